@@ -55,7 +55,7 @@ cdef class Buffer:
             obj, &self.view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (PyBUF_WRITABLE if writable else 0))
         kind = self.view.format.decode().lstrip("<=@^") if self.view.format != NULL else "B"
         if self.view.itemsize != itemsize or kind not in ("f" if itemsize == 4 else "Bbc"):
-            raise TypeError(f"a buffer of {'fp32' if itemsize == 4 else 'bytes'}, not of {kind!r}")
+            raise TypeError(f"expected {'fp32' if itemsize == 4 else 'bytes'}, not {kind!r}")
         self.count = self.view.len // itemsize
 
     def __dealloc__(self):
@@ -71,7 +71,7 @@ cdef class Buffer:
 cdef inline Buffer vector(obj, int64_t numel=-1, bint writable=False):
     cdef Buffer found = Buffer(obj, 4, writable)
     if numel >= 0 and found.count != numel:
-        raise ValueError(f"vectors of {found.count} and {numel} elements")
+        raise ValueError(f"vectors have different lengths: {found.count} and {numel}")
     return found
 
 
@@ -83,16 +83,16 @@ cdef inline Buffer payload_of(obj, int codec, int64_t numel, int64_t block, bint
     cdef int64_t expected = encoded_bytes(codec, numel, block)
     cdef Buffer payload = Buffer(obj, 1, writable)
     if payload.count != expected:
-        raise ValueError(f"a payload of {payload.count} bytes; {numel} elements make {expected}")
+        raise ValueError(f"the payload has {payload.count} bytes; {numel} elements need {expected}")
     return payload
 
 
 cdef inline const p2p_kernels *kernels_of(int codec, int variant) except NULL:
     if not 0 <= codec < P2P_CODECS:
-        raise ValueError(f"no codec {codec}")
+        raise ValueError(f"there is no codec {codec}")
     cdef const p2p_kernels *kernels = p2p_kernels_of(codec, variant)
     if kernels == NULL:
-        raise ValueError(f"no variant {variant} on this machine")
+        raise ValueError(f"there is no variant {variant} on this machine")
     return kernels
 
 
@@ -101,7 +101,7 @@ cdef inline told(p2p_outcome outcome):
 
 
 def variants():
-    """Return the names of the variants that this machine runs, best first."""
+    """Return the names of the variants that this machine can run, fastest first."""
     names, index = [], 0
     while p2p_variant_name(index) != NULL:
         names.append(p2p_variant_name(index).decode())
@@ -111,7 +111,7 @@ def variants():
 
 cpdef int64_t encoded_bytes(int codec, int64_t numel, int64_t block) except -1:
     if not 0 <= codec < P2P_CODECS or numel < 0 or not 1 <= block <= P2P_BLOCK_MAX:
-        raise ValueError(f"no payload has {numel} elements in blocks of {block}")
+        raise ValueError(f"invalid payload: codec {codec}, {numel} elements, blocks of {block}")
     return p2p_encoded_bytes(codec, numel, block)
 
 

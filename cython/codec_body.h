@@ -1,7 +1,8 @@
 /* The kernels of one codec and variant, in plain C that compilers vectorise. See codec_variant.h.
  *
- * A function `..._blocks` processes blocks first..last-1, of `n` elements each, of a payload whose
- * full blocks have `block` elements. n differs from `block` only for the last, shorter block. */
+ * A function `..._blocks` processes blocks first..last-1 of a payload. Each of them has `n`
+ * elements. Full blocks have `block` elements; n differs from `block` only for the last, shorter
+ * block. */
 
 INLINE p2p_outcome NAME(quantise_blocks)(const p2p_f32 *src, uint8_t *out, int64_t first,
                                          int64_t last, int block, int n)
@@ -42,7 +43,7 @@ INLINE int NAME(keep_residual)(const float *sum, float divisor, const uint8_t *o
 }
 
 /* Finish a sum: add the residual, divide, quantise, and store the new residual. Returns the peak or
- * REFUSED, as `put` does. Division by 1 changes no bit, so hops that do not divide skip it. */
+ * REFUSED, as `put` does. Division by 1 does not change any bits, so it is skipped. */
 INLINE float NAME(settle)(float *sum, const p2p_share *share, float divisor, int64_t at,
                           uint8_t *out, int n)
 {
@@ -81,8 +82,8 @@ INLINE p2p_outcome NAME(difference_blocks)(const p2p_share *share, int64_t first
 }
 
 /* sum = deq(from) + weight * (theta - local), for the block at element `at`. With `all` there is no
- * local, and all of theta is used. `all` is a compile-time constant: a branch in the loop over
- * blocks halved the speed. */
+ * local, and nothing is subtracted from theta. `all` is a compile-time constant, because a branch
+ * in the loop over blocks halved the speed. */
 INLINE void NAME(add_own)(p2p_f32 *sum, const uint8_t *from, const p2p_share *share, int all,
                           int64_t at, int n)
 {
@@ -168,9 +169,10 @@ INLINE p2p_outcome NAME(check_blocks)(const uint8_t *payload, int64_t first, int
     return outcome;
 }
 
-/* Each kernel processes the whole blocks, and then the shorter last one. The usual block length is
- * a constant, so that the compiler unrolls the loop and keeps a block in registers. With residuals
- * there are too many memory streams for such unrolled bursts: they were slower by 40 %. */
+/* Each kernel processes the full blocks, and then the shorter last block. For the usual block
+ * length, the length is a constant, so that the compiler unrolls the loop and keeps a block in
+ * registers. With residuals there are too many memory streams for that: unrolled loops were 40 %
+ * slower. */
 #define IN_BLOCKS(plain, of, ...)                                                                     \
     int64_t whole = numel / block;                                                                 \
     int tail = (int)(numel % block), length = (int)block;                                          \

@@ -1,6 +1,6 @@
-/* IEEE half precision, including subnormals. Conversion uses the processor's instructions, or else
- * integer arithmetic that compilers vectorise. Neither depends on a mode that flushes subnormals to
- * zero. Blocks are as in fp32. */
+/* IEEE half precision, including subnormals. Conversion uses the CPU's instructions if available,
+ * otherwise integer arithmetic that compilers vectorise. Neither is affected by a mode that flushes
+ * subnormals to zero. Blocks are as in fp32. */
 
 #define USUAL_BLOCK 256
 #define BLOCK_BYTES(n) fp16_bytes(n)
@@ -11,7 +11,7 @@ static inline int64_t fp16_bytes(int64_t n)
     return 2 * n;
 }
 
-#define FP16_OVERFLOW 65520.0f /* halfway from the largest half to the next: it would round up */
+#define FP16_OVERFLOW 65520.0f /* halfway from the largest half to the next, so it rounds up */
 #define HALF_NORMAL_MIN 0x1p-14f
 
 /* Round to nearest even. A magnitude below 2^-14 is added to 0.5, whose last bit has the value of

@@ -1,4 +1,4 @@
-/* One table of kernels for each variant and codec, and the variants that this machine can run. */
+/* One table of kernels per variant and codec, and the variants that this machine can run. */
 #include "codec_impl.h"
 
 #include <float.h>
@@ -11,13 +11,13 @@
 #error "fp32 operations must round to fp32 (on 32-bit x86: -msse2 -mfpmath=sse)"
 #endif
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "payloads are little endian and are read in place"
+#error "payloads are little-endian and are read in place"
 #endif
 #ifdef __FAST_MATH__
-#error "-ffast-math changes bits that peers compare"
+#error "-ffast-math would change results that must be bit-identical on all peers"
 #endif
 
-/* After adding 1.5 * 2^23 an fp32 has no bits below 1, so the addition rounds half to even. The low
+/* An fp32 near 1.5 * 2^23 has no bits below 1, so adding this constant rounds half to even. The low
  * bits of the sum are then the rounded value in two's complement. Correct for |x| < 2^22. */
 #define ROUNDER 12582912.0f
 
@@ -35,7 +35,7 @@ static inline p2p_outcome refused(int fault, int64_t block)
     return (p2p_outcome){fault, block, 0.0f, 0.0f};
 }
 
-/* Combine the outcomes of the whole blocks, which were fine, and of the tail. */
+/* Combine the outcomes of the full blocks, which were fine, and of the tail. */
 static inline p2p_outcome both(p2p_outcome whole, p2p_outcome tail)
 {
     if (!tail.fault) {
@@ -59,7 +59,8 @@ static inline float float_of(uint32_t bits)
     return x;
 }
 
-/* As unsigned integers, negatives, -0, infinities and NaNs are all above the largest scale. */
+/* As unsigned integers, negative numbers, -0, infinities and NaNs are all above the largest
+ * scale. */
 static inline int within(float scale, float least, float most)
 {
     uint32_t bits = bits_of(scale);
@@ -108,7 +109,7 @@ typedef struct {
 #define BASELINE "baseline"
 #endif
 
-/* Returns variant number `variant`. Its name is NULL if the number is past the end. */
+/* Return variant number `variant`. Its name is NULL if there is no such variant. */
 static variant_table variant_at(int variant)
 {
     variant_table usable[3];

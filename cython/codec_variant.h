@@ -1,18 +1,20 @@
 /* All codecs for one variant. codec_impl.c includes this file once for each variant, with KERNEL
  * (the function attributes) and VARIANT (the name) defined. So it has no include guard.
  *
- * Each loop body is written once, as a macro of L. It runs with L = `lane` for LANES elements at a
- * time, if the variant has lanes (from lanes_*.h), and with L = `one` for the rest. A variant
- * without lanes only has `one`; there the compiler vectorises. L##_f is a float or LANES of them.
+ * Each loop body is written once, as a macro with the argument L. If the variant has lanes (from
+ * lanes_*.h), the macro runs with L = `lane` for LANES elements at a time, and with L = `one` for
+ * the rest. A variant without lanes has only `one`, and the compiler vectorises its loops. L##_f is
+ * a float or a vector of LANES floats.
  *
  * A codec's own header defines
- *     put(x, out, n)            quantise a block, and return its peak; a negative value if some
- *                               x is not finite or too large
+ *     put(x, out, n)            quantise a block, and return its peak; a negative value if an x
+ *                               is not finite or too large
  *     peak(block, n)            return the largest magnitude that put can have written; a negative
- *                               value if put could not have written the block, whatever its codes
- *     EACH_DELTA(block, n, DO)  DO(L) for each i in 0..n-1 in order, where `delta` is deq(block)[i]
+ *                               value if put cannot have written the scale or, without scales,
+ *                               a value
+ *     EACH_DELTA(block, n, DO)  run DO(L) for i in 0..n-1 in order, where `delta` is deq(block)[i]
  *     BLOCK_BYTES(n)            the bytes of a block of n elements
- *     USUAL_BLOCK               a length for which the compiler makes its own loops
+ *     USUAL_BLOCK               a length for which the compiler generates separate loops
  * and codec_body.h builds the kernels from these. */
 
 #define INLINE static inline __attribute__((always_inline)) KERNEL
@@ -23,7 +25,7 @@ typedef float one_f;
 #define one_get(at) (*(at))
 #define one_put(at, x) (*(at) = (x))
 
-/* LANES elements at a time while so many are left, then one at a time. */
+/* Process LANES elements at a time as long as possible, then one at a time. */
 #define EACH(n, DO)                                                                                \
     do {                                                                                           \
         int i = 0;                                                                                 \
@@ -49,7 +51,8 @@ typedef float one_f;
 #endif
 
 /* Return the bits of the largest magnitude. As integers, magnitudes have the same order as floats,
- * with infinities and then NaNs above. One reduction finds the scale and everything not finite. */
+ * with infinities and then NaNs above all others. So one reduction finds the scale and detects
+ * values that are not finite. */
 INLINE uint32_t VARIANT_NAME(amax_bits)(const p2p_f32 *x, int n)
 {
     int i = 0;

@@ -53,7 +53,7 @@ LANE_INLINE __m256 float_of_avx2(__m256i x)
     return _mm256_cvtepi32_ps(x);
 }
 
-/* The low and the high nibbles, with their signs, of bytes that `bytes` has read. */
+/* Return the low or the high nibbles, sign-extended, of bytes that `bytes` has read. */
 LANE_INLINE __m256i low_avx2(__m256i x)
 {
     return _mm256_srai_epi32(_mm256_slli_epi32(x, 28), 28);

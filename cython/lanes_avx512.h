@@ -49,7 +49,7 @@ LANE_INLINE __m512 float_of_avx512(__m512i x)
     return _mm512_cvtepi32_ps(x);
 }
 
-/* The low and the high nibbles, with their signs, of bytes that `bytes` has read. */
+/* Return the low or the high nibbles, sign-extended, of bytes that `bytes` has read. */
 LANE_INLINE __m512i low_avx512(__m512i x)
 {
     return _mm512_srai_epi32(_mm512_slli_epi32(x, 28), 28);

@@ -1,1 +1,1 @@
-"""Read a home from disk without a running node: its ledger, updates and allowlist."""
+"""Read a node's home from disk without a running node: ledger, updates and allowlist."""

@@ -1,8 +1,8 @@
-"""Decide which peers may take part, according to what this node knows now.
+"""Decide which peers may take part, according to what this node currently knows.
 
-The run's manifest says whether there is a list at all; the newest signed list names the peers on
-it. The organiser and the founders are always admitted: a run cannot lock out those who must begin
-it.
+The run's manifest says whether the run has an allowlist; the newest signed allowlist names the
+peers. The organiser and the founders are always admitted, because the run cannot start without
+them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from p2ptrain.store.disk import disk_errors
 
 
 class _AllPeers:
-    """All valid peer ids. Names that are no peer ids are refused, since a lying proposer could
-    otherwise have such names agreed on.
+    """All valid peer ids. Other names are refused; otherwise a malicious proposer could get them
+    into the ledger.
     """
 
     def __contains__(self, name: object) -> bool:
@@ -29,7 +29,7 @@ ALL_PEERS: Container[PeerId] = _AllPeers()
 
 
 class Admission:
-    """The admission rules of a node's run. Until `set_run` is called the run is not known, and
+    """The admission rules of a node's run. Until `set_run` is called, the run is unknown and
     nobody is admitted.
     """
 
@@ -41,7 +41,7 @@ class Admission:
         self.allowlist: SignedAllowlist | None = None
 
     def set_run(self, run: Run) -> None:
-        """Admit peers by the rules of `run` from now on, with the allowlist in our home, if there
+        """Admit peers by the rules of `run` from now on, using the allowlist in our home if there
         is one.
         """
         self._run = run
@@ -59,8 +59,8 @@ class Admission:
         return self.is_open or self.names(peer)
 
     def names(self, peer: PeerId) -> bool:
-        """Return whether the run's manifest or its list names `peer`. In an open run few are
-        named.
+        """Return whether the run's manifest or allowlist names `peer`. An open run names only a few
+        peers.
         """
         return peer in self._always or peer in self._listed
 
@@ -69,11 +69,11 @@ class Admission:
         return ALL_PEERS if self.is_open else self._always | self._listed
 
     def adopt_if_newer(self, data: bytes) -> bool:
-        """Take a list that somebody sent, if it is newer than ours. Return whether it was.
+        """Adopt a list that a peer sent if it is newer than ours. Return whether it was.
 
         Raises:
-            RemoteProtocolError, RunMismatch: it is no list of this run.
-            StoreError: it cannot be kept, and a restart would go back to an older one.
+            RemoteProtocolError, RunMismatch: it is not a list of this run.
+            StoreError: it cannot be stored, so a restart would return to an older list.
         """
         assert self._run is not None
         offered = SignedAllowlist.from_bytes(data, self._run)
@@ -85,7 +85,7 @@ class Admission:
         return True
 
     def reload(self) -> bool:
-        """Take a newer list from our home, where the organiser's tool writes it. Return whether
+        """Adopt a newer list from our home, where the organiser's tool writes it. Return whether
         there was one.
         """
         assert self._run is not None

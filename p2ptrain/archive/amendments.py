@@ -1,8 +1,9 @@
-"""The amendments that this node has, and the run with the agreed ones applied, for each outer step.
+"""The amendments that this node has, and the run with the agreed amendments applied, for each outer
+step.
 
-Amendments may come from anybody; the organiser's signature makes them valid. They are on disk
-before the ledger hears of them. This module does not decide which of them hold: the ledger's chain
-names them by digest. `node/gossip/amendment_gossip.py` sends and receives them.
+Amendments can come from any peer; the organiser's signature makes them valid. They are stored on
+disk before the ledger learns of them. This module does not decide which of them apply: the ledger's
+chain refers to them by digest. `node/gossip/amendment_gossip.py` sends and receives them.
 """
 
 from __future__ import annotations
@@ -20,24 +21,24 @@ from p2ptrain.run.files import AMENDMENTS_MAX, amendments_in
 from p2ptrain.store.disk import disk_errors
 
 Agreed = tuple[Terms, ...]
-"""The amendments agreed by a chain, in its order: `LedgerState.terms`."""
+"""The amendments that a chain agreed on, in the chain's order: `LedgerState.terms`."""
 
 KEPT_STEPS = 8
-"""Outer steps for which work is kept. A peer that was left out for longer has less than
-`policy.influence_max` permits anyway.
+"""Number of earlier outer steps whose work a peer may still contribute. A peer that was left out
+for longer may contribute no more than `policy.influence_max` permits anyway.
 """
 
 
 def kept_steps(run: Run) -> int:
-    """Return over how many outer steps before this one a peer may have kept work. With fragments,
-    each fragment carries the work of as many outer steps as there are fragments.
+    """Return the number of preceding outer steps from which a peer may still have kept work. With
+    fragments, each fragment contains the work of as many outer steps as there are fragments.
     """
     return KEPT_STEPS * run.manifest.sync.fragments
 
 
 class Amendments:
-    """The amendments that this node has. The legs are computed once for each list of agreed
-    amendments.
+    """The amendments that this node has. Legs (see `run.amendment`) are computed once for each list
+    of agreed amendments.
     """
 
     def __init__(self, run: Run, path: Path) -> None:
@@ -53,36 +54,38 @@ class Amendments:
 
     @property
     def held(self) -> tuple[SignedAmendment, ...]:
-        """All amendments that this node has, by number."""
+        """All amendments that this node has, sorted by number."""
         return tuple(
             sorted(self._held.values(), key=lambda each: (each.amendment.number, each.digest))
         )
 
     @property
     def terms(self) -> frozenset[Terms]:
-        """The terms that the ledger may agree on, since this node can show them to others."""
+        """The terms that the ledger may agree on, because this node can send them to others."""
         return frozenset(each.terms for each in self._held.values())
 
     def get(self, digest: Digest) -> SignedAmendment | None:
         return self._held.get(digest)
 
     def to_bytes(self, newest: int = AMENDMENTS_MAX) -> bytes:
-        """Return the last amendments as bytes for others; empty if there is none."""
+        """Return the `newest` last amendments as bytes to send to peers; empty if there are
+        none.
+        """
         shown = self.held[-newest:]
         return pack([each.to_bytes() for each in shown]) if shown else b""
 
     def adopt_new(self, data: bytes, agreed: Agreed = ()) -> bool:
-        """Take the new amendments of a list that somebody sent. Return whether there are more than
-        before.
+        """Adopt the new amendments of a list that a peer sent. Return whether this node has more
+        than before.
 
         Raises:
-            RemoteProtocolError, RunMismatch: it is no list of amendments of this run.
-            StoreError: it cannot be kept; nothing is taken then.
+            RemoteProtocolError, RunMismatch: it is not a list of amendments of this run.
+            StoreError: the list cannot be stored; nothing is adopted then.
         """
         offered = {each.digest: each for each in amendments_in(data, self._run)}
         if offered.keys() <= self._held.keys():
             return False
-        news = self.reload()  # Do not lose what the organiser's tool wrote there.
+        news = self.reload()  # Do not overwrite what the organiser's tool wrote.
         kept = _most_wanted(self._held | offered, agreed)
         if kept == self._held:
             return news
@@ -92,7 +95,7 @@ class Amendments:
         return True
 
     def reload(self) -> bool:
-        """Take further amendments from our home, where the organiser's tool writes them. Return
+        """Adopt further amendments from our home, where the organiser's tool writes them. Return
         whether there were any.
         """
         found = {each.digest: each for each in load_amendments(self._path, self._run)}
@@ -101,14 +104,14 @@ class Amendments:
         return news
 
     def missing(self, agreed: Agreed, step: int) -> Terms | None:
-        """Return the first amendment that holds in outer step `step` and is not here; None if all
-        are.
+        """Return the first amendment that applies in outer step `step` and that this node does not
+        have; None if it has all.
         """
         held = in_force(agreed, step)
         return next((each for each in held if each.digest not in self._held), None)
 
     def leg(self, agreed: Agreed, step: int) -> Leg:
-        """Return the run as it holds in outer step `step`. Call `missing` first.
+        """Return the run as amended in outer step `step`. Call `missing` first.
 
         Raises RemoteProtocolError if a quorum certified terms that differ from the signed
         amendment.
@@ -118,8 +121,8 @@ class Amendments:
         return self.nearest(agreed, step)
 
     def nearest(self, agreed: Agreed, step: int) -> Leg:
-        """Return the run in outer step `step` as far as it is known here: for estimates, and for
-        people.
+        """Return the run in outer step `step`, with the amendments that this node has. Use it only
+        for estimates and for display.
         """
         known, legs = self._legs
         if known != agreed or len(legs) <= len(agreed):
@@ -127,9 +130,9 @@ class Amendments:
         return [each for each in legs if each.step <= step][-1]
 
     def influence_max(self, agreed: Agreed, step: int) -> float:
-        """Return how far a participant's weights may be from θ in outer step `step`. A peer may
-        have kept work from earlier outer steps, in which more was allowed. Call `missing` first;
-        raises as `leg` does.
+        """Return how far a participant's weights may be from θ in outer step `step`. The bounds of
+        earlier outer steps count too, because a peer may have kept work from them. Call `missing`
+        first; raises as `leg` does.
         """
         steps = range(max(0, step - kept_steps(self._run)), step + 1)
         return max(self.leg(agreed, each).manifest.influence_max for each in steps)
@@ -142,8 +145,8 @@ class Amendments:
                 break
             if found.terms != terms:
                 raise RemoteProtocolError(
-                    f"the ledger describes amendment {terms.number} wrongly: members agreed "
-                    f"on {terms.plain()}, the organiser signed {found.terms.plain()}",
+                    f"amendment {terms.number} in the ledger differs from the signed one: members "
+                    f"agreed on {terms.plain()}, the organiser signed {found.terms.plain()}",
                     code="AMEND-DIFFERS",
                 )
             legs.append(legs[-1].amended(found.amendment))
@@ -153,9 +156,7 @@ class Amendments:
 def _most_wanted(
     amendments: dict[Digest, SignedAmendment], agreed: Agreed
 ) -> dict[Digest, SignedAmendment]:
-    """Return the amendments to keep: those that were agreed, then those with the highest
-    numbers.
-    """
+    """Return the amendments to keep: agreed ones first, then those with the highest numbers."""
     needed = {each.digest for each in agreed}
 
     def rank(digest: Digest) -> tuple[bool, int, Digest]:

@@ -1,8 +1,8 @@
-"""The chain as one log on disk: certified entries, with a base before them if the chain was pruned.
+"""The chain as one log on disk: certified entries, preceded by a base if the chain was pruned.
 
-There is only one log, so that pruning is one rename: after a crash there is either the chain as it
-was or the shorter one. The first record may be an *origin*: the base, and the checkpoint that the
-user chose to trust unless this home has checked all entries before the base.
+There is only one log, so that pruning is one rename: after a crash, the log contains either the old
+chain or the shorter one. The first record may be an *origin*: the base, and the checkpoint that the
+user chose to trust. There is no checkpoint if this home has verified all entries before the base.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MARK = b'{"base":'
 @dataclass(frozen=True, slots=True)
 class Origin:
     """The beginning of a chain. `trusted` is the checkpoint that the user named; None if this home
-    checked all the entries that it forgot.
+    verified all entries before it pruned them.
     """
 
     base: Base
@@ -39,13 +39,15 @@ class Origin:
 
     @property
     def words(self) -> str:
-        """The origin in words, such as "verified from height 412 (checkpoint trusted by you), not
+        """The origin as text, such as "verified from height 412 (checkpoint trusted by you), not
         from genesis".
         """
         checkpoint, trusted = self.base.checkpoint, self.trusted
         place = f"checkpoint {checkpoint.height} ({checkpoint.digest[:12]}…)"
         if trusted is None:
-            return f"verified from {place} on; earlier entries were checked and pruned in this home"
+            return (
+                f"verified from {place} on; earlier entries were verified and pruned in this home"
+            )
         first = f"verified from height {trusted.height} (checkpoint trusted by you)"
         pruned = f"; pruned in this home up to {place}" if trusted != checkpoint else ""
         return f"{first}, not from genesis{pruned}"
@@ -53,7 +55,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class ChainFile:
-    """The contents of a log, unchecked. `entries` are those after the origin's own Commit."""
+    """The contents of a log, not verified. `entries` are those after the origin's own Commit."""
 
     origin: Origin | None = None
     entries: list[Certified] = field(default_factory=list)
@@ -64,7 +66,7 @@ class ChainFile:
 
     @property
     def whole(self) -> list[Certified]:
-        """The entries with the base's own Commit, for verification."""
+        """The entries, including the base's own Commit, for verification."""
         return self.entries if self.origin is None else [self.origin.base.commit, *self.entries]
 
 

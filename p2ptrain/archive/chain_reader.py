@@ -1,8 +1,8 @@
-"""Read a ledger file, of a home or exported, without touching it. It is checked from its beginning:
-genesis, or a base if earlier entries were pruned.
+"""Read and verify a ledger file, in a home or exported, without changing it. Verification starts at
+genesis, or at a base if earlier entries were pruned.
 
-A node may be appending to the log meanwhile, so a read-only disk opens it: anything after the last
-sound record is left as it is and ignored.
+A node may be appending to the log at the same time, so the log is opened read-only: anything after
+the last intact record is ignored and not truncated.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from p2ptrain.store.disk import LocalDisk
 
 @dataclass(frozen=True, slots=True)
 class CheckedEntry:
-    """A checked entry, and the states before and after it."""
+    """A verified entry, and the ledger's states before and after it."""
 
     certified: Certified
     before: LedgerState
@@ -37,14 +37,16 @@ class CheckedEntry:
 
 @dataclass(frozen=True, slots=True)
 class CheckedChain:
-    """A chain in which all entries are valid, provided that its `origin` is (None for genesis)."""
+    """A verified chain, which starts at its `origin` (None for genesis). The origin itself is not
+    verified.
+    """
 
     origin: Origin | None
     links: list[CheckedEntry]
 
     @property
     def checkpoint(self) -> Checkpoint | None:
-        """The newest checkpoint from which a newcomer that trusts this node's user may begin."""
+        """The newest checkpoint at which a newcomer can start if it trusts this node's user."""
         for link in reversed(self.links):
             entry = link.certified.entry
             if isinstance(entry.value, Commit) and entry.value.state is not None:
@@ -56,13 +58,13 @@ class ReadOnlyDisk(LocalDisk):
     """The file system of this machine, read-only."""
 
     def truncate(self, path: Path, size: int) -> None:
-        """Do nothing: the tail may be a record that is being written."""
+        """Do nothing, because the tail may be a record that is being written."""
 
     def sync(self, path: Path) -> None:
-        """Do nothing: the writing node makes its data durable."""
+        """Do nothing, because the node that writes makes its data durable."""
 
     def sync_directory(self, path: Path) -> None:
-        """Do nothing: the writing node makes its data durable."""
+        """Do nothing, because the node that writes makes its data durable."""
 
     def write(self, path: Path, data: memoryview) -> None:
         raise _refused(path)
@@ -78,11 +80,11 @@ class ReadOnlyDisk(LocalDisk):
 
 
 def _refused(path: Path) -> OSError:
-    return OSError(errno.EROFS, "this file is only read", str(path))
+    return OSError(errno.EROFS, "this file is opened read-only", str(path))
 
 
 def records_in(log: Path) -> Iterator[bytes]:
-    """Yield the records of a node's log, oldest first; none if there is no log yet.
+    """Yield the records of a node's log, oldest first. If there is no log yet, yield nothing.
 
     Raises StoreError with code LOG-CORRUPT if the log is damaged in the middle.
     """
@@ -91,14 +93,14 @@ def records_in(log: Path) -> Iterator[bytes]:
 
 
 def lines_in(file: Path) -> Iterator[bytes]:
-    """Yield the entries of an exported file, one a line."""
+    """Yield the entries of an exported file, which has one entry per line."""
     with file.open("rb") as lines:
         while line := lines.readline(ORIGIN_BYTES_MAX + 2):
             yield line.rstrip(b"\r\n")
 
 
 class EntryBroken(StoreError):
-    """An entry that does not verify: its place and, if it can be decoded, its signers."""
+    """An entry that does not verify: its position and, if it can be decoded, its signers."""
 
     default_code = "LEDGER-BROKEN"
 
@@ -108,11 +110,11 @@ class EntryBroken(StoreError):
         height = before.height + 1
         super().__init__(
             f"entry {height} of the ledger in {source} does not verify",
-            evidence=[reason, f"the {good} entries before it are good"],
-            likely="the file is damaged or was altered, or it belongs to another run",
+            evidence=[reason, f"the {good} entries before it are valid"],
+            likely="the file is damaged, was altered, or belongs to a different run",
             do=(
-                "export the ledger again; in a home, move ledger.log away: the node fetches it "
-                "from its peers"
+                "export the ledger again; in a home, move ledger.log away, and the node fetches "
+                "it from its peers"
             ),
         )
         self.height = height
@@ -123,11 +125,11 @@ class EntryBroken(StoreError):
 
 @dataclass(slots=True)
 class ChainVerifier:
-    """Verifies a chain one entry after the other, from the run's manifest or the chain's base on.
-    It keeps no entries in memory.
+    """Verifies a chain one entry after another, starting from the run's manifest or the chain's
+    base. It does not keep entries in memory.
 
-    The constructor raises StoreError if a base cannot be read. `links` raises EntryBroken for the
-    first entry that is wrong.
+    The constructor raises StoreError if the base cannot be read. `links` raises EntryBroken for the
+    first invalid entry.
     """
 
     rules: Rules
@@ -136,7 +138,7 @@ class ChainVerifier:
     origin: Origin | None = field(init=False, default=None)
     begins: LedgerState = field(init=False)
     state: LedgerState = field(init=False)
-    """The state after the `good` entries checked so far."""
+    """The state after the `good` entries verified so far."""
     good: int = field(init=False, default=0)
     _first: list[bytes] = field(init=False, default_factory=list)
 
@@ -170,7 +172,7 @@ class ChainVerifier:
 
 
 def checked(rules: Rules, records: Iterable[bytes], source: Path) -> CheckedChain:
-    """Check the whole chain at once.
+    """Verify the whole chain.
 
     Raises StoreError with code LEDGER-BROKEN, as `ChainVerifier` does.
     """

@@ -1,18 +1,19 @@
-"""The weight of a participant in a reduce: the tokens whose work its fragment carries.
+"""The weight of a participant in a reduce: the number of tokens that its fragment was trained on.
 
-If a model is averaged in P fragments, an outer step commits the tokens of H ÷ P inner steps. The
-fragment that it averages carries all tokens since its own last average: those of up to H inner
-steps, and fewer for a peer that has just joined. The chain says in which outer steps a member took
-part and with how many tokens. So nobody claims a weight, and all participants compute the same
-weights; otherwise their requests would not fit each other. With one fragment the weight is the
-tokens that a participant commits.
+If a model is averaged in P fragments, an outer step commits the tokens of H ÷ P inner steps. But
+the fragment that is averaged was trained on all tokens since its own last average: those of up to H
+inner steps, and fewer for a peer that has just joined. The chain records in which outer steps a
+member took part and with how many tokens. So peers do not claim weights: all participants compute
+the same weights from the chain, and only then do their requests match. With one fragment, the
+weight is the number of tokens that a participant commits.
 
-Nothing is counted from before the newest certified snapshot: a pruned chain may begin there, and a
-node that begins there must compute the same weights. Right after a snapshot the weights are the
-committed tokens only. Events that the chain does not show do not count: a trainer that is restarted
-loses its work on fragments that were not averaged yet, and its peer's weight stays the same.
+Tokens before the newest certified snapshot are not counted: a pruned chain may begin there, and a
+node that starts there must compute the same weights. So right after a snapshot, the weights are
+only the newly committed tokens. Events that are not in the chain are ignored: if a trainer
+restarts, it loses its work on fragments that were not averaged yet, but its peer's weight does not
+change.
 
-An eager trainer needs the weight of its work earlier, and uses a guess.
+An eager trainer needs the weight of its work earlier, and uses an estimate.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from p2ptrain.run import RunManifest
 def weights(
     history: StepIndex, since: Mapping[PeerId, int], roster: Roster, fragments: int
 ) -> tuple[int, ...]:
-    """Return the weight of each participant of `roster`, whose reduce is under way. `since` is the
-    outer step in which each member was admitted.
+    """Return the weight of each participant of `roster`, whose reduce is in progress. `since` is
+    the outer step in which each member was admitted.
     """
     tokens = {each.peer: each.tokens for each in roster.participants}
     counting = set(tokens)
@@ -41,7 +42,7 @@ def weights(
             if each.peer not in counting:
                 continue
             if (roster.step - step) % fragments == 0:
-                counting.remove(each.peer)  # Its work up to that step is merged already.
+                counting.remove(each.peer)  # Its work up to that step has already been merged.
             else:
                 tokens[each.peer] += each.tokens
     return tuple(tokens[each.peer] for each in roster.participants)
@@ -50,7 +51,7 @@ def weights(
 def eagerness(
     manifest: RunManifest, last: Sequence[Participant], me: PeerId
 ) -> tuple[float, float, float]:
-    """Return how far an eager trainer moves on its own newest work before the mean arrives: its
+    """Return what an eager trainer needs to apply its own newest work before the mean arrives: its
     expected share of that mean, and the outer optimizer's rate and momentum. All are 0 in a run
     that is not eager.
     """
@@ -60,10 +61,10 @@ def eagerness(
 
 
 def expected_share(last: Sequence[Participant], me: PeerId) -> float:
-    """Return the expected share of this peer in the next mean, judged by the participants of the
-    `last` one; a guess.
+    """Estimate the share of this peer in the next mean from the participants of the `last` mean.
 
-    Return 0 if `last` is empty: a peer that knows of no participant adds nothing.
+    Return 0 if `last` is empty: a peer that does not know any participants does not apply its work
+    early.
     """
     if not last:
         return 0.0

@@ -1,9 +1,9 @@
-"""Decide whether a seed holds, and can go on holding, everything that a replay from genesis needs.
+"""Decide whether a seed has everything that a replay from genesis needs, and room to keep it.
 
-Anybody may replay a run from genesis and compare the result with each certified snapshot, if
-somebody still has the genesis snapshot and every update. With int8 an update takes a byte for each
-parameter. Volunteers need not have that much room. Seeds keep these bytes until their disk is
-nearly full, and report it as soon as they cannot keep them any longer.
+Anybody can replay a run from genesis and compare the result with each certified snapshot, as long
+as somebody has the genesis snapshot and every update. With int8 an update takes a byte per
+parameter. Volunteers do not have to store that much. Seeds store these bytes until their disk is
+nearly full, and report when they can no longer keep them.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from p2ptrain.run import RunManifest
 from p2ptrain.store import Store
 
 ROOM_SNAPSHOTS = 3
-"""Snapshots that must still fit beside the history: the next one is written before the oldest is
-removed, and updates and data grow until then.
+"""Number of snapshots that must still fit in addition to the history: the next snapshot is written
+before the oldest is removed, and updates and data grow until then.
 """
 
 ROOM_BYTES_MIN = 256 * 2**20
-"""Room that logs and journals need on the same disk, whatever the size of the model."""
+"""Disk space for logs and journals, for a model of any size."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayBlobs:
-    """The blobs to keep for a replay from genesis: all of them, or none and the reason
-    (`caution`).
+    """The blobs to keep for a replay from genesis. If the seed does not keep them, `blobs` is empty
+    and `caution` is the reason.
     """
 
     blobs: tuple[Digest, ...]
@@ -38,19 +38,19 @@ class ReplayBlobs:
 def held_history(
     store: Store, manifest: RunManifest, chain: KeptChain, *, disk_free: int, snapshot_bytes: int
 ) -> ReplayBlobs:
-    """Decide what a seed keeps of its run's history.
+    """Decide which blobs of its run's history a seed keeps.
 
-    If one of the updates is missing, a replay from genesis is impossible here, so the others are
-    not kept for that purpose. `disk_free` and `snapshot_bytes` are in bytes. This function reads
-    the disk and blocks.
+    If an update is missing, a replay from genesis is impossible here, so the other updates are not
+    kept for it either. `disk_free` and `snapshot_bytes` are in bytes. Blocks while it reads the
+    disk.
     """
     if chain.base is not None:
-        return _cut("this seed drops old entries of its ledger (--keep-entries)")
+        return _cut("this seed deletes old entries of its ledger (--keep-entries)")
     if not store.holds_blob(manifest.genesis):
-        return _cut("the genesis snapshot is not held here")
+        return _cut("the genesis snapshot is not stored here")
     for step, committed in sorted(chain.updates.items()):
         if not store.has_chunk(committed.update):
-            return _cut(f"the update of outer step {step} is not held here")
+            return _cut(f"the update of outer step {step} is not stored here")
     needed = max(ROOM_BYTES_MIN, ROOM_SNAPSHOTS * snapshot_bytes)
     if disk_free < needed:
         return _cut(
@@ -66,4 +66,4 @@ def _cut(reason: str) -> ReplayBlobs:
     return ReplayBlobs((), Caution("HISTORY-CUT", what, DO))
 
 
-DO = "verify at a seed that has run since the beginning, or replay from a later snapshot"
+DO = "run `verify` on a seed that has been running since the start, or from a later snapshot"

@@ -1,17 +1,17 @@
-"""The files that must survive a node, and the lock that keeps a second node out.
+"""The files that a node keeps across restarts, and the lock that prevents a second node.
 
 HOME/identity.key          the peer's secret
 HOME/run/manifest.signed   the run, as its organiser signed it
-HOME/run/allowlist.signed  the newest allowlist seen
-HOME/run/amendments.signed changes made to the run while it runs, all that were seen
+HOME/run/allowlist.signed  the newest allowlist that was received
+HOME/run/amendments.signed all amendments to the run that were received
 HOME/run/agreed            the run that the user agreed to
 HOME/ledger.log            certified entries          HOME/votes.log   our promises and votes
 HOME/evidence.log          proofs that a voter lied
 HOME/store/                chunks, snapshots, updates
-HOME/inner/                the trainer's optimizer, 8 bytes a parameter
-HOME/ranks.secret          for ranks that torchrun starts; to be copied to their hosts
-HOME/halving.json          sequences that fit in memory at once, if memory has run out
-HOME/starts                how many starts this identity has had
+HOME/inner/                the trainer's optimizer state, 8 bytes per parameter
+HOME/ranks.secret          for ranks that torchrun starts; copy it to their hosts
+HOME/halving.json          how many sequences fit in memory; written if memory ran out
+HOME/starts                how many times this identity was started
 HOME/peers.json            addresses of peers met before
 HOME/journal.jsonl         log of events              HOME/control.sock  for `p2ptrain status`
 """
@@ -32,8 +32,8 @@ from p2ptrain.suggested_command import to_paste
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """The paths of one node. Constructing a Home creates its folders, readable by this user
-    alone.
+    """The paths of one node's files. Constructing a Home creates its folders, which only this user
+    can read.
     """
 
     root: Path
@@ -43,7 +43,7 @@ class Home:
         self.run.mkdir(exist_ok=True, mode=0o700)
 
     def refuse_if_unsafe(self) -> None:
-        """Raise ConfigError (HOME-UNSAFE) if another user could write in this home."""
+        """Raise ConfigError (HOME-UNSAFE) if another user could write to this home."""
         refuse_unsafe_home(self.root, (self.run, self.store, self.inner))
 
     @property
@@ -119,12 +119,12 @@ class Home:
 def sole_use(home: Home) -> Iterator[None]:
     """Lock the home against a second node on this machine.
 
-    Two nodes with one identity would vote twice. The kernel releases the lock with the process, so
-    a crash leaves nothing to clean up.
+    Two nodes with the same identity would vote twice. The kernel releases the lock when the process
+    ends, so nothing needs to be cleaned up after a crash.
 
     Raises:
-        ConfigError: another user could write in this home.
-        IdentityInUse: another process holds it; the evidence names its process id.
+        ConfigError: another user could write to this home.
+        IdentityInUse: another process holds the lock; the evidence names its process id.
     """
     home.refuse_if_unsafe()
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -138,9 +138,10 @@ def sole_use(home: Home) -> Iterator[None]:
                 f"a node is already running in {home.root}",
                 evidence=[f"its process id is {holder}"],
                 likely="it was started earlier and is still running",
-                do=f"{to_paste(home.root, 'status')}; or give this node another --home",
+                do=f"{to_paste(home.root, 'status')}; or use a different --home for this node",
             ) from exc
-        # For people only. A full disk must not keep out a process that makes room on it.
+        # The process id is only for display. On a full disk, a process that frees space must still
+        # be able to start.
         with suppress(OSError):
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, str(os.getpid()).encode(), 0)

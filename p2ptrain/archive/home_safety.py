@@ -1,9 +1,9 @@
-"""Refuse a home in which another user of this machine could write.
+"""Refuse a home to which another user of this machine could write.
 
-A node opens its lock, its journal and its logs by name. In a folder that another user can write to,
-that user may replace them: a symbolic link makes us overwrite a file of ours elsewhere, and a log
-with other votes makes us break our promises. So a folder of the home must belong to us, and nobody
-else may write to it. This module does not check the contents of files.
+A node opens its lock, its journal and its logs by name. If another user can write to the folder,
+that user can replace them: a symbolic link can make us overwrite one of our own files elsewhere,
+and a log with different votes can make us break our promises. So all folders of the home must
+belong to us, and nobody else may write to them. This module does not check the contents of files.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 def refuse_unsafe_home(root: Path, folders: Iterable[Path], *, user: int | None = None) -> None:
     """Check `root`, the `folders` in it that exist, and the entries of `root`.
 
-    A folder may be reached through a symbolic link, since users move stores to larger disks. A file
-    may not: none of our code makes such a link. `user` is the id of the required owner, by default
+    A folder may be a symbolic link, since users move stores to larger disks. A file may not,
+    because our code never creates such links. `user` is the id of the required owner, by default
     the user of this process.
 
     Raises:
@@ -63,6 +63,6 @@ def _unsafe(folder: Path, seen: str, *, do: str) -> ConfigError:
         f"{folder} is not safe as a home: another user could change the node's behaviour",
         code="HOME-UNSAFE",
         evidence=[seen],
-        likely="the folder was made or copied by hand, or another user has changed it",
+        likely="the folder was created or copied by hand, or another user changed it",
         do=do,
     )

@@ -1,7 +1,7 @@
 """The ledger on this disk: certified entries in one log, this node's promises and votes in another.
 
-A restarted node takes its ledger from these two logs alone. A chain that does not verify is a fault
-of this disk, and is reported as one; the node never continues a chain that it cannot check.
+A restarted node loads its ledger only from these two logs. If the chain does not verify, this disk
+is at fault, and the error says so; a node never continues a chain that it cannot verify.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ def rules_of(run: Run) -> Rules:
 
 
 REDUCES_S = 2.0
-"""A reduce of which nothing is heard counts as failed after this many times its deadline."""
+"""Voters consider a silent reduce failed after this many times its deadline."""
 
 
 def reduce_s_max(manifest: RunManifest) -> float:
-    """Return after how many seconds voters consider a reduce failed if they heard nothing of it.
-    Honest participants abandon a reduce long before, so this matters only if all participants are
-    silent liars. An amendment may change the codec, so the size is that of the largest one: 4 bytes
-    an element.
+    """Return the seconds after which voters consider a reduce failed if no participant reports
+    anything. Honest participants abort a reduce much earlier, so this matters only if all
+    participants are malicious and silent. An amendment may change the codec, so the size is that of
+    the largest codec: 4 bytes per element.
     """
     return REDUCES_S * reduce_deadline_s(4 * layout_of(manifest.model).numel)
 
@@ -65,7 +65,7 @@ def open_ledger(
     disk: Disk | None = None,
     arrange: Arrange = in_given_order,
 ) -> tuple[Ledger, RecordLog, RecordLog]:
-    """Open the ledger as it was when this node stopped. Return it with its two logs: chain and
+    """Open the ledger as it was when this node stopped. Return it and its two logs: chain and
     votes.
 
     Raises:
@@ -88,7 +88,7 @@ def open_ledger(
             likely="the file is damaged, or another program wrote into it",
             do=(
                 f"move {home.root} away and join again as a new peer; without this file the node "
-                "might break promises that it has given"
+                "might break promises that it made before"
             ),
         ) from exc
     if len(records) > len(ledger.records()):
@@ -97,8 +97,8 @@ def open_ledger(
 
 
 def _shorten(votes: RecordLog, binding: list[bytes]) -> None:
-    """Keep only the binding votes, if the disk has room to rewrite the log. If not, go on: a node
-    that makes room needs the ledger first.
+    """Keep only the binding votes. If the disk is too full to rewrite the log, continue without an
+    error, because a node needs its ledger before it can free disk space.
     """
     try:
         votes.rewrite(binding)
@@ -108,7 +108,7 @@ def _shorten(votes: RecordLog, binding: list[bytes]) -> None:
 
 
 def verified(home: Home, rules: Rules, chain_log: RecordLog) -> ChainFile:
-    """Return the chain in a home's log, after checking every certificate from its beginning on.
+    """Return the chain in a home's log, after verifying every certificate.
 
     Raises StoreError with code LEDGER-BROKEN.
     """
@@ -119,7 +119,7 @@ def verified(home: Home, rules: Rules, chain_log: RecordLog) -> ChainFile:
         raise StoreError(
             f"the ledger in {home.ledger} does not verify: {exc.what}",
             code="LEDGER-BROKEN",
-            likely="the file is damaged, or belongs to another run",
-            do=f"move {home.ledger} away: the node fetches the ledger again from its peers",
+            likely="the file is damaged, or belongs to a different run",
+            do=f"move {home.ledger} away; the node then fetches the ledger from its peers",
         ) from exc
     return chain

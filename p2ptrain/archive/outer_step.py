@@ -1,11 +1,11 @@
-"""The run as it holds in one outer step: the terms as amended, and what follows from them.
+"""The terms of the run in one outer step, with amendments applied, and what follows from them.
 
-All peers train and average an outer step by the same terms (SPEC.md S10). An `OuterStep` has them
-in one place. It is made once, when the step begins or a past update is replayed, and passed on; its
-users do not look anything up by the step's number.
+All peers train and average an outer step under the same terms (SPEC.md S10). An `OuterStep`
+contains all of them. It is created once, when the step begins or a past update is replayed, and
+passed to its users, so they do not look anything up by the step's number.
 
-It has what is the same on all peers. Each attempt's roster says who averages and by which schedule,
-and the ledger's state says which blocks a member has to train.
+An `OuterStep` is the same on all peers. The roster of each attempt says who takes part in the
+average and with which schedule, and the ledger's state says which blocks a member has to train.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from p2ptrain.sync.fragments import Fragment
 from p2ptrain.sync.trainer_orders import LeasePace
 
 KEPT_MAX = 4
-"""Outer steps that are kept once made: the one under way, the one being applied, and the one whose
-θ the trainer has, with one to spare. A replay makes each step once and never asks for it again."""
+"""Number of outer steps to cache: the one in progress, the one being applied, the one whose θ the
+trainer has, and a spare. A replay uses each step only once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +33,9 @@ class OuterStep:
     leg: Leg
     """The run as amended up to this step."""
     update: UpdateFormat
-    """The format of the update that this step makes."""
+    """The format of this step's update."""
     fragment_index: int
-    """The place of its fragment among all fragments of θ."""
+    """The index of its fragment among all fragments of θ."""
 
     @property
     def step(self) -> int:
@@ -47,7 +47,7 @@ class OuterStep:
 
     @property
     def fragment(self) -> Fragment:
-        """The part of θ that is synchronised."""
+        """The part of θ that this step averages."""
         return self.update.fragment
 
     @property
@@ -56,7 +56,7 @@ class OuterStep:
 
     @property
     def influence_max(self) -> float:
-        """How far each element of a participant's weights may be from θ."""
+        """Maximum distance of each element of a participant's weights from θ."""
         return self.update.influence_max
 
     @property
@@ -66,13 +66,14 @@ class OuterStep:
 
     @property
     def pace(self) -> LeasePace:
-        """The number of blocks in a member's lease: those of the step (H), and those of the overlap
-        with the next step."""
+        """The number of blocks in a member's lease: those of the step, and those of the overlap
+        with the next step.
+        """
         return LeasePace(self.manifest.blocks_per_step, self.manifest.sync.overlap_steps)
 
     @property
     def first_inner_step(self) -> int:
-        """The number of inner steps that a peer which missed nothing has made before this step."""
+        """Number of inner steps before this step, for a peer that took part from the start."""
         return self.leg.first_inner_step(self.step)
 
     @property
@@ -82,7 +83,7 @@ class OuterStep:
 
 
 def inner_rates(leg: Leg) -> Rates:
-    """Return the learning rate of inner steps by these terms, and the pace of its schedule."""
+    """Return the learning rate of inner steps under these terms, and the pace of its schedule."""
     lr, now, then = leg.manifest.inner.lr, leg.manifest.blocks_per_step, leg.published_stride
     since, reached = leg.inner_step, leg.step * then
     if (since, now) == (reached, then):
@@ -91,14 +92,14 @@ def inner_rates(leg: Leg) -> Rates:
 
 
 class OuterSteps:
-    """The outer steps of one run, each made once for the same agreed amendments."""
+    """The outer steps of one run. Each is created once per list of agreed amendments."""
 
     def __init__(self, run: RunId, manifest: RunManifest, amendments: Amendments) -> None:
         self._published = published_formats(run, manifest)
         self._amendments = amendments
         self._agreed: Agreed = ()
         self._made: dict[int, OuterStep] = {}
-        """The steps made last by the terms in `_agreed`."""
+        """The most recently created steps, for the amendments in `_agreed`."""
 
     def at(self, agreed: Agreed, step: int) -> OuterStep:
         """Return outer step `step`. Call `Amendments.missing` first.
@@ -124,8 +125,8 @@ class OuterSteps:
         return OuterStep(leg, update, index)
 
     def payload_bytes_about(self, agreed: Agreed, step: int) -> int:
-        """Estimate the mean length of updates at about outer step `step`, in bytes, from the terms
-        that are known here.
+        """Estimate the mean length of updates around outer step `step`, in bytes, from the
+        amendments that this node has.
         """
         spec = self._amendments.nearest(agreed, step).manifest.codec
         return payload_bytes_mean([replace(each, spec=spec) for each in self._published])

@@ -1,13 +1,13 @@
-"""Replay a run, as anybody can who has its ledger and its bytes, and compare the results.
+"""Replay a run from its ledger, updates and snapshots, and compare the results.
 
-There are two passes. The first reads the entries, which the caller has checked, and notes how each
-outer step ended: its update, its certified snapshot, and the signers. The second begins at a
-snapshot that is held, and applies the updates with the kernel that every node uses. It compares the
-result with each snapshot on the way, chunk by chunk. It ends at the first difference, or at the
-first bytes that are not held.
+There are two passes. The first reads the entries, which the caller has verified, and records how
+each outer step ended: its update, its certified snapshot, and the signers. The second starts at a
+stored snapshot, and applies the updates with the kernel that every node uses. It compares the
+result with each later snapshot, chunk by chunk. It ends at the first difference, or at the first
+missing bytes.
 
-Memory holds θ, m and one update, as in a node, and about 200 bytes for each outer step. Nothing
-here trusts, locks or changes the home that it reads.
+It needs memory for θ, m and one update, like a node, and about 200 bytes for each outer step. The
+home that it reads is not trusted, locked or changed.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from p2ptrain.trainer.formats.shapes import layout_of
 
 SHOWN_MAX = 12
 _PREFIX = 8
-"""Fewest characters of a digest that may name a snapshot."""
+"""Minimum number of characters of a digest to select a snapshot."""
 
 Kind = Literal["entry", "amendment", "update", "snapshot", "state"]
 
 
 @dataclass(frozen=True, slots=True)
 class FactSource:
-    """The entry that states a fact, and its signers; height 0 is the run's manifest."""
+    """The entry that a fact comes from, and its signers. Height 0 is the run's manifest."""
 
     height: int
     signed_by: tuple[PeerId, ...]
@@ -52,8 +52,8 @@ class FactSource:
 
 @dataclass(frozen=True, slots=True)
 class EndedStep:
-    """How outer step `step` ended: with this update, or with None if it was skipped. `opened` is
-    the reduce that made the update.
+    """How outer step `step` ended: with `update`, or None if it was skipped. `opened` is the reduce
+    that computed the update.
     """
 
     step: int
@@ -73,8 +73,8 @@ class CertifiedSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class ChainFacts:
-    """The facts that a chain states about each outer step from `first_step` on. `snapshots` are
-    keyed by their step; `amended` are the agreed amendments, each with the entry that states it.
+    """The facts in a chain about each outer step from `first_step` on. `snapshots` are keyed by
+    their step; `amended` are the agreed amendments, each with the entry that it comes from.
     """
 
     first_step: int
@@ -88,14 +88,14 @@ class ChainFacts:
 
     @property
     def end(self) -> int:
-        """The outer step that is under way."""
+        """The outer step in progress."""
         return self.first_step + len(self.steps)
 
 
 def chain_facts(
     manifest: RunManifest, begins: LedgerState, entries: Iterable[Certified]
 ) -> ChainFacts:
-    """Collect the facts in `entries`, which follow the state `begins`. Each entry is read once."""
+    """Collect the facts in `entries`, which follow the state `begins`. Reads each entry once."""
     snapshots: dict[int, CertifiedSnapshot] = {}
     if begins.step == 0:
         snapshots[0] = CertifiedSnapshot(0, manifest.genesis, FactSource(0, (manifest.organiser,)))
@@ -123,9 +123,7 @@ def chain_facts(
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first thing that differs from what was certified. `step` is the outer step that it
-    belongs to.
-    """
+    """The first difference from what was certified. `step` is the outer step that it belongs to."""
 
     kind: Kind
     height: int | None
@@ -137,7 +135,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class MissingBytes:
-    """The bytes that the replay needs next, and that are not held."""
+    """The bytes that the replay needs next but that are missing."""
 
     kind: Kind
     step: int
@@ -146,7 +144,7 @@ class MissingBytes:
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """How far a replay came. `state` is the digest of θ and m at its end."""
+    """How far a replay got. `state` is the digest of θ and m at its end."""
 
     begun: int
     reached: int
@@ -158,8 +156,8 @@ class ReplayResult:
 
 
 def held_starts(account: ChainFacts, store: StoreReader) -> list[CertifiedSnapshot]:
-    """Return the snapshots that are completely held, the oldest first. Raises StoreError for faults
-    of the disk only.
+    """Return the snapshots that are completely stored, oldest first. Raises StoreError only for
+    disk errors.
     """
     return [named for _, named in sorted(account.snapshots.items()) if _is_whole(store, named)]
 
@@ -168,14 +166,15 @@ def _is_whole(store: StoreReader, named: CertifiedSnapshot) -> bool:
     try:
         return store.holds_blob(named.digest)
     except ManifestInvalid:
-        return True  # It is here; the replay from it will report the fault.
+        return True  # It is stored; a replay from it will report the error.
 
 
 def choose(account: ChainFacts, store: StoreReader, wanted: str) -> CertifiedSnapshot | None:
-    """Return the snapshot at which to begin a replay: "oldest" of those from which it comes
-    furthest, "newest", or as in `snapshot_named`. Return None if no snapshot is held.
+    """Return the snapshot at which to start a replay. `wanted` is "newest", "oldest" (the oldest of
+    those from which a replay gets furthest), or as in `snapshot_named`. Return None if no snapshot is
+    stored.
 
-    Raises ConfigError for another word, or a snapshot that is not held.
+    Raises ConfigError for another word, or for a snapshot that is not stored.
     """
     starts = held_starts(account, store)
     if wanted == "oldest":
@@ -188,15 +187,15 @@ def choose(account: ChainFacts, store: StoreReader, wanted: str) -> CertifiedSna
         held = ", ".join(str(each.step) for each in starts)
         fetch = to_paste(store.root.parent, f"ckpt fetch {named.step}")
         raise ConfigError(
-            f"the snapshot of outer step {named.step} is not held here completely",
-            do=fetch + (f", or choose among {held}" if held else ""),
+            f"the snapshot of outer step {named.step} is not completely stored here",
+            do=fetch + (f", or choose one of {held}" if held else ""),
         )
     return named
 
 
 def snapshot_named(account: ChainFacts, text: str) -> CertifiedSnapshot:
-    """Return the certified snapshot that a person means by "newest", "genesis", an outer step's
-    number, or the first characters of a digest.
+    """Return the certified snapshot for "newest", "genesis", an outer step's number, or the first
+    characters of a digest.
 
     Raises ConfigError.
     """
@@ -210,9 +209,9 @@ def snapshot_named(account: ChainFacts, text: str) -> CertifiedSnapshot:
         return found[0]
     steps = ", ".join(map(str, sorted(by_step)[-SHOWN_MAX:])) or "none"
     raise ConfigError(
-        f"{text[:80]!r} is no certified snapshot of this run",
-        evidence=[f"the certified snapshots are those of the outer steps {steps}"],
-        do="give newest, genesis, an outer step, or the first 8 or more characters of a digest",
+        f"{text[:80]!r} is not a certified snapshot of this run",
+        evidence=[f"there are certified snapshots of outer steps {steps}"],
+        do="use newest, genesis, an outer step, or the first 8 or more characters of a digest",
     )
 
 
@@ -221,8 +220,8 @@ def _spellings(named: CertifiedSnapshot) -> set[str]:
 
 
 def reaches(account: ChainFacts, store: StoreReader) -> dict[int, int]:
-    """Return, for each outer step, the first step from there on whose update is not held. It looks
-    at each step once.
+    """Return, for each outer step, the first step from there on whose update is missing. Looks up
+    each step once.
     """
     reached = {account.end: account.end}
     for step in range(account.end - 1, account.first_step - 1, -1):
@@ -242,7 +241,7 @@ class _ReplayEnded(Exception):
 
 @dataclass(slots=True)
 class Replay:
-    """One replay from `start` to the account's end. `on_step` is called after each outer step."""
+    """A replay from `start` to the account's end. `on_step` is called after each outer step."""
 
     run: Run
     account: ChainFacts
@@ -261,7 +260,7 @@ class Replay:
         self._outer_steps = OuterSteps(self.run.id, self.run.manifest, self.amendments)
 
     def replay(self) -> ReplayResult:
-        """Run the replay. Raises StoreError only for faults of the disk, such as STORE-IO."""
+        """Run the replay. Raises StoreError only for disk errors, such as STORE-IO."""
         layout = layout_of(self.run.manifest.model)
         self._step = self.start.step
         state = OuterState(layout.numel)
@@ -295,7 +294,7 @@ class Replay:
             raise self._differs("snapshot", named, exc.what) from exc
         expected = {"numel": state.numel, **self._meta(named.step)}
         if dict(manifest.meta) != expected:
-            raise self._differs("snapshot", named, f"its description is {dict(manifest.meta)}")
+            raise self._differs("snapshot", named, f"its meta is {dict(manifest.meta)}")
 
     def _advance(self, state: OuterState, step: int) -> None:
         ended = self.account.steps[step]
@@ -326,8 +325,8 @@ class Replay:
         self._updates += 1
 
     def _outer_step(self, ended: EndedStep) -> OuterStep:
-        """Return the run as it held in that outer step, after checking that the amendments are
-        those agreed.
+        """Return the terms of that outer step, after checking that this node has the agreed
+        amendments.
         """
         terms = self.account.terms
         missing = self.amendments.missing(terms, ended.step)
@@ -352,7 +351,7 @@ class Replay:
             try:
                 self.store.get_chunk(chunk)
             except ChunkMissing:
-                continue  # Nobody relies on a snapshot that is only partly here.
+                continue  # Nobody relies on a snapshot that is incomplete here.
             except ChunkCorrupt as exc:
                 raise self._differs("snapshot", named, exc.what) from exc
 
@@ -368,14 +367,14 @@ class Replay:
 
 
 def _unlike(computed: BlobManifest, held: BlobManifest | None, named: CertifiedSnapshot) -> str:
-    """Say in which chunks θ and m differ, as far as the certified snapshot's own list is held."""
-    what = f"the updates lead to {computed.digest}, not to {named.digest}"
+    """Describe in which chunks θ and m differ, if the certified snapshot's manifest is stored."""
+    what = f"the updates result in {computed.digest}, not in {named.digest}"
     if held is None or held.chunk_bytes != computed.chunk_bytes:
         return what
     pairs = zip(computed.chunks, held.chunks, strict=False)
     unlike = [index for index, (ours, theirs) in enumerate(pairs) if ours != theirs]
     if not unlike:
-        return f"{what}: its description differs"
+        return f"{what}: its meta differs"
     return (
         f"{what}: {len(unlike)} of {len(computed.chunks)} chunks differ, the first at byte "
         f"{unlike[0] * computed.chunk_bytes} of θ and m"

@@ -1,11 +1,10 @@
-"""The number of starts that this identity has had, kept in the home: the upper half of an
-incarnation.
+"""How many times this identity was started, stored in the home: the upper half of an incarnation.
 
-The count is durable before the first heartbeat that shows it, so no crash makes a node use one
-twice. A home may have no count (it is new, or older than this file), an old count (it was restored
-from a backup), or the same count as another home (it was copied). All of this is harmless: members
-return the newest incarnation that this identity signed, and `node/joining/duplicate_identity.py`
-counts on from there.
+The count is durable before the first heartbeat that contains it, so a node never uses a count
+twice, even after a crash. A home may have no count (it is new, or older than this feature), an old
+count (it was restored from a backup), or the same count as another home (it was copied). All of
+this is harmless: members return the newest incarnation that this identity signed, and
+`node/joining/duplicate_identity.py` continues from there.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ STARTS_BYTES_MAX = 16
 
 
 def read_start_count(path: Path, disk: Disk | None = None) -> int:
-    """Return the count in the file; 0 if there is none, or if it is not a count."""
+    """Return the count in the file; 0 if there is no file, or if it does not contain a count."""
     disk = disk or LocalDisk()
     with disk_errors("reading the count of starts", path):
         if disk.size(path) is None:
@@ -29,8 +28,8 @@ def read_start_count(path: Path, disk: Disk | None = None) -> int:
 
 
 def count_start(path: Path, at_least: int = 0, disk: Disk | None = None) -> int:
-    """Count one more start than the file says, or than `at_least`, and return the new count. The
-    file contains it durably when this function returns.
+    """Return one more than the larger of the file's count and `at_least`. The new count is durable
+    in the file on return.
 
     Raises:
         StoreError: the disk cannot be written to.

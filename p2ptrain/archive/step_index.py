@@ -1,7 +1,7 @@
-"""The ledger's chain, indexed by outer step: the entry that ended a step, and the participants.
+"""The ledger's chain, indexed by outer step: the entry that ended a step, and its participants.
 
-The index follows the chain as it grows, since a newcomer's replay looks up every step. It also
-follows pruning, since the index is kept in memory.
+The index grows with the chain, so that a newcomer's replay can look up every step quickly. It also
+follows pruning, to limit its memory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from p2ptrain.ledger.history.kept_chain import KeptChain
 
 class StepIndex:
     """The index of one chain. `kept` is the ledger's own chain, which grows at its end and may be
-    cut at its beginning.
+    pruned at its beginning.
     """
 
     def __init__(self, kept: KeptChain) -> None:
@@ -69,27 +69,29 @@ class StepIndex:
             self._height = certified.entry.height
 
     def closing(self, step: int) -> Certified:
-        """Return the Commit or Skip that ended outer step `step`, which must have ended and must be
-        kept.
+        """Return the Commit or Skip that ended outer step `step`. The step must have ended and must
+        not have been pruned.
         """
         self._follow()
         return self._closing[step]
 
     def participants(self, step: int) -> tuple[Participant, ...]:
-        """Return the participants whose work is in the update of outer step `step`; nobody if it
-        was skipped.
+        """Return the participants whose work is in the update of outer step `step`; () if it was
+        skipped.
         """
         self._follow()
         return self._participants[step]
 
     def reduce_of(self, step: int) -> ReduceShape:
-        """Return the reduce that made the update of outer step `step`, which was committed."""
+        """Return the reduce that computed the update of outer step `step`, which must have been
+        committed.
+        """
         self._follow()
         return self._reduces[step]
 
     def newest_participants(self, step: int) -> tuple[Participant, ...]:
-        """Return the participants of the newest committed outer step before `step`; nobody if none
-        is known.
+        """Return the participants of the newest committed outer step before `step`; () if none is
+        known.
         """
         self._follow()
         newest_first = reversed(self._participants.items())
@@ -97,16 +99,16 @@ class StepIndex:
 
     def certified_step(self) -> int:
         """Return the outer step of the newest Commit that certified a snapshot. Before the first
-        such Commit, it is the step at which the chain begins.
+        such Commit, return the step at which the chain begins.
 
-        A chain goes back at least to this step, however much of it is pruned.
+        A chain is never pruned beyond this step.
         """
         self._follow()
         return self._certified_step
 
     def last_arrangement(self) -> tuple[Schedule, tuple[PeerId, ...]]:
-        """Return the schedule and the order by which peers averaged last; a ring of nobody before
-        the first reduce.
+        """Return the schedule and the order of the last reduce; "ring" and () before the first
+        reduce.
         """
         self._follow()
         return self._arranged

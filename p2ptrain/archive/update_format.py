@@ -1,8 +1,8 @@
-"""The format of an update as a blob: the checks that are the same for a node and for an audit.
+"""The format of an update as a blob: the checks that nodes and audits share.
 
-The ledger names an update by digest, which says nothing about its form. An update that is read here
-has the size, the description and the scales that every update of its outer step has; the digest
-shows whether it is the right one. Nothing here knows of peers.
+The ledger refers to an update by digest, which does not determine its format. An update that is
+read here has the size, the meta and the valid scales that every update of its outer step must have;
+the digest shows whether it is the right one. This module does not know peers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KIND = "update"
 Floats = NDArray[np.float32]
 
 _RUN = 1 << 20
-"""Elements that are decoded together: a few megabytes."""
+"""Elements to decode at a time: a few megabytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,9 @@ class UpdateFormat:
     fragment: Fragment
     spec: CodecSpec
     influence_max: float
-    """How far each element of a participant's weights may be from θ; the same for all peers."""
+    """Maximum distance of each element of a participant's weights from θ; the same for all
+    peers.
+    """
 
     @property
     def codec(self) -> kernels.Codec:
@@ -62,7 +64,7 @@ class UpdateFormat:
 
     @property
     def numel(self) -> int:
-        """How many elements are averaged."""
+        """Number of elements that are averaged."""
         return self.fragment.numel
 
     @property
@@ -72,7 +74,9 @@ class UpdateFormat:
 
     @property
     def meta(self) -> dict[str, object]:
-        """The update's description of itself, equal on all peers, since the digest covers it."""
+        """The `meta` of the update's blob. It must be equal on all peers, because the digest covers
+        it.
+        """
         return {
             "run": self.run,
             "step": self.step,
@@ -86,21 +90,23 @@ class UpdateFormat:
         return store.put_blob(KIND, [payload], self.meta)
 
     def check_manifest(self, blobs: BlobReader, digest: Digest) -> None:
-        """Check that the blob is an update of this step. Raises RemoteProtocolError if not;
-        StoreError.
+        """Check that the blob is an update of this step. Raises RemoteProtocolError if it is not,
+        and StoreError if its manifest cannot be read.
         """
         manifest = blobs.manifest(digest)
         if manifest.kind != KIND or dict(manifest.meta) != self.meta:
             raise RemoteProtocolError(f"{digest[:12]} is not an update of outer step {self.step}")
         if manifest.size != self.payload_bytes:
-            raise RemoteProtocolError(f"update {digest[:12]} has {manifest.size} bytes")
+            raise RemoteProtocolError(
+                f"update {digest[:12]} has {manifest.size} bytes, not {self.payload_bytes}"
+            )
 
     def check_bound(self, payload: bytes | memoryview, opened: ReduceShape) -> None:
-        """Check the update, made in the reduce that was `opened`, against the bound on influence.
+        """Check the update against the bound on influence. `opened` is the reduce that computed it.
 
-        The check uses the largest element, as the kernels decode it: scales alone are not enough if
-        a liar wrote codes that no codec writes. Bound and elements are the same to the last bit on
-        every machine, so all nodes decide alike (SPEC.md S14).
+        The check uses the largest element, as the kernels decode it: the scales alone are not
+        enough, because a liar can write codes that a codec never writes. Bound and elements are
+        identical on every machine, so all nodes come to the same decision (SPEC.md S14).
 
         Raises RemoteProtocolError (INFLUENCE-BROKEN).
         """
@@ -120,8 +126,8 @@ class UpdateFormat:
             )
 
     def _peak(self, payload: bytes | memoryview, numel: int, bound: float) -> float:
-        """Return the largest magnitude of an element. If the scales show that the update is far
-        from the bound, return what they say.
+        """Return the largest magnitude of an element, or the peak from the scales if it is far from
+        the bound.
         """
         peak, block = self.codec.peak(payload, numel), self.spec.block
         if not peak <= bound < peak * self.codec.reach:
@@ -137,20 +143,24 @@ class UpdateFormat:
         return largest
 
     def read_payload(self, blobs: BlobReader, digest: Digest) -> memoryview:
-        """Return the payload, which can be applied. Raises as `check_manifest` does."""
+        """Return the payload, checked and ready to be applied. Raises as `check_manifest` does."""
         self.check_manifest(blobs, digest)
-        payload = memoryview(bytearray(self.payload_bytes))  # Gigabytes: no second copy.
+        payload = memoryview(
+            bytearray(self.payload_bytes)
+        )  # It may be gigabytes, so do not copy it.
         blobs.read_blob_into(digest, payload)
         try:
             self.codec.check(payload, self.numel)
         except kernels.BadScale as exc:
-            what = f"update {digest[:12]} holds values that no codec writes"
+            what = f"update {digest[:12]} contains invalid values"
             raise RemoteProtocolError(what) from exc
         return payload
 
 
 def published_formats(run: RunId, manifest: RunManifest) -> tuple[UpdateFormat, ...]:
-    """Return the formats of the first updates of `run`, one for each fragment, as published."""
+    """Return the formats of the first updates of `run`, one for each fragment, without
+    amendments.
+    """
     layout = layout_of(manifest.model)
     cut = fragments(layout, manifest.sync.fragments)
     terms = manifest.codec, manifest.influence_max

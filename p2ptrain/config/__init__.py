@@ -1,1 +1,1 @@
-"""Settings that a person makes: a run's TOML file, and the options of one node. They are data."""
+"""Settings made by a person: a run's TOML file, and the options of one node."""

@@ -1,7 +1,7 @@
 """The options of one node: settings of this machine that are not part of the run.
 
-It is a plain dataclass without pydantic, because every start of a node creates one. Addresses are
-checked when they are dialled: the network's errors say more about them than a parser could.
+NodeConfig is a plain dataclass, because importing pydantic would slow down every start of a node.
+Addresses are checked when they are dialled: the network's errors explain more than a parser could.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Precision = Literal["auto", "fp32", "bf16"]
 LISTEN = "/ip4/0.0.0.0/tcp/0"
 DATA_LISTEN = "0.0.0.0:0"
 RANKS_MAX = 64
-"""Most local ranks: more GPUs than any machine has, so it catches typing errors."""
+"""Maximum number of local ranks: more GPUs than any machine has, so it catches typing errors."""
 
 EXTERNAL_RANKS_MAX = 256
-"""Most ranks that torchrun starts. Each takes a thread of the node."""
+"""Maximum number of ranks that torchrun starts. Each needs a thread in the node."""
 
 KEEP_ENTRIES_MIN = 16
-"""Fewest ledger entries to keep: a few outer steps, so that any peer can help one that was briefly
-away."""
+"""Minimum number of ledger entries to keep: a few outer steps, so that any peer can help a peer
+that was briefly offline."""
 
 _CHECKPOINT = re.compile(r"[1-9]\d{0,14}:[0-9a-f]{64}")
 _UNITS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
@@ -38,8 +38,9 @@ _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMG]?)(bit|B)(?:/s|ps)?")
 
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
-    """How this node runs. A limit of None means no limit; a `run` of None means the run that the
-    node finds."""
+    """How this node runs. If a limit is None, there is no limit. If `run` is None, the node joins
+    the run that it finds.
+    """
 
     home: Path
     bootstrap: tuple[str, ...] = ()
@@ -50,37 +51,40 @@ class NodeConfig:
     seed: bool = False
     """A seed serves the run and has no trainer; it votes if it is one of the run's founders."""
     observes: bool = False
-    """Whether a seed follows the ledger without loading θ. `node.observer` sets it; it is not an
-    option."""
+    """Whether a seed follows the ledger without loading θ. Set by `node.observer`; not a
+    command-line option.
+    """
     ranks: int = 1
     ranks_host: str = ""
     ranks_port: int = 0
-    """Address to which torchrun's ranks connect, also from other hosts. If `ranks_host` is empty,
-    the node starts the ranks itself."""
+    """Address to which torchrun's ranks connect, from this or other hosts. If `ranks_host` is
+    empty, the node starts the ranks itself.
+    """
     threads: int = 1
     device: Device = "auto"
     precision: Precision = "auto"
     """Precision in which the trainer computes; "auto" is bf16 on GPUs. Its weights stay fp32."""
     compile: bool = False
     recompute: bool = False
-    """Compute activations again instead of keeping them: a third more arithmetic, less memory."""
+    """Recompute activations instead of keeping them: a third more arithmetic, but less memory."""
     micro_batch: int = 0
-    """Sequences per forward pass of a rank; 0 for as many as fit."""
+    """Sequences per forward pass of a rank; 0 means as many as fit into memory."""
     keep_inner: bool = True
-    """Write the inner optimizer's state to disk at each outer step, 8 bytes a parameter."""
+    """Write the inner optimizer's state to disk at each outer step: 8 bytes per parameter."""
     limit_up_bytes_per_s: int | None = None
     keep_snapshots: int | None = 2
-    """Number of certified snapshots to keep, with the updates since; None keeps all."""
+    """Number of certified snapshots to keep, with the updates after them; None keeps all."""
     data_cache_bytes: int = 8 * 10**9
-    """Most bytes of data blocks to keep. It has no effect on a seed, which keeps all data."""
+    """Maximum bytes of data blocks to keep. Has no effect on a seed, which keeps all data."""
     scrub_bytes_per_s: int | None = 8 * 10**6
-    """Rate at which the store is read again to detect disk corruption; None: only on request."""
+    """Rate at which the store is re-read to detect disk corruption; None means only on request."""
     wait_for_approval: bool = True
     keep_entries: int | None = None
-    """Fewest ledger entries to keep on disk while older ones are deleted; None keeps all."""
+    """Minimum number of ledger entries to keep when older ones are deleted; None keeps all."""
     trust_checkpoint: str | None = None
-    """HEIGHT:DIGEST of a Commit that the user trusts, for a run whose older entries no peer keeps.
-    The ledger is checked only from there on."""
+    """HEIGHT:DIGEST of a Commit that the user trusts, for a run whose older entries have been
+    deleted by all peers. The ledger is verified only from there on.
+    """
     run: RunId | None = None
     assume_yes: bool = False
     """Join a run that is new on this machine without asking."""
@@ -95,7 +99,7 @@ class NodeConfig:
             not self.ranks_host or _is_private(self.ranks_host),
             "--ranks-listen",
             self.ranks_host,
-            "name one address of this machine in a private network, or 127.0.0.1: this "
+            "set it to an address of this machine in a private network, or 127.0.0.1: this "
             "connection is not encrypted",
         )
         _require(self.threads >= 1, "--threads", self.threads, "choose 1 or more")
@@ -109,16 +113,19 @@ class NodeConfig:
             "choose auto, fp32 or bf16",
         )
         _require(
-            self.micro_batch >= 0, "--micro-batch", self.micro_batch, "give 0 for as many as fit"
+            self.micro_batch >= 0,
+            "--micro-batch",
+            self.micro_batch,
+            "choose 0 for as many as fit, or more",
         )
-        _require(0 <= self.data_port < 65536, "--data-listen", self.data_port, "give 0 to 65535")
+        _require(0 <= self.data_port < 65536, "--data-listen", self.data_port, "choose 0 to 65535")
         limit = self.limit_up_bytes_per_s
-        _require(limit is None or limit >= 1000, "--limit-up", limit, "allow at least 8kbit")
+        _require(limit is None or limit >= 1000, "--limit-up", limit, "choose at least 8kbit")
         kept = self.keep_snapshots
         _require(kept is None or kept >= 1, "--keep-snapshots", kept, "keep at least 1, or all")
         _require(self.data_cache_bytes >= 0, "--data-cache", self.data_cache_bytes, "use 0 or more")
         scrub = self.scrub_bytes_per_s
-        _require(scrub is None or scrub >= 1000, "--scrub", scrub, "give at least 1kB")
+        _require(scrub is None or scrub >= 1000, "--scrub", scrub, "choose at least 1kB")
         _require(
             self.run is None or is_digest(self.run),
             "--run",
@@ -130,7 +137,7 @@ class NodeConfig:
             keep is None or keep >= KEEP_ENTRIES_MIN,
             "--keep-entries",
             keep,
-            f"give {KEEP_ENTRIES_MIN} or more, or leave the option out to keep the whole ledger",
+            f"choose {KEEP_ENTRIES_MIN} or more, or leave the option out to keep the whole ledger",
         )
         named = self.trust_checkpoint
         _require(
@@ -159,7 +166,7 @@ def parse_rate(text: str) -> int:
     """Return the bytes per second of a rate such as "8Mbit", "2.5 MB/s" or "512kbit".
 
     Raises:
-        ConfigError: it is not a rate. A unit is required, to tell bits from bytes.
+        ConfigError: `text` is not a rate. A unit is required, to tell bits from bytes.
     """
     match = _RATE.fullmatch(text.strip())
     if match is None:
@@ -171,7 +178,7 @@ def parse_rate(text: str) -> int:
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes of a size such as "8GB", "500 MB" or "1.5 GB".
+    """Return the number of bytes of a size such as "8GB", "500 MB" or "1.5 GB".
 
     Raises ConfigError.
     """

@@ -1,8 +1,8 @@
 """Read and check the TOML file in which an organiser describes a run, and explain its errors.
 
-It contains the decisions of a person. Digests, counts and keys are computed when the run is
-published. Everything goes into the signed manifest; peers never see the file itself. Unknown names
-are errors: otherwise a mistyped setting would silently keep its default.
+The file contains only what a person has to decide. Digests, counts and keys are computed when the
+run is published. All settings go into the signed manifest; peers never see the file itself. Unknown
+names are errors, because a mistyped setting would otherwise silently keep its default.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ Name = Annotated[str, Field(min_length=1, max_length=4096)]
 Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 
 PARAMETERS_MAX = 2**40
-"""Most parameters, as in a manifest and a layout."""
+"""Maximum number of parameters, as in manifests and layouts."""
 
 LEASE_BLOCKS_MAX = 4096
-"""Most blocks of a lease, as in a manifest."""
+"""Maximum number of blocks in a lease, as in manifests."""
 
 INT4_BLOCK = 64
-"""Default block of int4. Its steps are coarse, so short blocks are worth their bytes:
-docs/results/kernels.md."""
+"""Default block length of int4. Its resolution is coarse, so short blocks are worth their extra
+bytes; see docs/results/kernels.md."""
 
 ERRORS_SHOWN_MAX = 6
 
@@ -78,8 +78,9 @@ class ModelSection(Section):
 
 
 class DataSection(Section):
-    """The [data] table. If `mask_documents` is unset, documents are masked from each other if they
-    are records."""
+    """The [data] table. If `mask_documents` is None, attention is masked between documents if the
+    documents are records.
+    """
 
     source: Name = "stdlib"
     field: Name = "text"
@@ -118,8 +119,8 @@ class InnerSection(Section):
     def _a_donors_state_can_be_checked(self) -> InnerSection:
         if self.join_optimizer != "fresh" and self.betas[0] ** 2 >= self.betas[1]:
             raise ValueError(
-                f'join_optimizer = "{self.join_optimizer}" needs betas whose first value, '
-                f"squared, is below the second; they are {self.betas[0]:g} and "
+                f'with join_optimizer = "{self.join_optimizer}", the square of the first of '
+                f"betas must be below the second; they are {self.betas[0]:g} and "
                 f'{self.betas[1]:g}: change them, or set join_optimizer = "fresh"'
             )
         return self
@@ -140,13 +141,15 @@ class SyncSection(Section):
     @model_validator(mode="before")
     @classmethod
     def _averages_plainly(cls, given: object) -> object:
-        """Accept `merge = "mean"`, which run files of earlier versions say, and refuse "rda"."""
+        """Accept `merge = "mean"`, which run files of earlier versions contain, and refuse
+        "rda".
+        """
         if not isinstance(given, dict) or "merge" not in given:
             return given
         if given["merge"] != "mean":
             raise ValueError(
-                f"merge = {given['merge']!r} was removed, and peers average plain means; delete "
-                "the line"
+                f"merge = {given['merge']!r} is no longer supported: peers take the plain mean; "
+                "delete the line"
             )
         return {name: value for name, value in given.items() if name != "merge"}
 
@@ -175,7 +178,7 @@ class CodecSection(Section):
 
 
 def usual_block(codec: str) -> int:
-    """Return the codec's default number of elements that share a scale."""
+    """Return the codec's default block length."""
     return CodecSection.model_validate({"name": codec}).block
 
 
@@ -202,7 +205,7 @@ class PolicySection(Section):
 
 
 class RunFile(Section):
-    """The whole file; the sections are TOML tables of the same names."""
+    """The whole file. Each section is a TOML table of the same name."""
 
     run: RunSection
     model: ModelSection
@@ -215,7 +218,7 @@ class RunFile(Section):
 
     @property
     def inner_steps_total(self) -> int:
-        """The inner steps of each peer over the whole run."""
+        """Inner steps of each peer over the whole run."""
         return self.inner.steps // self.sync.fragments * self.outer.steps
 
     @model_validator(mode="after")
@@ -232,7 +235,7 @@ class RunFile(Section):
         if lease > LEASE_BLOCKS_MAX:
             raise ValueError(
                 f"inner.steps {inner} is too large: inner.steps ÷ sync.fragments + "
-                f"sync.overlap_steps is {lease}, and {LEASE_BLOCKS_MAX} is the maximum; "
+                f"sync.overlap_steps is {lease}, but the maximum is {LEASE_BLOCKS_MAX}; "
                 "choose fewer steps and a larger inner.batch_sequences"
             )
         if sync.mixing and sync.overlap_steps == inner:
@@ -253,7 +256,7 @@ class RunFile(Section):
 
     @model_validator(mode="after")
     def _warms_up_within_the_run(self) -> RunFile:
-        """Check the warm-up after the fragments: the total means something only if they fit."""
+        """Check the warm-up. Runs after the check of the fragments, which the total depends on."""
         total = self.inner_steps_total
         if self.inner.warmup_steps > total:
             raise ValueError(
@@ -275,7 +278,7 @@ def load_run_file(path: Path) -> RunFile:
     except OSError as exc:
         raise ConfigError(
             f"{path} cannot be read: {exc.strerror}",
-            do="make a run file with: p2ptrain run new --out run.toml",
+            do="create a run file with: p2ptrain run new --out run.toml",
         ) from exc
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise ConfigError(f"{path} is not TOML: {exc}", do=f"correct it in {path}") from exc
@@ -283,7 +286,7 @@ def load_run_file(path: Path) -> RunFile:
 
 
 def parse_run_file(tree: dict[str, Any], *, name: str = "the run file") -> RunFile:
-    """Return the run that a tree of tables describes; `name` is for the error.
+    """Return the run that a tree of tables describes. `name` is used in error messages.
 
     Raises ConfigError.
     """
@@ -301,7 +304,7 @@ def parse_run_file(tree: dict[str, Any], *, name: str = "the run file") -> RunFi
 
 
 def with_data(run_file: RunFile, given: Mapping[str, object]) -> RunFile:
-    """Return the run with its data settings replaced by those of `given` that are not None.
+    """Return the run with its data settings replaced by those in `given` that are not None.
 
     Raises ConfigError.
     """
@@ -319,7 +322,7 @@ def _as_python(value: object) -> object:
 
 
 def _explain(fault: dict[str, Any]) -> str:
-    """Return a line with the field, its value, and what it should be."""
+    """Return a line that names the field, its value, and what it should be."""
     where = ".".join(str(part) for part in fault["loc"])
     match fault["type"]:
         case "missing":
@@ -336,7 +339,7 @@ def _explain(fault: dict[str, Any]) -> str:
             return f"{where}: {text}" if where else text
         case "model_type":
             return f"{where} should be a table, which begins with a line [{where}]"
-        case _:  # For example "Input should be …", "Tuple should have … after validation, not 3".
+        case _:  # For example "Input should be …" or "Tuple should have … after validation, not 3".
             text = str(fault["msg"]).partition(" after validation")[0]
             return f"{where} is {fault['input']!r}; it should {text.partition('should ')[2]}"
 

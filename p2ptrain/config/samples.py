@@ -1,4 +1,4 @@
-"""The run files that come with p2ptrain: the starting points of `p2ptrain run new`."""
+"""The run files that come with p2ptrain, used by `p2ptrain run new`."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Turn documents into the blocks of tokens that a run's leases assign, and blocks into arrays."""
+"""Convert documents to the blocks of tokens that a run's leases assign, and blocks to arrays."""

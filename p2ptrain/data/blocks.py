@@ -8,9 +8,9 @@
     20      4      CRC-32 of the tokens
     24      …      tokens, little-endian, row-major
 
-The swarm compares a block with its digest when it fetches it. The header's checksum detects later
-damage: a faulty disk, or a file that a full disk cut short. The header's shape detects a block of
-another run. A damaged block is refused as a whole: no part of it is trained on.
+The swarm checks a block's digest when it fetches the block. The header's checksum detects later
+damage, caused by a faulty or full disk. The shape in the header detects blocks of a different run.
+A damaged block is refused completely: no part of it is trained on.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from p2ptrain.errors import ChunkCorrupt, ChunkMissing
 MAGIC = b"p2pblk\x00\x01"
 _HEADER = struct.Struct("<8s4I")
 HEADER_BYTES = _HEADER.size
-# 2,048 sequences of 8,192 four-byte tokens: no inner step of a single peer needs a larger batch.
+# 2,048 sequences of 8,192 four-byte tokens: one peer's inner step does not need a larger batch.
 BLOCK_BYTES_MAX = 2**26
 
 Tokens = npt.NDArray[np.integer[Any]]
 
 
 def encoded_bytes(vocab: int, sequences: int, sequence: int) -> int:
-    """Return the length of a block's file: 2 bytes a token, or 4 for a large vocabulary."""
+    """Return the length of a block's file: 2 bytes per token, or 4 for a large vocabulary."""
     return HEADER_BYTES + _token_bytes(vocab) * sequences * (sequence + 1)
 
 
@@ -44,7 +44,9 @@ def _token_bytes(vocab: int) -> int:
 
 
 def encode_block(rows: Tokens, vocab: int) -> bytes:
-    """Return the file of a block: tokens shaped [sequences, sequence + 1], all below `vocab`."""
+    """Return the file content for a block: tokens shaped [sequences, sequence + 1], below
+    `vocab`.
+    """
     assert rows.ndim == 2, f"a block of shape {rows.shape}"
     assert rows.size > 0, "a block without tokens"
     assert int(rows.min()) >= 0, "a negative token"
@@ -60,25 +62,28 @@ def decode_block(data: bytes, *, vocab: int, sequence: int, name: str = "a block
     """Return the tokens of a block, int64, shaped [sequences, sequence + 1].
 
     Raises:
-        ChunkCorrupt: it is damaged, cut short, or for another vocabulary or sequence length.
+        ChunkCorrupt: it is damaged, truncated, or for a different vocabulary or sequence length.
     """
     if len(data) < HEADER_BYTES or len(data) > BLOCK_BYTES_MAX:
         raise _refused(name, f"it has {len(data)} bytes")
     magic, token_bytes, sequences, row_tokens, crc = _HEADER.unpack_from(data)
     if magic != MAGIC:
-        raise _refused(name, "it does not start as a data block of version 1 does")
+        raise _refused(name, "it is not a data block of version 1")
     if token_bytes not in (2, 4) or row_tokens != sequence + 1 or sequences == 0:
         shape = f"{sequences} × {row_tokens} tokens of {token_bytes} bytes"
-        raise _refused(name, f"it claims to hold {shape}; the run has {sequence + 1} tokens a row")
+        raise _refused(name, f"its header says {shape}; this run has {sequence + 1} tokens per row")
     body = memoryview(data)[HEADER_BYTES:]
     if len(body) != sequences * row_tokens * token_bytes:
-        raise _refused(name, f"{sequences} × {row_tokens} tokens do not have {len(body)} bytes")
+        raise _refused(
+            name, f"it has {len(body)} bytes, which are not {sequences} × {row_tokens} tokens"
+        )
     if zlib.crc32(body) != crc:
         raise _refused(name, "its checksum does not match its tokens")
     rows = np.frombuffer(body, dtype=f"<u{token_bytes}").reshape(sequences, row_tokens)
     if int(rows.max()) >= vocab:
         raise _refused(
-            name, f"it holds token {int(rows.max())}; the vocabulary ends at {vocab - 1}"
+            name,
+            f"it contains token {int(rows.max())}; the largest in the vocabulary is {vocab - 1}",
         )
     return rows.astype(np.int64)
 
@@ -102,6 +107,6 @@ def _refused(name: str, reason: str) -> ChunkCorrupt:
     return ChunkCorrupt(
         f"data block {name} is rejected: {reason}",
         code="DATA",
-        likely="the file was damaged on this disk, or it belongs to another run",
+        likely="the file was damaged on this disk, or it belongs to a different run",
         do="remove the file; the node fetches the block again from its peers",
     )

@@ -1,9 +1,9 @@
-"""Read documents from files of text, JSON lines and parquet, without loading a whole file.
+"""Read documents from text, JSON lines and parquet files, without loading a whole file.
 
 A row is a document in one piece. A text file is one document in several pieces.
 
 Each reader raises ConfigError for the first error, with file and line or row. Only empty documents
-are skipped without an error, so that missing data do not go unnoticed.
+are skipped without an error, so that missing data are noticed.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from p2ptrain.errors import ConfigError
 from p2ptrain.extras import install
 
 TEXT_PIECE_CHARACTERS = 8192
-"""A text file is cut at line ends into pieces of about this length, so that some pieces can be held
-out for validation. The others are for training; the neighbours of a held-out piece are joined."""
+"""A text file is divided at line ends into pieces of about this length, so that some pieces can be
+held out for validation. The others are for training, and the neighbours of a held-out piece are
+joined."""
 
 ROWS_AT_ONCE = 256
-"""Rows of a parquet file in memory at once, of at most LINE_BYTES_MAX each."""
+"""Rows of a parquet file to load at a time, of at most LINE_BYTES_MAX each."""
 
 KEYS_SHOWN_MAX = 8
 
@@ -30,8 +31,8 @@ KEYS_SHOWN_MAX = 8
 def text_pieces(path: Path, field: str = "") -> Iterator[Piece]:
     """Yield one document in pieces of whole lines. A piece ends with the line that fills it.
 
-    `field` is not used. A full piece is yielded only when another line follows: otherwise it is the
-    last piece.
+    `field` is not used. A full piece is yielded only when the next line has been read, because it
+    may be the last piece.
     """
     lines, characters, begins = list[str](), 0, True
     for number, line in numbered_lines(path):
@@ -42,7 +43,7 @@ def text_pieces(path: Path, field: str = "") -> Iterator[Piece]:
             lines.append(line.decode() + "\n")
         except UnicodeDecodeError as exc:
             raise _no_text(path, number) from exc
-        if "\0" in lines[-1]:  # as in UTF-16, which may also be valid UTF-8
+        if "\0" in lines[-1]:  # probably UTF-16, which can also be valid UTF-8
             raise _no_text(path, number)
         characters += len(lines[-1])
     if characters:
@@ -51,8 +52,8 @@ def text_pieces(path: Path, field: str = "") -> Iterator[Piece]:
 
 def _no_text(path: Path, line: int) -> ConfigError:
     do = (
-        'name a UTF-8 text file, a folder of text files, or "stdlib", the sources that come '
-        "with Python"
+        'set it to a UTF-8 text file, a folder of text files, or "stdlib" (the sources that '
+        "come with Python)"
     )
     return refused(path, "it is not UTF-8 text", do=do, line=line)
 
@@ -69,7 +70,7 @@ def jsonl_pieces(path: Path, field: str) -> Iterator[Piece]:
                 path, f"it is not JSON: {exc}", do="correct or remove the line", line=number
             ) from exc
         if not isinstance(value, dict):
-            reason = f"a JSON object was expected, not {type(value).__name__}"
+            reason = f"expected a JSON object, not {type(value).__name__}"
             raise refused(path, reason, do="correct or remove the line", line=number)
         if field not in value:
             raise _no_such_field(path, field, list(value), line=number)
@@ -77,13 +78,13 @@ def jsonl_pieces(path: Path, field: str) -> Iterator[Piece]:
 
 
 def parquet_pieces(path: Path, field: str) -> Iterator[Piece]:
-    """Yield the text in column `field` of each row. It needs pyarrow."""
+    """Yield the text in column `field` of each row. Needs pyarrow."""
     try:
         import pyarrow as arrow
         from pyarrow import parquet
     except ImportError as exc:
         raise ConfigError(
-            f"{path} is a parquet file, and pyarrow is not installed here",
+            f"{path} is a parquet file, but pyarrow is not installed",
             code="EXTRA-MISSING",
             do=install("pyarrow"),
         ) from exc
@@ -101,20 +102,20 @@ def parquet_pieces(path: Path, field: str) -> Iterator[Piece]:
     except (arrow.ArrowException, OSError, UnicodeDecodeError) as exc:
         if isinstance(exc, OSError) and exc.errno:
             reason = f"it cannot be read: {exc.strerror}"
-            raise refused(path, reason, do="name a file that can be read") from exc
+            raise refused(path, reason, do="choose a file that can be read") from exc
         where = f" after row {row}" if row else ""
         first_line = str(exc).splitlines()[0]
         raise refused(
             path,
             f"it is not a complete parquet file{where}: {first_line}",
-            do="fetch or make the file again",
+            do="download or create the file again",
         ) from exc
 
 
 def _no_such_field(path: Path, field: str, there: list[str], line: int = 0) -> ConfigError:
     names = ", ".join(repr(name[:40]) for name in there[:KEYS_SHOWN_MAX]) or "nothing"
-    reason = f"there is no field {field!r}; there is {names}"
-    return refused(path, reason, do="name the field in data.field", line=line)
+    reason = f"there is no field {field!r}; the fields are {names}"
+    return refused(path, reason, do="set data.field to the field with the text", line=line)
 
 
 def _text(value: object, path: Path, what: str, line: int = 0) -> str:
@@ -123,14 +124,17 @@ def _text(value: object, path: Path, what: str, line: int = 0) -> str:
         raise refused(
             path,
             f"{what} is {kind}, not text",
-            do="name another data.field, or correct the value",
+            do="set data.field to a different field, or correct the value",
             line=line,
         )
     try:
         size = len(value.encode())
     except UnicodeEncodeError as exc:
         raise refused(
-            path, f"{what} holds half a character: {exc.reason}", do="correct the text", line=line
+            path,
+            f"{what} contains an incomplete character: {exc.reason}",
+            do="correct the text",
+            line=line,
         ) from exc
     if size > LINE_BYTES_MAX:
         reason = f"{what} has {size} bytes; a document may have at most {LINE_BYTES_MAX}"

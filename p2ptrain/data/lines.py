@@ -1,4 +1,4 @@
-"""Read the lines of a foreign file, with numbers, a length limit, gzip, and errors with a place.
+"""Read numbered lines from a user's file, with a length limit, gzip, and errors that name the line.
 
 This module does not know what the lines mean.
 """
@@ -15,19 +15,19 @@ from typing import IO
 from p2ptrain.errors import ConfigError
 
 LINE_BYTES_MAX = 2**24
-"""Longest line, such as a document or a contig: 16 MiB. Lines are read whole, so a file without
-line ends must not fill the memory."""
+"""Maximum length of a line, such as a document or a contig: 16 MiB. Lines are read whole, and a
+file without line ends must not fill the memory."""
 
 
 def refused(path: Path, reason: str, *, do: str, line: int = 0) -> ConfigError:
-    """Return the error that says what is wrong with the source at `path`, and in which line."""
+    """Return the error for a problem with the source at `path`, in this line."""
     place = f"{path}, line {line}" if line else str(path)
     return ConfigError(f"data.source: {place}: {reason}", code="DATA-SOURCE", do=do)
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield each line's number, from 1 on, and the line without its end. A UTF-8 byte order mark at
-    the beginning of the file is removed.
+    """Yield each line's number, from 1, and the line without its line end. A UTF-8 byte order mark
+    at the start of the file is removed.
 
     Raises:
         ConfigError: the file cannot be read, has a line over LINE_BYTES_MAX, or is named .gz and
@@ -54,12 +54,12 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
         raise refused(
             path,
             f"it is not a complete gzip file: {exc}",
-            do="fetch or compress the file again",
+            do="download or compress the file again",
             line=number,
         ) from exc
     except OSError as exc:
         raise refused(
-            path, f"it cannot be read: {exc.strerror}", do="name a file that can be read"
+            path, f"it cannot be read: {exc.strerror}", do="choose a file that can be read"
         ) from exc
 
 

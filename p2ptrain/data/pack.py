@@ -3,21 +3,21 @@
     pieces ─▶ spool ─▶ split by piece ─▶ sequences ─▶ shuffle ─▶ blocks, one at a time
              (disk)                                    (disk)
 
-The same documents, numbers and seed give the same bytes. So an organiser who publishes a run again
-gets the same data, and anybody can check what the blocks were made of.
+The same documents, settings and seed give the same bytes. So an organiser who publishes a run again
+gets the same data, and anybody can check which documents the blocks contain.
 
-Pieces are assigned to training or validation at random, so a validation sequence never shares a
-piece with a training sequence. Most documents are one piece. Of a document in several pieces (a
-text file or a long contig), some pieces may be held out while the rest is trained on.
+Each piece is assigned to training or validation at random, so a validation sequence never shares a
+piece with a training sequence. Most documents are one piece. If a document has several pieces (a
+text file or a long contig), some of them may be held out while the rest is trained on.
 
-On each side the pieces are joined, with a mark where a document begins, and cut into sequences that
-do not overlap. The sequences are shuffled before they are grouped into blocks. So every block is a
-fair sample, and leases of any size see the same mixture. The tokens of a sequence keep the order of
-the source. If a piece goes to the other side, its neighbours are joined, without a mark between
-them unless the later one begins a document.
+The pieces for training, and likewise those for validation, are joined, with a mark where a document
+begins, and divided into sequences that do not overlap. The sequences are shuffled before they are
+grouped into blocks. So every block is a fair sample, and leases of any size contain the same
+mixture. The tokens of a sequence keep the order of the source. If a piece is held out, its
+neighbours are joined, without a mark between them unless the later one begins a document.
 
-Memory grows with the data only beyond 16 GiB of tokens: then a few copies of a 256th of them are
-held (`shuffle`). This module knows neither stores nor leases nor torch.
+Memory use is constant for up to 16 GiB of tokens. Beyond that, it is a few times 1/256 of the data
+(`shuffle`). This module does not know stores or leases, and does not use torch.
 """
 
 from __future__ import annotations
@@ -42,15 +42,16 @@ from p2ptrain.errors import ConfigError
 from p2ptrain.store.blob import CHUNK_BYTES_MAX
 
 BATCH_CHARACTERS = 2**20
-"""Characters that are collected and encoded at once, on all cores."""
+"""Characters to collect and encode at a time, on all cores."""
 
 Kept = TypeVar("Kept")
 
 
 @dataclass(frozen=True, slots=True)
 class PackSpec:
-    """The blocks to make. `block_sequences` is the run's inner batch: one block is one inner
-    step."""
+    """The blocks to create. `block_sequences` is the run's inner batch: one block is one inner
+    step.
+    """
 
     vocab: int
     sequence: int
@@ -68,19 +69,19 @@ class PackSpec:
                 f"a block of {self.block_sequences} sequences of {self.sequence} tokens has "
                 f"{size} bytes; a block may have at most {CHUNK_BYTES_MAX}",
                 do=(
-                    "make inner.batch_sequences or model.sequence smaller; more peers make up "
+                    "make inner.batch_sequences or model.sequence smaller; more peers compensate "
                     "for a smaller batch"
                 ),
             )
 
     @property
     def block_tokens(self) -> int:
-        """The number of predicted tokens per block."""
+        """Number of predicted tokens per block."""
         return self.sequence * self.block_sequences
 
     @property
     def row_tokens(self) -> int:
-        """The number of tokens per sequence: one more than predictions, for the last target."""
+        """Number of tokens per sequence: one more than predictions, for the last target."""
         return self.sequence + 1
 
     @property
@@ -96,9 +97,9 @@ class PackSpec:
 class PackedBlocks(Generic[Kept]):
     """The blocks as `keep` returned them, in the order of the index, and statistics.
 
-    `documents` counts documents, not pieces: a text file is one. `entropy_nats` is the entropy of
-    order 0 of the training blocks: the loss per token of a model that has learnt only how often
-    each token occurs.
+    `documents` counts documents, not pieces: a text file is one document. `entropy_nats` is the
+    order-0 entropy of the training blocks: the loss per token of a model that has learnt only how
+    often each token occurs.
     """
 
     spec: PackSpec
@@ -117,10 +118,10 @@ class PackedBlocks(Generic[Kept]):
 
 
 def pack(documents: Sequence[str], spec: PackSpec) -> PackedBlocks[bytes]:
-    """Pack text documents in memory into blocks in memory. The tokenizer is learnt from all of
-    them.
+    """Pack text documents in memory into blocks in memory. The tokenizer is learnt from all
+    documents.
 
-    Raises ConfigError: too little text for one training block beside the validation blocks.
+    Raises ConfigError if there is too little text for the validation blocks and one training block.
     """
     with tempfile.TemporaryDirectory(prefix="p2ptrain-pack-") as folder:
         vocabulary = learn_text(documents, spec.vocab)
@@ -137,14 +138,14 @@ def pack_stream(
     file_bytes: int = FILE_BYTES,
     portion: Portion = USUAL_PORTION,
 ) -> PackedBlocks[Kept]:
-    """Encode, split, cut and shuffle `pieces`; pass each block to `keep`, training blocks first.
+    """Encode, split and shuffle `pieces`; pass each block to `keep`, training blocks first.
 
     Tokens that do not fill a block are left out. `scratch` is an empty folder with room for three
     times the size of all tokens; its files can be deleted afterwards.
 
     Raises:
-        ConfigError: too little text for one training block beside the validation blocks, or a
-            vocabulary larger than the model's.
+        ConfigError: there is too little text for the validation blocks and one training block, or
+            the vocabulary is larger than the model's.
     """
     if vocabulary.size > spec.vocab:
         raise ConfigError(
@@ -173,7 +174,7 @@ def pack_stream(
 
 
 def entropy_nats(counts: NDArray[np.int64]) -> float:
-    """Return the entropy of one draw from a distribution with these counts."""
+    """Return the entropy, in nats, of a distribution with these counts."""
     total = int(counts.sum())
     shares = [count / total for count in counts.tolist() if count]
     return -math.fsum(share * math.log(share) for share in shares)
@@ -197,7 +198,7 @@ def _fill(spool: Spool, pieces: Iterable[Piece], vocabulary: Vocabulary) -> tupl
 
 @dataclass(frozen=True, slots=True)
 class _Split:
-    """The numbers of the pieces for validation, and the number of tokens of each side."""
+    """The numbers of the pieces for validation, and the number of tokens for each use."""
 
     held_out: NDArray[np.int64]
     tokens: dict[str, int]
@@ -211,7 +212,7 @@ def _split(spool: Spool, spec: PackSpec) -> _Split:
             f"{spool.tokens} tokens are not enough for {spec.validation_blocks} validation "
             f"blocks and one training block of {spec.block_sequences} × {spec.row_tokens} "
             "tokens",
-            do="give more text, or make the blocks smaller or fewer",
+            do="use more text, or make the blocks smaller or fewer",
         )
     return _Split(held_out, {"validation": tokens, "train": spool.tokens - tokens})
 
@@ -219,7 +220,7 @@ def _split(spool: Spool, spec: PackSpec) -> _Split:
 def _side(
     side: str, spool: Spool, split: _Split, spec: PackSpec, scratch: Path, file_bytes: int
 ) -> Iterator[Rows]:
-    """Yield all sequences of one side, shuffled, some at a time."""
+    """Yield all sequences for one use ("train" or "validation"), shuffled, several at a time."""
     shuffle = Shuffle(
         scratch,
         row_tokens=spec.row_tokens,
@@ -247,7 +248,7 @@ def _tokens_of(side: str, spool: Spool, split: _Split) -> Iterator[Tokens]:
 
 
 def _blocks(portions: Iterator[Rows], spec: PackSpec, counts: NDArray[np.int64]) -> Iterator[bytes]:
-    """Yield all full blocks, and add the frequency of each token in them to `counts`."""
+    """Yield all full blocks, and add the number of occurrences of each token to `counts`."""
     rest = np.zeros((0, spec.row_tokens), dtype=spec.token_dtype)
     for portion in portions:
         rows = np.concatenate([rest, portion])

@@ -1,8 +1,9 @@
-"""A piece of a document: readers produce pieces, and packing encodes and splits them.
+"""A piece of a document. Readers yield pieces; packing encodes and splits them.
 
-Long documents come in several pieces, so that memory stays bounded and a part of a single file can
-be held out. A cut is not the end of a document: with a mark there, a model would learn to stop. So
-a piece says whether its document begins and ends with it, and packing sets marks only there.
+Long documents have several pieces, so that memory stays bounded and a part of a file can be held
+out. The end of a piece need not be the end of a document: with a mark there, a model would learn to
+stop. So a piece says whether its document begins and ends with it, and packing sets marks only
+there.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Text that continues the previous piece unless it `begins` a document. By default it is a
-    whole document.
+    """Text that continues the previous piece, unless it `begins` a document. By default a piece is
+    a whole document.
     """
 
     text: str

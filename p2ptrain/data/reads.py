@@ -1,9 +1,9 @@
-"""Read nucleotide sequences from FASTA and FASTQ files, one after the other, as A, C, G, T and N.
+"""Read nucleotide sequences from FASTA and FASTQ files, one at a time, as A, C, G, T and N.
 
-A read is a document: its neighbours in the file come from other places in some genome. Upper and
-lower case are accepted. U (RNA) becomes T, and every other IUPAC letter for "one of several"
-becomes N. Any other letter is an error; otherwise protein or a table of numbers would be read as
-nonsense. Qualities are checked for their length and then dropped.
+A read is a document: its neighbours in the file come from other places in a genome. Upper and lower
+case are accepted. U (RNA) becomes T, and every IUPAC letter for "one of several" becomes N. Any
+other letter is an error; otherwise protein sequences or tables of numbers would be accepted. Only
+the length of qualities is checked.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from p2ptrain.data.piece import Piece
 from p2ptrain.errors import ConfigError
 
 READ_BASES_MAX = 2**16
-"""Longest piece in bases. A longer record (a contig, a chromosome) comes in several pieces, so that
-memory stays bounded."""
+"""Maximum length of a piece in bases. A longer record (a contig, a chromosome) is divided into
+several pieces, so that memory stays bounded."""
 
 NAME_CHARACTERS_SHOWN = 40
 
@@ -28,7 +28,7 @@ _TABLE = bytes.maketrans(_LETTERS, _MEANT * 2)
 
 
 def fasta_pieces(path: Path, field: str = "") -> Iterator[Piece]:
-    """Yield the sequence of each record, its lines joined. `field` is not used."""
+    """Yield the sequence of each record, with its lines joined. `field` is not used."""
     name, held = "", bytearray()
     seen, begins = False, True
     for number, line in numbered_lines(path):
@@ -38,9 +38,9 @@ def fasta_pieces(path: Path, field: str = "") -> Iterator[Piece]:
             name, held, seen, begins = _shown(line), bytearray(), True, True
         elif line.strip():
             if not seen:
-                raise _broken(path, number, "a FASTA record begins with '>'")
+                raise _broken(path, number, "a FASTA record must begin with '>'")
             held += _bases(line.strip(), path, number, name)
-        while len(held) > READ_BASES_MAX:  # keeps a rest, since the record's last piece must end it
+        while len(held) > READ_BASES_MAX:  # keep the rest: it may be the record's last piece
             yield Piece(held[:READ_BASES_MAX].decode(), begins, ends=False)
             del held[:READ_BASES_MAX]
             begins = False
@@ -49,7 +49,7 @@ def fasta_pieces(path: Path, field: str = "") -> Iterator[Piece]:
 
 
 def fastq_pieces(path: Path, field: str = "") -> Iterator[Piece]:
-    """Yield the sequence of each record of four lines. `field` is not used."""
+    """Yield the sequence of each four-line record. `field` is not used."""
     record: list[bytes] = []
     number = 0
     for number, line in numbered_lines(path):
@@ -61,7 +61,9 @@ def fastq_pieces(path: Path, field: str = "") -> Iterator[Piece]:
             record = []
     if record:
         raise _broken(
-            path, number, f"the last record has {len(record)} lines of four: {_shown(record[0])}"
+            path,
+            number,
+            f"the last record has only {len(record)} of four lines: {_shown(record[0])}",
         )
 
 
@@ -69,9 +71,9 @@ def _fastq_record(record: list[bytes], path: Path, number: int) -> Iterator[Piec
     head, sequence, plus, qualities = record
     name = _shown(head)
     if not head.startswith(b"@"):
-        raise _broken(path, number - 3, f"a FASTQ record begins with '@', not {name}")
+        raise _broken(path, number - 3, f"a FASTQ record must begin with '@', not {name}")
     if not plus.startswith(b"+"):
-        raise _broken(path, number - 1, f"the third line of record {name} lacks its '+'")
+        raise _broken(path, number - 1, f"the third line of record {name} does not begin with '+'")
     sequence = sequence.strip()
     if len(qualities.strip()) != len(sequence):
         reason = f"record {name} has {len(sequence)} bases and {len(qualities.strip())} qualities"
@@ -85,14 +87,14 @@ def _fastq_record(record: list[bytes], path: Path, number: int) -> Iterator[Piec
 def _bases(line: bytes, path: Path, number: int, name: str) -> bytes:
     if strange := line.translate(None, _LETTERS):
         letter = chr(strange[0])
-        reason = f"record {name} has {letter!r}, which is not a nucleotide"
+        reason = f"record {name} contains {letter!r}, which is not a nucleotide"
         likely = "; is it a protein?" if letter in "EFILPQXZ*" else ""
         raise _broken(path, number, reason + likely)
     return line.translate(_TABLE)
 
 
 def _shown(line: bytes) -> str:
-    """Return a record's name as errors show it."""
+    """Return a record's name for error messages."""
     return repr(line[1 : 1 + NAME_CHARACTERS_SHOWN].decode(errors="replace"))
 
 

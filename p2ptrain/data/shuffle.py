@@ -1,10 +1,10 @@
 """Shuffle any number of rows of tokens on disk, in two passes.
 
-Every row gets a random number of 64 bits, its draw, and the rows are sorted by their draws. The
-range of draws is divided evenly among at most FILES_MAX files. The first pass writes each row to
-the file of its draw; the second pass reads file after file and sorts each in memory. So the order
-does not depend on the number of files, and memory is needed for one file: FILE_BYTES, or a 256th of
-the data if they exceed 16 GiB.
+Every row gets a random 64-bit number, its draw, and the rows are sorted by their draws. The range
+of draws is divided evenly among at most FILES_MAX files. The first pass writes each row to the file
+for its draw; the second pass reads one file after another and sorts each in memory. So the order
+does not depend on the number of files, and only one file must fit into memory: FILE_BYTES, or 1/256
+of the data if they exceed 16 GiB.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from p2ptrain.data.splitmix import below, draws
 
 FILE_BYTES = 64 * 2**20
 FILES_MAX = 256
-"""Most files open at once; the usual limit of a process is 1,024."""
+"""Maximum number of open files. The usual limit of a process is 1,024."""
 
 Rows = NDArray[np.unsignedinteger[Any]]
 
 
 class Shuffle:
-    """Takes rows of `row_tokens`, about `rows` in all, and returns them in random order."""
+    """Takes rows of `row_tokens`, about `rows` in total, and returns them in random order."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Shuffle:
             self._files[number].write(records[theirs].tobytes())
 
     def shuffled(self) -> Iterator[Rows]:
-        """Yield all rows, some at a time. After this, no row can be added."""
+        """Yield all rows, several at a time. Rows cannot be added afterwards."""
         self._stack.close()
         for path in self._paths:
             records = np.fromfile(path, self._record)

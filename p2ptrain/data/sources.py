@@ -1,13 +1,12 @@
 """The data source of a run file: the standard library's sources, a file, or a folder of files.
 
-    .jsonl .ndjson                       text, one JSON object a line, in one field
+    .jsonl .ndjson                       text, one JSON object per line, in one field
     .parquet                             text, in one column
     .fa .fas .fasta .ffn .fna .frn .fsa  .fq .fastq   reads
-    anything else                        UTF-8 text, one document, in pieces cut at line ends
+    anything else                        UTF-8 text, one document, divided at line ends
 
-All formats except parquet may be compressed with gzip, with `.gz` after the ending. A folder stands
-for all files in it, in the order of their paths. A source can be read repeatedly, which takes time
-but no memory. Its content is known only after it has been read.
+All formats except parquet can be compressed with gzip, with `.gz` after the ending. A folder means
+all files in it, sorted by path. A source is not kept in memory; it can be read repeatedly.
 """
 
 from __future__ import annotations
@@ -41,8 +40,9 @@ READS: dict[str, Reader] = {
 
 @dataclass(frozen=True, slots=True)
 class DataSource:
-    """A data source: `files`, of which at most `limit_bytes` of text are used. No files means the
-    standard library."""
+    """A data source: `files`, of which at most `limit_bytes` of text are used. If `files` is empty,
+    it is the standard library.
+    """
 
     name: str
     files: tuple[Path, ...]
@@ -55,12 +55,12 @@ class DataSource:
 
     @property
     def holds_records(self) -> bool:
-        """Whether its documents are records, which are independent of their neighbours."""
+        """Whether its documents are records, which are independent of each other."""
         return any(_ending(file) in RECORDS or _ending(file) in READS for file in self.files)
 
     def pieces(self) -> Iterator[Piece]:
-        """Yield all pieces that are not empty, and stop before the first one that would exceed the
-        limit. So the last document may lack its end.
+        """Yield non-empty pieces until the next one would exceed the limit. So the last document
+        may be incomplete.
 
         Raises:
             ConfigError: a file is malformed, or all files are empty.
@@ -75,7 +75,7 @@ class DataSource:
 
 
 def find_source(name: str, *, field: str, limit_bytes: int, beside: Path) -> DataSource:
-    """Return the source `name` of a run file. A relative path is relative to the folder `beside`.
+    """Return the source that a run file calls `name`. Paths are relative to the folder `beside`.
 
     Raises:
         ConfigError: there are no files, a folder cannot be read, or reads and text are mixed.
@@ -89,21 +89,21 @@ def find_source(name: str, *, field: str, limit_bytes: int, beside: Path) -> Dat
     elif not path.exists():
         raise refused(path, "it cannot be read: No such file or directory", do=_DO)
     if not files:
-        raise refused(path, "it holds no files", do=_DO)
+        raise refused(path, "it does not contain any files", do=_DO)
     kinds = {_ending(file) in READS for file in files}
     if len(kinds) > 1:
         other = next(file for file in files if _ending(file) not in READS)
-        reason = f"it has reads, beside the text in {other.name}"
+        reason = f"it mixes reads with text (in {other.name})"
         raise refused(path, reason, do="put reads and text into separate folders")
     return DataSource(name, tuple(files), field, limit_bytes)
 
 
 def files_under(folder: Path) -> list[Path]:
-    """Return all files in a folder and its subfolders, in the order of their paths. Links to
-    folders are not followed.
+    """Return all files in a folder and its subfolders, sorted by path. Links to folders are not
+    followed.
 
     Raises:
-        ConfigError: a folder cannot be read. Its files would otherwise be missing unnoticed.
+        ConfigError: a folder cannot be read. Otherwise its files would silently be missing.
     """
 
     def failed(exc: OSError) -> None:
@@ -115,7 +115,7 @@ def files_under(folder: Path) -> list[Path]:
 
 
 def within(limit_bytes: int, pieces: Iterable[Piece], name: str) -> Iterator[Piece]:
-    """Yield the first of `pieces`, without empty ones, that together have at most `limit_bytes`.
+    """Yield non-empty `pieces` until the next one would exceed `limit_bytes` in total.
 
     Raises:
         ConfigError: there are none, or the first one already exceeds the limit.
@@ -133,7 +133,9 @@ def within(limit_bytes: int, pieces: Iterable[Piece], name: str) -> Iterator[Pie
     if room == limit_bytes:
         # For the standard library, `standard_library_text` has already applied the limit.
         limit = f" within data.limit_mb = {limit_bytes / 1e6:g}" if name == STANDARD_LIBRARY else ""
-        raise ConfigError(f"data.source: {name} holds no text{limit}", code="DATA-SOURCE", do=_DO)
+        raise ConfigError(
+            f"data.source: {name} does not contain text{limit}", code="DATA-SOURCE", do=_DO
+        )
 
 
 def _beyond(name: str, size: int, limit_bytes: int) -> ConfigError:
@@ -146,8 +148,8 @@ def _beyond(name: str, size: int, limit_bytes: int) -> ConfigError:
 
 
 _DO = (
-    "name a file of text, JSON lines, parquet, FASTA or FASTQ, a folder of such files, or "
-    '"stdlib", the sources that come with Python'
+    "set it to a text, JSON lines, parquet, FASTA or FASTQ file, a folder of such files, or "
+    '"stdlib" (the sources that come with Python)'
 )
 
 

@@ -1,9 +1,10 @@
-"""Random numbers that stay the same for ever: splitmix64, by position.
+"""Reproducible random numbers: splitmix64, by position.
 
-A run's data must come out alike on every machine, today and in ten years, so that anybody can check
-them. numpy promises stable bit generators, but not stable distributions. Python's own generator is
-too slow for billions of numbers. Splitmix64 (Steele, Lea and Flood, 2014) is five lines. Its n-th
-number does not need the earlier ones, so the result does not depend on how many are drawn at once.
+A run's data must be the same on every machine, today and in ten years, so that anybody can verify
+them. numpy guarantees stable bit generators, but not stable distributions. Python's own generator
+is too slow for billions of numbers. Splitmix64 (Steele, Lea and Flood, 2014) has five lines. Its
+n-th number does not depend on the earlier ones, so the result does not depend on how many are drawn
+at a time.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ _SECOND = np.uint64(0x94D049BB133111EB)
 
 
 def draws(seed: int, use: str, start: int, count: int) -> Draws:
-    """Return the numbers from `start` to before `start + count` of the sequence for this seed and
-    use, 64 bits each. Sequences of different uses are independent.
+    """Return `count` 64-bit numbers, starting at position `start`, of the sequence for this seed
+    and use. Sequences for different uses are independent.
     """
     base = int.from_bytes(blake3(f"{seed} {use}".encode()).digest(8), "little")
     place = np.arange(start + 1, start + 1 + count, dtype=np.uint64)
@@ -32,6 +33,6 @@ def draws(seed: int, use: str, start: int, count: int) -> Draws:
 
 
 def below(drawn: Draws, limit: int) -> NDArray[np.int64]:
-    """Scale each draw to 0 … limit - 1, in the same order as the draws. `limit` is at most 2³²."""
+    """Scale each draw to 0 … limit - 1, preserving their order. `limit` is at most 2³²."""
     assert 0 < limit <= 2**32
     return (((drawn >> np.uint64(32)) * np.uint64(limit)) >> np.uint64(32)).astype(np.int64)

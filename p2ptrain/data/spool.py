@@ -1,7 +1,7 @@
 """Encoded pieces on disk, until it is known which of them are for validation.
 
-There are two files: the tokens of all pieces, and each piece's length. Memory never holds more than
-a portion of either, or one piece.
+There are two files: the tokens of all pieces, and the length of each piece. At most a portion of
+each file, or one piece, is in memory at a time.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Spool:
         self.tokens += int(lengths.sum(dtype=np.int64))
 
     def portions(self) -> Iterator[tuple[int, Tokens, Tokens]]:
-        """Yield (number of the first piece, lengths, tokens) of some pieces at a time."""
+        """Yield (number of the first piece, lengths, tokens) for several pieces at a time."""
         self._tokens.seek(0)
         first = 0
         for lengths in _read_all(self._lengths, _LENGTH, self._portion.pieces):
@@ -80,8 +80,8 @@ class Spool:
             first += len(lengths)
 
     def choose(self, tokens: int, seed: int) -> tuple[NDArray[np.int64], int]:
-        """Choose random pieces, as few as have at least `tokens` together, or all of them. Return
-        their sorted numbers and the number of their tokens.
+        """Choose pieces at random until they have at least `tokens` in total, or all pieces. Return
+        their sorted numbers and their number of tokens.
         """
         drawn = np.zeros(0, dtype=np.uint64)
         numbers = lengths = np.zeros(0, dtype=np.int64)
@@ -99,8 +99,9 @@ class Spool:
 
 
 def _read_all(file: IO[bytes], dtype: np.dtype[Any], portion: int) -> Iterator[Tokens]:
-    """Yield the file's numbers, `portion` at a time. Nothing else may move the file's position
-    meanwhile."""
+    """Yield the file's numbers, `portion` at a time. The file's position must not be changed
+    meanwhile.
+    """
     file.seek(0)
     while data := file.read(portion * dtype.itemsize):
         yield np.frombuffer(data, dtype)

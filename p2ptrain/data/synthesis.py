@@ -1,11 +1,11 @@
-"""Synthesise reads of invented genomes, for training without real ones.
+"""Synthesise reads of artificial genomes, for training without real data.
 
-A genome consists of random letters with repeats: elements of some hundred bases that occur often,
+A genome consists of random letters with repeats: elements of a few hundred bases that occur often,
 on either strand, each copy with a few letters changed. Reads start anywhere, on either strand, with
-occasional errors. So there is something to learn at every distance. A model first learns the
+occasional errors. So there is something to learn at every length scale. A model first learns the
 elements, and later the genomes themselves, if they are short enough to memorise.
 
-One seed gives the same reads on every machine.
+The same seed gives the same reads on every machine.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ from p2ptrain.errors import ConfigError
 
 LETTERS = np.frombuffer(b"ACGT", dtype=np.uint8)
 Bases = NDArray[np.uint8]
-"""Bases as 0 to 3, so that 3 - base is the base on the other strand."""
+"""Bases encoded as 0 to 3, so that 3 - base is the base on the other strand."""
 
 READS_AT_ONCE = 4096
 QUALITY = b"I"
-"""Phred 40 for every base, since no instrument measured a quality."""
+"""Phred 40 for every base, since there are no measured qualities."""
 
 PARTS_PER_MILLION = 10**6
 
 
 @dataclass(frozen=True, slots=True)
 class SynthesisSpec:
-    """The reads to synthesise. Rates are per base; `repeats` is the share of a genome that consists
-    of elements."""
+    """The reads to synthesise. Rates are per base; `repeats` is the fraction of a genome that
+    consists of elements.
+    """
 
     reads: int
     genomes: int = 4
@@ -69,22 +70,22 @@ def _require(holds: bool, name: str, value: object, fix: str) -> None:
 
 
 def write_reads(path: Path, spec: SynthesisSpec) -> None:
-    """Write a FASTA or FASTQ file, as the ending says, compressed with gzip if it ends in .gz.
+    """Write a FASTA or FASTQ file, depending on its name, compressed with gzip if it ends in .gz.
 
     Raises:
-        ConfigError: the ending is another one, or `path` already exists.
+        ConfigError: the file name has a different ending, or `path` already exists.
     """
     plain = path.with_suffix("") if path.suffix == ".gz" else path
     if plain.suffix not in (".fasta", ".fa", ".fastq", ".fq"):
         fix = "end the name in .fasta or .fastq, with .gz after it for a compressed file"
-        raise ConfigError(f"the name {path} ends in neither .fasta nor .fastq", do=fix)
+        raise ConfigError(f"the name {path} does not end in .fasta or .fastq", do=fix)
     if path.exists():
-        raise ConfigError(f"{path} exists already", do="choose another name")
+        raise ConfigError(f"{path} already exists", do="choose another name")
     unfinished = path.with_name(path.name + ".partial")
     try:
         with unfinished.open("wb") as file:
             if path.suffix == ".gz":
-                # No file name and no time, so that equal reads give equal bytes.
+                # Without file name and time, so that equal reads give equal bytes.
                 with gzip.GzipFile("", "wb", 6, file, mtime=0) as packed:
                     _write(packed, spec, with_qualities="q" in plain.suffix)
             else:
@@ -104,7 +105,7 @@ def _write(file: IO[bytes] | gzip.GzipFile, spec: SynthesisSpec, *, with_qualiti
 
 
 def reads(spec: SynthesisSpec) -> Iterator[Bases]:
-    """Yield the reads, one after the other."""
+    """Yield the reads one by one."""
     made = [genome(spec, number) for number in range(spec.genomes)]
     for start in range(0, spec.reads, READS_AT_ONCE):
         count = min(READS_AT_ONCE, spec.reads - start)
@@ -151,10 +152,10 @@ def _random(seed: int, use: str, count: int) -> Bases:
 
 
 def _changed(bases: Bases, rate: float, seed: int, use: str, start: int) -> Bases:
-    """Return `bases` with each letter replaced by another one with probability `rate`."""
+    """Return `bases` with each letter replaced by a different one with probability `rate`."""
     drawn = draws(seed, use, start, len(bases))
     hit = below(drawn, PARTS_PER_MILLION) < round(rate * PARTS_PER_MILLION)
-    # The lower half of the draw, which `below` has not used, chooses the new letter.
+    # The lower half of the draw, which `below` did not use, chooses the new letter.
     step = 1 + below(_lower_half(drawn), 3)
     return np.where(hit, (bases + step) % 4, bases).astype(np.uint8)
 

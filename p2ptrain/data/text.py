@@ -12,11 +12,10 @@ _FILE_BYTES_MAX = 2**20
 
 
 def standard_library_text(limit_bytes: int) -> list[str]:
-    """Return one document per source file, in the order of their paths, at most `limit_bytes` in
-    all.
+    """Return one document per source file, sorted by path, up to `limit_bytes` in total.
 
-    There are about 12 MB. Tests are left out because they are repetitive, installed packages
-    because they differ between machines. Files that are not UTF-8, or over 1 MiB, are skipped.
+    There are about 12 MB. Tests are left out because they are repetitive, and installed packages
+    because they differ between machines. Files that are not UTF-8 or exceed 1 MiB are skipped.
     """
     documents: list[str] = []
     remaining = limit_bytes

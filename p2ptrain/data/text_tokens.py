@@ -1,10 +1,10 @@
 """Convert between text and tokens for a chat with a model, with any tokenizer.json.
 
-Tokens come one at a time and must be shown at once, but a character may be spread over several
-tokens: an incomplete character is held back until it is complete. The text of a token may also
+Tokens arrive one at a time and must be shown immediately, but a character may consist of several
+tokens: an incomplete character is held back until it is complete. The text of a token can also
 depend on the tokens before it: SentencePiece tokenizers (such as Llama 2's) decode "▁word" with a
-space, except at the beginning of a text. So a token is decoded together with the tokens before it,
-and their text is removed again.
+space, except at the start of a text. So a token is decoded together with the tokens before it, and
+their text is removed from the result.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from p2ptrain.errors import ConfigError
 
 _INCOMPLETE = "\ufffd"
 _HELD_MAX = 8
-"""Most tokens held back. A character has at most four bytes, so bytes that are still incomplete
-after this many tokens are not a character."""
+"""Maximum number of tokens held back. A character has at most four bytes, so bytes that are still
+incomplete after this many tokens are not a character."""
 
 _BEFORE_MAX = 8
-"""Earlier tokens that are decoded together with a new one; one token with text would be enough."""
+"""Earlier tokens to decode together with a new one. One token with text would be enough."""
 
 
 class Speller:
     """One tokenizer. `decoded` works on one text at a time; `begin` starts a new text."""
 
     def __init__(self, path: Path) -> None:
-        """Load the tokenizer. Raises ConfigError (MODEL-FOLDER): it is missing or unreadable."""
+        """Load the tokenizer. Raises ConfigError (MODEL-FOLDER) if it is missing or unreadable."""
         try:
             self._tokenizer = parse_tokenizer(path)
         except (OSError, ValueError) as exc:
             raise ConfigError(
                 f"{path} is not a tokenizer: {exc}",
                 code="MODEL-FOLDER",
-                do="give a folder that p2ptrain export --to hf DIR has written",
+                do="use a folder that p2ptrain export --to hf DIR has written",
             ) from exc
-        # If a person types the name of a special token, it is text and not that token.
+        # If a person types the name of a special token, encode it as text.
         self._tokenizer.encode_special_tokens = True
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
@@ -50,17 +50,19 @@ class Speller:
         return 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
 
     def encoded(self, text: str) -> list[int]:
-        """Return the tokens of `text`. Raises ConfigError (MODEL-FOREIGN): the tokenizer fails."""
+        """Return the tokens of `text`. Raises ConfigError (MODEL-FOREIGN) if the tokenizer
+        fails.
+        """
         with _failures():
             return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def unknown(self, tokens: Sequence[int]) -> int:
-        """Return how many of `tokens` are the tokenizer's token for unknown text."""
+        """Return how many of `tokens` are the tokenizer's unknown token."""
         name = getattr(self._tokenizer.model, "unk_token", None)
         return 0 if name is None else tokens.count(self._tokenizer.token_to_id(name))
 
     def begin(self, before: Sequence[int] = ()) -> None:
-        """Start a text that continues the tokens `before`, which are already shown."""
+        """Start a new text after the tokens `before`, which have already been shown."""
         self._before = list(before[-_BEFORE_MAX:])
         self._held: list[int] = []
 
@@ -70,7 +72,9 @@ class Speller:
         known, text = self._spelt(self._before), self._spelt(self._before + self._held)
         if text.endswith(_INCOMPLETE) and len(self._held) < _HELD_MAX:
             return ""
-        if not text.startswith(known):  # Incomplete bytes at its end now form a character.
+        if not text.startswith(
+            known
+        ):  # Incomplete bytes at the end of `known` now form a character.
             known, text = "", self._spelt(self._held)
         self.begin(self._before + self._held)
         return text[len(known) :]
@@ -89,5 +93,5 @@ def _failures() -> Iterator[None]:
         raise ConfigError(
             f"the model's tokenizer fails: {exc}",
             code="MODEL-FOREIGN",
-            likely="its tokenizer.json is damaged, or was made for another program",
+            likely="its tokenizer.json is damaged, or was created for a different program",
         ) from exc

@@ -1,7 +1,7 @@
-"""Load a foreign tokenizer.json.
+"""Load a user's tokenizer.json.
 
-This is a module of its own because the tokenizers library raises plain Exception for every fault of
-a file. For faults that the library does not expect, it panics, which is not even an Exception.
+This is a separate module because the tokenizers library raises plain Exception for every invalid
+file. If it does not expect an error, it panics, which is not even an Exception.
 """
 
 from __future__ import annotations
@@ -15,22 +15,24 @@ from tokenizers import Tokenizer
 from p2ptrain.errors import ConfigError
 
 BYTES_MAX = 256 * 2**20
-"""Longest file accepted. The largest vocabularies in use have 250,000 tokens, in 30 MB."""
+"""Maximum length of a file. The largest vocabularies in use have 250,000 tokens, in 30 MB."""
 
 
 def read_tokenizer(path: Path) -> Tokenizer:
-    """Return the tokenizer at `path`. Raises ConfigError: it cannot be read, or is not one."""
+    """Return the tokenizer at `path`. Raises ConfigError if the file cannot be read or is not a
+    tokenizer.
+    """
     try:
         return parse_tokenizer(path)
     except (OSError, ValueError) as exc:
         raise ConfigError(
             f"data.tokenizer: {path} cannot be read: {exc}",
-            do="name a tokenizer.json in the format of the tokenizers library",
+            do="set it to a tokenizer.json in the format of the tokenizers library",
         ) from exc
 
 
 def parse_tokenizer(path: Path) -> Tokenizer:
-    """Return the tokenizer at `path`. Raises OSError, or ValueError: it is not a tokenizer."""
+    """Return the tokenizer at `path`. Raises OSError, or ValueError if it is not a tokenizer."""
     if path.stat().st_size > BYTES_MAX:
         raise ValueError(f"it has more than {BYTES_MAX} bytes")
     text = path.read_text(encoding="utf-8")
@@ -40,8 +42,9 @@ def parse_tokenizer(path: Path) -> Tokenizer:
 
 @contextmanager
 def library_errors() -> Iterator[None]:
-    """Translate the library's exceptions inside the block to ValueError. Also a tokenizer that
-    loads may fail later, for instance if its token for unknown letters is missing."""
+    """Translate the library's exceptions inside the block to ValueError. A tokenizer that was
+    loaded can still fail later, for instance if its token for unknown letters is missing.
+    """
     try:
         yield
     except BaseException as exc:

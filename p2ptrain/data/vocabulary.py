@@ -1,8 +1,8 @@
-"""The vocabulary of a run: a tokenizer, given or learnt from a sample of its documents, and marks.
+"""The vocabulary of a run: a tokenizer, given or learnt from a sample of the documents, and marks.
 
-Text gets a byte-level BPE, which encodes any text without loss. Reads get a BPE over nucleotides,
-with the special tokens at the ids of METAGENE-1 (arXiv 2501.02045): BOS 4 and EOS 5. A document
-that contains a mark's name is only text: nothing but packing sets marks.
+For text we learn a byte-level BPE, which encodes any text without loss. For reads we learn a BPE
+over nucleotides, with the special tokens at the ids of METAGENE-1 (arXiv 2501.02045): BOS 4 and EOS
+5. If a document contains a mark's name, it is encoded as text: only packing sets marks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from p2ptrain.errors import ConfigError
 
 END_OF_TEXT = "<|endoftext|>"
 TEXT_VOCAB_MIN = 257
-"""Smallest vocabulary for text: 256 bytes and the mark, without any merge."""
+"""Minimum vocabulary for text: 256 bytes and the mark, without merges."""
 
 NUCLEOTIDES = "ACGTN"
 READ_MARKS = ("[PAD]", "[UNK]", "[SEP]", "[MASK]", "[BOS]", "[EOS]")
@@ -37,24 +37,25 @@ READS_VOCAB_MIN = len(READ_MARKS) + len(NUCLEOTIDES)
 
 BEGINNINGS = ("[BOS]", "<s>", "<bos>", "<|begin_of_text|>", "<|bos|>", END_OF_TEXT)
 ENDINGS = ("[EOS]", "</s>", "<eos>", "<|end_of_text|>", "<|eos|>")
-"""Usual names of the marks in given tokenizers, the likeliest first."""
+"""Common names of the marks in tokenizers, most likely first."""
 
 SAMPLE_CHARACTERS_MAX = 32 * 10**6
-"""Most characters from which a tokenizer is learnt. More would hardly change its few thousand
-merges, and it counts words in memory."""
+"""Maximum number of characters to learn a tokenizer from. More would hardly change its few thousand
+merges, and the trainer counts words in memory."""
 
 READS_SAMPLE_CHARACTERS_MAX = 8 * 10**6
-"""Like SAMPLE_CHARACTERS_MAX, for reads. Each read is one word that occurs once, so counting is
+"""As SAMPLE_CHARACTERS_MAX, for reads. Each read is one word that occurs once, so counting is
 slow."""
 
 PART_CHARACTERS = 2**16
-"""Longest part in characters. A longer text is cut, after a space or line end if one is near."""
+"""Maximum characters of a part. A longer text is divided, after a space or line end if one is
+near."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """A tokenizer and its marks. `begin` stands before every document and `end`, if there is one,
-    after it. There are no marks at cuts inside a document.
+    """A tokenizer and its marks. `begin` precedes every document and `end`, if there is one,
+    follows it. There are no marks between the pieces of a document.
     """
 
     tokenizer: Tokenizer
@@ -72,7 +73,7 @@ class Vocabulary:
     def encode(self, pieces: Sequence[Piece]) -> list[NDArray[np.uint32]]:
         """Return each piece's tokens, with marks if it begins or ends a document.
 
-        Raises ConfigError: the tokenizer cannot encode a piece.
+        Raises ConfigError if the tokenizer cannot encode a piece.
         """
         cut = [parts(piece.text) for piece in pieces]
         found = iter(self._encoded([part for each in cut for part in each]))
@@ -91,12 +92,12 @@ class Vocabulary:
         except ValueError as exc:
             raise ConfigError(
                 f"data.tokenizer: it cannot encode a document: {exc}",
-                do="name a tokenizer that knows all characters, or has a token for unknown ones",
+                do="use a tokenizer that knows all characters, or has a token for unknown ones",
             ) from exc
 
 
 def parts(text: str) -> list[str]:
-    """Cut `text` into parts of at most PART_CHARACTERS."""
+    """Divide `text` into parts of at most PART_CHARACTERS."""
     found = []
     while len(text) > PART_CHARACTERS:
         cut = max(text.rfind(space, PART_CHARACTERS // 2, PART_CHARACTERS) for space in "\n ")
@@ -109,7 +110,7 @@ def parts(text: str) -> list[str]:
 def learn_text(documents: Iterable[str], vocab: int) -> Vocabulary:
     """Learn a byte-level BPE with at most `vocab` tokens.
 
-    Raises ConfigError: `vocab` is below TEXT_VOCAB_MIN.
+    Raises ConfigError if `vocab` is below TEXT_VOCAB_MIN.
     """
     _require_vocab(vocab, TEXT_VOCAB_MIN, "a byte-level vocabulary")
     tokenizer = Tokenizer(models.BPE())
@@ -129,7 +130,7 @@ def learn_text(documents: Iterable[str], vocab: int) -> Vocabulary:
 def learn_reads(documents: Iterable[str], vocab: int) -> Vocabulary:
     """Learn a BPE over nucleotides with at most `vocab` tokens.
 
-    Raises ConfigError: `vocab` is below READS_VOCAB_MIN.
+    Raises ConfigError if `vocab` is below READS_VOCAB_MIN.
     """
     _require_vocab(vocab, READS_VOCAB_MIN, "a vocabulary of reads")
     tokenizer = Tokenizer(models.BPE(unk_token="[UNK]"))
@@ -147,16 +148,16 @@ def learn_reads(documents: Iterable[str], vocab: int) -> Vocabulary:
 
 
 def _begin_texts(tokenizer: Tokenizer, mark: str) -> None:
-    """Make the tokenizer add the mark before each text by default, as the model was trained."""
+    """Make the tokenizer add the mark before each text by default, as during training."""
     special = [(mark, tokenizer.token_to_id(mark))]
     tokenizer.post_processor = processors.TemplateProcessing(f"{mark} $A", special_tokens=special)
 
 
 def marked(tokenizer: Tokenizer, begin: str | None, end: str | None) -> Vocabulary:
-    """Return `tokenizer` with these marks. If `begin` is None, choose the first usual name that the
-    tokenizer has; then also for `end`.
+    """Return `tokenizer` with these marks. If `begin` is None, choose the first common name that
+    the tokenizer has, and do the same for `end`.
 
-    Raises ConfigError: the tokenizer has no such token, or text can be encoded as this token.
+    Raises ConfigError if the tokenizer has no such token, or if text can be encoded as this token.
     """
     tokenizer.encode_special_tokens = True
     if begin is None:
@@ -164,8 +165,8 @@ def marked(tokenizer: Tokenizer, begin: str | None, end: str | None) -> Vocabula
         end = end or _usual(tokenizer, ENDINGS)
     if begin is None:
         raise ConfigError(
-            "the tokenizer has no token that usually begins a document",
-            do='name such a token in the run file, as in data.begin = "<s>"',
+            "the tokenizer has none of the usual tokens for the start of a document",
+            do='set such a token in the run file, as in data.begin = "<s>"',
         )
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -174,8 +175,9 @@ def marked(tokenizer: Tokenizer, begin: str | None, end: str | None) -> Vocabula
 
 
 def _usual(tokenizer: Tokenizer, names: Sequence[str]) -> str | None:
-    """Return the first of `names` that the tokenizer has, preferably a special token: other tokens
-    may be text, such as HTML tags."""
+    """Return the first of `names` that the tokenizer has. Prefer special tokens, since other tokens
+    may be text, such as HTML tags.
+    """
     has = [name for name in names if tokenizer.token_to_id(name) is not None]
     return next((name for name in has if not _spells(tokenizer, name)), None) or next(
         iter(has), None
@@ -197,13 +199,13 @@ def _token(tokenizer: Tokenizer, name: str, field: str) -> int:
     if token is None:
         raise ConfigError(
             f"the tokenizer has no token {name!r}",
-            do=f"name one of its special tokens in data.{field}",
+            do=f"set data.{field} to one of its special tokens",
         )
     if _spells(tokenizer, name):
         raise ConfigError(
             f"the tokenizer's {name!r} is not a special token: a text that contains these "
             "characters would produce the same token",
-            do=f"name one of its special tokens in data.{field}",
+            do=f"set data.{field} to one of its special tokens",
         )
     return int(token)
 
@@ -211,8 +213,8 @@ def _token(tokenizer: Tokenizer, name: str, field: str) -> int:
 def sample(documents: Iterable[str], seed: int, characters_max: int) -> list[str]:
     """Return a random sample of `documents`, in their order, of at most `characters_max`.
 
-    Each document has a draw, and documents whose draw is below a bar are kept. If they become too
-    long together, the bar is halved. A single document may exceed the limit.
+    Each document has a draw, and documents with a draw below a threshold are kept. If they become
+    too long in total, the threshold is halved. One document may exceed the limit.
     """
     bar, held, kept = 2**64, 0, list[tuple[int, str]]()
     for draw, document in _with_draws(documents, seed):

@@ -1,12 +1,12 @@
-"""Bulk data between peers: mutual TLS 1.3 sockets for threads, under the same peer ids as libp2p.
+"""Bulk data between peers: mutual TLS 1.3 sockets for threads, with the same peer ids as libp2p.
 
 Credentials, peer_of_certificate   certificates that carry a peer id
 Endpoint                           the address of a peer's listener, and its certificate
 dial, Listener                     the two ends of a connection
-SecureSocket                       the interface of a connection for the ring and the swarm
+SecureSocket                       the interface of a connection that ring and swarm use
 RingInbox                          holds the ring's incoming sockets until the ring takes them
 Congestion, probe_congestion       whether our sockets use BBR
-Uplink, Share, PeerShares          a cap on what is sent, and how it is shared out
+Uplink, Share, PeerShares          a limit on the bytes sent per second, and how it is shared
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """TLS certificates that carry a peer id, so that both planes use the same identity.
 
-They follow libp2p: each start of a process makes a new key for the certificate, and an extension
-holds the peer's public key and its signature over the new key. Anyone who knows the peer id can
-therefore check a certificate from any source. The long-lived secret never enters the TLS library.
+They follow libp2p: each process generates a new certificate key at its start, and an extension
+holds the peer's public key and its signature over the new key. So anyone who knows the peer id can
+check a certificate, no matter who sent it. The long-lived secret never enters the TLS library.
 
-This module does not know sockets; `tls` uses what it makes.
+This module does not use sockets; `tls` does.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from p2ptrain.identity import Identity, is_peer_id, public_key_of, verify
 from p2ptrain.ids import PeerId
 
 CERTIFICATE_BYTES_MAX = 2048
-"""Our certificates have about 500 bytes. Another one may hold a longer key, but never this much."""
+"""Our certificates have about 500 bytes. No valid certificate is as long as this."""
 
 _EXTENSION = ObjectIdentifier("1.3.6.1.4.1.53594.1.1")
 _SIGNED_PREFIX = b"libp2p-tls-handshake:"
@@ -46,16 +46,16 @@ _UNREADABLE = (
     x509.InvalidVersion,
     x509.UnsupportedGeneralNameType,
 )
-"""All exceptions of the parser for a stranger's bytes. A fuzz test checks this list."""
+"""All exceptions that the parser raises for malformed bytes. A fuzz test checks this list."""
 
-# Peers' clocks are not trusted, and the key dies with the process, so dates decide nothing.
+# The dates have no effect: peers' clocks are not trusted, and the key lives as long as the process.
 _VALID_FROM = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
 _VALID_TO = datetime.datetime(9999, 12, 31, tzinfo=datetime.UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """The certificate and the key of this process on the data plane. `repr` hides the key."""
+    """This process's certificate and private key for the data plane. `repr` hides the key."""
 
     peer: PeerId
     certificate_der: bytes
@@ -64,7 +64,7 @@ class Credentials:
 
     @classmethod
     def create(cls, identity: Identity) -> Credentials:
-        """Make new credentials, signed by `identity`. Call it once at start."""
+        """Create new credentials, signed by `identity`. Call this once at start."""
         key = ec.generate_private_key(ec.SECP256R1())
         name = _name_of(identity.peer)
         signed_key = _signed_key(identity, _spki(key.public_key()))
@@ -90,13 +90,13 @@ class Credentials:
 
 @lru_cache(maxsize=1024)
 def peer_of_certificate(der: bytes) -> PeerId:
-    """Check every signature in the certificate `der`, and return the peer that made it.
+    """Verify every signature in the certificate `der`, and return the peer that created it.
 
     Raises:
-        RemoteProtocolError: it is not such a certificate, or one of its signatures is false.
+        RemoteProtocolError: it is not a peer's certificate, or one of its signatures is invalid.
     """
     if len(der) > CERTIFICATE_BYTES_MAX:
-        raise RemoteProtocolError(f"a certificate has {len(der)} bytes")
+        raise RemoteProtocolError(f"a certificate of {len(der)} bytes is too long")
     try:
         certificate = x509.load_der_x509_certificate(der)
         certificate.verify_directly_issued_by(certificate)
@@ -106,7 +106,7 @@ def peer_of_certificate(der: bytes) -> PeerId:
     except InvalidSignature as exc:
         raise RemoteProtocolError("a certificate is not signed by its own key") from exc
     except x509.ExtensionNotFound as exc:
-        raise RemoteProtocolError("a certificate names no peer") from exc
+        raise RemoteProtocolError("a certificate does not name a peer") from exc
     except _UNREADABLE as exc:
         raise RemoteProtocolError(f"a certificate cannot be read: {exc}") from exc
     assert isinstance(extension, x509.UnrecognizedExtension)
@@ -118,18 +118,18 @@ def peer_of_certificate(der: bytes) -> PeerId:
 
 
 def _expect_no_more_than_ours(certificate: x509.Certificate, peer: PeerId) -> None:
-    """Refuse a certificate with a foreign name or with more extensions than ours have.
+    """Refuse a certificate whose name is not its peer's id, or that has additional extensions.
 
-    OpenSSL looks for the issuer of a certificate among all trusted ones, by name and by the key
-    identifiers in some extensions, and tries one that fits. A trusted peer could use the name of
-    another peer to displace that peer's own certificate, and so lock it out.
+    OpenSSL looks for the issuer of a certificate among all trusted certificates, by name and by the
+    key identifiers in some extensions, and tries one that matches. So a trusted peer could use
+    another peer's name to displace that peer's certificate and lock it out.
 
-    The issuer equals the subject, as was checked together with the signature.
+    The issuer equals the subject: `verify_directly_issued_by` has checked it.
     """
     if certificate.subject != _name_of(peer):
-        raise RemoteProtocolError("a certificate bears another name than its peer's", peer=peer)
+        raise RemoteProtocolError("a certificate's subject is not its peer's id", peer=peer)
     if len(certificate.extensions) != 1:
-        raise RemoteProtocolError("a certificate has more extensions than ours have", peer=peer)
+        raise RemoteProtocolError("a certificate has an unexpected extension", peer=peer)
 
 
 def _name_of(peer: PeerId) -> x509.Name:
@@ -140,7 +140,7 @@ def _expect_whole_signature(der: bytes, certificate: x509.Certificate) -> None:
     """Refuse a signature with unused bits, because one certificate would then have several
     encodings.
 
-    The byte before the signature, which ends the certificate, counts the unused bits at its end.
+    The signature ends the certificate. The byte before it counts the unused bits at the end.
     OpenSSL ignores this count if those bits are 0.
     """
     if der[-len(certificate.signature) - 1] != 0:
@@ -154,10 +154,12 @@ def _spki(key: ec.EllipticCurvePublicKey) -> bytes:
 
 
 def _spki_of(certificate: x509.Certificate) -> bytes:
-    """Return the public key if it is of the kind that our peers make; other kinds are refused."""
+    """Return the public key if it is on P-256, as all our peers' keys are. Raises ValueError if
+    not.
+    """
     key = certificate.public_key()
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
-        raise ValueError("its key is not of the curve P-256")
+        raise ValueError("its key is not on the curve P-256")
     return _spki(key)
 
 

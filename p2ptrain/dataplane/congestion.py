@@ -1,9 +1,9 @@
-"""The congestion control of our sockets: BBR where the kernel has it and permits it.
+"""The congestion control of our sockets: BBR if the kernel has it and permits it.
 
-On long paths some packets are lost that no queue dropped. Cubic and Reno treat every loss as
-congestion and halve their rate; BBR follows the rate at which data arrives. A kernel may lack BBR,
-may have it in a module that is not loaded, or may permit it to root only. Then the system's default
-is used, and status says so.
+On long paths, some packets are lost without congestion. Cubic and Reno treat every loss as
+congestion and reduce their rate; BBR follows the rate at which data arrives. A kernel may lack BBR,
+may have it in a module that is not loaded, or may permit it only to root. Then the system's default
+is used, and `status` says so.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class TcpSocket(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Congestion:
-    """The congestion control of a socket; empty if unknown. `refusal` says why it is not BBR."""
+    """A socket's congestion control; empty if unknown. If it is not BBR, `refusal` says why."""
 
     control: str
     refusal: str = ""
 
     @property
     def words(self) -> str:
-        """A sentence for users about how this node sends."""
+        """A phrase for users about this node's congestion control."""
         if not self.refusal:
             return f"congestion control {self.control}"
         used = self.control or "the system's"
@@ -50,7 +50,7 @@ class Congestion:
 def prefer_bbr(sock: TcpSocket, option: int | None = OPTION, wanted: str = WANTED) -> Congestion:
     """Request BBR, or another control. If it is refused, keep the system's default."""
     if option is None:
-        return Congestion("", "this system does not let programs choose")
+        return Congestion("", "this system does not let programs choose it")
     refusal = ""
     try:
         sock.setsockopt(socket.IPPROTO_TCP, option, wanted.encode())
@@ -66,6 +66,8 @@ def prefer_bbr(sock: TcpSocket, option: int | None = OPTION, wanted: str = WANTE
 
 
 def probe() -> Congestion:
-    """Return what a socket of this process gets. Try it on a socket that is never connected."""
+    """Return the congestion control that our sockets get, tried on a socket that is never
+    connected.
+    """
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
         return prefer_bbr(sock)

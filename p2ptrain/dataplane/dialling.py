@@ -1,7 +1,7 @@
 """A dial in progress that another thread can end.
 
-A thread that dials blocks in `connect` or in the handshake until its deadline, for example because
-the peer is frozen or its cable is cut. A thread that learns this earlier can give up the dial.
+A dialling thread blocks in `connect` or in the handshake until its deadline, for example if the
+peer is frozen or its cable is cut. Another thread that learns this earlier can end the dial.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class DialHandle:
         self._over = False
 
     def register(self, sock: socket.socket) -> None:
-        """Register the socket that is about to be connected. Raises OSError if it was given up."""
+        """Register the socket that is about to be connected. Raises OSError after `give_up`."""
         with self._lock:
             if self._over:
                 raise ConnectionAbortedError("this node gave up dialling")

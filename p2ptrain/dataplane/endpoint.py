@@ -1,6 +1,6 @@
 """The address of a peer's data plane, as peers announce it in their heartbeats.
 
-An endpoint has an IP address and never a host name, because resolving a name would block a thread
+An endpoint has an IP address, never a host name, because resolving a name can block a thread
 without a deadline.
 """
 
@@ -21,7 +21,7 @@ class Endpoint:
     """The data plane of `peer` listens at `host`:`port` and will show `certificate_der`.
 
     Raises:
-        RemoteProtocolError: the value of a field is not valid.
+        RemoteProtocolError: a field has an invalid value.
     """
 
     peer: PeerId
@@ -31,13 +31,17 @@ class Endpoint:
 
     def __post_init__(self) -> None:
         if not is_peer_id(self.peer):
-            raise RemoteProtocolError("an endpoint names no peer")
+            raise RemoteProtocolError("an endpoint's peer is not a valid peer id")
         if len(self.host) > 64 or not _is_address(self.host):
             raise RemoteProtocolError("an endpoint's host is not an IP address", peer=self.peer)
         if not 0 < self.port < 1 << 16:
-            raise RemoteProtocolError(f"an endpoint has the port {self.port}", peer=self.peer)
+            raise RemoteProtocolError(
+                f"an endpoint's port is out of range: {self.port}", peer=self.peer
+            )
         if not 0 < len(self.certificate_der) <= CERTIFICATE_BYTES_MAX:
-            raise RemoteProtocolError("an endpoint's certificate is too long", peer=self.peer)
+            raise RemoteProtocolError(
+                "an endpoint's certificate is empty or too long", peer=self.peer
+            )
 
     def to_wire(self) -> dict[str, object]:
         return {
@@ -49,7 +53,7 @@ class Endpoint:
 
     @classmethod
     def from_wire(cls, value: object) -> Endpoint:
-        """Read an endpoint that came from a peer. Raises RemoteProtocolError if it is malformed."""
+        """Parse an endpoint that a peer sent. Raises RemoteProtocolError if it is malformed."""
         given = fields(value, peer=str, host=str, port=int, certificate=bytes)
         return cls(
             PeerId(str(given["peer"])),
@@ -60,8 +64,9 @@ class Endpoint:
 
 
 def _is_address(text: str) -> bool:
-    """Return whether `text` is an IP address without a zone. A zone ("fe80::1%eth0") names an
-    interface of this machine, which a peer cannot know, and Python permits any characters in it.
+    """Return whether `text` is an IP address without a zone. A zone ("fe80::1%eth0") names a
+    network interface of this machine, which a peer cannot know, and Python permits any characters
+    in it.
     """
     if "%" in text:
         return False

@@ -1,8 +1,8 @@
 """Admission of incoming connections: the listener's handshake, and a limit on strangers.
 
 A connection is a stranger until its handshake is done. Strangers are limited in number and time.
-When too many wait, one is dropped. It comes from the address group with the most strangers, and is
-the one that has waited longest: an honest handshake takes milliseconds, a silent one never ends.
+When there are too many, the address group with the most strangers loses the one that has waited
+longest: an honest handshake takes milliseconds, a silent one never ends.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from p2ptrain.eviction import most_dispensable
 from p2ptrain.ids import PeerId
 
 TRUSTED_MAX = 1024
-"""Certificates held at the same time: ten times the members that we plan for. Beyond this the
-oldest certificate of a peer that is not a member is dropped first."""
+"""Certificates held at the same time: ten times the number of members that we plan for. Beyond
+this, certificates of non-members are dropped first, oldest first."""
 
 
 class Strangers:
@@ -35,13 +35,13 @@ class Strangers:
         self._limit = limit
         self._lock = threading.Lock()
         self._waiting: dict[object, tuple[socket.socket, str]] = {}
-        """Each socket with its address group, the oldest first."""
+        """Each socket with its address group, oldest first."""
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def enter(self, token: object, sock: socket.socket, host: str) -> bool:
-        """Add a connection from the address `host`; return True if another was dropped for it."""
+        """Add a connection from the address `host`. Return True if another was dropped."""
         with self._lock:
             crowded = len(self._waiting) >= self._limit
             if crowded:
@@ -60,7 +60,9 @@ class Strangers:
             self._waiting.clear()
 
     def _least_wanted(self) -> object:
-        """Return the oldest of the largest address group. So a flood drops its own connections."""
+        """Return the oldest connection of the largest address group, so a flood displaces only
+        itself.
+        """
         counts = Counter(site for _, site in self._waiting.values())
         most = max(counts.values())
         return next(token for token, (_, site) in self._waiting.items() if counts[site] == most)
@@ -85,14 +87,14 @@ class Gate:
         self._context: ssl.SSLContext | None = None
 
     def trust_certificate(self, certificate_der: bytes) -> PeerId:
-        """Admit the holder of this certificate, and forget the earlier certificate of its peer.
+        """Admit the holder of this certificate; it replaces the peer's earlier certificate.
 
         Raises:
             RemoteProtocolError: it is not a peer's certificate.
         """
         with self._lock:
             known = self._holders.get(certificate_der)
-        if known is not None:  # Every heartbeat repeats it, and a check takes a third of a ms.
+        if known is not None:  # Every heartbeat has it, and a check takes 0.3 ms.
             return known
         peer = peer_of_certificate(certificate_der)
         check_loadable(certificate_der)
@@ -118,11 +120,11 @@ class Gate:
         *,
         deadline_s: float,
     ) -> PeerSocket:
-        """Run the handshake on `sock`, which belongs to the gate from now on.
+        """Run the handshake on `sock`, which the gate owns from now on.
 
         Raises:
             RemoteProtocolError, PeerLost: no valid handshake within `deadline_s`.
-            NotAuthorised: a valid peer that is not trusted or not allowed.
+            NotAuthorised: the peer is not trusted or not allowed.
         """
         with ExitStack() as on_failure:
             on_failure.enter_context(sock)

@@ -22,13 +22,13 @@ PURPOSE = "ring"
 COUNT_MAX = 1 << 40
 
 GIVEN_UP_MAX = 64
-"""Number of given-up attempts that are remembered. By the time of so many others, every thread that
-was to wait for an old one has long started."""
+"""How many given-up attempts we remember. By the time an attempt is forgotten, every thread that
+was meant to wait for it has long started."""
 
 
 @dataclass(frozen=True, slots=True)
 class RingKey:
-    """One stream of one attempt to reduce, dialled by `peer`."""
+    """One stream of one attempt at a reduce, dialled by `peer`."""
 
     run: RunId
     step: int
@@ -48,7 +48,7 @@ class RingKey:
 
     @classmethod
     def from_hello(cls, hello: Mapping[str, object], peer: PeerId) -> RingKey:
-        """Return the key that `hello` names.
+        """Return the key for `hello`.
 
         Raises:
             RemoteProtocolError: `hello` does not name a stream of a ring.
@@ -57,16 +57,18 @@ class RingKey:
         if len(hello) != 5 or not is_digest(hello.get("run")):
             raise RemoteProtocolError("a ring's hello is malformed", peer=peer)
         if not all(type(number) is int and 0 <= number < COUNT_MAX for number in numbers):
-            raise RemoteProtocolError("a ring's hello has a bad number", peer=peer)
+            raise RemoteProtocolError(
+                "a ring's hello has an invalid step, attempt or stream", peer=peer
+            )
         step, attempt, stream = (int(str(number)) for number in numbers)
         return cls(RunId(str(hello["run"])), step, attempt, stream, peer)
 
 
 class RingInbox:
-    """Parks sockets of the purpose "ring". Pass `handle` to the listener. Thread-safe.
+    """Parks sockets whose purpose is "ring". Pass `handle` to the listener. Thread-safe.
 
-    At most `parked_max` sockets wait, and at most `parked_per_peer_max` of one peer. More are
-    refused.
+    At most `parked_max` sockets wait, and at most `parked_per_peer_max` of each peer. Further
+    sockets are refused.
     """
 
     def __init__(
@@ -78,17 +80,17 @@ class RingInbox:
         self._changed = threading.Condition()
         self._parked: dict[RingKey, PeerSocket] = {}
         self._wanted: dict[RingKey, bool] = {}
-        """Keys that a thread waits for in `wait_for_socket`; False once they are given up."""
+        """The keys that threads wait for in `wait_for_socket`. The value is False once a key was given up."""
         self._given_up: deque[tuple[RunId, int, int]] = deque(maxlen=GIVEN_UP_MAX)
 
     def __len__(self) -> int:
         return len(self._parked)
 
     def handle(self, connection: PeerSocket, hello: Mapping[str, object]) -> None:
-        """Park `connection`, and return to the listener only when its taker has ended it.
+        """Park `connection`, and return only when its taker has ended it.
 
         Raises:
-            RemoteProtocolError: the hello is malformed, or too many are parked.
+            RemoteProtocolError: the hello is malformed, or too many sockets are parked.
         """
         key = RingKey.from_hello(hello, connection.peer)
         self._park(key, connection)
@@ -103,8 +105,8 @@ class RingInbox:
         """Return the socket parked under `key`. The caller has to close it. Blocks.
 
         Raises:
-            PeerTooSlow: it did not come within `deadline_s`.
-            PeerLost: it was given up meanwhile (`give_up`).
+            PeerTooSlow: the peer did not open the stream within `deadline_s`.
+            PeerLost: the attempt was given up meanwhile (`give_up`).
         """
         ends = time.monotonic() + deadline_s
         with self._changed:
@@ -120,10 +122,11 @@ class RingInbox:
                 del self._wanted[key]
 
     def give_up(self, *, run: RunId, step: int, attempt: int) -> None:
-        """End every `wait_for_socket` of this attempt, now and later, and close the sockets parked
+        """End every current and future `wait_for_socket` of this attempt, and close the sockets parked
         for it.
 
-        Later ones too, because a waiting thread may not have started when its task is cancelled.
+        Future calls as well, because the waiting thread may not have started yet when its task is
+        cancelled.
         """
         with self._changed:
             self._given_up.append((run, step, attempt))
@@ -151,4 +154,4 @@ class RingInbox:
         if replaced is not None:
             replaced.close()
         if full:
-            raise RemoteProtocolError("too many of its streams are waiting", peer=key.peer)
+            raise RemoteProtocolError("too many streams are already waiting", peer=key.peer)

@@ -1,7 +1,7 @@
-"""The listening side of the data plane. It serves every connection within bounds.
+"""The listening side of the data plane. It serves every connection within limits.
 
-It does not know what a purpose means; its handlers do. Each handler runs in its own thread. On
-leaving its `with` block the listener ends these threads by shutting their sockets down.
+Handlers know what a purpose means; the listener does not. Each handler runs in its own thread. At
+the end of its `with` block, the listener ends these threads by shutting down their sockets.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ class ListenerLimits:
     strangers_max: int = 64
     connections_max: int = 256
     per_peer_max: int = 48
-    """Covers the ring's and the swarm's streams of one neighbour while some are being replaced."""
+    """Enough for one neighbour's ring and swarm streams, even while some are being replaced."""
     handshake_s: float = 8.0
     """Seconds for the handshake, and again for the hello."""
     handler_s: float = 30.0
-    """Deadline in seconds with which a handler starts, until it sets its own."""
+    """Initial deadline of a handler in seconds, until it sets its own."""
     leave_s: float = 5.0
     trusted_max: int = TRUSTED_MAX
 
 
 @dataclass(frozen=True, slots=True)
 class ListenerStatistics:
-    """Counts since the start; the fields `..._now` are current numbers."""
+    """Counts since the start, except for `..._now`, which are current numbers."""
 
     accepted: int = 0
     served: int = 0
@@ -69,10 +69,10 @@ class ListenerStatistics:
 class Listener:
     """Serves the data plane at `host`:`port` (0: any free port) while its `with` block lasts.
 
-    `allowed(peer)` is called for every connection, in that connection's thread. If not `encrypted`,
-    TLS only proves the identities, and ends before a handler starts.
+    `allowed(peer)` is called for every connection, in that connection's thread. Without
+    `encrypted`, TLS only proves the identities, and ends before a handler starts.
 
-    Raises (when made):
+    Raises (on construction):
         ConfigError: the address cannot be bound.
     """
 
@@ -102,12 +102,12 @@ class Listener:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port as bound."""
+        """The host and port that the listener is bound to."""
         host, port = self._socket.getsockname()[:2]
         return str(host), int(port)
 
     def trust_certificate(self, certificate_der: bytes) -> PeerId:
-        """Admit the holder of this certificate, and forget the earlier certificate of its peer.
+        """Admit the holder of this certificate; it replaces the peer's earlier certificate.
 
         Raises:
             RemoteProtocolError: it is not a peer's certificate.
@@ -119,10 +119,11 @@ class Listener:
         self._gate.set_members(members)
 
     def handle(self, purpose: str, handler: Handler) -> None:
-        """Let `handler(socket, hello)` serve `purpose` from now on; the socket is closed after it.
+        """Let `handler(socket, hello)` serve `purpose` from now on; the socket is closed
+        afterwards.
 
-        A handler may raise P2PTrainError, which is counted. Any other exception is a bug of ours.
-        It goes to `threading.excepthook` and ends only that connection.
+        A handler may raise P2PTrainError, which is counted. Any other exception is our own bug; it
+        goes to `threading.excepthook` and ends only that connection.
         """
         with self._lock:
             self._handlers[purpose] = handler
@@ -175,9 +176,9 @@ class Listener:
                 try:
                     sock, address = self._socket.accept()
                 except BlockingIOError:
-                    continue  # woken to leave, or the dialler has gone again
+                    continue  # we are closing, or the dialler has already left
                 except OSError:
-                    self._await_leaving(0.05)  # out of descriptors: others must close theirs first
+                    self._await_leaving(0.05)  # out of descriptors: wait until some are closed
                     continue
                 self._start_serving(sock, str(address[0]))
 
@@ -238,8 +239,8 @@ class Listener:
             return True
 
     def _make_room(self, peer: PeerId) -> bool:
-        """Drop a non-member's connection for a member; return whether there was one. Needs the
-        lock.
+        """If `peer` is a member, drop a non-member's connection. Return whether that made room. The
+        caller holds the lock.
         """
         if not self._gate.is_member(peer):
             return False
@@ -248,12 +249,12 @@ class Listener:
         if least_wanted is None:
             return False
         least_wanted.shutdown()
-        self._connections.discard(least_wanted)  # Its thread ends at its next byte.
+        self._connections.discard(least_wanted)  # Its thread ends at its next operation.
         self._counts["made_room"] += 1
         return True
 
     def _greet(self, connection: PeerSocket) -> tuple[Handler, Mapping[str, object]] | None:
-        """Return the hello and its handler; None if there is no such handler or no valid hello."""
+        """Return the handler and the hello; None if the hello is invalid or has no handler."""
         try:
             hello = receive_hello(connection)
             with self._lock:
@@ -285,7 +286,7 @@ class Listener:
 
 
 def try_listening(host: str, port: int) -> None:
-    """Check now that a listener could be opened there later.
+    """Check in advance that a listener can bind to `host`:`port`.
 
     Raises ConfigError: PORT-IN-USE, ADDR-LISTEN.
     """
@@ -316,7 +317,7 @@ def _cannot_listen(host: str, port: int, exc: OSError) -> ConfigError:
             f"the data port {port} is in use",
             code="PORT-IN-USE",
             evidence=[f"listening on {where}: {why}"],
-            likely="another program, perhaps another node, listens on it",
+            likely="another program, perhaps another node, is listening on it",
             do="choose another port with --data-listen, or port 0 for any free one",
         )
     return ConfigError(
@@ -324,5 +325,5 @@ def _cannot_listen(host: str, port: int, exc: OSError) -> ConfigError:
         code="ADDR-LISTEN",
         evidence=[f"listening on {where}: {why}"],
         likely="the address is not one of this machine's, or the port is below 1024",
-        do="choose another with --data-listen; 0.0.0.0:0 listens everywhere, on any free port",
+        do="choose another with --data-listen; 0.0.0.0:0 means all addresses and any free port",
     )

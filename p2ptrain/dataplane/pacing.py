@@ -1,21 +1,21 @@
-"""The order in which bytes are sent under a cap: a pure decision that receives the time.
+"""The order in which bytes are sent under a rate limit: a pure decision; the time is an argument.
 
-A sender asks for a *ticket*, and sends when the ticket is granted. In the model, the line sends one
-ticket after another at the cap's rate, and a ticket is granted when its last byte has been paid
-for. So over any interval the bytes granted are at most the rate times the interval, plus the stated
+A sender asks for a *ticket*, and sends when the ticket is granted. The model is a line that sends
+one ticket after another at the limit's rate. A ticket is granted when the line would have sent its
+last byte. So the bytes granted in any interval are at most the rate times the interval, plus the
 burst, plus one ticket.
 
 Order of the tickets:
-1. The ring's come before the swarm's: all members wait for a reduce, but not for a fetch.
-2. While the swarm waits, it gets `FLOOR` of the bytes, because a fetch that stops is given up.
-3. Within a rank, flows (two reduces at once, for example) get equal bytes while both wait. The next
-   ticket is of the flow that has had the least (start-time fair queueing; Goyal, Vin and Cheng,
-   1996). A flow that had nothing to send saves nothing up. Flows with one ticket at a time take
-   turns.
+1. The ring's tickets come before the swarm's: all members wait for a reduce, but not for a fetch.
+2. While the swarm waits, it gets `FLOOR` of the bytes, because fetchers give up a silent source.
+3. Within a rank, waiting flows (two reduces at once, for example) get equal numbers of bytes. The
+   next ticket is that of the flow that has had the fewest (start-time fair queueing; Goyal, Vin and
+   Cheng, 1996). A flow does not accumulate credit while it is idle. Flows with one ticket at a time
+   take turns.
 
 A ticket that has begun is finished, so the ring waits for at most one slice of the swarm's. Nobody
-has to come back for a ticket: a grant to a dead thread is lost once and delays the others only that
-long. This module does not know clocks, threads or sockets; `uplink` does.
+has to collect a ticket: a ticket granted to a dead thread delays the others only once, by its own
+length. This module does not know clocks, threads or sockets; `uplink` does.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from enum import Enum
 from p2ptrain.errors import LocalProtocolError
 
 FLOOR = 1 / 16
-"""Share of the cap for the swarm while it waits and the ring could use all. At 8 Mbit/s a fetcher
-gets 64 kB per second. A fetcher gives up a source that sends nothing for a minute."""
+"""Share of the rate limit that the swarm gets while the ring could use all of it. At 8 Mbit/s a
+fetcher gets 64 kB per second. A fetcher gives up a source that does not send for a minute."""
 
 
 class SendPriority(Enum):
-    """The purpose of bytes; the first comes first."""
+    """The use of bytes, in order of precedence."""
 
     RING = 0
     SWARM = 1
@@ -40,11 +40,11 @@ class SendPriority(Enum):
 
 @dataclass(slots=True)
 class Flow:
-    """The users of one share: the streams of a reduce, or those of a peer that fetches from us."""
+    """The streams that use one share: those of a reduce, or of one peer that fetches from us."""
 
     rank: SendPriority
     paid_to: float = 0.0
-    """The start of its next ticket, on the rank's byte clock."""
+    """Where the flow's next ticket begins, on the rank's byte clock."""
 
 
 @dataclass(slots=True, order=True)
@@ -61,15 +61,15 @@ class Ticket:
 
 
 class Pacer:
-    """Tickets under a cap of `bytes_per_s`. `now` must never decrease.
+    """Issues tickets under a limit of `bytes_per_s`. `now` must never decrease.
 
-    A line that was idle sends up to `burst_bytes` at once.
+    After an idle time, up to `burst_bytes` are granted at once.
     """
 
     def __init__(self, bytes_per_s: float, *, burst_bytes: int, floor: float = FLOOR) -> None:
         if not bytes_per_s > 0 or burst_bytes < 0 or not 0 <= floor < 1:
             raise LocalProtocolError(
-                f"{bytes_per_s} bytes/s, bursts of {burst_bytes}, a floor of {floor}"
+                f"invalid pacing: {bytes_per_s} bytes/s, burst {burst_bytes}, floor {floor}"
             )
         self._bytes_per_s = bytes_per_s
         self._burst_s = burst_bytes / bytes_per_s
@@ -77,17 +77,17 @@ class Pacer:
         self._waiting: dict[SendPriority, list[Ticket]] = {rank: [] for rank in SendPriority}
         """Heaps, by rank."""
         self._clocks = dict.fromkeys(SendPriority, 0.0)
-        """The byte clocks: where the last begun ticket of each rank begins."""
+        """The byte clocks: for each rank, where the ticket that was started last begins."""
         self._owed = 0.0
-        """Bytes that the swarm is to get before the ring goes on."""
+        """Bytes that the swarm should get before the ring's next ticket."""
         self._line: Ticket | None = None
-        """The ticket that is being paid for."""
+        """The ticket that is being sent in the model."""
         self._free_at = -float("inf")
-        """Time up to which the line is paid for."""
+        """When the line will have sent that ticket."""
         self._tickets = 0
 
     def request_ticket(self, flow: Flow, count: int, now: float) -> Ticket:
-        """Return a ticket for `count` bytes, after the earlier tickets of the flow."""
+        """Return a ticket for `count` bytes, queued after the flow's earlier tickets."""
         assert count >= 0
         self._advance(now)
         begins = max(self._clocks[flow.rank], flow.paid_to)
@@ -98,7 +98,7 @@ class Pacer:
         return ticket
 
     def wait_s(self, ticket: Ticket, now: float) -> float:
-        """Return the seconds until the ticket is worth another look; 0 once it is granted."""
+        """Return 0 if the ticket is granted, else the seconds to wait before calling again."""
         self._advance(now)
         if ticket.granted:
             return 0.0
@@ -109,9 +109,9 @@ class Pacer:
         return max(0.0, self._free_at - now) + ahead / self._bytes_per_s
 
     def close(self, flow: Flow) -> None:
-        """Remove a flow that sends nothing more, so that its tickets do not delay the others.
+        """Remove a flow that has finished sending, so that its tickets do not delay others.
 
-        Its tickets count as granted, in case a thread still looks at one.
+        Its tickets become granted, in case a thread still waits for one.
         """
         waiting = self._waiting[flow.rank]
         for ticket in waiting:
@@ -120,7 +120,7 @@ class Pacer:
         heapq.heapify(waiting)
 
     def _advance(self, now: float) -> None:
-        """Grant the tickets that have been paid for by `now`."""
+        """Grant all tickets that the line has sent by `now`."""
         while self._line is None or self._free_at <= now:
             if self._line is not None:
                 self._grant(self._line)

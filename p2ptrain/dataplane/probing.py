@@ -1,12 +1,12 @@
-"""Measure the rate of a path by sending bytes over it, for pairs of peers without any transfer yet.
+"""Measure the rate of a path between two peers that have not exchanged data yet, by sending bytes.
 
-    dialler    frame of canonical msgpack {"bytes": how many it wants}
-    listener   one byte at once, 1 for yes and 0 for not now; then so many bytes, or less
+    dialler    frame of canonical msgpack {"bytes": the number of bytes it wants}
+    listener   one byte immediately, 1 for yes and 0 for busy; then up to that number of bytes
 
-The first byte gives the delay. The rate is measured after half of the bytes have come or half of
-the time is over, whichever is first, because TCP first has to find out how much the path takes.
+The first byte gives the round-trip time. The rate is measured over the second half of the bytes or
+of the time, whichever is longer, because TCP needs the first half to reach the path's rate.
 
-This module does not know who should probe whom, nor when.
+This module does not decide which peers probe each other, or when.
 """
 
 from __future__ import annotations
@@ -26,21 +26,23 @@ PURPOSE = "probe"
 
 PROBE_BYTES_MAX = 2 << 20
 PROBE_S = 3.0
-"""Seconds of sending. A slower path is measured by the bytes that came until then."""
+"""Maximum seconds of sending. On a slow path, we measure the bytes that arrived by then."""
 
 SLICE_BYTES = 64 << 10
-"""Bytes between two checks: the rate limit is asked before each slice, and others may send."""
+"""Bytes sent at a time. The rate limit is asked before each slice, so others can send in between.
+"""
 
 REQUEST_BYTES_MAX = 64
 PEER_AGAIN_S = 60.0
-"""Shortest time between two probes for the same peer, so that nobody makes us send all the time."""
+"""Minimum time between two probes for the same peer, so that a peer cannot make us send all the
+time."""
 
 Limit = Callable[[int], object]
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """`count_bytes` came in `seconds`, both after the halfway point; 0 if the peer was busy."""
+    """`count_bytes` arrived in `seconds`, both after the halfway point; 0 if the peer was busy."""
 
     round_trip_s: float
     count_bytes: int
@@ -72,7 +74,7 @@ def probe(
         try:
             sock.receive_into(piece)
         except PeerLost:
-            break  # It has become busy; the bytes that came count.
+            break  # The peer has become busy; use the bytes that arrived.
         came.append((time.monotonic(), total + len(piece)))
     return measured(asked, came)
 
@@ -92,7 +94,7 @@ def measured(asked: float, came: Sequence[tuple[float, int]]) -> ProbeResult:
 
 
 class ProbeServer:
-    """A listener's handler for PURPOSE. It refuses while `busy()`, and serves each peer rarely.
+    """A listener's handler for PURPOSE. It refuses while `busy()`, and limits the probes per peer.
 
     `limit` is called with a number of bytes before they are sent, and returns when they may be
     sent. A probe ends after `probe_s`, by default PROBE_S.
@@ -139,5 +141,5 @@ def wanted_bytes(sock: SecureSocket) -> int:
     count_bytes = fields(request, bytes=int)["bytes"]
     assert isinstance(count_bytes, int)
     if not 0 < count_bytes <= PROBE_BYTES_MAX:
-        raise RemoteProtocolError("a probe asks for too many bytes, or for none", peer=sock.peer)
+        raise RemoteProtocolError("a probe asks for zero bytes or too many", peer=sock.peer)
     return count_bytes

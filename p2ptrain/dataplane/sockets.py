@@ -28,17 +28,18 @@ if TYPE_CHECKING:
     from p2ptrain.ids import PeerId
 
 FRAME_BYTES_MAX = 1 << 20
-"""Limit of a frame with a message about bulk data. For chunks the swarm passes its own limit."""
+"""Default limit of a frame. Frames hold messages about bulk data, not the data."""
 
 _LENGTH = struct.Struct(">I")
 _SEND_BYTES = 1 << 20
-"""Bytes per call of OpenSSL: many, to be rare, but few enough to check the deadline often."""
+"""Bytes per OpenSSL call: enough to keep calls rare, but few enough to check the deadline often."""
 _DEADLINE_SLACK_S = 0.1
-"""A timeout is set by a system call, so the kernel's may be later than ours by this much."""
+"""Setting a timeout takes a system call, so we tolerate a timeout that is late by up to this much.
+"""
 
 
 class ShutDownHere(PeerLost):
-    """This side shut the connection down: the peer is not to blame."""
+    """This side shut down the connection, so the peer is not to blame."""
 
     default_code = "SHUT-DOWN"
 
@@ -50,7 +51,7 @@ class SecureSocket(Protocol):
     def peer(self) -> PeerId: ...
 
     def set_deadline(self, seconds_from_now: float) -> None:
-        """Require all later calls, taken together, to end within `seconds_from_now`."""
+        """Require all later calls together to end within `seconds_from_now`."""
 
     def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Send all of `data`. Raises PeerLost, PeerTooSlow."""
@@ -64,7 +65,7 @@ class SecureSocket(Protocol):
     def receive_frame(self, bytes_max: int = FRAME_BYTES_MAX) -> bytes:
         """Receive one frame.
 
-        Raises PeerLost, PeerTooSlow, RemoteProtocolError (a longer frame was announced).
+        Raises PeerLost, PeerTooSlow, and RemoteProtocolError if a longer frame is announced.
         """
 
     def send_some(self, data: memoryview) -> int:
@@ -78,13 +79,15 @@ class SecureSocket(Protocol):
         """
 
     def finish_sending(self) -> None:
-        """Tell the peer that nothing more will come. Receiving is still possible."""
+        """Tell the peer that we will not send more. Receiving is still possible."""
 
     def fileno(self) -> int:
         """Return the descriptor, for `select`."""
 
     def shutdown(self) -> None:
-        """Wake a thread blocked on it; later calls raise ShutDownHere. Call from any thread."""
+        """Wake a thread that is blocked in a call; later calls raise ShutDownHere. Call from any
+        thread.
+        """
 
     def close(self) -> None:
         """Shut down and release the descriptor."""
@@ -93,8 +96,8 @@ class SecureSocket(Protocol):
 class PeerSocket:
     """The SecureSocket over an operating-system socket, TLS or plain.
 
-    The first operation that fails ends the connection. It is then unknown how much of a message the
-    peer received, so the peer could not understand anything that follows.
+    The first operation that fails ends the connection: we do not know how much of a message the
+    peer received, so it could not interpret what follows.
     """
 
     def __init__(self, sock: socket.socket | TlsSocket, peer: PeerId, *, deadline_s: float) -> None:
@@ -142,9 +145,9 @@ class PeerSocket:
             self._receive(memoryview(header))
             (length,) = _LENGTH.unpack(header)
             if length > bytes_max:
-                self._failure = "it announced a frame that is too long"
+                self._failure = "it announced a frame that was too long"
                 raise RemoteProtocolError(
-                    f"a frame of {length} bytes was announced; at most {bytes_max} are accepted",
+                    f"it announced a frame of {length} bytes, more than the limit of {bytes_max}",
                     peer=self._peer,
                 )
             frame = bytearray(length)
@@ -172,7 +175,7 @@ class PeerSocket:
                     raise EOFError
                 received += count
                 if count == 0 or not self._in_records:
-                    break  # TLS gives a record at a time; a plain socket has given all it has
+                    break  # TLS returns one record at a time; a plain socket returns all it has
         return received
 
     def finish_sending(self) -> None:
@@ -196,7 +199,9 @@ class PeerSocket:
             self._sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close it. A thread that is blocked in it is woken first, and leaves before the close."""
+        """Close the socket. A thread that is blocked in it is woken first, and leaves before the
+        close.
+        """
         self.shutdown()
         with self._in_use:
             self._sock.close()
@@ -206,7 +211,7 @@ class PeerSocket:
         if not self._in_use.acquire(blocking=False):
             if self._ended.is_set():
                 raise self._lost(doing, "")
-            raise LocalProtocolError(f"two threads use one connection to {self._peer} at once")
+            raise LocalProtocolError(f"two threads use the same connection to {self._peer} at once")
         try:
             if self._ended.is_set() or self._failure:
                 raise self._lost(doing, self._failure)
@@ -224,7 +229,7 @@ class PeerSocket:
             self._in_use.release()
 
     def _fail(self, reason: str) -> None:
-        """End the connection for both sides, and keep the reason. `close` frees the descriptor."""
+        """End the connection for both sides; keep the reason. `close` frees the descriptor."""
         self._failure = reason
         with suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
@@ -274,8 +279,8 @@ def _reason_of(exc: OSError | EOFError) -> str:
 def plain_pair(
     left: PeerId, right: PeerId, *, deadline_s: float = 10.0
 ) -> tuple[PeerSocket, PeerSocket]:
-    """Return two connected sockets without TLS, for tests. `left` holds the first, whose peer is
-    `right`; `right` holds the second.
+    """Return two connected sockets without TLS, for tests: the one of `left`, whose peer is
+    `right`, and the one of `right`.
     """
     at_left, at_right = socket.socketpair()
     return (

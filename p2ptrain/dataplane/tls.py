@@ -1,9 +1,9 @@
 """Mutual TLS 1.3 between peers whose certificates are known beforehand, and the dialling side.
 
-Each side trusts exactly the certificates that it was given. It compares the certificate shown, byte
-by byte, with the expected one: a certificate that a trusted one has issued is not accepted. After
-the handshake the dialler sends one frame, the hello, which names the purpose. The listener answers
-with one frame, so that a refusal has a reason in words and is not just a closed connection.
+Each side trusts exactly the certificates that it was given. It compares the peer's certificate byte
+by byte with the expected one, so a certificate issued by a trusted one is not accepted. After the
+handshake the dialler sends one frame, the hello, which names the purpose. The listener answers with
+one frame, so that the dialler learns the reason for a refusal.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ def tls_context(
 
 
 def check_loadable(certificate_der: bytes) -> None:
-    """Check that OpenSSL can load a certificate: one that it cannot load would break the whole
-    context.
+    """Check that OpenSSL can load a certificate. Otherwise loading it would make the whole context
+    fail.
 
     Raises:
-        RemoteProtocolError: OpenSSL does not take it.
+        RemoteProtocolError: OpenSSL cannot load it.
     """
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=certificate_der)
     except ssl.SSLError as exc:
-        raise RemoteProtocolError(f"OpenSSL does not take a certificate: {exc.reason}") from exc
+        raise RemoteProtocolError(f"OpenSSL cannot load a certificate: {exc.reason}") from exc
 
 
 def _load_key(context: ssl.SSLContext, pem: bytes) -> None:
-    """Load the key. Python's ssl module reads keys only from files, so use one in memory if
+    """Load the key. Python's ssl module reads keys only from files, so use an in-memory file if
     possible.
     """
     if hasattr(os, "memfd_create"):
@@ -76,7 +76,7 @@ def _load_key(context: ssl.SSLContext, pem: bytes) -> None:
 
 
 def tune(sock: socket.socket) -> Congestion:
-    """Disable Nagle's delay, and use BBR where the kernel has it."""
+    """Disable Nagle's algorithm, and use BBR if the kernel has it."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return prefer_bbr(sock)
 
@@ -90,21 +90,21 @@ def dial(
     encrypted: bool = True,
     dialling: DialHandle | None = None,
 ) -> PeerSocket:
-    """Connect to `endpoint`, prove both identities, and have `hello` accepted. Blocks: use a
-    thread.
+    """Connect to `endpoint`, prove both identities, and wait until `hello` is accepted. Blocks, so
+    call it in a thread.
 
-    `hello["purpose"]` names the handler. The rest of `deadline_s` stays the socket's deadline until
-    `set_deadline`. If not `encrypted`, which both ends must have agreed, TLS ends when the hello
-    has been answered. The dial ends early if another thread calls `dialling.give_up`.
+    `hello["purpose"]` names the handler. The rest of `deadline_s` remains the socket's deadline
+    until `set_deadline`. Without `encrypted`, TLS ends when the hello has been answered; both ends
+    must use the same setting. The dial ends early if another thread calls `dialling.give_up`.
 
     Raises:
         PeerUnreachable: nobody answers there, or the peer refuses us (with its reason).
-        PeerTooSlow: something did not come within `deadline_s`.
-        RemoteProtocolError: it is not `endpoint.peer`, or its answer is malformed.
+        PeerTooSlow: connecting took longer than `deadline_s`.
+        RemoteProtocolError: the listener is not `endpoint.peer`, or its answer is malformed.
     """
     peer, ends = endpoint.peer, time.monotonic() + deadline_s
     if peer_of_certificate(endpoint.certificate_der) != peer:
-        raise RemoteProtocolError("an endpoint's certificate is another peer's", peer=peer)
+        raise RemoteProtocolError("an endpoint's certificate belongs to another peer", peer=peer)
     with ExitStack() as on_failure:
         sock = on_failure.enter_context(_connect(endpoint, deadline_s, dialling or DialHandle()))
         secured = _handshake(credentials, endpoint, sock, ends)
@@ -149,12 +149,14 @@ def _handshake(
         raise PeerTooSlow(f"no TLS handshake from {_where(endpoint)}", peer=peer) from exc
     except ssl.SSLCertVerificationError as exc:
         raise RemoteProtocolError(
-            f"{_where(endpoint)} shows another certificate than {peer}'s", peer=peer
+            f"{_where(endpoint)} does not show the certificate of {peer}", peer=peer
         ) from exc
     except OSError as exc:
         raise PeerUnreachable(f"no TLS at {_where(endpoint)}: {exc}", peer=peer) from exc
     if secured.certificate_der() != endpoint.certificate_der:
-        raise RemoteProtocolError(f"{_where(endpoint)} shows another certificate", peer=peer)
+        raise RemoteProtocolError(
+            f"{_where(endpoint)} does not show the expected certificate", peer=peer
+        )
     return secured
 
 
@@ -172,12 +174,14 @@ def introduce(sock: PeerSocket, hello: Mapping[str, object]) -> None:
         sock.send_frame(packed)
         answer = sock.receive_frame(HELLO_BYTES_MAX)
     except PeerLost as exc:
-        # In TLS 1.3 the listener checks our certificate after the handshake has ended here.
+        # In TLS 1.3 the listener checks our certificate after our side of the handshake has ended.
         raise PeerUnreachable(f"refused: {exc.what}", peer=sock.peer) from exc
     try:
         given = fields(unpack(answer, bytes_max=HELLO_BYTES_MAX), accepted=bool, reason=str)
     except RemoteProtocolError as exc:
-        raise RemoteProtocolError(f"its answer to our hello: {exc.what}", peer=sock.peer) from exc
+        raise RemoteProtocolError(
+            f"its answer to our hello is malformed: {exc.what}", peer=sock.peer
+        ) from exc
     if not given["accepted"]:
         reason = str(given["reason"])[:REASON_CHARACTERS_MAX]
         raise PeerUnreachable(f"refused: {reason!r}", peer=sock.peer)
@@ -192,12 +196,12 @@ def receive_hello(sock: PeerSocket) -> dict[str, object]:
     """
     hello = unpack(sock.receive_frame(HELLO_BYTES_MAX), bytes_max=HELLO_BYTES_MAX)
     if not isinstance(hello, dict) or not isinstance(hello.get("purpose"), str):
-        raise RemoteProtocolError("a hello names no purpose", peer=sock.peer)
+        raise RemoteProtocolError("a hello does not name a purpose", peer=sock.peer)
     return hello
 
 
 def answer_hello(sock: PeerSocket, refusal: str = "") -> None:
-    """Accept the dialler, or give the reason for a refusal. For the listening side.
+    """Accept the dialler, or refuse it with a reason, on the listening side.
 
     Raises:
         PeerLost, PeerTooSlow.

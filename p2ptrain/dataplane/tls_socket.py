@@ -1,12 +1,12 @@
 """TLS over a socket, with many records per system call. It replaces `ssl.SSLSocket`.
 
 An SSLSocket makes one system call for each record of 16 KiB that it writes, and two for each that
-it reads. That costs a quarter more CPU for bulk data than records in memory, where one system call
-moves all records that are there. The handshake and the records are made by the same OpenSSL.
+it reads. For bulk data that takes a quarter more CPU time than keeping records in memory, where one
+system call moves all available records. OpenSSL still makes the handshake and the records.
 
-It raises what an SSLSocket raises, always an OSError. As with an SSLSocket, the timeout covers all
-the waiting of one call, however many reads it makes. Otherwise a peer that sends single bytes would
-never be late. This module knows no peers.
+It raises the same errors as an SSLSocket, always an OSError. As with an SSLSocket, the timeout
+covers a whole call, however many reads the call makes. Otherwise a peer that sends one byte at a
+time would never be late. This module does not know peers.
 
 On a private network `leave_encryption` ends TLS after it has proven the identities. The same
 connection then carries plain bytes.
@@ -21,13 +21,13 @@ import time
 from contextlib import suppress
 
 RECORDS_BYTES = 1 << 18
-"""Bytes received at once. More does not pay, and less costs (measured with 64 and 128 KiB)."""
+"""Bytes received at once. Smaller buffers were slower (64 and 128 KiB), larger ones not faster."""
 HANDSHAKE_BYTES = 1 << 12
 """Bytes received at once during the handshake, when the peer may be anybody. A hundred strangers
-that hold their handshakes open must not cost a large buffer each."""
+with unfinished handshakes must not occupy a large buffer each."""
 
 SEND_BYTES_MAX = 1 << 17
-"""Bytes encrypted at once, and held until the socket has taken all of them."""
+"""Bytes encrypted at once, and kept until the socket has accepted all of them."""
 
 _scratch = threading.local()
 
@@ -44,12 +44,12 @@ class TlsSocket:
         self._outgoing = ssl.MemoryBIO()
         self._timeout_s = sock.gettimeout()
         self._ends: float | None = None
-        """Monotonic time when the current call times out; None before it waits."""
+        """Monotonic time when the current call times out; None until it waits."""
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=server)
         self._pending = memoryview(b"")
-        """Records that the socket has not taken yet."""
+        """Records that the socket has not accepted yet."""
         self._pending_of = 0
-        """Number of the caller's bytes in these records."""
+        """Number of the caller's bytes in the pending records."""
         self._clear = False
         self._ahead = memoryview(b"")
         """Plain bytes that arrived together with the last record."""
@@ -63,12 +63,13 @@ class TlsSocket:
                 if not self._fill_from(bytearray(HANDSHAKE_BYTES)):
                     raise ConnectionAbortedError("the peer closed the connection")
         finally:
-            with suppress(OSError):  # tell the peer the reason of a failure, if possible
+            with suppress(OSError):  # if possible, tell the peer why the handshake failed
                 self._flush()
 
     def send(self, data: memoryview) -> int:
-        """Send up to SEND_BYTES_MAX of `data`; return how many bytes went. Raises BlockingIOError
-        until all of them have gone; then call it again with the same data.
+        """Send up to SEND_BYTES_MAX of `data`; return how many bytes were sent. Raises
+        BlockingIOError if the socket could not accept all of them; then call it again with the same
+        data.
         """
         if self._clear:
             return self._sock.send(data)
@@ -79,7 +80,7 @@ class TlsSocket:
         return self._pending_of
 
     def recv_into(self, view: memoryview) -> int:
-        """Receive decrypted bytes into `view`; return how many, or 0 at the end of the stream."""
+        """Receive decrypted bytes into `view`. Return their number; 0 at the end of the stream."""
         if self._clear:
             return self._receive_clear(view)
         self._ends = None
@@ -101,9 +102,7 @@ class TlsSocket:
         return received
 
     def leave_encryption(self) -> None:
-        """Stop encrypting. Both ends do so after the same message, which the dialler has
-        received.
-        """
+        """Stop encrypting. Both ends call this after the same message, the listener's answer."""
         assert not self._pending
         self._clear = True
         self._sock.settimeout(self._timeout_s)
@@ -152,15 +151,15 @@ class TlsSocket:
             self._pending = self._pending[self._sock.send(self._pending) :]
 
     def _fill(self) -> int:
-        """Receive what is there; return 0 at the end of the stream."""
+        """Receive the available bytes; return 0 at the end of the stream."""
         if not hasattr(_scratch, "buffer"):
             _scratch.buffer = bytearray(RECORDS_BYTES)
         return self._fill_from(_scratch.buffer)
 
     def _fill_from(self, buffer: bytearray) -> int:
-        """Receive what is there through this buffer; return 0 at the end of the stream."""
+        """Receive the available bytes through `buffer`; return 0 at the end of the stream."""
         if self._outgoing.pending > RECORDS_BYTES:
-            raise ConnectionAbortedError("the peer has TLS answer it without end")
+            raise ConnectionAbortedError("the peer makes TLS send endless answers")
         self._allow_remaining_time()
         count = self._sock.recv_into(buffer)
         if count:
@@ -168,8 +167,8 @@ class TlsSocket:
         return count
 
     def _allow_remaining_time(self) -> None:
-        """Set the socket's timeout before each wait of a call. A call that may not wait looks at
-        the socket only once; otherwise a peer that sends empty records could keep it for ever.
+        """Set the socket's timeout before each wait in a call. A non-blocking call tries the socket
+        only once; otherwise a peer that sends empty records could keep it busy for ever.
         """
         if self._timeout_s is None:
             return

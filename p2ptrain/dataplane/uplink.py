@@ -1,4 +1,4 @@
-"""Shares a node's cap on sending among the ring's streams and the peers that fetch from us.
+"""Shares a node's limit on sending among the ring's streams and the peers that fetch from us.
 
 `pacing` decides; this module adds the clock and the threads.
 """
@@ -13,16 +13,16 @@ from p2ptrain.dataplane.pacing import Flow, Pacer, SendPriority, Ticket
 from p2ptrain.ids import PeerId
 
 PEERS_MAX = 1024
-"""Shares that are remembered. A forgotten peer gets a new share, which is no larger than others."""
+"""Shares that we remember. A forgotten peer gets a new share of the same size."""
 
 BURST_BYTES = 64 * 1024
-"""Small messages are not delayed."""
+"""Minimum burst, so that small messages are not delayed."""
 BURST_S = 0.01
-"""A thread wakes a few milliseconds late. The burst makes up for what the line could have sent."""
+"""A thread wakes a few milliseconds late. The burst makes up for the time lost."""
 
 
 class Uplink:
-    """One cap for all bulk data that a node sends. Thread-safe."""
+    """One rate limit for all bulk data that a node sends. Thread-safe."""
 
     def __init__(
         self,
@@ -39,11 +39,13 @@ class Uplink:
         self._closed = threading.Event()
 
     def share(self, rank: SendPriority) -> UplinkShare:
-        """Return a new share, equal to the others of its rank. `close` it when nothing follows."""
+        """Return a new share, equal to the others of its rank. `close` it when you have sent
+        everything.
+        """
         return UplinkShare(self, Flow(rank))
 
     def close(self) -> None:
-        """Release all waiting threads: the sockets that they send to are closed anyway."""
+        """Release all waiting threads; their sockets are closed anyway."""
         self._closed.set()
 
     def _request_ticket(self, flow: Flow, count: int) -> Ticket:
@@ -65,33 +67,33 @@ class Uplink:
 
 
 class UplinkShare:
-    """Ask before you send, and send when there is nothing left to wait for. Thread-safe."""
+    """Part of an Uplink. Ask for a ticket, and send when `wait_s` returns 0. Thread-safe."""
 
     def __init__(self, uplink: Uplink, flow: Flow) -> None:
         self._uplink = uplink
         self._flow = flow
 
     def request_ticket(self, count: int) -> Ticket:
-        """Return a ticket for `count` bytes; `wait_s` says when they may go."""
+        """Return a ticket for `count` bytes; `wait_s` tells when they may be sent."""
         return self._uplink._request_ticket(self._flow, count)
 
     def wait_s(self, ticket: Ticket) -> float:
-        """Return 0 if the bytes may go, else the seconds until the next look."""
+        """Return 0 if the bytes may be sent now, else the seconds to wait before asking again."""
         return self._uplink._wait_s(ticket)
 
     def wait_to_send(self, count: int) -> None:
-        """Block until `count` bytes may go."""
+        """Block until `count` bytes may be sent."""
         ticket = self.request_ticket(count)
         while (seconds := self.wait_s(ticket)) > 0:
             self._uplink._wait(seconds)
 
     def close(self) -> None:
-        """Close the share. Threads that still wait for it send nothing more."""
+        """Close the share. Threads that still wait for it must not send any more."""
         self._uplink._close(self._flow)
 
 
 class PeerShares:
-    """One share of a rank for each peer, so that more connections get no more bytes."""
+    """One share for each peer, so that a peer cannot get more bytes by opening more connections."""
 
     def __init__(self, uplink: Uplink, rank: SendPriority, peers_max: int = PEERS_MAX) -> None:
         self._uplink = uplink
@@ -101,7 +103,7 @@ class PeerShares:
         self._shares: dict[PeerId, UplinkShare] = {}
 
     def wait_to_send(self, peer: PeerId, count: int) -> None:
-        """Block until `count` bytes may go to this peer."""
+        """Block until `count` bytes may be sent to this peer."""
         with self._lock:
             share = self._shares.pop(peer, None) or self._uplink.share(self._rank)
             self._shares[peer] = share

@@ -1,19 +1,20 @@
 """The handshake in which a node and ranks that it did not start prove their identity to each other.
 
 Use it for ranks on other machines of a private network. Both ends read the same 32 secret bytes
-from a file that only its owner can read; the secret is never sent. Each side sends 32 fresh random
-bytes, and proves the secret with an HMAC over both and over the rank's claim:
+from a file that only its owner can read; the secret is never sent. Each side sends 32 random bytes
+(a nonce), and proves that it knows the secret with an HMAC over both nonces and the rank's claim:
 
     node → rank   magic, nonce of the node
     rank → node   nonce of the rank, claim (rank, ranks, purpose), HMAC("rank", …)
     node → rank   HMAC("node", …)
 
 The node speaks first but proves itself last, so a caller without the secret learns only that a node
-is there. The two labels prevent that one side's proof is replayed as the other's. The data that
-follow on the connection are neither encrypted nor signed. It must be a private network: an attacker
-who can alter packets between these machines could also alter the gradients that the ranks exchange.
+is there. The two labels prevent one side's proof from being replayed as the other's. The data that
+follow on the connection are neither encrypted nor signed. So the network must be private: an
+attacker who can alter packets between these machines could also alter the gradients that the ranks
+exchange.
 
-This module knows sockets and no trainer. `slices` defines the messages that follow.
+This module uses sockets but does not know the trainer. `slices` defines the messages that follow.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from p2ptrain.errors import ConfigError, RemoteProtocolError
 
 SECRET_BYTES = 32
 GREETING_LIMIT_S = 10.0
-"""Seconds for all three messages. A slow caller occupies one of few places for unknown callers."""
+"""Seconds for all three messages. A slow caller occupies one of the few places for unknown callers.
+"""
 
 _MAGIC = b"p2prank\x01"
 _NONCE_BYTES = 32
@@ -44,9 +46,11 @@ class Purpose(IntEnum):
     """The purpose of a connection."""
 
     SLICES = 1
-    """Slices of θ, weights and data blocks. Each rank has one, and is gone when it closes."""
+    """For slices of θ, weights and data blocks. Each rank has one; when it closes, the rank is
+    gone.
+    """
     FRAMES = 2
-    """Orders and answers. Only rank 0 has one."""
+    """For orders and answers. Only rank 0 has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,7 @@ class Claim:
 
 
 def load_or_create(path: Path) -> bytes:
-    """Return the secret at `path`. If there is none, create one in a file that only we can read.
+    """Return the secret in `path`. If the file does not exist, create it, readable only by us.
 
     Raises ConfigError, OSError.
     """
@@ -74,10 +78,10 @@ def load_or_create(path: Path) -> bytes:
 
 
 def load(path: Path) -> bytes:
-    """Return the secret that was written to `path`, as hexadecimal text.
+    """Return the secret that `path` contains as hexadecimal text.
 
     Raises:
-        ConfigError: it is not there, others can read it, or it is not such a secret.
+        ConfigError: the file does not exist, others can read it, or it does not contain a secret.
     """
     try:
         text = private_file.read_private_file(
@@ -87,7 +91,7 @@ def load(path: Path) -> bytes:
         raise ConfigError(
             f"the ranks' secret {path} cannot be read: {exc.strerror}",
             code="RANKS-SECRET",
-            do="copy the file that the node made, and keep its mode: scp -p",
+            do="copy the file that the node created, and keep its mode: scp -p",
         ) from exc
     try:
         secret = bytes.fromhex(text.decode("ascii").strip())
@@ -95,10 +99,10 @@ def load(path: Path) -> bytes:
         secret = b""
     if len(secret) != SECRET_BYTES:
         raise ConfigError(
-            f"{path} does not hold {SECRET_BYTES} bytes as hexadecimal text",
+            f"{path} does not contain {SECRET_BYTES} bytes as hexadecimal text",
             code="RANKS-SECRET",
-            likely="the file is damaged, or it is not the file that the node made",
-            do="copy it again; or remove it at the node, which then makes a new one",
+            likely="the file is damaged, or it is not the file that the node created",
+            do="copy it again; or remove it on the node's machine, and the node creates a new one",
         )
     return secret
 
@@ -107,9 +111,8 @@ def challenge(sock: socket.socket, secret: bytes, limit_s: float = GREETING_LIMI
     """Verify the caller, on the node's side. Afterwards the socket blocks without a timeout.
 
     Raises:
-        RemoteProtocolError: the caller does not know the secret, or its claim is impossible.
-        OSError: the connection broke, or `limit_s` is over.
-    """
+        RemoteProtocolError: the caller does not know the secret, or its claim is invalid. OSError:
+            the connection broke, or took longer than `limit_s`."""
     ends_s = time.monotonic() + limit_s
     ours = secrets.token_bytes(_NONCE_BYTES)
     sock.settimeout(limit_s)
@@ -122,7 +125,7 @@ def challenge(sock: socket.socket, secret: bytes, limit_s: float = GREETING_LIMI
     try:
         claim = Claim(rank, ranks, Purpose(purpose))
     except ValueError as exc:
-        raise RemoteProtocolError(f"its claim is not valid: {exc}") from exc
+        raise RemoteProtocolError(f"its claim is invalid: {exc}") from exc
     sock.sendall(_mac(secret, b"node", nonces, told))
     sock.settimeout(None)
     return claim
@@ -131,26 +134,28 @@ def challenge(sock: socket.socket, secret: bytes, limit_s: float = GREETING_LIMI
 def prove(
     sock: socket.socket, secret: bytes, claim: Claim, limit_s: float = GREETING_LIMIT_S
 ) -> None:
-    """Prove this rank, on the rank's side. Afterwards the socket blocks without a timeout.
+    """Prove this rank's identity, on the rank's side. Afterwards the socket blocks without a
+    timeout.
 
     Raises:
-        RemoteProtocolError: the listener is not the node with our secret.
-        OSError: the connection broke, or `limit_s` is over. A node that got a wrong proof closes
-        the
-            connection.
+        RemoteProtocolError: the listener is not a node with our secret.
+        OSError: the connection broke, or took longer than `limit_s`. A node that receives a wrong
+            proof closes the connection.
     """
     ends_s = time.monotonic() + limit_s
     sock.settimeout(limit_s)
     greeting = receive_exactly(sock, len(_MAGIC) + _NONCE_BYTES, ends_s)
     if not greeting.startswith(_MAGIC):
-        raise RemoteProtocolError("the program that listens there is not a node that accepts ranks")
+        raise RemoteProtocolError(
+            "the program that is listening there is not a node that accepts ranks"
+        )
     ours = secrets.token_bytes(_NONCE_BYTES)
     nonces = greeting[len(_MAGIC) :] + ours
     told = _CLAIM.pack(claim.rank, claim.ranks, claim.purpose)
     sock.sendall(ours + told + _mac(secret, b"rank", nonces, told))
     answer = receive_exactly(sock, _MAC_BYTES, ends_s)
     if not hmac.compare_digest(_mac(secret, b"node", nonces, told), answer):
-        raise RemoteProtocolError("the node that listens there has another ranks' secret")
+        raise RemoteProtocolError("the node that is listening there has a different ranks' secret")
     sock.settimeout(None)
 
 

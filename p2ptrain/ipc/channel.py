@@ -1,11 +1,11 @@
 """A blocking frame channel over one end of a socketpair.
 
-The trainer uses it between inner steps, and so does a thread of the node. A trio task needs only
-the raw socket and a `wire.FrameReader`. The channel does not depend on the socket's blocking mode:
-trio makes its sockets non-blocking, and both views share one file. It waits with poll() and
-transfers with MSG_DONTWAIT.
+The trainer uses it between inner steps, and a thread of the node uses it too. A trio task needs
+only the raw socket and a `wire.FrameReader`. The channel works in either blocking mode of the
+socket, because trio makes its sockets non-blocking and both share one open file. It waits with
+poll() and transfers with MSG_DONTWAIT.
 
-It does not know what the frames mean, or which side it serves.
+The module does not know what the frames mean, or which side it serves.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class ChannelClosed(TrainerError):
 
 
 class Channel:
-    """Sends and receives frames over a connected stream socket that it does not own.
+    """Sends and receives frames over a connected stream socket, which it does not own.
 
-    One thread may send while another receives. Two threads must not do the same.
+    One thread may send while another receives. Two threads must not send, or receive, at once.
     """
 
     def __init__(self, sock: socket.socket, ask_every_s: float = ASK_EVERY_S) -> None:
@@ -51,14 +51,15 @@ class Channel:
         deadline_s: float = math.inf,
         meanwhile: Callable[[], None] | None = None,
     ) -> None:
-        """Send the whole frame, waiting until the other side has made room for it. Some hundred
-        small frames fit before the other side reads; a lease of 2,000 blocks does not.
+        """Send the whole frame, waiting until it fits into the socket's buffer. The buffer holds a
+        few hundred small frames, but not a lease of 2,000 blocks.
 
-        While there is no room, `meanwhile` is called every `ask_every_s`. It may raise to end the
+        While there is no room, `meanwhile` is called every `ask_every_s`. It may raise an exception to end
+        the
         wait; the rest of the frame is then sent before the next one.
 
         Raises:
-            ChannelClosed: the other side is gone, or has not made room within `deadline_s`.
+            ChannelClosed: the other side is gone, or did not read enough within `deadline_s`.
         """
         self._unsent += encode(frame)
         give_up_at = time.monotonic() + deadline_s
@@ -83,12 +84,13 @@ class Channel:
         del self._unsent[:sent]
 
     def receive(self, timeout_s: float | None = None) -> Frame | None:
-        """Return the next frame, or None if none is complete within `timeout_s` (None waits for
-        ever).
+        """Return the next frame, or None if no frame is complete within `timeout_s`. With
+        `timeout_s` None, wait for ever.
 
         Raises:
             ChannelClosed: the other side is gone and all its frames have been received.
-            RemoteProtocolError: it sent something that is not a frame, or ended inside one.
+            RemoteProtocolError: it sent something that is not a frame, or the stream ended inside a
+                frame.
         """
         give_up_at = None if timeout_s is None else time.monotonic() + timeout_s
         while not self._arrived:
@@ -110,12 +112,14 @@ class Channel:
         try:
             self._reader.end()
         except RemoteProtocolError as exc:
-            raise ChannelClosed(f"the other side ended in mid-frame: {exc.what}") from exc
+            raise ChannelClosed(
+                f"the other side closed the channel in the middle of a frame: {exc.what}"
+            ) from exc
         raise ChannelClosed("the other side closed the channel")
 
 
 def _wait(sock: socket.socket, events: int, give_up_at: float | None) -> bool:
-    """Return whether `sock` becomes ready in time. poll(), because select() fails above fd 1023."""
+    """Return whether `sock` is ready in time. Uses poll(), since select() fails above fd 1023."""
     timeout_ms = None if give_up_at is None else max(0.0, give_up_at - time.monotonic()) * 1000
     poller = select.poll()
     try:

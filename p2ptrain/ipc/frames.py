@@ -2,19 +2,19 @@
 
     node → trainer                            trainer → node
     ─────────────────────────────────────     ─────────────────────────────────────────────
-    Load       parameters become θ            Hello          up, this is my layout
-                                              Resumed        with which inner state it goes on
+    Load       parameters become θ            Hello          started, with this layout
+                                              Resumed        which inner state was restored
     Rates      an amended learning rate
     Train      one inner step per block       Progress       an inner step is done
-    Merge      θ moved; your work is in it    FragmentReady  local weights are in the arena
+    Merge      θ moved; it includes your work    FragmentReady  local weights are in the arena
     Rebase     θ moved; keep local work
-    Evaluate   loss of θ on these blocks      Evaluated      that loss
-    Pause, Resume, Stop                       Failed         cannot go on, and why
+    Evaluate   loss of θ on these blocks      Evaluated      the loss
+    Pause, Resume, Stop                       Failed         cannot continue, and why
 
-Each dataclass checks itself on construction, so neither side can send or accept an impossible
-value. The trainer is our own code, but it shares its process with GPU drivers that may corrupt
-memory, so its frames are read as carefully as a peer's. `wire` converts frames to bytes; this
-module defines only their content.
+Each dataclass checks itself on construction, so neither side can send or accept an invalid value.
+The trainer is our own code, but it shares its process with GPU drivers that may corrupt memory, so
+we check its frames as carefully as a peer's. `wire` converts frames to bytes; this module defines
+only their content.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from typing import ClassVar
 from p2ptrain.ids import Digest, is_digest
 
 BLOCKS_MAX = 16_384
-"""Four leases of 4,096 blocks, which a trainer may hold after skipped outer steps. No run has
-longer leases; see `run.manifest`."""
+"""Four leases of 4,096 blocks, which a trainer may hold after skipped outer steps. Leases cannot be
+longer; see `run.manifest`."""
 PATH_BYTES_MAX = 4096
 """The longest path that Linux opens."""
 TEXT_CHARACTERS_MAX = 4096
-# Past the end of any run (10 000 years of inner steps at 30 a second), and exact as a double.
+# More than any run can reach (10 000 years at 30 inner steps a second), and exact as a double.
 COUNT_MAX = 2**53
 
 
@@ -48,7 +48,7 @@ def _check_finite(name: str, value: object) -> None:
 
 def _check_text(name: str, value: object, characters_max: int = TEXT_CHARACTERS_MAX) -> None:
     if not isinstance(value, str) or len(value) > characters_max:
-        raise ValueError(f"{name} is not a text of at most {characters_max} characters")
+        raise ValueError(f"{name} is not a string of at most {characters_max} characters")
 
 
 def _check_paths(paths: object) -> None:
@@ -56,12 +56,14 @@ def _check_paths(paths: object) -> None:
         raise ValueError(f"block_paths is not a tuple of at most {BLOCKS_MAX} paths")
     for path in paths:
         if not isinstance(path, str) or len(path.encode()) > PATH_BYTES_MAX:
-            raise ValueError(f"a block path is not a text of at most {PATH_BYTES_MAX} bytes")
+            raise ValueError(f"a block path is not a string of at most {PATH_BYTES_MAX} bytes")
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Take θ of outer step `step` from the arena. Earlier local work is committed or dropped."""
+    """Load θ of outer step `step` from the arena. Earlier local work was committed or is
+    dropped.
+    """
 
     kind: ClassVar[str] = "load"
     step: int
@@ -75,11 +77,11 @@ class Train:
     """Train for outer step `step`: one inner step per block, in this order.
 
     `first_inner_step` counts from the start of the run and determines the learning rate. Work since
-    the last Load still counts: after a Skip, a further Train adds to the same pseudo-gradient. With
-    `ahead` the trainer does not report ready after these blocks, because the arena's weights are
-    being averaged.
+    the last Load still counts: after a Skip, another Train adds to the same pseudo-gradient. With
+    `ahead` the trainer does not send FragmentReady after these blocks, because the arena's weights
+    are being averaged.
 
-    An eager trainer adds `share` of the work that it has just reported to its own weights, as the
+    An eager trainer applies `share` of the work that it has just reported to its own weights, as an
     outer step with `outer_lr` and `outer_momentum` would.
     """
 
@@ -97,20 +99,20 @@ class Train:
         _check_count("first_inner_step", self.first_inner_step)
         _check_paths(self.block_paths)
         if type(self.ahead) is not bool:
-            raise ValueError("ahead is yes or no")
+            raise ValueError("ahead is not a bool")
         for name in ("share", "outer_lr", "outer_momentum"):
             _check_finite(name, getattr(self, name))
         if not (0 <= self.share <= 1 and self.outer_lr >= 0 and 0 <= self.outer_momentum < 1):
-            raise ValueError("this is no share of a mean, or no outer step")
+            raise ValueError("share, outer_lr or outer_momentum is out of range")
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Use `lr` as the peak of the inner learning rate from the next inner step on: it was amended.
+    """Use `lr` as the peak inner learning rate from the next inner step on, after an amendment.
 
-    If H was amended, the schedule continues at another pace. At inner step `since` it is at the
-    place of inner step `reached` of the published run. From there `inner_steps` advance it as far
-    as `schedule_steps` of that run.
+    If H was amended, the schedule continues at a different pace. At inner step `since` the schedule
+    is where inner step `reached` of the published run would be. From there, every `inner_steps`
+    inner steps advance it by `schedule_steps` steps of the published run.
     """
 
     kind: ClassVar[str] = "rates"
@@ -129,7 +131,9 @@ class Rates:
         _check_count("schedule_steps", self.schedule_steps, least=1)
 
     def schedule_step(self, inner_step: int) -> int:
-        """Return the inner step of the published run at the schedule's place for `inner_step`."""
+        """Return the inner step of the published run that the schedule has reached at
+        `inner_step`.
+        """
         gone = (inner_step - self.since) * self.schedule_steps // self.inner_steps
         return max(0, self.reached + gone)
 
@@ -138,9 +142,8 @@ class Rates:
 class Merge:
     """θ is now that of `step`, and includes the work that the trainer reported as ready.
 
-    In the fragment that was reported, the weights become θ, or are mixed with θ as the run says. In
-    other fragments that have moved since, the weights move with θ. Work done after the report
-    stays.
+    In the reported fragment, the weights become θ, or are mixed with θ if the run uses mixing. In
+    other fragments, the weights shift by the change of θ. Work done after the report is kept.
     """
 
     kind: ClassVar[str] = "merge"
@@ -152,8 +155,7 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Rebase:
-    """θ is now that of `step`, made without our work: move by as much as θ moved, and keep the
-    work.
+    """θ is now that of `step`, without our work: shift by the change of θ, and keep the work.
 
     A trainer that was ready writes its weights again and sends FragmentReady for `step`.
     """
@@ -167,7 +169,7 @@ class Rebase:
 
 @dataclass(frozen=True, slots=True)
 class Evaluate:
-    """Measure the loss of θ as it is in the arena. Local weights are restored afterwards."""
+    """Measure the loss of the θ in the arena. Local weights are restored afterwards."""
 
     kind: ClassVar[str] = "evaluate"
     request: int
@@ -180,9 +182,10 @@ class Evaluate:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Finish the current inner step, then rest until Resume. Other frames are still obeyed.
+    """Finish the current inner step, then wait for Resume. Other frames are still processed.
 
-    Trainers obey it, but no node sends it yet, since no command pauses a trainer.
+    Trainers support this frame, but nodes do not send it yet: there is no command to pause a
+    trainer.
     """
 
     kind: ClassVar[str] = "pause"
@@ -202,8 +205,8 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The trainer's first frame: all `ranks` are up and the arena fits the layout. Each rank
-    computes `micro_batch` sequences at once, and had `memory_bytes` of its `device` free for them.
+    """The trainer's first frame: all `ranks` have started and the arena fits the layout. Each rank
+    computes `micro_batch` sequences at once, and had `memory_bytes` of free memory on its `device`.
     """
 
     kind: ClassVar[str] = "hello"
@@ -231,8 +234,8 @@ class Hello:
 @dataclass(frozen=True, slots=True)
 class Resumed:
     """Sent at the first Load by a trainer that stores its optimizer's state on disk. `state_step`
-    is the outer step of the state that was restored, or None if there was none. It is sent again
-    later if the state could not be stored; `trouble` gives the reason.
+    is the outer step of the state that was restored, or None if there was none. It is sent again if
+    the state could not be stored; `trouble` gives the reason.
     """
 
     kind: ClassVar[str] = "resumed"
@@ -251,9 +254,9 @@ class Resumed:
 class Progress:
     """One inner step is done. `tokens` counts since the last Load; `loss` is this step's mean.
 
-    `data_wait_s` is the time until its block was read; `tokens_per_s` includes that time. `mfu` is
-    None if the device's peak is unknown (see `trainer.host.flops`). `gradient_norm` is from before
-    the gradient was clipped.
+    `data_wait_s` is the time that the step waited for its block; `tokens_per_s` includes that time.
+    `mfu` is None if the device's peak is unknown (see `trainer.host.flops`). `gradient_norm` is the
+    norm before clipping.
     """
 
     kind: ClassVar[str] = "progress"
@@ -280,22 +283,22 @@ class Progress:
             _check_finite("mfu", self.mfu)
 
     def duration_s(self, block_tokens: int) -> float:
-        """Return the duration of the inner step, of one block, by the trainer's clock, in seconds.
-        The time between two reports may be longer: the trainer loads θ, saves its optimizer's
+        """Return the duration of the inner step in seconds, by the trainer's clock. The time
+        between two reports can be longer, because the trainer also loads θ, saves its optimizer's
         state, or measures a loss.
         """
         return block_tokens / self.tokens_per_s if self.tokens_per_s > 0 else 0.0
 
     def computed_s(self, block_tokens: int) -> float:
-        """Return the part of that duration without the wait for the block, in seconds."""
+        """Return that duration without the wait for the block, in seconds."""
         return max(0.0, self.duration_s(block_tokens) - self.data_wait_s)
 
 
 @dataclass(frozen=True, slots=True)
 class FragmentReady:
     """Every rank's weights are in the arena. They include `tokens` of the blocks read from
-    `block_paths`, trained in this order since the last Load or Merge. `loss` is the mean over
-    these.
+    `block_paths`, trained in this order since the last Load or Merge. `loss` is the mean over these
+    blocks.
     """
 
     kind: ClassVar[str] = "fragment_ready"
@@ -332,10 +335,11 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The trainer dropped an order; it is alive and waits for the next frame.
+    """The trainer could not carry out a frame. It is alive and waits for the next frame.
 
-    `code` is NAN (the loss is not finite), DATA (a block is missing or damaged) or ORDER (a frame
-    that makes no sense now, which is the node's bug). `evaluation` names the Evaluate that failed.
+    `code` is NAN (the loss is not finite), DATA (a block is missing or damaged) or ORDER (the frame
+    is not allowed now, which is a bug of the node). `evaluation` is the `request` of the Evaluate
+    that failed.
     """
 
     kind: ClassVar[str] = "failed"

@@ -1,16 +1,16 @@
-"""Requests of a rank that shares no memory with its node: slices of θ, and a place for its weights.
+"""Requests of a rank that does not share memory with its node: reading θ, writing its weights.
 
     rank → node                                   node → rank
     ─────────────────────────────────────────     ──────────────────────────────────────
-                                                  Welcome, once all ranks are there; or Refused
-    ReadTheta   these ranges of θ                 their bytes, one range after the other
-    WriteLocal  these ranges, then their bytes    one byte, when all lie in `local`
-    ReadBlock   a data block, by its path         its length as u32, its bytes; 0: it is missing
+                                                  Welcome, once all ranks have joined; or Refused
+    ReadTheta   these ranges of θ                 their bytes, one range after another
+    WriteLocal  these ranges, then their bytes    one byte, once all are in `local`
+    ReadBlock   a data block, by its path         its length as u32, its bytes; 0 if it is missing
     Ending      with this exit status             nothing
 
-A message is a big-endian u32 length and a canonical msgpack map, like a frame. Numbers that follow
-a message are little-endian fp32, as in memory. A rank has one request open at a time. Ranges count
-elements of the run's canonical layout, so this module knows neither shards nor the number of ranks.
+A message is a big-endian u32 length and a canonical msgpack map, like a frame. Weights that follow
+a message are little-endian fp32, as in memory. A rank has one open request at a time. Ranges count
+elements of the run's canonical layout, so this module does not know shards or the number of ranks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from p2ptrain.errors import RemoteProtocolError
 
 MESSAGE_BYTES_MAX = 2**20
 RANGES_MAX = 2**15
-"""Ranges in one message: several times those of a model of 1000 layers, and they fit its size."""
+"""Ranges in one message: several times as many as a model of 1000 layers needs, and within
+MESSAGE_BYTES_MAX."""
 PATH_CHARACTERS_MAX = 4096
 CONFIG_CHARACTERS_MAX = 2**16
 REASON_CHARACTERS_MAX = 400
@@ -46,7 +47,7 @@ def _check_ranges(ranges: object) -> None:
             raise ValueError("a range is not a start and an end")
         start, end = each
         if type(start) is not int or type(end) is not int or not 0 <= start < end:
-            raise ValueError(f"{start!r} to {end!r} is not a range")
+            raise ValueError(f"{start!r} to {end!r} is not a valid range")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,21 +60,25 @@ class Welcome:
 
     def __post_init__(self) -> None:
         if type(self.generation) is not int or self.generation < 0:
-            raise ValueError(f"generation is {self.generation!r}")
+            raise ValueError(f"generation is {self.generation!r}, not a count")
         if not isinstance(self.config, str) or len(self.config) > CONFIG_CHARACTERS_MAX:
-            raise ValueError("config is not a short text")
+            raise ValueError(
+                f"config is not a string of at most {CONFIG_CHARACTERS_MAX} characters"
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The caller knows the secret, but there is no place for this rank."""
+    """The caller knows the secret, but this rank is not accepted."""
 
     kind: ClassVar[str] = "refused"
     reason: str
 
     def __post_init__(self) -> None:
         if not isinstance(self.reason, str) or len(self.reason) > REASON_CHARACTERS_MAX:
-            raise ValueError("reason is not a short text")
+            raise ValueError(
+                f"reason is not a string of at most {REASON_CHARACTERS_MAX} characters"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +106,7 @@ class ReadBlock:
 
     def __post_init__(self) -> None:
         if not isinstance(self.path, str) or len(self.path) > PATH_CHARACTERS_MAX:
-            raise ValueError("path is not a path")
+            raise ValueError(f"path is not a string of at most {PATH_CHARACTERS_MAX} characters")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +116,7 @@ class Ending:
 
     def __post_init__(self) -> None:
         if type(self.status) is not int or not 0 <= self.status < 256:
-            raise ValueError(f"status is {self.status!r}")
+            raise ValueError(f"status is {self.status!r}, not an exit status")
 
 
 Message = Welcome | Refused | ReadTheta | WriteLocal | ReadBlock | Ending
@@ -144,7 +149,9 @@ def receive(sock: socket.socket) -> Message | None:
     receive_into(sock, memoryview(length)[1:])
     (count,) = LENGTH.unpack(length)
     if count > MESSAGE_BYTES_MAX:
-        raise RemoteProtocolError(f"a message of {count} bytes; at most {MESSAGE_BYTES_MAX}")
+        raise RemoteProtocolError(
+            f"a message of {count} bytes exceeds the limit of {MESSAGE_BYTES_MAX}"
+        )
     body = bytearray(count)
     receive_into(sock, memoryview(body))
     return decode(bytes(body))
@@ -156,9 +163,9 @@ def decode(body: bytes) -> Message:
     kind = value.pop("kind", None) if isinstance(value, dict) else None
     made = _KINDS.get(kind) if isinstance(kind, str) else None
     if made is None or not isinstance(value, dict):
-        raise RemoteProtocolError("a message from a rank or its node is of no known kind")
+        raise RemoteProtocolError("a message between a rank and its node has an unknown kind")
     if set(value) != {each.name for each in fields(made)}:
-        raise RemoteProtocolError(f"a {kind} message has the fields {sorted(value)[:8]}")
+        raise RemoteProtocolError(f"a {kind} message has the wrong fields: {sorted(value)[:8]}")
     if isinstance(ranges := value.get("ranges"), list):
         value["ranges"] = tuple(tuple(each) if isinstance(each, list) else each for each in ranges)
     try:
@@ -172,13 +179,13 @@ def receive_into(sock: socket.socket, view: memoryview) -> None:
     while view:
         got = sock.recv_into(view, min(len(view), PIECE_BYTES))
         if got == 0:
-            raise ConnectionError("the other side closed the connection in mid-message")
+            raise ConnectionError("the other side closed the connection in the middle of a message")
         view = view[got:]
 
 
 def stay_alert(sock: socket.socket) -> None:
-    """Make the kernel detect within half a minute that the other machine is gone, even if nothing
-    is sent for hours.
+    """Make the kernel detect within half a minute that the other machine is gone, even on a
+    connection that is idle for hours.
     """
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -192,8 +199,8 @@ def stay_alert(sock: socket.socket) -> None:
 
 
 def bear_silence(sock: socket.socket) -> None:
-    """Undo `stay_alert` for an end that may read nothing for minutes. Once that end's buffer is
-    full, the kernel counts this as silence, although the end still answers. Another connection
-    detects whether it is gone.
+    """Disable the send timeout of `stay_alert`, if the other side may not read for minutes. Once
+    its buffer is full, the kernel would close the connection, although the other side is alive. A
+    different connection detects whether it is gone.
     """
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 0)

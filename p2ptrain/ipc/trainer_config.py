@@ -1,7 +1,7 @@
 """The settings of a trainer: the model's sizes, the inner optimizer, and this machine.
 
 `model` and `inner` come from the run's manifest and are the same for every peer; the rest is local.
-The values check themselves, so that no trainer starts with settings that cannot work. They are
+Values are checked on construction, so that a trainer does not start with invalid settings. They are
 passed as JSON on the trainer's command line: a few hundred bytes, readable in `ps`, without
 secrets.
 """
@@ -19,8 +19,8 @@ Schedule = Literal["wsd", "cosine", "constant"]
 Optimizer = Literal["adamw", "muon"]
 JoinOptimizer = Literal["fresh", "donor", "donors"]
 DONORS = 3
-"""Members whose optimizers are averaged for a joiner, at as many times the bytes. The measurements
-used this number (docs/results/learning.md)."""
+"""Number of members whose optimizer states are averaged for a joiner. Traffic grows by the same
+factor. The measurements used this number (docs/results/learning.md)."""
 Precision = Literal["fp32", "bf16"]
 Device = Literal["cpu", "cuda"]
 
@@ -32,11 +32,11 @@ def _require(holds: bool, name: str, value: object, fix: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """The sizes of a Llama-style model. `width` is that of all heads; `ffn` is SwiGLU's inner
-    width.
+    """The sizes of a Llama-style model. `width` is the total width of all heads; `ffn` is SwiGLU's
+    inner width.
 
     With `qk_norm`, queries and keys are normalised in each head before the rotary embedding, as in
-    Qwen3, so that no attention logit can grow without bound.
+    Qwen3, so that attention logits are bounded.
     """
 
     vocab: int
@@ -58,8 +58,8 @@ class ModelSpec:
             self.width % self.heads == 0 and self.head_width % 2 == 0,
             "width",
             self.width,
-            f"make width an even multiple of heads ({self.heads}), because rotary pairs split "
-            "each head",
+            f"make width an even multiple of heads ({self.heads}), because rotary pairs "
+            "split each head",
         )
         _require(
             self.heads % self.kv_heads == 0,
@@ -71,7 +71,7 @@ class ModelSpec:
             self.rope_base > 1,
             "rope_base",
             self.rope_base,
-            "use a number above 1; 10000 is usual",
+            "set it to a number above 1; usually 10000",
         )
 
     @property
@@ -84,12 +84,12 @@ class InnerSpec:
     """Inner training of one outer step: `steps` (H) inner steps of `batch_sequences` each.
 
     The learning rate rises over `warmup_steps` and falls towards the end of `total_steps`, both
-    counted over the whole run; `schedule` says how (see `trainer.rank.schedule`). `betas` are
+    counted over the whole run; `schedule` is the shape (see `trainer.rank.schedule`). `betas` are
     AdamW's; with "muon" only the embedding, the head and vectors use them (see
-    `trainer.rank.optimizer`). A trainer that joins a running run with a fresh optimizer warms up
-    over `join_warmup_steps`. With `join_optimizer` "donor" its node first asks a member for the
-    state of that member's optimizer. With "donors" it asks several and takes the mean. If it
-    received a state, it needs no warm-up.
+    `trainer.rank.optimizer`). A trainer that joins a run later with a fresh optimizer warms up over
+    `join_warmup_steps`. With `join_optimizer` "donor" its node first asks a member for its
+    optimizer state. With "donors" it asks several members and takes the mean. A trainer that
+    received a state skips the warm-up.
     """
 
     steps: int
@@ -162,23 +162,23 @@ class InnerSpec:
 
     @property
     def donors_max(self) -> int:
-        """The number of members that a joiner asks for the states of their optimizers."""
+        """The number of members that a joiner asks for their optimizer state."""
         return {"fresh": 0, "donor": 1, "donors": DONORS}[self.join_optimizer]
 
     @property
     def is_muon(self) -> bool:
-        """Whether matrices are trained with Muon's steps, at the same `lr`."""
+        """Whether matrices are trained with Muon, at the same `lr`."""
         return self.optimizer == "muon"
 
 
 MEMORY_LIKE = 1.05
-"""Largest ratio of the free memory that two starts of the same trainer find."""
+"""Maximum ratio between the free memory at two starts of the same trainer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Halving:
-    """The result of running out of memory: a rank on `device`, with `memory_bytes` free, computes
-    at most `micro_batch` sequences at once.
+    """A limit found by running out of memory: a rank on `device`, with `memory_bytes` free, can
+    compute at most `micro_batch` sequences at once.
     """
 
     device: str
@@ -186,10 +186,14 @@ class Halving:
     micro_batch: int
 
     def __post_init__(self) -> None:
-        _require(isinstance(self.device, str), "device", self.device, "give a device's name")
+        _require(
+            isinstance(self.device, str), "device", self.device, "set it to the name of a device"
+        )
         for name, least in (("memory_bytes", 0), ("micro_batch", 1)):
             value = getattr(self, name)
-            _require(type(value) is int and value >= least, name, value, f"give {least} or more")
+            _require(
+                type(value) is int and value >= least, name, value, f"set it to {least} or more"
+            )
 
     def holds(self, device: str, memory_bytes: int) -> bool:
         """Return whether it applies to `memory_bytes` of free memory on `device`."""
@@ -200,17 +204,17 @@ class Halving:
 class TrainerConfig:
     """All settings that a trainer gets at its start.
 
-    `threads` is per rank, for its work on the CPU. `micro_batch` is the sequences per forward pass
-    of one rank; 0 means the whole batch, or less if an earlier `halving` says so. With `recompute`
-    the backward pass computes activations again that would be kept otherwise. A document begins at
-    each `document_token`. None means that document starts are not marked; then each sequence counts
-    as one. The inner optimizer's state is stored in `state_folder`, if there is one.
+    `threads` is the number of CPU threads per rank. `micro_batch` is the number of sequences per
+    forward pass of one rank; 0 means the whole batch, or less if an earlier `halving` applies. With
+    `recompute` the backward pass recomputes activations instead of keeping them. A document begins
+    at each `document_token`. None means that document starts are not marked; then each sequence
+    counts as one document. The inner optimizer's state is stored in `state_folder`, unless that is
+    empty.
 
     The model is averaged in `fragments`, and local weights keep a share of `mixing` when the mean
-    comes. If the mean comes a whole outer step late, the local weights are `delayed`: they return
-    to θ after each report, because reported work must not be reported twice. If they are also
-    `eager`, they return instead to where their own share of the reported work alone would have
-    taken θ.
+    arrives. With `delayed`, the mean arrives a whole outer step late. Then the local weights return
+    to θ after each report, because work must not be reported twice. With `eager` as well, they do
+    not return to θ itself, but to θ moved by this trainer's own share of the reported work.
     """
 
     model: ModelSpec
@@ -231,12 +235,17 @@ class TrainerConfig:
     eager: bool = False
 
     def __post_init__(self) -> None:
-        _require(self.delayed or not self.eager, "eager", self.eager, "set it only with an overlap")
+        _require(
+            self.delayed or not self.eager,
+            "eager",
+            self.eager,
+            "set it only with delayed averaging",
+        )
         _require(
             self.fragments > 0,
             "fragments",
             self.fragments,
-            "give 1 or more; 1 is the whole model",
+            "set it to 1 or more; 1 means the whole model",
         )
         _require(0 <= self.mixing < 1, "mixing", self.mixing, "choose 0 to below 1")
         _require(self.device in get_args(Device), "device", self.device, "choose cpu or cuda")
@@ -251,14 +260,14 @@ class TrainerConfig:
             self.micro_batch >= 0,
             "micro_batch",
             self.micro_batch,
-            "give 0 or more; 0 is the whole batch",
+            "set it to 0 or more; 0 means the whole batch",
         )
         mark = self.document_token
         _require(
             mark is None or (type(mark) is int and 0 <= mark < self.model.vocab),
             "document_token",
             mark,
-            f"name a token below vocab ({self.model.vocab}), or leave it out",
+            f"set it to a token below vocab ({self.model.vocab}), or leave it out",
         )
 
     def to_json(self) -> str:

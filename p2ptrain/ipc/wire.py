@@ -1,6 +1,6 @@
 """Frames as bytes: a big-endian u32 length, then a canonical msgpack map of fields and `kind`.
 
-It knows no sockets. `encode` returns bytes, and `FrameReader` accepts them in pieces of any size.
+This module does no I/O. `encode` returns bytes; `FrameReader` accepts them in pieces of any size.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ipc.frames import BLOCKS_MAX, KINDS, PATH_BYTES_MAX, Frame
 
 FRAME_BYTES_MAX = BLOCKS_MAX * (PATH_BYTES_MAX + 3) + 2**16
-"""Large enough for every frame. A usual path has 130 bytes, and a usual lease 500 blocks."""
+"""Large enough for every frame. Typically a path has 130 bytes, and a lease 500 blocks."""
 
 _LENGTH = struct.Struct(">I")
 
@@ -33,18 +33,18 @@ def decode_body(body: bytes | memoryview) -> Frame:
     """Return the frame that `body` (without length prefix) encodes.
 
     Raises:
-        RemoteProtocolError: anything but exactly one valid frame.
+        RemoteProtocolError: `body` is not exactly one valid frame.
     """
     value = unpack(body, bytes_max=FRAME_BYTES_MAX)
     if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
         raise RemoteProtocolError("a trainer frame is not a map with a kind")
     frame_type = KINDS.get(kind := value.pop("kind"))
     if frame_type is None:
-        raise RemoteProtocolError(f"there is no trainer frame of kind {kind[:40]!r}")
+        raise RemoteProtocolError(f"a trainer frame has the unknown kind {kind[:40]!r}")
     if "block_paths" in value and isinstance(value["block_paths"], list):
         value["block_paths"] = tuple(value["block_paths"])
     if set(value) != {field.name for field in fields(frame_type)}:
-        raise RemoteProtocolError(f"a {kind} frame has the fields {sorted(value)[:8]}")
+        raise RemoteProtocolError(f"a {kind} frame has the wrong fields: {sorted(value)[:8]}")
     try:
         return frame_type(**value)
     except ValueError as exc:
@@ -54,7 +54,7 @@ def decode_body(body: bytes | memoryview) -> Frame:
 class FrameReader:
     """Turns bytes, in pieces of any size, into frames. It does no I/O of its own.
 
-    After an error the boundaries of the frames are lost: close the stream.
+    After an error, close the stream, because frame boundaries can no longer be found.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class FrameReader:
         """Return all frames that `data` completes, in order.
 
         Raises:
-            RemoteProtocolError: an oversize or invalid frame.
+            RemoteProtocolError: a frame is too long or invalid.
         """
         self._pending += data
         frames: list[Frame] = []
@@ -82,7 +82,9 @@ class FrameReader:
             return None
         (length,) = _LENGTH.unpack_from(self._pending)
         if length > FRAME_BYTES_MAX:
-            raise RemoteProtocolError(f"a frame of {length} bytes; at most {FRAME_BYTES_MAX}")
+            raise RemoteProtocolError(
+                f"a frame of {length} bytes exceeds the limit of {FRAME_BYTES_MAX}"
+            )
         end = _LENGTH.size + length
         if len(self._pending) < end:
             return None

@@ -1,22 +1,23 @@
-"""The codecs: how pseudo-gradients are compressed, added and applied. Peers must agree on the bits.
+"""The codecs: how pseudo-gradients are compressed, added and applied, with the same bits on all
+peers.
 
 A codec is a format with a name and a block length; cython/codec_impl.h defines the formats. Vectors
 are one-dimensional, C-contiguous float32 of any length and alignment. Payloads are byte buffers of
-exactly `encoded_bytes(numel)`. A vector may be cut after any whole block: the payload's slice then
-starts at `encoded_bytes(start)`. The caller provides the outputs, since a fresh page costs more
-than any kernel. The GIL is released. In all variants and on all machines, the results have the same
-bits as those of `kernels.reference`.
+exactly `encoded_bytes(numel)`. A vector can be split after any whole block: the corresponding slice
+of the payload starts at `encoded_bytes(start)`. The caller provides the outputs, because allocating
+memory takes longer than any kernel. The GIL is released. All variants give the same bits as
+`kernels.reference`, on all machines.
 
-A payload's *peak* is the largest magnitude that it stands for. For int8 and int4 it follows from
-the scales alone, and holds for the codes that `quantise` writes. The codes -128 and -8, which only
-a liar writes, stand for 1/127 and 1/7 more (the codec's `reach`). Functions that add or write a
-payload also return its peak, which costs nothing extra.
+A payload's *peak* is the largest magnitude that it represents. For int8 and int4 it is computed
+only from the scales, and is valid for the codes that `quantise` writes. The codes -128 and -8,
+which only a malicious peer writes, exceed it by 1/127 and 1/7 (the codec's `reach`). Functions that
+add or write a payload also return its peak, at no extra cost.
 
-This module does not know of peers, parts or steps. After a fault the content of the output is
+This module does not know peers, parts or steps. After a fault the content of the output is
 undefined, except that `outer_step` checks the whole payload before it changes anything.
 
-All functions raise ValueError or TypeError for buffers that do not fit together (our bug). They
-raise BadScale for a payload that no codec wrote, NonFinite for values that cannot be quantised, and
+All functions raise ValueError or TypeError for buffers whose sizes or types do not match (our own
+bug). They raise BadScale for an invalid payload, NonFinite for values that cannot be quantised, and
 MachineUnfit if a requested variant does not run on this machine.
 """
 
@@ -34,7 +35,7 @@ from p2ptrain.kernels.faults import BadScale, NonFinite
 try:
     from p2ptrain.kernels import _codecs
 except ImportError as exc:
-    raise ImportError("the kernels are not compiled for this source: run scripts/setup") from exc
+    raise ImportError("the kernels have not been compiled: run scripts/setup") from exc
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer  # in the standard library from Python 3.12 on
@@ -44,11 +45,11 @@ Bytes: TypeAlias = "NDArray[np.uint8] | Buffer"
 
 CodecName = Literal["fp32", "fp16", "int8", "int4"]
 CODECS: tuple[CodecName, ...] = get_args(CodecName)
-"""In the order of their numbers in cython/codec_impl.h."""
+"""In the order of the numbers in cython/codec_impl.h."""
 
 BLOCK_MAX: int = _codecs.BLOCK_MAX
 VARIANTS: tuple[str, ...] = _codecs.variants()
-"""The variants that this machine can run, best first. The first is used unless a call names one."""
+"""The variants that this machine can run, fastest first. The first is used by default."""
 
 _NOT_FINITE = 1
 
@@ -64,17 +65,19 @@ UNBOUNDED = 2.0**100
 def codec(name: CodecName, block: int) -> Codec:
     """Return the codec of this name with blocks of `block` elements.
 
-    fp32 and fp16 have no scales. Their blocks only say where vectors may be cut, and locate a
-    fault.
+    fp32 and fp16 have no scales. Their blocks only determine where vectors can be split, and where
+    a fault is reported.
 
-    Raises ValueError for a name or a block that no codec has.
+    Raises ValueError for an unknown name or an invalid block length.
     """
     return Codec(name, block)
 
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """One format; all peers of a run use the same. The module describes the arguments."""
+    """One format, the same for all peers of a run. The module's docstring describes the
+    arguments.
+    """
 
     name: CodecName
     block: int
@@ -82,7 +85,9 @@ class Codec:
 
     def __post_init__(self) -> None:
         if self.name not in CODECS or not 1 <= self.block <= BLOCK_MAX:
-            raise ValueError(f"there is no codec {self.name!r} with blocks of {self.block}")
+            raise ValueError(
+                f"there is no codec {self.name!r} with blocks of {self.block} elements"
+            )
         object.__setattr__(self, "_number", CODECS.index(self.name))
 
     def encoded_bytes(self, numel: int) -> int:
@@ -108,11 +113,11 @@ class Codec:
         residual_out: Floats | None = None,
         variant: str = "",
     ) -> float:
-        """Make a peer's own contribution, in one pass: out = q(sum), sum = weight · (θ − local).
+        """Compute a peer's own contribution, in one pass: out = q(sum), sum = weight · (θ − local).
 
-        `residual`, which holds the losses of earlier steps, is added to the sum. `residual_out`
-        receives what is lost now, sum − deq(out), and may be `residual` itself. Either may be given
-        alone; a missing residual counts as zeros. Returns the peak of `out`.
+        `residual`, which holds the errors of earlier steps, is added to the sum. `residual_out`
+        receives the error of this step, sum − deq(out), and may be `residual` itself. Each of them
+        is optional; a missing residual counts as zeros. Returns the peak of `out`.
         """
         return _judge(
             _codecs.quantise_difference(
@@ -132,10 +137,10 @@ class Codec:
         residual: Floats | None = None,
         variant: str = "",
     ) -> float:
-        """Add a sum that is not the last of several: total = deq(payload) + weight · (θ − local).
+        """Add a sum that is not the last one to add: total = deq(payload) + weight · (θ − local).
 
-        Without `local` nothing is subtracted. `total` may then be `theta`, so that a further sum is
-        added to it. Returns the peak of `payload`.
+        Without `local` nothing is subtracted. `total` may then be `theta`, to accumulate several
+        sums. Returns the peak of `payload`.
         """
         return _judge(
             _codecs.add_difference(
@@ -157,12 +162,12 @@ class Codec:
         residual_out: Floats | None = None,
         variant: str = "",
     ) -> tuple[float, float]:
-        """Do one hop of a ring, in one pass: out = q((deq(payload) + weight · (θ − local)) /
+        """Compute one hop of a ring, in one pass: out = q((deq(payload) + weight · (θ − local)) /
         divisor).
 
         `out` may be `payload`. Without `local` nothing is subtracted. `divisor` is 1 on all hops
-        but the last. Residuals are as in `quantise_difference`, in units of the sum: residual_out =
-        sum − divisor · deq(out). Returns the peaks of `payload` and of `out`.
+        except the last. Residuals are as in `quantise_difference`, in units of the sum:
+        residual_out = sum − divisor · deq(out). Returns the peaks of `payload` and of `out`.
         """
         return _judge(
             _codecs.add_difference_requantise(
@@ -183,9 +188,9 @@ class Codec:
     ) -> None:
         """m ← μ m + Δ, θ ← θ − lr (Δ + μ m) with Δ = deq(payload): Nesterov, in place, in one pass.
 
-        It is elementwise, so threads may share the work: give each the slices of a range that
-        starts after a whole block. In that case `check` the whole payload first, so that no share
-        is applied if another is refused.
+        It is elementwise, so threads can share the work: pass each thread the slices of a range
+        that starts at a block. Then `check` the whole payload first, so that nothing is applied if
+        any share is invalid.
         """
         _judge(
             _codecs.outer_step(
@@ -195,52 +200,52 @@ class Codec:
 
     def check(self, payload: Bytes, numel: int, *, variant: str = "") -> None:
         """Raise BadScale unless `quantise` could have written every scale and, in fp32 and fp16,
-        every value. Any code of int8 and int4 is accepted, since with a valid scale it stands for a
-        finite number.
+        every value. Every code of int8 and int4 is accepted, since with a valid scale it represents
+        a finite number.
         """
         _judge(_codecs.check(self._number, self.block, _index(variant), payload, numel))
 
     def peak(self, payload: Bytes, numel: int, *, variant: str = "") -> float:
-        """Check a payload, and return its peak."""
+        """Check a payload and return its peak. Raises BadScale."""
         outcome = _codecs.check(self._number, self.block, _index(variant), payload, numel)
         return _judge(outcome)[0]
 
     @property
     def growth(self) -> float:
-        """The largest ratio of a payload's `peak` to its vector's largest magnitude. In addition,
+        """The maximum ratio of a payload's `peak` to its vector's largest magnitude. In addition,
         fp16 may round a magnitude up by 2^-25.
         """
         return _GROWTH[self.name]
 
     @property
     def reach(self) -> float:
-        """The largest ratio of a payload's largest magnitude to its `peak`, for any writer. In a
-        payload that `quantise` wrote, the largest magnitude does not exceed the peak.
+        """The maximum ratio of a payload's largest magnitude to its `peak`, even in a payload that
+        `quantise` did not write. In a payload from `quantise`, no magnitude exceeds the peak.
         """
         return _REACH[self.name]
 
     @property
     def loss(self) -> float:
-        """The largest rounding error of an element, as a share of its block's largest magnitude."""
+        """The maximum rounding error of an element, as a share of its block's largest magnitude."""
         return _LOSS[self.name]
 
 
 def _index(variant: str) -> int:
-    """Return the number of a variant. A requested variant is never replaced by another."""
+    """Return the index of a variant. A requested variant is never replaced by a different one."""
     if not variant:
         return 0
     if variant not in VARIANTS:
         raise MachineUnfit(
-            f"this machine has no kernels named {variant!r}",
+            f"this machine cannot run the kernel variant {variant!r}",
             code="KERNEL-VARIANT",
-            evidence=(f"this machine can run {', '.join(VARIANTS)}",),
-            do="choose one of these, or leave the variant out",
+            evidence=(f"variants that this machine can run: {', '.join(VARIANTS)}",),
+            do="choose one of them, or do not set a variant",
         )
     return VARIANTS.index(variant)
 
 
 def _judge(outcome: tuple[int, int, float, float]) -> tuple[float, float]:
-    """Return the peaks of what was read and of what was made, or raise the fault."""
+    """Return the peaks of the payloads read and written, or raise the fault."""
     fault, block, read, made = outcome
     if fault:
         raise NonFinite(block) if fault == _NOT_FINITE else BadScale(block)

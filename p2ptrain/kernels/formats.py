@@ -1,7 +1,7 @@
 """The block of each codec, in numpy: the definition that the native code must match.
 
-cython/codec_impl.h explains the formats and their limits. This module handles blocks only;
-`reference` cuts vectors into blocks and does the arithmetic around them.
+cython/codec_impl.h explains the formats and their limits. This module handles only blocks;
+`reference` splits vectors into blocks and does the rest of the arithmetic.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class Format(Protocol):
     def encode(self, rows: Floats) -> Bytes: ...
     def decode(self, rows: Bytes, n: int) -> Floats: ...
     def can_encode(self, amax: Floats) -> Flags:
-        """Return which blocks with these largest magnitudes are in range; a NaN is not."""
+        """Return which of these largest magnitudes are in range. A NaN is not."""
 
     def fine(self, rows: Bytes) -> Flags:
-        """Return which blocks `encode` could have written, whatever their codes."""
+        """Return which blocks are valid output of `encode`, without checking their codes."""
 
     def peak(self, rows: Bytes) -> Floats:
-        """Return the largest magnitude that `encode` can have put into each block that is fine."""
+        """Return the largest magnitude that `encode` can have written into each valid block."""
 
 
 class Fp32:
@@ -159,7 +159,9 @@ def _floats_of(rows: Bytes) -> Floats:
 
 
 def _amax_to_scale_by(rows: Floats) -> tuple[Floats, Floats]:
-    """Return each row's largest magnitude with 1, or 1 with 0 for a row too small to scale."""
+    """Return each row's largest magnitude and 1. For a row that is too small to scale, return 1 and
+    0.
+    """
     amax = np.abs(rows).max(axis=1, keepdims=True)
     large = amax >= AMAX_MIN
     return np.where(large, amax, np.float32(1)), large.astype(np.float32)

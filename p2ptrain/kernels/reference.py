@@ -1,8 +1,8 @@
-"""The codecs in numpy. This module defines what is correct, and is not meant to be fast.
+"""The codecs in numpy. This module defines the correct results; it is not fast.
 
-The native kernels give the same bits. Each line is one fp32 operation, rounded to nearest even, in
-the order written in cython/codec_impl.h. Codecs have the methods, arguments and faults of
-`kernels.Codec`, without `variant`. `formats` defines the content of a block.
+The native kernels give the same bits. Each fp32 operation is rounded to nearest even, in the order
+given in cython/codec_impl.h. Codecs have the methods, arguments and faults of `kernels.Codec`,
+without `variant`. `formats` defines the content of a block.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ReferenceCodec:
         return sum(blocks * FORMATS[self.name].row_bytes(n) for _, blocks, n in self._groups(numel))
 
     def check(self, payload: Bytes, numel: int) -> None:
-        """Raise for the first bad block. Whole blocks come before the last, shorter one."""
+        """Raise BadScale for the first invalid block. The shorter block at the end comes last."""
         first = 0
         for rows, _ in self._rows_of(payload, numel):
             fine = FORMATS[self.name].fine(rows)
@@ -137,13 +137,15 @@ class ReferenceCodec:
         return values
 
     def _groups(self, numel: int) -> list[tuple[int, int, int]]:
-        """Return (first element, number of blocks, length) for the whole blocks and the tail."""
+        """Return (first element, number of blocks, block length) for the whole blocks and for the
+        tail.
+        """
         whole, tail = divmod(numel, self.block)
         groups = [(0, whole, self.block), (whole * self.block, 1, tail)]
         return [(start, blocks, n) for start, blocks, n in groups if blocks and n]
 
     def _rows_of(self, payload: Bytes, numel: int) -> list[tuple[Bytes, int]]:
-        """Return the same groups as rows of bytes, each with its blocks' length."""
+        """Return the payload's groups as rows of bytes, each with its block length."""
         found, at = [], 0
         for _, blocks, n in self._groups(numel):
             size = blocks * FORMATS[self.name].row_bytes(n)

@@ -2,7 +2,7 @@
 
 open_network -> Network        connect, request and handle, publish and subscribe, discover
 PeerConnected, PeerDisconnected
-PeerCache, newest_first        peers met before, on disk
+PeerCache, newest_first        peers met before, kept on disk
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The addresses that users paste and peers announce: /ip4/203.0.113.7/tcp/4201/p2p/12D3Koo…
 
 Only addresses that we can dial are accepted: an IP address or DNS name, then TCP. This module does
-not know libp2p, nor whether anybody answers there.
+not use libp2p and does not check whether anybody answers there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _EXAMPLE = "/ip4/203.0.113.7/tcp/4201/p2p/12D3KooW…"
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The address where a peer listens. `peer` is None if the address names none."""
+    """The address where a peer listens. `peer` is None if the address does not name a peer."""
 
     kind: str
     host: str
@@ -56,10 +56,10 @@ def parse(text: str) -> Address:
     """Parse `text`, an address.
 
     Raises:
-        ConfigError: ADDR-SYNTAX, with the error in words.
+        ConfigError: ADDR-SYNTAX. Its text explains the error.
     """
     if len(text) > CHARACTERS_MAX or not text.isascii():
-        raise _syntax(text, "it is too long or has characters that no address has")
+        raise _syntax(text, "it is too long or contains a character that is not allowed")
     parts = text.strip().split("/")
     if parts[0] or len(parts) not in (5, 7):
         raise _syntax(text, "an address has the form /ip4/HOST/tcp/PORT/p2p/PEER")
@@ -88,7 +88,7 @@ def parse_with_peer(text: str) -> tuple[Address, PeerId]:
             f"the address {text} does not name its peer",
             code="ADDR-NO-PEER-ID",
             likely="the end of the address, /p2p/12D3KooW…, was cut off",
-            do="ask for the whole address: without the peer id, any peer could answer",
+            do="ask for the complete address: without the peer id, any peer could answer",
         )
     return address, address.peer
 
@@ -115,8 +115,7 @@ def _check_host(text: str, kind: str, host: str) -> None:
     if version is None:
         raise _syntax(text, f"{kind!r} is not ip4, ip6, dns, dns4 or dns6")
     try:
-        # Python accepts any characters in a zone (fe80::1%eth0), and libp2p accepts no zone
-        # here.
+        # Python accepts any characters in a zone (fe80::1%eth0), but libp2p does not accept a zone.
         fits = "%" not in host and ipaddress.ip_address(host).version == version
     except ValueError:
         fits = False

@@ -26,7 +26,8 @@ ADDRESSES_PER_PEER_MAX = 8
 NAMES_PER_PEER_MAX = 2
 """DNS names among the addresses of a peer. A lookup may occupy a thread for half a minute."""
 HEARSAY_S = 600.0
-"""Lifetime of hearsay in seconds. The DHT is asked every minute, so true addresses come again."""
+"""Lifetime of hearsay in seconds. We query the DHT every minute, so current addresses are renewed
+before they expire."""
 HEARSAY_PEERS_MAX = 256
 HEARSAY_PER_PEER_MAX = 4
 HEARSAY_LOOKED_AT_MAX = 16
@@ -81,7 +82,7 @@ class AddressBook:
     def record_reported(self, peer: PeerId, addresses: Iterable[str], now: float) -> None:
         """Record that another peer says that `peer` is at `addresses`.
 
-        A lie costs a failed dial: the handshake proves who answers.
+        A lie costs only a failed dial, because the handshake proves who answers.
         """
         told = parse_told(islice(addresses, HEARSAY_LOOKED_AT_MAX), peer)
         told = [address for address in told if not address.is_name][:HEARSAY_PER_PEER_MAX]
@@ -104,7 +105,7 @@ class AddressBook:
         return self._known.get(peer, _Known()).addresses
 
     def peers(self, now: float) -> list[PeerId]:
-        """Return the peers with an address, known or heard of."""
+        """Return the peers with a known address or hearsay."""
         for peer in [peer for peer, (until, _) in self._hearsay.items() if until <= now]:
             del self._hearsay[peer]
         return list(dict.fromkeys([*self._known, *self._hearsay]))
@@ -148,13 +149,13 @@ def newest_first(met: Mapping[PeerId, list[str]]) -> list[str]:
 
 
 class PeerCache:
-    """A file of peers met before. It may be lost or broken at any time; then it counts as empty."""
+    """A file of peers met before. A lost or damaged file counts as empty."""
 
     def __init__(self, path: Path, bytes_max: int = FILE_BYTES_MAX) -> None:
         self._path = path
         self._bytes_max = bytes_max
         self.complaint = ""
-        """The reason why `load` ignored the file, for the journal; empty if it did not."""
+        """Why `load` ignored the file, for the journal; empty if it did not."""
 
     def load(self) -> dict[PeerId, list[str]]:
         """Return the addresses by peer, each checked; {} if there is no file or it is malformed."""
@@ -170,11 +171,11 @@ class PeerCache:
         return self._checked(content)
 
     def save(self, addresses: Mapping[PeerId, Iterable[str]], is_member: IsMember = nobody) -> None:
-        """Replace the file atomically by the addresses of a snapshot. If they exceed what `load`
-        would read, the members' are kept, and then the newest.
+        """Atomically replace the file's content with a snapshot. If the snapshot is longer than
+        `load` would read, keep members first, then the newest peers.
 
         Raises:
-            OSError: the disk is full or the folder is not ours.
+            OSError: the disk is full or the folder is not writable.
         """
         content = _fitting(addresses, is_member, self._bytes_max)
         descriptor, temporary = tempfile.mkstemp(dir=self._path.parent, prefix=self._path.name)
@@ -192,7 +193,7 @@ class PeerCache:
                 raise ValueError("it is too large")
             value = json.loads(content)
             if not isinstance(value, dict):
-                raise ValueError("it holds no table")
+                raise ValueError("it does not contain a JSON object")
         except (ValueError, RecursionError) as exc:
             self.complaint = f"the peer cache {self._path} was ignored: {exc}"
             return {}

@@ -1,8 +1,8 @@
 """The connected peers, announced as events, and the limits on strangers.
 
-libp2p may hold two connections to one peer when both dialled at once, and may report the end of a
-connection whose beginning it did not report. So connections are kept in sets: a peer is connected
-while its set is not empty.
+libp2p can hold two connections to one peer if both sides dialled at once, and can report the end of
+a connection without having reported its start. So we keep a set of connections per peer, and a peer
+is connected while its set is not empty.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ class Connections(INotifee):
         return set(self._open)
 
     def site_of(self, peer: PeerId) -> str:
-        """Return the address group of its first connection, as far as known; empty if unknown."""
+        """Return the address group of the peer's first connection; empty if unknown."""
         return self._sites.get(peer, "")
 
     def refresh(self) -> None:
-        """Update the strangers after a change of admission."""
+        """Update which connected peers count as strangers, after a change of admission."""
         for peer in self._open:
             if self._admitted(peer):
                 self._strangers.pop(peer, None)
@@ -135,6 +135,6 @@ def _peer_of(conn: INetConn) -> PeerId:
 
 
 def _site_of(conn: INetConn) -> str:
-    muxed: Any = conn.muxed_conn  # which its interface does not say
+    muxed: Any = conn.muxed_conn  # its interface does not declare `get_remote_address`
     remote = muxed.get_remote_address()
     return site_of(remote[0]) if remote else ""

@@ -33,23 +33,24 @@ from p2ptrain.net.names import Resolver
 from p2ptrain.net.prober import probe
 
 PROBE_S_MAX = 6.0
-"""Seconds. Enough to send a SYN three times; the rest of the deadline is for the handshake."""
+"""Seconds. Enough for three SYN packets; the rest of the deadline is for the handshake."""
 
 AT_ONCE = 16
-"""Addresses that are tried at the same time. Most of those met before may be dead."""
+"""Addresses tried at the same time. Most addresses from earlier starts may be dead."""
 ADDRESS_S_MIN = 3.0
-"""Least seconds for each address: a distant one needs several round trips for the handshake."""
+"""Minimum seconds for each address: the handshake takes several round trips."""
 
 GIVEN_LOOKUPS = 4
 MEMBERS_LOOKUPS = 8
 OTHERS_LOOKUPS = 2
-"""DNS lookups at once, by the source of the name: our user, a member, or any other peer. Servers
-that never answer occupy only the threads of their own source, for half a minute each. The names of
+"""Simultaneous DNS lookups, by the source of the name: our user, a member, or any other peer. A DNS
+server that never answers blocks a thread for half a minute, but only a thread reserved for that
+source. The names of
 one peer have a budget in addition, see `lookup_time`."""
 MEMBERS_DIALS = 64
 OTHERS_DIALS = 16
-"""Dials at once to addresses that peers announced. In an open run anybody can invent 2,048 peers
-with eight addresses each, all of which drop our packets. Each dial holds a socket for up to six
+"""Simultaneous dials to addresses that peers announced. In an open run anybody can invent 2,048
+peers with eight addresses each, none of which answers. Each dial holds a socket for up to six
 seconds.
 """
 
@@ -65,7 +66,9 @@ async def anybody(peer: PeerId, address: str) -> None:
 
 
 class _Budget:
-    """Limits on simultaneous work for one kind of peer. `dials` None: the caller limits them."""
+    """Limits on simultaneous work for one kind of peer. If `dials` is None, the caller limits
+    dials.
+    """
 
     def __init__(self, lookups: int, dials: int | None, time: LookupTime | None = None) -> None:
         self.resolver = Resolver(lookups, time)
@@ -79,7 +82,7 @@ class _Budget:
         with trio.move_on_at(ends) as waiting:
             await self._dials.acquire()
         if waiting.cancelled_caught:
-            raise DialFailed(address, "NET-TIMEOUT", "too many other dials are under way")
+            raise DialFailed(address, "NET-TIMEOUT", "too many other dials are in progress")
         try:
             yield
         finally:
@@ -115,7 +118,7 @@ class Dialler:
         self._others = _Budget(OTHERS_LOOKUPS, OTHERS_DIALS, time)
 
     async def connect(self, text: str, *, deadline_s: float) -> PeerId:
-        """Connect to the peer at the address `text`, which our user gave.
+        """Connect to the peer at the address `text`, which comes from our user.
 
         Raises:
             ConfigError: ADDR-SYNTAX, ADDR-NO-PEER-ID, ADDR-SELF.
@@ -186,7 +189,7 @@ class Dialler:
     async def _first_of(
         self, texts: Sequence[str], budget: _Budget, ends: float, accept: Accept
     ) -> tuple[PeerId | None, list[tuple[str, P2PTrainError]]]:
-        """Return the peer that is taken first, or else the errors, in the order of `texts`.
+        """Return the peer that is taken first, or None; and the errors, in the order of `texts`.
         Addresses that were not tried before `ends` are left out.
         """
         found: list[PeerId] = []
@@ -236,12 +239,12 @@ class Dialler:
     async def _one_at_a_time(
         self, address: Address, peer: PeerId, ends: float
     ) -> AsyncIterator[None]:
-        """Serialise the dials of one peer: two at once would leave two connections."""
+        """Serialise dials of one peer: two dials at once would leave two connections."""
         lock = self._locks.setdefault(peer, trio.Lock())
         with trio.move_on_at(ends):
             await lock.acquire()
         if lock.statistics().owner is not trio.lowlevel.current_task():
-            raise DialFailed(address, "NET-TIMEOUT", "another dial of this peer is under way")
+            raise DialFailed(address, "NET-TIMEOUT", "another dial of this peer is in progress")
         try:
             yield
         finally:
@@ -276,9 +279,9 @@ def _dial_failed(address: Address, exc: BaseException) -> DialFailed:
     answered = _WHO_ANSWERED.search(" ".join(reasons))
     if answered:
         return DialFailed(
-            address, "NET-WRONG-ID", f"another peer, {answered[1]}, answers at that address"
+            address, "NET-WRONG-ID", f"a different peer, {answered[1]}, answers at that address"
         )
-    return DialFailed(address, "NET-RESET", f"the handshake broke off: {reasons[-1][:200]}")
+    return DialFailed(address, "NET-RESET", f"the handshake failed: {reasons[-1][:200]}")
 
 
 def _chain(exc: BaseException | None) -> list[str]:

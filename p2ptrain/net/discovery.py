@@ -1,8 +1,9 @@
 """Find peers of a run: provider records in the DHT, and mDNS on a LAN.
 
-A node asks members of its run, or admitted peers while it knows no member. A node that is not
-admitted itself asks all connected peers, which are peers that its user named. Their statements
-about others are hearsay for the address book. This module dials nobody because of hearsay.
+A node asks members of its run, or admitted peers as long as it does not know any member. A node
+that has not been admitted yet asks all connected peers; these are the peers that its user named.
+Their answers go into the address book as hearsay. This module never dials a peer because of
+hearsay.
 """
 
 from __future__ import annotations
@@ -43,22 +44,22 @@ from p2ptrain.rate_limit import Allowance
 log = logging.getLogger(__name__)
 
 ASKED_MAX = 20
-"""Peers that are asked for one key, and to which we announce ourselves: Kademlia's k."""
+"""Number of peers that we ask about a key and announce ourselves to: Kademlia's k."""
 SERVED_MAX = 12
-"""DHT streams that are served at the same time."""
+"""DHT streams served at the same time."""
 STREAM_S = 20.0
-"""Seconds that a stream may stay open. A peer that asks gives up after ten seconds."""
+"""Seconds that a stream may stay open. The requesting peer gives up after ten seconds."""
 QUERY_S = 10.0
 QUERIES_AT_ONCE = 16
 QUERIES_PER_S = 2.0
-"""Requests per second from one peer. Our nodes ask once a minute; go-libp2p's lookup takes
+"""Requests per second from one peer. Our nodes send one a minute; a lookup by go-libp2p takes
 three."""
 
 Found = tuple[PeerId, list[str]]
 
 
 class Discovery:
-    """Provider records: ours at other peers, and other peers' here."""
+    """Publishes our provider records to other peers and stores theirs."""
 
     def __init__(
         self,
@@ -81,7 +82,7 @@ class Discovery:
         host.set_stream_handler(TProtocol(PROTOCOL), self._serve)
 
     async def provide(self, name: str, addresses: list[str]) -> None:
-        """Announce that we take part in the run called `name`, to the peers nearest to its key."""
+        """Announce to the peers nearest to the key of `name` that we take part in that run."""
         key = key_of(name)
         self.records.announce(key, addresses)
         message = announcement(key, self._me, addresses)
@@ -90,7 +91,7 @@ class Discovery:
                 nursery.start_soon(self._announce_to, peer, message)
 
     async def find_providers(self, name: str) -> list[Found]:
-        """Return the peers on record for `name`, with their addresses; never ourselves."""
+        """Return the providers of `name` other than ourselves, with their addresses."""
         key = key_of(name)
         found = dict.fromkeys(self.records.of(key, trio.current_time()))
 
@@ -116,8 +117,8 @@ class Discovery:
         return nearest(key, members or connected, ASKED_MAX)
 
     def _neighbours(self) -> dict[PeerId, list[str]]:
-        """Return the peers that we tell others about: connected and admitted,
-        with addresses that they announced themselves.
+        """Return the peers that we tell others about: connected, admitted, and with addresses that
+        they announced themselves.
         """
         known = self._book.known
         return {
@@ -144,12 +145,12 @@ class Discovery:
             await stream.reset()
             return providers_in(reply, key)
         except Exception as exc:
-            log.debug("%s did not answer which peers take part: %r", peer, exc)
+            log.debug("%s did not tell us which peers take part: %r", peer, exc)
         return {}
 
     async def _serve(self, stream: INetStream) -> None:
-        """Answer the requests of one stream until it ends. Reset a stream that has been open for
-        STREAM_S, or that must make room for another.
+        """Answer the requests of one stream until it ends. Reset it after STREAM_S, or when another
+        stream needs its place.
         """
         asker, turn = PeerId(str(stream.muxed_conn.peer_id)), _StreamTurn()
         with self._places.taken(asker, turn.give_up):
@@ -170,7 +171,9 @@ class Discovery:
 
 
 class _StreamTurn:
-    """Limits how long a stream is read. A cancelled write would break the connection."""
+    """Limits how long a stream is read. Writes are not limited here, because a cancelled write
+    would break the connection.
+    """
 
     def __init__(self) -> None:
         self._ends = trio.current_time() + STREAM_S
@@ -180,14 +183,14 @@ class _StreamTurn:
         """Return the next request, or None at the end of the stream.
 
         Raises:
-            trio.TooSlowError: the time is over.
+            trio.TooSlowError: STREAM_S has passed.
         """
         with trio.CancelScope(deadline=self._ends) as self._reading:
             try:
                 return await read_varint_prefixed_bytes_limited(stream, REQUEST_BYTES_MAX)
             except (StreamEOF, IncompleteReadError):
                 return None
-        raise trio.TooSlowError("a stream of the DHT was open for too long")
+        raise trio.TooSlowError("a DHT stream was open for too long")
 
     def give_up(self) -> None:
         self._ends = self._reading.deadline = trio.current_time()

@@ -1,6 +1,6 @@
-"""The error for an address that could not be reached: one code per cause, in words.
+"""The error for an address that could not be reached: one code per cause.
 
-Each code says whose fault it probably is and what to do. The evidence is added where it was seen.
+Each code comes with its likely cause and advice. The code that saw the failure adds the evidence.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ADVICE: dict[str, tuple[str, str]] = {
         "wait and try again, or ask for a new address",
     ),
     "NET-TIMEOUT": (
-        "the peer's machine is off, or a firewall drops what is sent to this port",
+        "the peer's machine is off, or a firewall drops packets to this port",
         "wait and try again, or ask for a new address",
     ),
     "NET-NO-ROUTE": (
@@ -30,11 +30,11 @@ _ADVICE: dict[str, tuple[str, str]] = {
     ),
     "NET-SILENT": (
         "a program listens there but does not answer: the peer is overloaded, or it is "
-        "another program",
+        "a different program",
         "wait and try again; check the port in the address",
     ),
     "NET-NOT-LIBP2P": (
-        "another program uses the port in the address",
+        "a different program uses the port in the address",
         "check the port in the address",
     ),
     "NET-RESET": (
@@ -42,21 +42,21 @@ _ADVICE: dict[str, tuple[str, str]] = {
         "wait and try again; if it happens again, ask the peer's owner",
     ),
     "NET-WRONG-ID": (
-        "the address is old: another peer, or a new identity of the same one, runs there now",
+        "the address is outdated: another peer, or the same with a new identity, runs there",
         "ask for a new address",
     ),
 }
 
 
 _NEAR: dict[AddressScope, str] = {
-    AddressScope.LOOPBACK: "the address means this machine itself, and the peer does not run here",
+    AddressScope.LOOPBACK: "the address refers to this machine itself, and the peer does not run here",
     AddressScope.PRIVATE: "the address works only inside one private network, and the peer may be "
     "in another, or down",
     AddressScope.SHARED: "the address works only inside one provider's network, and the peer may "
     "be in another, or down",
 }
-"""Replaces the usual explanation when nobody answers at such an address: the failed dial may say
-nothing about the peer.
+"""Replaces the usual explanation when nobody answers at such an address, because the failed dial
+may not say anything about the peer.
 """
 
 _NOBODY_THERE = ("NET-REFUSED", "NET-TIMEOUT", "NET-NO-ROUTE")
@@ -84,7 +84,7 @@ def _advice(address: Address, code: str) -> tuple[str, str]:
     if scope in _NEAR and code in _NOBODY_THERE:
         ask = "if you are elsewhere, ask for an address that can be dialled from there"
         return _NEAR[scope], (
-            f"{ask} (p2ptrain explain {scope.code}); otherwise check that the peer runs"
+            f"{ask} (p2ptrain explain {scope.code}); otherwise check that the peer is running"
         )
     return _ADVICE[code]
 
@@ -95,8 +95,8 @@ def attempt(address: str, words: str) -> str:
 
 
 def none_answered(failures: Sequence[tuple[str, P2PTrainError]], untried: int = 0) -> P2PTrainError:
-    """Return one error for all addresses tried. The attempt that got furthest gives the code;
-    addresses that can be dialled from everywhere come first. `untried` counts addresses for which
+    """Return one error for all addresses tried. Its code is that of the attempt that got furthest;
+    attempts at publicly dialable addresses take precedence. `untried` counts addresses for which
     there was no time.
     """
     if len(failures) == 1 and not untried:
@@ -105,7 +105,7 @@ def none_answered(failures: Sequence[tuple[str, P2PTrainError]], untried: int = 
     best = max(dialled, key=_how_far) if dialled else failures[0][1]
     ours = all(isinstance(error, ConfigError) for _, error in failures)
     summary = ConfigError if ours else NetworkUnreachable
-    rest = [f"{untried} more addresses were not tried, because the time was up"] if untried else []
+    rest = [f"{untried} more addresses were not tried, because time ran out"] if untried else []
     return summary(
         f"none of the {len(failures)} addresses answered",
         code=best.code,

@@ -1,7 +1,7 @@
-"""Channels from libp2p's tasks to ours that never make libp2p wait.
+"""Channels from libp2p's tasks to ours that never block libp2p.
 
-A full feed drops its oldest value, because the newest heartbeat is worth more than an old one, and
-counts the loss. A full feed with many authors drops a value of the author with the most.
+A full feed drops its oldest value and counts the loss: a new heartbeat is worth more than an old
+one. A full feed with several authors drops a value of the author with the most values.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Feed(Generic[T]):
 
 
 class SharedFeed(trio.abc.ReceiveChannel[tuple[PeerId, T]]):
-    """At most `size` values wait here with their authors, at most `per_author` of each author."""
+    """Up to `size` values wait here with their authors, and up to `per_author` of each author."""
 
     def __init__(self, size: int, per_author: int) -> None:
         assert 0 < per_author <= size

@@ -1,13 +1,13 @@
 """The messages of the Kademlia DHT as go-libp2p and js-libp2p use it: requests and answers.
 
 libp2p 0.8.1 has its own DHT, which is not used. It puts each stranger that opens a stream into its
-routing table, asks strangers, and stores values for anybody. It dials every peer that an answer
-names, also by DNS names. Here the routing table is the set of connected admitted peers, and an
+routing table, queries strangers, and stores values for anybody. It dials every peer that an answer
+names, even at DNS addresses. Here the routing table is the set of connected admitted peers, and an
 answer does not cause a dial.
 
-A key is the sha2-256 multihash of a name, so that other implementations can ask for it by its CID.
+A key is the sha2-256 multihash of a name, so that other implementations can look it up by its CID.
 
-Sans-IO: bytes and times come in. See https://github.com/libp2p/specs/tree/master/kad-dht.
+Sans-IO: bytes and times are arguments. See https://github.com/libp2p/specs/tree/master/kad-dht.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ log = logging.getLogger(__name__)
 PROTOCOL = "/ipfs/kad/1.0.0"
 
 REQUEST_BYTES_MAX = 8 << 10
-"""The longest request is an announcement with addresses and,
-from other implementations, signed records."""
+"""The longest request is an announcement with addresses and, if it comes from another
+implementation, signed records."""
 ANSWER_BYTES_MAX = 32 << 10
-"""An answer names at most 41 peers with 8 addresses each. It usually has 8 KiB, and about 28 KiB if
-each peer has two DNS names of 253 bytes."""
+"""An answer names at most 41 peers with 8 addresses each. It is usually about 8 KiB long, and about
+28 KiB if each peer has two DNS names of 253 bytes."""
 CLOSER_MAX = 20
 """Peers named in an answer: Kademlia's k."""
 TOLD_MAX = 64
-"""Peers of one answer that are read."""
+"""Number of peers that we read from one answer."""
 ID_BYTES_MAX = 64
 
 _SHA2_256 = b"\x12\x20"
@@ -52,7 +52,7 @@ Found = Mapping[PeerId, list[str]]
 
 
 def key_of(name: str) -> bytes:
-    """Return the sha2-256 multihash of `name`, under which the DHT knows it."""
+    """Return the key of `name` in the DHT: its sha2-256 multihash."""
     return _SHA2_256 + hashlib.sha256(name.encode()).digest()
 
 
@@ -64,14 +64,14 @@ def nearest(key: bytes, peers: Iterable[PeerId], count: int) -> list[PeerId]:
 
 @dataclass(frozen=True)
 class KadServer:
-    """Answers everybody's requests. `neighbours` gives admitted connected peers' addresses."""
+    """Answers anybody's requests. `neighbours` returns addresses of connected, admitted peers."""
 
     me: PeerId
     records: ProviderRecords
     neighbours: Callable[[], Found]
 
     def answer(self, asker: PeerId, request: bytes, now: float) -> bytes | None:
-        """Return the answer to `request`; b"" if it needs none; None if its stream is to be reset.
+        """Return the answer to `request`; b"" if it needs none; None if the stream should be reset.
 
         Raises:
             google.protobuf.message.DecodeError: it is not a message of the DHT.
@@ -85,11 +85,11 @@ class KadServer:
             return b"" if self._take_announcement(asker, message, now) else None
         if message.type in (Message.FIND_NODE, Message.GET_PROVIDERS, Message.GET_VALUE):
             return bytes(self._look_up(asker, message, now).SerializeToString())
-        return None  # a request to store a value: we store none
+        return None  # a request to store a value, which we do not do
 
     def _take_announcement(self, asker: PeerId, message: Message, now: float) -> bool:
-        """Store an announcement. Return whether it was accepted. An accepted one gets no answer,
-        because go-libp2p would take it for the answer to its next request.
+        """Store an announcement. Return whether it was accepted. Accepted announcements are not
+        answered, because go-libp2p would take the answer for that to its next request.
         """
         told = [each for each in message.providerPeers[:TOLD_MAX] if _peer_of(each) == asker]
         return bool(told) and self.records.add(
@@ -111,12 +111,12 @@ class KadServer:
 
 
 def question(key: bytes) -> bytes:
-    """Return the request for the peers on record for `key`."""
+    """Return a request for the providers of `key`."""
     return bytes(Message(type=Message.GET_PROVIDERS, key=key).SerializeToString())
 
 
 def announcement(key: bytes, me: PeerId, addresses: list[str]) -> bytes:
-    """Return the message that puts us on record for `key`."""
+    """Return the message that announces us as a provider of `key`."""
     message = Message(type=Message.ADD_PROVIDER, key=key)
     _add(message.providerPeers.add(), me, addresses, True)
     return bytes(message.SerializeToString())
@@ -148,7 +148,7 @@ def _add(entry: Message.Peer, peer: PeerId, addresses: list[str], connected: boo
 
 @lru_cache(maxsize=4096)
 def _binary(address: str) -> bytes:
-    """Return the transport part of `address` in binary. Cached: a conversion takes 40 µs."""
+    """Return the transport part of `address` in binary. Cached, since a conversion takes 40 µs."""
     return bytes(Multiaddr(parse(address).transport).to_bytes())
 
 
@@ -160,13 +160,13 @@ def _peer_of(told: Message.Peer) -> PeerId | None:
 
 
 def _texts(addresses: Iterable[bytes], count: int) -> list[str]:
-    """Return the first `count` addresses as text; addresses of other forms are skipped."""
+    """Return the first `count` addresses as text; malformed ones are skipped."""
     texts = []
     for binary in islice(addresses, count):
         try:
             texts.append(str(Multiaddr(binary)))
         except Exception as exc:  # multiaddr raises errors of many kinds
-            log.debug("an address in a message of the DHT is malformed: %r", exc)
+            log.debug("an address in a DHT message is malformed: %r", exc)
     return texts
 
 

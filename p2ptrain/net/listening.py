@@ -1,7 +1,7 @@
 """The ports that a node listens on: one node per port, and no silent failure.
 
-libp2p silently shares a port between two hosts, each of which gets some of the connections. It also
-reports nothing when it cannot listen at all. So the port is tried and locked beforehand.
+libp2p silently lets two hosts share a port, so that each gets some of the connections. It also does
+not report when it cannot listen at all. So we test and lock the port beforehand.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def claimed(listen: Sequence[str]) -> Iterator[list[str]]:
     """Claim these listening addresses while the block lasts; yield them in libp2p's form.
 
     Raises:
-        ConfigError: ADDR-SYNTAX, ADDR-LISTEN (a name, or not this machine's), PORT-IN-USE,
-            LOCK-FOLDER.
+        ConfigError: ADDR-SYNTAX, ADDR-LISTEN (a host name, or an address of another machine),
+            PORT-IN-USE, LOCK-FOLDER.
     """
     addresses = [_listening_address(text) for text in listen]
     with ExitStack() as stack:
@@ -38,17 +38,17 @@ def claimed(listen: Sequence[str]) -> Iterator[list[str]]:
 
 
 def listen_failed(listen: Sequence[str]) -> ConfigError:
-    """Return the error for a host that listens nowhere, although the ports were just free."""
+    """Return the error for a host that could not listen, although the ports were just free."""
     return ConfigError(
         f"cannot listen on {', '.join(listen)}",
         code="LISTEN-FAILED",
-        likely="another program took the port at this moment",
+        likely="another program took the port just now",
         do="try again, or listen on another port",
     )
 
 
 def dialable(address: Address) -> list[Address]:
-    """Return what others can dial if we listen on `address`. 0.0.0.0 is our own addresses."""
+    """Return the addresses to dial if we listen on `address`. 0.0.0.0 means our own addresses."""
     if not address.is_unspecified:
         return [address]
     six = address.kind == "ip6"
@@ -57,7 +57,9 @@ def dialable(address: Address) -> list[Address]:
 
 
 def _outward_host(six: bool) -> str:
-    """Return the address by which this machine would reach the internet. No packet is sent."""
+    """Return the local address that this machine would use to reach the internet. No packet is
+    sent.
+    """
     family, far = (socket.AF_INET6, "2001:db8::1") if six else (socket.AF_INET, "203.0.113.1")
     with socket.socket(family, socket.SOCK_DGRAM) as sock:
         try:
@@ -71,9 +73,9 @@ def _listening_address(text: str) -> Address:
     address = parse(text)
     if address.is_name or address.peer is not None:
         raise ConfigError(
-            f"{text} is no address to listen on",
+            f"cannot listen on {text}",
             code="ADDR-LISTEN",
-            likely="it has a host name or a peer id; an address to listen on has neither",
+            likely="the address contains a host name or a peer id, which is not allowed here",
             do="give an address like /ip4/0.0.0.0/tcp/4201",
         )
     return address
@@ -81,7 +83,7 @@ def _listening_address(text: str) -> Address:
 
 @contextmanager
 def _locked(address: Address) -> Iterator[None]:
-    """Lock the port, because two nodes that start at the same moment would both find it free."""
+    """Lock the port: two nodes that start at the same moment would both find it free."""
     path = _own_folder() / f"tcp-{address.port}.lock"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
@@ -96,8 +98,8 @@ def _locked(address: Address) -> Iterator[None]:
 
 def _own_folder() -> Path:
     """Return a folder for locks into which nobody else can write. A login session and a system
-    service of one user may have two such folders. Then nodes that start at the same moment may miss
-    each other's lock.
+    service of the same user may use different folders. Then two nodes that start at the same moment
+    can miss each other's lock.
     """
     name, shared = f"p2ptrain-{os.getuid()}", tempfile.gettempdir()
     for folder in (os.environ.get("XDG_RUNTIME_DIR"), shared):
@@ -106,16 +108,16 @@ def _own_folder() -> Path:
     raise ConfigError(
         f"the folder {shared}/{name} is not private to this user",
         code="LOCK-FOLDER",
-        likely="another user of this machine made it",
+        likely="another user of this machine created it",
         do=(
             "set XDG_RUNTIME_DIR to a folder that only you can write to; or ask an administrator "
-            "to remove that one"
+            "to remove this folder"
         ),
     )
 
 
 def _is_ours(path: Path) -> bool:
-    """Return whether the folder exists, created now if necessary, and only we can write to it."""
+    """Create the folder if it is missing. Return whether it exists and only we can write to it."""
     try:
         with suppress(FileExistsError):
             path.mkdir(0o700)

@@ -1,9 +1,10 @@
 """DNS lookups in their own threads.
 
 A lookup occupies its thread until the system's resolver gives up, after half a minute or more, even
-if nobody waits for the answer any longer. Names on servers that never answer once took all of
-trio's 40 shared threads, and votes were not written to disk. Therefore lookups have a few threads
-of their own, and lookups that peers cause cannot take the threads of lookups for the user. All
+if nobody waits for the answer any longer. Lookups at DNS servers that never answer once occupied
+all of trio's 40 shared threads, so votes were not written to disk. Therefore lookups have a few
+threads of their own, and lookups of names that peers announce cannot use the threads for the user's
+lookups. All
 names of one peer share a budget of thread time (`lookup_time`).
 """
 
@@ -18,10 +19,10 @@ from p2ptrain.net.faults import DialFailed
 from p2ptrain.net.lookup_time import LookupTime
 
 LOOKUP_S_MAX = 3.0
-"""Seconds that a dial waits for a name, including the wait for a thread. A resolver answers within
-a second, or asks again after five."""
+"""Seconds that a dial waits for a name, including the wait for a thread. A resolver usually answers
+within a second; otherwise it retries after five."""
 HOSTS_MAX = 3
-"""IP addresses of a name that are tried. Each may cost a share of the deadline."""
+"""IP addresses tried per name. Each gets a share of the deadline."""
 
 _FAMILIES = {"dns4": socket.AF_INET, "dns6": socket.AF_INET6}
 
@@ -51,7 +52,7 @@ class Resolver:
                 found = await trio.to_thread.run_sync(
                     self._look_up,
                     address,
-                    abandon_on_cancel=True,  # type: ignore[call-arg]  # newer than its stubs
+                    abandon_on_cancel=True,  # type: ignore[call-arg]  # newer than trio's stubs
                     limiter=self._limiter,
                 )
             except (socket.gaierror, UnicodeError) as exc:

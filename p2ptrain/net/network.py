@@ -1,7 +1,7 @@
 """The control plane: one libp2p host, and the operations that the node uses.
 
 `open_network` starts it. `Network` is a thin interface to the parts of this package. It does not
-know runs, ledgers or heartbeats: protocols, topics and payloads are the caller's.
+know about runs, ledgers or heartbeats: callers supply protocols, topics and payloads.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Network:
 
     @property
     def events(self) -> trio.MemoryReceiveChannel[Event]:
-        """PeerConnected and PeerDisconnected events. If they are not read, the oldest are lost."""
+        """PeerConnected and PeerDisconnected events. Unread events are dropped, oldest first."""
         return self._connections.feed.receiver
 
     def addresses(self) -> list[str]:
@@ -106,8 +106,8 @@ class Network:
             self._book.recall(peer, addresses)
 
     def record_reported(self, peer: PeerId, addresses: Iterable[str]) -> None:
-        """Record that another peer says that `peer` is at `addresses`. For ten minutes they are
-        tried after the known ones. DNS names among them are dropped.
+        """Record that another peer says that `peer` is at `addresses`. They are tried after the
+        known ones, for ten minutes. DNS names are dropped.
         """
         if peer != self.peer:
             self._book.record_reported(peer, addresses, trio.current_time())
@@ -181,14 +181,15 @@ class Network:
     ) -> bytes:
         """Send a request to `peer`, dialling it first if necessary, and wait for its reply.
 
-        The handler may see a request twice if a connection breaks in the middle.
+        The handler may see a request twice if the connection breaks during it.
 
         Raises:
-            PeerUnreachable: no connection; or it refused (PEER-REFUSED) or failed (PEER-FAILED).
+            PeerUnreachable: no connection, or the peer refused (PEER-REFUSED) or failed
+                (PEER-FAILED).
             PeerLost: the connection broke.
             PeerTooSlow: no reply within `deadline_s`.
-            RemoteProtocolError: the reply is longer than `bytes_max`, or it calls our request
-            malformed.
+            RemoteProtocolError: the reply is longer than `bytes_max`, or it says that our request
+                is malformed.
         """
         ends = trio.current_time() + deadline_s
         if peer not in self._connections.peers():
@@ -207,24 +208,24 @@ class Network:
         anyone: bool = False,
         waits: Waits = WAITS,
     ) -> None:
-        """Let `await handler(peer, payload)` make the reply to requests of `protocol` from now on.
+        """Answer requests of `protocol` with `await handler(peer, payload)` from now on.
 
         Peers that are not admitted are refused unless `anyone`. A handler may raise
         RemoteProtocolError (malformed), NotAuthorised (refused) or another P2PTrainError (failed);
-        its text goes to the peer. Any other exception is logged and costs only that request.
+        its text is sent to the peer. Any other exception is logged and fails only that request.
         """
         self._responder.handle(protocol, Service(handler, bytes_max, anyone, waits))
 
     async def publish(self, topic: str, payload: bytes) -> None:
-        """Send `payload`, signed, to all admitted peers that follow `topic`; peers forward it.
+        """Sign `payload` and send it to all admitted peers that follow `topic`; peers forward it.
 
-        Best effort: messages have no order, and if more than about thirty are sent in one go, the
-        last are lost.
+        Best effort: messages can arrive in any order, and if more than about thirty are sent at
+        once, the last ones are lost.
         """
         await self._gossip.publish(topic, payload)
 
     def subscribe(self, topic: str) -> SharedFeed[bytes]:
-        """Return a feed of (author, payload), with signature and admission already checked."""
+        """Return a feed of (author, payload). Signatures and admission have been checked."""
         feed, new = self._gossip.feed(topic)
         if new:
             self._nursery.start_soon(contained(self._gossip.follow), topic)
@@ -232,7 +233,7 @@ class Network:
 
     def set_validator(self, topic: str, validator: Validator) -> None:
         """Let `judge(forwarder, author, payload)` decide which messages of `topic` are delivered
-        and passed on. It is called before their signatures are checked.
+        and forwarded. It is called before the signature check.
         """
         self._gossip.pubsub.validators[topic] = validator
 
@@ -241,20 +242,22 @@ class Network:
         self._members = frozenset(members)
 
     def pop_floods(self) -> dict[PeerId, int]:
-        """Return the refused gossip by neighbour since the last call."""
+        """Return the number of refused gossip messages per neighbour since the last call."""
         return self._gossip.limits.pop_refused()
 
     def refresh_admission(self) -> None:
-        """Call this when `admitted` may give another answer than before for any peer."""
+        """Call this when the result of `admitted` may have changed for any peer."""
         self._gossip.pubsub.refresh()
         self._connections.refresh()
 
     async def provide(self, key: str) -> None:
-        """Announce in the DHT that we take part in the run `key`. Best effort, so repeat it."""
+        """Announce in the DHT that we take part in the run `key`. Best effort, so call it
+        repeatedly.
+        """
         await self._discovery.provide(key, self.addresses())
 
     async def find_providers(self, key: str) -> list[Found]:
-        """Return the peers on record for `key`, with their addresses. Addresses from other peers
+        """Return the providers of `key`, with their addresses. Addresses that other peers report
         are recorded as by `record_reported`.
         """
         return await self._discovery.find_providers(key)
@@ -304,9 +307,9 @@ async def open_network(
 ) -> AsyncIterator[Network]:
     """Run a network while the block lasts.
 
-    `listen` holds addresses such as /ip4/0.0.0.0/tcp/4201 (port 0: any port; empty list: dial
-    only). If `announce` is given, others are told these addresses instead. `admitted` is called
-    often and must answer at once. `room` limits peers that are not members. `host` is the libp2p
+    `listen` holds addresses such as /ip4/0.0.0.0/tcp/4201 (port 0: any free port; empty list: dial
+    only). If `announce` is given, it is announced to other peers instead. `admitted` is called
+    often and must return quickly. `room` limits peers that are not members. `host` is the libp2p
     host to use, made by `build_host` for the same identity; by default one is built here.
 
     Raises:
@@ -327,7 +330,7 @@ async def open_network(
 
 @asynccontextmanager
 async def _unwrapped() -> AsyncIterator[None]:
-    """Unwrap a single exception that the block raised from the groups of libp2p's nurseries."""
+    """If the block raised only one exception, unwrap it from the groups of libp2p's nurseries."""
     try:
         yield
     except BaseExceptionGroup as group:

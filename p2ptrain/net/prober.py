@@ -1,8 +1,9 @@
 """Find out why an address does not answer, before libp2p is asked to dial it.
 
-libp2p has one text for a refused connection, a missing name, a wrong peer and a web server, and no
-deadline at a silent port. So this module first dials by itself, step by step: name, TCP, the first
-bytes. It does not know who answers, only whether libp2p is spoken there.
+libp2p reports a refused connection, a missing name, a wrong peer and a web server with the same
+text, and has no deadline for a silent port. So this module first dials by itself, step by step:
+DNS, TCP, then the first bytes. It does not find out who answers, only whether the program there
+speaks libp2p.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ async def _probe_host(
                 raise _connect_failed(address, exc, clock() - started) from exc
         if scope.cancelled_caught:
             raise DialFailed(address, "NET-TIMEOUT", f"no answer for {deadline_s:.1f} s")
-            # A connection may come at the very end, if this machine is busy.
+        # On a busy machine, the connection may succeed only when no time is left.
         left_s = max(0.0, deadline_s - (clock() - started))
         await _read_banner(address, sock, left_s)
 
@@ -99,6 +100,6 @@ async def _read_banner(address: Address, sock: trio.socket.SocketType, deadline_
         words = f"the program there does not speak libp2p: {heard!r}"
         raise DialFailed(address, "NET-NOT-LIBP2P", words)
     if scope.cancelled_caught:
-        words = f"connected, but received no data for {deadline_s:.1f} s"
+        words = f"connected, but it sent no data for {deadline_s:.1f} s"
         raise DialFailed(address, "NET-SILENT", words)
     raise DialFailed(address, "NET-RESET", "it closed the connection without sending anything")

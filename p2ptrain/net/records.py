@@ -1,9 +1,9 @@
-"""The provider records of the DHT that a node stores: which admitted peers take part in which run.
+"""The DHT provider records that a node stores: which admitted peers take part in which run.
 
-Only a peer's own announcement over its own connection counts, and only if the peer is admitted.
-Everybody may read, because a peer that is not admitted yet must be able to find the run.
+A peer can only announce itself, over its own connection, and only if it is admitted. Anybody may
+read the records, because a peer that is not admitted yet must be able to find the run.
 
-Sans-IO: times come in. The module does not know the wire format.
+Sans-IO: times are arguments. The module does not know the wire format.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from p2ptrain.net.addresses import parse_told
 from p2ptrain.net.book import ADDRESSES_PER_PEER_MAX
 
 KEYS_MAX = 64
-"""A node takes part in one run, but a seed may be asked about others."""
+"""A node takes part in one run, but a seed may store records of other runs."""
 KEY_BYTES_MAX = 80
-"""The DHT's specification allows no longer keys. A sha2-256 multihash has 34 bytes."""
+"""The limit of the DHT's specification. A sha2-256 multihash has 34 bytes."""
 PROVIDERS_MAX = 20
-"""Records for one key: as many as other implementations store and return."""
+"""Records for one key. Other implementations store and return the same number."""
 RECORD_S = 3600.0
 """A node announces itself every minute; other implementations do so every 22 hours."""
 ANNOUNCED_MAX = 2 * ADDRESSES_PER_PEER_MAX
-"""Addresses of an announcement that are parsed."""
+"""Number of addresses that we parse from an announcement."""
 
 Admitted = Callable[[PeerId], bool]
 
 
 class ProviderRecords:
-    """The records. If the store is full, the oldest make room, so a peer that filled it once does
-    not keep others out.
+    """The records. A full store drops its oldest records, so a peer cannot keep others out by
+    filling it.
     """
 
     def __init__(self, admitted: Admitted) -> None:
@@ -58,8 +58,8 @@ class ProviderRecords:
         return True
 
     def of(self, key: bytes, now: float) -> dict[PeerId, list[str]]:
-        """Return the addresses of all peers on record for `key`, except ourselves and peers that
-        are no longer admitted.
+        """Return the addresses of all providers of `key`, except ourselves and peers that are no
+        longer admitted.
         """
         kept = self._kept.get(key, {})
         for peer in [peer for peer, (until, _) in kept.items() if until <= now]:

@@ -1,11 +1,11 @@
 """One request and one reply, over streams that are kept open for later requests.
 
-Opening a stream costs two round trips; votes need not pay them each time. Each side limits what it
-reads and how long it waits. The wire format in both directions is a u32 length and that many bytes;
-the first byte of a reply is its status.
+Opening a stream costs two round trips, which frequent messages such as votes should not pay each
+time. Each side limits what it reads and how long it waits. In both directions a message is a u32
+length followed by that many bytes; the first byte of a reply is its status.
 
-libp2p breaks a connection on which a write is cancelled. So an exchange runs to its end in its own
-task, even if its caller is cancelled. If a write gets stuck, the connection is given up.
+libp2p breaks a connection on which a write is cancelled. So an exchange runs to completion in its
+own task, even if its caller is cancelled. If a write gets stuck, we close the connection.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ from p2ptrain.net.host.hardening import is_open, sever, shielded_for
 log = logging.getLogger(__name__)
 
 REQUEST_BYTES_MAX = 1 << 20
-"""Bulk data use the data plane; a longer write would keep others on this connection waiting."""
+"""Bulk data use the data plane; a longer write would delay other requests on this connection."""
 IN_FLIGHT_PER_PEER_MAX = 64
 STREAMS_PER_PEER_MAX = 32
-"""Streams that one peer may have open to our handlers."""
+"""Maximum number of open streams from one peer to our handlers."""
 IDLE_STREAMS_MAX = 4
 REUSE_S = 20.0
 IDLE_S = 60.0
-"""REUSE_S:
-we stop reusing a stream well before the other side stops waiting on it, after IDLE_S."""
+"""The other side gives up on an idle stream after IDLE_S. We stop reusing a stream after REUSE_S,
+well before that."""
 OPEN_S = 8.0
-"""Less than libp2p's own limit, after which it would leave the connection as it is."""
+"""Less than libp2p's own limit, after which it would fail without closing the connection."""
 WRITE_S = 10.0
 BODY_S = 15.0
 HANDLER_S = 30.0
@@ -104,7 +104,7 @@ class Service:
 
 @dataclass(slots=True)
 class _PendingRequest:
-    """One request in progress. `done` is set when `reply` or `error` is."""
+    """One request in progress. `done` is set once `reply` or `error` has been set."""
 
     peer: PeerId
     protocol: str
@@ -129,18 +129,22 @@ async def open_stream(
         try:
             stream = await host.new_stream(ID.from_base58(peer), [TProtocol(protocol)])
         except _GONE as exc:
-            raise PeerUnreachable(f"it opens no stream: {_text(exc)}", peer=peer) from exc
+            raise PeerUnreachable(
+                f"could not open a stream to it: {_text(exc)}", peer=peer
+            ) from exc
     if opening.cancelled_caught:
         await sever(host, ID.from_base58(peer))
-        raise PeerTooSlow("it opens no stream; this node closed the connection", peer=peer)
+        raise PeerTooSlow(
+            "it did not open a stream in time; this node closed the connection", peer=peer
+        )
     return stream
 
 
 async def write_all(
     host: IHost, stream: INetStream, peer: PeerId, payload: bytes, write_s: float = WRITE_S
 ) -> bool:
-    """Write `payload`. Return False if the peer accepted no data and the connection was given up,
-    since libp2p breaks a connection on which a write is cancelled.
+    """Write `payload`. Return False if the peer did not accept the data in time. The connection is
+    then closed, since libp2p breaks a connection on which a write is cancelled.
     """
     with shielded_for(write_s) as writing:
         await stream.write(payload)
@@ -174,7 +178,7 @@ class Requester:
     ) -> bytes:
         """Return the reply of `peer`, which must be connected.
 
-        If a kept stream breaks before the reply, the request is sent once more on a new one, so a
+        If a reused stream breaks before the reply, the request is sent again on a new stream, so a
         handler may see it twice.
 
         Raises:
@@ -223,8 +227,8 @@ class Requester:
         kept = self._pop_idle(exchange.peer, exchange.protocol)
         if kept is not None:
             with suppress(*_GONE):
-                return await self._ask(kept, exchange, "on a kept stream")
-            exchange.stage = "leaving a kept stream that broke"
+                return await self._ask(kept, exchange, "on a reused stream")
+            exchange.stage = "closing a reused stream that broke"
             await _reset(kept)
         exchange.stage = "opening a stream"
         stream = await open_stream(self._host, exchange.peer, exchange.protocol, self._open_s)
@@ -235,7 +239,9 @@ class Requester:
         exchange.stage = f"sending {where}"
         framed = _LENGTH.pack(len(exchange.payload)) + exchange.payload
         if not await write_all(self._host, stream, peer, framed, self._write_s):
-            raise PeerTooSlow("it accepts no data; this node closed the connection", peer=peer)
+            raise PeerTooSlow(
+                "it did not accept the data in time; this node closed the connection", peer=peer
+            )
         exchange.stage = f"sent {where}"
         with trio.move_on_at(exchange.ends) as reading:
             frame = await _read_frame(stream, exchange.bytes_max + 1, peer)
@@ -245,7 +251,7 @@ class Requester:
         return await self._judge(stream, exchange, frame)
 
     async def _judge(self, stream: INetStream, exchange: _PendingRequest, frame: bytes) -> bytes:
-        """Return the reply in `frame`, or raise the error that it stands for."""
+        """Return the reply in `frame`, or raise the error that it reports."""
         peer = exchange.peer
         if frame[:1] == bytes([ReplyStatus.OK]):
             self._keep_idle(peer, exchange.protocol, stream)
@@ -310,7 +316,7 @@ class Responder:
             while await self._serve_one(stream, peer, service):
                 pass
         except (*_GONE, P2PTrainError) as exc:
-            log.debug("a request of %s ended: %r", peer, exc)
+            log.debug("a request from %s failed: %r", peer, exc)
         finally:
             self._streams[peer] -= 1
             if not self._streams[peer]:
@@ -325,7 +331,7 @@ class Responder:
             return False
         (length,) = _LENGTH.unpack(header)
         if length > service.bytes_max:
-            words = f"{length} bytes; at most {service.bytes_max} are accepted"
+            words = f"the request has {length} bytes, more than the limit of {service.bytes_max}"
             await self._reply(stream, peer, ReplyStatus.MALFORMED, words.encode())
             return False
         with trio.move_on_after(service.waits.body_s) as late:
@@ -350,7 +356,7 @@ class Responder:
         except P2PTrainError as exc:
             return ReplyStatus.FAILED, exc.what.encode()
         except Exception as exc:
-            log.exception("a handler failed on a request of %s", peer)
+            log.exception("a handler failed on a request from %s", peer)
             return ReplyStatus.FAILED, type(exc).__name__.encode()
 
     async def _reply(
@@ -366,7 +372,7 @@ async def _read_frame(stream: INetStream, bytes_max: int, peer: PeerId) -> bytes
     if length > bytes_max:
         await _reset(stream)
         raise RemoteProtocolError(
-            f"it announced a reply of {length} bytes; at most {bytes_max} are accepted", peer=peer
+            f"it announced a reply of {length} bytes, more than the limit of {bytes_max}", peer=peer
         )
     return await _read_exactly(stream, length)
 
@@ -380,7 +386,7 @@ async def _read_exactly(stream: INetStream, count: int) -> bytes:
 
 
 async def _finish(stream: Any) -> None:
-    """End `stream` so that a reply on its way still arrives: a reset would overtake it."""
+    """End `stream` so that a reply in transit still arrives; a reset would overtake it."""
     with shielded_for(LINGER_S), suppress(Exception):
         await stream.close_write()
         while True:

@@ -1,7 +1,7 @@
-"""The distance from which an address can be dialled, judged by its text alone.
+"""From how far away an address can be dialled, judged by its text alone.
 
-The module does not know this machine, nor whether anybody listens. A public address may be behind a
-closed firewall, and only DNS knows what a name stands for.
+The module does not look at this machine or check whether anybody listens. A public address may be
+behind a firewall, and DNS names are not looked up.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ class AddressScope(StrEnum):
     SHARED = "shared"
     """A provider's own network, with many customers behind one public address."""
     EXAMPLE = "example"
-    """An address reserved for documentation, which nobody has."""
+    """An address reserved for documentation, which no machine has."""
     PUBLIC = "public"
     NAME = "name"
 
     @property
     def code(self) -> str:
-        """The code of the warning about dialling it from far away; empty if there is none."""
+        """Code of the warning that others cannot dial this address; empty if there is none."""
         return _CODES.get(self, "")
 
     @property
     def words(self) -> str:
-        """The problem with the address, to follow "is"; empty if there is none."""
+        """The problem with the address, as a phrase that follows "is"; empty if there is none."""
         return _WORDS.get(self, "")
 
 
@@ -59,7 +59,7 @@ _WORDS = {
 
 
 def scope_of(address: Address) -> AddressScope:
-    """Return the scope of an address. 0.0.0.0 counts as loopback: dialling it reaches oneself."""
+    """Return the scope of an address. 0.0.0.0 counts as loopback: dialling it reaches us."""
     if address.is_name:
         return AddressScope.NAME
     host: IpAddress = ipaddress.ip_address(address.host)

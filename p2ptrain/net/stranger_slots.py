@@ -1,6 +1,6 @@
 """A limited number of places for unknown peers, shared fairly between their sources.
 
-It does not know what the places are for.
+The module does not know what the places are used for.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from contextlib import contextmanager
 
 
 class StrangerSlots:
-    """When all places are taken, the source with the most loses its oldest place. So a new place is
-    always available, and a flood from one source takes places only from itself. Among equal sources
-    the oldest place goes.
+    """When all places are taken, the source with the most places loses its oldest one. So a new
+    place is always available, and a flood from one source costs only that source. If several
+    sources have the most, the oldest of their places is lost.
     """
 
     def __init__(self, count: int) -> None:
@@ -22,7 +22,9 @@ class StrangerSlots:
 
     @contextmanager
     def taken(self, source: Hashable, lose: Callable[[], None]) -> Iterator[None]:
-        """Hold a place while the block lasts. `lose` is called if it is lost, and must end it."""
+        """Hold a place while the block lasts. If it is lost, `lose` is called and must end the
+        block.
+        """
         if len(self._taken) >= self._count:
             self._take_one_away()
         place = object()

@@ -1,1 +1,1 @@
-"""Preparation of a run: publish it, pack its data, and check its costs and this machine."""
+"""Prepare a run: publish it, pack its data, estimate its costs and check this machine."""

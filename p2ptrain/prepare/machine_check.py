@@ -1,13 +1,13 @@
-"""Check that this machine can run a node, before anybody waits for it.
+"""Check that this machine can run a node, before the node joins a run.
 
-A fault means that the node cannot work; it does not start then. A doubt may turn out well, and is
-only a warning. So faults are judged by the total memory and disk, and only doubts by what is free
-now. Before a newcomer knows its run, only devices and ports can be judged; the rest is checked
-later.
+A fault means that the node cannot work, and it does not start. A doubt is only a warning, because
+the node may work anyway. So faults depend on the total memory and disk, and only doubts depend on
+what is free now. Before a newcomer knows its run, only devices and ports can be checked; the rest
+is checked later.
 
-Three things are not judged here. `cli.process_limits` raises the limit on open files first. The
-control plane's port is bound at once. Only the trainer knows what a GPU can hold, and it adapts
-(`trainer.host.micro_batch`).
+Three things are not checked here. `cli.process_limits` raises the limit on open files before this
+check. The control plane binds its port at the start. Only the trainer knows what fits on a GPU, and
+it adapts (`trainer.host.micro_batch`).
 """
 
 from __future__ import annotations
@@ -35,20 +35,22 @@ from p2ptrain.trainer.host.cost import trainer_memory
 from p2ptrain.trainer.host.torchrun_trainer import open_door
 
 OTHER_GPUS = ("kfd", "dxg")
-"""Devices of AMD's driver and of WSL. Users must say whether torch can use such a GPU."""
+"""Devices of AMD's driver and of WSL. Only the user knows whether torch can use such a GPU."""
 
 CGROUP_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")
-"""The memory limits of a container, under /sys/fs/cgroup, for both versions of cgroups."""
+"""The files with a container's memory limit under /sys/fs/cgroup, for both versions of cgroups."""
 
 CGROUP = Path("/sys/fs/cgroup")
 
 CPU_INFO = Path("/proc/cpuinfo")
 
 BF16_FLAGS = frozenset({"avx512bw", "avx_ne_convert", "bf16"})
-"""Flags of x86 and ARM with which oneDNN multiplies in bf16 for torch. A test asks torch itself."""
+"""CPU flags of x86 and ARM with which oneDNN multiplies in bf16 for torch. A test compares them
+with torch's own answer."""
 
 RANK_SHM_BYTES = 32 << 20
-"""NCCL's buffers between two ranks of one machine; a container has 64 MiB for all by default."""
+"""NCCL's buffers between two ranks on one machine. A container has 64 MiB for all ranks by
+default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +58,11 @@ class Machine:
     """The resources of this machine; sizes are in bytes."""
 
     memory: int
-    """The most memory that this node could ever have, swap included."""
+    """The maximum memory that this node can ever have, including swap."""
     memory_free: int
     disk_free: int
     stored: int
-    """Bytes in the store already."""
+    """Bytes already used by the store."""
     shm: int | None
     """The size of /dev/shm, if there is one."""
     has_gpu: bool
@@ -99,7 +101,7 @@ def check(
 
 
 def check_publishing(home: Home, numel: int) -> None:
-    """Check that the first weights of a run of `numel` elements can be made in `home`.
+    """Check that the first weights of a run of `numel` elements can be created in `home`.
 
     Raises MachineUnfit: MEM-HOST, DISK-LOW.
     """
@@ -122,19 +124,20 @@ def findings(config: NodeConfig, machine: Machine, run: Run | None) -> Iterator[
     if not config.seed and not config.ranks_host:
         yield from _devices(config, machine)
     if run is not None:
-        if not config.observes:  # An observer never writes to θ and m, so they take no memory.
+        if not config.observes:  # An observer never writes to θ and m, so they do not take memory.
             yield from _memory(config, machine, run)
         yield from _disk(config, machine, run)
 
 
 def publishing_findings(machine: Machine, numel: int) -> Iterator[MachineFinding]:
-    """Yield findings about making the first weights. θ is made in memory as a whole. On disk m
-    takes one chunk: it is zero, and equal chunks are stored once. Pure."""
+    """Yield findings about creating the first weights. The whole θ is created in memory. On disk, m
+    takes only one chunk, because it is zero and equal chunks are stored once. Pure.
+    """
     theta, room = 4 * numel, machine.disk_free + machine.stored
     if theta > machine.memory:
         yield MachineFinding(
             "MEM-HOST",
-            f"the first weights take {size(theta)} of memory, and this machine has "
+            f"the first weights take {size(theta)} of memory, but this machine has only "
             f"{size(machine.memory)}",
             "publish from a machine with more memory, or add swap",
             is_fault=True,
@@ -142,8 +145,8 @@ def publishing_findings(machine: Machine, numel: int) -> Iterator[MachineFinding
     if theta > room:
         yield MachineFinding(
             "DISK-LOW",
-            f"the first weights take {size(theta)} of disk, and {size(room)} are free",
-            "make room, or give --home a folder on a larger disk",
+            f"the first weights take {size(theta)} of disk, but only {size(room)} are free",
+            "free some disk space, or set --home to a folder on a larger disk",
             is_fault=True,
         )
 
@@ -152,22 +155,22 @@ def _devices(config: NodeConfig, machine: Machine) -> Iterator[MachineFinding]:
     if not machine.has_torch:
         yield MachineFinding(
             "EXTRA-MISSING",
-            "torch is not installed, and a node that trains needs it",
+            "torch is not installed, but a node that trains needs it",
             "run scripts/setup without P2PTRAIN_TORCH, which installs torch; or use --seed, "
-            "which trains nothing",
+            "to serve the run without training",
             is_fault=True,
         )
     if config.device == "cuda" and not machine.has_gpu:
         yield MachineFinding(
             "GPU-NONE",
-            "you asked for a GPU, and this machine shows none",
+            "you asked for a GPU, but no GPU was found on this machine",
             "use --device cpu, or install the driver; a container needs --gpus all",
             is_fault=True,
         )
     if config.precision == "bf16" and not machine.has_bf16 and _on_cpu(config, machine):
         yield MachineFinding(
             "BF16-SLOW",
-            "this processor has no instructions for bf16; fp32 is about 20 times as fast on it",
+            "this CPU has no instructions for bf16; fp32 is about 20 times as fast on it",
             "leave out --precision",
         )
     wanted = config.ranks * RANK_SHM_BYTES
@@ -175,7 +178,7 @@ def _devices(config: NodeConfig, machine: Machine) -> Iterator[MachineFinding]:
     if uses_gpus and config.ranks > 1 and machine.shm is not None and machine.shm < wanted:
         yield MachineFinding(
             "SHM-SMALL",
-            f"{config.ranks} ranks on GPUs may need {size(wanted)} of /dev/shm, which has "
+            f"{config.ranks} ranks on GPUs may need {size(wanted)} of /dev/shm, which has only "
             f"{size(machine.shm)}",
             "give the container more shared memory: --shm-size 1g",
         )
@@ -193,22 +196,22 @@ def _memory(config: NodeConfig, machine: Machine, run: Run) -> Iterator[MachineF
     do = "close other programs, or use a machine with more memory"
     if needed > machine.memory:
         what = (
-            f"this run takes {size(needed)} of memory on this machine, which has "
+            f"this run takes {size(needed)} of memory, but this machine has only "
             f"{size(machine.memory)}"
         )
         yield MachineFinding("MEM-HOST", what, do, is_fault=True)
     elif needed > machine.memory_free:
         free = size(machine.memory_free)
         what = (
-            f"this run takes {size(needed)} of memory on this machine; {free} were free when the "
-            "node started"
+            f"this run takes {size(needed)} of memory, but only {free} were free when the node "
+            "started"
         )
         yield MachineFinding("MEM-HOST", what, do)
 
 
 def room_for_activations(run: RunId, manifest: RunManifest, memory: int) -> int:
     """Return the memory that a CPU trainer may use for activations: half of what it and its node
-    leave free. The rest is for other programs, and because the trainer's use is an estimate.
+    leave free. The other half is for other programs and for errors in the estimate.
     """
     return max(0, memory - memory_of(run, manifest).total - _of_trainer(manifest)) // 2
 
@@ -219,25 +222,27 @@ def _of_trainer(manifest: RunManifest) -> int:
 
 
 def _disk(config: NodeConfig, machine: Machine, run: Run) -> Iterator[MachineFinding]:
-    """Yield findings about the disk. It needs room for one more snapshot than is kept, since the
-    oldest is deleted once the next is whole. For the same reason it needs room for two states of
-    the inner optimizer, each as long as a snapshot.
+    """Yield findings about the disk. A node needs room for one more snapshot than it keeps, because
+    the oldest is deleted only when the next one is complete. For the same reason it needs room for
+    two states of the inner optimizer, each as large as a snapshot.
     """
     snapshot = 8 * layout_of(run.manifest.model).numel
     inner = 0 if config.seed or not config.keep_inner else 2 * snapshot
     room = machine.disk_free + machine.stored
-    do = "make room, or give --home a folder on a larger disk"
+    do = "free some disk space, or set --home to a folder on a larger disk"
     if snapshot > room:
-        what = f"a snapshot of this run takes {size(snapshot)}, and {size(room)} of disk are free"
+        what = (
+            f"a snapshot of this run takes {size(snapshot)}, but only {size(room)} of disk are free"
+        )
         yield MachineFinding("DISK-LOW", what, do, is_fault=True)
     elif config.keep_snapshots and (config.keep_snapshots + 1) * snapshot + inner > room:
-        beside = f", and {size(inner)} of the inner optimizer" if inner else ""
+        beside = f", and {size(inner)} for the inner optimizer" if inner else ""
         what = (
             f"{config.keep_snapshots} snapshots of {size(snapshot)}, and the next "
-            f"one{beside}, do not fit on this disk, which has {size(room)} free"
+            f"one{beside}, do not fit on this disk, which has only {size(room)} free"
         )
         yield MachineFinding(
-            "DISK-LOW", what, f"use a smaller number with --keep-snapshots, or {do}"
+            "DISK-LOW", what, f"set --keep-snapshots to a smaller number, or {do}"
         )
 
 
@@ -261,8 +266,9 @@ def machine_of(home: Home) -> Machine:
 
 
 def multiplies_bf16(cpu_info: Path) -> bool:
-    """Return whether the processor multiplies in bf16; True if the kernel does not list its
-    flags."""
+    """Return whether the CPU multiplies in bf16. Return True if the kernel does not list its
+    flags.
+    """
     try:
         words = cpu_info.read_text(errors="replace").split()
     except OSError:
@@ -271,18 +277,19 @@ def multiplies_bf16(cpu_info: Path) -> bool:
 
 
 def memory_bytes() -> int:
-    """Return the most memory that this node could ever have, without swap: constant across
-    starts."""
+    """Return the maximum memory that this node can ever have, without swap. It is the same at every
+    start.
+    """
     return min(psutil.virtual_memory().total, container_limit(CGROUP))
 
 
 def memory_free_bytes() -> int:
-    """Return the memory that a program can still take without swapping."""
+    """Return the memory that is available without swapping."""
     return min(psutil.virtual_memory().available, container_limit(CGROUP))
 
 
 def container_limit(cgroup: Path) -> int:
-    """Return the memory limit of this process's container; a huge number if there is none."""
+    """Return the memory limit of this process's container; 2^62 if there is none."""
     limits = [1 << 62]
     for name in CGROUP_LIMITS:
         try:
@@ -293,7 +300,9 @@ def container_limit(cgroup: Path) -> int:
 
 
 def stored_bytes(folder: Path) -> int:
-    """Return the size of all files under `folder`; files that disappear meanwhile do not count."""
+    """Return the total size of all files under `folder`. Files that disappear meanwhile are
+    ignored.
+    """
     total = 0
     for where, _, names in os.walk(folder):
         for name in names:

@@ -1,4 +1,4 @@
-"""Compute the memory that a node needs for a model, for organisers and volunteers alike."""
+"""Compute the memory that a node needs for a model."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from p2ptrain.sync.fragments import Fragment
 
 @dataclass(frozen=True, slots=True)
 class NodeMemory:
-    """Memory in bytes, beside some 150 MB for the process itself (an idle seed has 129)."""
+    """Memory in bytes, in addition to about 150 MB for the process itself (129 MB in an idle
+    seed).
+    """
 
     theta: int
     momentum: int
     local: int
     """The trainers' local weights, in memory shared with the node."""
     updates: int
-    """The update that is being made, and the one that is being applied."""
+    """The update that is being computed, and the one that is being applied."""
     residual: int
-    """Rounding errors kept by error feedback: those owed, and those of the reduce under way."""
+    """Rounding errors kept by error feedback: those owed, and those of the reduce in progress."""
     fragment: int
     """Copies of θ and `local` for an exchanged fragment that is not contiguous."""
 
@@ -33,7 +35,7 @@ class NodeMemory:
 
     @property
     def of_seed(self) -> int:
-        """The memory of a seed, which applies every update and makes none."""
+        """The memory of a seed, which applies updates but does not compute any."""
         return self.theta + self.momentum + self.updates // 2
 
 

@@ -1,11 +1,11 @@
-"""Pack the data that a run file names into blocks in a store, for `run publish` and `data pack`.
+"""Pack the data source of a run file into blocks in a store, for `run publish` and `data pack`.
 
-`data pack` leaves a folder that a run file can name as its source in turn:
+`data pack` creates a folder that a run file can use as its source:
 
-        DIR/data.json   what was made: counts, sizes, digests
+    DIR/data.json   facts about the data: counts, sizes, digests
     DIR/store/      the blocks, their index, the tokenizer
 
-It is made beside DIR, under DIR.partial, and renamed when it is whole.
+It is created in DIR.partial and renamed when it is complete.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ PrintLine = Callable[[str], None]
 class PackedData:
     """Packed data and its digests in the store.
 
-    `sequence` and `block_sequences` are the run's context and inner batch. The token `begin` stands
-    before each document. It is also the `document_token`, unless documents may attend to each
-    other. `documents` is the number of documents: a text file counts as one.
+    `sequence` and `block_sequences` are the run's context length and inner batch. The token `begin`
+    precedes each document. It is also the `document_token`, unless documents may attend to each
+    other. A text file counts as one of `documents`.
     """
 
     index: Digest
@@ -74,7 +74,7 @@ class PackedData:
         return (
             f"{self.train_blocks} training blocks of {self.block_sequences * self.sequence} "
             f"tokens, {self.validation_blocks} validation blocks: {self.documents} documents, "
-            f"{size(self.text_bytes)}, {per_token:.2f} bytes a token; a model that knows only "
+            f"{size(self.text_bytes)}, {per_token:.2f} bytes per token; a model that knows only "
             f"token frequencies has a loss of {self.entropy_nats:.4f} nats"
         )
 
@@ -82,10 +82,11 @@ class PackedData:
 def make_data(
     run_file: RunFile, beside: Path, store: Store, scratch: Path, print_line: PrintLine
 ) -> PackedData:
-    """Put the data of this run file into `store`: pack it, or copy a folder made by `data pack`.
+    """Put the data of this run file into `store`: pack them, or copy a folder created by `data
+    pack`.
 
     Raises:
-        ConfigError: the source is broken or too small, or was packed for other sizes.
+        ConfigError: the source is damaged or too small, or was packed for other sizes.
         StoreError: the disk is full.
     """
     folder = beside / Path(run_file.data.source).expanduser()
@@ -102,7 +103,7 @@ def make_data(
 def _warn_of_ignored_settings(
     section: DataSection, made: PackedData, print_line: PrintLine
 ) -> None:
-    """Warn of settings in the run file that were already fixed when the folder was packed."""
+    """Warn about settings in the run file that have no effect on data that are already packed."""
     asked, wanted = section.model_fields_set, section.validation_blocks
     if "validation_blocks" in asked and wanted != made.validation_blocks:
         print_line(
@@ -115,12 +116,12 @@ def _warn_of_ignored_settings(
 
 
 def pack_folder(run_file: RunFile, beside: Path, out: Path, print_line: PrintLine) -> PackedData:
-    """Pack the data into a new folder `out`, which appears only when it is whole.
+    """Pack the data into a new folder `out`, which appears only when it is complete.
 
-    Raises ConfigError: see `make_data`; or `out` exists already.
+    Raises ConfigError as `make_data` does, or if `out` already exists.
     """
     if out.exists():
-        raise ConfigError(f"{out} exists already", do="choose another folder with --out")
+        raise ConfigError(f"{out} already exists", do="choose another folder with --out")
     partial_out = out.with_name(out.name + ".partial")
     with _empty_folder(partial_out):
         whole = partial_out / "whole"
@@ -134,7 +135,7 @@ def pack_folder(run_file: RunFile, beside: Path, out: Path, print_line: PrintLin
 
 @contextmanager
 def _empty_folder(folder: Path) -> Iterator[None]:
-    """Provide `folder` empty, and delete it at the end in every case."""
+    """Create `folder`, empty, and always delete it at the end."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     try:
@@ -187,7 +188,7 @@ def _packed(
 def _vocabulary(
     section: DataSection, source: DataSource, spec: PackSpec, beside: Path
 ) -> Vocabulary:
-    """Return the tokenizer that the run file names, or learn one."""
+    """Return the tokenizer that the run file sets, or learn one."""
     if section.tokenizer is not None:
         return _named(section, section.tokenizer, beside)
     texts = (piece.text for piece in source.pieces())
@@ -201,7 +202,7 @@ def _named(section: DataSection, path: str, beside: Path) -> Vocabulary:
     return marked(tokenizer, section.begin, section.end)
 
 
-# ── a folder that was packed before ──────────────────────────────────────────────────────────────
+# ── a folder that was packed earlier ─────────────────────────────────────────────────────────────
 
 
 def _taken_from(folder: Path, beside: Path, run_file: RunFile, store: Store) -> PackedData:
@@ -230,22 +231,22 @@ def _taken_from(folder: Path, beside: Path, run_file: RunFile, store: Store) -> 
 def _require_tokenizer(
     section: DataSection, beside: Path, folder: Path, made: PackedData, packed: bytes
 ) -> None:
-    """Check that the tokenizer in the run file, if any, is the one that the data were packed with.
-    `packed` is its JSON.
+    """Check that the data were packed with the tokenizer in the run file, if there is one. `packed`
+    is the JSON of the tokenizer that was used.
     """
     if section.tokenizer is None:
         return
     named = _named(section, section.tokenizer, beside)
     if (named.to_json(), named.begin) != (packed, made.begin):
         raise ConfigError(
-            f"data.tokenizer is {section.tokenizer}, but {folder} was packed with another "
-            "tokenizer or other marks",
+            f"data.tokenizer is {section.tokenizer}, but {folder} was packed with a different "
+            "tokenizer or different marks",
             do="leave data.tokenizer out, or pack the data again for this run file",
         )
 
 
 def _copy(theirs: StoreReader, store: Store, made: PackedData) -> None:
-    """Copy every chunk. Each is checked against its digest when it is read."""
+    """Copy every chunk. Each is verified against its digest when it is read."""
     index = DataIndex.from_bytes(
         theirs.read_blob(made.index),
         train_blocks=made.train_blocks,

@@ -1,7 +1,7 @@
-"""Publish a run: pack the data, make the first weights, store both, and sign the manifest.
+"""Publish a run: pack the data, create the first weights, store both, and sign the manifest.
 
-An interrupted publish leaves no run behind. The manifest is written last; without it the rest is
-garbage that the next attempt finds and reuses.
+An interrupted publish does not create a run. The manifest is written last; without it, the rest is
+garbage that the next attempt reuses.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ def publish_run(
     allowed: Sequence[PeerId],
     print_line: PrintLine,
 ) -> Run:
-    """Make the run that `run_path` describes, and store all of it in `home`.
+    """Create the run that `run_path` describes, and store it in `home`.
 
-    Without founders the organiser is the only founder. Founders and the organiser are always
+    If `founders` is empty, the organiser is the only founder. Founders and the organiser are always
     allowed.
 
     Raises:
-        ConfigError: the run file is wrong, its text cannot be read or is too short, or the home
-            contains a run already.
-        MachineUnfit: the first weights cannot be made on this machine.
+        ConfigError: the run file is invalid, its text cannot be read or is too short, or the home
+            already contains a run.
+        MachineUnfit: the first weights cannot be created on this machine.
         StoreError: the store is in use, or the disk is full.
     """
     if home.manifest.exists():
         raise ConfigError(
-            f"the home {home.root} already holds a run",
+            f"the home {home.root} already contains a run",
             code="RUN-EXISTS",
-            do="give this run another home with --home DIR",
+            do="use a different home for this run: --home DIR",
         )
     run_file = load_run_file(run_path)
     for lint in founders_lints(run_file, len(set(founders)) or 1):
@@ -84,7 +84,7 @@ def publish_run(
 def _make(
     run_file: RunFile, folder: Path, home: Home, store: Store, print_line: PrintLine
 ) -> DraftedRun:
-    """Make and store the data and the first weights. Return their digests."""
+    """Create and store the data and the first weights. Return their digests."""
     check_publishing(home, layout_of(model_spec(run_file)).numel)  # Packing may take hours.
     data = make_data(run_file, folder, store, home.root / "packing", print_line)
     print_line(data.words)
@@ -103,7 +103,7 @@ def _make(
 def _store_genesis(run_file: RunFile, store: Store, print_line: PrintLine) -> tuple[Digest, Digest]:
     """Store the snapshot of θ and m before outer step 0. Return its digest and the layout's.
 
-    Its `meta` names no run, since the run's id depends on the snapshot's digest.
+    Its `meta` does not contain the run's id, which depends on the snapshot's digest.
     """
     spec = model_spec(run_file)
     layout = layout_of(spec)

@@ -1,8 +1,8 @@
-"""Warn an organiser of weaknesses of a run file before anybody is asked to take part.
+"""Warn an organiser about weaknesses of a run file before anybody is invited to the run.
 
-Each lint is a pure function of the run and its costs. A run with a fault cannot work; a warning is
-for a run that works. Each bound comes from a paper or from our own measurements, and its comment
-says which.
+Each lint is a pure function of the run and its costs. A run with a fault cannot work; a run with a
+warning can. Each threshold comes from a paper or from our own measurements; its comment gives the
+source.
 """
 
 from __future__ import annotations
@@ -19,37 +19,40 @@ from p2ptrain.ring.arrangement import COARSE_RING_PEERS_MAX
 from p2ptrain.store import CHUNK_BYTES_MAX
 
 OUTER_STEPS_MIN = 60
-"""With fewer averages, the gap to data-parallel training grows quickly (arXiv 2503.09799)."""
+"""With fewer averages, the loss relative to data-parallel training grows quickly (arXiv
+2503.09799)."""
 
 TOKENS_PER_PARAMETER_MIN = 5.0
-"""With fewer tokens, a smaller model would learn more from them (Chinchilla: 20)."""
+"""With fewer tokens, a smaller model would be better (the Chinchilla optimum is 20)."""
 
 WARMUP_SHARE_MAX = 0.2
 UTILISATION_MIN = 0.8
 USUAL_MBIT = 50
 GUESSED_PARAMETERS_MIN = 100_000_000
-"""Below this size, kernel launches dominate, and a device's peak rate says nothing."""
+"""For smaller models, kernel launches dominate, and a device's peak rate does not predict the
+speed."""
 
 SNAPSHOT_TURNS_MIN = 4
-"""How often each fragment should be averaged between two snapshots. A participant's weight is
-counted only back to the newest snapshot. So in the first turn after one, older work may weigh too
-little."""
+"""How often each fragment should be averaged between two snapshots. A participant's weight counts
+only work since the newest snapshot. So in the first average of each fragment after a snapshot,
+older work may have too little weight."""
 
 STEP_RATES_MAX = 1.2
-"""The length of AdamW's steps, in learning rates, with betas of 0.9 and 0.95. With a smaller bound,
-honest work is refused."""
+"""The maximum step of AdamW with betas of 0.9 and 0.95, as a multiple of the learning rate. With a
+smaller bound, honest work is refused."""
 
 MUON_MOMENTUM_MAX = 0.5
-"""With Muon, outer momenta of 0.64 and 0.9 mostly ended 8 to 15 % above none or little. The best of
-two and four peers were 0 and 0.2 (docs/results/learning.md)."""
+"""With Muon, outer momenta of 0.64 and 0.9 mostly resulted in a loss 8 to 15 % higher than with
+little or no momentum. The best values for two and four peers were 0 and 0.2
+(docs/results/learning.md)."""
 
 INFLUENCE_ROOM = 3.0
-"""A peer that was left out brings the work of two or more outer steps at once."""
+"""A peer that was left out contributes the work of two or more outer steps at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lint:
-    """One finding. `is_fault`: the run cannot work. `field`: its place in the run file."""
+    """One finding. `field` is its place in the run file. If `is_fault`, the run cannot work."""
 
     field: str
     words: str
@@ -74,7 +77,7 @@ def lints_of(
 
 def _block(run: RunFile, costs: RunCosts) -> Iterator[Lint]:
     if costs.block_bytes > CHUNK_BYTES_MAX:
-        over = f"a block of data would have {costs.block_bytes:,} bytes, over {CHUNK_BYTES_MAX:,}"
+        over = f"a data block would have {costs.block_bytes:,} bytes, over {CHUNK_BYTES_MAX:,}"
         fits = CHUNK_BYTES_MAX * run.inner.batch_sequences // costs.block_bytes
         yield Lint("inner.batch_sequences", f"{over}; at most {fits} sequences fit", True)
 
@@ -86,7 +89,7 @@ def _seed(text: str) -> Iterator[Lint]:
 
 
 def founders_lints(run: RunFile, founders: int) -> list[Lint]:
-    """Return the lint about too few founders: in an open run only founders ever vote."""
+    """Return a lint if there are too few founders: in an open run only founders vote."""
     least = survives_a_loss(run.policy.quorum)
     if run.run.admission != "open" or founders >= least:
         return []
@@ -95,7 +98,7 @@ def founders_lints(run: RunFile, founders: int) -> list[Lint]:
         Lint(
             "run.admission",
             f"in an open run only founders vote, and with {given} the loss of one can "
-            f"stop the run: publish it with {least} or more (run publish --founder)",
+            f"stop the run: publish it with {least} or more founders (run publish --founder)",
         )
     ]
 
@@ -107,7 +110,7 @@ def _length(run: RunFile, costs: RunCosts) -> Iterator[Lint]:
         yield Lint(
             "outer.steps",
             f"the run has {run.outer.steps} outer steps{of if fragments > 1 else ''}: with "
-            f"fewer than {OUTER_STEPS_MIN}, averaging learns much worse than training in one "
+            f"fewer than {OUTER_STEPS_MIN}, the result is much worse than with training in one "
             "place",
         )
     total = run.inner_steps_total
@@ -118,14 +121,14 @@ def _length(run: RunFile, costs: RunCosts) -> Iterator[Lint]:
     if tokens < TOKENS_PER_PARAMETER_MIN * costs.parameters:
         yield Lint(
             "model",
-            f"the run has {tokens / costs.parameters:.1f} tokens for each parameter with "
+            f"the run has {tokens / costs.parameters:.1f} tokens per parameter with "
             f"{run.policy.participants_min} peers: a smaller model would learn more from them",
         )
 
 
 def is_unknown(costs: RunCosts) -> bool:
-    """Return whether the training time is unknown: nobody gave a rate, and the model is too small
-    for a guess.
+    """Return whether the training time is unknown: the user did not give a rate, and the model is
+    too small for an estimate.
     """
     return not costs.is_told and costs.parameters < GUESSED_PARAMETERS_MIN
 
@@ -149,7 +152,7 @@ def _policy(run: RunFile, costs: RunCosts) -> Iterator[Lint]:
     if policy.encryption == "none":
         yield Lint("policy.encryption", "anybody on the network path can read and change bulk data")
     if policy.participants_min < 2:
-        yield Lint("policy.participants_min", "one peer alone may take outer steps")
+        yield Lint("policy.participants_min", "a single peer can take outer steps alone")
     if policy.influence_max < INFLUENCE_ROOM:
         is_fault = policy.influence_max < STEP_RATES_MAX
         what = "ordinary work" if is_fault else "the work of a peer that missed several outer steps"
@@ -159,7 +162,7 @@ def _policy(run: RunFile, costs: RunCosts) -> Iterator[Lint]:
         yield Lint(
             "policy.snapshot_every",
             f"the updates between two snapshots are {replay / costs.snapshot_bytes:.1f} times "
-            "as long as a snapshot: newcomers fetch more than they need",
+            "as long as a snapshot, so newcomers download more than necessary",
         )
 
 
@@ -169,7 +172,7 @@ def _muon(run: RunFile, costs: RunCosts) -> Iterator[Lint]:
         yield Lint(
             "outer.momentum",
             f"{momentum:g} is too much for Muon: in our measurements the loss ended 8 to 15 % "
-            "higher than with little or no momentum; begin at 0 and try 0.2",
+            "higher than with little or no momentum; start with 0 and try 0.2",
         )
 
 
@@ -178,10 +181,10 @@ def _coarse_ring(run: RunFile, costs: RunCosts) -> Iterator[Lint]:
     if run.codec.name == "int4" and most > COARSE_RING_PEERS_MAX:
         yield Lint(
             "codec.name",
-            f"int4 in a ring of more than {COARSE_RING_PEERS_MAX} peers: each hop rounds, so a "
-            "mean is off by 17 % with 4 peers, 33 % with 16 and 71 % with 64; direct is off by "
-            "15 %. Nodes choose direct or grid unless too few pairs of peers can connect, so let "
-            "every peer be dialled, or choose int8",
+            f"int4 in a ring of more than {COARSE_RING_PEERS_MAX} peers: every hop rounds, so the "
+            "error of a mean is 17 % with 4 peers, 33 % with 16 and 71 % with 64; with direct it "
+            "is 15 %. Nodes use direct or grid unless too few pairs of peers can connect, so make "
+            "every peer dialable, or choose int8",
         )
 
 
@@ -192,8 +195,8 @@ def _fragments(run: RunFile, costs: RunCosts) -> Iterator[Lint]:
         yield Lint(
             "policy.snapshot_every",
             f"the run takes a snapshot every {every} outer steps, and {fragments} fragments "
-            "take turns. A participant's weight counts from the newest snapshot on, so in "
-            "the first turn after one, work of several outer steps weighs too little: use "
+            "take turns. A participant's weight counts only work since the newest snapshot, so "
+            "in the first turn after it, work of several outer steps has too little weight: use "
             f"{turns * fragments} or more",
         )
 
@@ -202,7 +205,8 @@ def _shape(run: RunFile, costs: RunCosts) -> Iterator[Lint]:
     model = run.model
     if model.width >= 512 and model.vocab % 64:
         yield Lint(
-            "model.vocab", f"{model.vocab} is not a multiple of 64: matrices are slower on GPUs"
+            "model.vocab",
+            f"{model.vocab} is not a multiple of 64, which makes matrices slower on GPUs",
         )
     if model.width // model.heads > 256:
         yield Lint("model.heads", "heads wider than 256 cannot use fast attention on GPUs")

@@ -1,7 +1,7 @@
-"""Compute what a run costs its participants: memory, disk, bytes per outer step, and time.
+"""Estimate what a run costs its participants: memory, disk, bytes per outer step, and time.
 
-For planning a run. Pure arithmetic on its sizes: the reader must know what a machine or a line
-really achieves. `trainer.host.cost` has the trainer's share.
+This is pure arithmetic on the run's sizes, for planning. Real machines and lines may be slower.
+`trainer.host.cost` estimates the trainer's share.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from p2ptrain.trainer.host.cost import TrainerMemory, trainer_memory
 from p2ptrain.trainer.host.flops import PEAK_FLOPS_PER_S, flops_per_token
 
 RATES_MBIT = (10, 50, 200)
-"""A slow home line, a usual one, and a good one."""
+"""A slow home connection, a typical one, and a fast one."""
 
 USUAL_UTILISATION = 0.4
-"""MFU of an H100 where nobody measured: a well-tuned trainer reaches it."""
+"""MFU assumed for an H100 if the user gives no rate. A well-tuned trainer reaches it."""
 
 H100_BYTES = 80 * 10**9
 
@@ -32,19 +32,19 @@ SECONDS_PER_DAY = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class ReduceCost:
-    """One exchange among `peers`. Each peer sends `sent_bytes`, and receives as much."""
+    """One exchange among `peers`. Each peer sends `sent_bytes`, and receives the same number."""
 
     peers: int
     sent_bytes: int
 
     def seconds(self, mbit: float) -> float:
-        """Return the duration at `mbit` Mbit/s up and down, without latency and arithmetic."""
+        """Return the seconds at `mbit` Mbit/s up and down, without latency and arithmetic."""
         return self.sent_bytes * 8 / (mbit * 1e6)
 
 
 @dataclass(frozen=True, slots=True)
 class RunScenario:
-    """A run with `peers`, each on a line of `mbit`, each training `inner_s` per outer step."""
+    """A run in which each peer has a line of `mbit` and trains `inner_s` per outer step."""
 
     exchange: ReduceCost
     mbit: float
@@ -53,7 +53,7 @@ class RunScenario:
     tokens: int
     """Tokens of all peers in all outer steps."""
     overlap_s: float = 0.0
-    """Seconds that training goes on while an exchange is under way."""
+    """Seconds for which training continues during an exchange."""
 
     @property
     def reduce_s(self) -> float:
@@ -61,7 +61,7 @@ class RunScenario:
 
     @property
     def waited_s(self) -> float:
-        """Seconds per outer step in which trainers wait for the exchange."""
+        """Seconds per outer step that trainers wait for the exchange."""
         return max(0.0, self.reduce_s - self.overlap_s)
 
     @property
@@ -70,7 +70,7 @@ class RunScenario:
 
     @property
     def utilisation(self) -> float:
-        """The fraction of the time in which trainers train."""
+        """The fraction of time that trainers spend training."""
         return self.inner_s / (self.inner_s + self.waited_s)
 
 
@@ -89,9 +89,9 @@ class RunCosts:
     """Tokens that a peer trains on in an outer step."""
     step_operations: int
     tokens_per_s: float
-    """Training rate of one peer: as given by the user, or as usual H100s would have."""
+    """Training rate of one peer: given by the user, or estimated for H100s."""
     h100s: int
-    """The fewest H100s that can hold its trainer."""
+    """Number of H100s that a trainer needs for its memory."""
     is_told: bool
     """Whether the user gave the training rate."""
     plans: tuple[RunScenario, ...]
@@ -144,11 +144,12 @@ def costs_of(run: RunFile, peers: Sequence[int], tokens_per_s: float | None = No
 
 
 def sent_bytes(update_bytes: int, peers: int) -> int:
-    """Return the bytes that each of `peers` sends for an exchange: all parts but its own, both
-    ways."""
+    """Return the bytes that each of `peers` sends in an exchange: all parts but its own, as sums
+    and as means.
+    """
     return 2 * update_bytes * (peers - 1) // peers
 
 
 def block_bytes(run: RunFile) -> int:
-    """Return the bytes of one block of data, one inner step's batch."""
+    """Return the bytes of one data block, which is one inner step's batch."""
     return encoded_bytes(run.model.vocab, run.inner.batch_sequences, run.model.sequence)

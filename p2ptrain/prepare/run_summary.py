@@ -1,4 +1,4 @@
-"""Describe a run, as lines for a person and as facts for a program."""
+"""Describe a run: as lines for people, and as facts for programs."""
 
 from __future__ import annotations
 
@@ -39,13 +39,14 @@ def run_facts(run: Run) -> dict[str, object]:
 def _without_quorum(run: Run) -> str:
     policy = run.manifest.policy
     if policy.quorum_loss == "wait":
-        return "all members wait until it is back"
+        return "all members wait until there is one again"
     return f"the remaining voters branch off after {policy.branch_after_s:g} s"
 
 
 def run_lines(run: Run) -> list[str]:
-    """Return one screen of lines: the organiser, the model, the settings, and an exchange's
-    traffic."""
+    """Return lines for one screen: the organiser, the model, the settings, and the traffic of an
+    exchange.
+    """
     from p2ptrain.archive.update_format import payload_bytes_mean, published_formats
     from p2ptrain.names import label
     from p2ptrain.observe.states import size
@@ -68,7 +69,7 @@ def run_lines(run: Run) -> list[str]:
         f"{data.validation_blocks} more for validation",
         f"inner     {inner.steps} steps of {inner.batch_sequences} sequences, "
         f"learning rate {inner.lr:g}, {inner.schedule}",
-        f"outer     {outer.steps} steps of {lease_tokens} tokens a peer, "
+        f"outer     {outer.steps} steps of {lease_tokens} tokens per peer, "
         f"learning rate {outer.lr:g}, momentum {outer.momentum:g}",
         *_sync_lines(manifest.sync),
         *_joining_lines(manifest),
@@ -82,7 +83,7 @@ def run_lines(run: Run) -> list[str]:
 
 
 def _joining_lines(manifest: RunManifest) -> Iterator[str]:
-    """Yield the line about donors; nothing if joiners start with a fresh optimizer."""
+    """Yield the line about donors, unless joiners start with a fresh optimizer."""
     from p2ptrain.observe.states import size
     from p2ptrain.trainer.formats.shapes import layout_of
 
@@ -95,13 +96,13 @@ def _joining_lines(manifest: RunManifest) -> Iterator[str]:
 
 
 def _sync_lines(sync: SyncSpec) -> Iterator[str]:
-    """Yield the lines about synchronisation; nothing for plain DiLoCo."""
+    """Yield the lines about synchronisation. Plain DiLoCo has none."""
     late = (
-        f"{sync.overlap_steps} inner steps go on during an exchange; {sync.mixing:.0%} of the "
+        f"{sync.overlap_steps} inner steps continue during an exchange; {sync.mixing:.0%} of the "
         "local weights are kept"
     )
     if sync.fragments > 1:
-        yield f"sync      {sync.fragments} fragments in turns, one in each outer step"
+        yield f"sync      {sync.fragments} fragments take turns, one in each outer step"
     if sync.overlap_steps:
         yield f"overlap   {late}"
     if sync.eager:

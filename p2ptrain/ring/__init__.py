@@ -5,7 +5,7 @@ plan                            the bytes that each peer sends, and to whom (pur
 streams_for                     the number of connections between two neighbours (pure)
 ReduceRequest, Reduce           one attempt: `run` it in one thread, `abort` it from any thread
 ReduceStatistics                timings and traffic of a completed reduce
-contribution_peak               the magnitude of the own contribution
+contribution_peak               the largest magnitude of our own contribution
 mean_max, residual_max          the bounds on means and residuals
 """
 

@@ -1,8 +1,8 @@
 """Leave an attempt that failed, after telling every neighbour why.
 
-An ABORT goes out on each connection, behind the frame that is being sent, and names the suspects.
-Then the lane reads and discards whatever arrives until the neighbour has sent everything. If it
-closed the link at once, the neighbour would suspect this peer before the true reason reached it.
+On each connection, an ABORT that names the suspects is sent after the current frame. Then the lane
+reads and discards all data until the neighbour has sent everything. If the lane closed the link
+immediately, the neighbour would suspect this peer before the true reason reached it.
 """
 
 from __future__ import annotations
@@ -20,17 +20,16 @@ from p2ptrain.ring.neighbour import Connection, Neighbour
 from p2ptrain.ring.wire import ABORT_BYTES_MAX, Header, Kind, decode_blame, encode_blame
 
 QUIET_S = 0.3
-"""A neighbour that sends nothing for this long (one round trip around the world) has nothing on the
-way that a close could cut off, and it has received our reason. It may still be connecting: without
-this limit it would keep us until the grace period is over."""
+"""If a neighbour is silent for this long (one round trip around the world), it has no data in
+flight that a close could cut off, and it has received our reason. It may still be connecting:
+without this limit, we would wait for it until the grace period is over."""
 
 LOOK_S = 0.05
 _DISCARD_BYTES = 1 << 16
 
 READS_MAX = 64
-"""Reads in one turn. They hold 4 MiB, far more than arrives while the other connections have their
-turn. The limit keeps a neighbour that sends without end from delaying the others and our own
-end."""
+"""Reads in one turn: 4 MiB, far more than arrives while the other connections have their turn. The
+limit keeps a neighbour that never stops sending from delaying other neighbours and our own exit."""
 
 
 def tell_neighbours(attempt: Attempt, neighbours: Iterable[Neighbour]) -> None:
@@ -53,15 +52,15 @@ def tell_neighbours(attempt: Attempt, neighbours: Iterable[Neighbour]) -> None:
             return
         poll = select.poll()
         for leave in here:
-            if leave.fileno() >= 0:  # else it was closed under us, as its next step will find
+            if leave.fileno() >= 0:  # otherwise the socket was closed, and the next step fails
                 poll.register(leave.fileno(), leave.interest())
         poll.poll(max(0.0, min(ends - time.monotonic(), LOOK_S)) * 1000)
         here = [leave for leave in here if leave.step()]
 
 
 def abort_reason(link: Link, unread: int, members: Collection[PeerId]) -> Blame | None:
-    """Return the reason that a neighbour gave before it ended its side of `link`; None if it gave
-    none. The first `unread` bytes are the rest of a segment, and are discarded.
+    """Return the reason that a neighbour gave before it ended its side of `link`, or None if it did
+    not give a reason. The first `unread` bytes are the rest of a segment, and are discarded.
 
     Raises PeerLost, RemoteProtocolError.
     """
@@ -87,7 +86,7 @@ def _header(attempt: Attempt, stream: int, length: int) -> Header:
 
 
 class _Leave:
-    """Sends the abort on one connection, and drains it."""
+    """Sends the abort on one connection, and drains the connection."""
 
     def __init__(self, peer: PeerId, connection: Connection, header: Header, words: bytes) -> None:
         self._peer = peer
@@ -106,12 +105,14 @@ class _Leave:
         return select.POLLIN | (select.POLLOUT if self._connection.link.busy else 0)
 
     def awaited(self, suspects: tuple[PeerId, ...], now: float) -> bool:
-        """Return whether to wait for this neighbour: a suspect may never accept another byte."""
+        """Return whether to wait for this neighbour. We do not wait for suspects, which may be
+        frozen.
+        """
         quiet = self._ended and now >= self._heard_at + QUIET_S
         return self._peer not in suspects and not quiet
 
     def step(self) -> bool:
-        """Send and receive without blocking; return whether the link is still open."""
+        """Send and receive without blocking. Return whether the link is still open."""
         link = self._connection.link
         if self._connection.broken_at is not None:
             return False

@@ -1,10 +1,11 @@
 """The arithmetic that a peer applies to a segment, and the blame when it fails.
 
 It reads θ, the local weights and the residual, and never writes them. The new rounding errors go to
-a separate vector, since each peer rounds each element once. All bytes on the wire lie in `payload`:
-each segment has one place, first for the sum and later for the mean. One place is enough because a
-mean arrives only after the sum that it was made from has been sent. Where several sums are added to
-one segment, an `Accumulator` holds their total in fp32, so that it is rounded only once.
+a separate vector, because each peer rounds each element once. All bytes that are sent or received
+lie in `payload`: each segment has one place, first for the sum and later for the mean. One place is
+enough because a mean arrives only after the sum that it was computed from has been sent. If several
+sums are added to a segment, an `Accumulator` holds their total in fp32, so that it is rounded only
+once.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Own = tuple[Floats, Floats | None, float]
 
 
 class Arithmetic:
-    """Applies the kernels to one peer's vectors for one request. Shared by its threads."""
+    """Applies the kernels to one peer's vectors for one request. Shared by the reduce's threads."""
 
     def __init__(
         self,
@@ -53,33 +54,35 @@ class Arithmetic:
         self.codec = request.codec
         self._residual = residual
         self._residual_out = residual_out
-        # Weights around 1 keep sums near the size of what is summed: fp16 has a narrow range.
+        # Scale the weights to about 1, so that sums stay near the size of their terms: fp16 has a
+        # narrow range.
         self._divisor = float(len(request.peers))
         self._weight = self._divisor * request.weights[request.me] / sum(request.weights)
         self._me = request.peers[request.me]
         self.influence = Influence(request, feedback=residual_out is not None)
 
     def alone(self) -> None:
-        """Do the whole reduce of a single peer: the mean is its own pseudo-gradient."""
+        """Do the whole reduce of a peer that is alone: the mean is its own pseudo-gradient."""
         made = self._quantise_own(0, self._theta.size, self.payload)
         self._hold_own(made, self.influence.mean_max)
 
     def place(self, segment: Segment) -> memoryview:
-        """Return the place where `segment` is received, added to, sent from and finally kept."""
+        """Return the bytes in which `segment` is received, added to, sent from and finally
+        stored.
+        """
         return self.payload[segment.offset : segment.offset + segment.bytes]
 
     def contribute(self, segment: Segment) -> None:
-        """Quantise the own contribution to `segment`, and check that it is within its bound."""
+        """Quantise our own contribution to `segment`, and check that it is within its bound."""
         made = self._quantise_own(segment.start, segment.stop, self.place(segment))
         self._hold_own(made, self.influence.own_max)
 
     def add(self, segment: Segment, sender: PeerId, *, last: bool) -> None:
-        """Add the own contribution to the sum that has arrived; if it is the `last`, divide.
+        """Add our own contribution to the sum that has arrived. If it is the `last`, divide.
 
-        The result overwrites the sum, so afterwards only the scales of the sum are known. They were
-        within the bound. Suppose that the own contribution is within its bound but the result is
-        not. Then the codes of the sum stood for larger values than a codec writes, and the sender
-        is at fault.
+        The result overwrites the sum, so afterwards only the peak from the sum's scales is known.
+        It was within the bound. If our own contribution is within its bound but the result is not,
+        then the sum contained codes that a codec never writes, and the sender is at fault.
         """
         run, place = slice(segment.start, segment.stop), self.place(segment)
         own = (self._theta[run], self._local[run], self._weight)
@@ -88,19 +91,19 @@ class Arithmetic:
         _hold(sender, read, self.influence.sum_max(segment.part, sender))
         limit = self._limit(segment, last=last)
         if made > limit:
-            self.contribute(segment)  # raises if our own part is too large
-            what = f"its size with this node's part is {made:.3g}; the run allows {limit:.3g}"
+            self.contribute(segment)  # raises if our own contribution is too large
+            what = f"with this node's contribution it is {made:.3g}; the run allows {limit:.3g}"
             raise Blamed(_their_fault(sender, what))
 
     def begin(self, segment: Segment, sum: memoryview, sender: PeerId, total: Floats) -> None:
-        """Start `total` from the first of several sums for a segment and the own contribution."""
+        """Set `total` to the first of several sums for a segment plus our own contribution."""
         run = slice(segment.start, segment.stop)
         own = (self._theta[run], self._local[run], self._weight)
         kept = _run_of(self._residual, run)
         self._add(segment, sum, sender, own, total, kept)
 
     def go_on(self, segment: Segment, sum: memoryview, sender: PeerId, total: Floats) -> None:
-        """Add another sum to `total`. It is neither the first nor the last."""
+        """Add a sum that is neither the first nor the last to `total`."""
         self._add(segment, sum, sender, (total, None, 1.0), total, None)
 
     def finish(
@@ -112,7 +115,7 @@ class Arithmetic:
         *,
         last: bool,
     ) -> None:
-        """Add the last sum too, and quantise the total to the segment's place.
+        """Add the last sum, and quantise the total to the segment's place.
 
         Every sum was within its bound, so a total that is too large is our own fault.
         """
@@ -122,7 +125,7 @@ class Arithmetic:
         self._hold_own(made, self._limit(segment, last=last))
 
     def accept(self, segment: Segment, sender: PeerId) -> None:
-        """Check that the mean that has arrived was written by a codec and is within the bound."""
+        """Check that the received mean is valid and within its bound."""
         self._examine(segment, self.place(segment), sender, self.influence.mean_max)
 
     def _add(
@@ -151,7 +154,7 @@ class Arithmetic:
         last: bool,
     ) -> tuple[float, float]:
         """Add, and requantise to the segment's place. `sum` came from the last of `senders`; `own`
-        holds the others' sums. Return the peaks of `sum` and of the result.
+        already includes the sums of the others. Return the peaks of `sum` and of the result.
         """
         run, divisor = slice(segment.start, segment.stop), self._divisor if last else 1.0
         kept = _run_of(self._residual_out, run)
@@ -162,15 +165,15 @@ class Arithmetic:
         except BadScale as exc:
             raise Blamed(_their_fault(senders[-1], exc.what)) from exc
         except NonFinite as exc:
-            self.contribute(segment)  # raises if our own part is too large or not finite
-            if len(senders) > 1:  # With one sender the kernel may have overwritten part of the sum.
+            self.contribute(segment)  # raises if our own contribution is too large or not finite
+            if len(senders) > 1:  # With one sender, the kernel may have overwritten the sum.
                 limit = self.influence.sum_max(segment.part, senders[-1])
                 self._examine(segment, sum, senders[-1], limit)
             names = " and ".join(map(label, senders))
             raise Blamed(Blame(senders, f"the sums of {names} are out of range")) from exc
 
     def _examine(self, segment: Segment, payload: memoryview, sender: PeerId, limit: float) -> None:
-        """Check that bytes that nothing has read so far are within `limit`."""
+        """Check that a payload that has not been read yet is valid and within `limit`."""
         try:
             peak = self.codec.peak(payload, segment.stop - segment.start)
         except BadScale as exc:
@@ -182,9 +185,9 @@ class Arithmetic:
         _hold(sender, self._closely(segment, sum, peak, limit), limit)
 
     def _closely(self, segment: Segment, payload: memoryview, peak: float, limit: float) -> float:
-        """Return the largest magnitude in `payload`. The scales give it as `peak`. Near the limit,
-        codes that no codec writes could exceed it unseen, so there every element is read. Honest
-        peers stay far below the limit, so they pay nothing for this.
+        """Return the largest magnitude in `payload`. According to the scales it is `peak`. Forged
+        codes can exceed the peak, so near the limit every element is read. Honest peers stay far
+        below the limit, so this costs them nothing.
         """
         if not peak <= limit < peak * self.codec.reach:
             return peak
@@ -193,17 +196,15 @@ class Arithmetic:
         return float(np.abs(values).max())
 
     def _limit(self, segment: Segment, *, last: bool) -> float:
-        """Return the bound that a result made here must keep before it is sent."""
+        """Return the bound for a result that we compute and send."""
         influence = self.influence
         return influence.mean_max if last else influence.sum_max(segment.part, self._me)
 
     def _hold_own(self, peak: float, limit: float) -> None:
         if peak > limit:
-            what = f"the weights of {label(self._me)} moved further than this run allows"
+            what = f"the weights of {label(self._me)} moved farther than this run allows"
             raise Blamed(
-                Blame(
-                    (self._me,), f"{what}: {peak:.3g}, where {limit:.3g} is the maximum", own=True
-                )
+                Blame((self._me,), f"{what}: by {peak:.3g}; the maximum is {limit:.3g}", own=True)
             )
 
     def _quantise_own(self, start: int, stop: int, out: memoryview) -> float:
@@ -227,10 +228,10 @@ class Arithmetic:
 
 
 class Accumulator:
-    """Adds the sums of several neighbours to one segment after another. For one thread."""
+    """Adds the sums of several neighbours, one segment after another. Used by one thread."""
 
     def __init__(self, arithmetic: Arithmetic, segments: Sequence[Segment]) -> None:
-        """`segments` are added up one after another in this order."""
+        """`segments` are processed one after another in this order."""
         self._arithmetic = arithmetic
         longest = max((segment.stop - segment.start for segment in segments), default=0)
         self._total = np.empty(longest, np.float32)
@@ -238,20 +239,20 @@ class Accumulator:
         self._arriving = memoryview(bytearray(bytes_max))
         self._segments = iter(segments)
         self._segment = next(self._segments, None)
-        """The segment that is being added up, or is next; None when all are done."""
+        """The segment whose sums are being added, or are next; None when all are done."""
         self.added = 0
-        """Number of sums added to it so far."""
+        """Number of sums added to that segment so far."""
 
     def due(self, segment: Segment) -> bool:
-        """Return whether sums for `segment` may come now."""
+        """Return whether sums for `segment` can be received now."""
         return self._segment == segment
 
     def place(self, segment: Segment) -> memoryview:
-        """Return the place where the next sum for `segment` is received."""
+        """Return the buffer in which the next sum for `segment` is received."""
         return self._arriving[: segment.bytes]
 
     def add(self, segment: Segment, sender: PeerId) -> None:
-        """Add the sum that has arrived. The first is added to the own contribution."""
+        """Add the sum that has arrived. The first one is added to our own contribution."""
         assert self._segment == segment
         step = self._arithmetic.go_on if self.added else self._arithmetic.begin
         step(segment, self.place(segment), sender, self._total_of(segment))
@@ -274,9 +275,9 @@ def _run_of(vector: Floats | None, run: slice) -> Floats | None:
 
 
 def _hold(sender: PeerId, peak: float, limit: float) -> None:
-    """Blame `sender` if its segment exceeds what the peers whose contributions it holds may add."""
+    """Blame `sender` if its segment exceeds `limit`, the bound for the contributions in it."""
     if peak > limit:
-        what = f"its size is {peak:.3g}; the run allows {limit:.3g}"
+        what = f"its magnitude is {peak:.3g}; the run allows {limit:.3g}"
         raise Blamed(_their_fault(sender, what))
 
 

@@ -1,17 +1,17 @@
 """Choose the order of the peers and the schedule with the smallest estimated time.
 
-    seconds = hops × delay + bytes ÷ rate, of whichever path or uplink takes longest
-              + making the connections, which costs time for each neighbour
+    seconds = hops × delay + bytes ÷ rate, for the path or uplink that takes longest
+              + time to connect, for each neighbour
 
-The ring moves the fewest bytes at a time over the fewest paths, but has the most hops. It wins for
-large vectors, `direct` for small vectors over long distances, and `grid` in between when there are
-many peers. A ring rounds a sum at each hop, which a codec of 4 bits cannot afford with many peers:
-it uses a ring only if no other schedule connects.
+The ring moves the fewest bytes at a time over the fewest paths, but has the most hops. It is
+fastest for large vectors, `direct` for small vectors over long distances, and `grid` in between if
+there are many peers. A ring rounds a sum at each hop. With a codec of 4 bits and many peers, this
+adds too much error, so then a ring is used only if no other schedule can connect.
 
-Measured rates vary, so the present choice stays unless another is much faster. A pair that cannot
+Measured rates vary, so the current choice is kept unless another is much faster. A pair that cannot
 connect has rate 0, and a plan that needs such a pair takes infinite time.
 
-The functions are pure: they measure nothing and do not know who calls them.
+The functions are pure: they do not measure anything.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ from p2ptrain.ring.schedules import SCHEDULES, Schedule, routes
 from p2ptrain.ring.streams import streams_for
 
 RATE_ASSUMED = 12.5e6
-"""Bytes per second assumed for a path when no path was measured: 100 Mbit/s."""
+"""Bytes per second assumed for every path if no path was measured: 100 Mbit/s."""
 
 DELAY_ASSUMED_S = 0.02
-"""Delay in one direction assumed for a path that was not measured: across half a continent."""
+"""One-way delay assumed for a path that was not measured: half a continent."""
 
 CONNECT_S = 0.004
-"""CPU seconds that a mutual TLS handshake costs each end, for each connection. Nodes make new
-connections for each attempt."""
+"""CPU seconds of a mutual TLS handshake at each end, per connection. Nodes open new connections for
+each attempt."""
 
 NEIGHBOURS_MAX = 62
 """A quarter of the connections that a data plane accepts. A grid of a thousand peers needs 62."""
 
 COARSE_RING_PEERS_MAX = 4
-"""Most peers for which a codec of 4 bits may choose a ring. The relative error of a mean is 0.17
-with 4 peers in a ring, 0.33 with 16 and 0.71 with 64; with `direct` it is 0.15 and with `grid` at
-most 0.18 (docs/results/kernels.md)."""
+"""Maximum number of peers for which a ring may be chosen with a codec of 4 bits. The relative error
+of a mean is 0.17 with 4 peers in a ring, 0.33 with 16 and 0.71 with 64; with `direct` it is 0.15
+and with `grid` at most 0.18 (docs/results/kernels.md)."""
 
 Pair = tuple[PeerId, PeerId]
 
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """Rates and delays of the paths between peers. A pair has the smaller name first. Rates are in
-    bytes per second, 0 where no connection can be made; delays are in one direction.
+    """Rates and delays of the paths between peers. In a pair, the smaller peer id comes first.
+    Rates are in bytes per second, or 0 if the two cannot connect. Delays are one-way.
     """
 
     rates: Rates
@@ -60,14 +60,16 @@ class Paths:
 
     @property
     def assumed(self) -> float:
-        """Return the rate of paths that were not measured: the median of the known ones."""
+        """The rate assumed for paths that were not measured: the median of the known rates."""
         known = [rate for rate in self.rates.values() if rate > 0]
         return statistics.median_low(known) if known else RATE_ASSUMED
 
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """A schedule and an order. `seconds` is infinite if they use `barred` (unconnectable) pairs."""
+    """A schedule and an order. `barred` are the pairs in it that cannot connect; then `seconds` is
+    infinite.
+    """
 
     schedule: Schedule
     peers: tuple[PeerId, ...]
@@ -85,8 +87,8 @@ def arrangement(
     is_coarse: bool = False,
 ) -> Arrangement:
     """Return how `peers` should average a vector of `payload_bytes`. `current` is the schedule and
-    the order of the last reduce of these peers, or of most of them. `is_coarse` says that the codec
-    has 4 bits.
+    the order of the last reduce of all or most of these peers. `is_coarse` is True for a codec of 4
+    bits.
     """
     stands, last = current
     remaining = [peer for peer in last if peer in set(peers)]
@@ -101,19 +103,25 @@ def arrangement(
     if isinf(seconds[best]):
         barred = _barred("ring", order.peers, paths)
         names = "; ".join(f"{a} and {b}" for a, b in barred)
-        reason = f"in every order some neighbours cannot connect: {names}"
+        reason = f"no order of the peers avoids pairs that cannot connect: {names}"
         return Arrangement("ring", order.peers, inf, reason, barred)
     standing = stands if stands in seconds else "ring"
     if standing in allowed and seconds[standing] <= BETTER_BY * seconds[best]:
         best = standing
     compared = ", ".join(f"{each} {_words(seconds[each])}" for each in seconds)
-    rounds = "" if "ring" in allowed else f"; a ring of {len(peers)} would round 4 bits too often"
+    rounds = (
+        ""
+        if "ring" in allowed
+        else f"; with 4 bits, a ring of {len(peers)} would add too much rounding error"
+    )
     reason = f"estimated: {compared}{rounds}; the order: {order.reason}"
     return Arrangement(best, order.peers, seconds[best], reason)
 
 
 def _precise(seconds: Mapping[Schedule, float]) -> Mapping[Schedule, float]:
-    """Return the schedules other than a ring that can connect; all if there is none."""
+    """Return the schedules other than the ring that can connect; if there are none, all
+    schedules.
+    """
     others: dict[Schedule, float] = {
         each: took for each, took in seconds.items() if each != "ring" and not isinf(took)
     }
@@ -141,7 +149,7 @@ def estimate_s(
             uplinks[peer] = max(uplinks[peer], rate)
     for place, parts in loads.sent.items():
         slowest_s = max(slowest_s, parts * part_bytes / uplinks[order[place]])
-        # A part goes round the whole ring. In the other schedules all its hops may be slow ones.
+    # In a ring, a part passes every path. In other schedules, all its hops may be slow paths.
     delay_s = statistics.fmean(delays_s) if schedule == "ring" else max(delays_s)
     connections = len(loads.partners) * streams_for(schedule, count, payload_bytes)
     return loads.hops * delay_s + slowest_s + CONNECT_S * connections
@@ -149,9 +157,9 @@ def estimate_s(
 
 @dataclass(frozen=True, slots=True)
 class _Loads:
-    """The load of a schedule, by places in the order. `pairs` counts the parts that travel between
-    two peers, in the busier direction. `sent` counts the parts that each peer sends. `partners` are
-    the neighbours of the peer that has the most.
+    """The load of a schedule, by positions in the order. `pairs` counts the parts sent between two
+    peers, in the busier direction. `sent` counts the parts that each peer sends. `partners` are the
+    neighbours of the peer with the most neighbours.
     """
 
     pairs: Mapping[tuple[int, int], int]
@@ -192,4 +200,4 @@ def _pair(a: PeerId, b: PeerId) -> Pair:
 
 
 def _words(seconds: float) -> str:
-    return "cannot be" if isinf(seconds) else f"{seconds:.2g} s"
+    return "impossible" if isinf(seconds) else f"{seconds:.2g} s"

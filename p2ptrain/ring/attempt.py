@@ -24,7 +24,7 @@ class Attempt:
     arithmetic: Arithmetic
     verdict: SharedVerdict
     share: UplinkShare | None
-    """The share of a capped uplink; None if the uplink is not capped."""
+    """The share of a rate-limited uplink; None if the uplink is not limited."""
     grace_s: float = GRACE_S
 
     def peer(self, number: int) -> PeerId:
@@ -38,6 +38,6 @@ class Attempt:
         return Blame(peers, f"{' and '.join(map(label, peers))}, in the exchange: {what}")
 
     def blame_me(self) -> Blame:
-        """Name ourselves: our owner closed a connection, and the reduce may go on without us."""
+        """Blame ourselves: our node closed a connection, and the reduce may continue without us."""
         me = self.peer(self.request.me)
         return Blame((me,), f"{label(me)} closed its connections")

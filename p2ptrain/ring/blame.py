@@ -1,6 +1,7 @@
-"""The reason that an attempt ended. All threads of a reduce share one verdict: the first reason.
+"""The reason why an attempt ended. All threads of a reduce share one verdict: the first reason.
 
-The consequences of a fault, such as connections that close everywhere, look like faults of others.
+Later reasons are ignored because the consequences of a fault, such as closed connections, look like
+faults of other peers.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from p2ptrain.ids import PeerId
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """The peers to leave out of the next attempt, and the reason in words. Empty if nobody is at
-    fault.
+    """The peers to leave out of the next attempt, and the reason as text. `suspects` is empty if
+    nobody is at fault.
 
-    `own` means that this peer found the fault in itself. When others accuse this peer, it passes
-    the accusation on but does not admit it, since they may be wrong. `heard` means that a neighbour
-    reported the fault and nothing of it was seen here.
+    `own` means that this peer found the fault in itself. If others accuse this peer, it forwards
+    the accusation but does not confirm it, since they may be wrong. `heard` means that a neighbour
+    reported the fault and that we did not notice it ourselves.
     """
 
     suspects: tuple[PeerId, ...]
@@ -28,12 +29,14 @@ class Blame:
     heard: bool = False
 
     def reported_by(self, me: PeerId) -> tuple[PeerId, ...]:
-        """Return the suspects that `me` reports to the members; never itself without `own`."""
+        """Return the suspects that `me` reports to the members. It reports itself only with
+        `own`.
+        """
         return tuple(peer for peer in self.suspects if self.own or peer != me)
 
 
 class Blamed(Exception):
-    """Carries a Blame from the place where a fault was seen up to the top of its thread."""
+    """Carries a Blame from where a fault was noticed to the top of the thread."""
 
     def __init__(self, blame: Blame) -> None:
         super().__init__(blame.reason)
@@ -41,7 +44,7 @@ class Blamed(Exception):
 
 
 class SharedVerdict:
-    """The reason that the attempt ended; empty while it goes on. Thread-safe."""
+    """The reason why the attempt ended; None while it is running. Thread-safe."""
 
     def __init__(self, on_settled: Callable[[], None]) -> None:
         self._lock = threading.Lock()
@@ -61,7 +64,9 @@ class SharedVerdict:
         return self._settled.wait(seconds)
 
     def settle(self, blame: Blame) -> bool:
-        """Make `blame` the verdict if there is none yet; return whether it became the verdict."""
+        """Make `blame` the verdict unless there already is one. Return whether it became the
+        verdict.
+        """
         with self._lock:
             if self._blame is not None:
                 return False

@@ -1,22 +1,22 @@
 """Limits on how far one participant may move the mean, and blame for a sum that is too large.
 
-All peers know `influence_max` from the request: how much a participant's weights may differ from θ,
-element by element. The largest magnitude of a sum is at most the sum of the magnitudes of its
-terms. So a sum that arrives for a part may be at most as large as the contributions in it may be,
-by their weights, plus what rounding adds. The receiver reads its magnitude from the scales. Near
-the bound it reads every element, because forged codes could exceed the scales. A peer that passes a
-sum on has checked the sums that it received, and has added no more than it may. So a sum over its
-bound is the fault of its sender, which either made it or accepted a sum that it should have
-refused.
+All peers know `influence_max` from the request: how much each element of a participant's weights
+may differ from θ. The magnitude of a sum is at most the sum of the magnitudes of its terms. So the
+magnitude of a received sum is bounded by the weighted bounds of the contributions in it, plus
+rounding. The receiver reads the magnitude from the scales. Near the bound it reads every element,
+because forged codes could exceed the scales. A peer that forwards a sum must check the sums that it
+received and keep its own contribution within its bound. So a sum that exceeds its bound is the
+fault of its sender, which either computed it or accepted a sum that it should have refused.
 
-Limits. A peer that passes a sum on may replace it by another that is as large as its contributions
-may be. So the last peer to add in a ring, and the owner of a part in every schedule, decide that
-part's mean, up to the bound on a mean, which equals the bound on one participant. Within the bound
-nobody sees whose numbers are wrong. The owner of a part may even send different means to two peers:
-then their results differ, and the ledger commits one of them. An accusation is only the word of the
-accuser: other peers cannot tell whether the accuser or the accused is at fault.
+Limits: a peer that forwards a sum can replace it with any other sum within the same bound. So the
+last peer that adds in a ring, and the owner of a part in every schedule, can choose that part's
+mean, up to the bound on a mean, which equals the bound on one participant. Within the bound, nobody
+can tell whose numbers are wrong. The owner of a part can even send different means to two peers:
+then their results differ, and the ledger commits one of them. An accusation proves nothing: other
+peers cannot tell whether the accuser or the accused is at fault.
 
-It knows the plan's trees and the request. Only `contribution_peak` reads vectors.
+This module depends only on the plan's trees and the request. Only `contribution_peak` reads
+vectors.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from p2ptrain.ring.schedules import Schedule, contributors, owner_of, route
 Floats = NDArray[np.float32]
 
 _LEAST = 2.0**-24
-"""The least that each peer may add, for any weight: fp16 rounds up by half of this."""
+"""Tolerance for each peer, whatever its weight: fp16 can round up by half of this."""
 _FP32_ROUNDING = 1 + 2.0**-20
-"""Allowance for the few fp32 operations of each hop, which lose far less."""
+"""Tolerance for the fp32 operations of each hop, whose error is far smaller."""
 _RUN = 1 << 16
-"""Elements processed together, so that they stay in the cache from one numpy call to the next."""
+"""Elements processed together, so that they stay in the cache between numpy calls."""
 
 
 class Influence:
     """The bounds of one request, in units of the sums and means on the wire.
 
-    With `feedback`, contributions also hold earlier rounding errors. These are at most a share of
-    the largest possible sum; the share depends on the codec.
+    With `feedback`, contributions include earlier rounding errors. These are at most a share of the
+    largest possible sum, which depends on the codec.
     """
 
     def __init__(self, request: ReduceRequest, *, feedback: bool) -> None:
@@ -59,11 +59,11 @@ class Influence:
         self._sums: dict[tuple[int, PeerId], float] = {}
         self.bounded = most < UNBOUNDED
         self.own_max = self._at_first((request.me,)) * self._growth if self.bounded else math.inf
-        """The largest magnitude of the own contribution, after quantisation."""
+        """Bound on our own contribution, after quantisation."""
         self.mean_max = mean_max(codec, request.schedule, peers, most, feedback=feedback)
 
     def sum_max(self, part: int, sender: PeerId) -> float:
-        """Return the largest magnitude that a sum of `part` may have when `sender` sends it."""
+        """Return the bound on a sum of `part` that `sender` sends."""
         if not self.bounded:
             return math.inf
         known = self._sums.get((part, sender))
@@ -87,11 +87,11 @@ class Influence:
 def mean_max(
     codec: Codec, schedule: Schedule, peers: int, influence_max: float, *, feedback: bool
 ) -> float:
-    """Return the largest magnitude that the mean of so many peers may have, in every part.
+    """Return the largest magnitude that the mean of `peers` peers may have in any part.
 
-    Peers decide by this number, so it must be the same to the last bit on every machine. It is made
-    of additions and multiplications in a fixed order, which IEEE 754 rounds alike everywhere. A
-    power function does not have that property.
+    All peers must compute exactly the same number on every machine. So it uses only additions and
+    multiplications in a fixed order, which IEEE 754 defines to the last bit. It does not define
+    that for a power function.
     """
     if influence_max >= UNBOUNDED:
         return math.inf
@@ -105,15 +105,14 @@ def mean_max(
 
 
 def residual_max(codec: Codec, peers: int, influence_max: float) -> float:
-    """Return the bound on the earlier rounding errors that a participant may add to its work."""
+    """Return the bound on the earlier rounding errors that a participant may add."""
     return codec.loss * influence_max * peers
 
 
 def contribution_peak(theta: Floats, local: Floats) -> float:
-    """Return the largest magnitude of θ − local; NaN or infinity if it is not finite. One pass over
-    both.
+    """Return the largest magnitude of θ − local; NaN or infinity if it is not finite.
 
-    Every participant holds its own contribution to `influence_max` before it reports ready.
+    Every participant checks its own contribution against `influence_max` before it reports ready.
     """
     scratch = np.empty(min(_RUN, theta.size), np.float32)
     peak = 0.0

@@ -1,12 +1,12 @@
-"""The thread of one lane: it moves all bytes that can be moved, and otherwise waits.
+"""The thread of one lane: it sends and receives all bytes that it can, and otherwise waits.
 
-One thread serves the lane's connections to all neighbours in both directions, so it needs no locks
-and copies nothing between threads. Each lane has its own connections and its own runs. A neighbour
-that breaks the protocol becomes the verdict; `watch` judges neighbours that do nothing.
+One thread serves the lane's connections to all neighbours in both directions, so it does not need
+locks or copies between threads. Each lane has its own connections and its own runs of segments. A
+neighbour that breaks the protocol becomes the verdict; `watch` judges inactive neighbours.
 
-Each connection ends with a frame that says it is the last. A lane has ended when all of these have
-been sent and received. So nobody closes a connection while bytes are still arriving on it: such a
-close would destroy bytes that the other end has not read yet.
+Each connection ends with a DONE frame. A lane has ended when all DONE frames have been sent and
+received. So no peer closes a connection while bytes are still arriving on it, which would destroy
+bytes that the other end has not read yet.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from p2ptrain.ring.wire import (
 _READ = select.POLLIN
 _WRITE = select.POLLOUT
 _GONE = getattr(select, "POLLRDHUP", 0)
-"""Poll event: the other end has sent everything, though some of it is still unread."""
+"""Poll event: the other end has stopped sending, but some bytes may still be unread."""
 
 TICKETS_AHEAD = 8
-"""Segments that are requested from a capped uplink at a time, but at least one for each neighbour.
-Several, so that the line stays busy while this thread is not running. Few, so that each neighbour
-waits for only about one segment to each of the others."""
+"""Segments for which tickets of a rate-limited uplink are requested at a time; at least one per
+neighbour. Several keep the uplink busy while this thread is not running. Few, so that each
+neighbour waits for only about one segment to each of the others."""
 
 
 class Lane:
-    """`run` is the body of the thread. Any thread may read the counts."""
+    """One lane. Call `run` in the lane's thread. Any thread may read the counts."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Lane:
         number: int,
         sockets: Mapping[int, Mapping[int, SecureSocket]],
     ) -> None:
-        """`sockets` are the lane's own, by peer number and stream number."""
+        """`sockets` are the lane's connections, by peer number and stream number."""
         self._attempt = attempt
         self._verdict = attempt.verdict
         self._silence_s = attempt.request.silence_s
@@ -84,7 +84,7 @@ class Lane:
         self.scattered_at: float | None = None
 
     def run(self, wake_fd: int) -> None:
-        """Move every segment of the plan, or tell the neighbours the verdict.
+        """Send and receive every segment of the plan, or tell the neighbours the verdict.
 
         `wake_fd` becomes readable when the verdict is settled.
         """
@@ -113,8 +113,8 @@ class Lane:
 
     @property
     def late(self) -> int | None:
-        """The number of the peer that keeps us waiting, as far as we know; None if we could send
-        something. May be read from any thread.
+        """The number of the peer that we are waiting for, as far as we know; None if we have
+        something to send. May be read from any thread.
         """
         return self._watch.late
 
@@ -193,11 +193,13 @@ class Lane:
             self._arrived(connection)
 
     def _note_abort_reason(self, connection: Connection) -> None:
-        """The neighbour left while it still owed us something. Read whether it gave a reason."""
+        """Handle a neighbour that left before it sent us everything. Read its reason, if it gave
+        one.
+        """
         assert connection.arrival is not None
         unread = connection.arrival.segment.bytes
         blame = abort_reason(connection.link, unread, self._attempt.request.peers)
-        connection.break_off("it left")
+        connection.break_off("it left the attempt")
         if blame is not None:
             self._verdict.settle(self._watch.confirmed(blame))
 
@@ -206,9 +208,7 @@ class Lane:
             connection.place = self._progress.place(connection.arrival)
 
     def _heed(self, neighbour: Neighbour, connection: Connection, header: Header) -> None:
-        """Find out what the frame with this header is for; refuse it if it is not for this
-        reduce.
-        """
+        """Process the header of a frame. Refuse the frame if it does not belong to this reduce."""
         mine = self._attempt.request
         if (header.step, header.attempt) != (mine.step, mine.attempt):
             raise RemoteProtocolError(
@@ -216,15 +216,17 @@ class Lane:
                 f"{mine.step}, attempt {mine.attempt}"
             )
         if header.tag != self._attempt.tag:
-            raise RemoteProtocolError("a frame is for another reduce of this step and attempt")
+            raise RemoteProtocolError(
+                "a frame belongs to a different reduce of this step and attempt"
+            )
         if header.stream != connection.stream:
             raise RemoteProtocolError(
-                f"a frame of stream {header.stream} came on {connection.stream}"
+                f"a frame of stream {header.stream} arrived on stream {connection.stream}"
             )
         if header.kind is Kind.ABORT:
             self._receive_blame(connection, header)
         elif connection.heard_done:
-            raise RemoteProtocolError("a frame came after the last one")
+            raise RemoteProtocolError("a frame arrived after DONE")
         elif header.kind in (Kind.WAITING, Kind.DONE):
             if header.length:
                 raise RemoteProtocolError(f"a frame of kind {header.kind.name} has a body")
@@ -241,9 +243,9 @@ class Lane:
             self._watch.look_at = min(self._watch.look_at, now + NEWS_S)
 
     def _receive_blame(self, connection: Connection, header: Header) -> None:
-        """Read an abort. It is short, so a sender that does not complete it quickly is given up."""
+        """Read an abort. It is short, so a sender must complete it quickly."""
         if header.length > ABORT_BYTES_MAX:
-            raise RemoteProtocolError(f"an abort of {header.length} bytes")
+            raise RemoteProtocolError(f"an abort of {header.length} bytes is too long")
         body = memoryview(bytearray(header.length))
         connection.link.socket.set_deadline(SECOND_OPINION_S)
         connection.link.socket.receive_into(body)
@@ -312,7 +314,9 @@ class Lane:
         connection.link.start(header, body)
 
     def _rate_allows(self, neighbour: Neighbour) -> bool:
-        """Return whether the next segment may go now. Request tickets for those that could go."""
+        """Return whether the next segment may be sent now. Request tickets for segments that are
+        ready.
+        """
         share = self._attempt.share
         if share is None:
             return True
@@ -333,7 +337,7 @@ class Lane:
         return Header(kind, stream, part, index, length, request.step, request.attempt, tag)
 
     def _wait(self, wake_fd: int) -> None:
-        """Wait until something can be moved, the verdict is settled, or a timer is due."""
+        """Wait until bytes can be sent or received, the verdict is settled, or a timer is due."""
         begun = time.monotonic()
         poll = select.poll()
         poll.register(wake_fd, _READ)
@@ -349,7 +353,7 @@ class Lane:
             elif neighbour.ready:
                 until = min(until, neighbour.not_before)
             fd = each.link.socket.fileno()
-            if fd < 0:  # it was closed under us, as the next turn will find
+            if fd < 0:  # the socket was closed, and the next turn fails
                 each.readable, until = True, begun
             elif interest:
                 poll.register(fd, interest)

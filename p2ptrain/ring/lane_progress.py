@@ -1,7 +1,8 @@
-"""The work of one lane: the bytes that may come now, their places, and what may then leave.
+"""The progress of one lane: which segments can be received, where they go, and what can be sent
+next.
 
-It follows the plan and does the arithmetic, and knows nothing of sockets or time. The caller moves
-the bytes. Frames that do not fit the plan are refused here.
+This module follows the plan, does the arithmetic, and refuses frames that do not fit the plan. It
+does not know sockets or time; the caller transfers the bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from p2ptrain.ring.wire import Header, Kind
 
 @dataclass(frozen=True, slots=True, order=True)
 class OutgoingSegment:
-    """A segment that may leave. In a heap, the segment with the longest way ahead comes first."""
+    """A segment that may be sent. In a heap, the segment with the most hops left comes first."""
 
     hop: int
     index: int
@@ -30,7 +31,7 @@ class OutgoingSegment:
 
 @dataclass(frozen=True, slots=True)
 class IncomingSegment:
-    """A segment that is about to come from neighbour number `sender`."""
+    """A segment that neighbour number `sender` is sending."""
 
     sender: int
     kind: Kind
@@ -38,7 +39,7 @@ class IncomingSegment:
 
 
 class LaneProgress:
-    """One peer's share of one lane. For one thread, but any thread may read the counts."""
+    """One peer's share of one lane. Used by one thread, but any thread may read the counts."""
 
     def __init__(self, attempt: Attempt, number: int) -> None:
         self._arithmetic = attempt.arithmetic
@@ -46,15 +47,16 @@ class LaneProgress:
         self._routes = attempt.plan.routes
         self._runs = attempt.plan.lanes[number]
         self._accumulators: dict[bool, Accumulator] = {}
-        """By `owned`: one for the own part, one for parts collected for others. Made when
-        needed."""
+        """By `owned`: one for our own part, one for parts that we collect for others. Created when
+        needed.
+        """
         self._in_order = accumulates(attempt.request.schedule)
-        """Whether sums leave in the order of their index, because their receiver needs that."""
+        """Whether sums are sent in the order of their index, because their receiver needs that."""
         self._sums_come = [0 for _ in self._runs]
         self._claimed: set[tuple[Kind, int, int, int]] = set()
-        """Kind, part, index and sender of each announced segment. Each may come only once."""
+        """Kind, part, index and sender of each announced segment. Each may be sent only once."""
         self._sums_gone: set[tuple[int, int]] = set()
-        """Part and index of the sums that have left."""
+        """Part and index of the sums that have been sent."""
         self._sums_left = sum(
             len(run) * len(route.sums_from)
             for route, run in zip(self._routes, self._runs, strict=True)
@@ -63,7 +65,7 @@ class LaneProgress:
         self.left_to_go: dict[int, int] = dict.fromkeys(attempt.plan.neighbours, 0)
         """Segments still to be sent, by neighbour."""
         self.left_to_pass_on: dict[int, int] = dict.fromkeys(attempt.plan.neighbours, 0)
-        """Segments still to come on which another send depends, by neighbour."""
+        """Segments still to be received that we have to forward or add to, by neighbour."""
         for route, run in zip(self._routes, self._runs, strict=True):
             self._count(route, len(run))
         self._left = sum(self.left_to_come.values()) + sum(self.left_to_go.values())
@@ -74,11 +76,11 @@ class LaneProgress:
 
     @property
     def scattered(self) -> bool:
-        """Whether all sums have come, so that only means are still to come."""
+        """Whether all sums have been received, so that only means are missing."""
         return self._sums_left == 0
 
     def at_start(self) -> list[OutgoingSegment]:
-        """Return the own contributions to which nobody adds before they leave."""
+        """Return our contributions that we send without adding a received sum."""
         return [
             self._sum(route, segment)
             for route, run in zip(self._routes, self._runs, strict=True)
@@ -90,29 +92,31 @@ class LaneProgress:
         """Return the segment that `header` announces.
 
         Raises:
-            RemoteProtocolError: it is not due from `sender`.
+            RemoteProtocolError: `sender` should not send this segment.
         """
         part, index = header.part, header.index
         if part >= len(self._routes) or not self._comes_from(header.kind, part, sender):
             raise RemoteProtocolError(
-                f"there is no {header.kind.name.lower()} of part {part} for this node"
+                f"it must not send this node a {header.kind.name.lower()} of part {part}"
             )
         run = self._runs[part]
         claim = (header.kind, part, index, sender)
         if index >= len(run) or claim in self._claimed:
-            raise RemoteProtocolError(f"segment {index} of part {part} is out of order")
+            raise RemoteProtocolError(
+                f"segment {index} of part {part} does not exist or was sent twice"
+            )
         segment = run[index]
         if header.length != segment.bytes:
             raise RemoteProtocolError(
-                f"a frame has {header.length} bytes; {segment.bytes} are expected"
+                f"a frame has {header.length} bytes; expected {segment.bytes}"
             )
         if header.kind is Kind.MEAN and (part, index) not in self._sums_gone:
-            raise RemoteProtocolError("a mean came before the sum that it depends on")
+            raise RemoteProtocolError("a mean arrived before the sum that it depends on was sent")
         self._claimed.add(claim)
         return IncomingSegment(sender, header.kind, segment)
 
     def place(self, arrival: IncomingSegment) -> memoryview | None:
-        """Return the place for the bytes; None if other segments must come first."""
+        """Return the buffer for the bytes; None if other segments must be received first."""
         segment, route = arrival.segment, self._routes[arrival.segment.part]
         if arrival.kind is Kind.MEAN:
             return self._arithmetic.place(segment)
@@ -125,8 +129,8 @@ class LaneProgress:
         return None
 
     def held_up_by(self, arrival: IncomingSegment) -> int:
-        """Return the peer that has to send before `arrival` gets a place. It is the sender of
-        `arrival` itself if that sender has started with a later segment.
+        """Return the peer that has to send before `arrival` can be received. It is the sender of
+        `arrival` itself if that sender started with a later segment.
         """
         route = self._routes[arrival.segment.part]
         if len(route.sums_from) == 1:
@@ -139,7 +143,7 @@ class LaneProgress:
         )
 
     def arrived(self, arrival: IncomingSegment) -> list[OutgoingSegment]:
-        """The bytes are in their place. Process them, and return what may leave now.
+        """Process a segment that has been received. Return the segments that may be sent now.
 
         Raises Blamed.
         """
@@ -169,7 +173,7 @@ class LaneProgress:
         ]
 
     def body(self, send: OutgoingSegment) -> memoryview:
-        """Return the bytes to send. A bare own contribution is made here, just before it leaves.
+        """Return the bytes to send. A contribution without a received sum is computed now.
 
         Raises Blamed.
         """
@@ -178,7 +182,7 @@ class LaneProgress:
         return self._arithmetic.place(send.segment)
 
     def gone(self, send: OutgoingSegment) -> None:
-        """The last byte has left, so the mean may take the place."""
+        """Record that a segment has been sent completely, so the mean may overwrite it."""
         self.left_to_go[send.to] -= 1
         self._left -= 1
         if send.kind is Kind.SUM:

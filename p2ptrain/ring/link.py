@@ -1,6 +1,6 @@
-"""One connection of one stream. It sends and receives frames as far as possible without blocking.
+"""One connection. It sends and receives frames as far as possible without blocking.
 
-It does not know what frames mean.
+This module does not know what frames mean.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from p2ptrain.dataplane import SecureSocket
 from p2ptrain.ring.wire import HEADER_BYTES, Header, decode_header
 
 _TOGETHER_BYTES = (1 << 14) - HEADER_BYTES
-"""Bytes of a body that are copied behind its header, so that both fit one TLS record or packet."""
+"""Bytes of a body that are sent together with its header. Both fit into one TLS record."""
 _SLICE_BYTES = 1 << 17
-"""Bytes per send. A connection at 1 Mbit/s takes one second for them, so progress is seen long
-before the silence limit."""
+"""Bytes per send. At 1 Mbit/s they take one second, so progress is noticed long before the silence
+limit."""
 
 
 class Link:
-    """For one thread, but any thread may read the counts."""
+    """One connection. Used by one thread, but any thread may read the counts."""
 
     def __init__(self, socket: SecureSocket) -> None:
         self.socket = socket
@@ -34,11 +34,11 @@ class Link:
 
     @property
     def begun(self) -> bool:
-        """Whether part of a header has come."""
+        """Whether part of a header has been received."""
         return self._header_got > 0
 
     def start(self, header: Header, body: bytes | memoryview = b"") -> None:
-        """Start to send a frame; then `push` until the link is not busy."""
+        """Start to send a frame. Then call `push` until the link is not busy."""
         assert not self._going
         whole = memoryview(body)
         self._going = [memoryview(header.encode() + whole[:_TOGETHER_BYTES])]

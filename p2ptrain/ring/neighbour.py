@@ -1,7 +1,7 @@
 """The state of one neighbour in a lane: the segments to send next, and its connections.
 
-A segment that is ready goes on any connection with room. On a long path some of several connections
-always fall behind. Such a connection delays only the segment that it carries.
+A segment that is ready is sent on any connection with room. On a long path, some connections always
+fall behind. Such a connection delays only the segment that it carries.
 """
 
 from __future__ import annotations
@@ -19,24 +19,26 @@ from p2ptrain.ring.wait_for import Wait
 
 @dataclass(slots=True)
 class Connection:
-    """One stream to one neighbour. For one thread."""
+    """One stream to one neighbour. Used by one thread."""
 
     stream: int
     link: Link
     going: OutgoingSegment | None = None
     arrival: IncomingSegment | None = None
     place: memoryview | None = None
-    """Memory for the arrival; None until it may come."""
+    """Buffer for the arriving segment; None until the segment can be received."""
     readable: bool = True
     writable: bool = True
-    """False after a send that moved nothing, until poll reports that the link is ready again."""
+    """False after a send that transferred nothing, until poll reports the link as writable
+    again.
+    """
     heard_at: float = field(default_factory=time.monotonic)
     took_at: float = field(default_factory=time.monotonic)
-    """Monotonic time when it last accepted a byte, or had nothing to accept."""
+    """Monotonic time when the link last accepted a byte, or when there was nothing to send."""
     begun_at: float = 0.0
     """Monotonic time when the current or last frame was started."""
     gone: bool = False
-    """Whether the neighbour has ended its side of the link while we hold it back."""
+    """Whether the neighbour ended its side of the link while we were holding it back."""
     said_done: bool = False
     heard_done: bool = False
     broken_at: float | None = None
@@ -44,44 +46,44 @@ class Connection:
 
     @property
     def held_back(self) -> bool:
-        """Whether we leave its frame unread because other segments come first."""
+        """Whether we leave its frame unread because other segments must be received first."""
         return self.arrival is not None and self.place is None
 
     @property
     def receiving(self) -> bool:
-        """Whether part of a frame has come and we read on."""
+        """Whether part of a frame has been received and we are reading the rest."""
         return self.broken_at is None and (self.link.begun or self.place is not None)
 
     @property
     def over(self) -> bool:
-        """Whether it has carried everything in both directions. Later failures do not matter."""
+        """Whether everything was transferred in both directions. Later failures do not matter."""
         return self.said_done and self.heard_done and not self.link.busy
 
     def break_off(self, what: str) -> None:
-        """Record that the link has ended, for the reason `what`."""
+        """Record that the link has ended. `what` is the reason."""
         self.broken_at = time.monotonic()
         self.broken = what
 
 
 @dataclass(slots=True)
 class Neighbour:
-    """One neighbour. For one thread."""
+    """One neighbour. Used by one thread."""
 
     number: int
     peer: PeerId
     connections: list[Connection]
     ready: list[OutgoingSegment] = field(default_factory=list)
-    """A heap of the segments that may be sent; the one with the longest way ahead comes first."""
+    """A heap of the segments that may be sent; the one with the most hops left comes first."""
     tickets: deque[Ticket] = field(default_factory=deque)
-    """Tickets requested for the next segments, if the uplink is capped."""
+    """Tickets requested for the next segments, if the uplink is rate-limited."""
     not_before: float = 0.0
-    """Monotonic time of the next look at the first ticket."""
+    """Monotonic time when to check the first ticket again."""
     told: Wait | None = None
-    """The last waiting statement that we sent to this neighbour."""
+    """The last WAITING statement that we sent to this neighbour."""
     spoke_at: float = field(default_factory=time.monotonic)
     busy_since: float = 0.0
     sending_s: float = 0.0
-    """Seconds during which something was being sent to it, on any connection."""
+    """Seconds during which we were sending to the neighbour, on any connection."""
 
     @property
     def heard_at(self) -> float:
@@ -97,5 +99,5 @@ class Neighbour:
 
     @property
     def broken(self) -> bool:
-        """Whether a connection has ended that should not have."""
+        """Whether a connection has ended before everything was transferred."""
         return any(each.broken_at is not None and not each.over for each in self.connections)

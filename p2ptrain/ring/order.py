@@ -1,12 +1,9 @@
 """The order of the peers in the ring, from the rates of the paths between them. Pure.
 
-A ring is as fast as its slowest edge, so the best order is one whose slowest edge is fastest. Among
-equals any order will do: the sum of the other edges does not matter. Up to EXACT_MAX peers the
-search is exact; above that its steps are bounded. The rate of a pair is the slower of its two
-directions. A pair that was never measured has the rate that the caller assumes. A pair in which
-neither end can be dialled has rate 0.
-
-It measures nothing, and does not know what the order is for.
+A ring is as fast as its slowest edge, so the best order is one whose slowest edge is fastest. The
+other edges do not matter. Up to EXACT_MAX peers the search is exact; above that its steps are
+bounded. The rate of a pair is the slower of its two directions. A pair that was never measured has
+the rate that the caller assumes. A pair in which neither end can be dialled has rate 0.
 """
 
 from __future__ import annotations
@@ -19,19 +16,19 @@ from itertools import pairwise
 from p2ptrain.ids import PeerId
 
 EXACT_MAX = 9
-"""The exact search visits subsets: with 9 peers 2⁸ of them, each with 8 possible ends."""
+"""The exact search visits all subsets: with 9 peers there are 2⁸, each with 8 possible ends."""
 
 BETTER_BY = 1.2
-"""Hysteresis. Measured rates vary by some tens of per cent from one reduce to the next, and a
-changed order costs new connections."""
+"""Hysteresis. Measured rates vary by tens of per cent from one reduce to the next, and a new order
+requires new connections."""
 
 _TRIES_MAX = 40_000
 """Steps of the search above EXACT_MAX. With 200 peers it ends within half a second."""
 _STARTS = 8
-"""Number of starting peers that are tried before the search for a circle gives up."""
+"""Number of starting peers to try before the search for a cycle gives up."""
 
 Rates = Mapping[tuple[PeerId, PeerId], float]
-"""Bytes per second by pair, the smaller name first; 0 where no connection can be made."""
+"""Bytes per second by pair, the smaller peer id first; 0 if the two cannot connect."""
 
 
 Matrix = Sequence[Sequence[float]]
@@ -49,10 +46,11 @@ class RingOrder:
 def best_order(
     peers: Sequence[PeerId], rates: Rates, *, assumed: float, current: Sequence[PeerId] = ()
 ) -> RingOrder:
-    """Return `peers` in the order whose slowest edge is fastest, starting with the smallest name.
+    """Return `peers` in the order whose slowest edge is fastest, starting with the smallest peer
+    id.
 
-    `assumed` is the rate of pairs that are not in `rates`. The order `current` stays unless another
-    is BETTER_BY times as fast.
+    `assumed` is the rate of pairs that are not in `rates`. The order `current` is kept unless
+    another is BETTER_BY times as fast.
     """
     names = sorted(set(peers))
     matrix = [
@@ -71,9 +69,11 @@ def best_order(
         standing = slowest_edge(matrix, kept)
         if slowest < BETTER_BY * standing or slowest == standing:
             present = tuple(names[at] for at in kept)
-            return RingOrder(present, standing, "no order is much faster than the present one")
+            return RingOrder(present, standing, "no order is much faster than the current one")
     return RingOrder(
-        tuple(names[at] for at in found), slowest, "its slowest edge is the fastest known"
+        tuple(names[at] for at in found),
+        slowest,
+        "its slowest edge is the fastest that was found",
     )
 
 
@@ -119,8 +119,8 @@ def searched_order(matrix: Matrix) -> list[int]:
     """
     count = len(matrix)
     rates = sorted({matrix[a][b] for a in range(count) for b in range(a)})
-    # Each peer has two edges in any circle, so no circle is faster than the least second-best
-    # edge.
+    # Each peer has two edges in a cycle, so the slowest edge of a cycle is at most as fast as the
+    # smallest second-best edge of any peer.
     bound = min(sorted(row)[-2] for row in matrix)
     found, low, high = list(range(count)), 0, sum(rate <= bound for rate in rates) - 1
     tries = _TRIES_MAX // max(1, high.bit_length() + 1)
@@ -137,8 +137,8 @@ def searched_order(matrix: Matrix) -> list[int]:
 
 
 def _circle(matrix: Matrix, least: float, tries: int) -> list[int] | None:
-    """Return a circle through all peers over edges of at least `least`, if `tries` steps find
-    it.
+    """Return a cycle through all peers over edges of rate `least` or more, if `tries` steps find
+    one.
     """
     count = len(matrix)
     near = [[b for b in range(count) if b != a and matrix[a][b] >= least] for a in range(count)]
@@ -146,7 +146,7 @@ def _circle(matrix: Matrix, least: float, tries: int) -> list[int] | None:
     if min(degree) < 2:
         return None
     for each in near:
-        each.sort(key=lambda at: (degree[at], at))  # the hard ones first
+        each.sort(key=lambda at: (degree[at], at))  # peers with few edges first
     starts = sorted(range(count), key=lambda at: (degree[at], at))[:_STARTS]
     for start in starts:
         found = _rotated(near, start, tries // len(starts))
@@ -156,10 +156,10 @@ def _circle(matrix: Matrix, least: float, tries: int) -> list[int] | None:
 
 
 def _rotated(near: list[list[int]], start: int, tries: int) -> list[int] | None:
-    """Pósa's rotations. A path grows at its end. If it cannot grow, an edge from its end back into
-    the path reverses the rest of the path, which gives it another end.
+    """Pósa's rotations: extend a path at its end. If that is impossible, take an edge from the end
+    back into the path and reverse the rest of the path, which gives it a new end.
     """
-    draw = random.Random(start)  # a fixed seed: all peers find the same circle
+    draw = random.Random(start)  # a fixed seed, so that all peers find the same cycle
     path, place = [start], {start: 0}
     for _ in range(tries):
         end = path[-1]

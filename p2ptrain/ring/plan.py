@@ -1,15 +1,15 @@
 """The bytes that each peer sends and to whom, as a pure function that tests can check.
 
-The vector's blocks are cut into N parts, one for each peer. Each part is cut into one run for each
-lane, and each run into segments. `schedules` defines the route of a part. Lanes are independent of
-each other. This module knows nothing of connections, weights or time.
+The vector's blocks are divided into N parts, one for each peer. Each part is divided into one run
+for each lane, and each run into segments. `schedules` defines the route of a part. Lanes are
+independent of each other. This module does not know connections, weights or time.
 
-A lane has several connections to a neighbour, and a segment may use any of them. In a ring, sums
-may be sent in any order. Where a peer adds several sums to one segment, it takes the sums in the
-plan's order and the segments in the order of (index, part). It leaves unread whatever arrives too
-early. Sums are sent in that order too; sums to which somebody has added are sent in the order of
-their index, on any connection. This order prevents a deadlock in which peers wait in a circle. So a
-peer holds only the segments that it is adding up, however many neighbours it has.
+A lane has several connections to a neighbour, and a segment can use any of them. In a ring, sums
+may be sent in any order. If a peer adds several sums to one segment, it receives the sums in the
+plan's order and the segments in the order of (index, part). It leaves segments that arrive too
+early unread. Sums are sent in the same order; sums to which a peer has added are sent in the order
+of their index, on any connection. This order prevents deadlocks in which peers wait for each other.
+So a peer stores only the segments that it is adding up, no matter how many neighbours it has.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from p2ptrain.errors import LocalProtocolError
 from p2ptrain.ring.schedules import Route, Schedule, accumulates, routes
 
 STREAMS_MAX = 64
-"""Far more connections than any path needs. A header has one byte for the stream."""
+"""Far more than any path needs. A header has one byte for the stream."""
 PEERS_MAX = 4096
 """A header has two bytes for the part."""
 ACCUMULATORS = 2
 """Segments that a lane adds up at the same time: one of its own part, and one that it collects for
-another part's owner. A single accumulator for both could be blocked by either."""
+another part's owner. With only one accumulator, each of them could block the other."""
 SEGMENTS_HELD_MAX = 4
-"""Memory of a lane for totals and for arriving sums, in segments of full size."""
+"""Memory of a lane for totals and for arriving sums, in segments of `segment_bytes`."""
 
 
 class BlockCodec(Protocol):
@@ -58,7 +58,9 @@ Runs = tuple[tuple[Segment, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class ReducePlan:
-    """The traffic of one peer. By lane and part: the segments, which all take the same route."""
+    """The traffic of one peer: for each lane and part, the segments. All segments of a part take
+    the same route.
+    """
 
     me: int
     routes: tuple[Route, ...]
@@ -109,17 +111,19 @@ def plan(
 ) -> ReducePlan:
     """Return the traffic of peer number `me` of `peers`.
 
-    Every peer calls this with the same arguments except `me`; then each receive is matched by one
-    send of a neighbour. A segment has at most `segment_bytes`. Where several sums are added to a
-    segment it has less, so that SEGMENTS_HELD_MAX holds. A segment has at least one block.
+    Every peer calls this with the same arguments except `me`; then each receive matches one send of
+    a neighbour. A segment has at most `segment_bytes`. If several sums are added to a segment, it
+    is shorter, so that SEGMENTS_HELD_MAX holds. A segment has at least one block.
 
     Raises:
-        LocalProtocolError: the arguments describe no reduce.
+        LocalProtocolError: the arguments are invalid.
     """
     if not 1 <= peers <= PEERS_MAX or not 0 <= me < peers:
-        raise LocalProtocolError(f"peer {me} of {peers} takes no part")
+        raise LocalProtocolError(f"a reduce of {peers} peers cannot have a peer number {me}")
     if numel < 0 or segment_bytes < 1:
-        raise LocalProtocolError(f"no reduce cuts {numel} elements at {segment_bytes} bytes")
+        raise LocalProtocolError(
+            f"{numel} elements cannot be divided into segments of {segment_bytes} bytes"
+        )
     if not 1 <= lanes <= STREAMS_MAX:
         raise LocalProtocolError(f"a reduce has 1 to {STREAMS_MAX} lanes, not {lanes}")
     cutter = _Cutter(peers, numel, codec, lanes, _segment_blocks(schedule, codec, segment_bytes))

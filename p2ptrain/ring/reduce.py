@@ -27,21 +27,21 @@ from p2ptrain.ring.lane import Lane
 from p2ptrain.ring.request import ReduceRequest, ReduceStatistics, Traffic
 
 Links = Mapping[PeerId, Sequence[SecureSocket]]
-"""For each neighbour one connection per stream, in the order of the streams."""
+"""For each neighbour, one connection per stream, in the order of the streams."""
 
 
 class Reduce:
     """One attempt at one reduce. Call `run` once, in a thread that may block.
 
-    `links` lead to `request.neighbours`; either end may have dialled. θ and `local` are read while
-    it runs and never written. `out` receives the payload of Σ weight · (θ − local) ÷ Σ weight, the
-    same bytes on every peer. Its content is undefined unless `run` returns. Reduces that run at the
-    same time have equal shares of a capped `uplink`.
+    `links` are the connections to `request.neighbours`; either end may have dialled. θ and `local`
+    are read during the reduce but never written. `out` receives the payload of Σ weight · (θ −
+    local) ÷ Σ weight, the same bytes on every peer. Its content is undefined unless `run` returns.
+    Simultaneous reduces get equal shares of a rate-limited `uplink`.
 
-    With error feedback, `residual` is what this peer's rounding lost in committed reduces; it is
-    added to the contribution. `residual_out` receives what rounding loses in this reduce, and
-    replaces `residual` when the result is committed. Both are in units of the mean times the number
-    of peers.
+    With error feedback, `residual` holds this peer's rounding errors of committed reduces, which
+    are added to the contribution. `residual_out` receives the rounding errors of this reduce, and
+    replaces `residual` when the result is committed. Both are scaled like the sum: the mean times
+    the number of peers.
 
     After a failure, other peers have `grace_s` to hear of it and to name suspects.
     """
@@ -77,7 +77,9 @@ class Reduce:
             self._lanes = [self._lane(number) for number in range(request.lanes)]
 
     def progress(self) -> tuple[int, int]:
-        """Return the bytes sent and received so far, and their total. Call from any thread."""
+        """Return the bytes sent and received so far, and the total of the whole reduce. Call from
+        any thread.
+        """
         return sum(lane.payload_bytes for lane in self._lanes), self._bytes_total
 
     def traffic(self) -> tuple[Traffic, ...]:
@@ -85,7 +87,7 @@ class Reduce:
         return _by_peer([each for lane in self._lanes for each in lane.traffic()])
 
     def abort(self, reason: str, suspects: tuple[PeerId, ...] = ()) -> None:
-        """Make `run` raise soon, here and on other peers. Call from any thread; does not block."""
+        """Make `run` raise soon, here and on other peers. Call from any thread. Does not block."""
         self._verdict.settle(Blame(suspects, reason))
 
     def run(self) -> ReduceStatistics:
@@ -146,21 +148,25 @@ class Reduce:
             return sum(thread.result() for thread in threads)
 
     def _run_over(self) -> None:
-        """The deadline has passed. If we know no suspect, give other peers a moment to name one."""
+        """Handle a missed deadline. If we do not have a suspect, give other peers a moment to name
+        one.
+        """
         blame = self._late()
         if blame.suspects or not self._ended.wait(self._attempt.grace_s):
             self._verdict.settle(blame)
 
     def _late(self) -> Blame:
-        """Return a Blame of the peers that keep us waiting; empty if we could send something."""
+        """Return a Blame of the peers that we are waiting for. It names nobody if a lane could
+        still send.
+        """
         awaited = {lane.late for lane in self._lanes if not lane.finished}
         late = tuple(number for number in awaited if number is not None)
         if not late or None in awaited:
-            return Blame((), "it was not complete by its deadline")
-        return self._attempt.blame_all(late, "the others waited for it at the deadline")
+            return Blame((), "it was not complete at its deadline")
+        return self._attempt.blame_all(late, "the other peers were waiting for it at the deadline")
 
     def _look(self, threads: Sequence[Future[float]]) -> None:
-        """Wake `run` when all threads are done, or when one has ended through a bug of ours."""
+        """Wake `run` when all threads are done, or when one has failed because of a bug."""
         if all(thread.done() for thread in threads):
             self._ended.set()
         elif any(thread.done() and thread.exception() is not None for thread in threads):
@@ -204,7 +210,9 @@ class Reduce:
 
 
 def _by_peer(traffic: Sequence[Traffic]) -> tuple[Traffic, ...]:
-    """Add up the traffic of all lanes by neighbour. The longest of their sending times counts."""
+    """Add up the traffic of all lanes by neighbour. `sending_s` is the longest of the lanes'
+    times.
+    """
     peers = dict.fromkeys(each.peer for each in traffic)
     return tuple(_sum_of([each for each in traffic if each.peer == peer]) for peer in peers)
 

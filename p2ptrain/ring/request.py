@@ -1,6 +1,7 @@
-"""The description of one attempt to average, and the report of how it went.
+"""The description of one attempt at a reduce, and the report about it.
 
-The request follows from the roster and the run manifest. All peers have the same one, except `me`.
+The request follows from the roster and the run manifest. All peers have the same request, except
+for `me`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from p2ptrain.ring.plan import STREAMS_MAX, ReducePlan, plan
 from p2ptrain.ring.schedules import Schedule
 
 SILENCE_S = 8.0
-"""How long a neighbour may neither send nor accept anything before it is suspected."""
+"""How long a neighbour may be silent, neither sending nor accepting data, before it is
+suspected."""
 
 COUNTER_MAX = 2**32 - 1
 """A header has four bytes each for the outer step and the attempt."""
@@ -24,19 +26,19 @@ COUNTER_MAX = 2**32 - 1
 
 @dataclass(frozen=True, slots=True)
 class ReduceRequest:
-    """One attempt: the peers in ring order, their weights, and how the vector is cut.
+    """One attempt: the peers in ring order, their weights, and how the vector is divided.
 
     `streams` is the number of connections to each neighbour. `lanes` is the number of threads; the
     vector and the streams are divided among them. One thread keeps up with several Gbit/s. More
     streams help on paths where the window of one connection is smaller than the path's capacity.
 
     `influence_max` bounds the magnitude of each element of each peer's pseudo-gradient; see
-    `influence`. `deadline_s` bounds the whole attempt. `silence_s` is how long a neighbour may
-    neither send nor accept anything before it is suspected. A peer that only waits for another peer
-    says so four times in that time, so that it is not suspected for the silence of another.
-    `silence_s` is longer than TCP needs to resume after an outage of 3 s (it retransmits after 0.2,
-    0.6, 1.4, 3 and 6.2 s). It is short enough that a silent participant costs the others less than
-    15 s, with the next attempt.
+    `influence`. `deadline_s` bounds the whole attempt. `silence_s` is how long a neighbour may be
+    silent, neither sending nor accepting data, before it is suspected. A peer that only waits for
+    another peer says so four times in that period, so that it is not suspected itself. `silence_s`
+    is longer than TCP needs to resume after an outage of 3 s (it retransmits after 0.2, 0.6, 1.4, 3
+    and 6.2 s). It is short enough that a silent participant costs the others less than 15 s,
+    including the next attempt.
     """
 
     run: RunId
@@ -58,23 +60,30 @@ class ReduceRequest:
     def __post_init__(self) -> None:
         def demand(holds: bool, what: str) -> None:
             if not holds:
-                raise LocalProtocolError(f"this exchange is not possible: {what}")
+                raise LocalProtocolError(f"this exchange is impossible: {what}")
 
-        demand(len(set(self.peers)) == len(self.peers), "a peer takes part twice")
+        demand(len(set(self.peers)) == len(self.peers), "a peer is listed twice")
         demand(0 <= self.me < len(self.peers), "this node is not among the peers")
-        demand(len(self.weights) == len(self.peers), "each peer must have one weight")
+        demand(
+            len(self.weights) == len(self.peers), "the number of weights is not the number of peers"
+        )
         demand(all(weight >= 0 for weight in self.weights), "a weight is negative")
-        demand(0 < sum(self.weights) < 2**63, "the sum of the weights is not usable")
+        demand(0 < sum(self.weights) < 2**63, "the sum of the weights is out of range")
         demand(0 <= self.step <= COUNTER_MAX, "the step is out of range")
         demand(0 <= self.attempt <= COUNTER_MAX, "the attempt is out of range")
-        demand(0 < self.influence_max <= UNBOUNDED, "no participant may move the mean")
-        demand(self.deadline_s > 0 and self.silence_s > 0, "its deadline is before its start")
-        demand(self.lanes <= self.streams <= STREAMS_MAX, "its streams are too few or too many")
+        demand(0 < self.influence_max <= UNBOUNDED, "influence_max is out of range")
+        demand(
+            self.deadline_s > 0 and self.silence_s > 0, "deadline_s and silence_s must be positive"
+        )
+        demand(
+            self.lanes <= self.streams <= STREAMS_MAX,
+            f"streams must be between lanes and {STREAMS_MAX}",
+        )
         self.plan()
 
     @property
     def neighbours(self) -> tuple[PeerId, ...]:
-        """The peers to which this peer needs one connection per stream."""
+        """The peers to which this peer needs connections, one per stream."""
         return tuple(self.peers[number] for number in self.plan().neighbours)
 
     def plan(self) -> ReducePlan:
@@ -89,8 +98,8 @@ class ReduceRequest:
         )
 
     def tag(self) -> bytes:
-        """Return eight bytes that are equal on two peers only if they mean the same reduce and
-        cut.
+        """Return eight bytes that are equal on two peers only if their requests describe the same
+        reduce and divide the vector in the same way.
         """
         agreed = [
             *(self.run, self.step, self.attempt, self.peers, self.weights, self.schedule),
@@ -104,8 +113,8 @@ class ReduceRequest:
 class Traffic:
     """The bytes exchanged with one neighbour, headers included.
 
-    `sending_s` is the time during which something was being sent to it, so sent_bytes ÷ sending_s
-    is the rate of the path.
+    `sending_s` is the time during which we were sending to it, so sent_bytes ÷ sending_s is the
+    rate of the path.
     """
 
     peer: PeerId
@@ -115,26 +124,26 @@ class Traffic:
 
     @property
     def sent_bytes_per_s(self) -> float:
-        """The rate at which the path to it accepted bytes; 0 if nothing was sent."""
+        """The rate at which the path to the neighbour accepted bytes; 0 if nothing was sent."""
         return self.sent_bytes / self.sending_s if self.sending_s > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class ReduceStatistics:
-    """Timings and traffic of a completed reduce, seen from one peer. All times after the first two
-    are means over the lanes, except `cpu_s`.
+    """Timings and traffic of a completed reduce, as seen by one peer. `arithmetic_s`, `moving_s`
+    and `waiting_s` are means over the lanes.
     """
 
     seconds: float
     scatter_s: float
-    """Seconds until the last sum was received. The rest is the all-gather."""
+    """Seconds until the last sum was received. The rest of the time is the all-gather."""
     arithmetic_s: float
     moving_s: float
     """Seconds spent on sockets."""
     waiting_s: float
     """Seconds spent waiting for neighbours, with nothing to do."""
     cpu_s: float
-    """CPU seconds of all the reduce's threads together."""
+    """CPU seconds of all threads of the reduce together."""
     traffic: tuple[Traffic, ...]
 
     @property
@@ -143,7 +152,7 @@ class ReduceStatistics:
         return self.seconds - self.scatter_s
 
     def facts(self) -> dict[str, object]:
-        """Return the whole report as plain values, for logs."""
+        """Return the report as plain values, for logs."""
         rates = {each.peer: each.sent_bytes_per_s for each in self.traffic}
         return {
             **asdict(self),

@@ -3,13 +3,15 @@
 Sums flow up the tree: each peer adds its own contribution to the sums of its children. The owner
 divides. The mean flows down another tree, its bytes unchanged.
 
-    ring     the part starts at the peer of its number and goes once round to its owner, then the
-             mean goes round: fewest bytes in flight, 2 (N − 1) hops
-    direct   every peer sends straight to the owner and receives straight from it: 2 hops
-    grid     peers stand in rows of about √N. In each row one peer collects for the owner, which
-             receives from these and from its own row: 4 hops, and 2 √N neighbours instead of N − 1
+    ring     a part starts at the peer with its number and goes once around the ring to its owner,
+             then its mean goes around: fewest bytes in flight, 2 (N − 1) hops
+    direct   every peer sends directly to the owner and receives directly from it: 2 hops
+    grid     peers are arranged in rows of about √N. In each row one peer collects for the owner,
+             which receives from these peers and from its own row: 4 hops, and 2 √N neighbours
+             instead of N − 1
 
-Peers are numbers, the places in the roster's order. Nothing here knows of bytes, sockets or time.
+Peers are numbered by their position in the roster's order. This module does not know bytes, sockets
+or time.
 """
 
 from __future__ import annotations
@@ -33,9 +35,9 @@ class Route:
     """
 
     sums_from: tuple[int, ...]
-    """The senders, in the order in which their sums are added to the own contribution."""
+    """The senders, in the order in which their sums are added to our own contribution."""
     sum_to: int | None
-    """The next peer; None at the part's owner."""
+    """The peer to send the sum to; None at the part's owner."""
     mean_from: int | None
     means_to: tuple[int, ...]
     sum_hop: int
@@ -68,7 +70,9 @@ def owner_of(schedule: Schedule, peers: int, part: int) -> int:
 
 
 def contributors(schedule: Schedule, peers: int, part: int, sender: int) -> tuple[int, ...]:
-    """Return the peers, itself included, whose contributions `sender` sends in a sum of `part`."""
+    """Return the peers whose contributions are in the sum of `part` that `sender` sends, including
+    its own.
+    """
     found, due = [], [sender]
     while due:
         peer = due.pop()
@@ -78,12 +82,12 @@ def contributors(schedule: Schedule, peers: int, part: int, sender: int) -> tupl
 
 
 def accumulates(schedule: Schedule) -> bool:
-    """Return whether a peer may have to add several sums to one segment."""
+    """Return whether peers may have to add several sums to one segment."""
     return schedule != "ring"
 
 
 def _ring(peers: int, me: int, part: int) -> Route:
-    """The owner is the last peer of the circle, just before the peer of the part's number."""
+    """The owner is the last peer of the ring, just before the peer with the part's number."""
     since, last = (me - part) % peers, peers - 1
     before, after = (me - 1) % peers, (me + 1) % peers
     return Route(
@@ -123,14 +127,14 @@ def _members(peers: int, rows: int, row: int) -> range:
 
 
 def _place(peers: int, rows: int, peer: int) -> tuple[int, int]:
-    """Return row and column. Rows differ in length by at most one."""
+    """Return a peer's row and column. The lengths of rows differ by at most one."""
     row = ((peer + 1) * rows - 1) // peers
     return row, peer - row * peers // rows
 
 
 def _collector(peers: int, rows: int, row: int, column: int) -> int:
-    """Return the peer of `row` that collects for the owners in `column`.
-    A shorter row may not have that column.
+    """Return the peer of `row` that collects for the owners in `column`, which a shorter row may
+    not have.
     """
     members = _members(peers, rows, row)
     return members[column % len(members)]

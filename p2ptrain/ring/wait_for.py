@@ -1,28 +1,28 @@
-"""A wait-for graph finds the peer at fault when nothing moves and every peer says that it waits.
+"""A wait-for graph that finds the peer at fault when all peers are waiting for each other.
 
-A neighbour that owes us something and sends nothing exceeds the silence limit and is blamed. A
-neighbour that says it waits is not blamed for silence: most such peers are honest, since all wait
-for the one that has stopped. So each peer says whom it waits for. A WAITING frame names two peers,
-one that waits and the one that it waits for: the last known link of the chain. A peer that waits
-for a neighbour passes on that neighbour's link if it has received one, else its own. A peer that
-could send but holds back (its uplink is capped) names itself twice. So all peers soon know the end
-of the chain. If no payload comes for `stall_s` (STALL_SILENCES × silence_s, or longer where
-segments are large):
+A neighbour that has to send us segments but is silent is blamed after the silence limit. A
+neighbour that says it is waiting is not blamed for silence: if one peer stops, all others wait, and
+most of them are honest. So each peer says whom it waits for. A WAITING frame names two peers, one
+that waits and one that it waits for: the last known link of the chain. A peer that waits for a
+neighbour forwards that neighbour's link if it has received one, otherwise its own. A peer that has
+something to send but holds it back (its uplink is rate-limited) names itself twice. So all peers
+soon know the end of the chain. If no payload arrives for `stall_s` (STALL_SILENCES × silence_s, or
+longer if segments are large):
 
-    the neighbour names itself, or sends crumbs and says nothing     the neighbour is at fault
-    a peer is said to wait for us, and we have nothing for it        that peer is at fault
-    the chain ends with two other peers                              they have time to settle it;
-                                                                     after that both are at fault
+    the neighbour names itself, or sends a few bytes but no link     the neighbour is at fault
+    a peer is said to wait for us, but we have nothing for it        that peer is at fault
+    the chain ends with two other peers                              they get time to resolve it;
+                                                                     then both are at fault
 
-A neighbour that has begun a segment needs nobody else for the rest of it, and has to go on. It is
-at fault if less than CRUMB_BYTES come in `segment_s`, even if it keeps saying that it waits.
+A neighbour that has begun a segment already has all of it, so it must continue. It is at fault if
+fewer than CRUMB_BYTES arrive within `segment_s`, even if it keeps saying that it is waiting.
 
-A neighbour that names another link gets more time, but not without limit, because words move no
-payload. If payload does come but too little of it, the deadline ends the wait. Then the peers that
-have nothing to send themselves name the end of the chain, as far as it is known.
+A neighbour that names a new link gets more time, but only up to a limit, because it could name new
+links for ever. If payload arrives too slowly, the deadline ends the reduce. Then the peers that
+have nothing to send name the end of the chain, as far as they know it.
 
-Limits: a liar may forge a link between two other peers, and make the second accuse the first. It
-could as well tell all peers so in an ABORT. This module knows the plan, and nothing of sockets.
+Limits: a liar can forge a link between two other peers and so make the second accuse the first. It
+could accuse the first peer as well in an ABORT. This module knows the plan, but not sockets.
 """
 
 from __future__ import annotations
@@ -36,45 +36,47 @@ from p2ptrain.ring.request import ReduceRequest
 from p2ptrain.ring.schedules import route
 
 STALL_SILENCES = 1.5
-"""12 s by default. This is longer than the silence limit, so that a silent neighbour is named
-first. It is short enough that a false statement costs the others less than 15 s. Large segments
-have more time."""
+"""12 s by default. This is longer than the silence limit, so that a silent neighbour is blamed
+first. It is short enough that a false statement costs the others less than 15 s. Large segments get
+more time."""
 
 SLOWEST_BYTES_PER_S = 125_000
-"""1 Mbit/s. Peers do not wait for slower links, neither for a whole reduce nor for a turn among
-neighbours. The limits are twice the time that a transfer takes at this rate."""
+"""1 Mbit/s. Peers do not wait for slower links. The time limits for a whole reduce and for one turn
+among the neighbours are twice the time at this rate."""
 
 REDUCE_S_MIN = 600.0
-"""Smallest deadline, so that a small reduce survives a machine that is busy for minutes."""
+"""Minimum deadline, so that a small reduce survives a machine that is busy for minutes."""
 
 
 def reduce_deadline_s(payload_bytes: int) -> float:
-    """Return how long a reduce of so many bytes may take before its participants give it up."""
+    """Return how long a reduce of `payload_bytes` may take before its participants abort it."""
     return max(REDUCE_S_MIN, 2 * payload_bytes / SLOWEST_BYTES_PER_S)
 
 
 NEWS_STALLS = 2
-"""Limit, in stalls, on the extra time that a neighbour gets for naming another link. By then the
-payload that honest peers wait for has passed through the slowest of them."""
+"""Maximum extra time, in multiples of `stall_s`, for a neighbour that names new links. By then the
+payload that honest peers are waiting for has passed through the slowest of them."""
 
 OTHERS_STALLS = NEWS_STALLS + 2
-"""Time, in stalls, that two other peers have to settle it. It is one more than a peer waits for a
-neighbour that keeps naming new links. Here the same link may come again and again, because links
-are passed on less often than a liar changes them."""
+"""Time, in multiples of `stall_s`, that two other peers have to resolve a stall. It is one more
+than a peer waits for a neighbour that keeps naming new links. Here the same link may be reported
+again and again, because links are forwarded less often than a liar can change them."""
 
 CRUMB_BYTES = 1 << 16
-"""Fewer bytes than this, unless they complete a segment, are no progress.
-1 Mbit/s needs half a second for them."""
+"""Fewer bytes than this do not count as progress, unless they complete a segment. At 1 Mbit/s they
+take half a second."""
 
 SEGMENT_SLACK = 2
-"""In the middle of a segment, a neighbour has this many times the time that CRUMB_BYTES take on a
-line of SLOWEST_BYTES_PER_S shared by all its neighbours and lanes. In a ring of one lane these are
-65,536 × 2 ÷ 125,000 = 1.05 s, so 2.1 s. The minimum is silence_s (8 s), so 66 kbit/s suffice."""
+"""Within a segment, a neighbour gets this many times the time that CRUMB_BYTES take on a line of
+SLOWEST_BYTES_PER_S that is shared by all its neighbours and lanes. In a ring with one lane this is
+2 × 65,536 × 2 ÷ 125,000 = 2.1 s. The minimum is silence_s (8 s), so 66 kbit/s are enough."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Peer number `waiting` waits for peer number `awaited`. They are equal if it holds back."""
+    """Peer number `waiting` waits for peer number `awaited`. They are equal if the peer holds
+    back.
+    """
 
     waiting: int
     awaited: int
@@ -83,19 +85,19 @@ class Wait:
 @dataclass(slots=True)
 class _Neighbour:
     moved_at: float
-    """Monotonic time when payload last came from it, or when it was our turn."""
+    """Monotonic time when it last sent payload, or when we last caused the delay ourselves."""
     crumbs: int = 0
-    """Bytes that have come since then."""
+    """Bytes received since then."""
     midway: bool = False
-    """Whether the rest of a segment is still to come, for which it needs nobody else."""
+    """Whether it has sent only part of a segment."""
     begun_at: float | None = None
-    """Monotonic time when a half-received frame that we read on was first seen, or None."""
+    """Monotonic time when we first noticed a partly received frame; None if there is none."""
     wait: Wait | None = None
     since: float = 0.0
 
 
 class WaitForGraph:
-    """The waiting statements of one thread's neighbours. For one thread."""
+    """The WAITING statements of one lane's neighbours. Used by one thread."""
 
     def __init__(self, request: ReduceRequest, plan: ReducePlan, now: float) -> None:
         self._request = request
@@ -106,7 +108,7 @@ class WaitForGraph:
         self._neighbours = {number: _Neighbour(now) for number in plan.neighbours}
 
     def note_bytes(self, number: int, count: int, now: float, *, complete: bool) -> None:
-        """Record that `count` bytes of a segment have come."""
+        """Record that `count` bytes of a segment were received."""
         known = self._neighbours[number]
         known.crumbs += count
         known.midway = not complete
@@ -114,12 +116,14 @@ class WaitForGraph:
             self.note_progress(number, now)
 
     def note_progress(self, number: int, now: float) -> None:
-        """Record that payload has come, or that we ourselves are not reading."""
+        """Record that payload was received, or that we ourselves are not reading."""
         known = self._neighbours[number]
         known.moved_at, known.crumbs = now, 0
 
     def note_frame(self, number: int, now: float, *, begun: bool) -> None:
-        """Record whether part of a frame has come from this neighbour and we read on."""
+        """Record whether part of a frame was received from this neighbour and we are reading the
+        rest.
+        """
         known = self._neighbours[number]
         if not begun:
             known.begun_at = None
@@ -127,10 +131,10 @@ class WaitForGraph:
             known.begun_at = now
 
     def trickling(self, now: float) -> tuple[int, str] | None:
-        """Return the neighbour that has begun a frame and does not go on with it, and the reason in
-        words.
+        """Return the number of a neighbour that has begun a frame and does not continue it, and the
+        reason as text.
 
-        Only its own line can hold it up, because it had the whole segment before it began.
+        Only its own line can delay it, because it had the whole segment before it began.
         """
         for number, known in self._neighbours.items():
             if known.begun_at is not None:
@@ -142,23 +146,23 @@ class WaitForGraph:
         return None
 
     def is_amid_a_segment(self, number: int, now: float) -> bool:
-        """Return whether the neighbour has begun a frame and has not gone on with it for half of
-        the time after which it is `trickling`.
+        """Return whether the neighbour has begun a frame and has not continued it for half of the
+        time after which it counts as `trickling`.
         """
         known = self._neighbours[number]
         begun_at = known.begun_at
         return begun_at is not None and now - max(begun_at, known.moved_at) >= self.segment_s / 2
 
     def note_wait(self, number: int, wait: Wait, now: float) -> bool:
-        """Record what a neighbour said. Return whether it is new.
+        """Record a neighbour's WAITING statement. Return whether it is new.
 
         Raises:
-            RemoteProtocolError: the plan has no such link.
+            RemoteProtocolError: the link is not in the plan.
         """
         if not self._planned(wait):
             raise RemoteProtocolError(
                 f"it claims that peer {wait.waiting} waits for peer {wait.awaited}, which "
-                "the plan does not allow"
+                "does not fit the plan"
             )
         known = self._neighbours[number]
         if known.wait == wait:
@@ -167,8 +171,8 @@ class WaitForGraph:
         return True
 
     def own_wait(self, owing: Collection[int], *, holds_back: bool) -> Wait:
-        """Return what we say. `owing` are the neighbours without which we cannot go on;
-        `holds_back` says whether we have something that could go.
+        """Return our own WAITING statement. `owing` are the neighbours that we need data from to
+        continue; `holds_back` is True if we have something to send.
         """
         me = self._request.me
         if holds_back or not owing:
@@ -177,7 +181,9 @@ class WaitForGraph:
         return Wait(me, slowest) if known.midway else self._link(known) or Wait(me, slowest)
 
     def late(self, owing: Collection[int]) -> int | None:
-        """Return the peer at the end of the chain if it is known; `owing` as for `own_wait`."""
+        """Return the number of the peer at the end of the chain, if known. `owing` is as for
+        `own_wait`.
+        """
         if not owing:
             return None
         slowest, known = self._slowest(owing)
@@ -189,11 +195,11 @@ class WaitForGraph:
     def at_fault(
         self, owing: Mapping[int, int], held_for: Collection[int], now: float
     ) -> tuple[tuple[int, ...], str]:
-        """Return the numbers of the peers at fault and the reason in words; nobody while there is
-        hope.
+        """Return the numbers of the peers at fault, and the reason as text. Nobody is at fault
+        while the time limits have not passed.
 
-        `owing` counts, by neighbour, the segments still to come. `held_for` are the neighbours for
-        which we have something, and which accept it.
+        `owing` counts the segments still to be received, by neighbour. `held_for` are the
+        neighbours that we have data for and that accept it.
         """
         for number, known in self._neighbours.items():
             news_until = known.moved_at + NEWS_STALLS * self.stall_s
@@ -210,21 +216,23 @@ class WaitForGraph:
         me = self._request.me
         wait = self._neighbours[number].wait or Wait(number, number)
         if wait.waiting == wait.awaited == number:
-            return (number,), f"it has held back its segments for {still_s:.3g} s"
+            return (number,), f"it has not sent its segments for {still_s:.3g} s"
         if wait.awaited == me and wait.waiting != me:
             lies = wait.waiting not in held_for
-            return ((wait.waiting,) if lies else ()), ("it waits for segments that it has received")
+            return ((wait.waiting,) if lies else ()), (
+                "it claims to wait for segments that it has received"
+            )
         if unmoved_s < OTHERS_STALLS * self.stall_s or me in (wait.waiting, wait.awaited):
             return (), ""
         both = tuple(dict.fromkeys((wait.waiting, wait.awaited)))
-        return both, f"one is reported to have waited for the other for {unmoved_s:.3g} s"
+        return both, f"one of them reportedly waited for the other for {unmoved_s:.3g} s"
 
     def _slowest(self, owing: Collection[int]) -> tuple[int, _Neighbour]:
         slowest = min(owing, key=lambda number: (self._neighbours[number].moved_at, number))
         return slowest, self._neighbours[slowest]
 
     def _link(self, known: _Neighbour) -> Wait | None:
-        """Return the link that it reported, if it concerns only other peers."""
+        """Return the link that a neighbour reported, if this peer is not part of it."""
         me, said = self._request.me, known.wait
         return None if said is None or me in (said.waiting, said.awaited) else said
 
@@ -239,8 +247,8 @@ class WaitForGraph:
 
 
 def _turn_s(plan: ReducePlan) -> float:
-    """Return how long the slowest acceptable sender takes to send a segment to each of its
-    neighbours. It is assumed to have as many neighbours as we have.
+    """Return how long the slowest acceptable sender takes to send one segment to each of its
+    neighbours. We assume that it has as many neighbours as we have.
     """
     turns = len(plan.lanes) * len(plan.neighbours)
     return turns * _segment_bytes_max(plan) / SLOWEST_BYTES_PER_S

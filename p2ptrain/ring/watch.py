@@ -1,9 +1,8 @@
-"""Judges neighbours that do nothing. A neighbour becomes the verdict if it sends nothing while it
-owes us something, if it accepts nothing while we have something for it, or if it left without a
-reason.
+"""Judges inactive neighbours. A neighbour becomes the verdict if it is silent while it has to send
+us data, if it does not accept data that we have for it, or if it leaves without giving a reason.
 
-It also keeps others from suspecting us. If we owe a neighbour something that cannot go yet, it
-tells that neighbour that we are waiting. It moves no payload, and does not know what travels.
+This module also keeps others from suspecting us: while we cannot send a neighbour its data yet, we
+tell it that we are waiting. This module does not transfer payload and does not know what it means.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from p2ptrain.ring.wait_for import WaitForGraph
 from p2ptrain.ring.wire import Kind
 
 SECOND_OPINION_S = 0.2
-"""A link breaks when its peer dies, but also when its peer leaves an attempt that a third peer has
-ended. In the second case the reason reaches us within this time, on most paths."""
+"""A link breaks if its peer dies, but also if its peer leaves an attempt that a third peer has
+ended. In the second case, the reason reaches us within this time on most paths."""
 
 NEWS_S = 0.25
-"""Shortest time between two statements about whom we wait for, so that they do not multiply."""
+"""Minimum time between two WAITING statements to a neighbour, to limit their number."""
 
 
 Say = Callable[[Neighbour, Connection, Kind, int, int], None]
@@ -32,7 +31,7 @@ Say = Callable[[Neighbour, Connection, Kind, int, int], None]
 
 
 class NeighbourWatch:
-    """The timers of one lane. For one thread."""
+    """The timers of one lane. Used by one thread."""
 
     def __init__(
         self,
@@ -52,25 +51,26 @@ class NeighbourWatch:
         self.look_at = 0.0
         """Monotonic time of the next check."""
         self.late: int | None = None
-        """The number of the peer that kept us waiting at the last check, as far as we know; None if
-        we could send something. May be read from any thread."""
+        """The number of the peer that we were waiting for at the last check, as far as we know;
+        None if we had something to send. May be read from any thread.
+        """
 
     def begin(self, now: float) -> None:
         self._give_time(now)
         self.look_at = now + self._silence_s / 8
 
     def check(self) -> None:
-        """Tell each neighbour to which we owe something that we wait; suspect neighbours that do
-        nothing.
+        """Tell each neighbour that expects data from us that we are waiting. Suspect inactive
+        neighbours.
 
-        Call it after everything that has arrived was read: a process that could not read must not
-        blame a neighbour for that.
+        Call this after reading everything that has arrived: we must not blame a neighbour if we
+        have not read its data yet.
         """
         now = time.monotonic()
         if now < self.look_at and not any(each.broken for each in self._neighbours.values()):
             return
         if now > self.look_at + self._silence_s / 4:
-            self._give_time(now)  # this process itself had stopped
+            self._give_time(now)  # this process itself was stopped
         self.look_at = now + self._silence_s / 8
         owing = self._owing()
         could_send = any(each.ready or each.busy for each in self._neighbours.values())
@@ -86,10 +86,10 @@ class NeighbourWatch:
             self._verdict.settle(self._attempt.blame_all(numbers, why))
 
     def confirmed(self, blame: Blame) -> Blame:
-        """Return the fault that a neighbour reports as our own finding if we noticed it, too: a
-        suspect has been silent, or amid a segment, for half of its time. The first peer that
-        reports ends the attempt for all, and one accusation says as much about its author as about
-        the accused.
+        """Return a fault that a neighbour reported. It counts as our own finding if we noticed it
+        too: a suspect was silent, or did not continue a segment, for half of the allowed time. The
+        first report ends the attempt for all peers, and one accusation alone says as much about the
+        accuser as about the accused.
         """
         now = time.monotonic()
         seen = [each for each in self._neighbours.values() if each.peer in blame.suspects]
@@ -104,9 +104,9 @@ class NeighbourWatch:
         return silent or self._waits.is_amid_a_segment(neighbour.number, now)
 
     def _owing(self) -> list[int]:
-        """Return the neighbours without which we cannot go on. Prefer those from which something is
-        to be passed on: a mean that ends here keeps nobody else waiting. Among these, prefer
-        neighbours that are not ahead: one that is ahead is itself waiting for others.
+        """Return the neighbours that we need data from to continue. Prefer those whose data we have
+        to forward: a mean that ends here does not delay other peers. Among these, prefer neighbours
+        that are not ahead: a neighbour that is ahead is itself waiting for others.
         """
         passed_on = [number for number, left in self._progress.left_to_pass_on.items() if left]
         behind = [number for number in passed_on if not self._ahead(self._neighbours[number])]
@@ -123,14 +123,14 @@ class NeighbourWatch:
         return self._progress.held_up_by(each.arrival) != neighbour.number
 
     def _give_time(self, now: float) -> None:
-        """Restart all timers. This process was stopped, and what came since is still unread."""
+        """Restart all timers, because this process was stopped and has not read new data yet."""
         for neighbour in self._neighbours.values():
             for each in neighbour.connections:
                 each.heard_at = each.took_at = now
             self._waits.note_progress(neighbour.number, now)
 
     def _held_for(self, now: float) -> list[int]:
-        """Return the neighbours for which we have something, and which accept it."""
+        """Return the neighbours that we have data for and that accept it."""
         stuck_since = now - self._waits.stall_s
         found = []
         for each in self._neighbours.values():
@@ -148,7 +148,7 @@ class NeighbourWatch:
         for each in neighbour.connections:
             self._look_at_connection(neighbour, each, now)
         if self._progress.left_to_come[neighbour.number] and neighbour.heard_at < silent_since:
-            self._suspect(neighbour, f"it sent nothing for {self._silence_s:g} s")
+            self._suspect(neighbour, f"it did not send anything for {self._silence_s:g} s")
 
     def _look_at_connection(self, neighbour: Neighbour, each: Connection, now: float) -> None:
         if each.broken_at is not None:
@@ -162,10 +162,12 @@ class NeighbourWatch:
         if not each.link.busy:
             each.took_at = now
         if max(each.took_at, each.heard_at) < now - self._silence_s:
-            self._suspect(neighbour, f"it accepted no data for {self._silence_s:g} s")
+            self._suspect(neighbour, f"it did not accept any data for {self._silence_s:g} s")
 
     def _speak_up(self, neighbour: Neighbour, owing: list[int], now: float) -> None:
-        """Tell a neighbour whom we wait for, before it suspects us or when that has changed."""
+        """Tell a neighbour whom we wait for, before it suspects us or when the answer has
+        changed.
+        """
         wait = self._waits.own_wait(owing, holds_back=bool(neighbour.ready))
         quiet_s, news = now - neighbour.spoke_at, wait != neighbour.told
         if quiet_s < self._silence_s / 4 and not (news and quiet_s >= NEWS_S):

@@ -1,10 +1,10 @@
-"""The frames of a reduce: a header of fixed size, and a body whose length is known beforehand.
+"""The frames of a reduce: a header of fixed size, and a body whose length is known in advance.
 
     SUM       payload bytes of one segment, on their way to the owner of its part
-    MEAN      payload bytes of one segment, as its owner made them
-    WAITING   something is still to come but cannot go yet; part and index say who waits for whom
+    MEAN      payload bytes of one segment, as computed by its owner
+    WAITING   the sender cannot send its next segment yet; part and index say who waits for whom
               (see wait_for); no body
-    DONE      the last frame of this connection, except for an ABORT; no body
+    DONE      the last frame of this connection, unless an ABORT follows; no body
     ABORT     the reduce is over; the body names the suspects and the reason
 
 A receiver checks each field against its own plan. It never trusts a length that a peer announces.
@@ -66,10 +66,10 @@ class Header:
 
 
 def decode_header(data: bytes | bytearray) -> Header:
-    """Decode a header. Raises RemoteProtocolError if `data` is not one of ours."""
+    """Decode a header. Raises RemoteProtocolError if `data` is not a valid header."""
     kind, *rest = _HEADER.unpack(data)
     if kind not in _KINDS:
-        raise RemoteProtocolError(f"a frame is of the unknown kind {kind}")
+        raise RemoteProtocolError(f"a frame has the unknown kind {kind}")
     return Header(Kind(kind), *rest)
 
 
@@ -93,6 +93,8 @@ def decode_blame(data: bytes | bytearray, members: Collection[PeerId]) -> Blame:
     assert isinstance(named, list)
     assert isinstance(reason, str)
     if len(named) > _SUSPECTS_MAX or any(name not in members for name in named):
-        raise RemoteProtocolError("an abort names suspects that do not take part")
+        raise RemoteProtocolError(
+            "an abort names too many suspects, or peers that do not take part"
+        )
     printable = "".join(letter if letter.isprintable() else "?" for letter in reason)
     return Blame(tuple(named), printable[:_REASON_CHARACTERS_MAX], heard=True)

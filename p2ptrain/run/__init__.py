@@ -1,6 +1,6 @@
 """The signed documents of a run: its manifest, its allowlist, requests to join, its data index.
 
-`draft` is not imported here: making a run loads pydantic, and taking part in a run must not.
+`draft` is not imported here, because it loads pydantic, which only publishing a run needs.
 """
 
 from p2ptrain.run.allowlist import Allowlist, SignedAllowlist

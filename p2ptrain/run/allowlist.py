@@ -1,10 +1,10 @@
 """The list of peers that may take part, numbered and signed by the run's organiser.
 
-Lists spread from peer to peer by gossip, in any order, and all peers must end with the same one. So
-the list with the highest sequence number wins. A peer does not replace its list by another one with
-the same number; the organiser's tool never makes two such lists.
+Lists spread by gossip, in any order, and all peers must end up with the same list. So the list with
+the highest sequence number wins. A peer does not replace its list with one that has the same
+number; the organiser's tool never creates two such lists.
 
-This module does not know how a list is sent, nor what happens to removed peers.
+This module does not know how a list is sent, or what happens to removed peers.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from p2ptrain.run.reading import plain
 
 KIND = "allowlist"
 ALLOWLIST_PEERS_MAX = 4096
-"""Most peers on a list: as many as a node keeps track of."""
+"""Maximum number of peers on a list. A node keeps track of the same number."""
 
 ALLOWLIST_BYTES_MAX = 54 * ALLOWLIST_PEERS_MAX + 2 * ENVELOPE_BYTES_MAX
-"""Longest signed list: a peer id takes 52 letters and two bytes of msgpack header."""
+"""Maximum length of a signed list. A peer id takes 52 letters and a msgpack header of two bytes."""
 
 SEQUENCE_MAX = 2**53
 
@@ -40,14 +40,14 @@ class Allowlist:
 
     def __post_init__(self) -> None:
         if not 0 < self.sequence <= SEQUENCE_MAX:
-            raise ValueError(f"the sequence number is {self.sequence}")
+            raise ValueError(f"the sequence number is {self.sequence}, not 1 to {SEQUENCE_MAX}")
         if len(self.peers) > ALLOWLIST_PEERS_MAX:
-            raise ValueError(f"{len(self.peers)} peers are more than {ALLOWLIST_PEERS_MAX}")
+            raise ValueError(f"{len(self.peers)} peers exceed the limit of {ALLOWLIST_PEERS_MAX}")
         for peer in self.peers:
             if not is_peer_id(peer):
                 raise ValueError(f"{str(peer)[:80]!r} is not a peer id")
         if list(self.peers) != sorted(set(self.peers)):
-            raise ValueError("the peers are not sorted, or one is named twice")
+            raise ValueError("the peers are not sorted, or one is listed twice")
 
     @classmethod
     def of(cls, run: RunId, sequence: int, peers: Iterable[PeerId]) -> Allowlist:
@@ -75,7 +75,7 @@ class SignedAllowlist:
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview, run: Run) -> SignedAllowlist:
-        """Return the list for `run` in `data`, which may come from anybody.
+        """Return the list for `run` in `data`, which may come from any peer.
 
         Raises:
             RunMismatch: it is a valid list of another run.
@@ -96,5 +96,5 @@ class SignedAllowlist:
         return self.signed.to_bytes()
 
     def replaces(self, current: SignedAllowlist | None) -> bool:
-        """Return whether a peer that holds `current` should replace it by this list."""
+        """Return whether a peer that has `current` should replace it with this list."""
         return current is None or self.allowlist.sequence > current.allowlist.sequence

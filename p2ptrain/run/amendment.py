@@ -1,11 +1,11 @@
-"""A change to a run in progress: new values for some of the manifest's numbers from some outer step
-on, numbered and signed by the run's organiser.
+"""A change to a run in progress: new values for some of the manifest's numbers, from a given outer
+step on. The run's organiser numbers and signs it.
 
-An amendment alone changes nothing: members must agree on it in their ledger before the outer step
-that it names. From that step on, the amended manifest applies. A `Leg` of the run is the outer
-steps from one amendment to the next, with the manifest that applies to them. An amendment changes
-only the values that it names. This module does not know how amendments are sent, nor which were
-agreed.
+An amendment does not take effect by itself: members must agree on it in their ledger before the
+outer step that it names. From that step on, the amended manifest applies. A `Leg` of the run is the
+outer steps from one amendment to the next, with the manifest that applies to them. An amendment
+changes only the values that it contains. This module does not know how amendments are sent, or
+which of them were agreed on.
 """
 
 from __future__ import annotations
@@ -37,18 +37,20 @@ T = TypeVar("T")
 
 KIND = "amendment"
 AMENDMENT_BYTES_MAX = 1024
-"""Longest signed amendment. A usual one has about 500 bytes; a list must stay cheap to send."""
+"""Maximum length of a signed amendment. Typical ones have about 500 bytes; lists of amendments must
+be cheap to send."""
 
 NUMBER_MAX = 2**53
 RATE_MAX = 100.0
-"""Largest learning rate. No optimizer here learns even at a tenth of it."""
+"""Maximum learning rate. Our optimizers fail to learn even at a tenth of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Amendment:
     """Amendment `number` of `run`, which applies from outer step `step` on. None means no change.
 
-    `lr` is the inner learning rate's peak, `inner_steps` H; `codec_block` goes with a codec.
+    `lr` is the peak of the inner learning rate, `inner_steps` is H, and `codec_block` is the
+    codec's block length.
     """
 
     run: RunId
@@ -96,22 +98,32 @@ class Amendment:
         return f"{said} from outer step {self.step} on"
 
     def check(self, manifest: RunManifest) -> None:
-        """Raises ValueError, in words: no run of this manifest could continue with this amendment,
-        whatever the earlier amendments are."""
+        """Raises ValueError, with a message for the user, if no run of this manifest could continue
+        with this amendment, whatever the earlier amendments are.
+        """
         last, steps = manifest.outer.steps - 1, self.inner_steps
         _require(self.step <= last, "outer step", self.step, f"at most {last}")
         blocks = manifest.data.train_blocks
         _require(
-            (steps or 0) <= blocks, "inner_steps", steps, f"at most {blocks}, the blocks of data"
+            (steps or 0) <= blocks,
+            "inner_steps",
+            steps,
+            f"at most {blocks}, the number of data blocks",
         )
         whole = Leg(manifest).amended(self).manifest
-        delayed, kept = whole.delayed == manifest.delayed, f"{manifest.inner.steps}, as it is"
-        _require(delayed, "inner_steps", steps, f"{kept}: means come a whole outer step late")
-        # Check with every rate and H that other amendments may set: a valid amendment must never
+        delayed, kept = whole.delayed == manifest.delayed, manifest.inner.steps
+        _require(
+            delayed,
+            "inner_steps",
+            steps,
+            f"{kept}: it cannot change in a run with delayed averaging",
+        )
+        # Check with the largest rate and H that any amendment may set: a valid amendment must not
         # become invalid in combination with others.
         most = max(RATE_MAX, manifest.inner.lr) * blocks
         fits = manifest.policy.influence_max * most <= INFLUENCE_MAX
-        _require(fits, "lr", self.lr, "as it is: the bound on influence is too wide for a change")
+        bound = f"at most {INFLUENCE_MAX / most:.3g} in a run that is amended"
+        _require(fits, "policy.influence_max", manifest.policy.influence_max, bound)
 
 
 _WORDS = {
@@ -126,7 +138,7 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """The run from outer step `step` on. A peer has done `inner_step` inner steps before it."""
+    """The run from outer step `step` on. `inner_step` is the number of inner steps before it."""
 
     manifest: RunManifest
     step: int = 0
@@ -134,7 +146,7 @@ class Leg:
     number: int = 0
     """Number of the amendment with which the leg begins; 0 for the published manifest."""
     stride_before: int = 0
-    """Inner steps per outer step when the run was published; 0: the same as now."""
+    """Inner steps per outer step when the run was published; 0 means the same as now."""
 
     @property
     def published_stride(self) -> int:
@@ -142,15 +154,17 @@ class Leg:
         return self.stride_before or self.manifest.blocks_per_step
 
     def first_inner_step(self, step: int) -> int:
-        """Return the inner steps that a peer which missed nothing has done when `step` begins."""
+        """Return the number of inner steps before `step`, for a peer that took part from the
+        start.
+        """
         return self.inner_step + (step - self.step) * self.manifest.blocks_per_step
 
     def amended(self, amendment: Amendment) -> Leg:
         """Return the leg that follows this one.
 
-        The schedule of the inner learning rate is tied to outer steps. If H changes, its inner
-        steps are scaled in proportion: the rate continues without a jump, and the schedule still
-        ends with the run.
+        The schedule of the inner learning rate is tied to outer steps. If H changes, the inner
+        steps of the schedule are scaled in proportion, so that the rate does not jump and the
+        schedule still ends with the run.
 
         Raises ValueError: the result is not a valid run.
         """
@@ -190,22 +204,24 @@ class SignedAmendment:
     amendment: Amendment
     signed: Signed
     terms: Terms
-    """The amendment as a ledger entry contains it when members agree on it."""
+    """The amendment as it appears in the ledger entry with which members agree on it."""
 
     @classmethod
     def publish(cls, identity: Identity, amendment: Amendment, run: Run) -> SignedAmendment:
-        """Sign `amendment`. Raises ValueError, in words: the amendment is impossible."""
+        """Sign `amendment`. Raises ValueError, with a message for the user, if it is invalid for
+        `run`.
+        """
         amendment.check(run.manifest)
         return cls._of(amendment, Signed.by(identity, KIND, pack(plain(amendment))), run)
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview, run: Run) -> SignedAmendment:
-        """Return the amendment of `run` in `data`, which may come from anybody.
+        """Return the amendment of `run` in `data`, which may come from any peer.
 
         Raises:
             RunMismatch: it is a valid amendment of another run.
-            RemoteProtocolError: it is malformed, altered, too long, impossible, or not signed by
-                the run's organiser.
+            RemoteProtocolError: it is malformed, altered, too long, invalid, or not signed by the
+                run's organiser.
         """
         amendment, signed = said_by_organiser(
             Amendment,
@@ -218,7 +234,7 @@ class SignedAmendment:
         try:
             amendment.check(run.manifest)
         except ValueError as exc:
-            raise RemoteProtocolError(f"the amendment is not valid: its {exc}") from exc
+            raise RemoteProtocolError(f"the amendment is invalid: its {exc}") from exc
         return cls._of(amendment, signed, run)
 
     @classmethod

@@ -1,7 +1,7 @@
-"""The digests of a run's data blocks, in the order that leases count them.
+"""The digests of a run's data blocks, in the order in which leases number them.
 
-The index is stored as one blob of kind "index", whose digest is in the manifest. So a peer that
-knows the manifest's digest can check all data without trusting anybody.
+The index is stored as one blob of kind "index", and the manifest contains its digest. So a peer
+that knows the manifest's digest can verify all data without trusting anybody.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class DataIndex:
         assert all(is_digest(block) for block in (*self.train, *self.validation))
 
     def to_bytes(self) -> bytes:
-        """Return all digests, one after the other, training blocks first."""
+        """Return all digests, concatenated, training blocks first."""
         return bytes.fromhex("".join((*self.train, *self.validation)))
 
     @classmethod

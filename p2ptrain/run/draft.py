@@ -1,4 +1,4 @@
-"""Build the manifest from the run file and the results of publishing, as a pure function."""
+"""Build the manifest from the run file and the blobs created for publishing. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from p2ptrain.sync import SyncSpec
 
 @dataclass(frozen=True, slots=True)
 class DraftedRun:
-    """The results of publishing: digests of stored blobs, and counts."""
+    """The data created for publishing: digests of stored blobs, and counts."""
 
     tokenizer: Digest
     index: Digest
@@ -47,13 +47,14 @@ def draft_manifest(
     """Return the manifest of this run.
 
     Raises:
-        ConfigError: the data are too few for one outer step, or the numbers do not fit together.
+        ConfigError: there are not enough data for one outer step, or the settings contradict each
+            other.
     """
     if made.train_blocks < run_file.inner.steps:
         raise ConfigError(
-            f"the data make {made.train_blocks} training blocks, but one outer step of one "
-            f"peer takes {run_file.inner.steps} (inner.steps)",
-            do="give more text (data.limit_mb, data.source), or make inner.steps, "
+            f"the data fill {made.train_blocks} training blocks, but one outer step of one "
+            f"peer needs {run_file.inner.steps} (inner.steps)",
+            do="use more text (data.limit_mb, data.source), or make inner.steps, "
             "inner.batch_sequences or model.sequence smaller",
         )
     model = model_spec(run_file)

@@ -1,8 +1,8 @@
 """A signed document: its kind, its bytes, its signer, and a valid signature.
 
-A `Signed` value exists only if its signature is valid, so no caller can forget to check it. The
-kind is part of the signed message, so an allowlist cannot be presented as a manifest. This module
-does not know what the bytes mean, nor whether the signer was entitled to sign them.
+A `Signed` value can exist only with a valid signature, so callers cannot forget to check it. The
+kind is part of the signed message, so an allowlist cannot be passed off as a manifest. This module
+does not know what the bytes mean, or whether the signer was entitled to sign them.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from p2ptrain.identity import Identity, is_peer_id, verify
 from p2ptrain.ids import PeerId
 
 PAYLOAD_BYTES_MAX = 512 * 1024
-"""Longest payload: twice the length of an allowlist of `ALLOWLIST_PEERS_MAX` peers."""
+"""Maximum length of a payload: twice that of an allowlist of `ALLOWLIST_PEERS_MAX` peers."""
 
 ENVELOPE_BYTES_MAX = 1024
-"""Bytes around a payload at most: kind, peer id, signature and field names take about 200."""
+"""Maximum bytes in addition to the payload. Kind, peer id, signature and field names take about
+200."""
 
 SIGNED_BYTES_MAX = PAYLOAD_BYTES_MAX + ENVELOPE_BYTES_MAX
 _DOMAIN = "p2ptrain signed document 1"
@@ -38,7 +39,7 @@ class Signed:
 
     def __post_init__(self) -> None:
         if not _KIND.fullmatch(self.kind):
-            raise RemoteProtocolError(f"{self.kind[:40]!r} is not a kind of document")
+            raise RemoteProtocolError(f"{self.kind[:40]!r} is not a valid kind of document")
         if len(self.payload) > PAYLOAD_BYTES_MAX:
             raise RemoteProtocolError(f"a {self.kind} of {len(self.payload)} bytes is too long")
         if not verify(self.signer, _message(self.kind, self.payload), self.signature):
@@ -68,16 +69,16 @@ class Signed:
     def from_bytes(
         cls, data: bytes | memoryview, *, kind: str, bytes_max: int = SIGNED_BYTES_MAX
     ) -> Signed:
-        """Return the document of this kind in `data`, which may come from anybody.
+        """Return the document of this kind in `data`, which may come from any peer.
 
         Raises:
-            RemoteProtocolError: it is too long, malformed, of another kind, or its signature is
-                not by the signer that it names.
+            RemoteProtocolError: it is too long, malformed, of another kind, or not signed by the
+                signer that it names.
         """
         if len(data) > bytes_max:
             raise RemoteProtocolError(
-                f"this {kind} is too long: it has {len(data)} bytes, and at most {bytes_max} "
-                "are accepted"
+                f"this {kind} is too long: it has {len(data)} bytes, more than the limit of "
+                f"{bytes_max}"
             )
         value = fields(
             unpack(data, bytes_max=bytes_max),
@@ -90,7 +91,7 @@ class Signed:
         assert isinstance(payload, bytes)
         if found != kind:
             raise RemoteProtocolError(
-                f"a document of kind {kind} was expected, not {str(found)[:40]!r}"
+                f"expected a document of kind {kind}, not {str(found)[:40]!r}"
             )
         if not is_peer_id(signer):
             raise RemoteProtocolError(f"the signer of this {kind} is not a peer id")

@@ -1,7 +1,7 @@
 """Store the run's documents on this machine's disk, and load them.
 
-A document is replaced atomically: written to a new file, fsynced, renamed. A bad file on our own
-disk is not a peer's fault, so it is reported as a ConfigError that names the file.
+A document is replaced atomically: it is written to a new file, synced and renamed. An invalid file
+on our own disk is not a peer's fault, so it is reported as a ConfigError that names the file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from p2ptrain.run.envelope import SIGNED_BYTES_MAX
 from p2ptrain.run.manifest import Run
 
 AMENDMENTS_MAX = 128
-"""Most amendments in a list: twice as many as a run can agree on."""
+"""Maximum number of amendments in a list: twice as many as a run can agree on."""
 
 AMENDMENTS_BYTES_MAX = AMENDMENTS_MAX * (AMENDMENT_BYTES_MAX + 8)
 
@@ -80,16 +80,16 @@ def load_amendments(path: Path, run: Run) -> tuple[SignedAmendment, ...]:
 
 
 def amendments_in(data: bytes, run: Run) -> tuple[SignedAmendment, ...]:
-    """Return the amendments of `run` in a list that may come from anybody.
+    """Return the amendments of `run` in a list that may come from any peer.
 
     Raises:
-        RunMismatch, RemoteProtocolError: one of them is invalid; then all are refused.
+        RunMismatch, RemoteProtocolError: an amendment is invalid; then all are refused.
     """
     items = unpack(data, bytes_max=AMENDMENTS_BYTES_MAX)
     if not isinstance(items, list) or not all(isinstance(item, bytes) for item in items):
-        raise RemoteProtocolError("amendments come as a list of signed documents")
+        raise RemoteProtocolError("amendments must be a list of signed documents")
     if len(items) > AMENDMENTS_MAX:
-        raise RemoteProtocolError(f"{len(items)} amendments are more than {AMENDMENTS_MAX}")
+        raise RemoteProtocolError(f"{len(items)} amendments exceed the limit of {AMENDMENTS_MAX}")
     return tuple(SignedAmendment.from_bytes(item, run) for item in items)
 
 
@@ -103,7 +103,7 @@ def _damage_of(path: Path) -> Iterator[None]:
             code="RUN-FILE",
             evidence=exc.evidence,
             likely="the file was damaged, or copied from another home",
-            do=f"move {path} away; a node fetches it again from its peers",
+            do=f"move {path} away; the node then fetches it from its peers",
         ) from exc
 
 

@@ -1,7 +1,7 @@
 """A volunteer's signed request to be put on the allowlist.
 
-It proves that the sender holds the key of the requested peer id. So an organiser who approves the
-request admits that machine and no other.
+It proves that the sender has the key of the requested peer id. So an organiser who approves the
+request admits only that machine.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NOTE_CHARACTERS_MAX = 200
 
 @dataclass(frozen=True, slots=True)
 class JoinRequest:
-    """A request to join. `note` is a message to the organiser; it may be empty."""
+    """A request to join. `note` is an optional message to the organiser."""
 
     run: RunId
     peer: PeerId
@@ -33,7 +33,9 @@ class JoinRequest:
         if not is_digest(self.run):
             raise ValueError("the run is not a run id")
         if len(self.note) > NOTE_CHARACTERS_MAX or not (self.note.isprintable()):
-            raise ValueError(f"the note is not one line of at most {NOTE_CHARACTERS_MAX} letters")
+            raise ValueError(
+                f"the note is not one line of at most {NOTE_CHARACTERS_MAX} characters"
+            )
         if self.created_unix < 0:
             raise ValueError("the time is before 1970")
 
@@ -44,8 +46,9 @@ class JoinRequest:
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview) -> JoinRequest:
-        """Return the request in `data`. Raises RemoteProtocolError: it is too long, malformed, or
-        not signed by the peer that it is for."""
+        """Return the request in `data`. Raises RemoteProtocolError if it is too long, malformed, or
+        not signed by the peer that it is for.
+        """
         signed = Signed.from_bytes(data, kind=KIND, bytes_max=BYTES_MAX)
         request = from_plain(cls, unpack(signed.payload, bytes_max=BYTES_MAX), "the join request")
         if request.peer != signed.signer:

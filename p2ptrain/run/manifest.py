@@ -1,4 +1,4 @@
-"""The run manifest: everything on which peers must agree. Its digest is the run's id.
+"""The run manifest: everything that peers must agree on. Its digest is the run's id.
 
     model, tokenizer, data     the model, and the data to train on
     inner, outer, sync, codec  the training of each peer, averaging, its timing, and the encoding
@@ -6,11 +6,11 @@
     genesis, layout            the digests of the first θ and m, and of the parameter layout
     founders, admission        the first voters, and the peers that may take part
 
-The run's id is enough to check a manifest from any source: a manifest with another digest is
-another run. The organiser's signature tells volunteers for whom they spend their electricity.
+The run's id is enough to verify a manifest from any source: a manifest with a different digest is a
+different run. The organiser's signature tells volunteers whose run they are helping.
 
-A manifest from a peer may be hostile, like any message. So every bound here is low enough that a
-manifest within the bounds does not break a node.
+A manifest from a peer may be malicious, like any message. So every limit here is low enough that a
+manifest within the limits cannot break a node.
 """
 
 from __future__ import annotations
@@ -41,24 +41,25 @@ MANIFEST_BYTES_MAX = 64 * 1024
 SIGNED_BYTES_MAX = MANIFEST_BYTES_MAX + ENVELOPE_BYTES_MAX
 FOUNDERS_MAX = 256
 COUNT_MAX = 2**48
-"""Largest count, so that the product of two counts fits 128 bits and a float's range."""
+"""Maximum of counts, so that the product of two counts fits into 128 bits and a float's range."""
 
 SECONDS_MAX = 86_400.0
 PARAMETERS_MAX = 2**40
 INFLUENCE_MAX = 2.0**100
-"""Largest influence bound: no codec accepts a larger magnitude."""
+"""Maximum of the influence bound. Codecs do not accept larger magnitudes."""
 LAYERS_MAX = 4096
 SEQUENCE_MAX = 2**24
 """Tables of LAYERS_MAX and SEQUENCE_MAX elements are allocated before training starts."""
 
 LEASE_BLOCKS_MAX = BLOCKS_MAX // LEASES_HELD_MAX
-"""Most blocks of a lease: one frame to the trainer names all blocks that a member holds at once.
-The longest H in use is 2,000."""
+"""Maximum number of blocks in a lease: one frame to the trainer lists all blocks that a member
+holds at a time. The longest H in use is 2,000."""
 
 BLOCK_MIN = 32
-"""Shortest codec block. In shorter ones the scales take too large a share of the bytes."""
+"""Minimum length of a codec block. In shorter blocks the scales would take too large a share of the
+bytes."""
 BLOCK_MAX = 4096
-"""Longest codec block that the kernels accept."""
+"""Maximum length of a codec block that the kernels accept."""
 
 Quorum = Literal["majority", "two-thirds"]
 QuorumLoss = Literal["wait", "branch"]
@@ -78,8 +79,8 @@ def _require(holds: bool, name: str, value: object) -> None:
 class DataSpec:
     """The data: an index of block digests, training blocks first. See `DataIndex`.
 
-    A document begins at each `document_token`. None means that documents are not masked from each
-    other.
+    A document begins at each `document_token`. If it is None, attention is not masked between
+    documents.
     """
 
     index: Digest
@@ -132,14 +133,14 @@ class CodecSpec:
 @dataclass(frozen=True, slots=True)
 class Policy:
     """How members decide. `snapshot_every` and `evaluate_every` count outer steps. `chunk_bytes` is
-    the chunk size of updates and snapshots; it is agreed, so that all peers get the same digests.
-    `encryption` applies to bulk data; "none" is for a private network that all members trust.
-    `branch_after_s` applies if `quorum_loss` is "branch".
+    the chunk length of updates and snapshots; it is part of the manifest, so that all peers get the
+    same digests. `encryption` applies to bulk data; "none" is for a private network that all
+    members trust. `branch_after_s` applies if `quorum_loss` is "branch".
 
     `influence_max` bounds how far each element of a participant's weights may be from θ. Its unit
-    is the distance of H inner steps that each move every weight by the peak learning rate. With
-    betas of 0.9 and 0.95, a step of AdamW is at most 1.2 rates long (small models reached 1.1 in an
-    outer step). The default of 10 leaves room for the work of several outer steps at once.
+    is H times the peak learning rate. With betas of 0.9 and 0.95, a step of AdamW moves a weight by
+    at most 1.2 times the learning rate (in small models, the mean over an outer step reached 1.1).
+    The default of 10 leaves room for the work of several outer steps at once.
     """
 
     quorum: Quorum
@@ -218,7 +219,7 @@ class RunManifest:
         _require(0 < len(self.founders) <= FOUNDERS_MAX, "founders", len(self.founders))
         for founder in self.founders:
             _require(is_peer_id(founder), "founders", founder)
-        _require(len(set(self.founders)) == len(self.founders), "founders", "one named twice")
+        _require(len(set(self.founders)) == len(self.founders), "founders", "one is listed twice")
         _require(self.admission in get_args(Admission), "admission", self.admission)
         _require(self.model.layers <= LAYERS_MAX, "model.layers", self.model.layers)
         _require(self.model.sequence <= SEQUENCE_MAX, "model.sequence", self.model.sequence)
@@ -243,7 +244,7 @@ class RunManifest:
             raise ValueError(
                 f"inner.steps {self.inner.steps} ÷ sync.fragments {sync.fragments} + "
                 f"sync.overlap_steps {sync.overlap_steps} is {self.blocks_per_lease} data "
-                f"blocks; a lease holds at most {LEASE_BLOCKS_MAX}"
+                f"blocks; a lease has at most {LEASE_BLOCKS_MAX}"
             )
         _require(sync.mixing == 0 or not self.delayed, "sync.mixing", sync.mixing)
         _require(self.delayed or not sync.eager, "sync.eager", sync.eager)
@@ -251,7 +252,7 @@ class RunManifest:
     @property
     def founders_vote(self) -> bool:
         """Whether only founders vote. In an open run, identities cost nothing, so they must not
-        have votes. A run of version 1 keeps its old rules.
+        have votes. Runs of version 1 use the old rules.
         """
         return self.admission == "open" and self.version >= 2
 
@@ -262,12 +263,12 @@ class RunManifest:
 
     @property
     def influence_max(self) -> float:
-        """The largest distance of an element of a participant's weights from θ. See `Policy`."""
+        """The maximum distance of an element of a participant's weights from θ. See `Policy`."""
         return self.policy.influence_max * self.inner.lr * self.inner.steps
 
     @property
     def delayed(self) -> bool:
-        """Whether an outer step is averaged while the whole next one is trained."""
+        """Whether an outer step is averaged while the whole next step is being trained."""
         return SyncSchedule.of(self.sync, self.inner.steps).delayed
 
     @property
@@ -277,22 +278,25 @@ class RunManifest:
 
     @property
     def blocks_per_lease(self) -> int:
-        """Blocks of an outer step, and of the `overlap_steps` in which the step is agreed."""
+        """Blocks of an outer step, plus those of the `overlap_steps` during which the step is
+        agreed.
+        """
         return self.blocks_per_step + self.sync.overlap_steps
 
     def to_payload(self) -> bytes:
-        """Return the canonical bytes, whose digest is the run id."""
+        """Return the canonical bytes. Their digest is the run id."""
         sections = ("model", "data", "inner", "outer", "sync", "codec", "policy")
         value = {**plain(self), **{name: plain(getattr(self, name)) for name in sections}}
         return pack({**value, "sync": {**plain(self.sync), "merge": MERGE}})
 
     @classmethod
     def from_payload(cls, payload: bytes) -> RunManifest:
-        """Return the manifest in `payload`, which may come from anybody.
+        """Return the manifest in `payload`, which may come from any peer.
 
         Raises:
-            VersionMismatch: it is for another version of p2ptrain, or sets "rda" (see `versions`).
-            RemoteProtocolError: anything else is wrong with it.
+            VersionMismatch: it is for a different version of p2ptrain, or sets "rda" (see
+                `versions`).
+            RemoteProtocolError: it is invalid for any other reason.
         """
         value = unpack(payload, bytes_max=MANIFEST_BYTES_MAX)
         if not isinstance(value, dict):
@@ -330,7 +334,9 @@ _FIELDS: dict[str, type] = {
 
 
 def _parameters_at_least(model: ModelSpec) -> int:
-    """Return a lower bound that counts the large matrices, to refuse absurd sizes."""
+    """Return a lower bound on the number of parameters, to refuse absurd sizes. It counts only the
+    large matrices.
+    """
     attention = 2 * model.width * model.width
     return model.vocab * model.width + model.layers * (attention + 3 * model.width * model.ffn)
 
@@ -339,7 +345,7 @@ def _parameters_at_least(model: ModelSpec) -> int:
 class Run:
     """A manifest with its organiser's signature, as stored in `HOME/run/manifest.signed`.
 
-    Create one with `publish` or `from_bytes`; `manifest` is always the signed one.
+    Create one with `publish` or `from_bytes`; `manifest` is always the one that was signed.
     """
 
     id: RunId
@@ -348,18 +354,17 @@ class Run:
 
     @classmethod
     def publish(cls, identity: Identity, manifest: RunManifest) -> Run:
-        """Sign `manifest` with the key of its organiser, who must be `identity`."""
+        """Sign `manifest` with `identity`, which must be its organiser."""
         assert manifest.organiser == identity.peer
         return cls._of(Signed.by(identity, KIND, manifest.to_payload()))
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview) -> Run:
-        """Return the run in `data`, which may come from anybody.
+        """Return the run in `data`, which may come from any peer.
 
         Raises:
-            VersionMismatch: it is for another version of p2ptrain.
-            RemoteProtocolError: it is too long, truncated, altered, not signed by its organiser,
-                or impossible.
+            VersionMismatch: it is for a different version of p2ptrain. RemoteProtocolError: it is
+                too long, truncated, altered, not signed by its organiser, or invalid.
         """
         signed = Signed.from_bytes(data, kind=KIND, bytes_max=SIGNED_BYTES_MAX)
         return cls._of(signed)

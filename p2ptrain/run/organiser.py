@@ -1,7 +1,7 @@
 """Decode documents that the organiser signs after publishing a run: allowlists and amendments.
 
-All such documents come from any peer, and all pass these checks: the length, the organiser's
-signature, and that the document is for this run. The modules of the documents check the content.
+Such documents may come from any peer. This module checks the length, the organiser's signature, and
+that the document is for this run. The modules of the documents check the content.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ T = TypeVar("T", bound=OfRun)
 def said_by_organiser(
     document: type[T], data: bytes | memoryview, run: Run, *, kind: str, bytes_max: int, code: str
 ) -> tuple[T, Signed]:
-    """Return the document in `data`, and its envelope. `code` is for the error about a wrong
-    signer.
+    """Return the document in `data`, and its envelope. `code` is the error code for a wrong signer.
 
     Raises:
         RunMismatch: it is a valid document of another run.
@@ -42,14 +41,14 @@ def said_by_organiser(
     if signed.signer != run.manifest.organiser:
         raise RemoteProtocolError(
             f"this {kind} is signed by {label(signed.signer)}, but the organiser of run "
-            f"{run.manifest.name!r} is another peer",
+            f"{run.manifest.name!r} is a different peer",
             code=code,
         )
     said = from_plain(document, unpack(signed.payload, bytes_max=bytes_max), f"the {kind}")
     if said.run != run.id:
         raise RunMismatch(
-            f"this {kind} belongs to another run of the same organiser",
-            evidence=[f"it names run {said.run}", f"this is run {run.id}"],
-            do=f"use the {kind} that was made in this run's home",
+            f"this {kind} belongs to a different run of the same organiser",
+            evidence=[f"it is for run {said.run}", f"this is run {run.id}"],
+            do=f"use the {kind} that was created in this run's home",
         )
     return said, signed

@@ -1,4 +1,4 @@
-"""Turn maps from outside into dataclasses with checked fields.
+"""Convert maps from outside to dataclasses with checked fields.
 
 The documents of a run are maps of plain values. A dataclass's annotations give the type of each
 field; its `__post_init__` checks the values. Both kinds of errors become a RemoteProtocolError that
@@ -24,15 +24,15 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "str | None": (str, type(None)),
     "float | None": (float, int, type(None)),
 }
-"""Types of values by annotation. Values of other annotations are strings (NewTypes, Literals) or
+"""Types of values by annotation. Fields with other annotations are strings (NewTypes, Literals) or
 lists (tuples)."""
 
 
 def from_plain(kind: type[T], value: object, what: str) -> T:
-    """Return the `kind` with the fields of the map `value`; `what` names it in errors.
+    """Return a `kind` with the fields of the map `value`. `what` is its name in errors.
 
     Raises:
-        RemoteProtocolError: a field is missing, unknown, of a wrong type, or impossible.
+        RemoteProtocolError: a field is missing, unknown, of a wrong type, or invalid.
     """
     assert dataclasses.is_dataclass(kind)
     types = {field.name: _type_of(str(field.type)) for field in dataclasses.fields(kind)}
@@ -61,7 +61,7 @@ def _settled(item: object, kind: type | tuple[type, ...]) -> object:
 
 
 def plain(value: Any) -> dict[str, object]:
-    """Return the map from which `from_plain` can rebuild the dataclass `value`."""
+    """Return a map from which `from_plain` can rebuild the dataclass `value`."""
     return {
         field.name: _plain_item(getattr(value, field.name)) for field in dataclasses.fields(value)
     }

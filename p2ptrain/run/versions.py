@@ -5,17 +5,17 @@ from __future__ import annotations
 from p2ptrain.errors import RemoteProtocolError, VersionMismatch
 
 VERSION = 2
-"""The version of the protocol between peers. It is fixed for a run. New runs have this version, and
-a node can take part in runs of all `VERSIONS`.
-    1    learners earn votes, also in open runs
+"""The version of the protocol between peers, which is fixed for a run. New runs have this
+version; a node can take part in runs of all `VERSIONS`.
+    1    learners earn votes, even in open runs
     2    in an open run only the founders vote
 """
 
 VERSIONS = (1, 2)
 
 MERGE = "mean"
-"""The value of `sync.merge` in every manifest. Earlier versions also had "rda"; the field stays, so
-that the format of manifests does not change (docs/decisions/023)."""
+"""The value of `sync.merge` in every manifest. Earlier versions also had "rda". The field remains
+so that the format of manifests does not change (docs/decisions/023)."""
 
 
 def check_version(version: object) -> None:
@@ -42,9 +42,9 @@ def without_merge(sync: object) -> object:
     merge = rest.pop("merge", None)
     if merge == "rda":
         raise VersionMismatch(
-            'the run averages with sync.merge = "rda", which this p2ptrain no longer has',
+            'the run averages with sync.merge = "rda", which this p2ptrain no longer supports',
             likely="the run was made by an older version",
-            do="use the p2ptrain that the run was made with, or publish a new run without it",
+            do="use the p2ptrain that the run was created with, or publish a new run without it",
         )
     if merge != MERGE:
         raise RemoteProtocolError(f"the run manifest's sync.merge is {str(merge)[:80]!r}")

@@ -1,8 +1,8 @@
 """The memory that a node shares with its trainers: θ, which they read, and local, which they write.
 
-θ is the outer state's own memory, so a trainer sees an update as soon as it is applied, and nothing
-is copied. The ranks write their weights to `local` at the end of H inner steps, and the ring reads
-it. Frames (ipc) agree when each may be accessed; this module does not.
+θ is the outer state's own memory, so a trainer sees an update as soon as it is applied, without a
+copy. The ranks write their weights to `local` after H inner steps, and the ring reads them. The
+frames in `ipc` decide who may access the memory at which time; this module does not.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from p2ptrain.state.shared_vector import Float32Vector, SharedVector
 
 
 class Arena:
-    """θ of `outer` and a local vector of the same length, zeros at first.
+    """θ of `outer` and a local vector of the same length, which is initially zero.
 
-    Pass `theta_fd` and `local_fd` to the trainers by `pass_fds`. Closing it does not close θ, which
+    Pass `theta_fd` and `local_fd` to the trainers with `pass_fds`. `close` does not close θ, which
     belongs to `outer`.
     """
 

@@ -1,14 +1,14 @@
 """Copy-on-write: read memory as it was at one instant, while it changes.
 
 A snapshot takes seconds to write, and the next outer step must not wait for it. So the state is
-*frozen*, which costs nothing at first. Before a thread changes bytes, it announces that, and the
-affected pieces that have not been read yet are copied. Reading copies too, into the reader's
-memory. So a writer waits at most for the copy of one piece, however slow the disk is.
+*frozen*, which is free at first. Before a thread changes bytes, it calls `before_write`, which
+copies the affected pieces that have not been read yet. The reader also copies each piece into its
+own memory. So a writer waits at most for the copy of one piece, no matter how slow the disk is.
 
-In the worst case, an update right after the freeze, everything is copied once. Then memory for a
-second state is needed until the snapshot is written.
+In the worst case, if an update follows immediately after the freeze, everything is copied once.
+Then a second state is in memory until the snapshot is written.
 
-The module knows bytes and threads, and nothing of parameters or disks.
+The module handles bytes and threads; it does not know parameters or disks.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class FrozenStatistics:
 
 
 class Frozen:
-    """A view of `regions`, one after the other, as they were when this object was made.
+    """A view of `regions`, one after another, as they were when this object was created.
 
-    One thread calls `fill`, others `before_write`. It ends with `close` or the `with` block. After
-    that writers do not wait any more, and there is nothing left to read.
+    One thread calls `fill`, others call `before_write`. `close` or the end of the `with` block ends
+    the view. After that writers no longer wait, and `fill` returns 0.
 
     `copy(to, source)` copies one piece, and takes most of the time.
     """
@@ -61,8 +61,8 @@ class Frozen:
         self._piece_bytes = piece_bytes
         self._changed = threading.Condition()
         self._copies: dict[int, Bytes] = {}
-        # Copies that were read and can be reused. New memory costs several times a copy
-        # into it.
+        # Buffers of copies that were read. Reuse them, because allocating is several times slower
+        # than copying.
         self._spare: list[Bytes] = []
         self._next = 0
         self._offset = 0  # in the next piece
@@ -87,7 +87,7 @@ class Frozen:
             self._spare.clear()
 
     def fill(self, view: memoryview) -> int:
-        """Copy the next bytes into `view`; return how many. Fewer than fit means the end."""
+        """Copy the next bytes into `view` and return their number. Fewer than fit means the end."""
         target, filled = np.frombuffer(view, np.uint8), 0
         while filled < len(target) and self._next < len(self._pieces):
             filled += self._read(target[filled:])
@@ -110,11 +110,13 @@ class Frozen:
             copy = self._copies.pop(index, None)
             if copy is not None and len(copy) == self._piece_bytes:
                 self._spare.append(copy)
-                # Not simply the next one: the view may have been closed meanwhile.
+            # The view may have been closed meanwhile, so do not decrease `_next`.
             self._next, self._offset = max(self._next, index + 1), 0
 
     def before_write(self, region: int, start: int, stop: int) -> None:
-        """Announce that bytes [start, stop) of a region will change; return when they may."""
+        """Announce that bytes [start, stop) of a region will change. Returns when they may
+        change.
+        """
         first = self._first_piece[region] + start // self._piece_bytes
         last = self._first_piece[region] + (stop - 1) // self._piece_bytes
         for index in range(first, last + 1):

@@ -1,14 +1,14 @@
 """The position of each parameter in the flat vectors θ, m and local: one canonical table.
 
-All peers must agree on it to the element, whatever their number of ranks, so it leaves no choice:
-entries are sorted by name, each starts at the next multiple of 16 elements, and the total is padded
-likewise. Sixteen fp32 elements are one cache line (64 bytes). So two ranks that write neighbouring
-parameters never share a line, and SIMD loads start aligned.
+All peers must have exactly the same table, no matter how many ranks they have. So the rule is
+fixed: entries are sorted by name, each starts at the next multiple of 16 elements, and the total is
+padded in the same way. Sixteen fp32 elements are one cache line (64 bytes). So two ranks that write
+neighbouring parameters never share a cache line, and SIMD loads start aligned.
 
-The offsets follow from names and shapes. They are sent nevertheless, and compared on arrival, so
-that a peer with a different placement rule is refused instead of silently mixed up.
+The offsets follow from names and shapes. They are sent anyway and checked on arrival, so that a
+peer with a different placement rule is refused and cannot corrupt the state.
 
-This module knows neither torch nor memory: it is a table and its checks.
+This module does not use torch or handle memory: it is a table and its checks.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ ALIGN_ELEMENTS = 16
 ENTRIES_MAX = 65_536
 NAME_CHARACTERS_MAX = 256
 DIMENSIONS_MAX = 8
-# 2⁴⁰ parameters are 4 TiB per vector: more than any machine of this decade gives to a run, and far
-# below 2⁶³, so that no sum or product of offsets and sizes can overflow in native code.
+# 2⁴⁰ parameters are 4 TiB per vector: more than a machine can provide in this decade, and far below
+# 2⁶³, so that sums and products of offsets and sizes cannot overflow in native code.
 NUMEL_MAX = 2**40
-# Names and shapes of ENTRIES_MAX entries, usually 60–100 bytes each, with room to spare.
+# More than ENTRIES_MAX entries need, at 60–100 bytes each.
 WIRE_BYTES_MAX = 16 * 2**20
 
 
@@ -50,7 +50,7 @@ class LayoutEntry:
         if len(self.shape) > DIMENSIONS_MAX:
             raise ValueError(f"{self.name} has {len(self.shape)} dimensions, over {DIMENSIONS_MAX}")
         if not all(0 < extent <= NUMEL_MAX for extent in self.shape) or self.numel > NUMEL_MAX:
-            raise ValueError(f"{self.name} has the impossible shape {self.shape}")
+            raise ValueError(f"{self.name} has the invalid shape {self.shape}")
 
     @property
     def numel(self) -> int:
@@ -64,7 +64,7 @@ class LayoutEntry:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The table of all parameters. Make one with `Layout.of`; the constructor only checks.
+    """The table of all parameters. Create it with `Layout.of`; the constructor only checks.
 
     `numel` is the length of every flat vector, padding included. Padding is part of the state:
     it starts at zero and stays zero, since its pseudo-gradient is zero.
@@ -82,10 +82,12 @@ class Layout:
             if entry.name <= previous:
                 raise ValueError(f"{entry.name} is listed twice or out of order")
             if entry.offset != expected_offset:
-                raise ValueError(f"{entry.name} is at {entry.offset}, not at {expected_offset}")
+                raise ValueError(
+                    f"{entry.name} has the offset {entry.offset}; it should be {expected_offset}"
+                )
             expected_offset, previous = aligned(entry.end), entry.name
         if expected_offset > NUMEL_MAX:
-            raise ValueError(f"{expected_offset} parameters are more than {NUMEL_MAX}")
+            raise ValueError(f"{expected_offset} parameters exceed the limit of {NUMEL_MAX}")
         object.__setattr__(self, "numel", expected_offset)
         object.__setattr__(self, "digest", Digest(blake3(self.to_wire()).hexdigest()))
 
@@ -93,7 +95,7 @@ class Layout:
     def of(cls, parameters: Iterable[tuple[str, Sequence[int]]]) -> Layout:
         """Return the layout of a model's (name, global shape) pairs, given in any order.
 
-        Raises ValueError for a repeated name, an empty tensor or an impossible size.
+        Raises ValueError for a repeated name, an empty tensor or an invalid size.
         """
         entries, offset = [], 0
         for name, shape in sorted((name, tuple(map(int, shape))) for name, shape in parameters):
@@ -106,10 +108,12 @@ class Layout:
 
     @classmethod
     def from_wire(cls, data: bytes) -> Layout:
-        """Read a layout that a peer sent. Raises RemoteProtocolError for anything but a layout."""
+        """Parse a layout that a peer sent. Raises RemoteProtocolError if it is not a valid
+        layout.
+        """
         rows = unpack(data, bytes_max=WIRE_BYTES_MAX)
         if not isinstance(rows, list) or not 0 < len(rows) <= ENTRIES_MAX:
-            raise RemoteProtocolError("the layout is not a list of a possible length")
+            raise RemoteProtocolError(f"the layout is not a list of 1 to {ENTRIES_MAX} entries")
         try:
             return cls(tuple(_entry(row) for row in rows))
         except ValueError as exc:
@@ -129,5 +133,5 @@ def _entry(row: object) -> LayoutEntry:
 
 
 def _are_integers(values: list[object]) -> bool:
-    # Not isinstance: False is an int equal to 0, and would give the same table a second digest.
+    # Not isinstance: False is an int equal to 0, so the same table could have a second digest.
     return all(type(value) is int for value in values)

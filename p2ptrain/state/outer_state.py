@@ -1,12 +1,12 @@
 """The replicated state: parameters θ and outer momentum m, advanced by committed updates only.
 
-It is bit-identical on all peers. An update is a payload of blocks, and applying it is one
-elementwise kernel, so neither the number of threads nor the order of their shares can change a bit.
+It is bit-identical on all peers. An update is a payload of blocks, and one elementwise kernel
+applies it, so the result does not depend on the number of threads or the order of their work.
 
-A snapshot is θ then m as one blob. Its `meta` comes from the ledger alone, so that equal states
-give equal digests on all peers and the ledger can certify one.
+A snapshot is θ followed by m, as one blob. Its `meta` is derived only from the ledger, so that
+equal states have equal digests on all peers and the ledger can certify them.
 
-This module does not know why an update is applied, nor whether it was certified.
+This module does not know why an update is applied, or whether it was certified.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from p2ptrain.sync.fragments import Fragment
 SNAPSHOT = "snapshot"
 
 SHARE_ELEMENTS = 2**20
-"""Elements that one thread updates at a time: 4 MiB each of θ and m. A chunk of a snapshot is as
-long, so at most one chunk of each is copied at a time."""
+"""Elements that one thread updates at a time: 4 MiB each of θ and m. A snapshot's chunks have the
+same length, so at most one chunk of each is copied at a time."""
 
 THREADS_MAX = 4
-"""Memory bandwidth limits the kernel. More threads gain nothing and take from the trainer."""
+"""Memory bandwidth limits the kernel. More threads are not faster and slow down the trainer."""
 
 
 def snapshot_meta(run: RunId | None, step: int, layout: Digest) -> dict[str, object]:
-    """Return a snapshot's description. Genesis names no run: the run's id follows from its
+    """Return a snapshot's `meta`. Genesis does not contain the run's id, which depends on its
     digest.
     """
     named = {} if run is None else {"run": run}
@@ -48,10 +48,10 @@ def snapshot_meta(run: RunId | None, step: int, layout: Digest) -> dict[str, obj
 
 
 class OuterState:
-    """θ and m, `numel` float32 elements each, zeros at first.
+    """θ and m, `numel` float32 elements each, initially zero.
 
     `theta` and `momentum` are numpy views of shared memory; the trainers map θ through `theta_fd`.
-    One update or load runs at a time, and a second one waits. A snapshot may be written meanwhile.
+    One update or load runs at a time; a second one waits. A snapshot can be written meanwhile.
     `threads` update θ and m, each `share_elements` at a time.
     """
 
@@ -98,16 +98,17 @@ class OuterState:
     ) -> None:
         """m ← μ m + Δ, θ ← θ − lr (Δ + μ m), where Δ is the pseudo-gradient in `payload`.
 
-        `payload` is the whole update of `fragment`, or of everything if there is none. It has
+        `payload` is the whole update of `fragment`, or of the whole model if it is None. It has
         exactly `codec.encoded_bytes(fragment.numel)` bytes. The rest of θ and m does not change.
 
-        Raises ValueError for another length, and kernels.BadScale for a payload that no codec
-        writes. θ and
-        m are then unchanged.
+        Raises ValueError for a wrong length, and kernels.BadScale for an invalid payload. In both
+        cases θ and m are unchanged.
         """
         fragment = fragment or Fragment(((0, self.numel),))
         if len(payload) != codec.encoded_bytes(fragment.numel):
-            raise ValueError(f"{len(payload)} bytes are no update of {fragment.numel} parameters")
+            raise ValueError(
+                f"{len(payload)} bytes are not an update of {fragment.numel} parameters"
+            )
         codec.check(payload, fragment.numel)
         view = memoryview(payload)
         with self._changing:
@@ -148,7 +149,7 @@ class OuterState:
                 self.theta[first:last].data, self.momentum[first:last].data, encoded, lr, mu
             )
             return
-            # A block of the codec may span two pieces, so they are copied next to each other.
+        # A codec block may span two pieces, so copy the pieces into one array.
         share = Fragment(tuple(pieces))
         theta, momentum = (np.empty(stop - start, np.float32) for _ in range(2))
         share.gather(self.theta, theta)
@@ -158,7 +159,9 @@ class OuterState:
         share.scatter(momentum, self.momentum)
 
     def digest(self) -> Digest:
-        """Return blake3 of θ then m: equal on all peers that applied the same entries."""
+        """Return the blake3 digest of θ and m. It is equal on all peers that applied the same
+        entries.
+        """
         with self._changing:
             hasher = blake3()
             for vector in (self.theta_vector, self._momentum):
@@ -167,29 +170,30 @@ class OuterState:
 
     @contextmanager
     def freeze(self, piece_bytes: int) -> Iterator[Frozen]:
-        """Freeze θ and m at this instant, to be read piece by piece while updates go on.
+        """Freeze θ and m at this instant, to be read piece by piece while updates continue.
 
-        Enter it where no update can come in between, and read it in another thread.
+        Enter the block at a point where no update can intervene, and read the view in another
+        thread.
 
-        Raises LocalProtocolError if a frozen view already exists: one snapshot at a time.
+        Raises LocalProtocolError if a frozen view already exists: there can be one at a time.
         """
         with self._changing:
             if self._frozen is not None:
-                raise LocalProtocolError("a snapshot is being written already")
+                raise LocalProtocolError("a snapshot is already being written")
             regions = [self.theta_vector.bytes_view, self._momentum.bytes_view]
             self._frozen = frozen = Frozen(regions, piece_bytes)
         try:
             yield frozen
         finally:
-            # Close it first: an update that waits for a piece holds the lock.
+            # Close it before taking the lock, which an update that waits for a piece holds.
             frozen.close()
             with self._changing:
                 self._frozen = None
 
     def write_snapshot(self, store: Store, meta: Mapping[str, object]) -> Digest:
-        """Store the state as it is now; return the snapshot's digest. Updates may go on.
+        """Store the current state; return the snapshot's digest. Updates may continue meanwhile.
 
-        `meta` must be equal on all peers, because it is part of what the digest names.
+        `meta` must be equal on all peers, because the digest depends on it.
 
         Raises StoreFull, and LocalProtocolError if a snapshot is already being written.
         """
@@ -197,15 +201,15 @@ class OuterState:
             return write_frozen(store, frozen, self.numel, meta)
 
     def describe(self, chunk_bytes: int, meta: Mapping[str, object]) -> BlobManifest:
-        """Return the manifest of a snapshot of the present state. Nothing is stored."""
+        """Return the manifest of a snapshot of the current state. Nothing is stored."""
         with self._changing:
             regions = (self.theta_vector.bytes_view, self._momentum.bytes_view)
             return describe(SNAPSHOT, regions, chunk_bytes, {"numel": self.numel, **meta})
 
     def check_manifest(self, store: BlobReader, digest: Digest) -> None:
-        """Check that a blob has a snapshot's kind and size. Only its manifest needs to be here.
+        """Check that a blob has a snapshot's kind and size. Only its manifest needs to be stored.
 
-        Raises ChunkMissing or ChunkCorrupt for the manifest's own bytes, and ManifestInvalid.
+        Raises ManifestInvalid, and ChunkMissing or ChunkCorrupt for the manifest itself.
         """
         manifest, size = store.manifest(digest), 2 * self.numel * BYTES_PER_ELEMENT
         if manifest.kind != SNAPSHOT or manifest.size != size:
@@ -214,18 +218,18 @@ class OuterState:
             )
 
     def load_snapshot(self, store: BlobReader, digest: Digest) -> BlobManifest:
-        """Set θ and m to a snapshot that the store holds completely; return its manifest.
+        """Set θ and m to a snapshot that is completely stored; return its manifest.
 
-        Raises ChunkMissing or ChunkCorrupt. Then θ and m hold a mixture: fetch what is missing and
-        load
-        again. Raises ManifestInvalid, with nothing changed, for a blob that is not a snapshot of
-        this many
-        parameters.
+        Raises ChunkMissing or ChunkCorrupt. Then θ and m hold a mixture: fetch the missing chunks
+        and load again. Raises ManifestInvalid, without changing anything, if the blob is not a
+        snapshot with `numel` parameters.
         """
         self.check_manifest(store, digest)
         with self._changing:
             if self._frozen is not None:
-                raise LocalProtocolError("a snapshot is being written; load another one after it")
+                raise LocalProtocolError(
+                    "cannot load a snapshot while another one is being written"
+                )
             return store.read_blob_into(
                 digest, self.theta_vector.bytes_view, self._momentum.bytes_view
             )
@@ -239,9 +243,9 @@ def write_frozen(
     *,
     throttle: IdleThrottle | None = None,
 ) -> Digest:
-    """Store a state that was frozen before, from any thread; return the snapshot's digest.
+    """Store a frozen state, from any thread; return the snapshot's digest.
 
-    With `throttle`, the writing threads leave the processor to others, such as a trainer.
+    With `throttle`, the writing threads yield the CPU to other threads, such as a trainer's.
     """
     return store.put_stream(SNAPSHOT, frozen.fill, {"numel": numel, **meta}, throttle=throttle)
 
@@ -249,6 +253,6 @@ def write_frozen(
 def write_state(
     store: Store, theta: Float32Vector, momentum: Float32Vector, meta: Mapping[str, object]
 ) -> Digest:
-    """Store a snapshot of vectors that are in no OuterState, such as a run's genesis."""
+    """Store a snapshot of vectors that do not belong to an OuterState, such as a run's genesis."""
     parts = [np.ascontiguousarray(v).data.cast("B") for v in (theta, momentum)]
     return store.put_blob(SNAPSHOT, parts, {"numel": len(theta), **meta})

@@ -1,8 +1,7 @@
-"""Compare a peer's own pseudo-gradient with the mean. The numbers are for display and steer
-nothing.
+"""Compare a peer's own pseudo-gradient with the mean. The numbers are only displayed.
 
-A sample of at most `SAMPLE_MAX` elements is taken, spread evenly in whole blocks of the codec, so
-that it costs milliseconds at any size. A smaller model is taken whole.
+A sample of at most `SAMPLE_MAX` elements is compared, spread evenly in whole codec blocks, so that
+it takes milliseconds at any size. Smaller models are compared completely.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ from p2ptrain.kernels.formats import Bytes, Floats
 
 SAMPLE_MAX = 2**20
 PIECE = 2**14
-"""Elements per piece.
-That is long enough for the kernels, and the 64 pieces reach all layers of most models."""
+"""Elements per piece. This is long enough for the kernels, and the 64 pieces cover all layers of
+most models."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """The comparison of one peer in one outer step.
 
-    `norm` and `mean_norm` are the lengths of its own pseudo-gradient and of the mean, scaled up
-    from the sample. `cosine` is the cosine between the two: 1 if all peers agree, about 1/√M if M
-    peers have nothing in common. `quantisation_error` is what the codec loses of its own
-    pseudo-gradient, as a share of its length.
+    `norm` and `mean_norm` are the norms of the peer's own pseudo-gradient and of the mean, scaled
+    up from the sample. `cosine` is the cosine between the two: 1 if all peers agree, about 1/√M if
+    M peers have nothing in common. `quantisation_error` is the norm of the codec's rounding error
+    on the peer's own pseudo-gradient, divided by `norm`.
     """
 
     norm: float
@@ -39,9 +38,9 @@ class Comparison:
 
 
 def compare(theta: Floats, local: Floats, mean: Bytes, codec: Codec) -> Comparison:
-    """Compare θ − `local` with the mean in the update `mean`. Blocks for some milliseconds.
+    """Compare θ − `local` with the mean in the update `mean`. Blocks for a few milliseconds.
 
-    A vector of length zero has no direction, so its cosine is 0, and so is its error.
+    For a vector of zeros, the cosine and the error are 0.
     """
     sums = np.zeros(4)
     sampled = 0
@@ -66,7 +65,7 @@ def compare(theta: Floats, local: Floats, mean: Bytes, codec: Codec) -> Comparis
 
 
 def pieces(numel: int, block: int) -> Iterator[tuple[int, int]]:
-    """Yield the sample's ranges: everything, or spread pieces that begin with a block."""
+    """Yield the ranges to sample: the whole vector, or pieces that start at a block boundary."""
     if numel <= SAMPLE_MAX:
         yield 0, numel
         return

@@ -1,15 +1,15 @@
-"""Error feedback: what this peer's own rounding has lost, to be added to its next contribution.
+"""Error feedback: this peer's own rounding errors, to be added to its next contribution.
 
-A reduce can fail and be repeated, so its losses are set aside until its outer step has ended.
-`owed` is what was lost in the committed attempt, even if this peer did not see that attempt's end.
-No mean is complete without this peer's sums. So every committed mean contains all that was owed,
-and this peer's own rounding was finished by then.
+A reduce can fail and be repeated, so its errors are kept in `aside` until its outer step has ended.
+`owed` holds the errors of the committed attempt, even if this peer did not see that attempt's end.
+This is correct because a mean can be completed only with this peer's sums: by then this peer had
+finished rounding, and all that it owed is in the mean.
 
-The units are the ring's: those of the mean, times the number of participants, whatever their
-weights. If that number changes from one reduce to the next, `owed` is rescaled.
+The unit is the ring's: the mean times the number of participants, no matter what their weights are.
+If the number of participants changes between two reduces, `owed` is rescaled.
 
-The residual is private to this process. A restarted process owes nothing, which loses one rounding
-and no more.
+The residual is kept only in this process. A restarted process starts with zeros, so it loses only
+the errors of one reduce.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from p2ptrain.state.shared_vector import Float32Vector, SharedVector
 
 
 class Residual:
-    """From `begun` until the reduce is over, the ring reads `owed` and writes `aside`. Call the
-    other methods only outside that time.
+    """The vectors `owed` and `aside`. From `begun` until the reduce is over, the ring reads `owed`
+    and writes `aside`; do not call other methods during that time.
     """
 
     def __init__(self, numel: int) -> None:
@@ -40,35 +40,41 @@ class Residual:
 
     @property
     def peers(self) -> int:
-        """Participants of the newest reduce; `owed` is this many times what its mean lacks."""
+        """Number of participants of the newest reduce. `owed` divided by it is what its mean
+        lacks.
+        """
         return self._peers
 
     @property
     def open_step(self) -> int | None:
-        """The outer step of a reduce whose outcome is still unknown; None if there is none."""
+        """The outer step of the reduce whose outcome is still unknown; None if all are known."""
         return None if self._open is None else self._open[0]
 
     def begun(self, step: int, attempt: int, peers: int) -> None:
-        """Prepare `aside` for a reduce of so many participants; an earlier attempt's content is
-        void. It starts as a copy of `owed`, because what is not rounded in this reduce stays owed.
+        """Prepare `aside` for a reduce of `peers` participants; errors of an earlier attempt are
+        discarded. `aside` starts as a copy of `owed`, because elements that are not rounded in this
+        reduce stay owed.
         """
-        assert self._open is None or self._open[0] == step, "an outer step has ended untold"
+        assert self._open is None or self._open[0] == step, (
+            "`ended` was not called for the previous outer step"
+        )
         if peers != self._peers:
             self.owed[:] *= np.float32(peers / self._peers)
         np.copyto(self.aside, self.owed)
         self._open, self._peers = (step, attempt), peers
 
     def cut_short(self, most: float) -> None:
-        """The reduce did not finish here. If elements of `aside` exceed `most`, which correct
-        rounding cannot lose, they come from bad numbers. Then set `aside` to zero, since later
-        reduces would refuse such a contribution as this peer's fault.
+        """Handle a reduce that did not finish here. If elements of `aside` exceed `most`, the
+        maximum error of correct rounding, they come from invalid numbers. Then set `aside` to zero,
+        since later reduces would refuse such a contribution and blame this peer.
         """
-        if not (-most <= self.aside.min() and self.aside.max() <= most):  # also if one is NaN
+        if not (-most <= self.aside.min() and self.aside.max() <= most):  # true for NaN as well
             self.aside[:] = 0
 
     def ended(self, committed: int | None) -> None:
-        """The open step has ended with the attempt `committed`, or was skipped (None). Take over
-        `aside` if it was the newest attempt that we took part in; otherwise `owed` stays as it was.
+        """Record that the open step ended with the attempt `committed`, or was skipped (None). If
+        that was the newest attempt that we took part in, `aside` becomes `owed`; otherwise `owed`
+        does not change.
         """
         assert self._open is not None, "no reduce is open"
         if committed == self._open[1]:
@@ -76,7 +82,9 @@ class Residual:
         self._open = None
 
     def forget(self) -> None:
-        """Set `owed` to zero: the step's outcome is unknown, and paying twice would be worse."""
+        """Set `owed` to zero, because the step's outcome is unknown. Adding the errors twice would
+        be worse than losing them.
+        """
         self.owed[:] = 0
         self._open = None
 

@@ -1,8 +1,8 @@
-"""A float32 vector in memory that other processes can map: a memfd, with no name and no cleanup.
+"""A float32 vector in memory that other processes can map: a memfd, which needs no name or cleanup.
 
-The memory lives as long as any process has a descriptor or a mapping of it. So a killed trainer
-does not destroy it, and a killed node leaves nothing behind in /dev/shm. Its size is sealed, so a
-holder of the descriptor cannot shrink it under a reader, which would die of SIGBUS.
+The memory exists as long as any process has a descriptor or a mapping of it. So a killed trainer
+does not destroy it, and a killed node does not leave files in /dev/shm. Its size is sealed, so that
+no process can shrink it while another reads it, which would kill the reader with SIGBUS.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ BYTES_PER_ELEMENT = 4
 
 
 class SharedVector:
-    """`numel` float32 zeros at first, as the numpy view `array` and, for subprocesses, as `fd`.
+    """`numel` float32 elements, initially zero: the numpy view `array`, and `fd` for subprocesses.
 
     Pass `fd` through `subprocess.Popen(pass_fds=…)`. In the subprocess, `SharedVector.attach(fd,
     numel)` or an mmap of `4 · numel` bytes from offset 0 shows the same memory. Pages that were
-    never touched take no memory. After `close` existing views stay valid until they are dropped.
+    never accessed do not take memory. After `close`, existing views stay valid.
     """
 
     _fd = -1
@@ -43,7 +43,7 @@ class SharedVector:
         except OSError as exc:
             os.close(descriptor)
             raise MachineUnfit(
-                f"no shared memory for {numel} parameters",
+                f"cannot allocate shared memory for {numel} parameters",
                 code="MEM-HOST",
                 evidence=[f"memfd of {numel * BYTES_PER_ELEMENT} bytes: {exc.strerror}"],
                 likely="this machine has too little memory for the model",
@@ -52,7 +52,7 @@ class SharedVector:
 
     @classmethod
     def attach(cls, fd: int, numel: int) -> Self:
-        """Return the vector behind an inherited descriptor, and take the descriptor over."""
+        """Return the vector of an inherited descriptor, which it owns from now on."""
         vector = cls.__new__(cls)
         vector._map(fd, numel)
         return vector
@@ -77,7 +77,9 @@ class SharedVector:
         return memoryview(self._mapping)
 
     def close(self) -> None:
-        """Release the descriptor, as the destructor does. The last view frees the memory."""
+        """Release the descriptor, as the destructor does. The memory is freed with the last
+        view.
+        """
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

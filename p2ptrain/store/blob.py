@@ -1,9 +1,9 @@
-"""Blobs: one long value as a list of chunks, and the manifest that names them.
+"""Blobs: a long value as a list of chunks, and the manifest that lists them.
 
-A chunk is at most 4 MiB of bytes, identified by its blake3 digest. A value that is longer, or needs
-a description, is a blob. Its manifest lists the chunks, and the digest of the manifest's canonical
-bytes names the blob. So equal contents with equal `meta` have equal names on every peer. A manifest
-is itself stored and exchanged as a chunk.
+A chunk is up to 4 MiB of bytes, identified by its blake3 digest. A value that is longer, or needs a
+description, is a blob. Its manifest lists the chunks, and the blob is identified by the digest of
+the manifest's canonical bytes. So blobs with equal contents and equal `meta` have the same digest
+on every peer. A manifest is itself stored and exchanged as a chunk.
 
 This module does not touch the disk.
 """
@@ -32,39 +32,40 @@ Buffer = bytes | bytearray | memoryview
 
 CHUNK_BYTES = 4 * 2**20
 CHUNK_BYTES_MAX = CHUNK_BYTES
-"""The largest chunk that is stored, served or accepted.
+"""The maximum length of a chunk that is stored, served or accepted.
 
-It is long enough that a request's latency and an fsync are small in comparison, and short enough
-that a bad chunk costs little and that a join spreads over many peers."""
+It is long enough that the latency of a request and of an fsync hardly matters, and short enough
+that a bad chunk costs little and a joiner can fetch from many peers at once."""
 
 CHUNK_BYTES_MIN = 1024
-"""With chunks smaller than this, a manifest would be as large as what it describes."""
+"""With much smaller chunks, a manifest would be as large as the blob it describes."""
 
 MANIFEST_BYTES_MAX = CHUNK_BYTES_MAX
-"""A manifest is a chunk, so with 34 bytes a digest it lists up to 123,000 chunks: a blob of about
+"""A manifest is a chunk, so with 34 bytes per digest it lists up to 123,000 chunks: a blob of about
 480 GiB, which is θ and m of 64 G parameters."""
 
 META_BYTES_MAX = 65_536
 _KIND = re.compile(r"[a-z][a-z0-9-]{0,31}")
 _PREFIX = b"\x85\xabchunk_bytes"
-"""The start of every canonical manifest: a map of five, whose first key in sorted order is this."""
+"""The start of every canonical manifest: a map with five entries, of which `chunk_bytes` sorts
+first."""
 
 
 def digest_of(data: Buffer) -> Digest:
-    """Return the name of a chunk. blake3 releases the GIL except for very short data."""
+    """Return the digest of a chunk. blake3 releases the GIL except for very short data."""
     return Digest(blake3(data).hexdigest())
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedChunk:
-    """Bytes and their digest, computed by `checked`. Nobody may change the bytes afterwards."""
+    """Bytes and their digest, as computed by `checked`. The bytes must not change afterwards."""
 
     digest: Digest
     data: Buffer
 
 
 def checked(data: Buffer, expected: Digest | None = None) -> CheckedChunk:
-    """Hash bytes and check them, before they are written to disk.
+    """Hash bytes, and check them against `expected`, before they are written to disk.
 
     Raises:
         ChunkCorrupt: they do not have the expected digest.
@@ -73,7 +74,7 @@ def checked(data: Buffer, expected: Digest | None = None) -> CheckedChunk:
         raise LocalProtocolError(f"a chunk has at most {CHUNK_BYTES_MAX} bytes")
     digest = digest_of(data)
     if expected is not None and digest != expected:
-        raise ChunkCorrupt(f"these bytes are not chunk {expected} but {digest}")
+        raise ChunkCorrupt(f"the bytes received for chunk {expected} have the digest {digest}")
     return CheckedChunk(digest, data)
 
 
@@ -81,7 +82,7 @@ def checked(data: Buffer, expected: Digest | None = None) -> CheckedChunk:
 class BlobManifest:
     """The contents of a blob. All chunks but the last have `chunk_bytes` bytes.
 
-    `meta` is a small map of plain values whose meaning belongs to the writer of the blob.
+    `meta` is a small map of plain values; only the writer of the blob knows their meaning.
     """
 
     kind: str
@@ -92,13 +93,15 @@ class BlobManifest:
 
     def __post_init__(self) -> None:
         if not _KIND.fullmatch(self.kind):
-            raise ManifestInvalid(f"{self.kind[:40]!r} is not the name of a kind of blob")
+            raise ManifestInvalid(f"{self.kind[:40]!r} is not a valid kind of blob")
         if not CHUNK_BYTES_MIN <= self.chunk_bytes <= CHUNK_BYTES_MAX:
             raise ManifestInvalid(f"chunks of {self.chunk_bytes} bytes are not allowed")
         if self.size < 0 or -(-self.size // self.chunk_bytes) != len(self.chunks):
-            raise ManifestInvalid(f"{self.size} bytes are not {len(self.chunks)} chunks")
+            raise ManifestInvalid(
+                f"a blob of {self.size} bytes cannot have {len(self.chunks)} chunks"
+            )
         if len(pack(dict(self.meta))) > META_BYTES_MAX:
-            raise ManifestInvalid(f"the description is longer than {META_BYTES_MAX} bytes")
+            raise ManifestInvalid(f"the manifest's meta is longer than {META_BYTES_MAX} bytes")
 
     def chunk_size(self, index: int) -> int:
         """Return the length in bytes of the chunk at `index`."""
@@ -107,16 +110,16 @@ class BlobManifest:
     def sizes(self) -> dict[Digest, int]:
         """Return the length of each distinct chunk.
 
-        Raises ManifestInvalid if one digest would have two lengths.
+        Raises ManifestInvalid if a digest has two lengths.
         """
         sizes: dict[Digest, int] = {}
         for index, chunk in enumerate(self.chunks):
             if sizes.setdefault(chunk, self.chunk_size(index)) != self.chunk_size(index):
-                raise ManifestInvalid("one chunk is listed with two lengths")
+                raise ManifestInvalid("the same chunk is listed with two lengths")
         return sizes
 
     def to_wire(self) -> bytes:
-        """Return the canonical bytes, whose digest names the blob. Raises ManifestInvalid."""
+        """Return the canonical bytes, whose digest identifies the blob. Raises ManifestInvalid."""
         data = pack(
             {
                 "kind": self.kind,
@@ -132,12 +135,12 @@ class BlobManifest:
 
     @property
     def digest(self) -> Digest:
-        """The blob's name."""
+        """The digest that identifies the blob."""
         return digest_of(self.to_wire())
 
     @classmethod
     def from_wire(cls, data: Buffer) -> BlobManifest:
-        """Read a manifest, which may come from anybody. Raises only ManifestInvalid."""
+        """Parse a manifest, which may be malformed. Raises only ManifestInvalid."""
         try:
             return _parsed(unpack(memoryview(data), bytes_max=MANIFEST_BYTES_MAX))
         except ProtocolError as exc:
@@ -145,7 +148,7 @@ class BlobManifest:
 
 
 class BlobReader(Protocol):
-    """A source of blobs: a Store or a StoreReader. Both raise StoreError."""
+    """A source of blobs: a Store or a StoreReader. All methods raise StoreError."""
 
     def manifest(self, digest: Digest) -> BlobManifest: ...
 
@@ -155,7 +158,7 @@ class BlobReader(Protocol):
 
 
 def looks_like_manifest(data: Buffer) -> bool:
-    """Return whether these bytes may be a manifest. False is certain, True is not."""
+    """Return False if these bytes cannot be a manifest, True if they may be one."""
     return bytes(data[: len(_PREFIX)]) == _PREFIX
 
 
@@ -169,16 +172,16 @@ def _parsed(value: object) -> BlobManifest:
 
 def _digest(raw: object) -> Digest:
     if not isinstance(raw, bytes) or len(raw) != 32:
-        raise RemoteProtocolError("a chunk is not named by 32 bytes")
+        raise RemoteProtocolError("a chunk digest is not 32 bytes long")
     return Digest(raw.hex())
 
 
 def rechunked(parts: Iterable[Buffer], chunk_bytes: int) -> Iterator[memoryview]:
-    """Yield the bytes of `parts`, in order, as pieces of `chunk_bytes`; only the last may be
+    """Yield the bytes of `parts`, in order, as pieces of `chunk_bytes`; only the last can be
     shorter.
 
-    Pieces within one part are views of it, not copies, so a snapshot of gigabytes is written
-    without a second copy in memory. A piece is valid until the next one is requested.
+    Pieces within one part are views of it, so a snapshot of gigabytes is written without a copy in
+    memory. A piece is valid until the next one is requested.
     """
     carried = bytearray()
     for part in parts:
@@ -202,7 +205,7 @@ def rechunked(parts: Iterable[Buffer], chunk_bytes: int) -> Iterator[memoryview]
 def describe(
     kind: str, parts: Iterable[Buffer], chunk_bytes: int, meta: Mapping[str, object]
 ) -> BlobManifest:
-    """Return the manifest, and so the name, of a blob of these bytes. Nothing is stored."""
+    """Return the manifest of a blob with these bytes, without storing anything."""
     chunks: list[Digest] = []
     size = 0
     for piece in rechunked(parts, chunk_bytes):
@@ -212,14 +215,14 @@ def describe(
 
 
 ReadInto = Callable[[Digest, memoryview], None]
-"""Fills a view, which has the chunk's exact length, with the chunk of that name."""
+"""Fills a view with the chunk of this digest. The view has the chunk's exact length."""
 
 
 def read_across(manifest: BlobManifest, views: Sequence[memoryview], read_into: ReadInto) -> None:
-    """Fill `views`, one after the other, with the blob; together they have its exact size."""
+    """Fill `views`, one after another, with the blob; together they have its exact size."""
     targets = [view.cast("B") for view in views]
     if sum(len(view) for view in targets) != manifest.size:
-        raise LocalProtocolError(f"the blob has {manifest.size} bytes, the views do not")
+        raise LocalProtocolError(f"the views do not have the blob's {manifest.size} bytes in total")
     offset = 0
     for index, chunk in enumerate(manifest.chunks):
         _read_chunk(read_into, chunk, targets, offset, manifest.chunk_size(index))
@@ -227,11 +230,11 @@ def read_across(manifest: BlobManifest, views: Sequence[memoryview], read_into: 
 
 
 def read_whole(manifest: BlobManifest, read_into: ReadInto) -> bytes:
-    """Return the blob's bytes. They are held twice for a moment: fill a bytearray with
-    `read_across` if the blob is large.
+    """Return the blob's bytes. For a moment they are in memory twice; for a large blob, use
+    `read_across` to fill a bytearray.
 
-    A view of a BytesIO would need no second copy. But Python 3.12.1 crashes when it collects such a
-    view, which a failed read leaves in its traceback.
+    A view of a BytesIO would avoid the second copy. But a failed read leaves such a view in its
+    traceback, and Python 3.12.1 crashes when it collects that.
     """
     whole = bytearray(manifest.size)
     read_across(manifest, [memoryview(whole)], read_into)
@@ -241,7 +244,7 @@ def read_whole(manifest: BlobManifest, read_into: ReadInto) -> bytes:
 def _read_chunk(
     read_into: ReadInto, chunk: Digest, targets: list[memoryview], offset: int, size: int
 ) -> None:
-    """Read a chunk into the bytes [offset, offset + size) of all targets taken together."""
+    """Read a chunk into bytes [offset, offset + size) of the concatenated targets."""
     starts = itertools.accumulate((len(view) for view in targets), initial=0)
     pieces = [
         view[max(0, offset - start) : max(0, offset + size - start)]

@@ -1,12 +1,13 @@
-"""The interface between the store and the file system. Each write that a crash can cut is one call.
+"""The interface between the store and the file system. Each write that a crash can interrupt is one
+call.
 
-The store promises to survive crashes, so its tests must be able to crash at each write. All its
-disk operations go through `Disk`. `LocalDisk` is the real one. The tests use another, which tracks
-separately what is durable and what is only written.
+The store must survive crashes, so its tests must be able to crash at each write. All its disk
+operations go through `Disk`. `LocalDisk` is the real disk. The tests use `MemoryDisk`, which tracks
+durable data and data that is only written separately.
 
-An implementation promises exactly this: data is durable after `sync`, names are durable after
+Every implementation guarantees exactly this: data is durable after `sync`, names are durable after
 `sync_directory`, and `replace` is atomic. After a crash, anything that was not made durable may be
-present or lost, in any combination. This module knows nothing of chunks.
+present or lost, in any combination. This module does not know chunks.
 """
 
 from __future__ import annotations
@@ -27,24 +28,24 @@ _AFRESH = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 
 
 class Lock(Protocol):
-    """Held from its creation until `close`, or until the process ends in any way."""
+    """A lock. It is held until `close`, or until the process ends for any reason."""
 
     def close(self) -> None: ...
 
 
 class OpenFile(Protocol):
-    """An open file. Its operations need no new descriptor, which might not be available. It stays
-    the same file even if its name is given to another.
+    """An open file. Its operations do not need a new descriptor, which might not be available. It
+    remains the same file even if another file takes over its name.
     """
 
     def append(self, data: memoryview) -> None:
-        """Write `data` at the end. If interrupted, it leaves a prefix."""
+        """Write `data` at the end. An interrupted write leaves a prefix."""
 
     def truncate(self, size: int) -> None:
         """Keep the first `size` bytes."""
 
     def sync(self) -> None:
-        """Return when the bytes would survive a power cut."""
+        """Wait until the bytes would survive a power failure."""
 
     def close(self) -> None: ...
 
@@ -53,13 +54,13 @@ class Disk(Protocol):
     """The operations that the store needs. All raise OSError, as the system calls do."""
 
     def make_directories(self, *paths: Path) -> None:
-        """Create directories and their parents, durably. Existing ones are left alone."""
+        """Create directories and their parents, durably. Existing directories are not changed."""
 
     def write(self, path: Path, data: memoryview) -> None:
-        """Create or empty the file, and write `data`. If interrupted, it leaves a prefix.
+        """Create or empty the file, and write `data`. An interrupted write leaves a prefix.
 
-        Memory that begins at a page and is whole pages long may bypass the page cache, which saves
-        processor time and takes no memory from others.
+        Page-aligned memory of whole pages may bypass the page cache, which saves CPU time and
+        page-cache memory.
         """
 
     def opened(self, path: Path) -> OpenFile:
@@ -69,16 +70,16 @@ class Disk(Protocol):
         """Keep the first `size` bytes of a file."""
 
     def sync(self, path: Path) -> None:
-        """Return when the file's bytes would survive a power cut."""
+        """Wait until the file's bytes would survive a power failure."""
 
     def replace(self, source: Path, target: Path) -> None:
         """Rename atomically, over `target` if it exists."""
 
     def sync_directory(self, path: Path) -> None:
-        """Return when the names in this directory would survive a power cut."""
+        """Wait until the names in this directory would survive a power failure."""
 
     def remove(self, path: Path) -> None:
-        """Remove a file. It may come back in a crash before the next `sync_directory`."""
+        """Remove a file. It may reappear after a crash before the next `sync_directory`."""
 
     def size(self, path: Path) -> int | None:
         """Return the file's length in bytes; None if there is no such file."""
@@ -168,7 +169,7 @@ class LocalDisk:
 
 
 class _Descriptor:
-    """Closed by `close`, or when nothing refers to it any more."""
+    """A file descriptor, closed by `close` or by the destructor."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -213,7 +214,7 @@ def _is_pages(data: memoryview) -> bool:
 
 
 def _written_around_the_cache(path: Path, data: memoryview) -> bool:
-    """Write around the page cache; return False if this file system cannot do so."""
+    """Write past the page cache. Return False if this file system does not support that."""
     try:
         with _descriptor(path, _AFRESH | os.O_DIRECT) as descriptor:
             _write_all(descriptor, data)
@@ -241,7 +242,7 @@ def _read_all(descriptor: int, view: memoryview) -> int:
 
 @contextmanager
 def disk_errors(doing: str, place: Path) -> Iterator[None]:
-    """Translate the system's OSError into the store's errors. No other place does this."""
+    """Translate an OSError into a StoreError. This is the only place that does so."""
     try:
         yield
     except OSError as exc:
@@ -254,12 +255,12 @@ def _translated(exc: OSError, doing: str, place: Path) -> StoreError:
         return StoreFull(
             f"the disk was full while {doing}",
             evidence=evidence,
-            likely="the disk, a quota or a limit on file sizes is used up; nothing stored was lost",
-            do=f"free some space under {place}; the node then tries again",
+            likely="the disk, a quota or a file-size limit is exhausted; no stored data was lost",
+            do=f"free some space under {place}; the node then retries",
         )
     if exc.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         return StoreError(
-            f"the store cannot be written or read while {doing}",
+            f"the store could not be accessed while {doing}",
             code="STORE-READONLY",
             evidence=evidence,
             likely="the disk is mounted read-only, or the files belong to another user",
@@ -267,16 +268,16 @@ def _translated(exc: OSError, doing: str, place: Path) -> StoreError:
         )
     if exc.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
         return StoreError(
-            f"the machine was short of memory or open files while {doing}",
+            f"this machine ran out of memory or file descriptors while {doing}",
             code="MEM-HOST" if exc.errno == errno.ENOMEM else "FD-LIMIT",
             evidence=evidence,
-            likely="a limit of the shell, of the service manager or of the container",
-            do="raise it (ulimit -n 4096), or close other programs; the disk is not to blame",
+            likely="a limit set by the shell, the service manager or the container",
+            do="raise the limit (ulimit -n 4096), or close other programs; the disk is fine",
         )
     return StoreError(
         f"the disk failed while {doing}",
         code="STORE-IO",
         evidence=evidence,
-        likely="the disk or the file system under the store has a fault",
-        do=f"look at the kernel's log, and move {place} to a sound disk",
+        likely="the disk or the file system that holds the store is faulty",
+        do=f"check the kernel log, and move {place} to a working disk",
     )

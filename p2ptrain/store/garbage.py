@@ -1,12 +1,12 @@
-"""Find what a set of roots reaches, and remove everything else.
+"""Find the chunks that a set of roots reaches, and remove all others.
 
-A root is a blob, which reaches the chunks that its manifest lists, or a bare chunk, which reaches
-itself. The contents of chunks are never followed: an index of data blocks does not keep the blocks.
+A root is a blob, which reaches the chunks in its manifest, or a bare chunk, which reaches only
+itself. References inside chunks are not followed: an index of data blocks does not keep the blocks.
 
-A manifest that cannot be read does not tell which chunks are its own, and these look like any
-others. So nothing at all is removed while a root is damaged.
+If a manifest cannot be read, we cannot tell which chunks belong to it. So nothing is removed while
+a root is damaged.
 
-The module does not know who wants what kept; `Store.collect_garbage` decides that.
+The module does not decide what to keep; `Store.collect_garbage` does.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _START_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """The number of chunks removed and left, and the bytes freed, by one garbage collection."""
+    """The number of chunks that a garbage collection removed and left, and the bytes it freed."""
 
     chunks: int
     bytes_freed: int
@@ -35,23 +35,23 @@ class Collected:
 
 
 class RootsDamaged(ChunkCorrupt):
-    """It is unknown what these `roots` reach. The owner may give up those that are `pinned`."""
+    """We do not know what these `roots` reach. The owner can unpin those that are `pinned`."""
 
     def __init__(self, roots: Collection[Digest], pinned: Collection[Digest]) -> None:
         self.roots, self.pinned = sorted(roots), sorted(pinned)
         others = f" (and {len(roots) - 1} more)" if len(roots) > 1 else ""
         super().__init__(
-            "nothing is removed from this store, which therefore grows: "
+            "garbage collection is suspended, so this store grows: "
             f"{self.roots[0]}{others} must be kept but is damaged, so the chunks that belong "
             "to it are unknown",
             evidence=[f"chunk {root}" for root in self.roots],
-            likely="the disk under the store has a fault",
-            do="fetch it again from a peer that has it, or give it up",
+            likely="the disk that holds the store is faulty",
+            do="fetch it again from a peer that has it, or unpin it if it is pinned",
         )
 
     def remedy(self, home: Path) -> str:
-        """Return what the owner of the node in `home` can do."""
-        otherwise = "blobs older than the newest certified snapshots are given up in time"
+        """Return advice for the owner of the node in `home`."""
+        otherwise = "blobs older than the newest certified snapshots are dropped eventually"
         if self.pinned:
             unpin = to_paste(home, f"store unpin {self.pinned[0]}")
             otherwise = f"or {unpin}, if you can do without it"
@@ -59,7 +59,7 @@ class RootsDamaged(ChunkCorrupt):
         return f"{repair}, when a peer that has it is connected; {otherwise}"
 
     def without(self, mended: Collection[Digest]) -> RootsDamaged | None:
-        """Return the error for the roots that are still damaged; None if there are none."""
+        """Return the error for the roots that are still damaged; None if all are repaired."""
         left = set(self.roots).difference(mended)
         return RootsDamaged(left, left.intersection(self.pinned)) if left else None
 
@@ -67,7 +67,7 @@ class RootsDamaged(ChunkCorrupt):
 def reached_from(
     objects: Objects, roots: Iterable[Digest], pinned: Collection[Digest] = ()
 ) -> set[Digest]:
-    """Return the roots, held or not, and what they reach; `pinned` are roots, too.
+    """Return the roots, whether stored or not, and what they reach. `pinned` are also roots.
 
     Raises RootsDamaged.
     """
@@ -83,20 +83,20 @@ def reached_from(
 
 
 def _reached_by_root(objects: Objects, root: Digest) -> set[Digest]:
-    """Return what a root reaches.
-    Hash it first: a damaged manifest would hide its chunks. Raises ChunkCorrupt.
+    """Return what a root reaches. Hash the root first, because a damaged manifest would not list
+    its chunks. Raises ChunkCorrupt.
     """
     with suppress(ChunkMissing):
         objects.read_chunk(root)
     reached = _reached_by(objects, root)
-    # Checked last: another reader may have set it aside meanwhile.
+    # Check this last, because another reader may have set it aside meanwhile.
     if objects.is_set_aside(root):
         raise ChunkCorrupt(f"chunk {root} was set aside")
     return reached
 
 
 def reached_from_young(objects: Objects, young: Iterable[Digest]) -> set[Digest]:
-    """Return what very recent chunks reach, without hashing a whole snapshot again."""
+    """Return what recent chunks reach, without hashing a whole snapshot again."""
     reached: set[Digest] = set()
     for digest in young:
         reached |= _reached_by(objects, digest)
@@ -118,4 +118,4 @@ def _reached_by(objects: Objects, digest: Digest) -> set[Digest]:
     except ManifestInvalid:
         return {digest}  # a data chunk that begins like a manifest
     except ChunkMissing:
-        return {digest}  # another reader has set it aside meanwhile
+        return {digest}  # meanwhile, another reader has set it aside

@@ -1,7 +1,7 @@
-"""The head: the position of this node in a run, in one small file that is replaced atomically.
+"""The head: this node's position in a run, in one small file that is replaced atomically.
 
-It is written last, after everything that it names is durable, so everything that a head names can
-be loaded. It begins with its own digest, so that a damaged head is recognised.
+The head is written last, after everything that it refers to is durable. So everything that a head
+refers to can be loaded. The file begins with a digest of its content, so that damage is detected.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _DIGEST_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The `height` and `head` of the ledger up to which entries were applied, and the snapshot.
+    """The ledger position (`height`, `head`) up to which entries were applied, and the snapshot.
 
-    `snapshot` is the newest one that this store holds whole, of outer step `snapshot_step`. Both
-    are None if the store has none yet.
+    `snapshot` is the newest snapshot that this store holds completely, of outer step
+    `snapshot_step`. Both are None if the store does not hold a snapshot yet.
     """
 
     run: RunId
@@ -47,7 +47,7 @@ class Head:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Head:
-        """Read a head file. Raises StoreError with code STORE-HEAD if it is damaged."""
+        """Parse a head file. Raises StoreError with code STORE-HEAD if it is damaged."""
         body = data[_DIGEST_BYTES:]
         try:
             if blake3(body).digest() != data[:_DIGEST_BYTES]:
@@ -57,8 +57,8 @@ class Head:
             raise StoreError(
                 f"the store's head is damaged: {exc.what}",
                 code="STORE-HEAD",
-                likely="the disk has a fault, or another program wrote into the store",
-                do="remove the file `head` from the store; the node then joins again",
+                likely="the disk is faulty, or another program wrote into the store",
+                do="remove the file `head` from the store; the node then rejoins the run",
             ) from exc
 
 

@@ -1,12 +1,12 @@
-"""Pauses for writers whose work can wait, while every core is busy with other work.
+"""Pauses background writers while all cores are busy with other work.
 
-A lower priority (see `lanes`) is not enough beside a trainer that has all cores: whenever the
-trainer waits for anything, the threads of a snapshot run. They took 3.5 % of two cores, and the
-inner steps took 4 % longer. So the writer pauses between two chunks until its share is a hundredth
-of one core. If a core is idle, as on a machine whose trainer uses a GPU, the writer does not pause.
+A lower priority (see `lanes`) is not enough while a trainer uses all cores: whenever the trainer
+waits, the threads of a snapshot run. They took 3.5 % of two cores, and inner steps took 4 % longer.
+So the writer pauses between chunks until its share is a hundredth of one core. If a core is idle,
+for example because the trainer uses a GPU, the writer does not pause.
 
-The operating system reports idle time for the whole machine. In a container that may use less of
-the machine, a writer may pause too seldom.
+The operating system reports idle time for the whole machine. In a container with fewer cores than
+the machine, a writer may pause too rarely.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ from typing import TypeVar
 import psutil
 
 SHARE = 0.01
-"""Share of one core. A trainer's threads wait for each other, so what one of them loses, all lose.
-With this share, writing 4 GB takes seven minutes if all cores are busy."""
+"""Share of one core. A trainer's threads wait for each other, so time taken from one of them delays
+all. With this share, writing 4 GB takes seven minutes if all cores are busy."""
 
 FREE_S = 0.03
-"""Processor seconds before the first pause: a snapshot of 30 MB needs no pause at all."""
+"""CPU seconds before the first pause. Snapshots of up to 30 MB are written without a pause."""
 
 LOOK_S = 0.2
-"""Seconds between two looks at the idle time, which the system counts in hundredths of a second."""
+"""Seconds between two readings of the idle time, which has a resolution of 10 ms."""
 
 IDLE_CORES = 0.5
-"""If fewer cores than this were idle, the writer takes time from somebody."""
+"""If fewer cores than this are idle, the writer takes CPU time from other work."""
 
 REST_S_MIN = 0.001
-"""Shorter pauses are postponed to the next time: sleeping is not that exact."""
+"""Shorter pauses are added to the next one, because sleeping is not that precise."""
 
 REST_S_MAX = 2.0
-"""Longest single pause.
-A pause ends within this time when a core becomes idle, as at the end of the inner steps."""
+"""Maximum length of one sleep. When a core becomes idle, such as after the inner steps, the pause
+ends within this time."""
 
 Result = TypeVar("Result")
 
 
 def _idle_s() -> float:
-    """Return the idle seconds of all cores together since the machine's start."""
+    """Return the idle seconds of all cores together since boot."""
     times = psutil.cpu_times()
     return float(times.idle + getattr(times, "iowait", 0.0))
 
 
 class IdleThrottle:
-    """The accounting that one blob's writer and its lanes share. Tests pass their own clocks."""
+    """Accounts for the CPU time of one blob's writer and its lanes. Tests pass their own clocks."""
 
     def __init__(
         self,
@@ -63,16 +63,15 @@ class IdleThrottle:
         self._counting = threading.Lock()
         self._looked_at, self._idle_then = now(), idle_s()
         self._all_busy = False
-        # The time since when all cores have been busy, and the processor seconds used since
-        # then.
+        # When all cores became busy, and the CPU seconds used since then.
         self._since, self._spent_s = self._looked_at, 0.0
 
     def end(self) -> None:
-        """End all pauses, present and future. Call from any thread."""
+        """End current and future pauses. Call from any thread."""
         self._over.set()
 
     def run_counted(self, work: Callable[[], Result]) -> Result:
-        """Do `work`, and count its processor time. Call from any thread."""
+        """Do `work`, and count its CPU time. Call from any thread."""
         begun = self._used_s()
         try:
             return work()

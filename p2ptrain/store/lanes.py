@@ -1,20 +1,20 @@
 """Write many chunks to the disk at once, each in its own thread.
 
-A chunk has no name before its bytes are synced, and a sync takes as long as the disk takes to
-answer, however little was written. With one chunk at a time a disk is idle most of the time. Eight
-at a time keep it busy, and a file system combines syncs that are requested together. The store's
-order for each chunk (write beside, sync, rename) holds within its lane. Nothing that refers to the
-chunks is written before all lanes have ended.
+A chunk gets its name only after its bytes are synced, and a sync has the latency of the disk, no
+matter how little was written. With one chunk at a time a disk is idle most of the time. Eight at a
+time keep it busy, and a file system combines syncs that are requested together. Each lane writes a
+chunk in the store's order (temporary file, sync, rename). References to the chunks are written only
+after all lanes have ended.
 
-Each lane has one buffer, into which the bytes are copied first. So the owner of the bytes need not
-wait for the disk (see `state.frozen`). Buffers begin at a page, so the disk can take them as they
-are, around the page cache (see `disk`).
+Each lane has one buffer, into which the bytes are copied first. So the owner of the bytes does not
+have to wait for the disk (see `state.frozen`). Buffers are page-aligned, so they can be written
+past the page cache without a copy (see `disk`).
 
-Work that can wait, such as a snapshot, is written by threads with a low priority. At equal
-priority, a snapshot took half a core from the inner steps for as long as it lasted. These threads
-also pause; see `idle_throttle`.
+Background work, such as a snapshot, is written by threads with a low priority. At normal priority,
+writing a snapshot took half a core from the inner steps. These threads also pause; see
+`idle_throttle`.
 
-The module does not know what is done with a chunk; `put` does.
+The caller's `put` decides what to do with a chunk.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ sixteen, it wrote a tenth more. See docs/results/state.md."""
 Result = TypeVar("Result")
 
 Fill = Callable[[memoryview], int]
-"""Fills a view with the next bytes; returns how many. Fewer than fit means the end."""
+"""Fills a view with the next bytes and returns their number. Fewer than fit means the end."""
 
 Lanes = Callable[[], Executor]
-"""Returns the executor for the lanes of one blob. Its `with` block must wait for all its tasks."""
+"""Returns the executor for the lanes of one blob. Its `with` block waits for all tasks."""
 
 STAND_BACK = 19
-"""Nice value. Of two threads that compete for a core, the one nicer by this gets a 68th of it."""
+"""Nice value. If two threads compete for a core, the one with this nice value gets a 68th of it."""
 
 
 def stand_back() -> None:
     """Give this thread a low priority."""
     nice = min(STAND_BACK, os.getpriority(os.PRIO_PROCESS, os.getpid()) + STAND_BACK)
-    # Linux accepts a thread's id here. A sandbox may forbid the call, which costs only speed.
+    # Linux accepts a thread id here. A sandbox may forbid the call; that costs only speed.
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
 
@@ -62,7 +62,9 @@ patient_threads: Lanes = partial(ThreadPoolExecutor, LANES, "store-patient", sta
 
 
 def filling(parts: Iterable[Buffer]) -> Fill:
-    """Return a Fill for the bytes of `parts` in order. Each part is released after it was read."""
+    """Return a Fill for the bytes of `parts` in order. Each part is released once it has been
+    read.
+    """
     left, rest = iter(parts), memoryview(b"")
 
     def fill(view: memoryview) -> int:
@@ -116,7 +118,8 @@ def put_all(
                 chunks.append(first.result())
             if throttle is not None:
                 throttle.rest()
-                # Only after a buffer is free: no bytes are held while waiting for the disk.
+            # Fill only once a buffer is free, so that the owner of the bytes never waits for
+            # the disk.
             count = fill(buffer)
             if count:
                 under_way.append((executor.submit(put, buffer[:count]), buffer))

@@ -1,12 +1,12 @@
 """A disk in memory that can fail at any write, for tests and simulations.
 
-It tracks separately what is durable and what is only written, and counts the operations that change
-something. At a chosen one it fails: with a power cut, after which nothing happens until `reboot`,
-or with a system error such as ENOSPC. An interrupted write leaves a prefix.
+It tracks durable data and data that is only written separately, and counts the operations that
+change something. At a chosen operation it fails: with a power cut, after which every operation
+fails until `reboot`, or with a system error such as ENOSPC. An interrupted write leaves a prefix.
 
-It models the harshest crash that POSIX permits. Each name that was not made durable, and each file
-that was not synced, survives or not, in any combination; any unsynced part may be zeros.
-Directories themselves are durable at once, as `make_directories` promises.
+It models the worst crash that POSIX permits. Each name that was not made durable, and each file
+that was not synced, may survive or be lost, in any combination; unsynced parts may be zeros.
+Directories themselves are durable immediately, as `make_directories` guarantees.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PAGE_BYTES = 512
 
 
 class PowerCut(BaseException):
-    """The machine is off. Not an Exception, so that no cleanup code can catch it."""
+    """The machine is off. Not an Exception, so that cleanup code cannot catch it."""
 
 
 @dataclass(slots=True)
@@ -75,7 +75,7 @@ class _Opened:
 
 @dataclass(slots=True)
 class MemoryDisk:
-    """A `Disk` whose write number `fail_at` fails, counted from 1; 0 means that none fails.
+    """A `Disk` whose write number `fail_at` fails, counted from 1. If 0, no write fails.
 
     `failure` is an errno, or None for a power cut. With `forever` all later writes fail too.
     """
@@ -91,11 +91,11 @@ class MemoryDisk:
     _turn: threading.RLock = field(default_factory=threading.RLock)
 
     def reboot(self, rng: random.Random | None) -> MemoryDisk:
-        """Return the disk as the next process finds it. Without `rng` only the process died, by
-        SIGKILL, and the kernel still has everything that was written.
+        """Return the disk as the next process finds it. If `rng` is None, only the process was
+        killed, and everything that was written is still there.
         """
         if rng is None:
-            # One table of copies for both, so that what is one file stays one file.
+            # Both trees share the table of copies, so that a file in both remains one file.
             copies: dict[int, _File] = {}
             names = _copied(self._names, copies)
             return MemoryDisk(_names=names, _durable_names=_copied(self._durable_names, copies))
@@ -112,11 +112,11 @@ class MemoryDisk:
         return after
 
     def damage(self, path: Path, change: Callable[[bytes], bytes]) -> None:
-        """Simulate disk corruption: change a file's durable bytes unnoticed."""
+        """Simulate disk corruption: silently change a file's durable bytes."""
         file = self._file(path)
         file.content = file.durable = change(file.content)
 
-        # The methods of `Disk`.
+    # The methods of `Disk`.
 
     def make_directories(self, *paths: Path) -> None:
         self._check_on()
@@ -195,7 +195,7 @@ class MemoryDisk:
 
     @contextmanager
     def _write(self, what: str, partly: Callable[[], None] = lambda: None) -> Iterator[None]:
-        """Count a change, and perform it unless the disk fails here."""
+        """Count a write, and perform it unless the disk should fail here."""
         with self._turn:
             self._check_on()
             self.writes.append(what)
@@ -207,7 +207,7 @@ class MemoryDisk:
             if self.failure is None:
                 self._is_off = True
                 raise PowerCut(what)
-            raise OSError(self.failure, "as the test demands", what)
+            raise OSError(self.failure, "injected by the test", what)
 
 
 def _copied(tree: _Tree, copies: dict[int, _File]) -> _Tree:
@@ -228,7 +228,7 @@ def _common_start(one: bytes, other: bytes) -> int:
 
 
 def _torn(file: _File, rng: random.Random) -> bytes:
-    """Return what is left of a file: its synced bytes, or more of the written ones, or zeros."""
+    """Return what survives of a file: each page is synced, written, or zeros."""
     if file.content == file.durable:
         return file.durable
     lengths = sorted([len(file.durable), len(file.content)])

@@ -1,13 +1,13 @@
 """The directory of chunks: objects/a/bcdef…, one file per chunk, named by its digest.
 
-A name appears only when its bytes are durable (write beside, sync, rename). So an existing name has
-the right content unless the disk is corrupted. Every chunk is hashed when it is read, and a bad
-file is set aside as `….corrupt` and counts as missing from then on.
+A name appears only once its bytes are durable (write to a temporary file, sync, rename). So an
+existing name has the right content unless the disk is corrupted. Every chunk is hashed when it is
+read. A bad file is set aside as `….corrupt`, and the chunk counts as missing from then on.
 
-Names become durable later, in `make_durable`, which syncs each touched directory once for many
-chunks. Code that writes something that refers to chunks must settle first.
+Names become durable later, in `make_durable`, which syncs each changed directory once for many
+chunks. Code must call `settle` before it writes references to chunks.
 
-All methods may be called from any thread. This module does not know what refers to a chunk.
+All methods may be called from any thread. This module does not know which data refer to a chunk.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ CORRUPT = ".corrupt"
 """The suffix of a file that was set aside."""
 
 FANOUT = "0123456789abcdef"
-"""Sixteen directories and not 256, because each touched one must be synced before a blob is
-complete. A million chunks (4 TiB) are still only 65,000 names in each."""
+"""Sixteen directories rather than 256, because each changed directory must be synced before a blob
+is complete. A million chunks (4 TiB) are only 65,000 names per directory."""
 
 FANS = len(FANOUT)
 
@@ -41,8 +41,8 @@ _OWN = re.compile(r"[0-9]+-[0-9]+")
 
 @dataclass(frozen=True, slots=True)
 class ChunkHealth:
-    """The result of examining one chunk. `bytes` is the number of bytes read. `why` is empty if the
-    chunk is sound, or was removed legitimately.
+    """The result of examining one chunk. `bytes` is the number of bytes read. `why` says what is
+    wrong; it is empty if the chunk is sound, or was removed by the store.
     """
 
     bytes: int = 0
@@ -62,42 +62,41 @@ class Objects:
         self._directory = root / "objects"
         self._temporary = root / "tmp"
         self._serial = itertools.count()
-        # Names and the two collections below change together, under this lock.
+        # Guards the names, and the two collections below.
         self._lock = threading.Lock()
         self._settling = threading.Lock()
         self._puts = 0
         self._young: dict[Digest, int] = {}
         with disk_errors("opening the store", root):
             self._open()
-            # Likewise for chunks, but nothing relies on their names before the next settling.
+        # Names from the previous process may not be durable yet; the first `settle` syncs them.
         self._unsettled = {self._directory / name for name in FANOUT}
 
     def _open(self) -> None:
         fans = [self._directory / name for name in FANOUT]
         self._disk.make_directories(*fans, self._temporary)
         for name in self._disk.names(self._temporary):
-            if _OWN.fullmatch(name):  # Other files may be folders, or in use.
+            if _OWN.fullmatch(name):  # Others may be directories, or in use.
                 self._disk.remove(self._temporary / name)
-                # The previous process may have been killed after renaming the head and before the
-                # rename
-                # was durable. From now on readers of the head rely on it.
+        # The previous process may have been killed before its rename of the head was
+        # durable. From now on readers of the head rely on it.
         self._disk.sync_directory(self._root)
 
     def path(self, digest: Digest) -> Path:
-        """Return the path of this chunk, whether it exists or not."""
+        """Return the path of this chunk, which need not exist."""
         assert is_digest(digest)
         return self._directory / digest[0] / digest[1:]
 
     def size(self, digest: Digest) -> int | None:
-        """Return the length of a chunk in bytes, None if it is not held."""
+        """Return the length of a chunk in bytes; None if it is not stored."""
         with disk_errors("looking for a chunk", self._root):
             return self._disk.size(self.path(digest))
 
     def place(self, digest: Digest, data: Buffer) -> bool:
-        """Make `data` the chunk `digest`, which the caller has computed; return False if it
-        existed.
+        """Store `data` as the chunk `digest`, which the caller has computed. Return False if it
+        exists.
 
-        Raises StoreFull or StoreError with nothing changed.
+        Raises StoreFull or StoreError; nothing has changed then.
         """
         path = self.path(digest)
         with self._lock:
@@ -111,7 +110,7 @@ class Objects:
         return True
 
     def write_whole(self, path: Path, data: Buffer, doing: str) -> None:
-        """Make `data` the content of `path` atomically, also if the machine crashes."""
+        """Make `data` the content of `path`, atomically even if the machine crashes."""
         temporary = self._temporary / f"{os.getpid()}-{next(self._serial)}"
         try:
             with disk_errors(doing, self._root):
@@ -126,10 +125,9 @@ class Objects:
             raise
 
     def make_durable(self) -> None:
-        """Make every name given so far durable."""
-        # The outer lock makes a second caller wait for the syncs of the first: no sync may
-        # be in
-        # progress after `make_durable`, whichever caller started it.
+        """Make all names created so far durable."""
+        # A second caller must wait for the syncs of the first, because its names must be durable
+        # too when `make_durable` returns.
         with self._settling:
             with self._lock:
                 directories, self._unsettled = self._unsettled, set()
@@ -143,7 +141,7 @@ class Objects:
                 raise
 
     def read_chunk(self, digest: Digest) -> bytes:
-        """Return the chunk's checked bytes. Raises ChunkMissing, ChunkCorrupt."""
+        """Return the chunk's verified bytes. Raises ChunkMissing, ChunkCorrupt."""
         path, size = self._found(digest)
         with self._reading(digest):
             data = self._disk.read(path, 0, min(size, CHUNK_BYTES_MAX + 1))
@@ -152,9 +150,9 @@ class Objects:
         return data
 
     def read_into(self, digest: Digest, view: memoryview) -> None:
-        """Fill `view` with the chunk, checked. Raises ChunkMissing, ChunkCorrupt, ManifestInvalid.
+        """Fill `view` with the verified chunk. Raises ChunkMissing, ChunkCorrupt, ManifestInvalid.
 
-        A sound chunk with another length than `view` means that the manifest is wrong.
+        If a sound chunk does not have the length of `view`, the manifest is wrong.
         """
         path, size = self._found(digest)
         if size != len(view):
@@ -166,16 +164,16 @@ class Objects:
             raise self._set_aside(digest)
 
     def examine(self, digest: Digest) -> ChunkHealth:
-        """Read a chunk; set it aside if it is damaged or if the disk can no longer read it.
+        """Read a chunk. Set it aside if it is damaged or the disk can no longer read it.
 
-        A chunk that was set aside earlier counts as damaged. A removed chunk is no fault, and
-        neither is one that cannot be read now because the machine lacks open files or memory: the
-        next check will tell.
+        A chunk that was set aside earlier counts as damaged. A removed chunk does not. Neither does
+        a chunk that cannot be read because the machine lacks file descriptors or memory; the next
+        check examines it again.
         """
         try:
             return ChunkHealth(len(self.read_chunk(digest)))
         except ChunkMissing:
-            return ChunkHealth(why="it was set aside before" if self.is_set_aside(digest) else "")
+            return ChunkHealth(why="it was set aside earlier" if self.is_set_aside(digest) else "")
         except ChunkCorrupt as exc:
             return ChunkHealth(CHUNK_BYTES_MAX, exc.what)
         except StoreError as exc:
@@ -187,7 +185,7 @@ class Objects:
             return ChunkHealth(why=exc.what)
 
     def start(self, digest: Digest, size_max: int) -> bytes:
-        """Return the first bytes of a chunk, unchecked; empty if it is not held."""
+        """Return the first bytes of a chunk, not verified; empty if it is not stored."""
         with suppress(ChunkMissing), self._reading(digest):
             return self._disk.read(self.path(digest), 0, size_max)
         return b""
@@ -200,8 +198,8 @@ class Objects:
 
     @contextmanager
     def _reading(self, digest: Digest) -> Iterator[None]:
-        """Report a file that has vanished as missing: it was collected, or set aside by another
-        reader. That is no fault of the disk.
+        """Report a vanished file as a missing chunk: it was collected, or set aside by another
+        reader. The disk is not at fault.
         """
         with disk_errors(f"reading chunk {digest[:12]}…", self._root):
             try:
@@ -211,13 +209,13 @@ class Objects:
 
     def _set_aside(self, digest: Digest) -> ChunkCorrupt:
         path = self.path(digest)
-        # If the disk can no longer be written, still report the damage, which is worse.
+        # If the disk is no longer writable, still report the damage, which is worse.
         with suppress(OSError), self._lock:
             self._disk.replace(path, path.with_name(path.name + CORRUPT))
         return ChunkCorrupt(
             f"chunk {digest} no longer matches its digest",
             evidence=[f"set aside as {path}{CORRUPT}"],
-            likely="the disk under the store has a fault",
+            likely="the disk that holds the store is faulty",
             do="nothing: the node fetches it again from a peer when it needs it",
         )
 
@@ -230,22 +228,24 @@ class Objects:
 
     @property
     def puts(self) -> int:
-        """The number of puts so far."""
+        """Number of puts so far."""
         with self._lock:
             return self._puts
 
     def young(self) -> tuple[frozenset[Digest], int]:
-        """Return the chunks that recent puts wrote or found, and the number of puts so far."""
+        """Return the chunks of recent puts, whether new or not, and the number of puts so far."""
         with self._lock:
             return frozenset(self._young), self._puts
 
     def grow_up(self, puts: int) -> None:
-        """Let the next collection remove the chunks of the first `puts` puts."""
+        """Stop protecting the chunks of the first `puts` puts from collections."""
         with self._lock:
             self._young = {chunk: put for chunk, put in self._young.items() if put > puts}
 
     def remove_unless(self, reached: set[Digest], digest: Digest) -> int | None:
-        """Remove a chunk, unless it is `reached` or young; return the bytes freed, or None."""
+        """Remove a chunk unless it is reached or young. Return the bytes freed, or None if it
+        stays.
+        """
         if digest in reached:
             return None
         path, freed = self.path(digest), 0
@@ -267,7 +267,7 @@ class Objects:
     def names_in(self, fan: int) -> list[Digest]:
         """Return the digests in one of the `FANS` directories, in order.
 
-        Other files there are ignored: NFS and programs that copy or synchronise folders leave some.
+        Other files are ignored, such as those that NFS and synchronisation programs leave.
         """
         first = FANOUT[fan]
         with disk_errors("listing the store", self._root):

@@ -1,7 +1,7 @@
-"""Lasting pins: what the owner of a store wants to keep, whatever the run still needs.
+"""Lasting pins: blobs that the owner of a store wants to keep even if the run no longer needs them.
 
-A file beside the chunks holds one digest per line. It has its own lock, so that a command can pin
-while a node is running. A garbage collection holds the lock from reading the pins until it ends.
+A file in the store holds one digest per line. It has its own lock, so that a command can pin while
+a node is running. A garbage collection holds the lock from reading the pins until it ends.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PINS_MAX = 10_000
 _LINE_BYTES = 65
 _WAIT_S = 0.05
 TRIES = 200
-"""Ten seconds in total. Commands hold the lock for milliseconds, collections while they delete."""
+"""Ten seconds in total. Commands hold the lock for milliseconds, collections while they run."""
 
 
 class Pins:
@@ -48,10 +48,10 @@ class Pins:
                 "the list of pins is damaged",
                 code="STORE-PINS",
                 evidence=[f"file {self._path}"],
-                likely="the disk has a fault, or another program wrote into the store",
+                likely="the disk is faulty, or another program wrote into the store",
                 do=(
-                    "write the digests of the blobs to keep into it, one in each line, or remove "
-                    "the file"
+                    "replace its content with the digests of the blobs to keep, one per line, or "
+                    "remove the file"
                 ),
             )
         return frozenset(map(Digest, lines))
@@ -60,7 +60,7 @@ class Pins:
     def held(self) -> Iterator[frozenset[Digest]]:
         """Lock the pins within the block, and yield them.
 
-        Raises TryLater with code PINS-BUSY if another holder kept them locked for ten seconds.
+        Raises TryLater with code PINS-BUSY if they stay locked for ten seconds.
         """
         lock = self._taken()
         try:
@@ -69,9 +69,9 @@ class Pins:
             lock.close()
 
     def change(self, *, add: Digest | None = None, remove: Digest | None = None) -> bool:
-        """Add or remove a pin, durably; return False if nothing had to change.
+        """Add or remove a pin, durably. Return False if nothing had to change.
 
-        Raises TryLater, StoreError: as `held` and `load` do, or if the file could not be written.
+        Raises TryLater and StoreError as `held` and `load` do, or if the file cannot be written.
         """
         with self.held() as pinned:
             wanted = (pinned | {add} if add else pinned) - {remove}
@@ -99,8 +99,8 @@ class Pins:
                 return lock
             never.wait(_WAIT_S)
         raise TryLater(
-            "another process has been changing for ten seconds what this store keeps",
+            "another process has kept this store's pins locked for ten seconds",
             code="PINS-BUSY",
-            likely="the node in this home is removing chunks that it does not need any more",
+            likely="the node in this home is removing chunks that it no longer needs",
             do="try again in a minute",
         )

@@ -1,6 +1,6 @@
-"""Read a store from outside. Nothing is locked or changed, not even damaged chunks.
+"""Read a store without locking or changing anything, not even damaged chunks.
 
-It serves audits and other readers of a home whose node may be running. A chunk that the node
+Use it for audits and for other readers of a home whose node may be running. A chunk that the node
 removes meanwhile is reported as missing.
 """
 
@@ -27,7 +27,7 @@ _START_BYTES = 32
 
 
 class StoreReader:
-    """The chunks and blobs under the directory `root`, as `Store` reads them."""
+    """The chunks and blobs under the directory `root`, read as `Store` does."""
 
     def __init__(self, root: Path, disk: Disk | None = None) -> None:
         self.root = root
@@ -43,7 +43,7 @@ class StoreReader:
                     yield Digest(fan + name), size
 
     def set_aside(self) -> Iterator[Digest]:
-        """Yield the chunks of which only a damaged copy is left. Raises StoreError."""
+        """Yield the chunks of which only a damaged copy remains. Raises StoreError."""
         for fan, names in self._fans():
             held = set(names)
             for name in (each.removesuffix(CORRUPT) for each in names if each.endswith(CORRUPT)):
@@ -51,7 +51,7 @@ class StoreReader:
                     yield Digest(fan + name)
 
     def _fans(self) -> Iterator[tuple[str, list[str]]]:
-        """Yield the directories of chunks and their names; nothing if there is no store yet."""
+        """Yield the chunk directories and the names in them; nothing if there is no store yet."""
         for fan in FANOUT:
             with disk_errors("listing the store", self.root):
                 try:
@@ -65,7 +65,7 @@ class StoreReader:
             return self._disk.size(self._path(digest)) is not None
 
     def get_chunk(self, digest: Digest) -> bytes:
-        """Return the checked bytes. Raises ChunkMissing, ChunkCorrupt."""
+        """Return the verified bytes. Raises ChunkMissing, ChunkCorrupt."""
         data = self.unchecked(digest, CHUNK_BYTES_MAX + 1)
         if data is None:
             raise ChunkMissing(f"chunk {digest} is not in the store")
@@ -74,7 +74,7 @@ class StoreReader:
         return data
 
     def unchecked(self, digest: Digest, size: int) -> bytes | None:
-        """Return the first `size` bytes of a chunk, unchecked; None if it is not held."""
+        """Return the first `size` bytes of a chunk, not verified; None if it is not stored."""
         with disk_errors(f"reading chunk {digest[:12]}…", self.root):
             try:
                 return self._disk.read(self._path(digest), 0, size)
@@ -96,23 +96,25 @@ class StoreReader:
             return None
 
     def missing_chunks(self, digest: Digest) -> list[Digest]:
-        """Return the chunks that the blob lacks, each once, in order. Raises as `manifest` does."""
+        """Return the missing chunks of the blob, each once, in order. Raises as `manifest` does."""
         chunks = dict.fromkeys(self.manifest(digest).chunks)
         return [chunk for chunk in chunks if not self.has_chunk(chunk)]
 
     def holds_blob(self, digest: Digest) -> bool:
-        """Return whether the whole blob is here. Its bytes are hashed only when they are read."""
+        """Return whether all chunks of the blob are here. They are hashed only when they are
+        read.
+        """
         try:
             return not self.missing_chunks(digest)
         except (ChunkMissing, ChunkCorrupt):
             return False
 
     def read_blob(self, digest: Digest) -> bytes:
-        """Return the whole blob, with every chunk checked."""
+        """Return the whole blob, with every chunk verified."""
         return read_whole(self.manifest(digest), self._read_into)
 
     def read_blob_into(self, digest: Digest, *views: memoryview) -> BlobManifest:
-        """Fill `views`, one after the other, with the blob; together they have its exact size.
+        """Fill `views`, one after another, with the blob; together they have its exact size.
 
         Raises ChunkMissing, ChunkCorrupt, ManifestInvalid.
         """
@@ -134,6 +136,6 @@ class StoreReader:
         repair = to_paste(self.root.parent, "store check --repair")
         return ChunkCorrupt(
             f"chunk {digest} no longer matches its digest",
-            likely="the disk under the store has a fault, or another program wrote into it",
-            do=f"{repair} with the node stopped; a running node repairs chunks by itself",
+            likely="the disk that holds the store is faulty, or another program wrote into it",
+            do=f"run {repair} while the node is stopped; a running node repairs chunks by itself",
         )

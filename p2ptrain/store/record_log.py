@@ -1,17 +1,17 @@
-"""An append-only file of records: the ledger's chain, and the votes that must outlive a crash.
+"""An append-only file of records: the ledger's chain, and the votes that must survive a crash.
 
 Each append is one frame: a header and a body. The header holds a magic number, the body's length,
 the number of bytes of the file that were durable when the frame was written, and a checksum. The
-body holds the records, each with its length.
+body holds the records, each preceded by its length.
 
-A crash can only leave a tail that was never synced. Damage before that tail means that the disk is
-faulty. The field `durable` tells the two apart. If a sound frame after the damage says that the
-damaged place had been synced, then votes or entries that others rely on are lost, and opening
-raises. Otherwise the tail is cut off, and `recovered` reports it. One case is ambiguous: damage to
-the very last synced frame, with nothing after it, looks like a torn tail.
+A crash can damage only the tail that was never synced. Damage before that means that the disk is
+faulty. The field `durable` tells the two apart. If an intact frame after the damage says that the
+damaged bytes had been synced, then votes or entries that other peers rely on are lost, and opening
+the log raises. Otherwise the tail is cut off, and `recovered` reports it. One case is ambiguous:
+damage to the very last synced frame, with nothing after it, looks like an unsynced tail.
 
-The checksums start from a nonce that is drawn when the file is made. A record may hold bytes that a
-peer chose, and the nonce prevents these from passing for a frame.
+The checksums start from a random nonce that is chosen when the file is created. A record may
+contain bytes that a peer chose; because of the nonce, these bytes cannot be mistaken for a frame.
 
 The file stays open from the first append on, or earlier through `keep_open`, so that no append
 fails for lack of descriptors. Peers can make descriptors scarce, and a node that cannot write its
@@ -42,32 +42,31 @@ _LENGTH = struct.Struct("<I")
 FRAME_BYTES = 1 << 20
 
 BODY_BYTES_MAX = 16 * 2**20
-"""A page of certified entries has at most 256 KiB, so a body near this limit is a bug of ours."""
+"""A page of certified entries has at most 256 KiB, so a body near this limit is our own bug."""
 
 
 class LogCorrupt(StoreError):
-    """Durable records are damaged. The first `records` records are sound."""
+    """Durable records are damaged. The first `records` records are intact."""
 
     default_code = "LOG-CORRUPT"
 
     def __init__(self, path: Path, offset: int, records: int) -> None:
         super().__init__(
             f"the log {path.name} is damaged at byte {offset}, in a part that had been "
-            "written completely",
-            evidence=[f"file {path}", f"the {records} records before it are sound"],
-            likely="the disk has a fault, or another program wrote into the file",
+            "synced to disk",
+            evidence=[f"file {path}", f"the {records} records before it are intact"],
+            likely="the disk is faulty, or another program wrote into the file",
             do="move the node's home away and join again: other peers have the ledger",
         )
         self.records = records
 
 
 class RecordLog:
-    """The records in the order of their appending, including those from before a crash.
+    """The records in the order in which they were appended, including those from before a crash.
 
-    `torn_bytes` is the length of the unsound tail that was cut off on opening; `recovered` says so
-    in words. For one thread at a time. After a failed append the log is cut back to its earlier
-    length. If the disk does not permit even that, the log refuses every further append until it is
-    opened anew.
+    `torn_bytes` is the length of the damaged tail that was cut off on opening; `recovered` is a
+    message about it. Use from one thread at a time. After a failed append the log is cut back to
+    its earlier length. If that fails too, the log refuses further appends until it is opened again.
 
     Raises LogCorrupt on opening, if durable records are damaged.
     """
@@ -91,21 +90,23 @@ class RecordLog:
 
     @property
     def takes_more(self) -> bool:
-        """Whether it can be appended to. If not, open it anew to find out what it holds."""
+        """Whether records can be appended. If not, open the log again to find out what it
+        contains.
+        """
         return self._usable
 
     def append(self, records: Iterable[bytes], *, durable: bool = True) -> None:
-        """Add records. After a crash all or none of them exist; if `durable`, they are durable on
-        return.
+        """Append records. After a crash, either all or none of them exist. With `durable`, they are
+        durable on return.
 
         Raises StoreFull or StoreError; the records are then not in the log.
         """
         if not self._usable:
             raise StoreError(
-                f"the log {self.path.name} was closed after an earlier fault of the disk",
+                f"the log {self.path.name} was closed after an earlier disk error",
                 code="LOG-CLOSED",
-                likely="the disk under the store has a fault",
-                do="look at the kernel's log, then start the node again",
+                likely="the disk that holds the store is faulty",
+                do="check the kernel log, then restart the node",
             )
         frame, file = _frame(records, self._durable, self._seed), self.keep_open()
         try:
@@ -122,14 +123,13 @@ class RecordLog:
             self._durable = self._size
 
     def rewrite(self, records: Iterable[bytes], frame_bytes: int | None = None) -> None:
-        """Replace the whole log by these records, atomically and durably: for compaction.
+        """Replace the whole log with these records, atomically and durably, for compaction.
 
         The records are read one at a time and written in frames of about `frame_bytes`, by default
         `FRAME_BYTES`.
 
-        Raises StoreFull or StoreError. The log is then unchanged, or, if a crash might undo the
-        rename, it
-        refuses every further append.
+        Raises StoreFull or StoreError. The log is then unchanged; or, if a crash could undo the
+        rename, it refuses further appends.
         """
         fresh = self.path.with_name(self.path.name + ".new")
         nonce = os.urandom(_NONCE_BYTES)
@@ -139,8 +139,8 @@ class RecordLog:
             self._disk.write(fresh, memoryview(header))
             file = self._disk.opened(fresh)
             for batch in _batches(records, frame_bytes or FRAME_BYTES):
-                # The rename comes after the sync, so everything before a frame is
-                # durable by then.
+                # The file is renamed after the sync, so everything before a frame is durable by
+                # then.
                 frame = _frame(batch, size, seed)
                 file.append(memoryview(frame))
                 size += len(frame)
@@ -179,7 +179,7 @@ class RecordLog:
             offset += _HEADER.size + len(body)
 
     def _cut_back(self) -> None:
-        """Undo a failed append. If that fails, refuse appends: the log's end is unknown."""
+        """Undo a failed append. If that fails, refuse appends, because the log's end is unknown."""
         try:
             file = self.keep_open()
             file.truncate(self._size)
@@ -189,8 +189,7 @@ class RecordLog:
             self._usable = False
 
     def _create(self) -> None:
-        # By renaming: so an existing file that is shorter than its header is damaged, not
-        # torn.
+        # `rewrite` renames a complete file, so a file that is shorter than its header is corrupt.
         with disk_errors("creating a log", self.path):
             self._disk.make_directories(self.path.parent)
         self.rewrite(())
@@ -212,8 +211,7 @@ class RecordLog:
                 f"removed {self.torn_bytes} bytes of an incomplete record from the end of "
                 f"{self.path.name}"
             )
-            # From now on others rely on what the previous process wrote, even if it did not
-            # sync it.
+        # From now on, others rely on what the previous process wrote, so sync it.
         self._disk.sync(self.path)
         self._disk.sync_directory(self.path.parent)
         self._durable = self._size
@@ -228,7 +226,7 @@ class RecordLog:
         return offset
 
     def _check_never_durable(self, damaged: int, size: int) -> None:
-        """Raise if a sound frame after the damage says that the damaged place was durable."""
+        """Raise if an intact frame after the damage says that the damaged bytes were durable."""
         tail = self._disk.read(self.path, damaged, size - damaged)
         start = tail.find(_FRAME_MAGIC)
         while start >= 0:
@@ -245,7 +243,7 @@ class RecordLog:
         return LogCorrupt(self.path, damaged, count)
 
     def _frame_at(self, offset: int) -> tuple[bytes, int] | None:
-        """Return the body and `durable` of the frame at `offset`; None if it is not sound."""
+        """Return the body and `durable` of the frame at `offset`; None if it is damaged."""
         header = self._disk.read(self.path, offset, _HEADER.size)
         if len(header) < _HEADER.size:
             return None
@@ -273,7 +271,9 @@ def _batches(records: Iterable[bytes], frame_bytes: int) -> Iterator[list[bytes]
 def _frame(records: Iterable[bytes], durable: int, seed: int) -> bytes:
     body = b"".join(_LENGTH.pack(len(record)) + record for record in records)
     if len(body) > BODY_BYTES_MAX:
-        raise LocalProtocolError(f"one append of {len(body)} bytes; {BODY_BYTES_MAX} are allowed")
+        raise LocalProtocolError(
+            f"an append of {len(body)} bytes exceeds the limit of {BODY_BYTES_MAX}"
+        )
     checksum = _checksum(body, durable, seed)
     return _HEADER.pack(_FRAME_MAGIC, len(body), durable, checksum) + body if body else b""
 

@@ -3,17 +3,17 @@
 The guarantees, in the style of restic:
 
 1. A chunk's name exists only if its bytes are durable.
-2. A blob's manifest is written only when the names of its chunks are durable. (A blob that comes
-   from peers is the exception: its manifest comes first, so that a fetch can resume. So use
-   `holds_blob` to find out whether a blob is complete, as `put_head` does.)
-3. The head is written only when the snapshot that it names is complete and durable.
-4. A collection never removes what the durable head, a pin or the caller's `keep` reaches, nor what
-   was put since the previous collection.
+2. A blob's manifest is written only when the names of its chunks are durable. (Blobs fetched from
+   peers are an exception: the manifest comes first, so that a fetch can resume. So use `holds_blob`
+   to find out whether a blob is complete, as `put_head` does.)
+3. The head is written only when its snapshot is complete and durable.
+4. A garbage collection never removes chunks that the durable head, a pin or the caller's `keep`
+   reaches, or that were stored since the previous collection.
 
 So after a crash or a full disk at any point, the previous head is valid and everything that it
-reaches exists. At worst some garbage is left behind.
+reaches exists. At worst, some garbage remains.
 
-The store does not know what the bytes mean, nor whether a snapshot is certified.
+The store does not know what the bytes mean, or whether a snapshot is certified.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ from p2ptrain.store.pins import Pins
 class Store:
     """One node's chunks, blobs and head, under the directory `root`.
 
-    One process may use it at a time. A second one is refused with the code STORE-BUSY until the
-    first ends or calls `close`. All methods may be called from any thread, and block while they use
-    the disk.
+    One process can use it at a time. A second process gets the error STORE-BUSY until the first
+    ends or calls `close`. All methods may be called from any thread, and block while they use the
+    disk.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Store:
         # The number of puts before each blob that is being written.
         self._writing: Counter[int] = Counter()
         self._counting = threading.Lock()
-        # Held for a whole collection, so that pins and heads change before or after it.
+        # Held during a garbage collection, so that pins and the head cannot change meanwhile.
         self._collecting = threading.Lock()
         with disk_errors("opening the store", root):
             self._disk.make_directories(root)
@@ -92,7 +92,7 @@ class Store:
         self.lasting = Pins(root, self._disk)
 
     def close(self) -> None:
-        """Release the store to other processes. Every write was already made durable."""
+        """Release the store to other processes. All writes are already durable."""
         if self._lock is not None:
             self._lock.close()
 
@@ -107,15 +107,15 @@ class Store:
     def put_chunk(
         self, data: Buffer, *, expected: Digest | None = None, durable: bool = True
     ) -> Digest:
-        """Store up to 4 MiB and return their digest; they are durable on return.
+        """Store up to 4 MiB and return their digest. They are durable on return.
 
         `expected` is the digest under which a peer sent them. With `durable=False` the bytes are
         durable but the name may not be, until `make_durable` or a method that writes a reference to
         it is called.
 
         Raises:
-            ChunkCorrupt: the data is not what was expected; nothing was stored.
-            StoreFull: no room; nothing was stored.
+            ChunkCorrupt: the data do not match `expected`; nothing was stored.
+            StoreFull: the disk is full; nothing was stored.
         """
         chunk = checked(data, expected)
         self.put_checked(chunk)
@@ -131,14 +131,14 @@ class Store:
         self._objects.place(chunk.digest, chunk.data)
 
     def make_durable(self) -> None:
-        """Make durable what was put with `durable=False`."""
+        """Make chunks that were put with `durable=False` durable."""
         self._objects.make_durable()
 
     def get_chunk(self, digest: Digest) -> bytes:
-        """Return the bytes, checked against `digest`.
+        """Return the bytes, verified against `digest`.
 
         Raises:
-            ChunkMissing: not held.
+            ChunkMissing: not stored.
             ChunkCorrupt: the file is corrupted; the chunk counts as missing from now on.
         """
         return self._objects.read_chunk(digest)
@@ -170,13 +170,13 @@ class Store:
     # blobs
 
     def put_blob(self, kind: str, parts: Iterable[Buffer], meta: Mapping[str, object]) -> Digest:
-        """Store the bytes of `parts`, one after the other, and return the blob's digest.
+        """Store the bytes of `parts`, one after another, and return the blob's digest.
 
-        Parts may be of any length, and are consumed one at a time while chunks are written. Equal
-        arguments give equal digests, however the bytes are cut into parts.
+        Parts can have any length, and are consumed one at a time while chunks are written. The
+        digest does not depend on how the bytes are divided into parts.
 
-        Raises StoreFull. The chunks that were already written are then garbage, and are reused on a
-        retry.
+        Raises StoreFull. Chunks that were already written are then garbage, but a retry reuses
+        them.
         """
         return self.put_stream(kind, filling(parts), meta)
 
@@ -188,11 +188,10 @@ class Store:
         *,
         throttle: IdleThrottle | None = None,
     ) -> Digest:
-        """Store a blob, as `put_blob` does, of bytes that `fill` copies to where the store wants
-        them.
+        """Store a blob, as `put_blob` does, whose bytes `fill` copies into the store's buffers.
 
-        `fill` is called in one thread, and only when its bytes can be taken at once. So an owner
-        that must keep the bytes unchanged until then does not wait for the disk. With `throttle`,
+        `fill` is called in one thread, and only when a buffer is free. So the owner of the bytes,
+        who must not change them before they are copied, does not wait for the disk. With `throttle`,
         the writing threads have a low priority and pause while all cores are busy.
         """
         if throttle is None:
@@ -232,26 +231,28 @@ class Store:
         return BlobManifest.from_wire(self._objects.read_chunk(digest))
 
     def holds_blob(self, digest: Digest) -> bool:
-        """Return whether the whole blob is here. Its bytes are hashed only when they are read."""
+        """Return whether all chunks of the blob are here. They are hashed only when they are
+        read.
+        """
         try:
             return not self.missing_chunks(digest)
         except (ChunkMissing, ChunkCorrupt):
             return False
 
     def missing_chunks(self, digest: Digest) -> list[Digest]:
-        """Return the chunks that the blob still lacks, each once, in order.
+        """Return the missing chunks of the blob, each once, in order.
 
-        Raises ChunkMissing if its manifest is not here: fetch that first.
+        Raises ChunkMissing if the manifest is missing: fetch it first.
         """
         chunks = dict.fromkeys(self.manifest(digest).chunks)
         return [chunk for chunk in chunks if not self.has_chunk(chunk)]
 
     def read_blob(self, digest: Digest) -> bytes:
-        """Return the whole blob, with every chunk checked."""
+        """Return the whole blob, with every chunk verified."""
         return read_whole(self.manifest(digest), self._objects.read_into)
 
     def read_blob_into(self, digest: Digest, *views: memoryview) -> BlobManifest:
-        """Fill `views`, one after the other, with the blob; together they have its exact size.
+        """Fill `views`, one after another, with the blob; together they have its exact size.
 
         After an error the views hold a mixture of old and new bytes.
 
@@ -266,12 +267,12 @@ class Store:
     def put_head(self, head: Head) -> None:
         """Replace the head; it is durable on return.
 
-        Raises ChunkMissing if the snapshot that it names is not completely here.
+        Raises ChunkMissing if its snapshot is not completely stored.
         """
         with self._collecting:
             if head.snapshot is not None and not self.holds_blob(head.snapshot):
                 raise ChunkMissing(
-                    f"the head would name snapshot {head.snapshot}, which is not held completely"
+                    f"the head cannot refer to snapshot {head.snapshot}, which is incomplete"
                 )
             self._objects.make_durable()
             self._objects.write_whole(self.root / "head", head.to_bytes(), "writing the head")
@@ -289,7 +290,7 @@ class Store:
 
     @contextmanager
     def pin(self, digests: Iterable[Digest]) -> Iterator[None]:
-        """Within the block, keep collections from removing these and what they reach."""
+        """Within the block, protect `digests` and what they reach from garbage collection."""
         pinned = list(digests)
         with self._collecting:
             self._pins.update(pinned)
@@ -302,28 +303,25 @@ class Store:
     def collect_garbage(
         self, keep: Iterable[Digest], *, keep_chunks: Iterable[Digest] = ()
     ) -> Collected:
-        """Remove the chunks that are not reached from `keep`, the head or a pin (those in `lasting`
-        too), and were not put recently.
+        """Remove all chunks that are not reached from `keep`, the head or a pin (including
+        `lasting`) and were not stored recently.
 
-        `keep` may name blobs and bare chunks, held or not; each is read to see which it is. Many
-        bare chunks, such as data blocks, are better named in `keep_chunks`. The next collection
-        spares what was put since the previous one, so there is time to record its digest where
-        `keep` is computed from.
+        `keep` can contain blobs and bare chunks, stored or not; each is read to tell which it is.
+        Pass large numbers of bare chunks, such as data blocks, in `keep_chunks`. Chunks stored
+        since the previous collection are not removed, so callers have time to add them to `keep`.
 
-        Raises RootsDamaged, with nothing removed, if a root is damaged, since it is then unknown
-        what it
-        reaches. Fetch it again first.
+        Raises RootsDamaged if a root is damaged, because we cannot tell what it reaches. Nothing
+        has been removed then; fetch the root again first.
         """
         with self._collecting, self.lasting.held() as lasting:
-            # After a crash, a head whose rename is not durable could revert to the
-            # previous one.
+            # Otherwise the head could revert to the previous one in a crash.
             self._objects.make_durable()
             young, puts = self._objects.young()
             roots = [*keep, *self._head_snapshot(), *self._pins]
             reached = reached_from(self._objects, roots, lasting)
             reached |= reached_from_young(self._objects, young)
             collected = sweep(self._objects, reached | set(keep_chunks))
-            # Nothing else protects the first chunks of a blob that is being written.
+            # Protect the first chunks of a blob that is being written.
             with self._counting:
                 grown = min((puts, *self._writing))
             self._objects.grow_up(grown)

@@ -1,7 +1,6 @@
-"""Survey the contents of a store from outside. Nothing is locked or changed.
+"""Survey the contents of a store without locking or changing anything.
 
-A node may be using the store meanwhile. So a chunk that has vanished was removed, which is no
-fault.
+A node may be using the store at the same time, so a chunk that vanishes is not an error.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from p2ptrain.store.disk import Disk
 from p2ptrain.store.reader import StoreReader
 
 LOOSE = "data"
-"""Chunks that no blob here lists: data blocks, or the rest of a removed blob."""
+"""Chunks that do not belong to any blob here: data blocks, or remains of a removed blob."""
 
 
 @dataclass(slots=True)
 class Usage:
     """The number of blobs of one kind, and the disk space that they take.
 
-    A chunk that several blobs share is counted once, for the first in the order of their digests.
+    A chunk that several blobs share is counted once, for the blob whose digest sorts first.
     """
 
     blobs: int = 0
@@ -56,7 +55,7 @@ class Survey:
     def damaged(self) -> Iterator[tuple[Digest, bool]]:
         """Hash every chunk; yield its digest and whether it is damaged. Raises StoreError.
 
-        A chunk that was set aside as damaged, with no sound copy since, still counts as damaged.
+        A chunk that was set aside as damaged and not replaced since counts as damaged.
         """
         reader = StoreReader(self.root, self.disk)
         for digest, _ in reader.listed():

@@ -1,4 +1,4 @@
-"""Fetch chunks from many peers at once: the choice of sources, the transfer and the checks."""
+"""Fetch chunks from many peers at once: choose sources, transfer the chunks and verify them."""
 
 from p2ptrain.swarm.chunk_cache import HotChunks
 from p2ptrain.swarm.fetch import FetchHandle, fetch_blob, fetch_chunks

@@ -1,9 +1,9 @@
 """A cache in memory for chunks that several peers want at about the same time.
 
 After a commit all peers that missed the reduce want the same update, and joiners want the same
-snapshot. Each read from disk would cost a read around the page cache, a hash, and its own memory
-for as long as the chunk is being sent. So all requests share one copy. It knows no sockets and no
-peers.
+snapshot. Without the cache, each request would cost a disk read that bypasses the page cache, a
+hash, and memory for as long as the chunk is being sent. With it, all requests share one copy. This
+module does not know sockets or peers.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from p2ptrain.store.blob import CHUNK_BYTES_MAX
 from p2ptrain.swarm.server import ChunkSource
 
 HOT_BYTES = 16 * CHUNK_BYTES_MAX
-"""A fetch has a few chunks open at its sources, so peers that ask at the same time share them."""
+"""A fetch requests only a few chunks at a time, so peers that fetch the same blob at the same time
+share these."""
 
 
 class HotChunks:
-    """Wraps `source` and holds the most recently requested chunks in memory, at most `bytes_max`
-    bytes.
+    """Wraps `source` and keeps the most recently requested chunks in memory, up to `bytes_max`.
 
-    Any number of threads may use it. If several want one chunk, one of them reads it. Failed reads
-    are not cached, so a chunk that is repaired or fetched later is found.
+    Any number of threads may use it. If several request the same chunk, only one reads it. Failed
+    reads are not cached, so a chunk that is repaired or fetched later is found.
     """
 
     def __init__(self, source: ChunkSource, *, bytes_max: int = HOT_BYTES) -> None:
@@ -36,7 +36,7 @@ class HotChunks:
         self._changed = threading.Condition()
 
     def get_chunk(self, digest: Digest) -> bytes:
-        """Return the bytes, which were checked when they were read. Raises StoreError."""
+        """Return the bytes, which have been verified. Raises StoreError."""
         with self._changed:
             self._changed.wait_for(lambda: digest not in self._reading)
             if digest in self._kept:

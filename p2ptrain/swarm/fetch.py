@@ -1,4 +1,4 @@
-"""Fetch chunks from many peers at once, in threads. All bytes are checked before they are used.
+"""Fetch chunks from many peers at once, in threads. All bytes are verified before they are used.
 
 Chunks that the store holds are not fetched, so an interrupted fetch resumes when it is called
 again. `lanes` moves the bytes, and `picker` decides what to request from which source.
@@ -29,7 +29,7 @@ class FetchHandle(Generic[SourceT]):
         self._fetch: Fetch[SourceT] | None = None
 
     def cancel(self) -> None:
-        """Make the fetch raise TryLater. It keeps the chunks that have come."""
+        """Make the fetch raise TryLater. Chunks that have arrived are kept."""
         with self._lock:
             self._cancelled = True
             fetch = self._fetch
@@ -37,8 +37,8 @@ class FetchHandle(Generic[SourceT]):
             fetch.cancel()
 
     def offer(self, source: SourceT) -> None:
-        """Use this source as well. It may be offered repeatedly. A source that is already used, or
-        that was dropped for any reason but its connection, is ignored.
+        """Use this source as well. It may be offered repeatedly. A source that is in use, or that
+        was dropped for another reason than a lost connection, is ignored.
         """
         with self._lock:
             fetch = self._fetch
@@ -49,20 +49,20 @@ class FetchHandle(Generic[SourceT]):
 
     @property
     def blamed(self) -> tuple[PeerId, ...]:
-        """The peers to report so far, even if the fetch did not succeed."""
+        """The peers to report so far; available even if the fetch fails."""
         with self._lock:
             fetch = self._fetch
         return () if fetch is None else blamed(fetch.dropped)
 
     @property
     def chunks_fetched(self) -> int:
-        """Number of chunks that have come so far, even if the fetch did not succeed."""
+        """Number of chunks that have arrived so far; available even if the fetch fails."""
         with self._lock:
             fetch = self._fetch
         return 0 if fetch is None else fetch.chunks_fetched
 
     def bind(self, fetch: Fetch[SourceT]) -> None:
-        """Attach the fetch, and pass on the calls that came before it began."""
+        """Attach the fetch, and apply earlier calls to it."""
         with self._lock:
             self._fetch, early, cancelled = fetch, self._early, self._cancelled
         for source in early:
@@ -86,15 +86,15 @@ def fetch_blob(
 ) -> FetchReport:
     """Fetch a whole blob into the store: first its manifest, then the chunks that are missing.
 
-    Blocks; call it in a thread. `dial` is called in threads and needs its own deadline; a dial that
-    is still running when everything else is over is left to end by itself. `progress` is called in
-    threads after each chunk and must be quick.
+    Blocks; call it in a thread. `dial` is called in threads and needs its own deadline; the fetch
+    does not wait for a dial that is still running at the end. `progress` is called in threads after
+    each chunk and must return quickly.
 
     Raises:
-        StoreError: CKPT-NO-SOURCE, no reachable peer has it; the evidence lists each source.
-        StoreFull and others: from this store. Fetched chunks stay and are not fetched again.
-        ManifestInvalid: the digest names something that is not a blob.
-        TryLater: cancelled (FETCH-CANCELLED) or not complete in `deadline_s` (FETCH-TIMEOUT).
+        StoreError: CKPT-NO-SOURCE: no reachable peer has the blob; the evidence lists each source.
+            StoreFull and others: this store failed. Fetched chunks stay and are not fetched again.
+        ManifestInvalid: the digest is not that of a blob.
+        TryLater: cancelled (FETCH-CANCELLED) or not complete within `deadline_s` (FETCH-TIMEOUT).
     """
 
     def more_after(arrived: Digest) -> list[Digest]:
@@ -130,7 +130,7 @@ def fetch_chunks(
     stall_s: float = STALL_S,
     handle: FetchHandle[SourceT] | None = None,
 ) -> FetchReport:
-    """Fetch bare chunks, such as a lease's data blocks, as `fetch_blob` does. They are durable."""
+    """Fetch chunks without a blob, such as a lease's data blocks, as `fetch_blob` does."""
     wanted = list(dict.fromkeys(digests))
     with store.pin(wanted):
         plan = FetchPlan(
@@ -153,12 +153,14 @@ def _run(fetch: Fetch[SourceT], handle: FetchHandle[SourceT] | None) -> FetchRep
 
 
 def _missing(store: Store, digest: Digest) -> list[Digest]:
-    store.manifest(digest).sizes()  # refuses a contradictory manifest before any byte is fetched
+    store.manifest(digest).sizes()  # refuse a contradictory manifest before fetching
     return _in_an_order_of_our_own(store.missing_chunks(digest))
 
 
 def _in_an_order_of_our_own(digests: Iterable[Digest]) -> list[Digest]:
-    """Shuffle, so that peers that start together soon have different chunks to exchange."""
+    """Return the digests in random order, so that peers that start together can soon exchange
+    chunks.
+    """
     drawn = list(digests)
     random.shuffle(drawn)
     return drawn

@@ -1,11 +1,11 @@
 """The threads of one fetch: a *lane* is a connection to a source, with its own thread.
 
 Each lane gets chunks to request from the picker, keeps a few requests open, and checks what arrives
-against the requested digest. Other threads store the correct chunks while the lane reads on. A lane
-that fails is dropped for this fetch, and its open requests go to other lanes. A peer that sent a
-wrong chunk loses all its lanes.
+against the requested digest. Other threads store correct chunks while the lane continues to read. A
+lane that fails is dropped for this fetch, and its open requests go to other lanes. A peer that
+sends a wrong chunk loses all its lanes.
 
-The picker decides; this module knows threads and sockets, and no blobs.
+The picker decides; this module handles threads and sockets. It does not know blobs.
 """
 
 from __future__ import annotations
@@ -37,13 +37,14 @@ from p2ptrain.swarm.wire import receive_response, send_request
 from p2ptrain.swarm.write_behind import WriteBehind
 
 LANES_MAX = 64
-"""More connections bring nothing, and each has a thread and a buffer of one chunk."""
+"""More connections are not faster, and each has a thread and a buffer for one chunk."""
 
 STALL_S = 60.0
-"""Seconds that a source may take for a slice of 64 KiB. The picker tries another much sooner."""
+"""Seconds that a source may take for a slice of 64 KiB. The picker tries another source much
+sooner."""
 
 RECONSIDER_S = 0.01
-"""The shortest wait before asking the picker again, so that rounding makes no thread spin."""
+"""Minimum wait before asking the picker again, so that a thread does not spin due to rounding."""
 
 
 class FetchSource(Protocol):
@@ -66,10 +67,10 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class FetchPlan(Generic[SourceT]):
-    """The task of a fetch, and its limits.
+    """The chunks that a fetch should get, its sources, and its limits.
 
-    `more_after(digest)` is called when a chunk has come and returns the further chunks wanted. With
-    `is_urgent`, the chunks wanted first hold up the rest.
+    `more_after(digest)` is called when a chunk has arrived and returns further chunks to fetch.
+    With `is_urgent`, the rest has to wait for the chunks in `wanted`.
     """
 
     wanted: Sequence[Digest]
@@ -84,7 +85,9 @@ class FetchPlan(Generic[SourceT]):
     is_urgent: bool = False
 
     def lanes(self) -> dict[Lane, SourceT]:
-        """Return a first connection to each source, then second ones, and so on up to the limit."""
+        """Return one lane for each source, then a second one for each, and so on up to the
+        limit.
+        """
         lanes = {
             Lane(source.peer, stream): source
             for stream in range(self.streams_per_peer)
@@ -94,7 +97,7 @@ class FetchPlan(Generic[SourceT]):
 
 
 class Fetch(Generic[SourceT]):
-    """The state of one fetch, shared by its lanes. `_changed` guards all of it."""
+    """The state of one fetch, shared by its lanes and guarded by `_changed`."""
 
     def __init__(
         self, store: Store, plan: FetchPlan[SourceT], landing: WriteBehind | None = None
@@ -110,12 +113,12 @@ class Fetch(Generic[SourceT]):
         self._lacked: Counter[PeerId] = Counter()
         self._write_behind = landing or WriteBehind(len(self._lanes))
         self._pool: ThreadPoolExecutor | None = None
-        """Runs the lanes' threads; set while the fetch runs."""
+        """The lanes' threads; None until the fetch runs."""
         self._telling = threading.Lock()
         self._bytes_by_peer: Counter[PeerId] = Counter()
         self._chunks_fetched = 0
         self._storing = 0
-        """Number of chunks that the picker counts as arrived and that are not in the store yet."""
+        """Number of chunks that the picker counts as arrived but that are not in the store yet."""
         self._over = False
         self._timed_out = False
         self._failure: BaseException | None = None
@@ -135,7 +138,9 @@ class Fetch(Generic[SourceT]):
         )
 
     def cancel(self) -> None:
-        """End the fetch from another thread. `run` then raises TryLater, unless it was over."""
+        """End the fetch from another thread. `run` then raises TryLater, unless it has already
+        finished.
+        """
         with self._changed:
             if not self._is_over():
                 self._failure = TryLater("the fetch was cancelled", code="FETCH-CANCELLED")
@@ -144,8 +149,8 @@ class Fetch(Generic[SourceT]):
     def offer(self, source: SourceT) -> None:
         """Use this source as well. Call from another thread.
 
-        A source that is already used is ignored. A source that was dropped is used again only if
-        its connection was the reason: it may not have known us yet, or may have restarted since.
+        A source that is in use is ignored. A dropped source is used again only if its connection
+        had failed: it may not have known us yet, or may have restarted since.
         """
         with self._changed:
             known, dropped = self._lanes_of(source.peer), self._dropped.get(source.peer)
@@ -159,7 +164,7 @@ class Fetch(Generic[SourceT]):
 
     @property
     def dropped(self) -> tuple[DroppedPeer, ...]:
-        """The sources that were given up so far."""
+        """The sources dropped so far."""
         with self._changed:
             return tuple(self._dropped.values())
 
@@ -191,9 +196,8 @@ class Fetch(Generic[SourceT]):
                 self._changed.wait(remaining_s)
             self._timed_out = not self._is_over()
         self._stop()
-        # Do not wait for lanes that are still dialling. They end by `dial`'s own deadline,
-        # and then
-        # find that the fetch is over.
+        # Do not wait for lanes that are still dialling. They end at `dial`'s own deadline, and then
+        # see that the fetch is over.
         pool.shutdown(wait=False)
         with self._changed:
             self._changed.wait_for(lambda: not self._sockets)
@@ -204,7 +208,9 @@ class Fetch(Generic[SourceT]):
             raise self._failure
         if self._picker.done:
             return
-        lacks = [f"{peer} lacks {count} of the chunks" for peer, count in self._lacked.items()]
+        lacks = [
+            f"{peer} does not have {count} of the chunks" for peer, count in self._lacked.items()
+        ]
         evidence = [*map(str, self._dropped.values()), *lacks]
         if self._timed_out:
             raise TryLater(
@@ -212,17 +218,17 @@ class Fetch(Generic[SourceT]):
                 code="FETCH-TIMEOUT",
                 evidence=evidence,
                 likely="the sources or the path to them are slow",
-                do="nothing: arrived chunks are kept, and the node asks for the rest again",
+                do="nothing: the chunks that arrived are kept, and the node requests the rest",
             )
         raise StoreError(
             f"no source has {self._picker.left} of the missing chunks",
             code="CKPT-NO-SOURCE",
             evidence=evidence or ["no source is known"],
-            likely="the peers that hold it are not connected, or have newer snapshots instead",
-            do="nothing: the node tries again with the peers that are connected then",
+            likely="the peers that have them are not connected, or have only newer snapshots",
+            do="nothing: the node retries with the peers that are connected then",
         )
 
-        # The methods below run in the lanes' threads.
+    # The methods below run in the threads of lanes.
 
     def _run_lane(self, lane: Lane, source: SourceT) -> None:
         try:
@@ -244,12 +250,12 @@ class Fetch(Generic[SourceT]):
         finally:
             sock.close()
             with self._changed:
-                if self._sockets.get(lane) is sock:  # and not one that was dialled since
+                if self._sockets.get(lane) is sock:  # it may have been replaced by a new one
                     del self._sockets[lane]
                 self._changed.notify_all()
 
     def _thread_ended(self, ended: Future[None]) -> None:
-        """Let an error that is no peer's fault, such as a full disk, fail the whole fetch."""
+        """Fail the whole fetch on an error that is not a peer's fault, such as a full disk."""
         exc = ended.exception()
         if exc is not None:
             with self._changed:
@@ -280,7 +286,9 @@ class Fetch(Generic[SourceT]):
             self._write_behind.give_back(buffer)
 
     def _assigned(self, lane: Lane, *, idle: bool) -> list[Digest]:
-        """Return the chunks to request now. An idle lane waits for one, or for the end: []."""
+        """Return the chunks to request now. An idle lane waits for a chunk, or returns [] at the
+        end.
+        """
         with self._changed:
             while not self._is_over():
                 now = time.monotonic()
@@ -299,7 +307,7 @@ class Fetch(Generic[SourceT]):
         return picks
 
     def _is_first(self, lane: Lane, chunk: CheckedChunk) -> bool:
-        """Return whether this copy is the first, and so the one to store."""
+        """Return whether this copy arrived first and so should be stored."""
         with self._changed:
             is_first = self._picker.arrived(lane, chunk.digest, time.monotonic())
             self._storing += is_first
@@ -310,7 +318,7 @@ class Fetch(Generic[SourceT]):
         """Store a chunk. Runs in a thread of `WriteBehind`."""
         self._store.put_checked(chunk)
         more = self._plan.more_after(chunk.digest)
-        with self._telling:  # so that progress never seems to go back
+        with self._telling:  # so that progress never decreases
             with self._changed:
                 self._picker.want(more)
                 self._storing -= 1
@@ -333,7 +341,7 @@ class Fetch(Generic[SourceT]):
         dropped = DroppedPeer.by(lane.peer, exc, connected=connected)
         with self._changed:
             if self._over:
-                return  # we ended the connection ourselves
+                return  # we closed the connection ourselves
             given_up = self._lanes_of(lane.peer) if dropped.fault.is_blame else [lane]
             for other in given_up:
                 self._picker.drop(other)
@@ -347,7 +355,7 @@ class Fetch(Generic[SourceT]):
         return [lane for lane in self._lanes if lane.peer == peer]
 
     def _is_over(self) -> bool:
-        # A chunk that is being stored may be a manifest, after which more is wanted.
+        # A chunk that is being stored may be a manifest, and then more chunks are wanted.
         return self._over or (not self._storing and (self._picker.done or self._picker.stuck))
 
     def _stop(self) -> None:

@@ -1,9 +1,9 @@
-"""A limit on the chunks in memory that are being sent to peers.
+"""A limit on the memory for chunks that are being sent to peers.
 
-A connection that makes requests costs little. A connection that is answered costs a whole chunk
-until its peer has read the answer. So a peer whose share is in memory waits until some of it is
-read, and no number of connections uses more than the stated memory. This module knows no bytes and
-no sockets.
+A pending request costs little memory. An answer occupies a whole chunk until the peer has read it.
+So a peer that has used up its share waits until it has read some of its answers, and the total
+stays within the limit for any number of connections. This module only counts chunks; it does not
+know their bytes or sockets.
 """
 
 from __future__ import annotations
@@ -17,16 +17,15 @@ from p2ptrain.errors import PeerTooSlow
 from p2ptrain.ids import PeerId
 
 CHUNKS_MAX = 64
-"""256 MiB if chunks have 4 MiB, and less if several peers are sent the same chunk."""
+"""256 MiB with chunks of 4 MiB, and less if several peers are sent the same chunk."""
 
 CHUNKS_PER_PEER_MAX = 4
-"""A peer may fetch its blocks, an update and a snapshot at once, each over its own connection. To
-block all others, sixteen peers would have to collude and read nothing, and they could do it for two
-minutes per chunk."""
+"""A peer may fetch its blocks, an update and a snapshot at once, each over its own connection.
+Sixteen colluding peers that do not read could block all others, for two minutes per chunk."""
 
 
 class MemoryQuota:
-    """Grants turns at holding a chunk for a peer. For any number of threads."""
+    """Limits the chunks held in memory, in total and per peer. Thread-safe."""
 
     def __init__(
         self, chunks_max: int = CHUNKS_MAX, per_peer_max: int = CHUNKS_PER_PEER_MAX
@@ -38,10 +37,14 @@ class MemoryQuota:
 
     @contextmanager
     def one_for(self, peer: PeerId, deadline_s: float) -> Iterator[None]:
-        """Hold a chunk for `peer` within the block. Raises PeerTooSlow after `deadline_s`."""
+        """Reserve room for one chunk for `peer` within the block. Raises PeerTooSlow after
+        `deadline_s`.
+        """
         with self._changed:
             if not self._changed.wait_for(lambda: self._fits(peer), deadline_s):
-                raise PeerTooSlow(f"chunks that wait to be read, for {deadline_s:.0f} s", peer=peer)
+                raise PeerTooSlow(
+                    f"no room to send it a chunk within {deadline_s:.0f} s", peer=peer
+                )
             self._held[peer] += 1
         try:
             yield

@@ -1,26 +1,27 @@
-"""The choice of the next chunk to request from each source: a pure decision from events and times.
+"""Choose the next chunk to request from each source: a pure decision from events and times.
 
 Rules, in this order:
-1. A chunk that some sources lack is requested from a source that may have it, the rarest first.
-2. Else any chunk that is not requested anywhere, in the order in which they are wanted.
-3. Else a chunk that this source has lacked before, in case it has it now: fetchers that start
-   together are each other's sources. After repeated misses the source is left alone for longer.
-4. Else, at the end, a chunk that another source was asked for but will bring much later than this
-   one, judged by their rates so far; or an overdue chunk. The first copy to arrive counts.
+1. Of the chunks that some sources lack, request the rarest that this source may have.
+2. Otherwise, request any chunk that is not requested anywhere, in the order given.
+3. Otherwise, request a chunk that this source lacked before, since it may have it by now: fetchers
+   that start together are each other's sources. After each further miss the pause is longer.
+4. Otherwise, at the end, request a second copy of a chunk: one that this source would deliver much
+   sooner than the source asked first, judging by their rates, or one that is overdue. The first
+   copy to arrive counts.
 
-The limit on a source's open requests follows from its rate: the chunks that it brings in `AHEAD_S`,
-plus one. Manifests are short and do not count for the rate. So a fast source always has requests,
-and a slow one holds little that the others wait for at the end. A source that has just reported a
-missing chunk has one open request until it brings a chunk.
+The limit on a source's open requests depends on its rate: the number of chunks that it delivers in
+`AHEAD_S`, plus one. Manifests are short and are not used to measure the rate. So a fast source
+always has requests, and a slow one has few, which the fetch would otherwise wait for at the end. A
+source that has just reported a missing chunk gets one request at a time until it delivers one.
 
-A source is assumed to hold everything until it reports that it lacks a chunk. A chunk that all
-sources have lacked counts as unavailable: asking again does not postpone the end of the fetch.
-Sources are *lanes*, each one connection to one peer, named by any value of the caller. The picker
-knows neither sockets nor stores, and has no lock: its caller holds one.
+A source is assumed to have everything until it reports that it lacks a chunk. A chunk that all
+sources have lacked counts as unavailable; asking for it again does not delay the end of the fetch.
+Each source is a *lane*, one connection to one peer, identified by any hashable value. The picker
+does not know sockets or stores, and does not lock; its caller must.
 
-Chunks have numbers, and sets of chunks are integers with one bit for each. So the chunks that 64
-sources lack of 100,000 take a megabyte, and a pick costs a few operations for each source, however
-many chunks some sources lack.
+Chunks are numbered, and a set of chunks is an integer with one bit per chunk. So for a blob of
+100,000 chunks, the sets of 64 sources take one megabyte, and a pick costs a few operations per
+source, no matter how many chunks the sources lack.
 """
 
 from __future__ import annotations
@@ -36,47 +37,47 @@ from p2ptrain.swarm.patience import PATIENCE, Patience
 LaneT = TypeVar("LaneT", bound=Hashable)
 
 IN_FLIGHT_FIRST = 1
-"""Open requests before the rate of a lane is known. The cost is one round trip, once. With more, a
-short blob would be requested only from the first two sources, even if they are slow. With two, a
-long fetch took 0.2 % less time, and a short one from unequal sources a third more."""
+"""Open requests before the rate of a lane is known. One request costs a single extra round trip.
+With more, a short blob would be requested only from the first sources, even if they are slow. With
+two, a long fetch took 0.2 % less time, and a short one from unequal sources a third more."""
 
 IN_FLIGHT_MAX = 16
-"""64 MiB, enough for 10 Gbit/s over 50 ms. A queued request costs its source nothing."""
+"""64 MiB, enough for 10 Gbit/s over 50 ms. A queued request costs the source nothing."""
 
 AHEAD_S = 1.0
-"""Seconds; longer than any round trip, so that no lane waits for the path's latency."""
+"""Seconds; longer than any round trip, so that latency does not slow down a lane."""
 
 COPIES_MAX = 4
-"""Lanes that may be asked for the same overdue chunk. For each further lane the patience doubles.
-So colluding sources that hold back a chunk only delay it, and a line that has stopped is not asked
-for everything again and again."""
+"""Lanes that may be asked for the same overdue chunk. For each further lane the time limit doubles.
+So colluding sources that withhold a chunk can only delay it, and when the network stalls, chunks
+are not requested again and again."""
 
 SOONER_FACTOR = 1.5
-"""Request a copy if the first is expected to take this many times as long. A factor of 1.5 is more
-than an error of measurement."""
+"""Request a copy if the first request is expected to take this many times as long. A factor of 1.5
+is larger than the measurement error."""
 
 AGAIN_S = 0.002
 AGAIN_S_MAX = 10.0
-"""Pause of a lane that missed chunks which it had lacked before. The pause is AGAIN_S, times one
-more than the misses in a row, times the number of lanes, and at most AGAIN_S_MAX. With four lanes,
-a source that never has any gets 900 such requests in an hour. Of sixteen joiners that start
-together, each gets 40 misses a second (`tests/swarm/crowd.py`)."""
+"""How long a lane is not asked again for chunks that it lacked before. The pause is
+min(AGAIN_S_MAX, AGAIN_S × lanes × (1 + consecutive misses)). With four lanes, a source that never
+has any of the chunks gets 900 such requests in an hour. If sixteen joiners start together, each
+gets 40 misses a second (`tests/swarm/crowd.py`)."""
 
 _LEARNING_RATE = 0.25
 
 
 @dataclass(slots=True)
 class LaneRate:
-    """The measured rate of one lane. `interval_s` is the time between its chunks while busy."""
+    """The measured rate of one lane. `interval_s` is the time between chunks while it is busy."""
 
     open: dict[Digest, float] = field(default_factory=dict)
-    """Time of each request that it has not answered yet."""
+    """When each request was sent that the lane has not answered yet."""
     interval_s: float | None = None
     heard_at: float = -math.inf
     free_at: float = -math.inf
-    """Time when all open requests should have been answered."""
+    """When all open requests should have been answered."""
     doubtful: bool = False
-    """Whether it lacked the chunk of its last answer."""
+    """Whether the lane's last answer was that it lacks the chunk."""
 
     def in_flight_max(self, limit: int) -> int:
         if self.doubtful:
@@ -88,7 +89,7 @@ class LaneRate:
         return min(limit, 1 + math.ceil(AHEAD_S / self.interval_s))
 
     def asked(self, digest: Digest, now: float, usual_s: float | None) -> float | None:
-        """Record a request. Return when its answer is expected, or None if nothing is known."""
+        """Record a request. Return when its answer is expected, or None if the rate is unknown."""
         self.open[digest] = now
         interval_s = usual_s if self.interval_s is None else self.interval_s
         if interval_s is None:
@@ -97,8 +98,8 @@ class LaneRate:
         return self.free_at
 
     def brought(self, digest: Digest, now: float, *, is_usual: bool = True) -> None:
-        """Record a chunk, and learn how long one takes without the wait for those before it. An
-        unusual (short) chunk is not used for this.
+        """Record a chunk, and measure how long it took, not counting the wait for earlier chunks.
+        An unusual (short) chunk is not measured.
         """
         if is_usual:
             taken_s = now - max(self.open[digest], self.heard_at)
@@ -121,13 +122,13 @@ class LaneRate:
 @dataclass(slots=True)
 class MissingReports:
     """The chunks that a lane has reported missing. `ever` is all of them; `lately` is cleared when
-    the lane has been asked again for all of them. It outlives the lane, which may come back.
+    the lane has been asked again for all of them. This record outlives the lane, which may return.
     """
 
     ever: int = 0
     lately: int = 0
     in_vain: int = 0
-    """Number of times in a row that it was asked again and still lacked the chunk."""
+    """Consecutive times that the lane was asked again and still lacked the chunk."""
     again_at: float = -math.inf
 
     def note(self, chunk: int) -> None:
@@ -135,12 +136,12 @@ class MissingReports:
         self.lately |= chunk
 
     def rest(self, chunk: int, now: float, lanes: int) -> None:
-        """Record a miss, and set the time until which the lane is not asked for such chunks."""
+        """Record a miss, and set how long the lane is not asked for such chunks."""
         self.in_vain += bool(self.ever & chunk)
         self.again_at = now + min(AGAIN_S_MAX, AGAIN_S * lanes * (1 + self.in_vain))
 
     def has_some(self) -> None:
-        """Record that it has brought a chunk."""
+        """Record that the lane has delivered a chunk."""
         self.in_vain, self.again_at = 0, -math.inf
 
 
@@ -153,11 +154,11 @@ class PendingRequest:
 
 
 class Picker(Generic[LaneT]):
-    """The chunks that are still wanted, and the lanes that they may come from.
+    """The chunks that are still wanted, and the lanes that may deliver them.
 
-    Call `next` when a lane has room. Then call `arrived` or `lacks` for each chunk so assigned, or
-    `drop` for the lane. The fetch is over when `done`, or when `stuck`: nothing is on its way, and
-    no remaining lane may have a wanted chunk.
+    Call `next` when a lane has room. Then call `arrived` or `lacks` for each chunk that it
+    returned, or `drop` for the lane. The fetch is over when it is `done`, or `stuck`: no request is
+    open, and no remaining lane may have a wanted chunk.
     """
 
     def __init__(
@@ -179,7 +180,7 @@ class Picker(Generic[LaneT]):
         self._left = 0
         """The same chunks as a set."""
         self._free = 0
-        """Those of them that are not requested from any lane."""
+        """The wanted chunks that are not requested from any lane, as a set."""
         self._asked: dict[Digest, dict[LaneT, PendingRequest]] = {}
         self._urgent: set[Digest] = set()
         self._usual_s: float | None = None
@@ -192,10 +193,10 @@ class Picker(Generic[LaneT]):
         self._lacks.setdefault(lane, MissingReports())
 
     def want(self, digests: Iterable[Digest], *, urgent: bool = False) -> None:
-        """Add chunks. Chunks that are already wanted stay as they are.
+        """Add chunks. Chunks that are already wanted are not changed.
 
-        An urgent chunk is short and holds up the rest, as a manifest does: its patience is the
-        minimum from the start.
+        An urgent chunk is short and the rest has to wait for it, such as a manifest. It counts as
+        overdue after the minimum time from the start.
         """
         digests = list(digests)
         if urgent:
@@ -211,7 +212,7 @@ class Picker(Generic[LaneT]):
 
     @property
     def lanes(self) -> Set[LaneT]:
-        """The lanes that were not dropped."""
+        """The lanes that have not been dropped."""
         return self._paces.keys()
 
     @property
@@ -224,18 +225,18 @@ class Picker(Generic[LaneT]):
 
     @property
     def left(self) -> int:
-        """The number of chunks that are still wanted."""
+        """Number of chunks that are still wanted."""
         return len(self._numbers)
 
     @property
     def hopeless(self) -> Collection[Digest]:
-        """The chunks that are not on their way and that no remaining lane may have."""
+        """The chunks that are not requested and that no remaining lane may have."""
         hopeless = self._free & self._lacked_by_all()
         return [digest for digest, number in self._numbers.items() if hopeless >> number & 1]
 
     def next(self, lane: LaneT, now: float) -> Digest | None:
-        """Return the chunk to request from this lane now, and mark it requested; None if none
-        is.
+        """Return a chunk to request from this lane now, or None. The chunk is marked as
+        requested.
         """
         pace = self._paces.get(lane)
         if pace is None or len(pace.open) >= pace.in_flight_max(self._in_flight_max):
@@ -248,9 +249,9 @@ class Picker(Generic[LaneT]):
         return digest
 
     def arrived(self, lane: LaneT, digest: Digest, now: float) -> bool:
-        """Record that the lane has brought the chunk. Return False if another was first."""
-        # Other lanes' copies are released when they come: until then they fill their
-        # connections.
+        """Record that the lane has delivered the chunk. Return False if another lane was first."""
+        # Other lanes' requests for this chunk stay open until their copies arrive, because the
+        # copies occupy the connections until then.
         copies = self._asked.pop(digest, None)
         asked = None if copies is None else copies.get(lane)
         pace = self._paces.get(lane)
@@ -283,16 +284,15 @@ class Picker(Generic[LaneT]):
             self._lacks[lane].note(self._bit(digest))
 
     def drop(self, lane: LaneT) -> None:
-        """Drop a lane, so that its requested chunks can be requested from others."""
+        """Drop a lane. The chunks requested from it can then be requested from others."""
         self._paces.pop(lane, None)
         for digest in [digest for digest, copies in self._asked.items() if lane in copies]:
             self._withdraw(lane, digest)
 
     def reconsider_at(self, lane: LaneT, now: float) -> float | None:
-        """Return when `next` may have a new answer for this lane if nothing happens before.
+        """Return when `next` may give this lane a new answer if no other event comes first.
 
-        Chunks that are overdue already are offered to every caller of `next`, so they need no new
-        call.
+        Chunks that are already overdue need no new call: `next` offers them to every caller.
         """
         late_at = map(self._late_at, self._asked_of_others(lane))
         again_at = [self._lacks[lane].again_at] if self._free else []
@@ -309,26 +309,30 @@ class Picker(Generic[LaneT]):
         return 1 << self._numbers[digest]
 
     def _lacked_by_all(self) -> int:
-        """Return the chunks that every remaining lane has lacked once; all if there is none."""
+        """Return the chunks that every remaining lane has lacked; all chunks if no lane remains."""
         lacked = (1 << len(self._digests)) - 1
         for lane in self._paces:
             lacked &= self._lacks[lane].ever
         return lacked
 
     def _unasked(self, lane: LaneT, now: float) -> Digest | None:
-        """Return the rarest chunk that this lane may have and that no lane is asked for."""
+        """Return the rarest chunk that this lane may have and that has not been requested
+        anywhere.
+        """
         lacks = self._lacks[lane]
         chunks = self._free & ~lacks.ever or self._again(lacks, now)
         if not chunks:
             return None
-            # Among the chunks that one lane lacks, prefer those that the next lane lacks too,
-            # and so on.
+        # Among the chunks that one lane lacks, prefer those that the next lane lacks too,
+        # and so on.
         for other in self._paces:
             chunks = chunks & self._lacks[other].ever or chunks
         return self._digests[(chunks & -chunks).bit_length() - 1]
 
     def _again(self, lacks: MissingReports, now: float) -> int:
-        """Return the chunks to request again from a lane that has lacked all unrequested ones."""
+        """Return the chunks to request again from a lane that lacked all unrequested chunks
+        before.
+        """
         if now < lacks.again_at or not self._is_coming():
             return 0
         if not self._free & ~lacks.lately:
@@ -336,11 +340,11 @@ class Picker(Generic[LaneT]):
         return self._free & ~lacks.lately
 
     def _is_coming(self) -> bool:
-        """Return whether a chunk is left that some lane may have."""
+        """Return whether some lane may have a chunk that is still wanted."""
         return bool(self._left & ~self._lacked_by_all())
 
     def _copy(self, lane: LaneT, now: float) -> Digest | None:
-        """Return the most urgent chunk of those that this lane should be asked for as a copy."""
+        """Return the most urgent chunk to request from this lane as an additional copy."""
         wanted = [
             digest
             for digest in self._asked_of_others(lane)
@@ -359,7 +363,9 @@ class Picker(Generic[LaneT]):
         ]
 
     def _is_sooner(self, lane: LaneT, copies: Collection[PendingRequest], now: float) -> bool:
-        """Return whether this lane would bring the chunk much sooner than those already asked."""
+        """Return whether this lane would deliver the chunk much sooner than the lanes already
+        asked.
+        """
         pace = self._paces[lane]
         own_s = self._usual_s if pace.interval_s is None else pace.interval_s
         first_at = min(each.expected_at or -math.inf for each in copies)
@@ -369,8 +375,8 @@ class Picker(Generic[LaneT]):
         return first_at - now > SOONER_FACTOR * own_s
 
     def _urgency(self, digest: Digest, now: float) -> tuple[bool, float]:
-        """Return the sort key: overdue chunks first, the one requested longest ago before the
-        others; then the chunk expected last.
+        """Return the sort key: overdue chunks first, the oldest request before the others; then the
+        chunk that is expected last.
         """
         copies = self._asked[digest].values()
         if self._late_at(digest) <= now:

@@ -11,28 +11,30 @@ from p2ptrain.ids import PeerId
 
 
 class DropReason(Enum):
-    """The reason for dropping a source. The first two are its fault; others may be the path's."""
+    """Why a source was dropped. The first two are its fault; the path may have caused the
+    others.
+    """
 
     CORRUPT = "sent a chunk that does not match its digest"
     PROTOCOL = "broke the protocol"
-    SLOW = "sent nothing for too long"
+    SLOW = "did not send anything for too long"
     LOST = "lost the connection"
     UNREACHABLE = "could not be reached"
 
     @property
     def is_blame(self) -> bool:
-        """Whether the peer is to be reported for it."""
+        """Whether the peer should be reported for it."""
         return self in (DropReason.CORRUPT, DropReason.PROTOCOL)
 
     @property
     def is_passing(self) -> bool:
-        """Whether it may soon be over: the peer did not know us yet, or is just restarting."""
+        """Whether it may be temporary: the peer does not know us yet, or is restarting."""
         return self in (DropReason.UNREACHABLE, DropReason.LOST)
 
 
 @dataclass(frozen=True, slots=True)
 class DroppedPeer:
-    """A source that was given up for the rest of this fetch."""
+    """A source that was dropped for the rest of this fetch."""
 
     peer: PeerId
     fault: DropReason
@@ -40,7 +42,7 @@ class DroppedPeer:
 
     @classmethod
     def by(cls, peer: PeerId, exc: P2PTrainError, *, connected: bool) -> DroppedPeer:
-        """Return the record of a peer whose connection ended with this error."""
+        """Return the record for a peer whose connection failed with `exc`."""
         return cls(peer, _fault_of(exc, connected), exc.what)
 
     def __str__(self) -> str:
@@ -49,7 +51,7 @@ class DroppedPeer:
 
 def _fault_of(exc: P2PTrainError, connected: bool) -> DropReason:
     if not connected:
-        return DropReason.UNREACHABLE  # another peer may have answered at that address
+        return DropReason.UNREACHABLE  # a different peer may have answered at that address
     if isinstance(exc, ChunkCorrupt):
         return DropReason.CORRUPT
     if isinstance(exc, RemoteProtocolError):
@@ -59,7 +61,7 @@ def _fault_of(exc: P2PTrainError, connected: bool) -> DropReason:
 
 @dataclass(frozen=True, slots=True)
 class FetchProgress:
-    """The progress of a fetch. `chunks_left` grows once, when a blob's manifest has come."""
+    """The progress of a fetch. `chunks_left` grows once, when a blob's manifest arrives."""
 
     chunks_fetched: int
     chunks_left: int
@@ -67,13 +69,15 @@ class FetchProgress:
 
     @property
     def fraction(self) -> float:
-        """Share of the chunks that were missing when the fetch began; between 0 and 1."""
+        """Share of the missing chunks that have been fetched, from 0 to 1."""
         return self.chunks_fetched / max(1, self.chunks_fetched + self.chunks_left)
 
 
 @dataclass(frozen=True, slots=True)
 class FetchReport:
-    """The result of a successful fetch. `bytes_by_peer` counts correct chunks that came first."""
+    """The result of a successful fetch. `bytes_by_peer` counts only the first copy of each
+    chunk.
+    """
 
     chunks_fetched: int
     bytes_by_peer: Mapping[PeerId, int]
@@ -86,10 +90,10 @@ class FetchReport:
 
     @property
     def blamed(self) -> tuple[PeerId, ...]:
-        """The peers to report: the path to them cannot have caused their faults."""
+        """The peers to report, for faults that the path to them cannot have caused."""
         return blamed(self.dropped)
 
 
 def blamed(dropped: Iterable[DroppedPeer]) -> tuple[PeerId, ...]:
-    """Return the peers that are to be reported."""
+    """Return the peers to report."""
     return tuple(drop.peer for drop in dropped if drop.fault.is_blame)

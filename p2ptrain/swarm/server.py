@@ -1,9 +1,9 @@
 """Serves chunks to peers that the listener admits, with one thread per connection.
 
-A chunk is hashed when it is read from the store, so that disk corruption is never passed on: a
-damaged chunk is answered like a missing one. A peer's demands are limited: the chunks that wait in
-memory until it reads them, and the rate of answers about missing chunks. The server knows no blobs
-and no runs.
+A chunk is hashed when it is read from the store, so that disk corruption is never passed on: for a
+damaged chunk, the answer is that it is missing. Two things are limited per peer: the chunks in
+memory that the peer has not read yet, and the rate of answers about missing chunks. The server does
+not know blobs or runs.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ PeerLimit = Callable[[PeerId, int], object]
 """Called with a peer and a number of bytes before they are sent; returns when they may be sent."""
 
 IDLE_S = 120.0
-"""Seconds that a client may pause between requests: longer than it waits for any other source."""
+"""Seconds that a client may pause between requests: longer than it waits for other sources."""
 
 SEND_S = 120.0
-"""Seconds that one chunk may take to send: 4 MiB at 280 kbit/s; slower clients are not served. If
-our own uplink is limited, which is not the client's fault, the time applies to each slice."""
+"""Seconds that sending one chunk may take: 4 MiB at 280 kbit/s; slower clients are not served. If
+our own uplink is limited, which is not the client's fault, the limit applies to each slice."""
 
 MISS_S, MISS_S_MAX = 0.001, 0.05
-"""Pause before the answer to a missing chunk: the first times the misses in a row, at most the
-second. A peer that asks only for missing chunks costs 20 lookups a second, not a core. A peer that
-fetches a gigabyte of which we have nothing learns so within twelve seconds."""
+"""Pause before answering that a chunk is missing: MISS_S times the consecutive misses, up to
+MISS_S_MAX. A peer that asks only for missing chunks costs 20 lookups a second, not a core. A peer
+that asks for a gigabyte that we do not have learns this within twelve seconds."""
 
 
 class ChunkSource(Protocol):
     """A source of chunks: a store, a StoreReader, or `HotChunks` in front of either."""
 
     def get_chunk(self, digest: Digest) -> bytes:
-        """Return the checked bytes. Raises StoreError."""
+        """Return the verified bytes. Raises StoreError."""
 
 
 class ChunkServer:
@@ -70,23 +70,25 @@ class ChunkServer:
 
     @property
     def bytes_sent(self) -> int:
-        """Bytes of chunks sent since the start."""
+        """Number of chunk bytes sent since the start."""
         return self._bytes_sent
 
     def __call__(self, sock: SecureSocket, hello: Mapping[str, object]) -> None:
         """Serve one connection until the client closes it.
 
-        Raises RemoteProtocolError if it sends anything but a request.
+        Raises RemoteProtocolError if the client sends anything but a request.
         """
         misses = 0
         try:
             while True:
                 misses = 0 if self._serve_one(sock, misses) else misses + 1
         except PeerError:
-            return  # The client has everything that it wanted, or has left: both are fine.
+            return  # The client has everything it wanted, or has left. Both are fine.
 
     def _serve_one(self, sock: SecureSocket, misses: int) -> bool:
-        """Answer one request after `misses` misses in a row; return whether we had the chunk."""
+        """Answer one request, after `misses` consecutive misses. Return whether we had the
+        chunk.
+        """
         sock.set_deadline(self._idle_s)
         digest = receive_request(sock)
         if misses:

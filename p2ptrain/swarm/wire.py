@@ -1,11 +1,11 @@
-"""The swarm's wire format: requests one way, chunks the other way, in the order of the requests.
+"""The swarm's wire format: requests in one direction, chunks in the other, in the same order.
 
     request    frame of canonical msgpack {"chunk": 32 bytes}, at most 64 KiB
     response   status (1 byte), length (4 bytes, big endian), then `length` bytes of the chunk
 
-A client may send several requests before the first response has come, so that it pays the path's
-latency once. This module trusts only the length of a response, within its limit; the caller checks
-the digest.
+A client may send several requests before the first response arrives, so that it pays the path's
+latency once. This module checks the length of a response against its limit; the caller checks the
+digest.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ REQUEST_BYTES_MAX = 64 * 2**10
 """A request takes 41 bytes; the rest is room for requests of a later version."""
 
 SLICE_BYTES = 64 * 2**10
-"""The rate limit is asked before each slice: slices are short enough for the ring to send in
-between. A client also measures progress in slices."""
+"""The rate limit is asked before each slice. Slices are short, so the ring can send in between. A
+client also measures progress in slices."""
 
 HELD, MISSING = 0, 1
 _RESPONSE = struct.Struct(">BI")
@@ -42,17 +42,17 @@ def send_request(sock: SecureSocket, digest: Digest) -> None:
 
 
 def receive_request(sock: SecureSocket) -> Digest:
-    """Return the next chunk that the client wants. Raises RemoteProtocolError for anything else."""
+    """Return the digest that the client requests. Raises RemoteProtocolError for anything else."""
     request = unpack(sock.receive_frame(REQUEST_BYTES_MAX), bytes_max=REQUEST_BYTES_MAX)
     raw = fields(request, chunk=bytes)["chunk"]
     assert isinstance(raw, bytes)
     if len(raw) != 32:
-        raise RemoteProtocolError("a chunk is not named by 32 bytes", peer=sock.peer)
+        raise RemoteProtocolError("a chunk digest is not 32 bytes long", peer=sock.peer)
     return Digest(raw.hex())
 
 
 def send_response(sock: SecureSocket, chunk: bytes | None, limit: Limit | None = None) -> None:
-    """Answer a request with the chunk, or say that we lack it."""
+    """Answer a request with the chunk, or report that we do not have it."""
     if chunk is None:
         sock.send_all(_RESPONSE.pack(MISSING, 0))
         return
@@ -68,8 +68,9 @@ def receive_response(
 ) -> memoryview | None:
     """Return the received bytes as a view of `buffer`; None if the peer lacks the chunk.
 
-    `buffer` has the length of the longest chunk, and may be reused for the next one. Each slice may
-    take `stall_s`, because a peer whose ring uses most of its uplink is slow but not stuck.
+    `buffer` must have the length of the longest chunk, and can be reused for the next one. Each
+    slice may take `stall_s`, because a peer is slow but not stuck while the ring uses most of its
+    uplink.
     """
     assert len(buffer) == CHUNK_BYTES_MAX
     header = bytearray(_RESPONSE.size)
@@ -79,7 +80,9 @@ def receive_response(
     if status == MISSING and length == 0:
         return None
     if status != HELD or length > CHUNK_BYTES_MAX:
-        raise RemoteProtocolError(f"response {status} with {length} bytes", peer=sock.peer)
+        raise RemoteProtocolError(
+            f"an invalid response: status {status} with {length} bytes", peer=sock.peer
+        )
     view = memoryview(buffer)[:length]
     for piece in _slices(view):
         sock.set_deadline(stall_s)

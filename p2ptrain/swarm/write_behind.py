@@ -1,13 +1,13 @@
-"""Write-behind: received chunks go to the disk while their lanes read on.
+"""Write-behind: received chunks are written to disk while their lanes continue to read.
 
-A chunk has no name in the store before its bytes are synced. A lane that waited for that would stop
-reading, and its line would stop once TCP's buffers are full. At 1 Gbit/s a chunk takes 34 ms to
-arrive and, on a good disk, about as long to be synced. So a lane hands over its full buffer and
-takes an empty one. It waits only when `STORING_MAX` chunks are already on their way, because then
-the disk is the bottleneck.
+A chunk gets its name in the store only after its bytes are synced. A lane that waited for this
+would stop reading, and its connection would stall once TCP's buffers are full. At 1 Gbit/s a chunk
+takes 34 ms to arrive and, on a good disk, about as long to be synced. So a lane hands over its full
+buffer and takes an empty one. It waits only while `STORING_MAX` chunks are being stored, because
+then the disk is the bottleneck.
 
-Buffers begin at a page, so that the disk can take them as they are (see `store.disk`). This module
-knows neither peers nor digests; the caller decides what is done with a chunk.
+Buffers are page-aligned, so that they can be written without a copy (see `store.disk`). This module
+does not know peers or digests; the caller decides what to do with a chunk.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from queue import Empty, SimpleQueue
 from p2ptrain.store import CHUNK_BYTES_MAX
 
 STORING_MAX = 8
-"""32 MiB beside one buffer for each lane: as many as a snapshot has on their way to the disk."""
+"""32 MiB, in addition to one buffer per lane. Writing a snapshot uses the same number."""
 
 
 class WriteBehind:
@@ -33,11 +33,11 @@ class WriteBehind:
         self._threads = ThreadPoolExecutor(STORING_MAX, "swarm-store")
 
     def add_lane(self) -> None:
-        """Provide for one more lane."""
+        """Allow one more lane."""
         self._unmade.release()
 
     def buffer(self) -> memoryview:
-        """Return an empty buffer of the length of the longest chunk; wait until there is one."""
+        """Return an empty buffer of the maximum chunk length, waiting for one if necessary."""
         try:
             return self._empty.get_nowait()
         except Empty:
@@ -46,7 +46,7 @@ class WriteBehind:
             return self._empty.get()
 
     def give_back(self, buffer: memoryview) -> None:
-        """Return the buffer of a lane that has ended. If the lane restarts, it takes another."""
+        """Return the buffer of a lane that has ended. If the lane restarts, it takes a new one."""
         self._empty.put(buffer)
 
     def store(self, buffer: memoryview, put: Callable[[], None]) -> Future[None]:
@@ -61,5 +61,5 @@ class WriteBehind:
         return self._threads.submit(put_and_empty)
 
     def close(self) -> None:
-        """Wait until everything is stored, or has failed."""
+        """Wait until all chunks have been stored or have failed."""
         self._threads.shutdown()

@@ -123,7 +123,7 @@ def test_name_without_a_certified_snapshot_is_reported(
 ) -> None:
     done = ckpt("pin", word)
     assert done.code == 2
-    assert "the certified snapshots are those of the outer steps 0, 2, 4" in done.err
+    assert "there are certified snapshots of outer steps 0, 2, 4" in done.err
 
 
 def test_fetch_beside_a_running_node_says_what_to_do_instead(

@@ -149,7 +149,7 @@ def test_packed_folder_that_contradicts_the_run_file_is_refused(
     same, run = publish(p2ptrain, run_file(here, "packed", named("mine")), "same")
     assert run is not None, same.err
     assert "data.field, data.limit_mb, data.seed: the packed data's values are used" in same.err
-    for tokenizer, said in (("other", "was packed with another"), ("none", "cannot be read")):
+    for tokenizer, said in (("other", "was packed with a different"), ("none", "cannot be read")):
         outcome, run = publish(p2ptrain, run_file(here, "packed", named(tokenizer)), tokenizer)
         assert (outcome.code, run) == (2, None)
         assert said in outcome.err
@@ -210,7 +210,7 @@ def test_failed_packing_replaces_nothing_and_leaves_nothing_behind(
     (here / "texts.jsonl").write_text('{"text": "good"}\n{"text"\n')
     file = run_file(here, "texts.jsonl")
     for out, said in (
-        ("mine", "mine exists already"),
+        ("mine", "mine already exists"),
         ("new", "texts.jsonl, line 2: it is not JSON"),
     ):
         outcome = p2ptrain("data", "pack", "--run", file, "--out", here / out)

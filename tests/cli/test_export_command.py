@@ -178,7 +178,7 @@ def test_name_of_no_snapshot_is_reported(export: Command, history: WrittenHistor
     for word in ("3", "f" * 64, history.updates[4]):
         done = export("--snapshot", word)
         assert done.code == 2
-        assert "the certified snapshots are those of the outer steps 0, 2, 4" in done.err
+        assert "there are certified snapshots of outer steps 0, 2, 4" in done.err
 
 
 def test_existing_folder_is_not_overwritten(

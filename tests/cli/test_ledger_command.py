@@ -220,7 +220,7 @@ def test_stopped_home_prunes_old_entries_and_says_where_it_begins(
     assert "nothing was pruned" in again.out
     told = f"verified from checkpoint {height} ({entry[:12]}…) on; earlier entries were"
     shown = p2ptrain("ledger", "show", "--home", home)
-    assert f"{told} checked and pruned in this home" in shown.err
+    assert f"{told} verified and pruned in this home" in shown.err
     assert f"newest checkpoint: {newest}" in shown.err
     count = 47 - int(height) + 1
     verified = p2ptrain("ledger", "verify", "--home", home)
@@ -270,12 +270,12 @@ def test_reading_changes_nothing_on_disk(tmp_path: Path) -> None:
     disk.truncate(file, 0)
     disk.sync(file)
     disk.sync_directory(tmp_path)
-    with pytest.raises(OSError, match="only read"):
+    with pytest.raises(OSError, match="opened read-only"):
         disk.write(file, memoryview(b"x"))
-    with pytest.raises(OSError, match="only read"):
+    with pytest.raises(OSError, match="opened read-only"):
         disk.opened(file)
-    with pytest.raises(OSError, match="only read"):
+    with pytest.raises(OSError, match="opened read-only"):
         disk.replace(file, tmp_path / "other")
-    with pytest.raises(OSError, match="only read"):
+    with pytest.raises(OSError, match="opened read-only"):
         disk.remove(file)
     assert file.read_bytes() == b"as it was"

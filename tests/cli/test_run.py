@@ -144,8 +144,8 @@ def test_home_holds_one_run(p2ptrain: Command, organiser_home: Path) -> None:
         ("width = 32", "width = 33", "width 33 must be an even multiple"),
         ('source = "stdlib"', 'source = "none.txt"', "none.txt: it cannot be read: No such file"),
         ('source = "stdlib"', 'source = "raw.bin"', "raw.bin, line 1: it is not UTF-8"),
-        ('source = "stdlib"', 'source = "empty"', "it holds no files"),
-        ('source = "stdlib"', 'source = "void.txt"', "holds no text"),
+        ('source = "stdlib"', 'source = "empty"', "it does not contain any files"),
+        ('source = "stdlib"', 'source = "void.txt"', "does not contain text"),
         ("limit_mb = 0.06", "limit_mb = 0.001", "tokens are not enough"),
     ],
 )

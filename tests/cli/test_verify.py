@@ -279,8 +279,8 @@ def test_pruned_ledger_verifies_from_its_checkpoint_and_says_so(
     ("words", "code", "said"),
     [
         (["another"], 3, "the home has run 'swarm', not 'another'"),
-        (["--from", "there"], 2, "'there' is no certified snapshot of this run"),
-        (["--from", "3"], 2, "of the outer steps 0, 2, 4, 6"),
+        (["--from", "there"], 2, "'there' is not a certified snapshot of this run"),
+        (["--from", "3"], 2, "of outer steps 0, 2, 4, 6"),
     ],
 )
 def test_wrong_arguments_are_reported(

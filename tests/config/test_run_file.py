@@ -96,11 +96,11 @@ WRONG = [
     ({"sync": {"mixing": 0.5}}, "sync: mixing needs overlap_steps"),
     (
         {"inner.join_optimizer": "donors", "inner.betas": [0.99, 0.95]},
-        'inner: join_optimizer = "donors" needs betas',
+        'inner: with join_optimizer = "donors", the square',
     ),
     (
         {"inner.betas": [0.99, 0.95]},
-        'inner: join_optimizer = "donors" needs betas whose first value, squared, is below '
+        'inner: with join_optimizer = "donors", the square of the first of betas must be below '
         'the second; they are 0.99 and 0.95: change them, or set join_optimizer = "fresh"',
     ),
     (
@@ -109,7 +109,7 @@ WRONG = [
     ),
     (
         {"sync": {"merge": "rda"}},
-        "sync: merge = 'rda' was removed, and peers average plain means; delete the line",
+        "sync: merge = 'rda' is no longer supported: peers take the plain mean; delete the line",
     ),
     ({"model.width": None}, "model.width is missing"),
     ({"model.width": "wide"}, "model.width is 'wide'; it should be a valid integer"),
@@ -203,7 +203,7 @@ def test_missing_file_says_how_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load_run_file(tmp_path / "run.toml")
     assert "cannot be read: No such file" in caught.value.what
-    assert caught.value.do == "make a run file with: p2ptrain run new --out run.toml"
+    assert caught.value.do == "create a run file with: p2ptrain run new --out run.toml"
 
 
 @pytest.mark.parametrize(

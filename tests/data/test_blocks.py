@@ -46,9 +46,9 @@ def test_truncated_block_is_refused(length: int) -> None:
 @pytest.mark.parametrize(
     ("vocab", "sequence", "complaint"),
     [
-        (35, 8, "vocabulary ends at 34"),
-        (37, 9, "the run has 10 tokens a row"),
-        (37, 7, "has 8 tokens a row"),
+        (35, 8, "largest in the vocabulary is 34"),
+        (37, 9, "this run has 10 tokens per row"),
+        (37, 7, "has 8 tokens per row"),
     ],
 )
 def test_block_of_another_run_is_refused(vocab: int, sequence: int, complaint: str) -> None:

@@ -143,28 +143,32 @@ def test_limit_ends_a_source_at_a_document(tmp_path: Path) -> None:
         ("a.txt", b"x" * 100, "line 1: it is longer than 64 bytes"),
         ("a.jsonl", b'{"text": "a"}\n{"text"', "line 2: it is not JSON"),
         ("a.jsonl", b"[" * 60, "line 1: it is not JSON"),
-        ("a.jsonl", b"[1]", "line 1: a JSON object was expected, not list"),
-        ("a.jsonl", b'{"title": 1}', "there is no field 'text'; there is 'title'"),
+        ("a.jsonl", b"[1]", "line 1: expected a JSON object, not list"),
+        ("a.jsonl", b'{"title": 1}', "there is no field 'text'; the fields are 'title'"),
         ("a.jsonl", b'{"text": null}', '"text" is null, not text'),
         ("a.jsonl", b'{"text": 7}', '"text" is int, not text'),
-        ("a.jsonl", b'{"text": "\\ud800"}', 'line 1: "text" holds half a character'),
+        ("a.jsonl", b'{"text": "\\ud800"}', 'line 1: "text" contains an incomplete character'),
         ("a.jsonl", b'{"text": "\xff"}', "line 1: it is not JSON"),
-        ("a.fa", b"ACGT", "line 1: a FASTA record begins with '>'"),
+        ("a.fa", b"ACGT", "line 1: a FASTA record must begin with '>'"),
         (
             "a.fa",
             b">p1\nACGT\nMEEP",
-            "line 3: record 'p1' has 'E', which is not a nucleotide; is it",
+            "line 3: record 'p1' contains 'E', which is not a nucleotide; is it",
         ),
-        ("a.fa", b">r\nAC GT", "line 2: record 'r' has ' '"),
+        ("a.fa", b">r\nAC GT", "line 2: record 'r' contains ' '"),
         ("a.fq", b"@r\nACGT\n+\nIII", "line 4: record 'r' has 4 bases and 3 qualities"),
-        ("a.fq", b"@r\nACGT\n+\n", "line 3: the last record has 3 lines of four: 'r'"),
-        ("a.fq", b">r\nACGT\n+\nIIII", "line 1: a FASTQ record begins with '@'"),
-        ("a.fq", b"@r\nACGT\nACGT\nIIII", "line 3: the third line of record 'r' lacks its '+'"),
+        ("a.fq", b"@r\nACGT\n+\n", "line 3: the last record has only 3 of four lines: 'r'"),
+        ("a.fq", b">r\nACGT\n+\nIIII", "line 1: a FASTQ record must begin with '@'"),
+        (
+            "a.fq",
+            b"@r\nACGT\nACGT\nIIII",
+            "line 3: the third line of record 'r' does not begin with '+'",
+        ),
         ("a.fq.gz", gzip.compress(FASTQ.encode())[:-9], "it is not a complete gzip file"),
         ("a.fq.gz", b"@r\nACGT\n+\nIIII", "it is not a complete gzip file"),
         ("a.parquet", b"PAR1 and more PAR1", "it is not a complete parquet file"),
-        ("a.txt", b"", "a.txt holds no text"),
-        ("a.fas", b"", "a.fas holds no text"),
+        ("a.txt", b"", "a.txt does not contain text"),
+        ("a.fas", b"", "a.fas does not contain text"),
     ],
 )
 def test_broken_source_says_where_and_what_helps(
@@ -183,7 +187,7 @@ def test_broken_source_says_where_and_what_helps(
 @pytest.mark.parametrize(
     ("columns", "complaint"),
     [
-        ({"body": ["x"]}, "there is no field 'text'; there is 'body'"),
+        ({"body": ["x"]}, "there is no field 'text'; the fields are 'body'"),
         ({"text": ["x", None]}, "row 2 of column 'text' is null"),
         ({"text": [1]}, "row 1 of column 'text' is int"),
         ({"text": [b"x"]}, "row 1 of column 'text' is bytes"),
@@ -220,8 +224,8 @@ def mixed(path: Path) -> None:
     [
         (cut, "it is not a complete parquet file"),
         (nothing, "No such file"),
-        (Path.mkdir, "it holds no files"),
-        (mixed, "it has reads, beside the text in b.txt"),
+        (Path.mkdir, "it does not contain any files"),
+        (mixed, "it mixes reads with text"),
     ],
 )
 def test_invalid_source_is_refused(

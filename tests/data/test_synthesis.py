@@ -87,7 +87,7 @@ def test_impossible_reads_are_refused(field: str, value: float, fix: str) -> Non
 
 def test_existing_files_and_other_endings_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.fasta").write_text("mine")
-    for name, complaint in (("a.fasta", "already"), ("a.txt", "neither .fasta nor .fastq")):
+    for name, complaint in (("a.fasta", "already"), ("a.txt", "does not end in .fasta or .fastq")):
         with pytest.raises(ConfigError, match=complaint):
             write_reads(tmp_path / name, SPEC)
     assert (tmp_path / "a.fasta").read_text() == "mine"

@@ -62,7 +62,8 @@ def test_given_tokenizer_has_its_usual_marks_or_those_named(
 
 
 @pytest.mark.parametrize(
-    ("begin", "complaint"), [(None, "usually begins a document"), ("<s>", "no token '<s>'")]
+    ("begin", "complaint"),
+    [(None, "usual tokens for the start of a document"), ("<s>", "no token '<s>'")],
 )
 def test_tokenizer_without_the_mark_is_refused(begin: str | None, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint) as caught:

@@ -91,7 +91,7 @@ def test_certificate_not_signed_by_its_own_key_is_refused() -> None:
 
 
 def test_certificate_without_the_extension_is_refused() -> None:
-    with pytest.raises(RemoteProtocolError, match="names no peer"):
+    with pytest.raises(RemoteProtocolError, match="does not name a peer"):
         peer_of_certificate(forged(None))
 
 
@@ -130,7 +130,7 @@ def test_certificate_with_a_foreign_name_is_refused(subject: x509.Name, issuer: 
 def test_certificate_with_extra_contents_is_refused(more: x509.ExtensionType) -> None:
     name = named(BORIS.peer)
     assert peer_of_certificate(certificate_in_the_name_of(BORIS, name, name)) == BORIS.peer
-    with pytest.raises(RemoteProtocolError, match="extensions"):
+    with pytest.raises(RemoteProtocolError, match="unexpected extension"):
         peer_of_certificate(certificate_in_the_name_of(BORIS, name, name, more))
 
 

@@ -83,7 +83,7 @@ def test_interrupted_probe_counts_what_arrived() -> None:
 def test_request_for_too_much_or_nothing_is_refused(count_bytes: int) -> None:
     ours, theirs = plain_pair(ANN, BOB)
     ours.send_frame(pack({"bytes": count_bytes}))
-    with pytest.raises(RemoteProtocolError, match="too many bytes, or for none"):
+    with pytest.raises(RemoteProtocolError, match="zero bytes or too many"):
         ProbeServer(never, probe_s=60.0)(theirs, {})
     ours.close()
     theirs.close()

@@ -60,7 +60,7 @@ def test_each_of_several_addresses_is_explained(node_here: Here) -> None:
     tried = screen.lines("tried")
     assert [line.split()[0] for line in tried] == [at(dead), at(silent), "me"]
     assert "refused" in tried[0]
-    assert "received no data" in tried[1]
+    assert "it sent no data" in tried[1]
     assert "not an address" in tried[2]
 
 
@@ -68,7 +68,7 @@ def test_address_of_another_peer_is_explained(node_here: Here, seed: NodeProcess
     address, _, real = seed.address().rpartition("/p2p/")
     screen = node_here("--bootstrap", f"{address}/p2p/{STRANGER}")
     screen.is_error("NET-WRONG-ID", 5)
-    assert f"another peer, {real}, answers at that address" in screen.evidence
+    assert f"a different peer, {real}, answers at that address" in screen.evidence
     assert "new address" in screen.do
 
 
@@ -102,7 +102,7 @@ def test_malformed_address_is_explained(
     screen.is_error(code, 2)
     assert says in screen.what
     assert "\x1b" not in screen.err
-    assert "/p2p/" in screen.do or "whole address" in screen.do
+    assert "/p2p/" in screen.do or "complete address" in screen.do
 
 
 def test_missing_address_is_explained(node_here: Here) -> None:

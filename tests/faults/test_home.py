@@ -35,7 +35,7 @@ def test_second_node_in_a_home_is_refused(organiser: Path, here: Here) -> None:
         screen = here(*SEED, "--home", organiser)
     screen.is_error("ID-IN-USE", 8)
     assert f"process id is {os.getpid()}" in screen.evidence
-    assert "another --home" in screen.do
+    assert "different --home" in screen.do
 
 
 def overwrite(path: Path, at: int, data: bytes) -> None:
@@ -112,7 +112,7 @@ def test_allowlist_of_another_run_is_reported(organiser: Path, run: Run, here: H
     save_run(organiser / "run" / "manifest.signed", other)
     screen = here(*SEED, "--home", organiser)
     screen.is_error("RUN-FILE", 2)
-    assert "another run" in screen.what
+    assert "different run" in screen.what
     assert run.id in screen.evidence
 
 

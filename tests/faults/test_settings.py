@@ -58,7 +58,7 @@ FIELDS: list[tuple[str, str, list[str]]] = [
     ("validation_blocks = 2", "validation_blocks = 2000", ["tokens are not enough", "2000"]),
     ('source = "text.txt"', 'source = "nothing.txt"', ["data.source", "nothing.txt"]),
     ('source = "text.txt"', 'source = "noise.bin"', ["data.source", "UTF-8"]),
-    ('source = "text.txt"', 'source = "empty.txt"', ["data.source", "no text"]),
+    ('source = "text.txt"', 'source = "empty.txt"', ["data.source", "does not contain text"]),
     ("run = {", "run = ", ["not TOML", "line 2"]),
     ("outer = { steps = 100_000 }", "", ["outer is missing"]),
     ("steps = 2,", "steps = 9_999,", ["inner.steps", "9999"]),

@@ -57,7 +57,7 @@ def test_frames_sent_before_the_end_arrive_before_the_end(pair: Pair) -> None:
 def test_end_inside_a_frame_counts_as_the_end(pair: Pair) -> None:
     pair[0].sendall(encode(Load(5))[:-1])
     pair[0].close()
-    with pytest.raises(ChannelClosed, match="mid-frame"):
+    with pytest.raises(ChannelClosed, match="in the middle of a frame"):
         Channel(pair[1]).receive(1.0)
 
 

@@ -171,7 +171,7 @@ async def test_remembered_peer_that_is_gone_is_unreachable() -> None:
     ("serve", "code", "words"),
     [
         (web, "NET-NOT-LIBP2P", "HTTP"),
-        (silent, "NET-SILENT", "received no data"),
+        (silent, "NET-SILENT", "it sent no data"),
         (closes, "NET-RESET", "closed"),
         (banner_then_silent, "NET-SILENT", "handshake"),
         (banner_then_garbage, "NET-RESET", "handshake"),
@@ -445,7 +445,7 @@ class TestSeveralAddresses:
             with trio.fail_after(8), pytest.raises(NetworkUnreachable) as caught:
                 await network.connect_any(of_many(dead), deadline_s=1.0)
         *tried, last = caught.value.evidence
-        assert last == f"{DEAD - len(tried)} more addresses were not tried, because the time was up"
+        assert last == f"{DEAD - len(tried)} more addresses were not tried, because time ran out"
 
 
 DEAD = 150

@@ -81,7 +81,7 @@ def test_amendment_stored_by_the_command_is_news(home: Home, run: Run) -> None:
 
 
 def test_amendments_beyond_the_bound_are_not_even_checked(home: Home, run: Run) -> None:
-    with pytest.raises(RemoteProtocolError, match="129 amendments are more than 128"):
+    with pytest.raises(RemoteProtocolError, match="129 amendments exceed the limit of 128"):
         Amendments.of(home, run).adopt_new(pack([b""] * (AMENDMENTS_MAX + 1)))
 
 

@@ -124,7 +124,7 @@ async def _expect_word_of_what_is_gone(s: Swarm, context: Context) -> None:
     with pytest.raises(StoreError, match="no source has") as caught:
         await look(context, wanted="genesis")
     assert caught.value.code == "CKPT-NO-SOURCE"
-    with pytest.raises(ConfigError, match="no certified snapshot"):
+    with pytest.raises(ConfigError, match="not a certified snapshot"):
         await look(context, wanted="9999")
 
 

@@ -169,14 +169,14 @@ class Deed:
 
 
 DEEDS = {
-    "stalls": Deed(nothing, "it sent nothing for 0.4 s", SILENCE_S),
-    "sends crumbs": Deed(crumbs, "this node's neighbour in the exchange: it sent ", SILENCE_S),
+    "stalls": Deed(nothing, "it did not send anything for 0.4 s", SILENCE_S),
+    "sends crumbs": Deed(crumbs, "this node's neighbour in the exchange: it ", SILENCE_S),
     "sends crumbs of a header": Deed(
-        half_a_header, "this node's neighbour in the exchange: it sent ", SILENCE_S
+        half_a_header, "this node's neighbour in the exchange: it ", SILENCE_S
     ),
-    "waits for itself": Deed(waits(itself), "held back", STALL_S),
+    "waits for itself": Deed(waits(itself), "has not sent its segments", STALL_S),
     "says it waits": Deed(
-        waits(a_neighbour), "it waits for segments that it has received", STALL_S
+        waits(a_neighbour), "it claims to wait for segments that it has received", STALL_S
     ),
     "changes its wait": Deed(
         waits(itself, a_neighbour), "in the exchange: it ", (NEWS_STALLS + 1) * STALL_S
@@ -184,9 +184,9 @@ DEEDS = {
     "begins with what comes later": Deed(what_comes_later, "in the exchange: it ", STALL_S),
     "sends garbage": Deed(garbage, "unknown kind"),
     "leaves in mid-frame": Deed(half_a_frame, "the peer closed the connection", SILENCE_S),
-    "sends a NaN scale": Deed(scale(float("nan")), "scale or value that no codec writes"),
-    "sends an infinite scale": Deed(scale(float("inf")), "scale or value that no codec writes"),
-    "exceeds the bound": Deed(scale(1.0), "its size is 127; the run allows"),
+    "sends a NaN scale": Deed(scale(float("nan")), "contains an invalid scale or value"),
+    "sends an infinite scale": Deed(scale(float("inf")), "contains an invalid scale or value"),
+    "exceeds the bound": Deed(scale(1.0), "its magnitude is 127; the run allows"),
     "sends a wrong length": Deed(frame(length=77), "a frame has 77 bytes"),
     "replays an old attempt": Deed(frame(attempt=0), "a frame is for step 7, attempt 0"),
 }

@@ -82,9 +82,7 @@ def test_peer_over_the_bound_names_itself_and_sends_nothing(
     for outcome in outcomes.values():
         assert isinstance(outcome, ReduceAborted)
         assert outcome.suspects == (ring.peers[2],)
-        assert outcome.reason.endswith(
-            "further than this run allows: 0.525, where 0.5 is the maximum"
-        )
+        assert outcome.reason.endswith("farther than this run allows: by 0.525; the maximum is 0.5")
 
 
 def test_single_peer_keeps_to_the_bound_too(build: Build) -> None:

@@ -123,7 +123,7 @@ def test_order_of_other_peers_does_not_bind() -> None:
 @pytest.mark.parametrize("count", [0, 1])
 def test_ring_without_edges_has_no_slowest_edge(count: int) -> None:
     assert best_order(named(count), {}, assumed=1.0) == RingOrder(
-        tuple(named(count)), float("inf"), "its slowest edge is the fastest known"
+        tuple(named(count)), float("inf"), "its slowest edge is the fastest that was found"
     )
 
 

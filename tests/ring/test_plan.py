@@ -196,14 +196,14 @@ def test_peer_sends_about_twice_its_share(schedule: Schedule, peers: int) -> Non
     ("arguments", "what"),
     [
         (("star", 3, 0, 10, 1, 1000), "there is no schedule 'star'"),
-        (("ring", 0, 0, 10, 1, 1000), "peer 0 of 0 takes no part"),
-        (("ring", 3, 3, 10, 1, 1000), "peer 3 of 3 takes no part"),
-        (("ring", 3, -1, 10, 1, 1000), "peer -1 of 3 takes no part"),
-        (("ring", 3, 0, -1, 1, 1000), "no reduce cuts -1 elements at 1000 bytes"),
+        (("ring", 0, 0, 10, 1, 1000), "a reduce of 0 peers cannot have a peer number 0"),
+        (("ring", 3, 3, 10, 1, 1000), "a reduce of 3 peers cannot have a peer number 3"),
+        (("ring", 3, -1, 10, 1, 1000), "a reduce of 3 peers cannot have a peer number -1"),
+        (("ring", 3, 0, -1, 1, 1000), "-1 elements cannot be divided into segments of 1000 bytes"),
         (("ring", 3, 0, 10, 0, 1000), "a reduce has 1 to 64 lanes, not 0"),
         (("ring", 3, 0, 10, 65, 1000), "a reduce has 1 to 64 lanes, not 65"),
-        (("ring", 3, 0, 10, 1, 0), "no reduce cuts 10 elements at 0 bytes"),
-        (("direct", 4097, 0, 10, 1, 1000), "peer 0 of 4097 takes no part"),
+        (("ring", 3, 0, 10, 1, 0), "10 elements cannot be divided into segments of 0 bytes"),
+        (("direct", 4097, 0, 10, 1, 1000), "a reduce of 4097 peers cannot have a peer number 0"),
     ],
 )
 def test_invalid_request_is_refused(

@@ -112,7 +112,7 @@ def test_allowlist_of_another_run_on_disk_is_named(
     save_allowlist(path, SignedAllowlist.publish(organiser, Allowlist.of(other.id, 1, [])))
     with pytest.raises(ConfigError) as caught:
         load_allowlist(path, run)
-    assert caught.value.evidence == (f"it names run {other.id}", f"this is run {run.id}")
+    assert caught.value.evidence == (f"it is for run {other.id}", f"this is run {run.id}")
 
 
 def test_run_of_another_version_on_disk_says_so(tmp_path: Path, organiser: Identity) -> None:

@@ -65,7 +65,7 @@ def test_malformed_document_is_refused(changes: dict[str, object]) -> None:
 
 def test_document_of_one_kind_is_not_accepted_as_another() -> None:
     allowlist = Signed.by(ORGANISER, "allowlist", b"text")
-    with pytest.raises(RemoteProtocolError, match="kind manifest was expected"):
+    with pytest.raises(RemoteProtocolError, match="expected a document of kind manifest"):
         Signed.from_bytes(allowlist.to_bytes(), kind="manifest")
     with pytest.raises(RemoteProtocolError) as caught:
         Signed.from_bytes(altered(allowlist, kind="manifest"), kind="manifest")

@@ -92,7 +92,7 @@ def test_one_inner_step_more_is_refused_everywhere(
     with pytest.raises(ConfigError) as refused:
         parse_run_file(tree_with(longer, **sync), name="my.toml")
     assert refused.value.what.startswith(f"my.toml: inner.steps {longer} is too large: ")
-    assert "is 4097, and 4096 is the maximum; choose fewer steps" in refused.value.what
+    assert "is 4097, but the maximum is 4096; choose fewer steps" in refused.value.what
 
     too_long = rf"inner\.steps {longer} ÷ .* is 4097 data blocks; .* at most 4096"
     with pytest.raises(ValueError, match=too_long):

@@ -46,7 +46,7 @@ def test_document_signed_by_somebody_else_is_refused(
     assert caught.value.code == code
     assert caught.value.what.startswith(f"this {kind} is signed by ")
     assert caught.value.what.endswith(
-        f"but the organiser of run {run.manifest.name!r} is another peer"
+        f"but the organiser of run {run.manifest.name!r} is a different peer"
     )
 
 
@@ -57,8 +57,8 @@ def test_document_of_another_run_is_recognised(
     other = Run.publish(organiser, dataclasses.replace(run.manifest, name="other"))
     with pytest.raises(RunMismatch) as caught:
         read(make(organiser, other), run)
-    assert caught.value.evidence == (f"it names run {other.id}", f"this is run {run.id}")
-    assert caught.value.do == f"use the {kind} that was made in this run's home"
+    assert caught.value.evidence == (f"it is for run {other.id}", f"this is run {run.id}")
+    assert caught.value.do == f"use the {kind} that was created in this run's home"
 
 
 @DOCUMENTS

@@ -174,7 +174,7 @@ def refuse_around_the_cache(monkeypatch: pytest.MonkeyPatch, name: str, error: i
     def failing(*words: Any) -> object:
         if not refused and (name == "write" or words[1] & os.O_DIRECT):
             refused.append(words)
-            raise OSError(error, "as the test demands")
+            raise OSError(error, "injected by the test")
         return call(*words)
 
     monkeypatch.setattr(os, name, failing)
@@ -195,7 +195,7 @@ def test_full_disk_is_not_tried_another_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     refuse_around_the_cache(monkeypatch, call, errno.ENOSPC)
-    with pytest.raises(OSError, match="as the test demands") as caught:
+    with pytest.raises(OSError, match="injected by the test") as caught:
         LocalDisk().write(tmp_path / "f", pages(2))
     assert caught.value.errno == errno.ENOSPC
 

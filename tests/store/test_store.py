@@ -314,7 +314,7 @@ class FailingDisk(MemoryDisk):
 
     def read(self, path: Path, offset: int, size: int) -> bytes:
         if path in self.failing:
-            raise OSError(self.failing[path], "as the test demands")
+            raise OSError(self.failing[path], "injected by the test")
         return super().read(path, offset, size)
 
 
@@ -333,7 +333,7 @@ def test_survey_counts_damaged_chunks_as_missing() -> None:
     assert "the disk failed" in store.examine(unreadable).why
     for digest in (rotten, unreadable):
         assert not store.has_chunk(digest)
-        assert store.examine(digest).why == "it was set aside before"
+        assert store.examine(digest).why == "it was set aside earlier"
     assert sorted(StoreReader(Path("/store"), disk).set_aside()) == sorted((rotten, unreadable))
     store.put_chunk(b"two")
     assert store.examine(rotten) == ChunkHealth(3)

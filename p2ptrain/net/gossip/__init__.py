@@ -1,7 +1,7 @@
 """Gossip among admitted peers, and its bounds.
 
-pubsub     the router and the topics: who is heard, and who receives
-limits     what is accepted of one neighbour before anything is checked
+pubsub     the router and the topics: whose messages are accepted, and who receives them
+limits     what is accepted from one neighbour before anything is verified
 frames     bounds on a frame before anything loops over it
 control    the control messages that we act on
 """

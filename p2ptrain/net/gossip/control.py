@@ -1,9 +1,9 @@
 """The control messages of a gossip frame that we act on: offers of messages (IHAVE), requests for
 messages (IWANT), and changes of the mesh (GRAFT, PRUNE).
 
-libp2p 0.8.1 acts on all of them. It sends a message as often as a frame asks for it, so one
-megabyte that repeats one name asks for gigabytes. It stores and answers statements about topics
-that nobody follows. It dials peers that a neighbour names.
+libp2p 0.8.1 acts on all of them without limits. It sends a message as often as a frame asks for it,
+so a one-megabyte frame that repeats one name requests gigabytes. It stores and answers entries
+about topics that nobody follows. It dials peers that a neighbour names.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from libp2p.pubsub.utils import safe_bytes_from_hex
 IDS_MAX = 512
 """Message names in one frame. In a run of a hundred members a frame has about fifty."""
 ENTRIES_MAX = 64
-"""Entries of one kind that are read. A node has one for each of its four topics."""
+"""Entries of one kind that we read. A node sends one for each of its four topics."""
 NAME_BYTES_MAX = 144
 """Bytes of a message name: its author and number (72 bytes, see frames.py), possibly in hex."""
 BACK_OFF_S_MAX = 60
-"""Seconds that a neighbour may keep itself out of our mesh. libp2p's default is a minute."""
+"""Seconds for which a neighbour may ask not to be grafted again. libp2p's default is 60."""
 ANSWER_BYTES_MAX = 1 << 20
-"""Bytes of one answer. They fit one frame."""
+"""Bytes of one answer, which fit into one frame."""
 
 FindMessage = Callable[[bytes], rpc_pb2.Message | None]
-"""Returns a message by its id, while it is stored for peers that missed it."""
+"""Returns a message by its id, or None if it is no longer stored for peers that missed it."""
 
 
 def bounded(
@@ -40,7 +40,7 @@ def bounded(
             rpc_pb2.ControlIHave(topicID=told.topicID, messageIDs=_names(told.messageIDs))
             for told in _last_of_each(control.ihave, topics)
         ],
-        # libp2p counts even an empty one, and accepts ten a second.
+        # libp2p counts even an empty IWANT, and accepts ten a second.
         iwant=[rpc_pb2.ControlIWant(messageIDs=wanted)] if wanted else [],
         graft=_last_of_each(control.graft, topics),
         prune=[
@@ -60,7 +60,7 @@ def _names(told: Sequence[Any]) -> list[Any]:
 
 
 def _wanted(asked: Sequence[rpc_pb2.ControlIWant], find_message: FindMessage) -> list[Any]:
-    """Return each message's name once, however it is written, as many as fit one answer."""
+    """Return the name of each requested message once, as many as fit into one answer."""
     wanted: dict[bytes, Any] = {}
     room_bytes = ANSWER_BYTES_MAX
     told = chain.from_iterable(_names(each.messageIDs) for each in asked[:ENTRIES_MAX])

@@ -1,9 +1,9 @@
 """Bounds on a gossip frame, checked before anything loops over its repeated fields.
 
-libp2p 0.8.1 loops over all topics of a message, on every host that receives it and before and after
-the signature check: a message of 0.96 MB with 480,000 topics cost each receiver 1.65 s of CPU. It
-also starts three tasks for each subscription. These functions look at lengths first. Parsing a
-frame is the only work that grows with its size: at most 0.04 s of CPU for 1 MiB.
+libp2p 0.8.1 loops over all topics of a message, both before and after the signature check: a
+message of 0.96 MB with 480,000 topics cost each receiver 1.65 s of CPU. It also starts three tasks
+for each subscription. The functions here check lengths first. Then parsing is the only work that
+grows with the size of a frame: at most 0.04 s of CPU for 1 MiB.
 
 Sans-IO. The module does not know who sent a frame.
 """
@@ -18,25 +18,25 @@ from libp2p.pubsub.pb import rpc_pb2
 from p2ptrain.identity import is_peer_id
 
 PAYLOAD_BYTES_MAX = 480 << 10
-"""libp2p loses frames above 1 MiB silently, and two of the largest payloads fit into one. The
-largest payload that exists is a ledger's proposal with the promises of 1,024 members.
+"""libp2p silently loses frames above 1 MiB, and two payloads of this size fit into one frame. The
+largest payload in use is a ledger proposal with the promises of 1,024 members.
 """
 AUTHOR_BYTES_MAX = 64
-"""An Ed25519 peer id has 38 bytes.
-Writing an id of a megabyte in base58 takes a quarter of an hour."""
+"""An Ed25519 peer id has 38 bytes. Converting an id of a megabyte to base58 takes a quarter of an
+hour."""
 SEQNO_BYTES_MAX = 8
 """The sequence number is kept for two minutes, as part of the message's id."""
 ENVELOPE_BYTES_MAX = 512
-"""All of a message except its payload. Ours have about 260 bytes: the topic (87), the author, its
+"""Size of a message without its payload. Ours have about 260 bytes: the topic (87), the author, its
 key, the sequence number and the signature. The bound covers unknown fields as well."""
 TOPIC_BYTES_MAX = 128
 SUBSCRIPTIONS_MAX = 32
-"""Subscriptions in one frame. A node follows four topics, and names them all when it connects."""
+"""Subscriptions in one frame. A node follows four topics, and sends all four when it connects."""
 
 
 def is_ordinary(message: rpc_pb2.Message) -> bool:
-    """Return whether `message` has the only form that our nodes publish: one topic, an Ed25519
-    author and little else besides its payload. The cheapest tests come first.
+    """Return whether `message` has the form that all our nodes publish: one topic, an Ed25519
+    author and little else besides its payload. Cheap checks come first.
     """
     return (
         len(message.topicIDs) == 1
@@ -51,8 +51,8 @@ def is_ordinary(message: rpc_pb2.Message) -> bool:
 def subscriptions_of(rpc: Any) -> list[Any]:
     """Return the last subscription in `rpc` for each topic; none if the frame has too many.
 
-    Otherwise a frame that subscribes and unsubscribes alternately would cause recent messages to be
-    sent again each time.
+    Otherwise a frame that alternately subscribes and unsubscribes would make us resend recent
+    messages each time.
     """
     if len(rpc.subscriptions) > SUBSCRIPTIONS_MAX:
         return []

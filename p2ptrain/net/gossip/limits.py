@@ -1,15 +1,16 @@
-"""Limits on the gossip accepted from one neighbour, applied before any of it is checked.
+"""Limits on the gossip accepted from one neighbour, applied before any signature is checked.
 
-The neighbour that forwards a message need not have written it. The author is not known until the
-signature is checked, and a flood must not make us check signatures. So the neighbour answers for
-everything that it brings, and each author's name may use only a share of the neighbour's limit.
-Otherwise an attacker that floods an honest neighbour would leave no room there for anybody else. A
-message under a false name uses up only the share of that name at this neighbour.
+The neighbour that forwards a message is often not its author. The author is not proven until the
+signature is checked, and a flood must not make us check signatures. So everything that a neighbour
+forwards counts against that neighbour, and messages under any one author's name may use only a
+share of the neighbour's limit. Otherwise an attacker that floods an honest neighbour would use up
+its whole limit. A message under a false name uses up only that name's share at this neighbour.
 
-In an open run anybody can also invent neighbours. So all messages that a non-member wrote or brings
-have one common share, and take nothing from what members bring of each other.
+In an open run anybody can also invent neighbours. So all messages that a non-member wrote or
+forwarded share one common limit, and do not reduce what members may forward of each other's
+messages.
 
-Sans-IO: times come in. The content of messages is not known here.
+Sans-IO: times are arguments. The module does not look into messages.
 """
 
 from __future__ import annotations
@@ -21,36 +22,36 @@ from p2ptrain.ids import PeerId
 from p2ptrain.rate_limit import KEYS_MAX, Allowance
 
 PER_S = 128.0
-"""Messages per second from one neighbour. A peer with a single neighbour hears everybody through
-it. A run of a hundred members has 12 heartbeats a second (they slow down as members become more)
-and 3 lists. Each member also sends about ten messages per outer step, together 33 a second if a
-step takes half a minute. The sum is a third of this limit. Checking and passing on 128 a second
-takes less than half of a core.
+"""Messages per second from one neighbour. A peer with only one neighbour receives all gossip
+through it. A run of a hundred members has 12 heartbeats a second (each member sends fewer as
+members increase) and 3 lists. Each member also sends about ten messages per outer step, together 33
+a second if a step takes half a minute. The sum is a third of this limit. Checking and forwarding
+128 messages a second takes less than half of a core.
 """
 AT_ONCE = 512
 """Burst: the newest message of each of a hundred members on each of four topics, as on a new
-connection, or all that they send at the end of an outer step."""
+connection, or everything that they send at the end of an outer step."""
 
 AUTHOR_SHARE = 1 / 8
-"""Share of one member: 16 a second, and 64 at once. A member sends 20 a second only for a short
-time, which the burst covers."""
+"""Share of one member: 16 messages a second, and 64 at once. A member sends 20 a second only for a
+short time, which the burst covers."""
 OTHERS_SHARE = 1 / 2
-"""Share of all non-members through all neighbours together, besides what members bring of members:
-64 a second, and 256 at once. Checking and passing on one takes 3.5 ms, so that is a quarter of a
-core. It is twice what a hundred members send, for a node that knows no member yet.
+"""Share of all non-members, through all neighbours together: 64 messages a second, and 256 at once.
+Checking and forwarding one takes 3.5 ms, so this is a quarter of a core. For a node that does not
+know any member yet, everybody is a non-member; the share is twice what a hundred members send.
 """
 
 FRAMES_PER_S = 2 * PER_S
 FRAMES_AT_ONCE = 2 * AT_ONCE
-"""Units of frames. Most frames hold one message. Every neighbour brings each message, but it is new
-only once. An honest neighbour forwards each message once: PER_S units of members' messages, and at
-most half as many of others'. The rest is for control. With long frames this is 4 MiB/s from one
-neighbour, which take 0.16 s of CPU to parse.
+"""Units of frames from one neighbour. Most frames hold one message. Every neighbour forwards each
+message, even if another one did so before. An honest neighbour forwards each message once: PER_S
+units of members' messages, and at most half as many of others'. The rest is for control messages.
+With long frames this is 4 MiB/s from one neighbour, which take 0.16 s of CPU to parse.
 """
 
 BYTES_PER_UNIT = 16 << 10
 """Bytes that count as one unit. A heartbeat is shorter. The longest messages are thirty times as
-long, and all are kept for some seconds.
+long, and libp2p keeps all messages for several seconds.
 """
 
 
@@ -76,7 +77,7 @@ class GossipLimits:
         return self._frames.consume(forwarder, _units(size_bytes), now) or self.refuse(forwarder)
 
     def admits_entries(self, forwarder: PeerId, count: int, now: float) -> bool:
-        """Return whether so many subscriptions of a frame may be processed. Each counts as a frame,
+        """Return whether `count` subscriptions of a frame may be processed. Each counts as a frame,
         since it takes about as much time.
         """
         return not count or self._frames.consume(forwarder, count, now) or self.refuse(forwarder)
@@ -84,11 +85,10 @@ class GossipLimits:
     def admits_message(
         self, forwarder: PeerId, author: PeerId, size_bytes: int, now: float
     ) -> bool:
-        """Return whether a message in `author`'s name that `forwarder` brought may be checked."""
+        """Return whether to check a message in `author`'s name that `forwarder` sent us."""
         count = _units(size_bytes)
         if self._is_member(forwarder) and self._is_member(author):
-            # A message refused by its author's share must not use up what all members
-            # share.
+            # A message that exceeds its author's share must not use up the share of all members.
             allowed = (
                 self._messages.covers(forwarder, count, now)
                 and self._by_author.consume((forwarder, author), count, now)
@@ -99,7 +99,7 @@ class GossipLimits:
         return allowed or self.refuse(forwarder)
 
     def refuse(self, forwarder: PeerId, count: int = 1) -> bool:
-        """Count refused items of a neighbour. Return False, for callers to return."""
+        """Count refused items of a neighbour. Returns False, which callers return in turn."""
         self.refused += count
         self._refused[forwarder] += count
         if len(self._refused) > self._complaints_max:

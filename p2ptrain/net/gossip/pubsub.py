@@ -1,9 +1,9 @@
-"""Gossip among admitted peers. Strangers are not heard and receive nothing.
+"""Gossip among admitted peers. Messages from strangers are not read, and strangers receive nothing.
 
-This module keeps libp2p's pubsub from ending the node: a frame that cannot be parsed, a key of
-another kind or a failing validator costs only its stream or its message. A stranger's stream is
-left unread until the stranger is admitted, so that nothing it sent is lost, above all its
-subscriptions.
+This module keeps libp2p's pubsub from ending the node: a frame that cannot be parsed, an unexpected
+kind of key or a failing validator costs only its stream or its message. A stranger's stream is left
+unread until the stranger is admitted, so that nothing it sent is lost; its subscriptions matter
+most.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 PENDING_MAX = 8
 """Messages that may wait for a peer's stream. One frame may carry all of them. If more than two of
-the largest size are among them, they are lost, as any gossip may be.
+them have the maximum size, they are all lost, as any gossip may be.
 """
 FEED_SIZE = 256
 """Two heartbeats of each of 100 members, while the node is busy."""
@@ -50,19 +50,20 @@ PER_AUTHOR_MAX = 32
 SUBSCRIPTIONS_PER_PEER_MAX = 16
 REPLAYS_AT_ONCE = 8
 REPLAYS_PER_S = 1 / 15
-"""Limits on sending one peer the newest message of each author on a topic: for its four topics
-after two connections in a row, and then once in 15 s. A replay may have a hundred messages. A peer
-can request it with few bytes: it only has to open its stream again and subscribe.
+"""Limits on replays, which send one peer the newest message of each author on a topic. They allow
+two connections in a row with four topics each, and then one replay in 15 s. A replay may have a
+hundred messages, and a peer can request it with few bytes: it only has to open its stream again and
+subscribe.
 """
 
 Admitted = Callable[[PeerId], bool]
 Validator = Callable[[PeerId, PeerId, bytes], bool]
-"""judge(forwarder, author, payload): whether to deliver a message and pass it on."""
+"""judge(forwarder, author, payload): whether to deliver a message and forward it."""
 Message = tuple[PeerId, bytes]
 
 
 class ContainedRouter(GossipSub):
-    """A GossipSub whose background work cannot end it, and which stores little by neighbour."""
+    """A GossipSub that survives failures of its background work and stores little per neighbour."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -72,14 +73,14 @@ class ContainedRouter(GossipSub):
         """Accept every message. libp2p's own check stores up to 1,000 whole messages (480 MB) to
         compare them with later ones.
 
-        The comparison cannot find anything for two minutes, because a second message with the same
-        author and number is dropped as already seen. After that nothing of ours relies on it: the
+        For two minutes, the comparison cannot find anything, because a second message with the same
+        author and number is dropped as already seen. Our code does not rely on the check: the
         ledger finds conflicting votes by their own signatures.
         """
         return True
 
     def remove_peer(self, peer_id: ID) -> None:
-        """Forget a peer that has left, and all expired backoff times. libp2p keeps these until the
+        """Forget a peer that has left, and all expired backoffs. libp2p keeps a backoff until the
         same peer grafts again.
         """
         super().remove_peer(peer_id)
@@ -101,7 +102,7 @@ class ContainedRouter(GossipSub):
 
         libp2p repeats all messages of the last seconds, each with a newly signed record. When many
         peers reconnected at once, an overloaded node spent a third of its time checking them. Its
-        own heartbeats were late, and the others gave it up again.
+        own heartbeats were late, and the other peers treated it as failed again.
         """
         pubsub = self.pubsub
         stream = None if pubsub is None else pubsub.peers.get(peer_id)
@@ -136,9 +137,8 @@ class GatedPubsub(Pubsub):
             strict_signing=True,
             max_subscriptions_per_peer=SUBSCRIPTIONS_PER_PEER_MAX,
         )
-        # By default it starts at the time of the start in seconds. Then our messages after
-        # a
-        # restart would be taken for repetitions of older ones.
+        # By default the counter starts at the current time in seconds. Then peers would take our
+        # messages after a restart for repetitions of older ones.
         self.counter = time.time_ns()
         self._admitted = admitted
         self._limits = limits
@@ -182,8 +182,8 @@ class GatedPubsub(Pubsub):
     async def continuously_read_stream(self, stream: INetStream) -> None:
         """Read frames until the stream ends, in place of libp2p's own loop.
 
-        libp2p checks and delivers everything in a frame, each message in a task. It applies the
-        limits of the neighbour only afterwards.
+        libp2p starts a task for each message of a frame, which checks and delivers the message. It
+        applies the limits per neighbour only afterwards.
         """
         peer = stream.muxed_conn.peer_id
         forwarder = PeerId(str(peer))
@@ -193,7 +193,7 @@ class GatedPubsub(Pubsub):
                 if self._limits.admits_frame(forwarder, len(frame), trio.current_time()):
                     await self._take_frame(peer, rpc_pb2.RPC.FromString(frame))
         except MessageTooLarge:
-            raise  # An IOException, but its stream still works: stream_handler has to reset it.
+            raise  # An IOException, but the stream is still open, so stream_handler must reset it.
         except (StreamError, IOException, RawConnError) as exc:
             log.debug("the gossip stream of %s ended: %r", peer, exc)
 
@@ -206,7 +206,7 @@ class GatedPubsub(Pubsub):
         forwarder = PeerId(str(peer))
         for message in self._worth_checking(forwarder, rpc.publish):
             await self.push_msg(peer, message)
-            await trio.lowlevel.checkpoint()  # Nothing in it waits, so let other tasks run.
+            await trio.lowlevel.checkpoint()  # `push_msg` never yields, so let other tasks run.
         subscriptions = subscriptions_of(rpc)
         if self._limits.admits_entries(forwarder, len(subscriptions), trio.current_time()):
             for subscription in subscriptions:
@@ -219,7 +219,7 @@ class GatedPubsub(Pubsub):
         """Return the new messages of a frame that are within its sender's limits.
 
         A message that is left out is not marked as seen: it is still new when another neighbour
-        brings it.
+        sends it.
         """
         if len(messages) > AT_ONCE:
             self._limits.refuse(forwarder, len(messages) - AT_ONCE)
@@ -242,8 +242,9 @@ class GatedPubsub(Pubsub):
             log.debug("a message through %s was dropped: %r", msg_forwarder, exc)
 
     def _is_wanted(self, forwarder: ID, message: Any) -> bool:
-        """Ask the validators of its topics. This comes before the signature check, which costs
-        more: an unwanted message stays unwanted whoever wrote it.
+        """Return whether the validators of its topics accept the message. They are asked before the
+        signature check, which costs
+        more: an unwanted message is unwanted no matter who wrote it.
         """
         validators = [
             self.validators[topic] for topic in message.topicIDs if topic in self.validators
@@ -279,9 +280,9 @@ class GatedPubsub(Pubsub):
                     self._handle_dead_peer(peer)
 
     def _handle_dead_peer(self, peer_id: ID) -> None:
-        """A stream of this peer has ended. If its connection still lives, keep its topics.
+        """Handle the end of a peer's stream. If the peer is still connected, keep its topics.
 
-        libp2p forgets the topics in any case, though the peer will not announce them again.
+        libp2p always forgets the topics, although the peer will not announce them again.
         """
         stream = self.peers.get(peer_id)
         topics = [topic for topic, peers in self.peer_topics.items() if peer_id in peers]
@@ -294,7 +295,7 @@ class GatedPubsub(Pubsub):
             self._peer_subscription_count[peer_id] = len(topics)
 
     async def _wait_for_admission(self, peer: ID, stream: INetStream) -> bool:
-        """Leave `stream` unread until its peer is admitted; return False if it had to make room."""
+        """Leave `stream` unread until its peer is admitted. Return False if it ended before."""
         admitted = trio.Event()
         crowded = len(self._parked) >= self._waiting_max
         replaced = peer if peer in self._parked else next(iter(self._parked)) if crowded else None
@@ -327,11 +328,11 @@ class Gossip:
             degree_high=10,
             heartbeat_interval=1,
             heartbeat_initial_delay=0.2,
-            max_messages_per_topic_per_second=1000.0,  # drops ours silently too; see `limits`
+            max_messages_per_topic_per_second=1000.0,  # it also drops ours silently; see `limits`
             # It takes a mesh of few peers for an unhealthy one and then waits 30 to 60 s between
             # its heartbeats. Meanwhile nobody repairs the mesh, and no message is forgotten.
             adaptive_gossip_enabled=False,
-            eclipse_protection_enabled=False,  # it wants peers of many networks: one LAN is fine
+            eclipse_protection_enabled=False,  # it requires peers in several networks
             prune_back_off=5,
             max_pending_messages_per_peer=PENDING_MAX,
         )
@@ -351,19 +352,19 @@ class Gossip:
             yield
 
     async def publish(self, topic: str, payload: bytes) -> None:
-        """Send `payload`, signed, to all peers that follow `topic`. Delivery is not guaranteed.
+        """Sign `payload` and send it to all peers that follow `topic`. Delivery is not guaranteed.
 
         Raises:
-            LocalProtocolError: it is too long.
+            LocalProtocolError: `payload` is too long.
         """
         if len(payload) > PAYLOAD_BYTES_MAX:
-            raise LocalProtocolError(f"{len(payload)} bytes are too many for gossip")
+            raise LocalProtocolError(f"a gossip payload of {len(payload)} bytes is too long")
         await self.pubsub.publish(topic, payload)
-        # libp2p's queue to each peer holds 32; its writers empty it while we wait here.
+        # libp2p's queue for each peer holds 32 messages; its writers empty it while we wait here.
         await trio.lowlevel.checkpoint()
 
     def feed(self, topic: str) -> tuple[SharedFeed[bytes], bool]:
-        """Return the feed of `topic`, and whether it is new; if so, the caller must run
+        """Return the feed of `topic`, and whether it is new. For a new feed, the caller must run
         `follow`.
         """
         new = topic not in self._feeds

@@ -1,9 +1,8 @@
-"""Limits on the memory that one connection can occupy. Streams' contents and peers are not known
-here.
+"""Limits on the memory that one connection can occupy.
 
-libp2p 0.8.1 has no such limits. It logs that a peer sends more than its window, and keeps the
-bytes. It accepts any number of streams. The name of a protocol may have any length, even before the
-handshake. So a stranger could fill our memory as fast as its line allows.
+libp2p 0.8.1 has no such limits. If a peer sends more than its window, libp2p logs that and keeps
+the bytes. It accepts any number of streams. A protocol name may have any length, even before the
+handshake. So a stranger could fill our memory as fast as its connection allows.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from libp2p.stream_muxer.yamux.yamux import Yamux
 from libp2p.utils.varint import read_varint_prefixed_bytes_limited
 
 UNREAD_BYTES_MAX = 1 << 20
-"""Unread bytes of all streams of a connection: four windows. Thirty requests of 1 MiB at once leave
-half a window unread. A peer that keeps to its windows leaves one or two unread at most: gossip,
+"""Unread bytes of all streams of a connection: four windows. Thirty simultaneous requests of 1 MiB
+leave half a window unread. A peer that respects its windows has one or two unread at most: gossip,
 while the peer is not admitted or we are busy with a frame.
 """
 STREAMS_MAX = 128
-"""Open streams of one connection, both sides' together: 64 requests, and the long-lived ones."""
+"""Open streams of one connection, counting both sides: 64 requests, and the long-lived ones."""
 NAME_BYTES_MAX = 1 << 10
 """Bytes of a negotiation message: the name of a protocol. Our names have less than 50 bytes."""
 
@@ -38,7 +37,7 @@ def bound_connections() -> None:
     libp2p let a window grow to 16 MiB for a peer that filled it, and a busy reader would have to
     hold all of that. The control plane carries too little data to need large windows.
     """
-    setattr(Yamux, _read_payload.__name__, _read_payload_if_it_fits)  # it takes no class of ours
+    setattr(Yamux, _read_payload.__name__, _read_payload_if_it_fits)  # it accepts no subclass
     yamux.MAX_WINDOW_SIZE = yamux.DEFAULT_WINDOW_SIZE
     multiselect_communicator.read_delim = _read_name  # type: ignore[attr-defined]
 
@@ -49,10 +48,10 @@ def is_crowded(muxed: Any) -> bool:
 
 
 async def _read_payload_if_it_fits(muxed: Yamux, length: int) -> bytes:
-    """Replace libp2p's own function, through which every payload comes, read or not."""
+    """Replace libp2p's own function, which receives every payload."""
     unread = sum(map(len, muxed.stream_buffers.values()))
     if unread + length > UNREAD_BYTES_MAX:
-        # libp2p closes the connection on this error only, whatever kind of frame it was.
+        # This is the only error on which libp2p closes the connection for every kind of frame.
         raise trio.TooSlowError("the peer sends more data than its windows allow")
     return await _read_payload(muxed, length)
 
@@ -61,5 +60,5 @@ async def _read_name(reader: Reader) -> bytes:
     """Replace libp2p's own function, which has no limit."""
     message = await read_varint_prefixed_bytes_limited(reader, NAME_BYTES_MAX)
     if not message.endswith(b"\n"):
-        raise ParseError("a message of a negotiation must end with a new line")
+        raise ParseError("a negotiation message must end with a newline")
     return message[:-1]

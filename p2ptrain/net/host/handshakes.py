@@ -1,9 +1,9 @@
 """Limits on the handshakes of peers that dial us, and cleanup after connections that have ended.
 
-libp2p 0.8.1 lets any number of sockets idle for ten seconds before it knows who is there. Some
-hundred dials a second used up all file descriptors, and the ledger could not open its files. For
-each peer that has dialled, libp2p also keeps a task until the host stops, long after the connection
-has ended.
+libp2p 0.8.1 lets any number of sockets stay open for ten seconds before it knows who has connected.
+A few hundred dials per second used up all file descriptors, and the ledger could not open its
+files. For each connection from another peer, libp2p also keeps a task until the host stops, long
+after the connection has ended.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from p2ptrain.address_group import site_of
 from p2ptrain.net.stranger_slots import StrangerSlots
 
 HANDSHAKES_MAX = 128
-"""A handshake takes milliseconds of work and five round trips."""
+"""A handshake takes milliseconds of CPU time and five round trips."""
 
 
 def bound_handshakes(network: Any, handshakes_max: int) -> None:
@@ -33,8 +33,8 @@ def bound_handshakes(network: Any, handshakes_max: int) -> None:
         ):
             muxed = await upgrade(connection, address)
         if scope.cancelled_caught:
-            raise SwarmException("another dial is under way")
-            # The caller would next wait for the end of the host, unless an exception is raised.
+            # Without an exception, the caller would wait until the host stops.
+            raise SwarmException("another peer's dial took this place")
         await muxed.event_closed.wait()
         raise SwarmException("the connection has ended")
 

@@ -1,8 +1,8 @@
 """Build and run a libp2p host so that no peer can end it.
 
-Each line answers a fault that was seen with libp2p 0.8.1 (pinned, since some lines use private
-attributes). A failure that a peer can cause stays local: to one stream handler, one background task
-or one connection. The module does not know what the host is for.
+Each line works around a fault that we saw in libp2p 0.8.1 (pinned, since some lines use private
+attributes). A failure that a peer can cause affects only one stream handler, one background task or
+one connection. The module does not know what the host is for.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ CLOSE_S = 5.0
 
 
 class EdNoise(NoiseTransport):
-    """Noise for peers whose id is an Ed25519 key; there is no PeerId for other keys here."""
+    """Noise that accepts only Ed25519 keys, because our PeerId does not support others."""
 
     async def secure_inbound(self, conn: Any) -> ISecureConn:
         return await self._checked(await super().secure_inbound(conn))
@@ -91,12 +91,12 @@ def build_host(
     )
     bound_peerstore(host)
     network: Any = host.get_network()
-    # libp2p loses a token with every inbound connection; after 250 it would refuse all peers.
+    # libp2p leaks a token with every inbound connection; after 250 it would refuse all peers.
     network._inbound_limiter = trio.CapacityLimiter(10**9)
     bound_handshakes(network, handshakes_max)
     network._negative_peer_cache._ttl = 2.0  # instead of not dialling a peer again for 60 s
     network.retry_config = RetryConfig(max_retries=0)  # our callers decide about retries
-    network.auto_connector.maybe_connect = _do_nothing  # it would dial all peers ever heard of
+    network.auto_connector.maybe_connect = _do_nothing  # it would dial every peer it knows of
     network.dial_peer = _refuse_to_dial
     network.set_stream_handler(_contained_handler(network.common_stream_handler))
     return host
@@ -124,10 +124,9 @@ async def _do_nothing() -> None:
 
 
 async def _refuse_to_dial(peer: ID) -> list[INetConn]:
-    """Refuse the dials that libp2p starts by itself, for a stream to a peer whose connection has
-    just ended. It would try all addresses that the peer ever announced, at once and without a
-    limit, and look up their names in threads that everything shares. Our own dials call `dial_addr`
-    with an address.
+    """Refuse dials that libp2p starts by itself, for streams to peers that have just disconnected.
+    libp2p would try all addresses that the peer ever announced, at once and without a limit, and
+    look up their names in trio's shared threads. Our own dials call `dial_addr` with an address.
     """
     raise SwarmException(f"{peer} is not connected")
 
@@ -153,7 +152,7 @@ def _contained_handler(handler: StreamHandler) -> StreamHandler:
 
 
 def contain_tasks(manager: Any) -> None:
-    """Make failing background tasks of this libp2p service end alone, from now on."""
+    """From now on, a failing background task of this libp2p service ends without ending others."""
     start = manager.run_task
 
     def run_task(function: Any, *args: Any, daemon: bool = False, **options: Any) -> None:
@@ -184,9 +183,10 @@ def shielded_for(seconds: float) -> trio.CancelScope:
 
 
 async def sever(host: IHost, peer: ID) -> None:
-    """End every connection with `peer` at once, even if it accepts no more data.
+    """End every connection with `peer` immediately, even if the peer no longer reads.
 
-    Close the socket first: libp2p would begin with a goodbye message, and wait for ever to send it.
+    The socket is closed first: libp2p would first send a goodbye message, and could wait for ever
+    to send it.
     """
     for connection in host.get_network().get_connections(peer):
         await close_connection(connection)
@@ -200,13 +200,13 @@ async def close_connection(connection: INetConn) -> None:
 
 
 def is_open(stream: Any) -> bool:
-    """Return whether `stream` is not known to have ended. libp2p's interface lacks this."""
+    """Return whether `stream` is still open, as far as we know. libp2p's interface lacks this."""
     return not stream.is_closed
 
 
 @asynccontextmanager
 async def running(host: IHost, listen: list[str]) -> AsyncIterator[None]:
-    """Run the host while the block lasts, and leave no task and no socket behind."""
+    """Run the host while the block lasts. All its tasks and sockets end with the block."""
     async with host.run([Multiaddr(address) for address in listen]):
         network: Any = host.get_network()
         contain_tasks(network.manager)
@@ -214,8 +214,7 @@ async def running(host: IHost, listen: list[str]) -> AsyncIterator[None]:
             yield
         finally:
             with shielded_for(CLOSE_S):
-                # All at once: libp2p closes one after another, taking 0.2 s for
-                # each.
+                # Close all at once: libp2p closes one after another, in 0.2 s each.
                 async with trio.open_nursery() as nursery:
                     for connection in host.get_network().get_connections():
                         nursery.start_soon(close_connection, connection)

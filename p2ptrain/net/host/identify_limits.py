@@ -1,7 +1,7 @@
-"""Limits on what a peer may say about itself and others: addresses, protocols, the signed record.
+"""Limits on what a peer can tell us about itself and others: addresses, protocols, signed records.
 
-libp2p 0.8.1 accepts a megabyte, and compares each address with all before it. One message of a
-stranger could stop our loop for twenty minutes. The module does not know who may connect.
+libp2p 0.8.1 accepts a megabyte, and compares each address with all earlier ones. One message from a
+stranger could block our event loop for twenty minutes. The module does not know who may connect.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from libp2p.utils.varint import read_length_prefixed_protobuf
 from multiaddr import Multiaddr
 
 MESSAGE_BYTES_MAX = 8 << 10
-"""Our own message has about one KiB: some fifteen protocols, and our addresses twice."""
+"""Our own message has about one KiB: about fifteen protocols, and our addresses twice."""
 RECORD_BYTES_MAX = 4 << 10
 ADDRESSES_MAX = 16
 """Addresses of one peer, from all sources. Heartbeats announce 8."""
@@ -42,7 +42,9 @@ def bound_introductions() -> None:
 
 
 def bound_peerstore(host: IHost) -> None:
-    """Make the peerstore keep a peer's newest addresses, and records signed by their own peer."""
+    """Make the peerstore keep only a peer's newest addresses and records that the peer itself
+    signed.
+    """
     store: Any = host.get_peerstore()
     add, consume = store.add_addrs, store.consume_peer_record
 
@@ -52,11 +54,11 @@ def bound_peerstore(host: IHost) -> None:
             del store.peer_data_map[peer].addrs[:-ADDRESSES_MAX]
 
     def take(envelope: Envelope, ttl: int) -> bool:
-        """Accept what came with a peer's record even if the record is older than the known one.
+        """Accept data sent with a peer's record even if the record is older than the known one.
 
-        libp2p ignores everything that comes with an older record, for two hours. So a peer that
-        restarted with its clock set back was cut off from all peers that knew it. The same happened
-        to the older of two nodes with one identity after the younger had left.
+        libp2p ignores everything sent with an older record, for two hours. So a peer that restarted
+        with its clock set back was cut off from all peers that knew it. The same happened to the
+        older of two nodes with the same identity after the newer node had left.
         """
         is_its_own = ID.from_pubkey(envelope.public_key) == envelope.record().peer_id
         if is_its_own:
@@ -71,7 +73,7 @@ async def _read(stream: INetStream, use_varint_format: bool = True) -> bytes:
     try:
         return await read_length_prefixed_protobuf(stream, use_varint_format, MESSAGE_BYTES_MAX)
     except Exception:
-        await stream.reset()  # otherwise libp2p would read to the end, for peers long gone
+        await stream.reset()  # otherwise libp2p keeps reading, even if the peer is gone
         raise
 
 
@@ -84,5 +86,5 @@ async def _update(store: IPeerStore, peer: ID, message: Identify) -> None:
 def _open_record(record: bytes, domain: str) -> tuple[Envelope, PeerRecord]:
     """Replace libp2p's own function, which parses records as large as a gossip frame."""
     if len(record) > RECORD_BYTES_MAX:
-        raise ValueError(f"a peer's record has {len(record)} bytes")
+        raise ValueError(f"a peer's record of {len(record)} bytes is too long")
     return consume_envelope(record, domain)

@@ -1,12 +1,10 @@
 """Send window updates for half a window at a time, not after every read.
 
-libp2p 0.8.1 sends one after every read, and it reads the length of a message byte by byte. Two of
-three frames that a gossiping host sent, each encrypted and sent alone, said that one byte had been
-read. That was a third to a half of a node's work between outer steps, and a machine with too few
-cores spent all its time on it. Yamux's own implementation also waits for half a window. A sender
-never runs dry, since it can still fill the other half.
-
-The module does not know what streams carry.
+libp2p 0.8.1 sends an update after every read, and it reads the length of a message byte by byte.
+Two of three frames that a gossiping host sent were updates for one byte, each encrypted and sent
+separately. They took a third to a half of a node's CPU time between outer steps, and all the time
+of a machine with too few cores. The original Yamux implementation also waits for half a window. The
+sender does not stall, since it can still fill the other half.
 """
 
 from __future__ import annotations
@@ -22,8 +20,8 @@ def give_credit_by_halves() -> None:
 
 
 async def _give_if_half(stream: YamuxStream, *, bytes_read: int = 0) -> None:
-    """Replace libp2p's own function, which is called after a read of `bytes_read`. libp2p counts
-    the bytes by itself: all that are neither granted nor in the buffer have been read.
+    """Replace libp2p's own function, which is called after each read. `bytes_read` is not needed:
+    all bytes of the window that are neither still granted nor in the buffer have been read.
     """
     kept = stream.recv_window + len(stream.conn.stream_buffers.get(stream.stream_id, b""))
     if 2 * (stream.target_recv_window - kept) >= stream.target_recv_window:

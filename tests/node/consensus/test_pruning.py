@@ -164,7 +164,7 @@ def test_malformed_origin_is_refused(place: Place) -> None:
 @pytest.mark.parametrize(
     ("height", "trusted", "words"),
     [
-        (16, None, "verified from checkpoint 16 (D…) on; earlier entries were checked and "
+        (16, None, "verified from checkpoint 16 (D…) on; earlier entries were verified and "
          "pruned in this home"),
         (16, 16, "verified from height 16 (checkpoint trusted by you), not from genesis"),
         (24, 16, "verified from height 16 (checkpoint trusted by you), not from genesis; "

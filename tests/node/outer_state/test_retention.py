@@ -201,7 +201,7 @@ async def test_seed_that_lacks_an_update_keeps_only_what_the_run_needs_and_warns
         assert (caution.code, caution.what) == (
             "HISTORY-CUT",
             "this seed lacks data that a replay of the run from its genesis needs: "
-            "the update of outer step 0 is not held here",
+            "the update of outer step 0 is not stored here",
         )
 
 
@@ -288,7 +288,7 @@ async def test_damaged_pin_is_named_until_it_is_repaired_or_released(
             await settled(lambda: retention.WARNING in warnings)
             assert [each["lost"] for each in r.said("rot-repaired")] == [[old]]
             assert r.context.blobs.scrub_asked.is_set()
-            assert warnings[retention.WARNING].what.startswith("nothing is removed from this store")
+            assert warnings[retention.WARNING].what.startswith("garbage collection is suspended")
             unpin = f"p2ptrain store unpin {old} --home {r.context.home.root}"
             assert unpin in warnings[retention.WARNING].do
             r.context.blobs.scrub_asked = trio.Event()

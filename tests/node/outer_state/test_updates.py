@@ -72,7 +72,7 @@ async def test_invalid_update_of_this_step_is_refused(tmp_path: Path) -> None:
         assert "bytes" in await refused(context, short)
         payload[:4] = struct.pack("<f", float("nan"))
         nan = store.put_blob("update", [payload], meta)
-        assert "no codec writes" in await refused(context, nan)
+        assert "invalid values" in await refused(context, nan)
 
 
 async def test_voter_refuses_an_update_that_honest_peers_cannot_make(

@@ -106,7 +106,7 @@ async def test_impossible_order_is_a_warning_while_it_lasts(
         assert undialable(context, trio) == {ANN.peer, BOB.peer}
         assert ring_order.arrange(context, trio)[0] == "ring"
         warning = context.alerts.warnings["arrangement"]
-        assert warning.what.startswith("in every order some neighbours cannot connect: ")
+        assert warning.what.startswith("no order of the peers avoids pairs that cannot connect: ")
         hear(r, BOB.peer, dialable=True, serial=2)
         ring_order.arrange(context, trio)
         assert "arrangement" not in context.alerts
