@@ -2,7 +2,7 @@
 
 A real trainer computes inner steps on all cores without a pause. This is the worst case, because a
 trainer on a GPU does not use all cores. Meanwhile θ and m are repeatedly written to a store, as a
-node writes them. Inner steps within a snapshot are compared with those just before and after it, so
+node writes them. Inner steps during a snapshot are compared with those just before and after it, so
 that a machine that becomes busier does not distort the result.
 """
 
@@ -35,15 +35,15 @@ WARM_S = 15.0
 """Seconds to warm up: inner steps take 10 % longer in the first ten seconds."""
 
 SETTLE_S = 3.0
-"""Seconds to wait after a snapshot, while its files are deleted; that is not part of its cost."""
+"""Seconds to wait after a snapshot while its files are deleted, which is not part of its cost."""
 
 BEFORE_S = 5.0
-"""Shortest measurement before a snapshot. It is longer if the last snapshot took longer, so that
-both count the same."""
+"""Minimum seconds measured before a snapshot. If the previous snapshot took longer, the measurement
+lasts as long as that, so that both have equal weight."""
 FIRST_STEP_S_MAX = 120.0
 
 TRIES_MAX = 20
-"""Most tries to find a period in which a whole inner step lies."""
+"""Maximum number of tries to find a period that contains a whole inner step."""
 
 Stretch = tuple[float, float]
 """Start and end of a period."""
@@ -72,7 +72,7 @@ class Turn:
 
 
 class Ticks:
-    """The times at which inner steps of a process ended, as it has printed them."""
+    """The times at which inner steps of a process ended. The process prints them."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
@@ -105,7 +105,7 @@ class Ticks:
             wanted = len(self._ends) + count
             self._more.wait_for(lambda: self._ended or len(self._ends) >= wanted, seconds)
             if len(self._ends) < wanted:
-                raise Failed("the trainer ended, or took no step in time; its output is above")
+                raise Failed("the trainer ended, or did not step in time; its output is above")
 
     def wait_s(self, seconds: float) -> None:
         """Wait `seconds`. Raises Failed: the trainer ended."""
@@ -167,7 +167,7 @@ def _alone(ticks: Ticks, seconds: float) -> list[float]:
 
 
 def _with_steps(ticks: Ticks, stretch: Callable[[], Stretch]) -> tuple[Stretch, list[float]]:
-    """Return the first period that contains inner steps, and these. Raises Failed: none does."""
+    """Return the first period that contains inner steps, and their seconds. Raises Failed."""
     for _ in range(TRIES_MAX):
         begun, ended = stretch()
         if steps := ticks.within(begun, ended):
@@ -194,10 +194,10 @@ def lines(seen: list[Turn], numel: int) -> Iterator[Line]:
     ratios = [turn.ratio for turn in seen]
     steps = sum(len(turn.beside) for turn in seen)
     name = "a trainer's inner-step rate while a snapshot is written"
-    against = f"before and after each of {len(seen)} snapshots ({steps} inner steps beside them)"
+    against = f"before and after each of {len(seen)} snapshots ({steps} inner steps during them)"
     error = statistics.stdev(ratios) / len(ratios) ** 0.5 if len(ratios) > 1 else 0.0
     yield Line(name, statistics.mean(ratios), "ratio", against, {"standard_error": error})
     yield Line(f"{name}, the median of the turns", statistics.median(ratios), "ratio", against)
     yield Line("its standard error", error, "")
     seconds = statistics.median(turn.snapshot_s for turn in seen)
-    yield Line(f"a snapshot of {8 * numel / 1e6:,.0f} MB beside a trainer", seconds, "s")
+    yield Line(f"a snapshot of {8 * numel / 1e6:,.0f} MB during training", seconds, "s")

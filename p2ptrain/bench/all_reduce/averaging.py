@@ -1,7 +1,7 @@
 """One peer of a measured all-reduce: it meets the others in a folder, connects, and repeats.
 
-Peers may run in any processes that see the folder, each with an address of its own: on one machine,
-or in network namespaces with simulated delay and loss.
+Peers can run in any processes that have access to the folder, each with an address of its own: on
+one machine, or in network namespaces with simulated delay and loss.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Measured:
 
 
 def average(setting: Setting, me: int, host: str, meeting: Path) -> Measured:
-    """Run peer number `me` of the setting, from meeting the others to the last repeat."""
+    """Run peer number `me`: meet the others, and measure all repeats."""
     request = _request(setting, me)
     rng = np.random.default_rng(me)
     theta = np.random.default_rng(99).standard_normal(setting.elements, dtype=np.float32)
@@ -206,5 +206,5 @@ def _await(files: list[Path]) -> None:
     ends = time.monotonic() + CONNECT_S
     while not all(file.exists() for file in files):
         if time.monotonic() > ends:
-            raise TimeoutError("the other peers have not come so far")
+            raise TimeoutError("the other peers did not get this far")
         time.sleep(LOOK_S)

@@ -37,7 +37,7 @@ def verify(
         str | None,
         typer.Argument(
             metavar="[RUN]",
-            help="The run's name, or the beginning of its id; another run is not verified.",
+            help="The run's name, or the beginning of its id; the home must hold that run.",
             show_default=False,
         ),
     ] = None,
@@ -75,7 +75,7 @@ def verify(
 
 @dataclass(slots=True)
 class Findings:
-    """The output of `--json` besides `good`. A null field was not reached by the audit."""
+    """The output of `--json` besides `good`. A field is null if the audit did not reach it."""
 
     run: str
     name: str
@@ -88,10 +88,10 @@ class Findings:
     """The current outer step."""
     torn: str | None = None
     """The incomplete record after the ledger's last valid one, from a crash or from a node that is
-    writing now. No peer was told of it, so nothing is lost."""
+    writing now. The node had not sent it to any peer, so nothing is lost."""
     begun: int | None = None
     reached: int | None = None
-    """The outer steps between this and the field before were replayed."""
+    """The outer steps from `begun` to `reached` were replayed."""
     updates: int = 0
     compared: tuple[int, ...] = ()
     """The outer steps whose certified snapshots equal the replayed states."""
@@ -178,7 +178,7 @@ def _replay(where: Home, run: Run, account: Account, start: str, findings: Findi
 
 
 class Seldom:
-    """Print progress for a person, at most once in `TOLD_S`."""
+    """Print progress, at most once every `TOLD_S` seconds."""
 
     def __init__(self) -> None:
         self._told_s = time.monotonic()
@@ -214,7 +214,7 @@ def _differs(where: Home, difference: Difference) -> StoreError:
 
 
 _KINDS = {
-    "entry": "the entry or its certificate does not verify",
+    "entry": "the entry or its certificate is invalid",
     "amendment": "the agreed amendment is not the one that the organiser signed",
     "update": "the update held here is not the certified one",
     "snapshot": "the snapshot held here is not the certified one",
@@ -263,7 +263,7 @@ def _words(findings: Findings) -> str:
     compared = len(findings.compared)
     torn = f"; {findings.torn}" if findings.torn else ""
     return (
-        f"the run {findings.name!r} verifies: {findings.entries} entries, {findings.updates} "
+        f"the run {findings.name!r} is valid: {findings.entries} entries, {findings.updates} "
         f"updates from outer step {findings.begun} to {findings.reached}, which lead to "
         f"{compared} certified snapshots{torn}"
     )

@@ -1,6 +1,6 @@
 """Start the rank processes of one trainer, and pass them their file descriptors.
 
-`supervisor` listens to them and ends them.
+`supervisor` receives their frames and ends them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class StderrTail:
             return b"".join(self._pieces)[-STDERR_TAIL_BYTES:].decode(errors="replace")
 
     def finish(self, limit_s: float) -> str:
-        """Return the text once every writer is gone, or the text so far after `limit_s`."""
+        """Wait until every writer is gone, at most `limit_s`, and return the text."""
         self._thread.join(limit_s)
         return self.text()
 

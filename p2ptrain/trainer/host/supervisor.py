@@ -1,8 +1,8 @@
 """Start a trainer's ranks as subprocesses, exchange frames with them, and end them.
 
-Use it from a node. This module does not load torch, and nothing is asynchronous: a trio task waits
-on `RunningTrainer.socket` and passes what it reads to `feed`; a thread calls `receive`. All methods
-that send to a trainer, query it or end it may block, so trio calls them in a thread.
+Use it from a node. This module does not load torch, and its methods are not asynchronous: a trio
+task waits on `RunningTrainer.socket` and passes what it reads to `feed`; a thread calls `receive`.
+All methods that send to a trainer, query it or end it can block, so trio calls them in a thread.
 
     trainer = Supervisor(config, theta_fd, local_fd).start()
     trainer.send(Load(step=0))
@@ -92,9 +92,9 @@ class RunningTrainer:
     def send(self, frame: ToTrainer, meanwhile: Callable[[], None] | None = None) -> None:
         """Send a frame. It waits in the socket's buffer until the trainer's inner step is done.
 
-        A long lease does not fit into that buffer, so this call blocks until the trainer reads: one
-        that restores its optimizer reads nothing for minutes. `check` detects a hang. `meanwhile`
-        is called every second, and may raise to end the wait.
+        A long lease does not fit into that buffer, so this call blocks until the trainer reads; a
+        trainer that restores its optimizer does not read for minutes. `check` detects a hang.
+        `meanwhile` is called every second, and can raise to end the wait.
 
         Raises:
             TrainerExited: the trainer is gone.
@@ -128,8 +128,8 @@ class RunningTrainer:
     def feed(self, data: bytes) -> list[Frame]:
         """Return the frames that `data`, read from `socket`, completes.
 
-        It is for trio: it blocks only at the end of the stream, for the moment that the processes
-        take to end. A killed trainer resets the socket: pass `b""` after an OSError, too.
+        It is for trio: it blocks only at the end of the stream, until the processes have ended. A
+        killed trainer resets the socket: pass `b""` after an OSError, too.
 
         Raises:
             TrainerExited: `data` is empty: the trainer ended.
@@ -175,7 +175,7 @@ class RunningTrainer:
 
     @property
     def waits_for(self) -> str:
-        """Always empty: the node starts these ranks itself and waits for nobody."""
+        """Always empty: the node starts these ranks itself and does not wait for them."""
         return ""
 
     def stop(self, deadline_s: float, *, again: bool = False) -> int:
@@ -185,7 +185,7 @@ class RunningTrainer:
         Return the exit status: 0 if the trainer ended by itself. It may be called after the end.
         """
         if self._first_exit is None:
-            with suppress(ChannelClosed):  # It is ending already; the reapers learn its status.
+            with suppress(ChannelClosed):  # It is already ending; the reapers get its status.
                 self._channel.send(Stop(), deadline_s=deadline_s)
             self._join(deadline_s)
         return self.kill()
@@ -281,7 +281,7 @@ class Supervisor:
 
 
 def spend(budget: RestartBudget, *, useful: bool) -> None:
-    """Take a restart from `budget`. `useful`: work of the last trainer was offered.
+    """Take a restart from `budget`. `useful` says whether the last trainer's work was offered.
 
     Raises TrainerError: no restart is left.
     """
@@ -293,7 +293,7 @@ def spend(budget: RestartBudget, *, useful: bool) -> None:
     raise TrainerError(
         f"the trainer was restarted {budget.restarts_max} times {how_often} and ended again",
         code="TRAINER-RESTARTS",
-        likely="this machine's memory, driver or installation",
+        likely="a problem with this machine's memory, driver or installation",
         do="read the lines above, remove the cause, and start the node again",
     )
 

@@ -29,8 +29,8 @@ class Pull:
 
 @dataclass(slots=True)
 class Deviation:
-    """`deviation` is added to θ. It is computed from `momentum` and `added`, the work that was
-    added last."""
+    """`deviation` is added to θ. It is computed from `momentum` and from `added`, the newest work
+    that it contains."""
 
     deviation: list[Tensor] = field(default_factory=list)
     momentum: list[Tensor] = field(default_factory=list)
