@@ -1,6 +1,6 @@
 """`p2ptrain bench replay`: measure how fast updates are applied, and the bytes to catch up.
 
-Memory bandwidth is the limit: applying an update reads and writes θ and m, and reads a byte a
+Memory bandwidth is the limit: applying an update reads and writes θ and m, and reads one byte per
 parameter. So it is compared with a copy of the same bytes by as many threads. Bytes read and bytes
 written both count.
 """
@@ -25,7 +25,7 @@ MISSED_STEPS = 8
 
 
 def measure(numel: int, threads: int, rounds: int, codec: kernels.Codec) -> Iterable[Line]:
-    """Measure both in `rounds` turns; the best of each counts."""
+    """Measure both alternately, `rounds` times each; the best time of each counts."""
     state = state_of(numel, threads)
     payload = bytearray(codec.encoded_bytes(numel))
     codec.quantise(state.theta, payload)
@@ -60,7 +60,9 @@ def catching_up(numel: int, codec: kernels.Codec) -> Iterable[Line]:
     chosen_bytes = log_bytes if chosen == own else snapshot_bytes
     name, unit, against = f"{MISSED_STEPS} missed steps", "×", "a snapshot's bytes"
     yield Line(f"{name}, all their updates", log_bytes / snapshot_bytes, unit, against)
-    yield Line(f"{name}, the way that a node chooses", chosen_bytes / snapshot_bytes, unit, against)
+    yield Line(
+        f"{name}, what a node chooses to fetch", chosen_bytes / snapshot_bytes, unit, against
+    )
 
 
 def _timed(call: Callable[[], object]) -> float:

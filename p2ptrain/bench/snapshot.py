@@ -1,11 +1,12 @@
-"""`p2ptrain bench snapshot`: hash θ and m and write them to a store, against dd of the same bytes.
+"""`p2ptrain bench snapshot`: hash θ and m and write them to a store, and compare with dd.
 
-`dd conv=fsync` writes one file through the page cache and syncs it once. `oflag=direct` bypasses
-the cache, like a snapshot, and shows the speed of the disk. A snapshot consists of many hashed
-files, each synced before its rename. All take turns on the same disk, and the best of each counts.
+dd writes the same number of bytes. `dd conv=fsync` writes one file through the page cache and syncs
+it once. `oflag=direct` bypasses the cache, as a snapshot does, and shows the speed of the disk. A
+snapshot consists of many hashed files, each synced before its rename. All take turns on the same
+disk, and the best time of each counts.
 
 If an update begins together with a snapshot, all of θ and m must be copied before the update
-changes them. So such an update is compared with one without a snapshot, and with such a copy.
+changes them. So such an update is compared with one without a snapshot, and with a mere copy.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def measure(numel: int, rounds: int, folder: Path | None) -> Iterable[Line]:
     yield Line("dd oflag=direct conv=fsync of θ, twice", gigabytes / min(direct), "GB/s")
     yield Line("snapshot", min(theirs) / min(ours), "× as fast as", "dd conv=fsync")
     slowest = min(other / our for other, our in zip(theirs, ours, strict=True))
-    yield Line("snapshot, the least of the rounds", slowest, "× as fast as", "dd conv=fsync")
+    yield Line("snapshot, the worst round", slowest, "× as fast as", "dd conv=fsync")
     yield Line("snapshot", min(direct) / min(ours), "× as fast as", "dd oflag=direct conv=fsync")
     for name, row in zip(("snapshot", "dd conv=fsync"), rows, strict=False):
         yield Line(f"{name}, processor time", min(each.cpu_s for each in row) / gigabytes, "s/GB")
@@ -94,7 +95,7 @@ def _snapshot(state: OuterState, folder: Path) -> Spent:
 
 
 def _dd(state: OuterState, folder: Path, flags: list[str]) -> Spent:
-    """Write θ twice with dd, from its shared memory: m has as many bytes."""
+    """Write θ twice with dd, from its shared memory; the second time stands for m."""
     begun, cpu_s = time.monotonic(), _children_cpu_s()
     for number in range(2):
         subprocess.run(
@@ -113,8 +114,8 @@ def _dd(state: OuterState, folder: Path, flags: list[str]) -> Spent:
 
 
 def _children_cpu_s() -> float:
-    """Return the CPU seconds of child processes. They do not include the kernel's later work to
-    write its cache to disk."""
+    """Return the CPU seconds of child processes, without the kernel's later work to write its cache
+    to disk."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

@@ -5,8 +5,8 @@ slow line. The same model trains first in plain DiLoCo with int8, then with frag
 averaged in 4 bits during training.
 
 The time of an inner step is what its trainer reports, without the wait for the data block. The rest
-of the time is waiting for others, agreeing, averaging and applying. If there are more trainers than
-cores, inner steps are slowed by the other trainers in both modes. The exchange then also takes
+of the time goes to waiting for others, agreeing, averaging and applying. If there are more trainers
+than cores, the trainers slow each other's inner steps in both modes. The exchange then also takes
 processor time from trainers that continue, which makes their steps longer. This figure does not
 show that effect, but `tokens/s` does.
 """
@@ -86,7 +86,7 @@ class Mode:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Seconds that one node spent during `outer_steps` outer steps, in all and in inner steps."""
+    """Seconds that one node spent during `outer_steps` outer steps, in total and in inner steps."""
 
     wall_s: float
     inner_s: float
@@ -197,8 +197,8 @@ class Swarm(Story):
 
 
 def spent(events: Sequence[dict[str, Any]], block_tokens: int, start: int, end: int) -> Spent:
-    """Return the seconds that a node spent between the commits of outer steps `start` and `end`, by
-    its journal. An inner step has `block_tokens`.
+    """Return the seconds that a node spent between the commits of outer steps `start` and `end`,
+    according to its journal. An inner step has `block_tokens`.
 
     Raises Failed: this node did not take part in all of them.
     """
@@ -255,7 +255,7 @@ def _lines(
     tokens = setting.block_tokens * sum(each.inner_steps for each in nodes)
     wall_s = statistics.mean(each.wall_s for each in nodes)
     yield Line(f"compute utilisation, {name}", statistics.mean(shares), "", against, details)
-    yield Line(f"compute utilisation of the worst, {name}", min(shares), "", against)
+    yield Line(f"compute utilisation of the worst node, {name}", min(shares), "", against)
     yield Line(f"an outer step, {name}", outer, "s", against)
     yield Line(f"an inner step, {name}", inner, "s", against)
     yield Line(f"trained, {name}", tokens / wall_s, "tokens/s", against)

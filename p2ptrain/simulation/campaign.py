@@ -20,7 +20,7 @@ from p2ptrain.simulation.run import simulate
 FAILURES_KEPT = 20
 
 BATCH_SEEDS = 20
-"""Seeds per batch: some seconds of work, the most that an interruption loses."""
+"""Seeds per batch. A batch takes a few seconds, and an interruption loses at most one batch."""
 
 PROGRESS_S = 5.0
 
@@ -29,7 +29,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`steps` outer steps for each of the `seeds`, from `first_seed` on."""
+    """`steps` outer steps for each of `seeds` seeds, the first of which is `first_seed`."""
 
     seeds: int
     first_seed: int = 0
@@ -118,7 +118,7 @@ def run_campaign(
     `processes`, except for CPU time.
 
     Raises:
-        KeyboardInterrupt: after `say` was called with the progress; no process is left behind.
+        KeyboardInterrupt: after `say` was called with the progress. All processes have ended.
     """
     assert processes >= 1
     total = Sums()
@@ -160,7 +160,7 @@ Mapper = Callable[[Callable[[range], Sums], list[range]], Iterable[Sums]]
 
 @contextmanager
 def _mapping(processes: int) -> Iterator[Mapper]:
-    """Yield a `map` that runs in this process or in a pool, which ends when this one is
+    """Yield a `map` that runs in this process or in a pool; the pool ends when this process is
     interrupted."""
     if processes == 1:
         yield map

@@ -26,7 +26,7 @@ class SlowLink:
         self._target = target
         self._ways = (_Pace(bytes_per_s), _Pace(bytes_per_s))
         self._listener = socket.create_server((target[0], 0))
-        # Accepted sockets inherit this size. A later change would not limit TCP's window.
+        # Accepted sockets inherit the size. A later change would not limit TCP's window.
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
         self._open: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
