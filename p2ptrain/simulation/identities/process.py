@@ -47,7 +47,7 @@ class Beat:
 
 
 class Process:
-    """`reaches` are the connected peers. `lone`: at the start there was no peer to ask."""
+    """`reaches` are the connected peers. `lone` means that it cannot ask any peer at its start."""
 
     def __init__(
         self, world: IdentityWorld, me: PeerId, home: SimHome, reaches: set[PeerId], *, lone: bool
@@ -99,7 +99,7 @@ class Process:
     # ── asking ───────────────────────────────────────────────────────────────────────────────────
 
     def _starting(self) -> None:
-        """Start like `be_alone` and `start` of the node, which wait while a question is open."""
+        """Start as the node's `be_alone` and `start` do: wait while a question is unanswered."""
         if not self.alive or self.running:
             return
         now = self.world.clock.now
@@ -126,7 +126,7 @@ class Process:
         self._look()
 
     def _look(self) -> None:
-        """Look regularly, like `keep_alone` of the node."""
+        """Look regularly, as the node's `keep_alone` does."""
         if not self.running:
             return
         self.look_now()
@@ -163,7 +163,7 @@ class Process:
             world.clock.after(ANSWER_S, self._give_up)
 
     def _give_up(self) -> None:
-        """Stop waiting for one question: it was answered before, or never will be."""
+        """Stop waiting for one question: it was answered earlier, or never will be."""
         self.under_way -= 1
 
     def hear_reply(self, member: PeerId, reply: IdentityReply) -> None:
@@ -202,8 +202,8 @@ class Process:
         self.world.clock.after(BEAT_S, self._beat)
 
     def hear_beat(self, forwarder: PeerId, beat: Beat) -> None:
-        """Handle a heartbeat like gossip does: drop it if it is a repetition or stale, else accept
-        it and forward it.
+        """Handle a heartbeat as gossip does: drop it if it is a repetition or stale, else accept
+        and forward it.
         """
         now = self.world.clock.now
         if not self.running or now < self._seen.get(beat, float("-inf")) + SEEN_S:
