@@ -53,7 +53,7 @@ class Case:
 
 
 def shrink(case: Case) -> Case:
-    """Return the smallest case found that fails as `case` does. If `case` does not fail, return it."""
+    """Return the smallest case found that fails as `case` does, or `case` if it does not fail."""
     wanted = case.objections()
     runs = 0
     smaller: Case | None = case if wanted else None

@@ -49,13 +49,13 @@ TABLES = (
         {"diloco-2": Asked("÷", 1.02), "diloco-4": Asked("÷", 1.05)},
     ),
     Table(
-        "From first weights",
+        "From initial weights",
         "scratch-dp",
         ("scratch-diloco-2", "scratch-mean-2", "scratch-diloco-2-h6", "scratch-diloco-4"),
         {"scratch-diloco-2": Asked("÷", 1.02), "scratch-diloco-4": Asked("÷", 1.05)},
     ),
     Table(
-        "From first weights: what should not differ",
+        "From initial weights: arms that should not differ",
         "scratch-diloco-4",
         ("scratch-fp16", "scratch-int8"),
     ),
@@ -71,21 +71,21 @@ TABLES = (
         ("streaming-1", "streaming-5", "async", "eager"),
         {"streaming-1": Asked("÷", 1.005)},
     ),
-    Table("One of four at a quarter of the speed", "slow-equally", ("slow-by-tokens",)),
+    Table("One of four peers has a quarter of the speed", "slow-equally", ("slow-by-tokens",)),
     Table(
-        "Churn against three that stay",
+        "Churn compared with three peers that stay",
         "three-that-stay",
         CHURN,
         {arm: Asked("÷", 1.01) for arm in ("churn-fresh", "churn-donor", "churn-donors")},
     ),
     Table(
-        "Churn against four that stay, and contribute a third more",
+        "Churn compared with four peers that stay and contribute a third more",
         "diloco-4",
         CHURN,
         {"churn-fresh": Asked("÷", 1.01)},
     ),
     Table(
-        "Churn where lives are twice as long: 53 outer steps of 24",
+        "Churn with peers that stay twice as long: 53 outer steps of 24",
         "three-that-stay-h24",
         ("churn-fresh-h24", "churn-donor-h24"),
     ),
@@ -96,7 +96,7 @@ TABLES = (
         {"diloco-2-h6": Asked("÷", 1.02), "diloco-4-h6": Asked("÷", 1.05)},
     ),
     Table("Half as long: 53 outer steps on half the tokens", "dp-short", ("diloco-4-short",)),
-    Table("Twice the batch, as many outer steps of 6", "dp-wide", ("diloco-4-wide",)),
+    Table("Twice the batch, the same number of outer steps of 6", "dp-wide", ("diloco-4-wide",)),
 )
 
 RISE_MAX = 0.1
@@ -129,7 +129,7 @@ def _averages_alone(record: Record) -> bool:
 
 
 def _texts(records: Sequence[Record]) -> str:
-    """Return a line that names the texts, or a warning if arms used different texts.
+    """Return a line with the digests of the texts, or a warning if arms used different texts.
 
     Losses on different texts cannot be compared. Trials have their own text, and are compared only
     with each other.
@@ -148,7 +148,7 @@ def _texts(records: Sequence[Record]) -> str:
 def outcome(records: Sequence[Record]) -> str:
     """Return one table of all requirements and whether they were met."""
     found = by_arm(records)
-    rows = ["| | asked | found | seeds | |", "|---|---|---|---|---|"]
+    rows = ["| | required | measured | seeds | |", "|---|---|---|---|---|"]
     rows += [
         _outcome_of(name, asked, table.reference, found)
         for table in TABLES
@@ -182,7 +182,7 @@ def _table(table: Table, found: Mapping[str, list[Record]], ordinary: Ordinary |
         f"### {table.title}",
         "",
         f"| arm | loss, nats | seeds | − {of} | ÷ {of} | | − {of}: copied; all else "
-        f"| ÷ {of}, strangers | tokens for the same loss | asked for |",
+        f"| ÷ {of}, strangers | tokens for the same loss | required |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     reference = found.get(of, [])
@@ -232,10 +232,10 @@ def _gains(found: Mapping[str, list[Record]]) -> str:
     """Return a table of the gains after the common start.
 
     The common start of all arms of a seed brings their ratios of losses closer to 1. This table
-    leaves it out.
+    excludes the common start.
     """
     start, dp = losses_of(found.get("start", [])), losses_of(found.get("dp", []))
-    rows = ["### Of what ordinary training gains after the start, so much", ""]
+    rows = ["### Share of the gain of ordinary training after the start", ""]
     rows += ["| arm | loss at the start | at the end | of the gain of dp | seeds |"]
     rows += ["|---|---|---|---|---|"]
     for name in ("dp", *TABLES[0].arms):
@@ -253,12 +253,12 @@ def _joiners(found: Mapping[str, list[Record]]) -> str:
 
     Each peer trains on its own text.
     """
-    rows = ["### Who has just joined: loss in training above that of the others, nats", ""]
+    rows = ["### New members: training loss above that of the other members, in nats", ""]
     for name in CHURN:
         records = [each for each in found.get(name, ()) if each.joiners]
         means = [statistics.fmean(step) for step in zip(*(e.joiners for e in records), strict=True)]
         told = ", ".join(f"{each:.3f}" for each in means) or "not measured yet"
-        rows.append(f"- {name}, in each inner step since: {told}")
+        rows.append(f"- {name}, by inner step since joining: {told}")
     return "\n".join(rows)
 
 
@@ -268,7 +268,7 @@ def _rises(found: Mapping[str, list[Record]]) -> str:
     for name in ("three-that-stay", *CHURN):
         rises = [rise(each) for each in found.get(name, ())]
         rows.append(f"- {name}: {f'{max(rises):.4f} nats' if rises else 'not measured yet'}")
-    return "\n".join([*rows, "", f"Asked for: no rise above {RISE_MAX:g} nats at a join."])
+    return "\n".join([*rows, "", f"Required: at most {RISE_MAX:g} nats when a peer joins."])
 
 
 def rise(record: Record) -> float:

@@ -1,8 +1,8 @@
-"""Comparisons of peers from their first weights on, without a common start. They were made first.
+"""Comparisons of peers that train from their initial weights, without a common start.
 
-Seeds differ in the time when they learn to copy (`copying`). That effect is larger than the allowed
-effect of codecs or modes. So all comparisons except those of peers use a common start. The searches
-here are finer than those in `tuning`.
+These comparisons were made first. Seeds differ in when they learn to copy (`copying`). That effect
+is larger than the allowed effect of codecs or modes. So all comparisons except those of peers use a
+common start. The searches here are finer than those in `tuning`.
 """
 
 from __future__ import annotations
