@@ -206,7 +206,7 @@ def test_checker_finds_a_commit_that_no_reduce_made() -> None:
     for checker in (strict, among_liars):
         checker.on_decision(commit())
     assert strict.violations == [
-        "CommitsAreMade: entry 2 commits an update that no reduce has made"
+        "CommitsAreMade: entry 2 commits an update that the reduce did not produce"
     ]
     assert among_liars.violations == []
 
@@ -316,7 +316,7 @@ def test_checker_finds_a_promise_that_forgets_a_vote() -> None:
 def test_checker_finds_a_promise_that_nobody_signed() -> None:
     voter = Voter()
     voter.checker.on_vote(A, Promise(1, 2, None, b"noise"), voter.disk)
-    assert voter.checker.violations == ["VotesAreKept: a promised round 2 of 1 on no line"]
+    assert voter.checker.violations == ["VotesAreKept: a promised round 2 of 1 on an unknown line"]
 
 
 def test_checker_finds_a_vote_that_is_not_on_disk() -> None:
@@ -324,7 +324,7 @@ def test_checker_finds_a_vote_that_is_not_on_disk() -> None:
     voter.promises(3)
     voter.votes_unwritten(3)
     assert voter.checker.violations == [
-        "VotesAreKept: a spoke at 1, round 3, before it had written it down"
+        "VotesAreKept: a sent a message for 1, round 3, before storing it"
     ]
 
 
@@ -344,7 +344,7 @@ def test_checker_finds_a_vote_before_the_entries_below_it_are_on_disk() -> None:
         assert voter.checker.violations == []
         voter.promises(1, height=height + 2)
         assert voter.checker.violations == [
-            f"VotesAreKept: a spoke at {height + 2} with its entries up to {height} on disk"
+            f"VotesAreKept: a sent a message about {height + 2} with entries up to {height}"
         ]
 
 
