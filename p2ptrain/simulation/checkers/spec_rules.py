@@ -310,9 +310,8 @@ class SnapshotsAreTrue(Watch):
 
 @dataclass(slots=True)
 class SnapshotsAreVouched(Watch):
-    """S8: a quorum has written the snapshot that a Commit names; liars count as if they had written
-    it. With liars, later rounds are exempt: a liar may have claimed that the entry was already
-    accepted.
+    """S8: a quorum has written the snapshot that a Commit names, where liars count as writers. With
+    liars, later rounds are exempt: a liar may have claimed that the entry was already accepted.
     """
 
     rules: Rules | None = None
