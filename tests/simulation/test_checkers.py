@@ -123,7 +123,7 @@ def test_checker_finds_a_certificate_with_missing_or_forged_votes() -> None:
         checker = CertificatesVerify(rules=RULES)
         certified = replace(good, certificate=replace(good.certificate, votes=bad))
         checker.on_decision(decision(certified, genesis(RULES)))
-        assert checker.violations == ["CertificatesVerify: entry 1 has 1 valid votes of 3"]
+        assert checker.violations == ["CertificatesVerify: entry 1 has only 1 valid votes of 3"]
 
 
 def test_checker_finds_a_certificate_without_its_proposer() -> None:
@@ -303,14 +303,14 @@ def test_checker_finds_a_vote_below_a_promise() -> None:
     voter = Voter()
     voter.promises(2)
     voter.votes(1)
-    assert voter.checker.violations == ["VotesAreKept: a voted in round 1 of 1 after 2"]
+    assert voter.checker.violations == ["VotesAreKept: a voted in round 1 of 1, but promised 2"]
 
 
 def test_checker_finds_a_promise_that_forgets_a_vote() -> None:
     voter = Voter()
     voter.votes(1)
     voter.promises(2)
-    assert voter.checker.violations == ["VotesAreKept: a forgot its vote of round 1 at 1"]
+    assert voter.checker.violations == ["VotesAreKept: a's promise omits its vote of round 1 at 1"]
 
 
 def test_checker_finds_a_promise_that_nobody_signed() -> None:
@@ -375,7 +375,7 @@ def drawn_away(*, got_opening_at: float, branched_at: float) -> list[str]:
 
 def test_checker_finds_a_branch_followed_too_soon_after_a_decision() -> None:
     assert drawn_away(got_opening_at=0.1, branched_at=2.5) == [
-        "NobodyIsDrawnAway: a follows a branch without it after only 2.5 s"
+        "NobodyIsDrawnAway: a joins a branch that omits it after 2.5 s"
     ]
 
 

@@ -53,7 +53,7 @@ def test_checker_finds_a_healthy_member_that_is_left_out() -> None:
     before = chain_of(RULES, [WITHOUT_C])[1]
     checker = NobodyIsStarved(troubles=well(A, B, C), orderly=True)
     checker.on_decision(decide(Commit(0, 0, U), before))
-    assert checker.violations == ["NobodyIsStarved: c has no part in 1 commits up to step 0"]
+    assert checker.violations == ["NobodyIsStarved: c was left out of 1 commits up to step 0"]
 
 
 def test_member_with_troubles_or_without_training_may_be_left_out() -> None:
