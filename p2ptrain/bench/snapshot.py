@@ -38,7 +38,7 @@ CODEC = kernels.codec("int8", 256)
 
 
 def state_of(numel: int, threads: int | None = None) -> OuterState:
-    """Return θ and m with every page touched."""
+    """Return θ and m, with all memory pages already touched."""
     state = OuterState(numel, threads=threads)
     random = np.random.Generator(np.random.SFC64(1))
     random.random(dtype=np.float32, out=state.theta)

@@ -21,7 +21,7 @@ WORDS_MAX = 300
 
 @contextmanager
 def environment_with(packages: Sequence[str]) -> Iterator[str]:
-    """Yield the Python of a temporary environment with `packages`, named as for pip.
+    """Yield the path of Python in a temporary environment with `packages` (pip requirements).
 
     Raises Failed: venv or pip failed.
     """

@@ -1,7 +1,7 @@
 """`p2ptrain bench utilisation`: the share of wall-clock time that nodes spend in inner steps.
 
 The nodes and trainers are real, each on a given host: 127.0.0.1, or network namespaces behind a
-slow line. The same model trains first in plain DiLoCo with int8, then with fragments that are
+slow connection. The same model trains first in plain DiLoCo with int8, then with fragments that are
 averaged in 4 bits during training.
 
 The time of an inner step is what its trainer reports, without the wait for the data block. The rest
@@ -54,7 +54,7 @@ class Setting:
     steps: int
     measured: int
     up: str = ""
-    """Upload limit of each node; if empty, the hosts' line is the only limit."""
+    """Upload limit of each node; if empty, the network is the only limit."""
 
     @property
     def block_tokens(self) -> int:
@@ -173,7 +173,7 @@ class Swarm(Story):
             *("--founder", self.peers[first.name], *listed, "--json"),
         )
         for node in others:
-            # Copy the snapshot: it would take long over a slow line, and joining is not measured.
+            # Copy the snapshot: fetching it would take long, and joining is not measured.
             shutil.copytree(first.home / "store" / "objects", node.home / "store" / "objects")
         first.start(*self._options[first.name])
         way_in = self.wait_for("an address", lambda: _address(first.status()), deadline_s=START_S)

@@ -135,7 +135,7 @@ def check_asked_for(asked: str, run: Run) -> None:
 def peer_from(text: str) -> str:
     """Return the peer id in `text`: a bare peer id, or an address that ends in /p2p/PEERID.
 
-    Raises ConfigError: `text` contains no peer id.
+    Raises ConfigError: `text` does not contain a peer id.
     """
     from p2ptrain.identity import is_peer_id
 

@@ -65,7 +65,7 @@ class Story:
     # -- observing ----------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Read all journals once, print the interesting events, refresh the table."""
+        """Read all journals once, print the interesting events, and refresh the table."""
         for node in self.cast.values():
             for event in node.news():
                 text = in_words(event)
@@ -201,8 +201,8 @@ class Story:
         self.facts.survivors_tokens_kept = bool(survivors) and survivors == last
 
     def one_joins(self, address: str) -> None:
-        """Let dan join: it fetches a snapshot from several peers and the updates since, and gets a
-        place in a roster."""
+        """Let dan join: it fetches a snapshot from several peers and the later updates, and then
+        appears in a roster."""
         dan = self.cast["dan"]
         # Snapshots are written in the background, and on a busy machine at very different times.
         self.wait_for(

@@ -40,7 +40,7 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A state to export. `updates_after` is the number of outer steps that have ended since."""
+    """A state to export. `updates_after` is the number of outer steps that have ended after it."""
 
     origin: Provenance
     theta: Theta
@@ -55,7 +55,7 @@ def find(
 
     Raises:
         ConfigError: there is no such state, or its snapshot is not held completely.
-        StoreError: the store is damaged, or holds no snapshot at all.
+        StoreError: the store is damaged, or does not hold any snapshot.
         TryLater: the head was wanted, but some updates are not held; code AUDIT-PARTIAL.
     """
     if wanted == HEAD:

@@ -25,8 +25,8 @@ WANTED = "transformers>=4.56"
 pip would then replace fastecdsa by a version that it has to compile."""
 
 RELATIVE_MAX = 1e-3
-"""Largest difference, as a share of the largest logit. Two orders of summation in fp32 differ by
-about 1e-6. A wrong rotary convention or a swapped matrix makes a difference of about one."""
+"""Largest difference, as a share of the largest logit. Different orders of summation in fp32 differ
+by about 1e-6. A wrong rotary convention or a swapped matrix makes a difference of about one."""
 
 
 @dataclass(frozen=True, slots=True)

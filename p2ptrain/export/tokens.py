@@ -82,7 +82,7 @@ def _letters(tree: Mapping[str, object]) -> set[str]:
 
 
 def _added(tree: Mapping[str, object], *, special: bool = False) -> Iterator[tuple[str, int]]:
-    """Yield the added tokens, or only the special ones, which no text can contain."""
+    """Yield the added tokens, or only the special ones, which texts cannot contain."""
     added = tree.get("added_tokens")
     for each in added if isinstance(added, list) else ():
         match each:

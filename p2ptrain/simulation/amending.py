@@ -98,7 +98,7 @@ class AmendmentsAreHeld(Watch):
 
 @dataclass(slots=True)
 class TermsAreForeseen(Watch):
-    """S10: the terms of an outer step are agreed before it begins, and leases have their size."""
+    """S10: the terms of an outer step are agreed before it begins and set the size of leases."""
 
     rules: Rules
 

@@ -56,7 +56,7 @@ WRITE_S = (0.1, 4.0)
 
 
 class ProcessDied(Exception):
-    """The process died in the middle of an action; the rest of the action does not happen."""
+    """The process died in the middle of an action; the rest of the action is skipped."""
 
 
 class World(Protocol):

@@ -77,7 +77,7 @@ def run_to_end(world: SimWorld, *, until_violation: bool = False) -> str:
     the run got stuck, or "".
     """
     clock, forks, profile = world.clock, world.exposure.forks, world.profile
-    stuck_after = 0.0  # Its inputs only grow, so it is computed again only when that time comes.
+    stuck_after = 0.0  # Its inputs only grow, so it is recomputed only when that time is reached.
     while not _is_over(world) and not forks:
         if until_violation and any(checker.violations for checker in world.checkers):
             break

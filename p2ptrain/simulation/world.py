@@ -202,7 +202,7 @@ class SimWorld:
         node.waiting = []
 
     def resume_node(self, node: SimNode) -> None:
-        """Continue a paused process, and run the actions that arrived meanwhile."""
+        """Continue a paused process, and run the actions that arrived during the pause."""
         if node.waiting is None:
             return
         self.tell(node.me, "resumes")

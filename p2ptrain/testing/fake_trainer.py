@@ -1,8 +1,8 @@
 """A trainer without torch: a thread that exchanges frames and does arithmetic that tests can check.
 
 Training on a block subtracts a vector that only this block produces. So θ − local is the sum of the
-vectors of the trained blocks. From the bytes of an update, a test can tell whose work on which
-blocks is in it, and that nothing is in it twice.
+vectors of the trained blocks. From the bytes of an update, a test can tell which peers' work on
+which blocks it contains, and that it does not contain any work twice.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Remote:
     `trained` lists the blocks in the order of training. `dies_in_mid_lease` kills a trainer that
     has trained a block and has another one to train; `dies` kills the current one. `fault` is sent
     as the last frame, a Failed, before an inner step. `poison` overwrites the first published
-    weight. An inner step takes `inner_step_s`; it reports 1,000 tokens a second, a wait of
+    weight. An inner step takes `inner_step_s`; it reports 1,000 tokens per second, a wait of
     `data_wait_s`, and an MFU of `mfu`.
     """
 

@@ -42,7 +42,7 @@ LOOK_S = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The measurement. `order` is the order of the peers in the ring; by number if empty."""
+    """The measurement. `order` is the ring's order of peers; empty means in order of number."""
 
     peers: int
     elements: int
@@ -136,7 +136,7 @@ def _all_have(setting: Setting, me: int, meeting: Path, what: str) -> None:
 
 @contextmanager
 def _connected(setting: Setting, me: int, host: str, meeting: Path) -> Iterator[Connections]:
-    """Connect to the neighbours; close the links when the block is left."""
+    """Connect to the neighbours; close the links at the end of the block."""
     request, credentials = _request(setting, me), Credentials.create(_identity(me))
     inbox = RingInbox()
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""`p2ptrain allow`: the organiser says who may take part."""
+"""`p2ptrain allow`: the organiser decides which peers may take part."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _what_to_do(where: Home, run: Run, other: PeerId) -> str:
 
 
 def _pending(root: Path) -> tuple[list[PeerId], P2PTrainError | None]:
-    """Return the join requests that the node in this home knows, or why they are not known."""
+    """Return the join requests that the node in this home knows, or why they are unknown."""
     from p2ptrain.identity import is_peer_id
     from p2ptrain.ids import PeerId
 

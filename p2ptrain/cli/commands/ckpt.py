@@ -64,7 +64,7 @@ class Row:
 
 @app.command(epilog=examples("p2ptrain ckpt ls", "p2ptrain ckpt ls --home /srv/seed --json"))
 def ls(home: HomeOption = None, as_json: JsonOption = False) -> None:
-    """List certified snapshots, and how much of each is held here.
+    """List certified snapshots, and how much of each is in this home.
 
     Works whether or not a node runs in the home.
     """
@@ -204,7 +204,7 @@ def fetch(
 def verify(
     snapshot: SnapshotArgument = "newest", home: HomeOption = None, as_json: JsonOption = False
 ) -> None:
-    """Check every chunk of a snapshot held here.
+    """Check every chunk of a snapshot in this home.
 
     Works whether or not a node runs in the home. To check the whole run, use p2ptrain
     verify.

@@ -79,8 +79,8 @@ def verify(
 ) -> None:
     """Check every entry and its votes.
 
-    Starts from the run's manifest and names the first invalid entry. Uses no network and trusts no
-    peer.
+    Starts from the run's manifest and names the first invalid entry. Does not use the network or
+    trust other peers.
     """
     run = run_of(open_home(home, to_write=False)) if manifest is None else run_at(manifest)
     chain = (

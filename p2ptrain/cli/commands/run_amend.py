@@ -215,7 +215,7 @@ def _leg(run: Run, held: Sequence[SignedAmendment], course: Course) -> Leg:
     """Return the run with the agreed amendments, and those that members can still agree on. An
     amendment that is too late never applies, although its file stays.
 
-    Raises TryLater: an agreed amendment is not held here.
+    Raises TryLater: this home does not hold an agreed amendment.
     """
     from p2ptrain.ledger.chain.terms import amendment_fault
     from p2ptrain.run import Leg

@@ -55,8 +55,8 @@ def verify(
     """Replay the run in this home and check everything.
 
     Checks certificates and updates, and compares θ and m with every certified snapshot. Names the
-    first difference: its height, its outer step, and its signers. Uses no network and trusts no
-    peer. Needs memory for θ and m. Works whether or not a node runs in the home.
+    first difference: its height, its outer step, and its signers. Does not use the network or
+    trust other peers. Needs memory for θ and m. Works whether or not a node runs in the home.
     """
     where = open_home(home, to_write=False)
     held = run_of(where)
@@ -216,8 +216,8 @@ def _differs(where: Home, difference: Difference) -> StoreError:
 _KINDS = {
     "entry": "the entry or its certificate is invalid",
     "amendment": "the agreed amendment is not the one that the organiser signed",
-    "update": "the update held here is not the certified one",
-    "snapshot": "the snapshot held here is not the certified one",
+    "update": "the update in this home is not the certified one",
+    "snapshot": "the snapshot in this home is not the certified one",
     "state": "the updates do not lead to the certified snapshot",
 }
 _FETCHED_AGAIN = "{repair}; or start the node, which fetches it again from peers"

@@ -6,7 +6,7 @@ feature d + D/2 of a head. So weights are not reordered. A parameter that is not
 error, and so is a setting of a foreign config.json that our model does not support: neither is
 approximated.
 
-This module needs neither torch nor transformers. A config.json may have come from anywhere.
+This module does not need torch or transformers. A config.json can come from an untrusted source.
 """
 
 from __future__ import annotations

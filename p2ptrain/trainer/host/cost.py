@@ -99,8 +99,8 @@ def block_activations(model: ModelSpec, element: int) -> int:
     e · W                 that output, its heads concatenated
     e · 4 F               gate, its SiLU, up, and the product
 
-    for width W, key width K, feed-forward width F and elements of e bytes. Attention itself keeps
-    no T × T matrix. Document masks and QK norm keep more, which is not counted here.
+    for width W, key width K, feed-forward width F and elements of e bytes. Attention itself does
+    not keep a T × T matrix. Document masks and QK norm keep more, which is not counted here.
     """
     width, keys = model.width, model.kv_heads * model.head_width
     return 2 * FP32_BYTES * width + element * (5 * width + 2 * keys + 4 * model.ffn)

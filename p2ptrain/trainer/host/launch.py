@@ -18,7 +18,7 @@ from pathlib import Path
 import p2ptrain
 from p2ptrain.ipc.trainer_config import TrainerConfig
 
-# A Python traceback through torch has about 3 KB; if several ranks fail, the first one matters.
+# A Python traceback through torch takes about 3 KB; if several ranks fail, the first one matters.
 STDERR_TAIL_BYTES = 16_384
 _LOOPBACK = "127.0.0.1"
 

@@ -70,8 +70,8 @@ class RunningTrainer:
         self._lifeline_fd: int | None = launched.lifeline_fd
         self._tail = launched.tail
         self.useful = False
-        """Whether work of this trainer was offered. If so, its end does not count as in vain. Set
-        by the code that offers the work."""
+        """Whether work of this trainer was offered. If so, it counts as having contributed when it
+        ends. Set by the code that offers the work."""
         self._watch = watch
         self._channel = Channel(self.socket)
         self._reader = FrameReader()
@@ -256,7 +256,7 @@ class Supervisor:
     _last: RunningTrainer | None = field(default=None, init=False)
 
     def start(self) -> RunningTrainer:
-        """Start all ranks. The first frame is Hello, some seconds later.
+        """Start all ranks. The first frame is Hello, a few seconds later.
 
         Raises:
             TrainerError: the trainer has ended too often; the restart budget is spent.

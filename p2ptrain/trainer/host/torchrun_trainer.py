@@ -208,7 +208,7 @@ class ExternalTrainers:
     _last: ExternalRanks | None = field(default=None, init=False)
 
     def start(self) -> ExternalRanks:
-        """Listen for ranks. The first frame is Hello, some seconds after the last rank connects.
+        """Listen for ranks. The first frame is Hello, a few seconds after the last rank connects.
 
         Raises:
             TrainerError: the address cannot be bound, ranks ended too often, or ranks stayed away.

@@ -59,7 +59,7 @@ def orthogonal(matrix: Tensor, group: dict[str, Any]) -> Tensor:
     """Approximate U Vᵀ of `matrix` = U S Vᵀ in bf16, with five Newton–Schulz steps as in torch.
 
     The coefficients maximise the slope at zero, and the iteration does not converge: singular
-    values end anywhere from 0.5 to 1.5. Muon's authors found that this does no harm.
+    values end anywhere from 0.5 to 1.5. Muon's authors found that this is harmless.
     """
     a, b, c = group["ns_coefficients"]
     x = matrix.bfloat16()

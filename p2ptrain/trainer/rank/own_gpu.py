@@ -42,7 +42,7 @@ def own_gpu() -> torch.device:
         raise MachineUnfit(
             f"there is no GPU for rank {number} of this machine: torch sees {count} GPUs",
             code="GPU-NONE",
-            do=f"use --ranks {count} at most: two ranks cannot share a GPU, but two nodes can",
+            do=f"use at most --ranks {count}: two ranks cannot share a GPU, but two nodes can",
         )
     capability, built_for = torch.cuda.get_device_capability(number), torch.cuda.get_arch_list()
     if not runs_on(capability, built_for):

@@ -120,7 +120,7 @@ class Reader:
 
 
 def generate(model: Llama, prompt: Sequence[int], sampling: Sampling) -> Iterator[int]:
-    """Yield the tokens after `prompt`, without end. Of a prompt that is too long, only the end is
+    """Yield the tokens after `prompt`, without end. If the prompt is too long, only its end is
     used."""
     assert prompt, "the prompt needs at least one token"
     reader, text = Reader(model), list(prompt)

@@ -1,6 +1,6 @@
 """One peer's model and inner optimizer in this process, on a flat vector shared with numpy.
 
-Use it to simulate peers, not to train in a run: it has no shards, no arena and no node. Model,
+Use it to simulate peers, not to train in a run: it does not use shards, an arena or a node. Model,
 loss, optimizer, clipping and rounding to bf16 are the trainer's own. FSDP2 is left out, since each
 of a dozen peers in one process would bear its cost. `weights` is the flat vector in the canonical
 layout: writing to it sets the parameters.

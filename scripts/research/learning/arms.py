@@ -244,7 +244,7 @@ def unequal(four: Settings) -> dict[str, Settings]:
 def churn(four: Settings) -> dict[str, Settings]:
     """Return the arms with churn: in each outer step one of four peers stops and one joins.
 
-    So three of four contribute. `three-that-stay` has three peers and no churn.
+    So three of four contribute. `three-that-stay` has three peers without churn.
     """
     often = replace(four, evaluate_every=four.inner_steps)
     three = replace(often, peers=3, batch_sequences=3 * four.peer_sequences)

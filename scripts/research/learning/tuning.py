@@ -94,7 +94,7 @@ LATE_FACTOR = 2.0
 
 
 def shorter(settings: Settings) -> Settings:
-    """Return the settings of a trial of these settings."""
+    """Return the shorter trial version of these settings."""
     steps = settings.total_steps // SHORTER
     return replace(settings, total_steps=steps, seed=TUNING_SEED, text=TUNED_ON)
 
