@@ -386,7 +386,7 @@ async def test_trainer_that_cannot_run_here_is_not_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def ends(_: module.Conversation) -> None:
-        raise TrainerUnfit(78, "[GPU-OLD] A GPU does not compute in bf16\n--precision fp32")
+        raise TrainerUnfit(78, "[GPU-OLD] A GPU has no bf16 hardware\n--precision fp32")
 
     monkeypatch.setattr(module.Conversation, "hold", ends)
     async with rig(tmp_path, rules=ALONE) as r:
