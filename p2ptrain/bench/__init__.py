@@ -1,1 +1,1 @@
-"""Benchmarks of the parts against alternatives, measured in the same run."""
+"""Benchmarks that compare parts of p2ptrain with alternatives in the same run."""

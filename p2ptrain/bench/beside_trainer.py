@@ -2,7 +2,7 @@
 
 A real trainer computes inner steps on all cores without a pause. This is the worst case, because a
 trainer on a GPU does not use all cores. Meanwhile θ and m are repeatedly written to a store, as a
-node writes them. Inner steps within a snapshot are compared with those just before and after it, so
+node writes them. Inner steps during a snapshot are compared with those just before and after it, so
 that a machine that becomes busier does not distort the result.
 """
 
@@ -34,7 +34,7 @@ from p2ptrain.store import IdleThrottle, Store
 FIRST_STEP_S_MAX = 120.0
 
 TRIES_MAX = 20
-"""Most tries to find a period in which a whole inner step lies."""
+"""Maximum number of tries to find a period that contains a whole inner step."""
 
 Stretch = tuple[float, float]
 """Start and end of a period."""
@@ -79,7 +79,7 @@ class SnapshotTurn:
 
 
 class StepTimes:
-    """The times at which inner steps of a process ended, as it has printed them."""
+    """The times at which inner steps of a process ended. The process prints them."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
@@ -113,7 +113,7 @@ class StepTimes:
             self._more.wait_for(lambda: self._ended or len(self._ends) >= wanted, seconds)
             if len(self._ends) < wanted:
                 raise ProcessFailed(
-                    "the trainer ended, or took no step in time; its output is above"
+                    "the trainer ended, or did not step in time; its output is above"
                 )
 
     def wait_s(self, seconds: float) -> None:
@@ -180,7 +180,7 @@ def _alone(ticks: StepTimes, seconds: float, settle_s: float) -> list[float]:
 
 
 def with_steps(ticks: StepTimes, stretch: Callable[[], Stretch]) -> tuple[Stretch, list[float]]:
-    """Return the first period that contains inner steps, and these. Raises Failed: none does."""
+    """Return the first period that contains inner steps, and their seconds. Raises Failed."""
     for _ in range(TRIES_MAX):
         begun, ended = stretch()
         if steps := ticks.within(begun, ended):
@@ -207,7 +207,7 @@ def lines(seen: list[SnapshotTurn], numel: int) -> Iterator[FigureLine]:
     ratios = [turn.ratio for turn in seen]
     steps = sum(len(turn.beside) for turn in seen)
     name = "a trainer's inner-step rate while a snapshot is written"
-    against = f"before and after each of {len(seen)} snapshots ({steps} inner steps beside them)"
+    against = f"before and after each of {len(seen)} snapshots ({steps} inner steps during them)"
     error = statistics.stdev(ratios) / len(ratios) ** 0.5 if len(ratios) > 1 else 0.0
     yield FigureLine(name, statistics.mean(ratios), "ratio", against, {"standard_error": error})
     yield FigureLine(
@@ -215,4 +215,4 @@ def lines(seen: list[SnapshotTurn], numel: int) -> Iterator[FigureLine]:
     )
     yield FigureLine("its standard error", error, "")
     seconds = statistics.median(turn.snapshot_s for turn in seen)
-    yield FigureLine(f"a snapshot of {8 * numel / 1e6:,.0f} MB beside a trainer", seconds, "s")
+    yield FigureLine(f"a snapshot of {8 * numel / 1e6:,.0f} MB during training", seconds, "s")

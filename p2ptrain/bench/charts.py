@@ -17,7 +17,7 @@ LEFT, RIGHT, TOP, BOTTOM = 64, 16, 36, 48
 LEGEND_HEIGHT, LEGEND_COLUMNS = 24, 4
 FOOT = 28
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#555555", "#cc79a7", "#e69f00", "#56b4e9", "#8c564b")
-"""Most are Okabe and Ito's, which colour-blind people can tell apart."""
+"""Most of them are from Okabe and Ito's palette, which colour-blind people can tell apart."""
 DASHES = ("", "6 3", "2 3", "8 3 2 3")
 TICKS = 6
 """Approximate number of labels on a linear axis."""
@@ -28,9 +28,9 @@ Line = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Lines by name, each a list of (x, y) with rising x; at least one point in all.
+    """Lines by name, each a list of (x, y) with rising x. There is at least one point.
 
-    `marks` are the labels of the horizontal axis; without them the labels are even. With
+    `marks` are the labels of the horizontal axis; without them the labels are evenly spaced. With
     `from_zero`, a linear vertical axis includes 0.
     """
 

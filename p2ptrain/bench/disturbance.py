@@ -1,11 +1,11 @@
-"""Measure how much a joiner slows a member: the inner-step rate during a join, divided by before.
+"""Measure how much a joiner slows a member: the ratio of its inner-step rates during and before it.
 
-The nodes and trainers are real, each in a network namespace behind a cable of a given rate. On its
-own machine a member does not share its processors. So here one member (node and trainer) has a core
-to itself. The other core runs the other member, the seed, and the joiners, which start Python,
-libp2p and torch. The remaining effect is a joiner's cost to a member: admission, messages, and its
-part of the snapshot. It is also measured as the additional processor time of the member's node. The
-benchmark needs root, two idle cores and Linux.
+The nodes and trainers are real, each in a network namespace behind a cable of a given rate. In a
+real run, a member does not share its processors with others. So here one member (node and trainer)
+has a core to itself. The other core runs the other member, the seed, and the joiners, which start
+Python, libp2p and torch. The remaining effect is what a joiner costs a member: admission, messages,
+and serving part of the snapshot. This cost is also measured as the additional processor time of the
+member's node. The benchmark needs root, two idle cores and Linux.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ BEFORE_S = 8.0
 result."""
 
 OUTER_STEPS = 4000
-"""Outer steps of the run: more than there is time for, so that it does not end too early."""
+"""Outer steps of the run: so many that the run does not end during the measurement."""
 
 INNER_STEPS_MIN = 40
-"""Fewest inner steps: more than in the demo, so that a member trains most of the time."""
+"""Minimum number of inner steps: more than in the demo, so that a member mostly trains."""
 
 JOIN_S_MAX = 180.0
 
@@ -55,7 +55,7 @@ class MemberTimes:
     steps_coming: list[float] = field(default_factory=list)
     """Inner steps from the joiner's start until it has the snapshot."""
     steps_fetching: list[float] = field(default_factory=list)
-    """Inner steps while the snapshot is fetched, the last part of that time."""
+    """Inner steps while the joiner fetches the snapshot: the last part of `steps_coming`."""
     node_s_before: list[float] = field(default_factory=list)
     """Processor seconds per second before each join."""
     node_s_extra: list[float] = field(default_factory=list)
@@ -64,11 +64,11 @@ class MemberTimes:
 
 
 class JoinStory(Story):
-    """Runs one member on the first core and all other nodes on the second. Joiners come one after
-    another."""
+    """Runs one member on the first core and all other nodes on the second. Joiners join one after
+    the other."""
 
     uplink = seed_uplink = "1000Mbit"
-    """A limit above the cable's rate, so that the network is the limit."""
+    """A limit above the cable's rate, so that only the cable limits the rate."""
 
     def __init__(self, folder: Path, config: Path, place: NodeNetwork, joins: int) -> None:
         super().__init__(folder, config, Show(Console(stderr=True, highlight=False)))
@@ -146,7 +146,7 @@ class JoinStory(Story):
 
 
 def measure(joins: int, up_mbit_per_s: float, config: str) -> Iterator[FigureLine]:
-    """Measure with the run of this TOML, with more steps. Every node may send at `up_mbit_per_s`.
+    """Measure with the run of this TOML, with more steps. Every node can send at `up_mbit_per_s`.
 
     A join has a fixed cost in processor time, so it is more visible with a small model and a fast
     network.
@@ -163,7 +163,7 @@ def measure(joins: int, up_mbit_per_s: float, config: str) -> Iterator[FigureLin
             raise MachineUnfit(
                 "members and joiners need a core and a network namespace each",
                 evidence=[f"network  {place.name}", f"cores    {len(affinity)}"],
-                do="run the bench as root, on a machine with two or more cores",
+                do="run the benchmark as root, on a machine with two or more cores",
             )
         for number in range(4):
             place.limit(number, up_mbit_per_s)

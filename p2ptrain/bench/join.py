@@ -1,7 +1,8 @@
 """`p2ptrain bench join`: fetch a blob from several peers, check and sync it, and compare with HTTP.
 
-The HTTP download uses the standard library and one connection. It checks nothing, and syncs its
-file once at the end. Both take turns within one run, so that a busy machine affects both alike.
+The HTTP download uses the standard library and one connection. It does not check the data, and
+syncs its file once at the end. Both take turns within one run, so that a busy machine affects both
+equally.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ HTTP = "plain HTTP, unchecked"
 def measure(
     setting: JoinSetting, rounds: int, hosts: Sequence[Host], *, http_too: bool = True
 ) -> Iterable[FigureLine]:
-    """Measure both `rounds` times in turns; the best of each counts.
+    """Measure both alternately, `rounds` times each; the best time of each counts.
 
-    The first of `hosts` is the joiner's, the others are the peers'. Raises Failed.
+    The joiner runs on the first of `hosts`, the peers on the others. Raises Failed.
     """
     ours: list[JoinMeasured] = []
     theirs: list[float] = []
@@ -93,7 +94,7 @@ def _answer_of_the_first(commands: list[list[str]]) -> str:
 
 class _SilentHandler(SimpleHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:
-        """Log nothing."""
+        """Do not log requests."""
 
 
 def http_seconds(size: int) -> float:

@@ -1,4 +1,4 @@
-"""One process of a measured join: it serves a blob to the joiner, or is the joiner.
+"""One process of a measured join: a peer that serves a blob to the joiner, or the joiner.
 
 The processes meet in a folder, which also contains the blob's store. Each has an address of its
 own: on one machine, or in network namespaces with simulated delay and limits. The joiner's disk is
@@ -46,13 +46,13 @@ class JoinSetting:
 
     def __post_init__(self) -> None:
         if not 0 <= self.garbage + self.dying < self.peers:
-            raise ValueError("at least one peer must be good to the end")
+            raise ValueError("at least one peer must send correct chunks and not stop")
 
 
 def settings_of(
     encryption: Sequence[str], peers: int, size: int, streams: int, garbage: int, dying: int
 ) -> list[JoinSetting]:
-    """Return one setting for each kind of encryption. Raises ValueError: a value is impossible."""
+    """Return one setting for each kind of encryption. Raises ValueError if a value is invalid."""
     if not set(encryption) <= {"tls", "none"}:
         raise ValueError("the encryption must be tls or none")
     return [JoinSetting(peers, size, each == "tls", streams, garbage, dying) for each in encryption]
@@ -70,7 +70,7 @@ class JoinMeasured:
 
 
 def make_blob(folder: Path, size: int) -> Digest:
-    """Make a snapshot of `size` bytes, all chunks different, in a store in `folder`."""
+    """Make a snapshot of `size` bytes in a store in `folder`. All its chunks are different."""
     with Store(folder / "store") as store:
         return store.put_blob("snapshot", parts_of(size), {})
 
@@ -82,7 +82,8 @@ def parts_of(size: int) -> Iterator[bytes]:
 
 
 class Chunks:
-    """The chunks of one server: right, wrong, or ending halfway, as the setting says. `die` ends
+    """The chunks of one server. As the setting says, they are correct or corrupt, or the process
+    ends halfway. `die` ends
     the process.
     """
 

@@ -1,8 +1,8 @@
 """`p2ptrain bench kernels`: every kernel of every codec against memcpy and other quantisers.
 
-A figure of 1 means as many fp32 elements a second as memcpy copies in the same run. Kernels move
+A figure of 1 means as many fp32 elements per second as memcpy copies in the same run. Kernels move
 different numbers of bytes, so a second figure compares the bytes read and written with memcpy's
-eight an element.
+eight per element.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BLOCKS: dict[CodecName, int] = {"fp32": 256, "fp16": 256, "int8": 256, "int4": 6
 MEMCPY = "memcpy"
 FP32_BYTES = 4
 COPIED_BYTES = 2 * FP32_BYTES
-"""Bytes that memcpy moves per element: it reads and writes it."""
+"""Bytes that memcpy moves per element, which it reads and writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,8 @@ class CodecReport:
 
 @dataclass(frozen=True, slots=True)
 class KernelReport:
-    """All figures. `peers` maps other libraries to how many times as fast our int8 quantise is;
-    None if a library is not installed."""
+    """All figures. `peers` maps each other library to how many times as fast our int8 quantise is,
+    or None if the library is not installed."""
 
     variant: str
     elements: int
@@ -62,7 +62,7 @@ class KernelReport:
         yield FigureLine(f"memcpy of {self.elements} fp32", self.memcpy_gb_per_s, "GB/s")
         for name, codec in self.codecs.items():
             called = f"{name}, blocks of {codec.block}, {self.variant}"
-            yield FigureLine(f"{called}: encoded", codec.bytes_per_element, "bytes an element")
+            yield FigureLine(f"{called}: encoded", codec.bytes_per_element, "bytes per element")
             for data, error in codec.errors.items():
                 yield FigureLine(f"{called}: error of a mean of four, {data}", error, "relative")
             for kernel, figure in codec.figures.items():
@@ -119,8 +119,8 @@ class KernelBench:
 
 
 def moved_bytes(kernel: str, payload: float) -> float:
-    """Return the bytes that a kernel moves per element, if an element has `payload` bytes
-    encoded."""
+    """Return the bytes that a kernel moves per element, if an encoded element has `payload`
+    bytes."""
     return {
         "quantise": FP32_BYTES + payload,
         "dequantise": FP32_BYTES + payload,
@@ -138,7 +138,7 @@ def measure(
 ) -> KernelReport:
     """Measure everything in one run. `block` replaces the default blocks of int8 and int4.
 
-    Raises MachineUnfit for a variant that this machine lacks.
+    Raises MachineUnfit: this machine does not support the variant.
     """
     bench = KernelBench(elements, variant)
     codecs = {name: kernels.codec(name, _block(name, block)) for name in kernels.CODECS}

@@ -30,7 +30,7 @@ class FigureLine:
 
 
 CORES = "cores of this machine"
-LOAD = "processes that wanted a core, the mean of a minute"
+LOAD = "runnable processes, one-minute average"
 
 
 def machine(load_before: float) -> Iterator[FigureLine]:

@@ -19,8 +19,8 @@ CODES = 255
 
 
 def pypiquant(src: Floats) -> Call | None:
-    """Return a call of pypiquant's scan and quantise, in one thread, into existing memory; None if
-    it is not installed."""
+    """Return a function that runs pypiquant's scan and quantise in one thread, into existing
+    memory; None if pypiquant is not installed."""
     piquant = _module("piquant")
     if piquant is None:
         return None
@@ -39,15 +39,15 @@ def pypiquant(src: Floats) -> Call | None:
 
 
 def torch(src: Floats) -> Call | None:
-    """Return a call of torch's aminmax and quantize_per_tensor, in one thread, into an existing
-    tensor; None if torch is not installed."""
+    """Return a function that runs torch's aminmax and quantize_per_tensor in one thread, into an
+    existing tensor; None if torch is not installed."""
     library = _module("torch")
     if library is None:
         return None
     library.set_num_threads(1)
     x = library.from_numpy(src)
     with warnings.catch_warnings():
-        # torch warns that this function is deprecated; it is still the one to compare with.
+        # torch warns that this function is deprecated, but it is still the right comparison.
         warnings.simplefilter("ignore", UserWarning)
         out = library.quantize_per_tensor(x, 1.0, 0, library.quint8)
 

@@ -1,4 +1,4 @@
-"""Run processes that measure together, each on a host of its own or all on this machine."""
+"""Run the processes of one measurement, each on a host of its own or all on this machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NAMESPACE = re.compile(r"[\w.-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The place of a peer: an address of this machine, or of one of its network namespaces."""
+    """Where a peer runs: an address of this machine, or of one of its network namespaces."""
 
     address: str = "127.0.0.1"
     namespace: str = ""

@@ -1,6 +1,6 @@
 """`p2ptrain bench replay`: measure how fast updates are applied, and the bytes to catch up.
 
-Memory bandwidth is the limit: applying an update reads and writes θ and m, and reads a byte a
+Memory bandwidth is the limit: applying an update reads and writes θ and m, and reads one byte per
 parameter. So it is compared with a copy of the same bytes by as many threads. Bytes read and bytes
 written both count.
 """
@@ -26,7 +26,7 @@ MISSED_STEPS = 8
 
 
 def measure(numel: int, threads: int, rounds: int, codec: kernels.Codec) -> Iterable[FigureLine]:
-    """Measure both in `rounds` turns; the best of each counts."""
+    """Measure both alternately, `rounds` times each; the best time of each counts."""
     state = state_of(numel, threads)
     payload = bytearray(codec.encoded_bytes(numel))
     codec.quantise(state.theta, payload)
@@ -64,7 +64,7 @@ def catching_up(numel: int, codec: kernels.Codec) -> Iterable[FigureLine]:
     name, unit, against = f"{MISSED_STEPS} missed steps", "×", "a snapshot's bytes"
     yield FigureLine(f"{name}, all their updates", log_bytes / snapshot_bytes, unit, against)
     yield FigureLine(
-        f"{name}, the way that a node chooses", chosen_bytes / snapshot_bytes, unit, against
+        f"{name}, what a node chooses to fetch", chosen_bytes / snapshot_bytes, unit, against
     )
 
 

@@ -1,11 +1,12 @@
-"""`p2ptrain bench snapshot`: hash θ and m and write them to a store, against dd of the same bytes.
+"""`p2ptrain bench snapshot`: hash θ and m and write them to a store, and compare with dd.
 
-`dd conv=fsync` writes one file through the page cache and syncs it once. `oflag=direct` bypasses
-the cache, like a snapshot, and shows the speed of the disk. A snapshot consists of many hashed
-files, each synced before its rename. All take turns on the same disk, and the best of each counts.
+dd writes the same number of bytes. `dd conv=fsync` writes one file through the page cache and syncs
+it once. `oflag=direct` bypasses the cache, as a snapshot does, and shows the speed of the disk. A
+snapshot consists of many hashed files, each synced before its rename. All take turns on the same
+disk, and the best time of each counts.
 
 If an update begins together with a snapshot, all of θ and m must be copied before the update
-changes them. So such an update is compared with one without a snapshot, and with such a copy.
+changes them. So such an update is compared with one without a snapshot, and with a mere copy.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ CODEC = kernels.codec("int8", 256)
 
 
 def state_of(numel: int, threads: int | None = None) -> OuterState:
-    """Return θ and m with every page touched."""
+    """Return θ and m, with all memory pages already touched."""
     state = OuterState(numel, threads=threads)
     random = np.random.Generator(np.random.SFC64(1))
     random.random(dtype=np.float32, out=state.theta)
@@ -69,7 +70,7 @@ def measure(numel: int, rounds: int, folder: Path | None) -> Iterable[FigureLine
     yield FigureLine("dd oflag=direct conv=fsync of θ, twice", gigabytes / min(direct), "GB/s")
     yield FigureLine("snapshot", min(theirs) / min(ours), "× as fast as", "dd conv=fsync")
     slowest = min(other / our for other, our in zip(theirs, ours, strict=True))
-    yield FigureLine("snapshot, the least of the rounds", slowest, "× as fast as", "dd conv=fsync")
+    yield FigureLine("snapshot, the worst round", slowest, "× as fast as", "dd conv=fsync")
     yield FigureLine(
         "snapshot", min(direct) / min(ours), "× as fast as", "dd oflag=direct conv=fsync"
     )
@@ -98,7 +99,7 @@ def _snapshot(state: OuterState, folder: Path) -> SnapshotCost:
 
 
 def _dd(state: OuterState, folder: Path, flags: list[str]) -> SnapshotCost:
-    """Write θ twice with dd, from its shared memory: m has as many bytes."""
+    """Write θ twice with dd, from its shared memory; the second time stands for m."""
     begun, cpu_s = time.monotonic(), _children_cpu_s()
     for number in range(2):
         subprocess.run(
@@ -117,8 +118,8 @@ def _dd(state: OuterState, folder: Path, flags: list[str]) -> SnapshotCost:
 
 
 def _children_cpu_s() -> float:
-    """Return the CPU seconds of child processes. They do not include the kernel's later work to
-    write its cache to disk."""
+    """Return the CPU seconds of child processes, without the kernel's later work to write its cache
+    to disk."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

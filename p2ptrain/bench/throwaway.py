@@ -1,6 +1,6 @@
-"""A temporary environment for the libraries with which a benchmark compares.
+"""A temporary environment for the libraries that a benchmark compares with.
 
-It also sees the packages that are installed here (above all torch), after its own.
+It can also import the packages that are installed here (above all torch), but prefers its own.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ WORDS_MAX = 300
 
 @contextmanager
 def environment_with(packages: Sequence[str]) -> Iterator[str]:
-    """Yield the Python of a temporary environment with `packages`, named as for pip.
+    """Yield the path of Python in a temporary environment with `packages` (pip requirements).
 
-    Raises Failed: pip or venv could not make it.
+    Raises Failed: venv or pip failed.
     """
     with tempfile.TemporaryDirectory(prefix="p2ptrain-bench-env-") as folder:
         _run([sys.executable, "-m", "venv", folder])

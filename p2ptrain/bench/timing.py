@@ -1,4 +1,4 @@
-"""Measure calls that take turns, so that a busy machine affects all of them alike.
+"""Measure calls that take turns, so that a busy machine affects all of them equally.
 
 The best processor time of each call counts: on a shared machine, wall-clock times would measure the
 other programs.
@@ -13,7 +13,7 @@ Call = Callable[[], object]
 
 
 def best_times(calls: Mapping[str, Call], rounds: int) -> dict[str, float]:
-    """Return the least processor seconds that each call takes in `rounds` turns."""
+    """Return the shortest processor time of each call in `rounds` rounds, in seconds."""
     best = dict.fromkeys(calls, float("inf"))
     for _ in range(rounds):
         for name, call in calls.items():

@@ -1,4 +1,4 @@
-"""`p2ptrain bench trainer`: our trainer against a plain loop and transformers' model, in one run.
+"""`p2ptrain bench trainer`: compare our trainer with a plain loop and transformers' model.
 
 A process of `p2ptrain.trainer.tools.speed` trains. This module starts it, with transformers in a
 temporary environment, and prints the results.
@@ -20,7 +20,7 @@ from p2ptrain.bench.throwaway import environment_with
 from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec, TrainerConfig
 
 TRANSFORMERS = ("transformers==4.57.3",)
-"""The version to install, without its torch extra: it uses the installed torch."""
+"""The version to install, without its torch extra, so that it uses the installed torch."""
 
 HEAD_WIDTH = 64
 VOCAB = 4096
@@ -29,9 +29,9 @@ WORDS_MAX = 2000
 
 NAMES = {
     "plain": "a plain loop without FSDP2",
-    "plain_bf16": "that loop with parameters in bf16, as FSDP2 has them, not under autocast",
+    "plain_bf16": "a plain loop with bf16 parameters, as under FSDP2, instead of autocast",
     "transformers": "transformers' LlamaForCausalLM in a plain loop",
-    "transformers_bf16": "transformers' with parameters in bf16",
+    "transformers_bf16": "transformers' LlamaForCausalLM with bf16 parameters",
 }
 """Names of the contenders, which `p2ptrain.trainer.tools.speed` explains."""
 
@@ -113,7 +113,7 @@ def measure(
 
 
 def others(config: TrainerConfig, *, transformers: bool) -> list[str]:
-    """Return the contenders besides FSDP2: in bf16, each of them in both variants."""
+    """Return the contenders besides FSDP2. In bf16, each of them is measured in both variants."""
     loops = ["plain"] + ["transformers"] * transformers
     ways = ["", "_bf16"] if config.precision == "bf16" else [""]
     return [loop + way for loop in loops for way in ways]

@@ -1,12 +1,12 @@
 """`p2ptrain bench utilisation`: the share of wall-clock time that nodes spend in inner steps.
 
 The nodes and trainers are real, each on a given host: 127.0.0.1, or network namespaces behind a
-slow line. The same model trains first in plain DiLoCo with int8, then with fragments that are
+slow connection. The same model trains first in plain DiLoCo with int8, then with fragments that are
 averaged in 4 bits during training.
 
 The time of an inner step is what its trainer reports, without the wait for the data block. The rest
-of the time is waiting for others, agreeing, averaging and applying. If there are more trainers than
-cores, inner steps are slowed by the other trainers in both modes. The exchange then also takes
+of the time goes to waiting for others, agreeing, averaging and applying. If there are more trainers
+than cores, the trainers slow each other's inner steps in both modes. The exchange then also takes
 processor time from trainers that continue, which makes their steps longer. This figure does not
 show that effect, but `tokens/s` does.
 """
@@ -54,7 +54,7 @@ class UtilisationSetting:
     steps: int
     measured: int
     up: str = ""
-    """Upload limit of each node; if empty, the hosts' line is the only limit."""
+    """Upload limit of each node; if empty, the network is the only limit."""
 
     @property
     def block_tokens(self) -> int:
@@ -86,7 +86,7 @@ class SyncMode:
 
 @dataclass(frozen=True, slots=True)
 class NodeTime:
-    """Seconds that one node spent during `outer_steps` outer steps, in all and in inner steps."""
+    """Seconds that one node spent during `outer_steps` outer steps, in total and in inner steps."""
 
     wall_s: float
     inner_s: float
@@ -175,7 +175,7 @@ class Swarm(Story):
             *("--founder", self.peers[first.name], *listed, "--json"),
         )
         for node in others:
-            # Copy the snapshot: it would take long over a slow line, and joining is not measured.
+            # Copy the snapshot: fetching it would take long, and joining is not measured.
             shutil.copytree(first.home / "store" / "objects", node.home / "store" / "objects")
         first.start(*self._options[first.name])
         way_in = self.wait_for("an address", lambda: _address(first.status()), deadline_s=START_S)
@@ -199,8 +199,8 @@ class Swarm(Story):
 
 
 def spent(events: Sequence[dict[str, Any]], block_tokens: int, start: int, end: int) -> NodeTime:
-    """Return the seconds that a node spent between the commits of outer steps `start` and `end`, by
-    its journal. An inner step has `block_tokens`.
+    """Return the seconds that a node spent between the commits of outer steps `start` and `end`,
+    according to its journal. An inner step has `block_tokens`.
 
     Raises Failed: this node did not take part in all of them.
     """
@@ -259,7 +259,7 @@ def _lines(
     tokens = setting.block_tokens * sum(each.inner_steps for each in nodes)
     wall_s = statistics.mean(each.wall_s for each in nodes)
     yield FigureLine(f"compute utilisation, {name}", statistics.mean(shares), "", against, details)
-    yield FigureLine(f"compute utilisation of the worst, {name}", min(shares), "", against)
+    yield FigureLine(f"compute utilisation of the worst node, {name}", min(shares), "", against)
     yield FigureLine(f"an outer step, {name}", outer, "s", against)
     yield FigureLine(f"an inner step, {name}", inner, "s", against)
     yield FigureLine(f"trained, {name}", tokens / wall_s, "tokens/s", against)

@@ -49,7 +49,7 @@ def send_command(home: Path, command: str, *, deadline_s: float = DEADLINE_S) ->
                     f"the process that uses {home} does not answer",
                     code="NODE-SILENT",
                     likely=(
-                        "a node that starts or ends at this moment, or another command in that home"
+                        "a node is starting or stopping, or another command is using that home"
                     ),
                     do="try again in a few seconds",
                 ) from exc
@@ -72,7 +72,7 @@ def _parsed(home: Path, line: bytes) -> dict[str, Any]:
         raise TryLater(
             str(reply.get("error", "")),
             code="NOT-YET",
-            do=f"{to_paste(home, 'status')} says how far it is",
+            do=f"{to_paste(home, 'status')} shows its progress",
         )
     if "error" in reply:
         raise RemoteProtocolError(f"the node refused: {reply['error']}")
@@ -80,8 +80,8 @@ def _parsed(home: Path, line: bytes) -> dict[str, Any]:
 
 
 def _is_held(home: Path) -> bool:
-    """Return whether a process has locked the home. It reads /proc/locks: an attempt to lock could
-    make a starting node fail."""
+    """Return whether a process has locked the home. This reads /proc/locks, because an attempt to
+    take the lock could make a starting node fail."""
     try:
         inode = (home / "lock").stat().st_ino
         locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
@@ -98,7 +98,7 @@ def _reachable(path: Path) -> Iterator[str]:
     try:
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
-        yield str(path)[:SOCKET_PATH_BYTES_MAX]  # No socket can be there: connecting will fail.
+        yield str(path)[:SOCKET_PATH_BYTES_MAX]  # The folder cannot be opened, so connecting fails.
         return
     try:
         yield f"/proc/self/fd/{folder}/{path.name}"

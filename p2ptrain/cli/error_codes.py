@@ -44,7 +44,7 @@ RUNS = {
         "its disk is read-only. Choose another with --home."
     ),
     "HOME-UNSAFE": (
-        "Another user of this machine could write in the home, or a file in it is a symbolic "
+        "Another user of this machine could write to the home, or a file in it is a symbolic "
         "link. Such files could make a node break its promises or overwrite files elsewhere, "
         "so it does not start. The message prints the command that repairs the home."
     ),
@@ -59,7 +59,7 @@ RUNS = {
         "terminal to ask at, or your answer was no. Use --yes to agree beforehand."
     ),
     "RUN-MISMATCH": (
-        "The peer serves another run than the one you asked for, or than the one in this "
+        "The peer serves a different run from the one that you asked for, or from the one in this "
         "home. Compare the two run ids. Each run needs a home of its own: --home DIR."
     ),
     "RUN-VERSION": "The run was made for another version of p2ptrain.",
@@ -70,9 +70,9 @@ RUNS = {
     ),
     "ALLOWLIST-SIGNER": "An allowlist is not signed by the run's organiser. It is not used.",
     "ALLOW-UNHEARD": (
-        "Each allowlist has a number that is used once. No peer could be asked whether a "
-        "newer list exists than the one in this home, so nothing was signed. If you are sure "
-        "that there is no newer list, use --anyway."
+        "Each allowlist has a number that is used once. No peer could be asked whether there is a "
+        "newer list than the one in this home, so nothing was signed. If you are sure that there "
+        "is no newer list, use --anyway."
     ),
     "ALLOW-QUORUM": (
         "A peer that is off the allowlist keeps its vote until the next roster, but the "
@@ -100,14 +100,14 @@ RUNS = {
     ),
     "INFLUENCE-BROKEN": (
         "The run's voters certified an update that moves a weight further than the manifest "
-        "allows. Most of them lie, or run another program. Your node does not apply the "
+        "allows. Most of them lie, or run a different program. Your node does not apply the "
         "update and stops. Do not start it again for this run; show the entry to the "
         "organiser."
     ),
     "AMEND-MISSING": (
         "Members have agreed on an amendment that your node does not have yet. The node asks "
         "all members for it, and waits before the outer step at which it starts. In an "
-        "organiser's home that lacks the amendment, no other can be signed."
+        "organiser's home that lacks the amendment, further ones cannot be signed."
     ),
     "BRANCH": (
         "The run has lost a majority of its voters and continues on a branch, or is about "
@@ -115,12 +115,12 @@ RUNS = {
         "branch is dropped."
     ),
     "NOT-ENCRYPTED": (
-        "The run's manifest turns off encryption, so anybody on the network path can read "
-        "and change bulk data. Use such a run only in networks where you trust everybody."
+        "The run's manifest turns off encryption, so anyone on the network path can read "
+        "and change bulk data. Use such a run only in networks where you trust everyone."
     ),
     "DATA": "A data block is damaged or was not made for this run. The node fetches it again.",
     "DATA-SOURCE": (
-        "The training data cannot be read, are empty, or have a broken line. The message "
+        "The training data cannot be read, is empty, or has an invalid line. The message "
         "names the file and the line."
     ),
     "EXTRA-MISSING": (
@@ -132,8 +132,8 @@ RUNS = {
 AUTHORITY = {
     "AUTH-PENDING": (
         "Your node is not on the run's allowlist yet. It has asked to join. The organiser "
-        "admits it with: p2ptrain allow add PEERID (p2ptrain id prints it). If you let the "
-        "node wait, it continues by itself."
+        "admits it with: p2ptrain allow add PEERID (p2ptrain id prints the id). A node that "
+        "waits continues by itself once it is admitted."
     ),
     "AUTH-DENIED": (
         "Your node is not on the run's allowlist, or may not do what it tried. The organiser "
@@ -166,7 +166,7 @@ MACHINE = {
     "GPU-NONE": (
         "You asked for a GPU and none was found. Use --device cpu, or install the driver."
     ),
-    "GPU-DRIVER": "The GPU's driver and this build of torch do not fit together.",
+    "GPU-DRIVER": "The GPU's driver and this build of torch are incompatible.",
     "GPU-BUSY": "The GPU has too little free memory, because other programs use it.",
     "GPU-OLD": (
         "This build of torch has no kernels for the GPU, or the GPU is too old for bf16. The "
@@ -195,12 +195,10 @@ MACHINE = {
     ),
     "BF16-SLOW": (
         "This processor has no instructions for bf16, so torch emulates them. The node takes "
-        "part, but so slowly that others may continue without it. Leave out --precision to "
+        "part, but so slowly that the others may continue without it. Leave out --precision to "
         "compute in fp32."
     ),
-    "OS": (
-        "The operating system refused something. The message has the system's words and the file."
-    ),
+    "OS": ("The operating system refused an operation. The message quotes its error and the file."),
     "KERNEL-VARIANT": "This processor cannot run the requested variant of the native kernels.",
 }
 
@@ -208,10 +206,10 @@ STORES = {
     "STORE": "This node's store has a problem. The message says which.",
     "STORE-PINS": (
         "The file `pins` in the store, which lists the blobs to keep, is damaged or too "
-        "long. Write the digests into it again, one in each line, or remove the file."
+        "long. Write the digests into it again, one on each line, or remove the file."
     ),
     "PINS-BUSY": (
-        "Another process has been changing for ten seconds what this store keeps. A node "
+        "Another process has been changing the contents of this store for ten seconds. A node "
         "that removes many chunks at once may take that long. Try again in a minute."
     ),
     "STORE-BUSY": "Another process uses this store: a node runs in the same home.",
@@ -219,7 +217,7 @@ STORES = {
         "The store's head is damaged. Move the store away; the node fetches a snapshot again."
     ),
     "STORE-IO": "The disk under the store reported an error.",
-    "STORE-READONLY": "The store lies on a file system that cannot be written to.",
+    "STORE-READONLY": "The store is on a file system that cannot be written to.",
     "CKPT-HASH": (
         "A chunk does not match its digest: the disk or a peer altered it. It is not used."
     ),
@@ -235,12 +233,12 @@ STORES = {
         "Fetching did not finish in time. Chunks that have arrived are kept for the next try."
     ),
     "LEDGER-BROKEN": (
-        "The ledger on this disk is inconsistent: an entry is missing, altered, or of "
-        "another run. Move the home away, or give the node a new one; it fetches the ledger "
+        "The ledger on this disk is inconsistent: an entry is missing, altered, or from a "
+        "different run. Move the home away, or give the node a new one; it fetches the ledger "
         "again."
     ),
     "TRAINED-OTHERWISE": (
-        "A trainer's journal contradicts the ledger: a block was trained twice, by another "
+        "A trainer's journal contradicts the ledger: a block was trained twice, by the wrong "
         "member, or not at all."
     ),
     "LEDGER-PRUNED": (
@@ -251,17 +249,17 @@ STORES = {
     ),
     "LEDGER-CHECKPOINT": (
         "No peer has the beginning of the ledger that --trust-checkpoint names, or the "
-        "ledger in this home contradicts it. The checkpoint is misspelt, of another run, or "
-        "dropped by all peers. Ask for a newer one."
+        "ledger in this home contradicts it. The checkpoint is misspelt, is from a different "
+        "run, or was dropped by all peers. Ask for a newer one."
     ),
     "STATE-DIFFERS": (
         "The weights in this node's memory were not those that the members certified. The "
-        "node corrects them from other peers. If that happens again and again, the node "
-        "stops: test this machine's memory and processor."
+        "node replaces them with those of other peers. If that happens again and again, the "
+        "node stops: test this machine's memory and processor."
     ),
     "AUDIT-DIFFERS": (
         "The run's updates do not lead to a snapshot that a majority of its voters signed. "
-        "Verify on another machine. If it finds the same, the voters broke the run's rules: "
+        "Verify on another machine. If the result is the same, the voters broke the run's rules: "
         "ask them."
     ),
     "AUDIT-PARTIAL": (
@@ -314,20 +312,20 @@ TRAINING = {
     ),
     "NAN": (
         "A loss or a weight is not a finite number. Training has diverged, or the hardware "
-        "is faulty. The node sent nothing of it to the others."
+        "is faulty. The node did not send the result to the others."
     ),
     "DIVERGED": (
         "This node's weights have moved further from the shared weights than the run allows "
         "(policy.influence_max). Training has diverged, or the hardware is faulty. The node "
-        "sent nothing of it to the others; the trainer restarts from the shared weights."
+        "did not send them to the others; the trainer restarts from the shared weights."
     ),
     "PAYLOAD-SCALE": (
-        "A quantised block has an impossible scale. The node rejected it; the message names "
+        "A quantised block has an invalid scale. The node rejected the block; the message names "
         "the sender."
     ),
     "REDUCE-ABORTED": (
         "An exchange did not complete, usually because a peer went away. Nothing is lost: "
-        "the members agree to go on without that peer, and try again."
+        "the members agree to continue without that peer, and try again."
     ),
     "SYNC-SLOW": (
         "An exchange takes twice as long as this node's exchanges usually do. Your "
@@ -335,8 +333,8 @@ TRAINING = {
         "without a peer that delays them for long."
     ),
     "SYNC-DROPPED": (
-        "This node was left out of an exchange: it was late, the others did not hear it, or "
-        "an attempt with it failed. Its work is kept for the next exchange."
+        "This node was left out of an exchange: it was late, the others did not receive its "
+        "messages, or an attempt with it failed. Its work is kept for the next exchange."
     ),
 }
 
@@ -346,7 +344,7 @@ WEIGHTS = {
         "earlier export and nothing else."
     ),
     "EXPORT-MODEL": (
-        "The run's model has a part that models of the other program lack, so its weights "
+        "The run's model has a feature that the other program does not support, so its weights "
         "cannot be exported for that program."
     ),
     "EXPORT-PARITY": (
@@ -358,8 +356,8 @@ WEIGHTS = {
         "--to hf DIR` makes such a folder."
     ),
     "MODEL-FOREIGN": (
-        "The weights are of another kind of model than p2ptrain's, or the files do not fit "
-        "together. Only exports of `p2ptrain export` can be run here."
+        "The weights are for a model that p2ptrain does not support, or the files do not match "
+        "each other. Only folders written by `p2ptrain export` can be used here."
     ),
 }
 

@@ -36,11 +36,11 @@ def home_path(given: Path | None) -> Path:
 
 
 def open_home(given: Path | None, *, to_write: bool = True, to_make: bool = False) -> Home:
-    """Open the home. It is created only if `to_make`, so that a mistyped name leaves nothing
-    behind. Without `to_write`, the disk may be read-only.
+    """Open the home. It is created only if `to_make`, so that a mistyped name does not create a
+    folder. Without `to_write`, the disk can be read-only.
 
-    Raises ConfigError: the path cannot be a home, because of its content or of this process's user;
-        another user could write in it; or it does not exist.
+    Raises ConfigError: the path does not exist, is not a folder, or is not writable by this
+        process; or another user could write to it.
     """
     from p2ptrain.archive.home import Home
 
@@ -91,7 +91,7 @@ def _no_run(path: Path) -> ConfigError:
         f"there is no run in {path}",
         code="RUN-NONE",
         evidence=[] if path.exists() else ["there is no such folder"],
-        do=f"{to_paste(path, 'run publish RUN_FILE')} makes one; a node fetches its run "
+        do=f"{to_paste(path, 'run publish RUN_FILE')} publishes one; a node fetches its run "
         "when it first connects",
     )
 
@@ -99,12 +99,12 @@ def _no_run(path: Path) -> ConfigError:
 def organiser_of(home: Home, run: Run) -> Identity:
     """Return the identity in this home, which must be the organiser of `run`.
 
-    Raises NotAuthorised: there is none, or it is another one.
+    Raises NotAuthorised: the home has no key, or a different peer's key.
     """
     from p2ptrain.identity import load_or_create
     from p2ptrain.names import label
 
-    # A home without a key was restored without it; a new key would only hide that.
+    # If the home has no key, it was restored without one. A new key would only hide that.
     identity = load_or_create(home.identity) if home.identity.exists() else None
     if identity is None or identity.peer != run.manifest.organiser:
         key = "there is no key" if identity is None else f"the key is {label(identity.peer)}"
@@ -121,21 +121,21 @@ def organiser_of(home: Home, run: Run) -> Identity:
 
 
 def check_asked_for(asked: str, run: Run) -> None:
-    """Raises RunMismatch: `asked` is neither the name of the run in this home, nor the beginning of
-    its id (at least 8 characters).
+    """Raise RunMismatch unless `asked` is the name of the run in this home, or the beginning of its
+    id (at least 8 characters).
     """
     if asked != run.manifest.name and not (len(asked) >= 8 and run.id.startswith(asked)):
         raise RunMismatch(
             f"the home has run {run.manifest.name!r}, not {asked[:80]!r}",
             evidence=[f"the id of that run is {run.id}"],
-            do="name that run, or give --home with the folder of the other one",
+            do="give the name of that run, or use --home with the folder of the other run",
         )
 
 
 def peer_from(text: str) -> str:
     """Return the peer id in `text`: a bare peer id, or an address that ends in /p2p/PEERID.
 
-    Raises ConfigError: `text` contains no peer id.
+    Raises ConfigError: `text` does not contain a peer id.
     """
     from p2ptrain.identity import is_peer_id
 

@@ -57,7 +57,7 @@ app = typer.Typer(
     epilog=examples(
         "p2ptrain node --bootstrap ADDRESS     take part in a run",
         "p2ptrain run new                      make a run of your own",
-        "p2ptrain status                       see what the node here does",
+        "p2ptrain status                       show what the node here is doing",
     ),
     no_args_is_help=True,
     add_completion=False,
@@ -102,11 +102,11 @@ def _options(
         help="Show tracebacks of errors; works after any command as well.",
     ),
 ) -> None:
-    """`verbose` is for the help: `main` has taken it before it comes here."""
+    """`verbose` is here for the help only: `main` removes it from the arguments."""
 
 
 def main(arguments: Sequence[str] | None = None, around: Outside = USUAL) -> int:
-    """Run one command and return the exit code; nothing is raised."""
+    """Run one command and return the exit code. It does not raise exceptions."""
     try:
         with placed_in(around):
             return _exit_code(arguments)
@@ -117,7 +117,7 @@ def main(arguments: Sequence[str] | None = None, around: Outside = USUAL) -> int
 def _exit_code(arguments: Sequence[str] | None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # A terminal without θ shows \u03b8.
+        sys.stdout.reconfigure(errors="backslashreplace")  # Without θ in its encoding: \u03b8.
     try:
         with _ended_as_by_ctrl_c(words):
             code = app(_for_the_parser(words), prog_name="p2ptrain", standalone_mode=False)
@@ -137,8 +137,8 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
 
 @contextmanager
 def _ended_as_by_ctrl_c(words: Sequence[str]) -> Iterator[None]:
-    """Let SIGTERM, and SIGHUP of a closed terminal, end a command like Ctrl-C, so that it removes
-    its temporary files (half an export, a model in /tmp). A node has its own handling.
+    """Let SIGTERM, and SIGHUP of a closed terminal, end a command as Ctrl-C does, so that it
+    removes its temporary files (half an export, a model in /tmp). A node handles them itself.
     """
     ours = list(words[:1]) != ["node"] and threading.current_thread() is threading.main_thread()
     numbers = (signal.SIGTERM, signal.SIGHUP) if ours else ()
@@ -153,7 +153,7 @@ def _ended_as_by_ctrl_c(words: Sequence[str]) -> Iterator[None]:
 
 
 def _interrupt(number: int, frame: object) -> None:
-    """Raise SIGINT, which trio handles itself. A shell's `&` may have set it to be ignored."""
+    """Raise SIGINT, which trio handles itself. Under a shell's `&`, SIGINT may be ignored."""
     if callable(signal.getsignal(signal.SIGINT)):
         signal.raise_signal(signal.SIGINT)
     else:
@@ -182,7 +182,7 @@ def _forget_output() -> None:
 
 
 def _usage(exc: TyperException, words: Sequence[str]) -> int:
-    """Report a wrong option or argument, with the text of the parser."""
+    """Report a wrong option or argument, with the parser's message."""
     show = getattr(exc, "show", None)
     with disk_may_be_full():
         if show is not None:
@@ -204,7 +204,7 @@ def _print_error_json(error: P2PTrainError) -> None:
 
 
 def _report(exc: BaseException, words: Sequence[str]) -> int:
-    """Show the error that ended a command, for a person and on request for a program."""
+    """Show the error that ended a command, as text and, with `--json`, also as JSON."""
     error = translated(exc)
     if error is None:
         return INTERRUPTED
@@ -240,7 +240,7 @@ def translated(exc: BaseException) -> P2PTrainError | None:
         f"{type(leaf).__name__}: {leaf}",
         code="BUG",
         evidence=where,
-        likely="this is a fault in p2ptrain, not in what you did",
+        likely="this is a bug in p2ptrain; you did nothing wrong",
         do="run the same command with -v, and report what it prints",
     )
 

@@ -9,8 +9,8 @@ ADDRESSES = {
         "prints."
     ),
     "ADDR-NO-PEER-ID": (
-        "The address lacks its end, /p2p/12D3KooW…. Without it nobody can tell whether the "
-        "right peer answers. Ask for the whole address."
+        "The address lacks its end, /p2p/12D3KooW…. Without it, your node cannot tell whether "
+        "the right peer answers. Ask for the whole address."
     ),
     "ADDR-NONE": (
         "There is no address to dial: you gave no --bootstrap, and this node has not met "
@@ -67,13 +67,13 @@ NETWORK = {
         "that it makes itself. Forward a port to it to help others."
     ),
     "ORDER-BARRED": (
-        "Two members that nobody can dial are neighbours in an exchange and cannot connect. "
-        "Each such exchange fails once and continues without one of the two. To end that, "
-        "forward a port to the data plane of one of them."
+        "Two members are neighbours in an exchange, but other peers cannot dial either of them, "
+        "so they cannot connect. Each such exchange fails once and continues without one of the "
+        "two. To prevent that, forward a port to the data plane of one of them."
     ),
     "FLOOD": (
         "More messages arrive than this node can process, so it drops some. Peers repeat "
-        "important messages. A single peer may be the cause: the journal names it."
+        "important messages. If one peer is the cause, the journal names it."
     ),
     "LISTEN-FAILED": (
         "This node could not listen on the address that you gave. Choose another with "
@@ -88,7 +88,7 @@ NETWORK = {
     "SHUT-DOWN": "This node's network has been closed; the node is stopping.",
     "ISOLATED": (
         "Fewer members can be reached than the run needs to agree on anything. Nothing is "
-        "lost: training continues when they are back. Members off the allowlist are not "
-        "heard; the organiser can admit them again."
+        "lost: training continues when they are back. Messages from members off the allowlist "
+        "are ignored; the organiser can admit these members again."
     ),
 }

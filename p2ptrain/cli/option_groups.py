@@ -8,7 +8,7 @@
     def command(home: HomeOption, limits: Limits) -> None: ...
 
 The parser sees one option for each field, in the order of the fields, and `command` receives its
-groups. This module does not know any command.
+groups. This module does not depend on any command.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ SCHEMA = 1
 
 JsonOption = Annotated[
     bool,
-    typer.Option("--json", help="Print JSON on stdout: one object, or one object in each line."),
+    typer.Option("--json", help="Print JSON on stdout: one object, or one object per line."),
 ]
 
 
@@ -25,8 +25,8 @@ def result(text: str) -> None:
 def result_json(value: Mapping[str, object]) -> None:
     """Print one JSON object, with the schema number unless it has its own.
 
-    It is ASCII: in a terminal or pipe with another encoding, other characters would not be valid
-    JSON.
+    The output is ASCII: in a terminal or pipe that does not use UTF-8, other characters would not
+    be valid JSON.
     """
     print(json.dumps({"schema": SCHEMA, **value}))
 
@@ -36,5 +36,5 @@ def progress(text: str) -> None:
 
 
 def examples(*lines: str) -> str:
-    """Return the end of a command's help. The mark keeps the line breaks."""
+    """Return the examples at the end of a command's help. The mark preserves the line breaks."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)

@@ -1,4 +1,4 @@
-"""Raise the process limits before a node starts, and describe errors of the system in words.
+"""Raise the process limits before a node starts, and describe system errors in words.
 
 A node that runs out of file descriptors fails hours later, mostly silently. So the limit is raised
 as far as permitted, and the node does not start if that is not enough.
@@ -13,8 +13,8 @@ from p2ptrain.errors import MachineUnfit, P2PTrainError, StoreFull
 
 FILES_WANTED = 4096
 FILES_MIN = 256
-"""Fewest open files: enough for a run of 64 members, with two connections and some streams for
-each, the store and the trainers."""
+"""Minimum number of open files: enough for a run of 64 members, with two connections and a few
+streams for each, the store and the trainers."""
 
 
 def allow_open_files() -> None:

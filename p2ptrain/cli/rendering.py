@@ -6,7 +6,7 @@
       do      wait, or ask for a fresh invite
       more    p2ptrain explain NET-REFUSED
 
-Parts of an error may have come from a peer, so nothing unprintable reaches the terminal.
+Parts of an error may have come from a peer, so unprintable characters are replaced.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def printable(text: str) -> str:
 
 
 def show_error(error: P2PTrainError, stream: TextIO | None = None) -> None:
-    """Write the error to stderr, its first words in red if the terminal has colours. A process that
-    was started with stderr closed shows nothing.
+    """Write the error to stderr, its first words in red if the terminal has colours. If the process
+    was started with stderr closed, do nothing.
     """
     stream = stream or sys.stderr
     if stream is None:
@@ -79,5 +79,5 @@ def show_error(error: P2PTrainError, stream: TextIO | None = None) -> None:
 
 
 def coloured(stream: TextIO) -> bool:
-    """Whether colours may be used: a terminal that is not dumb, and no NO_COLOR."""
+    """Return whether to use colours: on a terminal that is not dumb, unless NO_COLOR is set."""
     return stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"

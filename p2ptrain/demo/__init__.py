@@ -1,4 +1,4 @@
-"""`scripts/demo`: the whole life of a run on one machine, and a verdict on it.
+"""`scripts/demo`: a whole run on one machine, and a verdict on it.
 
 The nodes are real processes started with the real command line. The demo observes only what any
 user can see: their journals and `p2ptrain status --json`.

@@ -1,4 +1,4 @@
-"""`python -m p2ptrain.demo`, which `scripts/demo` calls after the set-up."""
+"""`python -m p2ptrain.demo`, which `scripts/demo` runs after the set-up."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--keep", action="store_true", help="leave the nodes running at the end")
     parser.add_argument("--dir", type=Path, metavar="DIR", help="folder for the nodes' homes")
     parser.add_argument(
-        "--config", type=Path, metavar="TOML", help="another run file (default: the demo's own)"
+        "--config", type=Path, metavar="TOML", help="a different run file (default: the demo's own)"
     )
     parser.add_argument("--setup-s", type=float, default=0.0, help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -74,7 +74,7 @@ def _close(story: Story, console: Console, *, keep: bool, failed: bool) -> None:
     running = [node for node in story.cast.values() if node.running]
     if keep:
         for node in running:
-            console.print(f"{node.name} runs on: {to_paste(node.home, 'status')}")
+            console.print(f"{node.name} is still running: {to_paste(node.home, 'status')}")
         pids = " ".join(str(node.process.pid) for node in running if node.process)
         console.print(f"to stop them: kill {pids}")
         return

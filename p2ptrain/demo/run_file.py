@@ -1,7 +1,8 @@
-"""The run file that the demo plays: the sample demo.toml, with joiners that begin with nothing.
+"""The demo's run file: the sample demo.toml, but joiners start with an empty inner optimizer.
 
-A volunteer of the demo sends 4 Mbit/s. Members' optimizers take 15 to 28 s to reach the joiner,
-and by then the demo's run is nearly over. In a real run an outer step takes much longer.
+A volunteer of the demo sends 4 Mbit/s. At that rate, members' optimizer states take 15 to 28 s to
+reach the joiner, and by then the demo's run is nearly over. In a real run an outer step takes much
+longer.
 """
 
 from __future__ import annotations
@@ -25,5 +26,5 @@ def written(folder: Path) -> Path:
 def without_donors(text: str) -> str:
     """Return the demo's run file `text` with `join_optimizer = "fresh"`."""
     changed, count = _OPTION.subn('join_optimizer = "fresh"', text)
-    assert count == 1, "demo.toml sets every option"
+    assert count == 1, "demo.toml must set join_optimizer once"
     return changed

@@ -57,7 +57,7 @@ class Show:
         return Group(*self._lines, nodes_table(self._rows))
 
     def table(self, rows: list[dict[str, Any]], judged: dict[str, bool]) -> None:
-        """Print the end: the remaining nodes, and the claims."""
+        """Print the result: the remaining nodes, and the claims."""
         if self._live is not None:
             self._live.update(Group(*self._lines))
         self._console.print(nodes_table(rows, final=True))

@@ -1,6 +1,6 @@
 """The acts of the demo, in order: publish, train, kill, join, refuse, stop the seed, finish.
 
-Every act waits, with a deadline, for events in the journals; none of them just sleeps. The events
+Every act waits, with a deadline, for events in the journals, and does not just sleep. The events
 are collected as Facts, and only `verdict` judges them.
 """
 
@@ -34,12 +34,12 @@ class Story:
     """The nodes of the demo, and the events seen so far."""
 
     uplink = "4Mbit"
-    """Upload limit of a volunteer, like a home line. One exchange of the demo's model then takes
-    over a second."""
+    """Upload limit of a volunteer, typical of a home connection. One exchange of the demo's model
+    then takes over a second."""
 
     seed_uplink = "20Mbit"
-    """Upload limit of the seed, like a good line. With 100 Mbit, the seed alone had sent a newcomer
-    everything before the others were connected."""
+    """Upload limit of the seed, typical of a fast connection. With 100 Mbit, the seed alone sent a
+    newcomer everything before the others were connected."""
 
     def __init__(self, folder: Path, config: Path, show: Show) -> None:
         self.folder = folder
@@ -65,7 +65,7 @@ class Story:
     # -- observing ----------------------------------------------------------------------------
 
     def read_events(self) -> None:
-        """Read all journals once, print the interesting events, refresh the table."""
+        """Read all journals once, print the interesting events, and refresh the table."""
         for node in self.cast.values():
             for event in node.new_events():
                 text = in_words(event)
@@ -201,8 +201,8 @@ class Story:
         self.facts.survivors_tokens_kept = bool(survivors) and survivors == last
 
     def one_joins(self, address: str) -> None:
-        """Let dan join: it fetches a snapshot from several peers and the updates since, and gets a
-        place in a roster."""
+        """Let dan join: it fetches a snapshot from several peers and the later updates, and then
+        appears in a roster."""
         dan = self.cast["dan"]
         # Snapshots are written in the background, and on a busy machine at very different times.
         self.wait_for(
@@ -228,7 +228,7 @@ class Story:
         return sum(newest in steps for steps in written) >= JOIN_SOURCES_MIN
 
     def _first_roster(self, name: str) -> Event | None:
-        """Return the first decided roster with this participant, by its own journal."""
+        """Return the first decided roster with this participant, according to its journal."""
         for event in self.cast[name].events:
             if event["event"] == "decided" and any(
                 peer == self.peers[name] for peer, _, _ in event.get("participants") or ()
@@ -237,7 +237,7 @@ class Story:
         return None
 
     def one_is_refused(self, address: str) -> None:
-        """Start eve, which is not on the allowlist, and wait for its refusal."""
+        """Start eve, which is not on the allowlist, and wait until it is refused."""
         eve = self.cast["eve"]
         self._start(eve, "--bootstrap", address, "--no-wait")
         self.wait_for("eve's refusal", lambda: eve.returncode is not None, deadline_s=60)
@@ -248,7 +248,7 @@ class Story:
         self.show.print_line(f"eve is refused: {self.facts.refused_code}", style="yellow")
 
     def seed_stops(self) -> None:
-        """Stop the seed, the node with which all others started."""
+        """Stop the seed, the first node that all others connected to."""
         first = self.facts.join_first_roster_step or 0
         self.wait_for(
             "some steps with dan",
@@ -259,7 +259,7 @@ class Story:
         seed.stop()
         self.wait_for("the seed's end", lambda: not seed.running, deadline_s=30)
         self.facts.seed_stopped_at_step = max(_steps_committed(node) for node in self.volunteers)
-        self.show.print_line("the seed is stopped; the run goes on", style="bold yellow")
+        self.show.print_line("the seed is stopped; the run continues", style="bold yellow")
 
     def finish(self) -> None:
         """Wait for the last outer step, and collect the final states of the remaining nodes."""
@@ -315,8 +315,8 @@ def _all(events: list[Event | None]) -> list[Event] | None:
 
 
 def _open_reduce(node: DemoNode) -> Event | None:
-    """Return the open reduce of this node, if it has three peers or more (this one included) and is
-    of KILL_AT_STEP or later."""
+    """Return the node's current reduce, if it has three peers or more (this one included) and its
+    outer step is KILL_AT_STEP or later."""
     for event in reversed(node.events):
         if event["event"] in ("exchange-done", "exchange-failed"):
             return None
@@ -330,7 +330,7 @@ def _steps_committed(node: DemoNode) -> int:
 
 
 def in_words(event: Event) -> str | None:
-    """Return one line for a journal record that interests a viewer; None for other records."""
+    """Return one line for a journal record that is worth showing; None for other records."""
     match event:
         case {"event": "snapshot-fetched"}:
             size = sum(event["bytes_by_peer"].values()) / 1e6
@@ -339,11 +339,10 @@ def in_words(event: Event) -> str | None:
                 f"{len(event['bytes_by_peer'])} peers in {event['seconds']:.1f} s"
             )
         case {"event": "caught-up", "updates": int(updates), "step": int(step)}:
-            return f"is at outer step {step}, having replayed {updates} updates"
+            return f"is at outer step {step} after replaying {updates} updates"
         case {"event": "committed", "step": int(step)}:
-            return (
-                f"committed outer step {step}: {event['tokens']:,} tokens of {event['peers']} peers"
-            )
+            tokens, peers = event["tokens"], event["peers"]
+            return f"committed outer step {step}: {tokens:,} tokens from {peers} peers"
         case {"event": "exchange-failed"}:
             return f"the exchange of outer step {event['step']} failed: {event['reason']}"
         case {"event": "evaluated", "step": int(step)}:

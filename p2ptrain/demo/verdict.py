@@ -50,7 +50,7 @@ def claims(facts: Facts) -> dict[str, bool]:
     first, last = facts.val_loss_first, facts.val_loss_last
     to_commit_s = facts.kill_to_commit_s
     return {
-        "the run came to its planned end": 0 < facts.outer_steps_planned == facts.outer_steps,
+        "the run made all planned outer steps": 0 < facts.outer_steps_planned == facts.outer_steps,
         "all remaining nodes have the same ledger and the same weights": _agree(facts.nodes),
         f"the validation loss fell by {LOSS_FALL_NATS} nat or more": first is not None
         and last is not None
@@ -68,20 +68,20 @@ def claims(facts: Facts) -> dict[str, bool]:
         ),
         "the newcomer replayed the updates committed since": bool(facts.join_updates_replayed),
         "the newcomer contributed to an average": facts.join_first_roster_step is not None,
-        "a stranger was refused and told what to do": facts.refused_exit == 6
+        "an unknown peer was refused and told what to do": facts.refused_exit == 6
         and facts.refused_code is not None
         and facts.refused_code.startswith("AUTH-")
         and facts.refused_says_what_to_do,
         "each committed block was trained once, by the member that held its lease": (
             facts.blocks_trained_once > 0 and facts.blocks_trained_otherwise == 0
         ),
-        "the run went on without the seed": facts.seed_stopped_at_step is not None
+        "the run continued without the seed": facts.seed_stopped_at_step is not None
         and facts.steps_after_seed_stopped >= STEPS_AFTER_SEED_MIN,
     }
 
 
 def _agree(nodes: list[dict[str, Any]]) -> bool:
-    """Return whether at least three nodes remain, with the same bytes at the same height."""
+    """Return whether at least three nodes remain, with the same state at the same height."""
     names = ("ledger_height", "ledger_head", "state_digest", "outer_step")
     accounts = {tuple(node.get(name) for name in names) for node in nodes}
     return len(nodes) >= 3 and len(accounts) == 1 and None not in accounts.pop()

@@ -1,9 +1,9 @@
 """Create a folder atomically, and remove the remains of killed writers.
 
-The folder is written beside its place under a hidden name, then synced and renamed. Its writer
-holds a lock that the kernel releases however the writer ends. A killed writer leaves the hidden
-folder, perhaps of gigabytes: the next writer finds it unlocked and removes it. This module does not
-know what is in the folder.
+The folder is written next to its final path under a hidden name, then synced and renamed. Its
+writer holds a lock that the kernel releases when the writer ends for any reason. A killed writer
+leaves the hidden folder, perhaps of gigabytes: the next writer finds it unlocked and removes it.
+This module does not know what is in the folder.
 """
 
 from __future__ import annotations

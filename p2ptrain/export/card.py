@@ -32,8 +32,8 @@ def card(origin: Provenance, spec: ModelSpec, dtype: Dtype, theta: Digest, examp
             "",
             *warning,
             f"{FAMILIES[spec.qk_norm][1]} of {parameter_count(spec):,} parameters, trained "
-            "with p2ptrain by peers that average over the internet and sign a ledger of "
-            "their work.",
+            "with p2ptrain by peers that average their weights over the internet and sign a "
+            "ledger of their work.",
             "",
             "| | |",
             "|---|---|",
@@ -53,7 +53,7 @@ def card(origin: Provenance, spec: ModelSpec, dtype: Dtype, theta: Digest, examp
             f"context {spec.sequence}, rotary base {spec.rope_base:g}, "
             f"{'tied' if spec.tied else 'untied'} embeddings |",
             "",
-            "`p2ptrain.json` has the same facts for programs. Anybody who holds the run's "
+            "`p2ptrain.json` has the same facts for programs. Anyone who holds the run's "
             "ledger can check the weights: `p2ptrain verify`, `p2ptrain ckpt verify`.",
             "",
             "## Use",

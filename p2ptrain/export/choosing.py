@@ -1,8 +1,8 @@
 """Find the state to export in the local store, together with its provenance.
 
 The caller has read the ledger and checked its certificates. A snapshot that no entry names can also
-be exported, but only by its full digest, so that nobody exports one by mistake. The result is then
-marked as uncertified.
+be exported, but only by its full digest, to prevent mistakes. The result is then marked as
+uncertified.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ HEAD = "head"
 @dataclass(frozen=True, slots=True)
 class ChainContents:
     """The content of the ledger. `tokens_before` maps each outer step to the tokens committed
-    before it; `height` and `head` are the end. `amendments` are those held on this machine."""
+    before it; `height` and `head` are those of the last entry. `amendments` are the ones held on
+    this machine."""
 
     account: ChainFacts
     tokens_before: Mapping[int, int]
@@ -39,7 +40,7 @@ class ChainContents:
 
 @dataclass(frozen=True, slots=True)
 class ExportableState:
-    """A state to export. `updates_after` is the number of outer steps that have ended since."""
+    """A state to export. `updates_after` is the number of outer steps that have ended after it."""
 
     origin: Provenance
     theta: Theta
@@ -58,8 +59,8 @@ def find(
 
     Raises:
         ConfigError: there is no such state, or its snapshot is not held completely.
-        StoreError: the store is damaged, or holds no snapshot at all.
-        TryLater: the head was wanted, and some updates are not held; code AUDIT-PARTIAL.
+        StoreError: the store is damaged, or does not hold any snapshot.
+        TryLater: the head was wanted, but some updates are not held; code AUDIT-PARTIAL.
     """
     if wanted == HEAD:
         return _replayed(run, chain, store, print_line)
@@ -165,15 +166,15 @@ def _replayed(
 
 
 def _check_whole(verdict: ReplayResult, end: int, store: StoreReader) -> None:
-    """Check that the replay reached the head, which was asked for. Raises StoreError, TryLater."""
+    """Check that the replay reached the requested head. Raises StoreError, TryLater."""
     home = store.root.parent
     if verdict.difference is not None:
         raise StoreError(
             verdict.difference.what,
             code="CKPT-HASH",
             likely="the disk under the store has a fault",
-            do=f"{to_paste(home, 'verify')} says which entry is concerned; --snapshot newest needs "
-            "no updates",
+            do=f"{to_paste(home, 'verify')} says which entry is affected; --snapshot newest does "
+            "not need updates",
         )
     if verdict.missing is not None:
         lacking = verdict.missing
@@ -183,14 +184,14 @@ def _check_whole(verdict: ReplayResult, end: int, store: StoreReader) -> None:
             code="AUDIT-PARTIAL",
             evidence=[lacking.digest],
             likely="the snapshot was fetched with --no-updates, or this node is still fetching",
-            do=f"{to_paste(home, 'ckpt fetch')}; or --snapshot newest, which needs no updates",
+            do=f"{to_paste(home, 'ckpt fetch')}; or --snapshot newest, which does not need updates",
         )
 
 
 def _nothing_held(account: ChainFacts, store: StoreReader) -> ChunkMissing:
     newest = max(account.snapshots, default=None)
     return ChunkMissing(
-        "no certified snapshot is held here completely",
+        "this home does not hold a complete certified snapshot",
         evidence=[]
         if newest is None
         else [(f"the newest certified snapshot is that of outer step {newest}")],

@@ -5,9 +5,9 @@
     generation_config.json       the token that ends a text
     tokenizer.json, tokenizer_config.json
     README.md                    the model card
-    p2ptrain.json                the same for programs; it marks the folder as one of ours
+    p2ptrain.json                the same facts for programs; marks the folder as an export
 
-The folder is written beside its place under another name, checked by the caller's `check_folder`,
+The folder is written next to its final path under a different name, checked by the caller's `check_folder`,
 synced, and then renamed. An existing folder is replaced only on demand, and only if it is an
 export.
 """
@@ -47,11 +47,11 @@ from p2ptrain.trainer.formats.shapes import layout_of, parameter_count
 
 MARK = "p2ptrain.json"
 SHARD_BYTES_MAX = 5_000_000_000
-"""Longest weights file, the usual limit of transformers. Some file systems and servers do not
-accept much longer files."""
+"""Maximum size of a weights file: the usual limit of transformers. Some file systems and servers do
+not accept much larger files."""
 
 SPARE_BYTES = 4 * 2**20
-"""Space for everything but weights and tokenizer: twice the names and offsets of 10,000 tensors."""
+"""Space for everything but weights and tokenizer: twice what 10,000 names and offsets take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +96,11 @@ def export(
     check_folder: CheckFolder = no_check,
     free: Callable[[Path], int] = free_bytes,
 ) -> Exported:
-    """Write `theta` as `plan` says to the folder `target`. `check_folder` may refuse it by raising.
+    """Write `theta` to the folder `target` as `plan` says. `check_folder` can reject it by raising.
     `free` returns the free bytes on the disk of a folder.
 
     Raises:
-        ConfigError: `target` already exists, or transformers does not have this model.
+        ConfigError: `target` already exists, or transformers does not support this model.
         StoreError: a part of θ is missing or damaged, or the disk has too little space.
     """
     check_target(target, force=force)
@@ -118,18 +118,18 @@ def export(
 
 
 def check_target(target: Path, *, force: bool) -> None:
-    """Raises ConfigError (EXPORT-EXISTS): `target` exists and may not be replaced."""
+    """Raise ConfigError (EXPORT-EXISTS) if `target` exists and must not be replaced."""
     if not os.path.lexists(target):
         return
     ours = not target.is_symlink() and (target / MARK).is_file()
     if force and ours:
         return
     raise ConfigError(
-        f"{target} exists already",
+        f"{target} already exists",
         code="EXPORT-EXISTS",
         likely="it is an earlier export"
         if ours
-        else f"it is not an export of p2ptrain: it holds no {MARK}",
+        else f"it is not an export of p2ptrain: it does not contain {MARK}",
         do="write to another folder" + (", or replace this one with --force" if ours else ""),
     )
 

@@ -1,4 +1,4 @@
-"""Check that `transformers` computes the same as our model from an exported folder.
+"""Check that `transformers` computes the same results as our model from an exported folder.
 
 A separate program makes the comparison (`trainer.tools.parity`), because it loads torch, and the
 process that exports does not.
@@ -17,15 +17,15 @@ from p2ptrain.errors import ConfigError, P2PTrainError, TrainerDiverged
 from p2ptrain.extras import install
 
 PARAMETERS_MAX = 2_000_000_000
-"""Largest model that is compared by default: both copies in fp32 have 16 GB."""
+"""Largest model that is compared by default: the two fp32 copies take 16 GB."""
 
 WANTED = "transformers>=4.56"
-"""The requirement to suggest to pip. It is not p2ptrain's extra: with that, pip would replace
-fastecdsa by a version that it has to compile."""
+"""The requirement that we suggest installing with pip. We do not suggest p2ptrain's extra, because
+pip would then replace fastecdsa by a version that it has to compile."""
 
 RELATIVE_MAX = 1e-3
-"""Largest difference, as a share of the largest logit. Two orders of summation in fp32 differ by
-about 1e-6. A wrong rotary convention or a swapped matrix makes a difference of about one."""
+"""Largest difference, as a share of the largest logit. Different orders of summation in fp32 differ
+by about 1e-6. A wrong rotary convention or a swapped matrix makes a difference of about one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,8 @@ class Parity:
 def is_wanted(asked: bool | None, parameters: int, *, installed: bool) -> bool:
     """Return whether to compare. `installed`: transformers can be imported.
 
-    Raises ConfigError: it was asked for, and transformers is not installed.
+    Raises ConfigError: a comparison was requested, but transformers
+    is not installed.
     """
     if asked and not installed:
         raise ConfigError(
@@ -69,8 +70,8 @@ def hindrance(parameters: int, *, installed: bool) -> str:
         return f"not installed ({install(WANTED)})"
     if parameters > PARAMETERS_MAX:
         return (
-            f"the comparison takes long with {parameters / 1e9:.1f} billion parameters; "
-            "--parity does it"
+            f"the comparison of {parameters / 1e9:.1f} billion parameters takes long; pass "
+            "--parity to run it anyway"
         )
     return ""
 
@@ -114,6 +115,6 @@ def _fails(what: str, evidence: list[str]) -> P2PTrainError:
         what,
         code="EXPORT-PARITY",
         evidence=evidence,
-        likely="the export is wrong, or this version of transformers has changed",
+        likely="the export is wrong, or transformers has changed in this version",
         do="report this; --no-parity exports without a comparison",
     )

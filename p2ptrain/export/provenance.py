@@ -1,4 +1,4 @@
-"""Where exported weights come from and who certified them: for card, p2ptrain.json and screen."""
+"""Where exported weights come from, for the model card, p2ptrain.json and the terminal."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from p2ptrain.ids import Digest, PeerId, RunId
 Standing = Literal["certified", "replayed", "uncertified"]
 """certified: the ledger names the digest of this snapshot, signed by a quorum or, at genesis, by
 the organiser. replayed: computed here from a certified snapshot and certified updates.
-uncertified: nobody but this machine vouches for it."""
+uncertified: only this machine vouches for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """θ before outer step `step` of a run. `tokens` is None if the local ledger does not tell.
+    """θ before outer step `step` of a run. `tokens` is None if the local ledger does not show it.
 
     `entry_height` is the height of the ledger entry that names the `snapshot`; 0 is the run's
     manifest, and None means uncertified. `updates` is the number of updates replayed on the
@@ -50,10 +50,10 @@ class Provenance:
             )
         if self.standing == "replayed":
             return (
-                "NOT CERTIFIED ITSELF: no ledger entry names this state. The exporting "
+                "NOT DIRECTLY CERTIFIED: no ledger entry names this state. The exporting "
                 "machine computed it from the certified snapshot of outer step "
                 f"{self.snapshot_step} and the {self.updates} certified updates after it; "
-                "anybody who holds them can repeat this."
+                "anyone who holds them can repeat this."
             )
         return None
 

@@ -33,7 +33,7 @@ class Theta(Protocol):
 
     @property
     def digest(self) -> Digest:
-        """blake3 of all bytes read so far; the digest of θ after all of it was read."""
+        """blake3 of all bytes read so far; once all bytes were read, the digest of θ."""
 
 
 class ThetaInMemory:
@@ -62,7 +62,7 @@ class ThetaOfSnapshot:
     """θ of the snapshot `digest` of `numel` elements.
 
     The constructor and `pieces` raise StoreError: a part of the snapshot is missing or damaged, or
-    it is not such a snapshot.
+    the blob is not a snapshot of `numel` elements.
     """
 
     def __init__(self, store: StoreReader, digest: Digest, numel: int) -> None:
@@ -104,11 +104,11 @@ class ThetaOfSnapshot:
             home, named = self._store.root.parent, self._snapshot[:12]
             fetch, pin = to_paste(home, f"ckpt fetch {named}"), to_paste(home, f"ckpt pin {named}")
             raise ChunkMissing(
-                f"the snapshot {self._snapshot[:12]}… is not whole in this store",
+                f"the snapshot {self._snapshot[:12]}… is incomplete in this store",
                 evidence=[f"chunk {digest} is missing"],
                 likely=(
-                    "it was never fetched completely; or it is an older one, which the node in "
-                    "this home has removed meanwhile"
+                    "it was never fetched completely; or it is an older one, and the node in "
+                    "this home has removed it since"
                 ),
                 do=f"{fetch}, and {pin}, which keeps it",
             ) from exc
@@ -119,7 +119,7 @@ class ThetaOfSnapshot:
 
 
 def check_is_snapshot(manifest: BlobManifest, digest: Digest, numel: int) -> None:
-    """Raises ManifestInvalid: the blob is not a snapshot of θ and m of `numel` elements."""
+    """Raise ManifestInvalid unless the blob is a snapshot of θ and m of `numel` elements each."""
     if manifest.kind != SNAPSHOT or manifest.size != 2 * numel * ELEMENT_BYTES:
         raise ManifestInvalid(
             f"{digest} is a {manifest.kind} of {manifest.size} bytes, not a snapshot of "
@@ -129,4 +129,4 @@ def check_is_snapshot(manifest: BlobManifest, digest: Digest, numel: int) -> Non
 
 def _check_within(end: int, numel: int) -> None:
     if end > numel:
-        raise LocalProtocolError(f"θ has {numel} elements; {end} were asked for")
+        raise LocalProtocolError(f"θ has {numel} elements; {end} were requested")

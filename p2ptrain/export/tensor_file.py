@@ -5,8 +5,8 @@
     data       the tensors, row-major, without gaps
 
 The safetensors library needs all tensors of a file in memory, but an exported model may be larger.
-The header follows from the model's sizes alone, so it can be written before the data. Tests read
-the files with the library.
+The header depends only on the model's sizes, so it can be written before the data. Tests read the
+files with the library.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Shard:
 def sharded(tensors: Sequence[Tensor], dtype: Dtype, bytes_max: int) -> tuple[Shard, ...]:
     """Distribute `tensors`, in their order, over files of at most `bytes_max` bytes of data.
 
-    A tensor is never split: a longer one gets a file of its own.
+    A tensor is never split: one that is larger than `bytes_max` gets a file of its own.
     """
     groups: list[list[Tensor]] = [[]]
     held_bytes = 0

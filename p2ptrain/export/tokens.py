@@ -1,8 +1,8 @@
 """The run's tokenizer in an exported folder: the same bytes, and the roles of its special tokens.
 
-tokenizer.json is what the organiser published, byte for byte. If the run marks the beginnings of
-its documents, that token is the one that begins a text. Otherwise it is found by its usual names,
-and so are the other roles. A role without such a token is left out.
+tokenizer.json is what the organiser published, byte for byte. If the run marks the beginning of
+each document with a token, that token also begins a text. Otherwise that token is found by its
+usual names, and so are the tokens of the other roles. A role without such a token is left out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ROLES = {
     "unk": ("<|unk|>", "<unk>", "[UNK]"),
 }
 """Usual names for each role; the first one that a tokenizer has is used, as in packing.
-<|endoftext|> stands between documents, so it both begins and ends one."""
+<|endoftext|> separates documents, so it both begins and ends a document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def _letters(tree: Mapping[str, object]) -> set[str]:
 
 
 def _added(tree: Mapping[str, object], *, special: bool = False) -> Iterator[tuple[str, int]]:
-    """Yield the added tokens, or only the special ones, which no text can contain."""
+    """Yield the added tokens, or only the special ones, which texts cannot contain."""
     added = tree.get("added_tokens")
     for each in added if isinstance(added, list) else ():
         match each:

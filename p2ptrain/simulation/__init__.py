@@ -1,8 +1,8 @@
-"""A seeded simulator that runs the real ledger in a hostile world in virtual time.
+"""A seeded simulator that runs the real ledger code in virtual time, among simulated faults.
 
 `simulate(seed=…, peers=…, steps=…, profile=…)` returns a SimReport: the agreed steps, the
 violations that checkers found, and whether the run got stuck. The same seed gives the same run,
-event by event.
+event for event.
 """
 
 from p2ptrain.simulation.profiles import PROFILES, Profile

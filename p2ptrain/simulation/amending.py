@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 LEAD_STEPS = (1, 3)
 SPREAD_S = (0.05, 4.0)
 LEASES = (None, None, 2, 3, 6)
-"""Choices for the new blocks per lease; a simulated run begins with 4."""
+"""Possible new numbers of blocks per lease; a simulated run begins with 4."""
 
 COUNT_MAX = 12
 
@@ -92,13 +92,13 @@ class AmendmentsAreHeld(Watch):
             for voter in decision.certified.certificate.voters - self.liars:
                 if value.terms not in decision.disks[voter].terms:
                     self.object(
-                        f"{voter} voted for amendment {value.terms.number} without having it"
+                        f"{voter} voted for amendment {value.terms.number} without holding it"
                     )
 
 
 @dataclass(slots=True)
 class TermsAreForeseen(Watch):
-    """S10: the terms of an outer step are agreed before it begins, and leases have their size."""
+    """S10: the terms of an outer step are agreed before it begins and set the size of leases."""
 
     rules: Rules
 
@@ -106,9 +106,9 @@ class TermsAreForeseen(Watch):
         before, after = decision.before, decision.after
         numbers = [each.number for each in after.terms]
         if numbers != sorted(set(numbers)):
-            self.object(f"amendments {numbers} were agreed at height {after.height}")
+            self.object(f"amendments {numbers} are out of order at height {after.height}")
         if before.step == after.step and _holding(before) != _holding(after):
-            self.object(f"the terms of outer step {after.step} change while it is under way")
+            self.object(f"the terms of outer step {after.step} changed while it was under way")
         if isinstance(decision.certified.entry.value, Commit):
             self._check_leases(after)
 
@@ -118,7 +118,7 @@ class TermsAreForeseen(Watch):
             blocks = blocks if terms.blocks is None else terms.blocks
         short = [peer for peer, lease in state.leases.items() if len(lease) < blocks]
         if short:
-            self.object(f"{min(short)} has less than {blocks} blocks in outer step {state.step}")
+            self.object(f"{min(short)} has fewer than {blocks} blocks in outer step {state.step}")
 
 
 def _holding(state: LedgerState) -> list[Terms]:

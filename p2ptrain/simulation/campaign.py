@@ -20,7 +20,7 @@ from p2ptrain.simulation.run import simulate
 FAILURES_KEPT = 20
 
 BATCH_SEEDS = 20
-"""Seeds per batch: some seconds of work, the most that an interruption loses."""
+"""Seeds per batch. A batch takes a few seconds, and an interruption loses at most one batch."""
 
 PROGRESS_S = 5.0
 
@@ -29,7 +29,7 @@ PrintLine = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class CampaignPlan:
-    """`steps` outer steps for each of the `seeds`, from `first_seed` on."""
+    """`steps` outer steps for each of `seeds` seeds, the first of which is `first_seed`."""
 
     seeds: int
     first_seed: int = 0
@@ -163,7 +163,7 @@ Mapper = Callable[[Callable[[range], CampaignSums], list[range]], Iterable[Campa
 
 @contextmanager
 def _mapping(processes: int) -> Iterator[Mapper]:
-    """Yield a `map` that runs in this process or in a pool, which ends when this one is
+    """Yield a `map` that runs in this process or in a pool; the pool ends when this process is
     interrupted."""
     if processes == 1:
         yield map

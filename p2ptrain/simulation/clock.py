@@ -8,7 +8,8 @@ from collections.abc import Callable
 Action = Callable[[], None]
 
 AT_ONCE_MAX = 100_000
-"""Most actions at one instant. More mean that an action plans itself again without delay."""
+"""Maximum number of actions at one instant. If there are more, an action plans itself again without
+delay."""
 
 
 class Clock:
@@ -29,7 +30,7 @@ class Clock:
 
     @property
     def stands_still(self) -> bool:
-        """Whether actions go on without end while no time passes."""
+        """Whether actions repeat without end while time does not pass."""
         return self._at_once > AT_ONCE_MAX
 
     def step(self) -> bool:
@@ -44,14 +45,16 @@ class Clock:
 
 
 class NodeClock:
-    """A node's own monotonic clock. It may be too fast or too slow, and may jump ahead, never back.
+    """A node's own monotonic clock. It can be too fast or too slow, and can jump forward but not
+    back.
 
-    Wall clocks are not simulated, because no part of the ledger reads them.
+    Wall clocks are not simulated, because the ledger does not read them.
     """
 
     ROUNDING_S = 1e-9
-    """Seconds added to a timer if the two clocks differ, so that rounding never makes it fire too
-    early. Otherwise it would find nothing due and fire again at the same instant."""
+    """Seconds added to a timer if the two clocks differ, so that rounding does not make it fire too
+    early. Otherwise the node would find that nothing is due, and the timer would fire again at the
+    same instant."""
 
     def __init__(self, world: Clock, rate: float = 1.0) -> None:
         self.rate = rate

@@ -16,8 +16,8 @@ from p2ptrain.ledger.messages.peer_reports import SnapshotTaken
 
 @dataclass(slots=True)
 class SimDisk:
-    """`chain` is the entries after the Commit of `base`, or all entries if there is no base.
-    `snapshot` is the newest of the `written` snapshots, at which a restart may begin.
+    """`chain` contains the entries after the Commit of `base`, or all entries if there is no base.
+    `snapshot` is the newest of the `written` snapshots, at which a restart can begin.
     """
 
     chain: list[Certified] = field(default_factory=list)

@@ -1,8 +1,8 @@
-"""Plan faults from one seed by a profile's rates: crashes, network cuts, joins and leaves.
+"""Plan faults from one seed at a profile's rates: crashes, network cuts, joins and leaves.
 
-A run that loses its majority for ever must stop, and would test nothing. So peers vanish only while
-the remaining ones could decide. Vanished voters return at the end, because a roster that was being
-decided when they vanished, or is decided later, may need their votes.
+A run that permanently loses its majority has to stop, and would not test anything. So peers vanish
+only while the remaining ones can decide. Vanished voters return at the end, because a roster that
+was being decided when they vanished, or is decided later, may need their votes.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from p2ptrain.simulation.world import SimWorld
 
 GOODBYE_S = 6.0
-"""Seconds that a leaving node stays, to vote for the roster without it."""
+"""Seconds that a leaving node stays to vote for the roster that omits it."""
 
 FOUNDERS_MIN = 3
-"""Fewest founders of which one may go: with fewer, the loss of one may stop a run."""
+"""Minimum number of founders if one of them is to go away: with fewer, the run could stop."""
 SYBILS_COME_S = 6.0
 SAYS_GOODBYE = 0.6
 GOES_FOR_EVER = 0.05
@@ -69,7 +69,7 @@ class Faults:
         self.recall(self._world.latest.voters)
         for node in list(self._world.nodes.values()):
             self._world.resume_node(node)
-            if node.me not in founders:  # A founder that is away comes back in its own time.
+            if node.me not in founders:  # An absent founder returns by its own timer.
                 self._restart(node)
 
     # ── crashes ──────────────────────────────────────────────────────────────────────────────────
@@ -116,8 +116,8 @@ class Faults:
             self._world.clock.after(delay_s, self._let_a_founder_go)
 
     def _let_a_founder_go(self) -> None:
-        """Let a founder crash or say goodbye. The next one may go when it is back; some founders
-        never come back."""
+        """Let a founder crash or say goodbye. The next one can go when this one is back; some
+        founders never come back."""
         world, founders = self._world, self._world.rules.founders
         there = [world.nodes[name] for name in founders if name not in world.liars]
         if not self._active or len(founders) < FOUNDERS_MIN:
@@ -192,8 +192,8 @@ class Faults:
             self._world.leap(self._random.choice(running), seconds)
 
     def recall(self, voters: Collection[PeerId]) -> None:
-        """After the end of all faults, bring back voters that are gone. An entry that was being
-        decided when they vanished may be decided later, and make them voters again.
+        """After the end of all faults, bring back voters that have vanished. An entry that was
+        being decided when they vanished may be decided later, and make them voters again.
         """
         if self._active:
             return
@@ -242,7 +242,7 @@ class Faults:
         return self._random.choice(able) if able else None
 
     def _can_go(self, node: SimNode) -> bool:
-        """Return whether the peers that stay can decide without `node`, and enough of them
+        """Return whether the remaining peers can decide without `node`, and enough of them
         train."""
         state, rules = self._world.latest, self._world.rules
         there = set(self._world.nodes) - self.gone - {node.me}

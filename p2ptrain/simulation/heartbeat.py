@@ -10,8 +10,8 @@ from p2ptrain.ledger.messages.events import Event
 
 @dataclass(frozen=True, slots=True)
 class SimHeartbeat:
-    """`events` are passed to the receiver's ledger. Some heartbeats repeat everything; most contain
-    only news.
+    """`events` are passed to the receiver's ledger. Some heartbeats repeat all reports; most of
+    them contain only new ones.
     """
 
     peer: PeerId

@@ -1,5 +1,5 @@
-"""A network that loses, delays, duplicates and reorders messages and can be cut, from one random
-generator.
+"""A network that loses, delays, duplicates and reorders messages and can be cut. All its choices
+come from one random generator.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Deliver = Callable[[PeerId, PeerId, Payload], None]
 
 
 class SimNetwork:
-    """`send` may call `deliver(sender, receiver, payload)` later: never, once, or twice."""
+    """`send` calls `deliver(sender, receiver, payload)` later once or twice, or not at all."""
 
     def __init__(self, clock: Clock, random: Random, profile: Profile, deliver: Deliver) -> None:
         self.messages = 0

@@ -56,7 +56,7 @@ WRITE_S = (0.1, 4.0)
 
 
 class ProcessDied(Exception):
-    """The process died in the middle of an action; the rest of the action does not happen."""
+    """The process died in the middle of an action; the rest of the action is skipped."""
 
 
 class World(Protocol):
@@ -77,7 +77,7 @@ class World(Protocol):
 class SimNode:
     """One node. `disk` survives `stop` and `boot`; everything else belongs to the process.
 
-    Every method that makes the node act may raise ProcessDied. `waiting` holds the actions that
+    Every method that makes the node act can raise ProcessDied. `waiting` holds the actions that
     arrive while the process is paused by a signal; it is None if the process is not paused.
     """
 
@@ -123,7 +123,7 @@ class SimNode:
         self._expect_members()
 
     def _arrange(self, peers: Sequence[PeerId]) -> tuple[Schedule, Sequence[PeerId]]:
-        """Return a random schedule and order: nothing may depend on them."""
+        """Return a random schedule and order: the ledger must not depend on them."""
         order = list(peers)
         self._dice.shuffle(order)
         return self._dice.choice(SCHEDULES), order
@@ -133,13 +133,14 @@ class SimNode:
         return self.alive and self.waiting is None
 
     def watch(self, peer: PeerId) -> None:
-        """Watch `peer`, which exists from now on."""
+        """Watch `peer`, which is new."""
         self._watched.add(peer)
         self.detector.watch(peer, self.clock.now)
         self._look_at = min(self._look_at, self.clock.now)
 
     def _expect_members(self) -> None:
-        """Watch all members like the real node, also those that left before this process began."""
+        """Watch all members, as the real node does, including those that left before this process
+        started."""
         for member in self.state.members:
             if member not in self._watched:
                 self.watch(member)
@@ -178,7 +179,8 @@ class SimNode:
             self.handle(Received(sender, payload))
 
     def look_around(self) -> None:
-        """Handle the detector's changes. A message of a healthy peer only postpones this."""
+        """Handle the detector's changes. A message from a healthy peer only makes the next check
+        later."""
         for peer, colour in self.detector.changes(self.clock.now):
             if colour is Colour.GREEN:
                 self._unwell.discard(peer)
@@ -299,7 +301,7 @@ class SimNode:
             self.gossip()
 
     def amended(self, terms: Terms) -> None:
-        """Handle a new amendment. It is stored before the ledger is told."""
+        """Store a new amendment, and then tell the ledger about it."""
         self.disk.terms.add(terms)
         self.handle(KnownAmendments(frozenset(self.disk.terms)))
 
@@ -322,17 +324,17 @@ class SimNode:
             self._world.enter_ring(self, entry, roster)
 
     def _give_up_reduce(self) -> None:
-        """Report a failed reduce if the roster counts on work that a restart has lost."""
+        """Report a failed reduce if the roster relies on work that a restart has lost."""
         roster = self.state.roster
         if roster is not None and self.me in roster.peers:
             self.report(ReduceFailed(self.me, roster.step, roster.attempt, (self.me,)))
 
     def reduced(self, roster: Roster, update: Digest | None, suspects: tuple[PeerId, ...]) -> None:
-        """Handle the end of a ring, with the update's bytes or without.
+        """Handle the end of a ring, with or without the update's bytes.
 
-        A ring that was given up ends late, maybe after a newer one. Then the node reports nothing,
-        because the report would replace that of the newer ring. A real node runs one reduce after
-        the other.
+        An abandoned ring ends late, maybe after a newer one. The node then does not report it,
+        because the report would replace that of the newer ring. A real node runs only one reduce at
+        a time.
         """
         if self._has_told_of_later(roster):
             return

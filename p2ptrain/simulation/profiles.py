@@ -1,4 +1,4 @@
-"""The kinds of faults and their rates: the worlds in which the ledger must keep its promises."""
+"""The kinds of faults and their rates: the worlds in which the ledger must keep its guarantees."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from p2ptrain.ledger.chain.rules import QuorumLoss, QuorumPolicy
 class Profile:
     """Rates and probabilities. Times are virtual seconds; a rate of 0 means never.
 
-    Faults happen until `faults_s`. Then the network is repaired, and all nodes that ever return are
-    back. From then on, a commit must follow within `settle_s` of the last commit, of the end of the
-    faults, and of the last training in progress; otherwise the run counts as stuck. (Training
-    counts, since a quorum may need a slow voter that has the blocks of four skipped steps to train:
-    29 s once in 100,000 runs. Other delays were 6 s in chaos, and 14 s at worst, in duels.)
+    Faults happen until `faults_s`. Then the network is repaired, and all nodes that are going to
+    return are back. From then on, a commit must follow within `settle_s` of the last commit, of the
+    end of the faults, and of the last training in progress; otherwise the run counts as stuck.
+    (Training counts, since a quorum may need a slow voter that has the blocks of four skipped steps
+    to train, which took 29 s once in 100,000 runs. Other delays were at most 6 s in chaos, and at
+    most 14 s elsewhere, in duels.)
     """
 
     name: str
@@ -48,7 +49,7 @@ class Profile:
     liars: int = 0
     quorum: QuorumPolicy = "majority"
     pruners: float = 0.0
-    """Share of nodes, except the first founder, that delete old entries. Half of the joining ones
+    """Share of nodes, except the first founder, that delete old entries. Half of those that join
     begin at a base."""
     keep_entries: int = 6
     quorum_loss: QuorumLoss = "wait"
@@ -56,9 +57,10 @@ class Profile:
     spoilers: int = 0
     """Number of founders, counted from the last, that spoil their reduces."""
     sybils: int = 0
-    """Most invented identities that join (`sybil`). Above 0, the run is an open one."""
+    """Maximum number of invented identities that join (`sybil`). If it is above 0, the run is open.
+    """
     founder_away_every_s: float = 0.0
-    """Mean seconds until another founder goes, counted from the time at which all are there."""
+    """Mean seconds until a founder leaves, counted from the time at which all are present."""
     founder_away_s: tuple[float, float] = (0.2, 14.0)
 
     @property
@@ -67,7 +69,7 @@ class Profile:
 
     @property
     def keeps_processes(self) -> bool:
-        """Whether no process ever stops or is paused."""
+        """Whether processes never stop and are never paused."""
         stops = (self.crash_every_s, self.crash_in_effects, self.vanish_every_s, self.leave_every_s)
         return not any((*stops, self.founder_away_every_s)) and not self.pause_every_s
 

@@ -1,6 +1,6 @@
-"""A simulated node that deletes old entries, and may begin at a checkpoint that it was told.
+"""A simulated node that deletes old entries, and may begin at a checkpoint that its user gave it.
 
-A thief of old keys could offer it a forged base: another state, signed with the keys of former
+A thief of old keys could offer it a forged base: a false state, signed with the keys of former
 voters. Only the checkpoint's digest distinguishes it from the true base.
 """
 
@@ -26,8 +26,8 @@ FORGED = 0.5
 
 
 class Pruner(SimNode):
-    """`base` is the start of its chain, if it is told a checkpoint. `keep_entries` is the number of
-    entries that it keeps."""
+    """`base` is the start of its chain, if it was given a checkpoint. `keep_entries` is the number
+    of entries that it keeps."""
 
     def __init__(
         self,
@@ -89,8 +89,7 @@ class Pruner(SimNode):
 
 
 def base_for_newcomer(rules: Rules, kept: KeptChain, random: Random) -> Base | None:
-    """Return the base at which a newcomer begins whose user knows the newest checkpoint of
-    `kept`."""
+    """Return the base for a newcomer whose user knows the newest checkpoint of `kept`."""
     heights = [
         certified.entry.height
         for certified in kept.entries
@@ -110,7 +109,7 @@ def base_for_newcomer(rules: Rules, kept: KeptChain, random: Random) -> Base | N
 
 
 def forged(rules: Rules, true: Base) -> Base:
-    """Return a base with another state than `true`, with all necessary signatures."""
+    """Return a base with a state different from that of `true`, and all necessary signatures."""
     state, old = replace(true.state, tokens=true.state.tokens + 1), true.commit
     assert isinstance(old.entry.value, Commit)
     entry = replace(old.entry, value=replace(old.entry.value, state=state.digest))

@@ -2,10 +2,10 @@
 
     {"plan": {first_seed, peers, steps, profile}}      the plan, in the first line
     {"batch": {first_seed, seeds, outer_steps, …}}     one line for each batch that is done
-    {seeds, outer_steps, …}                            the end, if it was reached: for people
+    {seeds, outer_steps, …}                            the sums of a completed campaign, for people
 
-A line that a crash cut off is written again. The file does not record the version of the code: use
-a new file after a change of the ledger.
+An incomplete last line, from a crash, is written again. The file does not record the version of the
+code: use a new file after a change of the ledger.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from p2ptrain.simulation.campaign import CampaignPlan, CampaignSums, SeedFailure
 
 
 class Results:
-    """The file at `path`, for `plan`. Raises ConfigError: it holds results of another plan."""
+    """The file at `path`, for `plan`. Raises ConfigError: it holds results of a different plan."""
 
     def __init__(self, path: Path, plan: CampaignPlan) -> None:
         self.known: dict[range, CampaignSums] = {}
@@ -30,8 +30,8 @@ class Results:
         lines = _whole_lines(path)
         if lines and lines[0].get("plan") != asked:
             raise ConfigError(
-                f"{path} holds results of another campaign: {lines[0].get('plan')}",
-                do="name another file, or give that campaign's options",
+                f"{path} holds results of a different campaign: {lines[0].get('plan')}",
+                do="use a different file, or the options of that campaign",
             )
         for line in lines:
             if "batch" in line:
@@ -67,5 +67,5 @@ def _whole_lines(path: Path) -> list[dict[str, Any]]:
     try:
         return [json.loads(line) for line in whole.splitlines()]
     except ValueError as exc:
-        do = "name another file"
+        do = "use a different file"
         raise ConfigError(f"{path} does not hold results of a campaign", do=do) from exc

@@ -1,6 +1,6 @@
 """The simulated reduce: participants meet, and each of them succeeds or fails.
 
-It also records the truth about training: the blocks that really went into each update.
+It also records the blocks that actually went into each update.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def update_of(entry: Digest) -> Digest:
 
 @dataclass(slots=True)
 class SimRing:
-    """One attempt, by the digest of the roster entry that opened it."""
+    """One attempt to reduce an update, which a roster entry opened."""
 
     roster: Roster
     update: Digest
@@ -74,12 +74,12 @@ class SimRings:
                 self._spoil(ring, how, duration_s)
 
     def is_under_way(self) -> bool:
-        """Return whether some ring has all its participants and has not ended."""
+        """Return whether any ring has all its participants and has not ended."""
         rings = self.by_entry.values()
         return any(not it.ended and len(it.finishers) == len(it.roster.peers) for it in rings)
 
     def lost(self, peer: PeerId) -> None:
-        """End all rings of `peer`, which crashed or left: its neighbours notice."""
+        """End all rings of `peer`, which crashed or left, since its neighbours notice."""
         for ring in self.by_entry.values():
             if not ring.ended and peer in ring.roster.peers and ring.finishers:
                 ring.finishers.pop(peer, None)

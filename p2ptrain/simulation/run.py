@@ -13,15 +13,15 @@ from p2ptrain.simulation.profiles import PROFILES, Profile
 from p2ptrain.simulation.world import SimWorld
 
 VIOLATIONS_MAX = 20
-"""Most violations in a report: a broken world has new ones at every step."""
+"""Maximum number of violations in a report: a broken world has new ones at every step."""
 
 
 @dataclass(frozen=True, slots=True)
 class SimReport:
-    """The result of a run. `stuck` says in words where the run stopped; empty if it reached its
-    end. `longest_calm_s` is the longest time without a commit after the faults ended. `forks` lists
-    the forks; a run ends with the first. `exposed` are the peers for whom two contradicting
-    signatures are known.
+    """The result of a run. `stuck` says in words where the run stopped, and is empty if the run
+    completed. `longest_calm_s` is the longest time without a commit after the faults ended. `forks`
+    lists the forks; a run ends with the first one. `exposed` are the peers that are known to have
+    signed contradictory messages.
     """
 
     seed: int
@@ -67,24 +67,24 @@ def world_of(
     founders = tuple(PeerId(f"p{index}") for index in range(peers))
     rules = _rules(seed, founders, steps, quorum or profile.quorum, profile.quorum_loss)
     if profile.open:
-        # In an open run, all founders but one may be seeds, and other trainers may be liars.
+        # In an open run, all founders but one can be seeds, and the other trainers can be liars.
         rules = replace(rules, founders_vote=True, participants_min=1, reduce_s=20.0)
     return SimWorld(Random(f"{profile.name}/{seed}"), rules, profile)
 
 
 def run_to_end(world: SimWorld, *, until_violation: bool = False) -> str:
-    """Run until the run has ended everywhere, or optionally until the first violation. Return why
+    """Run until the run has ended on all nodes, or optionally until the first violation. Return why
     the run got stuck, or "".
     """
     clock, forks, profile = world.clock, world.exposure.forks, world.profile
-    stuck_after = 0.0  # Its inputs only grow, so it is computed again only when that time comes.
+    stuck_after = 0.0  # Its inputs only grow, so it is recomputed only when that time is reached.
     while not _is_over(world) and not forks:
         if until_violation and any(checker.violations for checker in world.checkers):
             break
         if not clock.step():
-            return "nothing is planned any more"
+            return "no further actions are planned"
         if clock.stands_still:
-            return f"time stands still at {clock.now} s"
+            return f"time does not advance beyond {clock.now} s"
         if clock.now > stuck_after:
             calm_since = max(world.progressed_at, world.trained_by)
             stuck_after = calm_since + profile.settle_s
@@ -112,7 +112,7 @@ def _why_stuck(world: SimWorld) -> str:
     voters = world.latest.voters
     up = [voter for voter in voters if world.nodes[voter].alive]
     where = f"step {world.latest.step}, height {world.latest.height}"
-    return f"{where}: {len(up)} of {len(voters)} voters are up, and nothing happens"
+    return f"{where}: {len(up)} of {len(voters)} voters are up, but nothing happens"
 
 
 def violations_in(world: SimWorld) -> list[str]:

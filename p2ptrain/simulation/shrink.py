@@ -1,7 +1,8 @@
 """Shrink a failing seed to fewer steps, peers and kinds of faults, and print a short transcript.
 
 Every change of a number gives a different run, since all randomness comes from one seed. So each
-smaller world is tried with a few seeds, and is kept if the same checker objects in one of them.
+smaller world is tried with a few seeds, and is kept if the same checker finds a violation in one of
+them.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from p2ptrain.simulation.world import SimWorld
 
 SEEDS_TRIED = 12
 RUNS_MAX = 800
-"""Most runs of a search for a smaller case: about half a minute."""
+"""Maximum number of runs in a search for a smaller case. They take about half a minute."""
 
 PEERS_MIN = 3
 
 
 @dataclass(frozen=True, slots=True)
 class FailingCase:
-    """One run. It fails if a checker objects, or if it gets stuck."""
+    """One run. It fails if a checker finds a violation, or if it gets stuck."""
 
     seed: int
     peers: int
@@ -34,7 +35,7 @@ class FailingCase:
         return world_of(self.seed, peers=self.peers, steps=self.steps, profile=self.profile)
 
     def objections(self) -> frozenset[str]:
-        """Return the names of the checkers that object, and "stuck" if the run got stuck."""
+        """Return the names of checkers that find violations, and "stuck" if the run got stuck."""
         world = self.world()
         stuck = run_to_end(world)
         named = {text.partition(":")[0] for text in violations_in(world)}
@@ -52,7 +53,7 @@ class FailingCase:
 
 
 def shrink(case: FailingCase) -> FailingCase:
-    """Return the smallest case found that fails like `case`. Return `case` if it does not fail."""
+    """Return the smallest case found that fails as `case` does, or `case` if it does not fail."""
     wanted = case.objections()
     runs = 0
     smaller: FailingCase | None = case if wanted else None

@@ -20,7 +20,7 @@ from p2ptrain.ledger.messages.messages import (
 )
 
 LINES_MAX = 4000
-"""Most lines kept. Older ones are dropped, since the end matters."""
+"""The maximum number of lines kept. Older lines are dropped, since the end matters."""
 
 
 class Trace:
@@ -39,8 +39,8 @@ class Trace:
         self._lines.append((0, f"{now:9.3f}  {peer} {what}"))
 
     def since_height(self, first: int) -> list[str]:
-        """Return the lines from the first one about height `first` on, without lines about lower
-        heights."""
+        """Return the lines that begin with the first one about height `first` or above, without
+        later lines about lower heights."""
         heights = [height for height, _ in self._lines]
         start = next((at for at, height in enumerate(heights) if height >= first), 0)
         lines = list(self._lines)[start:]
@@ -68,7 +68,7 @@ def spelled(message: Message) -> str:
         case Entries(height, page):
             return f"entries up to {height}: {len(page)} of them"
         case Pruned(height, up_to):
-            return f"entries up to {height}, but none up to {up_to}"
+            return f"entries up to {height}, but those up to {up_to} are pruned"
         case _:
             return type(message).__name__.lower()
 

@@ -1,7 +1,7 @@
 """The inner phase of a simulated node: it trains its whole lease at once.
 
-The trained blocks are the beginning of the lease. They are lost with the process, and kept when a
-step ends without them. `ready` returns the report for the ledger's current step.
+The trained blocks are the first blocks of the lease. They are lost when the process ends, and kept
+when a step is committed without them. `ready` returns the report for the ledger's current step.
 """
 
 from __future__ import annotations

@@ -44,10 +44,10 @@ FETCH_S = (0.02, 0.2)
 FETCH_AGAIN_S = 0.5
 
 SLOWNESS = 6.0
-"""Factor by which a slow peer trains slower: it then exceeds the grace time."""
+"""Factor by which a slow peer takes longer to train, so that it exceeds the grace time."""
 
 BEGINS_AT_A_BASE = 0.5
-"""Probability that a joining pruner is told a checkpoint."""
+"""Probability that a joining pruner is given a checkpoint."""
 REJOIN_S = 0.2
 
 HINT_CHANCE = 0.9
@@ -125,7 +125,7 @@ class SimWorld:
     @property
     def keeper(self) -> PeerId | None:
         """The first founder, if others prune. It keeps the whole chain and never fails; otherwise
-        entries that some node needs might be lost.
+        entries that a node needs could be lost.
         """
         return self.rules.founders[0] if self.profile.pruners else None
 
@@ -183,7 +183,7 @@ class SimWorld:
         node.disk.chain[height:] = chain
         node.disk.snapshot = None  # It may belong to the dropped entries.
         self.heals += 1
-        self.record_event(node.me, f"follows another chain from height {height + 1} on")
+        self.record_event(node.me, f"switches to a different chain from height {height + 1}")
         for checker in self.checkers:
             checker.on_rejoin(node.me, dropped, chain)
         node.stop()
@@ -196,16 +196,16 @@ class SimWorld:
         self.clock.after(REJOIN_S, begin)
 
     def pause_node(self, node: SimNode) -> None:
-        """Pause the process as by a signal. Its machine still receives messages."""
+        """Pause the process as a signal would. Its machine still receives messages."""
         self.record_event(node.me, "is stopped")
         self.troubles.begin(node.me)
         node.waiting = []
 
     def resume_node(self, node: SimNode) -> None:
-        """Continue a paused process, and run the actions that arrived meanwhile."""
+        """Continue a paused process, and run the actions that arrived during the pause."""
         if node.waiting is None:
             return
-        self.record_event(node.me, "goes on")
+        self.record_event(node.me, "resumes")
         self.troubles.end(node.me)
         actions, node.waiting = node.waiting, None
         for action in (node.wake, *actions):
@@ -275,7 +275,7 @@ class SimWorld:
         return self.clock.now
 
     def others(self, me: PeerId) -> list[PeerId]:
-        """Return all other peers except those that are gone for ever."""
+        """Return all other peers except those that have vanished."""
         gone = self.faults.gone
         return [peer for peer in self.nodes if peer != me and peer not in gone]
 
@@ -392,7 +392,7 @@ class SimWorld:
 
 def _liars(rules: Rules, profile: Profile) -> tuple[PeerId, ...]:
     """Return the lying founders: as many as the profile wants, as long as the honest ones are a
-    quorum. Otherwise silent liars could stop the run, and the simulation would test nothing.
+    quorum. Otherwise silent liars could stop the run, and the simulation would not test anything.
     """
     spare = 3 if rules.quorum == "two-thirds" else 2
     count = min(profile.liars, (len(rules.founders) - 1) // spare)

@@ -24,8 +24,8 @@ Credits = dict[PeerId, tuple[int, ...]]
 
 
 def trained_by(chain: Iterable[Certified], run: Run, journals: Iterable[Path]) -> TrainingAudit:
-    """Check that all committed blocks of a chain from genesis on were trained once, by the journals
-    of all participants."""
+    """Check that all committed blocks of a chain that begins at genesis were trained once,
+    according to the journals of all participants."""
     rules = rules_of(run)
     records = (record for journal in journals for record in read_journal(journal))
     return check_trained(genesis(rules), _states_before(rules, chain), records)
@@ -39,8 +39,8 @@ def _states_before(rules: Rules, chain: Iterable[Certified]) -> Iterator[tuple[L
 
 
 class ChainCredits:
-    """Credits of a chain that grows at its end. Entries are replayed once, since tests ask
-    often."""
+    """The credits of a growing chain. Each entry is replayed only once, because tests call
+    `committed` often."""
 
     def __init__(self, chain: Sequence[Certified], run: Run) -> None:
         self.chain = chain
@@ -82,4 +82,4 @@ def update_fault(
     # Each hop rounds to 1/254 of a block's largest sum. The bound is more than twice that.
     tolerance = (len(credits) + 1) * np.abs(due).max() / 100
     off = np.abs(found - due).max()
-    return "" if off <= tolerance else f"it is off by {off:.3g}, where {tolerance:.3g} is rounding"
+    return "" if off <= tolerance else f"it is off by {off:.3g}; rounding explains {tolerance:.3g}"

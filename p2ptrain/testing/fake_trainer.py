@@ -1,9 +1,8 @@
-"""A trainer without torch: a thread that speaks the frames and does arithmetic that tests can
-check.
+"""A trainer without torch: a thread that exchanges frames and does arithmetic that tests can check.
 
 Training on a block subtracts a vector that only this block produces. So θ − local is the sum of the
-vectors of the trained blocks. From the bytes of an update, a test can tell whose work on which
-blocks is in it, and that nothing is in it twice.
+vectors of the trained blocks. From the bytes of an update, a test can tell which peers' work on
+which blocks it contains, and that it does not contain any work twice.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ from p2ptrain.sync.eager import Eager
 from p2ptrain.sync.mixing import mix
 
 STOP_S = 60.0
-"""A thread cannot be killed, so it gets the time that a busy machine may need."""
+"""Seconds to wait for a thread to end. It cannot be killed, so allow for a busy machine."""
 
 LOOK_S = 0.02
-"""How soon a held trainer notices that it may go on."""
+"""Seconds between a held trainer's checks whether it can continue."""
 
 SIZE = 0.01
-"""The scale of a block's vector, so that float32 keeps many of them apart."""
+"""The scale of a block's vector, so that float32 can tell the sums of many vectors apart."""
 
 
 def trace(block: Digest, numel: int) -> NDArray[np.float32]:
@@ -62,7 +61,7 @@ class TrainerRemote:
     `trained` lists the blocks in the order of training. `dies_in_mid_lease` kills a trainer that
     has trained a block and has another one to train; `dies` kills the current one. `fault` is sent
     as the last frame, a Failed, before an inner step. `poison` overwrites the first published
-    weight. An inner step takes `inner_step_s`; it reports 1,000 tokens a second, a wait of
+    weight. An inner step takes `inner_step_s`; it reports 1,000 tokens per second, a wait of
     `data_wait_s`, and an MFU of `mfu`.
     """
 
@@ -83,7 +82,7 @@ class TrainerRemote:
     mfu: float | None = None
 
     def waits_before(self, step: int) -> bool:
-        """Return whether no inner step of this outer step may begin now."""
+        """Return whether inner steps of this outer step have to wait."""
         return self.held or (self.stops_at is not None and step >= self.stops_at)
 
     def takes_its_life(self, blocks_done: int, *, more: bool) -> bool:
@@ -127,7 +126,7 @@ class FakeTrainer:
             raise TrainerExited(-9, "")
 
     def await_end(self, limit_s: float) -> None:
-        """Return once it has ended by itself."""
+        """Wait until the trainer has ended by itself."""
         self._thread.join(limit_s)
         assert not self._thread.is_alive()
 
@@ -211,7 +210,7 @@ class FakeTrainerLoop:
         self._channel.send(frame)
 
     def _turn(self) -> bool:
-        """Obey a frame, or do an inner step. Return False when it is over."""
+        """Obey a frame, or do an inner step. Return False after Stop."""
         if self._remote.takes_its_life(len(self._trained), more=bool(self._queue)):
             raise TrainerKilled
         waits = bool(self._queue) and self._remote.waits_before(self._step)
@@ -250,7 +249,7 @@ class FakeTrainerLoop:
                 self._queue.extend(enumerate(paths, first_inner_step))
                 self._publish_if_done()
             case frames.Merge(step):
-                assert self._offered, "Merge names work that was never ready"
+                assert self._offered, "Merge before any work was ready"
                 if not self._delayed:
                     for start, stop in self._fragments[self._step % len(self._fragments)].ranges:
                         mix(self._weights[start:stop], self._theta[start:stop], self._mixing)
@@ -275,8 +274,8 @@ class FakeTrainerLoop:
         self._aside[:] = 0
 
     def _move_with_theta(self) -> None:
-        """Add the change of θ to the weights. Unchanged elements are left alone: x − a + a is not
-        x."""
+        """Add the change of θ to the weights. Leave unchanged elements alone, because x − a + a is
+        not exactly x."""
         moved = self._theta != self._anchor
         self._weights[moved] += self._theta[moved] - self._anchor[moved]
         self._anchor[:] = self._theta
@@ -289,7 +288,7 @@ class FakeTrainerLoop:
         self._pause.wait(self._remote.inner_step_s)
         inner_step, path = self._queue.popleft()
         block = block_of(path)
-        assert Path(path).exists(), "the node gave a block that is not there"
+        assert Path(path).exists(), "the node sent the path of a missing block"
         self._weights -= trace(block, len(self._weights))
         self._trained.append(path)
         self._remote.trained.append(block)

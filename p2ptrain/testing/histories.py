@@ -2,7 +2,7 @@
 
 The run's only founder signs every entry. Each outer step's update is drawn at random and applied
 with the real kernel, and the next commit certifies a snapshot. For tests of code that reads homes:
-audits, retention, benches.
+audits, retention, benchmarks.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from p2ptrain.trainer.formats.shapes import layout_of
 
 @dataclass(slots=True)
 class WrittenHistory:
-    """The content written to a home. `updates` are by outer step, `snapshots` by the step after
-    them."""
+    """The content written to a home. `updates` maps outer steps to updates. `snapshots` maps each
+    outer step to the snapshot taken before it."""
 
     run: Run
     chain: list[Certified] = field(default_factory=list)
@@ -60,7 +60,7 @@ def make_history(
     *,
     deviation: float = 0.01,
 ) -> WrittenHistory:
-    """Write `steps` outer steps of `run` to `home`, whose identity must be its only founder's.
+    """Write `steps` outer steps of `run` to `home`. Its identity must be the run's only founder.
 
     The roster of outer step s agrees on the terms `agreed[s]`, or else on the s-th of `amendments`.
     `deviation` is the standard deviation of the updates' elements.

@@ -1,4 +1,4 @@
-"""A few ledgers in one process, for tests that go message by message.
+"""A few ledgers in one process, for tests that control every message.
 
 `LedgerGroup` contains real ledgers, their disks, and the messages between them. The test decides
 which messages are delivered, lost or delayed, which ledger crashes, and how much time passes.
@@ -197,7 +197,7 @@ class LedgerGroup:
         """Prune a chain: it begins at the entry at `height`, which must certify a snapshot."""
         ledger = self.ledgers[PeerId(name)]
         base = base_at(self.rules, ledger.kept, height)
-        assert base is not None, "a base is a commit that certifies a snapshot"
+        assert base is not None, "the entry is not a commit that certifies a snapshot"
         ledger.kept.prune(base)
         self.disks[ledger.me].prune(base)
 
@@ -232,7 +232,7 @@ class LedgerGroup:
             self.send_to_all(Ready(peer, state.step, 100 * blocks, blocks))
 
     def made(self, update: Digest, names: str) -> None:
-        """Report to all ledgers that these peers have finished the reduce under way."""
+        """Report to all ledgers that these peers have finished the current reduce."""
         for peer in peers(names):
             state = self.ledgers[peer].state
             assert state.roster is not None
@@ -244,14 +244,15 @@ class LedgerGroup:
             self.send_events(peer, UpdateHeld(update))
 
     def deliver(self, arrives: Postman = everything) -> None:
-        """Deliver all messages and those that follow from them, in order. Others are lost."""
+        """Deliver all messages, and those that they cause, in order. If `arrives` returns False for
+        a message, the message is lost."""
         for _ in range(DELIVERIES_MAX):
             if not self.mail:
                 return
             unicast = self.mail.pop(0)
             if arrives(unicast) and unicast.receiver in self.ledgers:
                 self.send_events(unicast.receiver, Received(unicast.sender, unicast.message))
-        raise AssertionError("the ledgers talk in circles")
+        raise AssertionError("the ledgers answer each other without end")
 
     def wait(self, seconds: float, arrives: Postman = everything) -> None:
         """Let time pass: timers fire when they are due, and messages are delivered."""
@@ -264,7 +265,7 @@ class LedgerGroup:
                 return
             self.now = max(self.now, min(due)[0])
             self.send_events(min(due)[1], Tick())
-        raise AssertionError("a timer rings for ever")
+        raise AssertionError("a timer fires again and again without end")
 
     # ── what a test looks at ─────────────────────────────────────────────────────────────────────
 

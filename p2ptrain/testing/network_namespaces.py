@@ -1,8 +1,8 @@
-"""The network under the nodes: namespaces joined by a bridge if we may make them, else loopback.
+"""The network of test nodes: namespaces joined by a bridge if they are permitted, else loopback.
 
 In namespaces each node has an address and a cable of its own. A cut unplugs the cable at the
-switch: no connection is refused or reset, so both ends must detect the cut themselves. On loopback
-there is no cable, and cuts are not possible.
+switch: connections are not refused or reset, so both ends must detect the cut themselves. On
+loopback there is no cable, and cuts are not possible.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ NETWORK = "10.213.0"
 
 
 def ports(number: int) -> tuple[int, int]:
-    """Return the ports for the control plane and the data plane. A port claim of a node holds for
-    the whole machine, in any namespace, and another test harness may be running. All ports are
-    below those that Linux assigns automatically."""
+    """Return the ports for the control plane and the data plane. They depend on this process's id,
+    because a node locks its ports for the whole machine, across namespaces, and other tests may be
+    running. All ports are below those that Linux assigns automatically."""
     first = 10_000 + os.getpid() % 2200 * 10 + 2 * number
     return first, first + 1
 
@@ -38,7 +38,7 @@ class NodeNetwork(Protocol):
         """Return the host, and the ports of control plane and data plane."""
 
     def inside(self, number: int, words: list[str]) -> list[str]:
-        """Return the command that runs `words` where this node lives."""
+        """Return the command that runs `words` in this node's part of the network."""
 
     def cut(self, number: int) -> None: ...
 
@@ -67,7 +67,7 @@ class Loopback:
         raise LocalProtocolError("loopback has no cable to cut")
 
     def limit(self, number: int, up_mbit_per_s: float) -> None:
-        raise LocalProtocolError("loopback has no cable to be slow")
+        raise LocalProtocolError("loopback has no cable to limit")
 
 
 class Namespaces:
@@ -137,7 +137,7 @@ def _ip(*words: str) -> None:
 
 @contextmanager
 def opened(nodes: int, *, loopback: bool = False) -> Iterator[NodeNetwork]:
-    """Provide namespaces if this machine allows them, else loopback; removed at the end."""
+    """Yield namespaces if this machine permits them, else loopback; remove them at the end."""
     if loopback or os.geteuid() != 0 or shutil.which("ip") is None:
         yield Loopback()
         return

@@ -1,6 +1,6 @@
 """One node of the demo: its process, its journal and its status.
 
-This module only uses what any user can: it starts the command, reads files, and sends signals.
+This module only does what any user can do: it starts the command, reads files, and sends signals.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ Event = dict[str, Any]
 STATUS_BYTES_MAX = 1 << 22
 STATUS_S = 5.0
 KILLED_S = 60.0
-"""A killed process that writes much may have to wait for its disk."""
+"""Seconds to wait for a killed process: if it was writing much, it may have to wait for its disk.
+"""
 
 
 class CommandFailed(Exception):
-    """A p2ptrain command ended with another status than 0."""
+    """A p2ptrain command ended with a status other than 0."""
 
 
 class DemoNode:
     """A node process in `home`. `events` are the records of its journal read so far.
 
-    `wrapped` turns a command into one that runs where the node lives.
+    `wrapped` turns a command into one that runs in the node's part of the network.
     """
 
     def __init__(self, name: str, home: Path) -> None:
@@ -90,7 +91,7 @@ class DemoNode:
         return None
 
     def status(self) -> dict[str, Any] | None:
-        """Return the node's status; None while it cannot be asked."""
+        """Return the node's status; None if it does not answer."""
         try:
             with socket.socket(socket.AF_UNIX) as asker:
                 asker.settimeout(STATUS_S)
@@ -109,7 +110,7 @@ class DemoNode:
             self.process.wait(KILLED_S)
 
     def stop(self) -> None:
-        """Send SIGTERM to the node alone, which should then leave in order."""
+        """Send SIGTERM to the node alone, which should then leave in an orderly way."""
         if self.process is not None and self.running:
             self.process.send_signal(signal.SIGTERM)
 

@@ -1,4 +1,4 @@
-"""A small published run in a home, with its data and its first weights."""
+"""A small published run in a home, with its data and its initial weights."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def policy(**changes: object) -> Policy:
 
 @dataclass(frozen=True)
 class PublishedContent:
-    """The data and first weights that every run here has, in a store in `folder`."""
+    """The data and initial weights that all runs here have, in a store in `folder`."""
 
     folder: Path
     tokenizer: Digest
@@ -89,8 +89,8 @@ def content() -> PublishedContent:
 
 
 def block_file(number: int) -> bytes:
-    """Return a data block of counted-up tokens, which a real trainer can learn. No two are
-    equal."""
+    """Return a data block of ascending tokens, which a real trainer can learn. All blocks are
+    different."""
     assert 2 * MODEL.sequence == BLOCK_TOKENS
     starts = np.array([[number % MODEL.vocab], [number // MODEL.vocab]])
     rows = (starts + np.arange(MODEL.sequence + 1)) % MODEL.vocab
@@ -139,7 +139,7 @@ def manifest_of(
 
 
 def publish(home: Home, *, allowed: Sequence[PeerId] = (), **settings: object) -> Run:
-    """Publish a run in `home`, with its data, its first weights and its allowlist."""
+    """Publish a run in `home`, with its data, its initial weights and its allowlist."""
     organiser = load_or_create(home.identity)
     share_content(home)
     manifest = manifest_of(organiser.peer, **settings)  # type: ignore[arg-type]

@@ -2,8 +2,8 @@
 
 A supervisor passes settings, shared memory and a socket to the rank. Under torchrun, the rank
 connects to the node, which sends the settings and serves the vectors in place of shared memory
-(`node_client`). That option is called `--call`, since torchrun would read `--node` as its own
-`--node-rank`.
+(`node_client`). The option for its address is called `--call`, since torchrun would read `--node`
+as its own `--node-rank`.
 """
 
 from __future__ import annotations
@@ -74,10 +74,10 @@ def main() -> None:
 def _end_at_once(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """Print an unforeseen exception and exit at once. A normal exit runs torch's clean-up, which
+    """Print an unexpected exception and exit at once. A normal exit runs torch's clean-up, which
     may wait for the other ranks while they wait for this one.
     """
-    # Not sys.stderr: torch replaces it when it calls this, to print the text later with the rank.
+    # Not sys.stderr: torch replaces it while it calls this, to print the text with the rank later.
     traceback.print_exception(kind, error, trace, file=sys.__stderr__)
     if sys.__stderr__ is not None:
         sys.__stderr__.flush()
@@ -161,8 +161,8 @@ def _serve(
 def _fitted(config: TrainerConfig, ranks: Ranks, free_bytes: int) -> TrainerConfig:
     """Return `config` with the number of sequences computed at once.
 
-    On a GPU it is the number that is likely to fit, unless the settings give one. It is never more
-    than what an earlier start found to fit.
+    On a GPU, this is the number that is likely to fit, unless the settings give one. It is never
+    more than what an earlier start found to fit.
     """
     if ranks.device.type != "cpu" and not config.micro_batch:
         config = replace(config, micro_batch=on_gpu(config, ranks.count, free_bytes))
@@ -190,13 +190,13 @@ def _die_with_the_node(lifeline_fd: int) -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m p2ptrain.trainer")
     parser.add_argument(
-        "--call", metavar="HOST:PORT", help="the node's --ranks-listen; under torchrun"
+        "--call", metavar="HOST:PORT", help="the node's --ranks-listen, if torchrun starts this"
     )
     parser.add_argument("--secret", default="ranks.secret", help="copy of the node's ranks.secret")
     parser.add_argument(
         "--inner-state",
         metavar="DIR",
-        help="folder for the optimizer's state; all ranks must see it",
+        help="folder for the optimizer's state; all ranks need access to it",
     )
     parser.add_argument("--config", help="TrainerConfig as JSON")
     parser.add_argument("--theta-fd", type=int, help="shared memory with θ")

@@ -27,11 +27,11 @@ COLUMNS, ROWS = 96, 40
 FRAME_S = 1.5
 LAST_FRAME_S = 12.0
 SPEED = 2.0
-"""The picture plays this many times as fast as the demo ran."""
+"""How many times as fast as the demo the picture plays."""
 QUIET_S = 0.04
-"""Output that pauses for so long is a whole screen, and no part of one."""
+"""If the output pauses for this long, the screen is complete."""
 WAIT_S = 3.0
-"""A screen that did not change for longer than this is shown for this time, before `SPEED`."""
+"""A screen that did not change for longer is shown only for this time, divided by `SPEED`."""
 PICTURE_BYTES_MAX = 100_000
 
 FONT = 13.0
@@ -131,7 +131,7 @@ def _read(master: int) -> bytes:
 
 
 def frames_of(output: Iterator[tuple[float, str]]) -> list[tuple[float, Picture]]:
-    """Return the screens to show, each with the second at which the demo showed it."""
+    """Return the screens to show, each with the time in seconds at which the demo showed it."""
     screen, frames = Screen(), list[tuple[float, Picture]]()
     now = 0.0
     for at, text in output:
@@ -198,7 +198,7 @@ def _group(number: int, picture: Picture, defined: dict[Line, str], *, last: boo
 
 
 def _spans(line: Line) -> str:
-    """Return the line's text; cells of one style share an element, if they need one."""
+    """Return the line's text. Adjacent cells of one style share an element."""
     spans, begun = [], 0
     for place in range(1, len(line) + 1):
         if place == len(line) or line[place][1] != line[begun][1]:
@@ -214,7 +214,7 @@ def main() -> int:
     frames = frames_of(recorded([sys.executable, "-m", "p2ptrain.demo", *sys.argv[2:]]))
     svg = drawn(frames)
     if (size := len(svg.encode())) > PICTURE_BYTES_MAX:
-        sys.stderr.write(f"the picture has {size} bytes, more than {PICTURE_BYTES_MAX}\n")
+        sys.stderr.write(f"the picture has {size} bytes; the limit is {PICTURE_BYTES_MAX}\n")
         return 1
     target.write_text(svg, encoding="utf-8")
     sys.stderr.write(f"{target}: {size} bytes, {len(frames)} frames, {frames[-1][0]:.0f} s\n")

@@ -4,7 +4,7 @@
     swarm                 The demo. Its nodes share the GPU.
     kernels               The tests of the kernels.
     trainer               The tests that train in their own process, on the GPU.
-    beside-150M, -1B      FSDP2's tokens/s beside those of a plain loop, and of the model of
+    beside-150M, -1B      FSDP2's tokens/s compared with those of a plain loop, and of the model of
                           transformers if that is installed. Each runs in its own process.
 
 The script prints one JSON object at the end, and the result of each part on stderr. Without a GPU
@@ -14,7 +14,7 @@ it says so and exits with 0. With a GPU it exits with 1 if a part fails, or if t
 also printed on stderr. A missed target does not change the exit status or `ok`: nothing is broken,
 and other programs may be using the GPU.
 
-If the packages are installed for another Python than that of .venv, run `PYTHON -m
+If the packages are installed for a Python other than that of .venv, run `PYTHON -m
 scripts.research.gpu_check` instead.
 """
 
@@ -74,13 +74,14 @@ ON_GPU = (
 )
 """The tests in tests/trainer that train in the test process itself."""
 MEASURED_BY_A_CPU = ("late_swarm", "replica")
-"""Tests that compare a trainer with results of the CPU, more exactly than a GPU rounds."""
+"""Tests that compare a trainer with CPU results more exactly than a GPU's rounding allows."""
 
 # The warnings of torch on a new GPU are not known in advance, so they are not errors.
 TRAINER_TESTS = ("-W", "default", *(f"tests/trainer/test_{name}.py" for name in ON_GPU))
 
 OUTER_STEPS = 48
-"""Outer steps of the demo here. On a GPU the usual 16 can end before a newcomer has loaded CUDA."""
+"""Outer steps of the demo here. On a GPU, the usual 16 can be over before a newcomer has loaded
+CUDA."""
 
 ASK = """
 import json, torch
@@ -104,7 +105,7 @@ def models() -> dict[str, TrainerConfig]:
 
 
 def gpu_of_torch() -> tuple[str, str]:
-    """Return torch's name of the GPU, or an empty name and why torch can use none."""
+    """Return torch's name of the GPU, or an empty name and why torch cannot use a GPU."""
     asked = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", ASK], capture_output=True, text=True, check=False
     )
@@ -115,11 +116,11 @@ def gpu_of_torch() -> tuple[str, str]:
 
 
 def without_gpu(why: str, *, shown: bool) -> dict[str, Any]:
-    """Return the report if torch can use no GPU. It is a fault if the machine has one (`shown`)."""
+    """Return the report if torch cannot use a GPU, which is an error if there is one (`shown`)."""
     if not shown:
-        return {"gpu": None, "ok": True, "reason": "there is no GPU here; nothing was checked"}
-    reason = "this machine has an NVIDIA GPU, and torch cannot use it"
-    do = "P2PTRAIN_TORCH=… scripts/setup with a torch for CUDA that fits the driver"
+        return {"gpu": None, "ok": True, "reason": "this machine has no GPU; nothing was checked"}
+    reason = "this machine has an NVIDIA GPU, but torch cannot use it"
+    do = "run P2PTRAIN_TORCH=… scripts/setup with a CUDA build of torch that fits the driver"
     return {"gpu": None, "ok": False, "reason": reason, "torch": why, "do": do}
 
 
@@ -209,8 +210,8 @@ def longer(run_file: str) -> str:
     """Return the demo's run file with more outer steps."""
     before, outer, after = run_file.partition("[outer]")
     changed, count = re.subn(r"^steps = \d+", f"steps = {OUTER_STEPS}", after, count=1, flags=re.M)
-    assert outer, "the demo has outer steps"
-    assert count, "and says how many"
+    assert outer, "the demo's run file has no [outer]"
+    assert count, "the demo's run file does not set its outer steps"
     return before + outer + changed
 
 
@@ -247,7 +248,7 @@ def check(name: str, todo: dict[str, Part], limit_s: float = LIMIT_S) -> dict[st
         began_s = time.monotonic()
         try:
             if ends_s - LEAVE_S <= began_s:
-                raise ProcessFailed("no time was left for it")
+                raise ProcessFailed("the time limit was reached before this part")
             told = do(ends_s - LEAVE_S - began_s)
         except (ProcessFailed, subprocess.TimeoutExpired) as exc:
             told = {"ok": False, "reason": str(exc)}
@@ -261,7 +262,7 @@ def check(name: str, todo: dict[str, Part], limit_s: float = LIMIT_S) -> dict[st
 
 
 def targets(found: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the required figures beside those that the parts have found."""
+    """Return each required figure together with the measured one."""
     mfu = found.get("speed-1B", {}).get("mfu")
     told = [_target("MFU of 1B", MFU_ASKED, mfu)]
     for name in models():

@@ -8,8 +8,8 @@ after one delay; in a sparser mesh each further hop would add one.
 CPU time is measured at a few peers only. Both proposers, which do the most work, are among them.
 For the other peers, results of signature checks are cached.
 
-With `--recompute`, these few peers work out anew after each report what to propose. The difference
-is what `ledger/policy/incremental.py` saves.
+With `--recompute`, these few peers recompute what to propose after each report. The difference is
+what `ledger/policy/incremental.py` saves.
 """
 
 from __future__ import annotations
@@ -62,9 +62,8 @@ class Meter:
 class Cost:
     """The cost of one outer step with `members` members.
 
-    `busiest` is the peer with the most bytes. `cpu_voter_s` is the CPU time of a member that
-    proposes nothing. The delays, in one-way message delays, count from the moment when all are
-    ready.
+    `busiest` is the peer with the most bytes. `cpu_voter_s` is the CPU time of a member that does
+    not propose. The delays, in one-way message delays, count from the moment when all are ready.
     """
 
     members: int
@@ -76,7 +75,7 @@ class Cost:
 
 
 class RecomputingLedger(Ledger):
-    """A ledger that works out anew after each report what to propose."""
+    """A ledger that recomputes what to propose after each report."""
 
     def _policy(self, now: float) -> Policy:
         policy = super()._policy(now)
@@ -88,8 +87,8 @@ class RecomputingLedger(Ledger):
 class Scale:
     """One simulated outer step.
 
-    All peers receive Ready reports, since no voter relies on the proposer for them (S11). Only the
-    `watched` peers receive all other reports too, and check every signature themselves.
+    All peers receive Ready reports, since voters do not rely on the proposer for them (S11). Only
+    the `watched` peers receive all other reports too, and check every signature themselves.
     """
 
     rules: Rules
@@ -118,7 +117,7 @@ class Scale:
             blocks = len(self.ledgers[peer].state.leases[peer])
             self._report(Ready(peer, 0, blocks * TOKENS_PER_BLOCK, blocks))
         while len(self.committed_at) < len(self.ledgers):
-            assert self.clock.step(), "nothing is planned any more"
+            assert self.clock.step(), "no further actions are planned"
 
     def _check_once(self, peer: PeerId, message: bytes, signature: bytes) -> bool:
         key = (peer, message, signature)
@@ -233,11 +232,11 @@ def measure(members: int, *, recompute: bool = False) -> Cost:
 HEAD = """# The ledger's cost by the number of members
 
 One outer step without faults: a roster and a commit, real ledgers and Ed25519 signatures, one-way
-delays of {delay:g} ms, a reduce that takes no time. Messages, bytes and CPU are of the busiest
-peer; delays count from the moment when all are ready. Made by `scripts/ledger_scale`; what is
-counted, and how gossip is, says `scripts/research/ledger_scale.py`.
+delays of {delay:g} ms, a reduce that takes no time. Messages, bytes and CPU are those of the
+busiest peer; delays count from the moment when all are ready. Made by `scripts/ledger_scale`;
+`scripts/research/ledger_scale.py` explains what is counted, and how gossip is counted.
 
-| members | heard | MB heard | MB sent | by gossip | CPU | a voter's CPU | commit | everywhere |
+| members | received | MB received | MB sent | as gossip | CPU | voter's CPU | commit | everywhere |
 |---|---|---|---|---|---|---|---|---|"""
 
 
@@ -263,11 +262,11 @@ def picture(costs: Sequence[Cost]) -> str:
     def line(value: Callable[[Cost], float]) -> Line:
         return [(cost.members, value(cost)) for cost in costs]
 
-    messages = {"heard": line(lambda cost: cost.busiest.received)}
+    messages = {"received": line(lambda cost: cost.busiest.received)}
     bytes_by_way = {
-        "heard": line(lambda cost: cost.busiest.bytes_received / 1e6),
+        "received": line(lambda cost: cost.busiest.bytes_received / 1e6),
         "sent": line(lambda cost: cost.busiest.bytes_sent / 1e6),
-        "of it passed on": line(lambda cost: cost.busiest.bytes_passed_on / 1e6),
+        "gossip passed on": line(lambda cost: cost.busiest.bytes_passed_on / 1e6),
     }
     cpu = {
         "a proposer": line(lambda cost: cost.cpu_busiest_s * 1e3),
@@ -290,7 +289,7 @@ def picture(costs: Sequence[Cost]) -> str:
 def main(arguments: list[str]) -> None:
     """Print the page, or with --svg the plot, for these numbers of members."""
     parser = argparse.ArgumentParser(
-        prog="scripts/ledger_scale", description="What agreeing on one outer step costs."
+        prog="scripts/ledger_scale", description="Measure the cost of agreeing on one outer step."
     )
     parser.add_argument(
         "members",
@@ -300,7 +299,7 @@ def main(arguments: list[str]) -> None:
     )
     parser.add_argument("--svg", action="store_true", help="print the picture instead of the page")
     parser.add_argument(
-        "--recompute", action="store_true", help="compute the proposal anew after each report"
+        "--recompute", action="store_true", help="recompute the proposal after each report"
     )
     given = parser.parse_args(arguments)
     out, sizes = sys.stdout, given.members or [10, 30, 100, 300, 1000]

@@ -1,11 +1,11 @@
-"""A swarm that learns to read made-up genomes: `scripts/metagene_mini`.
+"""A swarm that trains on reads of artificial genomes: `scripts/metagene_mini`.
 
 Reads are drawn from random genomes with repeats and packed with a tokenizer that is trained on
 them. They are published as the run in the recipe, and real nodes train on it. A model that knows
 only the frequency of each token has a loss equal to the entropy of order 0. So the loss must fall
 clearly below that entropy.
 
-Nodes communicate over the loopback interface. No node is killed here; the demo does that.
+Nodes communicate over the loopback interface. Nodes are not killed here; the demo does that.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from p2ptrain.testing.node_process import DemoNode, losses_of, run_command
 RECIPE = Path("configs/metagene_mini.toml")
 READS, READ_BASES = 60_000, 150
 BELOW_NATS = 0.2
-"""Required distance below the entropy. It is a clear one: the validation loss of this model differs
-by a few hundredths of a nat from seed to seed."""
+"""Required distance below the entropy. It is much larger than the differences between seeds: the
+validation loss of this model varies by a few hundredths of a nat."""
 
 LOOK_EVERY_S = 0.5
 STOP_S = 30.0
@@ -55,7 +55,7 @@ class Learnt:
 
 
 class SwarmFailed(Exception):
-    """The run did not reach its end. The text names the event that did not happen."""
+    """The run did not complete. The text names the event that did not happen."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -87,7 +87,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--dir", type=Path, metavar="DIR", help="folder for the nodes' homes, which are kept"
     )
     parser.add_argument("--peers", type=int, default=2, help="number of peers that train")
-    parser.add_argument("--outer-steps", type=int, help="outer steps, if other than the recipe's")
+    parser.add_argument("--outer-steps", type=int, help="outer steps, instead of the recipe's")
     parser.add_argument("--reads", type=int, default=READS)
     parser.add_argument("--genomes", type=int, default=2)
     parser.add_argument("--genome-bases", type=int, default=20_000)
@@ -169,12 +169,12 @@ def _packed(folder: Path, given: argparse.Namespace, say: Callable[[str], None])
         )
     )
     run_file.write_text(run_text(recipe, "packed", given.outer_steps), encoding="utf-8")
-    say(f"{packed['train_blocks']} blocks; order 0 has {packed['entropy_nats']:.4f} nats a token")
+    say(f"{packed['train_blocks']} blocks; order 0 has {packed['entropy_nats']:.4f} nats per token")
     return float(packed["entropy_nats"])
 
 
 def run_text(recipe: str, source: str, outer_steps: int | None) -> str:
-    """Return the recipe with another data source and, unless None, this number of outer steps."""
+    """Return the recipe with this data source and, unless None, this number of outer steps."""
     text = re.sub(r'(?m)^source = "[^"]*"', f'source = "{source}"', recipe)
     if outer_steps is None:
         return text
@@ -193,7 +193,7 @@ def _address(node: DemoNode) -> str | None:
 def _wait(look: Callable[[], T], nodes: list[DemoNode], deadline_s: float, what: str) -> T:
     """Return the first true value of `look`.
 
-    Raises SwarmFailed if there is none before the deadline, or if a node fails.
+    Raises SwarmFailed: `look` does not return one before the deadline, or a node fails.
     """
     ends_s = time.monotonic() + deadline_s
     while not (value := look()):

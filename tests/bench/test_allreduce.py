@@ -103,7 +103,7 @@ def test_contender_that_cannot_be_measured_is_reported(
 
 def test_one_bad_link_is_measured_in_one_ring(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "allreduce", "--bad-link", "25", "--peers", "4,8"]) == 2
-    assert "takes one number of --peers and one of --elements" in capsys.readouterr().err
+    assert "needs one value of --peers and one of --elements" in capsys.readouterr().err
 
 
 def test_every_combination_is_a_setting() -> None:

@@ -38,7 +38,7 @@ def test_step_counts_where_it_began_and_ended() -> None:
             ticks.wait_s(30.0)
         assert ticks.within(1.0, 4.0) == [0.5, 0.75, 1.75]
         assert ticks.within(1.1, 3.9) == [0.75]
-        with pytest.raises(ProcessFailed, match="took no step"):
+        with pytest.raises(ProcessFailed, match="did not step"):
             ticks.wait_for(1, 30.0)
 
 
@@ -64,7 +64,7 @@ def test_each_snapshot_is_comparedwith_steps_before_and_after() -> None:
         name: pytest.approx(0.9),
         f"{name}, the median of the turns": pytest.approx(0.9),
         "its standard error": pytest.approx(0.1),
-        "a snapshot of 8 MB beside a trainer": 3.0,
+        "a snapshot of 8 MB during training": 3.0,
     }
 
 

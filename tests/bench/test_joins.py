@@ -86,10 +86,10 @@ def test_replay_is_compared_with_memcpy_and_log_with_a_snapshot(
 ) -> None:
     told = measures(capsys, "replay", "--elements", "65536", "--rounds", "1", "--codec", "int4")
     assert told["apply × as fast as"] > 0
-    assert told["8 missed steps, the way that a node chooses ×"] < 1
+    assert told["8 missed steps, what a node chooses to fetch ×"] < 1
     told = measures(capsys, "replay", "--elements", "65536", "--rounds", "1")
     assert told["8 missed steps, all their updates ×"] > 1
-    assert told["8 missed steps, the way that a node chooses ×"] == 1
+    assert told["8 missed steps, what a node chooses to fetch ×"] == 1
 
 
 def test_disturbance_of_a_member_is_its_rate_and_its_nodes_cpu_time() -> None:

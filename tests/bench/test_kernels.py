@@ -33,7 +33,7 @@ def test_command_reports_every_kernel_of_every_codec(
     beside_memcpy = [line["measure"] for line in lines if line["unit"] == "× in elements"]
     codecs = {f"{name}, blocks of {BLOCKS[name]}, {best}" for name in kernels.CODECS}
     assert sorted(beside_memcpy) == sorted(f"{name}: {each}" for name in codecs for each in KERNELS)
-    sizes = {line["measure"]: line["value"] for line in lines if "bytes an" in line["unit"]}
+    sizes = {line["measure"]: line["value"] for line in lines if "bytes per" in line["unit"]}
     int8 = f"int8, blocks of 256, {best}: encoded"
     assert sizes[int8] == pytest.approx(1 + 4 / 256, rel=1e-3)
     others = {line["against"] for line in lines if line["unit"] == "× as fast as"}

@@ -44,7 +44,7 @@ def test_bench_reports_our_rate_and_its_ratio_to_others() -> None:
         "FSDP2 with one rank, 4.3 M parameters, bf16: 0.9 × the tokens/s of "
         "a plain loop without FSDP2",
         "FSDP2 with one rank, 4.3 M parameters, bf16: 1 × the tokens/s of "
-        "that loop with parameters in bf16, as FSDP2 has them, not under autocast",
+        "a plain loop with bf16 parameters, as under FSDP2, instead of autocast",
     ]
 
 
@@ -97,7 +97,9 @@ def test_failing_part_is_reported_and_the_others_still_run(
 
 def test_part_without_time_left_is_not_begun() -> None:
     report = gpu_check.check("A GPU", gpu_check.parts(), limit_s=gpu_check.LEAVE_S)
-    assert {each["reason"] for each in report["parts"].values()} == {"no time was left for it"}
+    assert {each["reason"] for each in report["parts"].values()} == {
+        "the time limit was reached before this part"
+    }
 
 
 def test_part_that_takes_too_long_is_ended_with_its_processes(tmp_path: Path) -> None:
@@ -110,7 +112,7 @@ def test_part_that_takes_too_long_is_ended_with_its_processes(tmp_path: Path) ->
     with pytest.raises(ProcessFailed) as caught:
         gpu_check.command(10.0, "sleeps", PYTHONPATH=path)
     begun, *_, why = str(caught.value).splitlines()
-    assert why == "not done after 10 s"
+    assert why == "stopped after 10 s"
     told = {each.pid: each.info["status"] for each in psutil.process_iter(["status"])}
     assert told.get(int(begun), psutil.STATUS_ZOMBIE) == psutil.STATUS_ZOMBIE
 
@@ -198,7 +200,7 @@ def test_check_without_a_gpu_says_so_and_exits_with_0() -> None:
     assert told == {
         "gpu": None,
         "ok": True,
-        "reason": "there is no GPU here; nothing was checked",
+        "reason": "this machine has no GPU; nothing was checked",
     }
 
 

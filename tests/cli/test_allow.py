@@ -135,7 +135,7 @@ def test_odd_answer_of_a_node_does_not_undo_the_change(
     with fake_node(organiser_home, says(), reply):
         outcome = p2ptrain("allow", "add", PEER, "--home", organiser_home)
     assert outcome.code == 0
-    assert "the node in this home could not be told" in outcome.err
+    assert "the node in this home could not be notified" in outcome.err
     assert listed(organiser_home) == (2, {PEER})
 
 

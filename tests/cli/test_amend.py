@@ -257,7 +257,7 @@ def test_number_of_signed_amendments_is_bounded(
     assert p2ptrain("run", "amend", "tiny", "--from-step", 4, "--lr", 0.01, *home).code == 0
     again = p2ptrain("run", "amend", "tiny", "--from-step", 5, "--lr", 0.02, *home)
     assert again.err.startswith("error[AMEND-VALUE]")
-    assert "the run has 1 amendments already" in again.err
+    assert "the run already has 1 amendments" in again.err
     assert len(kept(organiser_home)) == 1
 
 

@@ -82,7 +82,7 @@ def test_snapshot_is_verified_against_its_certificate(
     assert (done.json["step"], done.json["height"], done.json["good"]) == (4, 10, True)
     assert done.json["digest"] == history.snapshots[4]
     said = ckpt("verify", history.snapshots[2][:10]).out
-    assert said.startswith("the snapshot of outer step 2 is sound: all ")
+    assert said.startswith("the snapshot of outer step 2 is intact: all ")
 
 
 def test_corrupt_chunk_of_a_snapshot_is_named(
@@ -111,7 +111,7 @@ def test_snapshot_is_pinned_by_its_outer_step(
     assert ckpt("pin", "2").out == (
         f"the snapshot of outer step 2 is pinned: {history.snapshots[2]}\n"
     )
-    assert "pinned already" in ckpt("pin", "2").out
+    assert "already pinned" in ckpt("pin", "2").out
     assert Pins(home.store, LocalDisk()).load() == {history.snapshots[2]}
     assert [row["pinned"] for row in ckpt("ls", "--json").json["snapshots"]] == [False, True, False]
     assert ckpt("ls").out.splitlines()[1].endswith("pinned")

@@ -51,7 +51,7 @@ def test_liar_is_shown_with_the_height_of_its_eviction(p2ptrain: Command, home: 
     assert shown.out == (
         f"{LIAR.peer} signed contradictory statements at height 1: "
         f"a vote for {digest('x')[:8]} in round 0; and a vote for {digest('y')[:8]} in round 0; "
-        "both signatures are good; evicted at 2\n"
+        "both signatures are valid; evicted at 2\n"
     )
 
 
@@ -72,7 +72,7 @@ def test_third_party_checks_it_with_only_the_manifest(
     RecordLog(sent).append([encode_evidence(each) for each in (two_votes(run), forged, elsewhere)])
     words = ("--file", sent, "--manifest", Home(home).manifest, "--home", away)
     good, wrong, other = p2ptrain("ledger", "evidence", *words).out.splitlines()
-    assert good.endswith("both signatures are good; not evicted, as far as this ledger shows")
+    assert good.endswith("both signatures are valid; not evicted, as far as this ledger shows")
     assert "NOT proved" in wrong
     assert "did not sign it" in wrong
     assert "it is of another run" in other

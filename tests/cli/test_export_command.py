@@ -233,7 +233,7 @@ def test_export_that_transformers_reads_differently_is_refused(
             True,
             NUMEL // 2,
             (),
-            "the comparison takes long with 0.0 billion parameters; --parity does it",
+            "the comparison of 0.0 billion parameters takes long; pass --parity to run it anyway",
         ),
         (False, 10**9, ("--no-parity",), "--no-parity"),
     ],

@@ -73,7 +73,7 @@ def test_memory_of_an_eager_run_is_shown(p2ptrain: Command, tmp_path: Path) -> N
     text = sample("opendiloco_150m")
     path.write_text(text + "\n[sync]\noverlap_steps = 500\neager = true\n")
     shown = p2ptrain("run", "check", path)
-    assert "own newest work beside it (eager) 2.6 GB, all ranks together" in shown.out
+    assert "the peer's own newest work (eager) 2.6 GB, all ranks together" in shown.out
     path.write_text(text)
     assert "(eager)" not in p2ptrain("run", "check", path).out
 

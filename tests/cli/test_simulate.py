@@ -137,7 +137,7 @@ def test_results_of_another_campaign_are_not_continued(p2ptrain: Command, tmp_pa
     p2ptrain(*CALM, "--seeds", "1", "--results", str(file))
     outcome = p2ptrain(*CALM, "--seeds", "1", "--steps", "2", "--results", str(file))
     assert outcome.code == 2
-    assert "another campaign" in outcome.err
+    assert "a different campaign" in outcome.err
     file.write_text("no results\n")
     assert p2ptrain(*CALM, "--results", str(file)).code == 2
 

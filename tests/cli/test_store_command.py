@@ -121,7 +121,7 @@ def test_gc_removes_what_the_run_does_not_need(
         garbage = store.put_chunk(b"garbage")
         pinned = store.put_chunk(b"dear to somebody")
     assert run(capsys, home, "pin", pinned)[1] == "pinned\n"
-    assert run(capsys, home, "pin", pinned)[1] == "it is pinned already\n"
+    assert run(capsys, home, "pin", pinned)[1] == "it is already pinned\n"
     code, out, _ = run(capsys, home, "gc", "--json")
     assert (code, json.loads(out)["chunks"]) == (0, 1)
     with Store(home.store) as store:

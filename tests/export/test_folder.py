@@ -164,7 +164,11 @@ def test_text_begins_and_ends_with_the_tokenizers_own_token(
 
 @pytest.mark.parametrize(
     ("standing", "said"),
-    [("certified", None), ("replayed", "NOT CERTIFIED ITSELF"), ("uncertified", "NOT CERTIFIED:")],
+    [
+        ("certified", None),
+        ("replayed", "NOT DIRECTLY CERTIFIED"),
+        ("uncertified", "NOT CERTIFIED:"),
+    ],
 )
 def test_card_says_who_certified_the_weights(
     standing: Standing, said: str | None, tmp_path: Path

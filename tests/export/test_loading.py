@@ -116,7 +116,7 @@ def nothing(folder: Path) -> None:
         (endless_json, "MODEL-FOREIGN", "longer"),
         (deep_json, "MODEL-FOREIGN", "config.json"),
         (without_points, "MODEL-FOREIGN", "(36,) of int8"),
-        (index_of_a_name_that_is_none, "MODEL-FOREIGN", "names the file"),
+        (index_of_a_name_that_is_none, "MODEL-FOREIGN", "not a valid file name"),
         (nothing, "MODEL-FOLDER", "config.json"),
     ],
 )

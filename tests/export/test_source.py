@@ -33,6 +33,6 @@ def test_snapshot_removed_by_its_node_is_reported_with_advice(tmp_path: Path) ->
         store.chunk_path(gone).unlink()
     with pytest.raises(ChunkMissing) as told:
         list(source.pieces(NUMEL - 100))
-    assert told.value.what == f"the snapshot {digest[:12]}… is not whole in this store"
+    assert told.value.what == f"the snapshot {digest[:12]}… is incomplete in this store"
     assert told.value.evidence == (f"chunk {gone} is missing",)
     assert f"p2ptrain ckpt pin {digest[:12]}" in told.value.do

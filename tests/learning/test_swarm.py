@@ -332,5 +332,5 @@ def test_arm_that_cannot_learn_ends_early_and_says_so(texts: Path, tmp_path: Pat
     ],
 )
 def test_settings_that_are_no_arm_are_refused(changes: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match="no settings of an arm"):
+    with pytest.raises(ValueError, match="invalid settings of an arm"):
         toy(**changes)

@@ -123,7 +123,7 @@ def test_checker_finds_a_certificate_with_missing_or_forged_votes() -> None:
         checker = CertificatesVerify(rules=RULES)
         certified = replace(good, certificate=replace(good.certificate, votes=bad))
         checker.on_decision(decision(certified, genesis(RULES)))
-        assert checker.violations == ["CertificatesVerify: entry 1 has 1 valid votes of 3"]
+        assert checker.violations == ["CertificatesVerify: entry 1 has only 1 valid votes of 3"]
 
 
 def test_checker_finds_a_certificate_without_its_proposer() -> None:
@@ -154,7 +154,7 @@ def test_checker_finds_a_vote_for_an_unsigned_proposal() -> None:
     checker.on_vote(A, promise(4, Accepted(3, entry, b"no")), SimDisk())
     proof = PromiseProof(A, 3, entry.digest, b"no", b"")
     checker.on_vote(C, proposal_of(RULES, 4, entry, (proof,)), SimDisk())
-    where = f"stands for {entry.digest[:8]} in round 3 of 1, unsigned"
+    where = f"supports {entry.digest[:8]} in round 3 of 1, which its proposer did not sign"
     said = [f"ProposalsAreSigned: {name} {where}" for name in "aac"]
     assert checker.violations == said
 
@@ -206,7 +206,7 @@ def test_checker_finds_a_commit_that_no_reduce_made() -> None:
     for checker in (strict, among_liars):
         checker.on_decision(commit())
     assert strict.violations == [
-        "CommitsAreMade: entry 2 commits an update that no reduce has made"
+        "CommitsAreMade: entry 2 commits an update that the reduce did not produce"
     ]
     assert among_liars.violations == []
 
@@ -303,20 +303,20 @@ def test_checker_finds_a_vote_below_a_promise() -> None:
     voter = Voter()
     voter.promises(2)
     voter.votes(1)
-    assert voter.checker.violations == ["VotesAreKept: a voted in round 1 of 1 after 2"]
+    assert voter.checker.violations == ["VotesAreKept: a voted in round 1 of 1, but promised 2"]
 
 
 def test_checker_finds_a_promise_that_forgets_a_vote() -> None:
     voter = Voter()
     voter.votes(1)
     voter.promises(2)
-    assert voter.checker.violations == ["VotesAreKept: a forgot its vote of round 1 at 1"]
+    assert voter.checker.violations == ["VotesAreKept: a's promise omits its vote of round 1 at 1"]
 
 
 def test_checker_finds_a_promise_that_nobody_signed() -> None:
     voter = Voter()
     voter.checker.on_vote(A, Promise(1, 2, None, b"noise"), voter.disk)
-    assert voter.checker.violations == ["VotesAreKept: a promised round 2 of 1 on no line"]
+    assert voter.checker.violations == ["VotesAreKept: a promised round 2 of 1 on an unknown line"]
 
 
 def test_checker_finds_a_vote_that_is_not_on_disk() -> None:
@@ -324,7 +324,7 @@ def test_checker_finds_a_vote_that_is_not_on_disk() -> None:
     voter.promises(3)
     voter.votes_unwritten(3)
     assert voter.checker.violations == [
-        "VotesAreKept: a spoke at 1, round 3, before it had written it down"
+        "VotesAreKept: a sent a message for 1, round 3, before storing it"
     ]
 
 
@@ -344,7 +344,7 @@ def test_checker_finds_a_vote_before_the_entries_below_it_are_on_disk() -> None:
         assert voter.checker.violations == []
         voter.promises(1, height=height + 2)
         assert voter.checker.violations == [
-            f"VotesAreKept: a spoke at {height + 2} with its entries up to {height} on disk"
+            f"VotesAreKept: a sent a message about {height + 2} with entries up to {height}"
         ]
 
 
@@ -375,7 +375,7 @@ def drawn_away(*, got_opening_at: float, branched_at: float) -> list[str]:
 
 def test_checker_finds_a_branch_followed_too_soon_after_a_decision() -> None:
     assert drawn_away(got_opening_at=0.1, branched_at=2.5) == [
-        "NobodyIsDrawnAway: a follows a branch without it after only 2.5 s"
+        "NobodyIsDrawnAway: a joins a branch that omits it after 2.5 s"
     ]
 
 

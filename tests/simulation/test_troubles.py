@@ -106,7 +106,7 @@ def test_world_in_which_time_stops_is_stuck() -> None:
         world.clock.after(0.0, again)
 
     world.clock.after(1.5, again)
-    assert run_to_end(world) == "time stands still at 1.5 s"
+    assert run_to_end(world) == "time does not advance beyond 1.5 s"
 
 
 @pytest.mark.parametrize("trained_by", [0.0, 75.0])
@@ -118,7 +118,7 @@ def test_world_is_stuck_only_some_time_after_the_last_training(
     world = world_of(1, peers=3, steps=2, profile=profile)
     vars(world)["train"] = lambda node, blocks: None  # The next one never ends.
     world.trained_by = trained_by
-    assert run_to_end(world) == "step 1, height 2: 3 of 3 voters are up, and nothing happens"
+    assert run_to_end(world) == "step 1, height 2: 3 of 3 voters are up, but nothing happens"
     assert 0 < world.clock.now - max(profile.faults_s, trained_by) - profile.settle_s < 5
 
 

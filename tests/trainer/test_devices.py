@@ -227,7 +227,7 @@ def test_bf16_is_not_emulated(show: Callable[..., None]) -> None:
     require_bf16(gpu)
     require_bf16(torch.device("cpu"))
     show(1, (7, 5))
-    with pytest.raises(MachineUnfit, match="A GPU does not compute in bf16") as caught:
+    with pytest.raises(MachineUnfit, match="A GPU has no bf16 hardware") as caught:
         require_bf16(gpu)
     assert (caught.value.code, caught.value.do) == ("GPU-OLD", "use --precision fp32")
 

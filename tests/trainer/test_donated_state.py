@@ -132,9 +132,9 @@ def grown(factor: float) -> Tamper:
         (ADAMW, put(0, np.nan), "number that is not finite"),
         (ADAMW, put(1, np.inf), "number that is not finite"),
         (ADAMW, put(1, -1e-9), "below zero"),
-        (ADAMW, put(1, 0.0), "rules out"),
-        (ADAMW, put(0, 0.9), "rules out"),
-        (ADAMW, put(0, -0.9), "rules out"),
+        (ADAMW, put(1, 0.0), "too large for its mean of squares"),
+        (ADAMW, put(0, 0.9), "too large for its mean of squares"),
+        (ADAMW, put(0, -0.9), "too large for its mean of squares"),
         (ADAMW, put(1, 1.2), "longer than 1"),
         (ADAMW, put(1, 1e38), "longer than 1"),
         (ADAMW, grown(100.0), "longer than 1"),
@@ -189,7 +189,7 @@ def test_parameter_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         check(file.fileno(), LAYOUT, ADAMW)
     vectors[0][LAYOUT.entries[0].end - 1] = 0.9
     with (
-        pytest.raises(RemoteProtocolError, match="rules out"),
+        pytest.raises(RemoteProtocolError, match="too large for its mean of squares"),
         write_state(tmp_path, LAYOUT, 3, vectors).open("rb") as file,
     ):
         check(file.fileno(), LAYOUT, ADAMW)

@@ -1,7 +1,7 @@
 """One peer of a measured all-reduce: it meets the others in a folder, connects, and repeats.
 
-Peers may run in any processes that see the folder, each with an address of its own: on one machine,
-or in network namespaces with simulated delay and loss.
+Peers can run in any processes that have access to the folder, each with an address of its own: on
+one machine, or in network namespaces with simulated delay and loss.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ LOOK_S = 0.001
 
 @dataclass(frozen=True, slots=True)
 class AverageSetting:
-    """The measurement. `order` is the order of the peers in the ring; by number if empty."""
+    """The measurement. `order` is the ring's order of peers; empty means in order of number."""
 
     peers: int
     elements: int
@@ -71,7 +71,7 @@ class AverageMeasured:
 
 
 def average(setting: AverageSetting, me: int, host: str, meeting: Path) -> AverageMeasured:
-    """Run peer number `me` of the setting, from meeting the others to the last repeat."""
+    """Run peer number `me`: meet the others, and measure all repeats."""
     request = _request(setting, me)
     rng = np.random.default_rng(me)
     theta = np.random.default_rng(99).standard_normal(setting.elements, dtype=np.float32)
@@ -136,7 +136,7 @@ def _all_have(setting: AverageSetting, me: int, meeting: Path, what: str) -> Non
 
 @contextmanager
 def _connected(setting: AverageSetting, me: int, host: str, meeting: Path) -> Iterator[Connections]:
-    """Connect to the neighbours; close the links when the block is left."""
+    """Connect to the neighbours; close the links at the end of the block."""
     request, credentials = _request(setting, me), Credentials.create(_identity(me))
     inbox = RingInbox()
     with ExitStack() as stack:
@@ -208,5 +208,5 @@ def _await(files: list[Path]) -> None:
     ends = time.monotonic() + CONNECT_S
     while not all(file.exists() for file in files):
         if time.monotonic() > ends:
-            raise TimeoutError("the other peers have not come so far")
+            raise TimeoutError("the other peers did not get this far")
         time.sleep(LOOK_S)

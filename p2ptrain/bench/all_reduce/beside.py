@@ -1,4 +1,4 @@
-"""Measure other libraries' all-reduce beside ours in the same run.
+"""Measure the all-reduce of other libraries in the same run as ours.
 
 gloo is part of torch, which is installed anyway. hivemind is installed into a temporary
 environment, and only on request. If a library cannot be measured, the reason is reported.
@@ -26,8 +26,8 @@ peer's own vector as the mean (its `extract` converts an array to an int)."""
 HIVEMIND_CODECS = ("fp16", "uint8")
 
 Contender = Callable[[Sequence[Host], int, int], float]
-"""Called with hosts, elements and repeats; returns the seconds of the median repeat at its slowest
-process."""
+"""Called with hosts, elements and repeats. Returns seconds: the median over the repeats of the
+slowest process's time."""
 
 
 class ContenderRun:
@@ -60,7 +60,7 @@ class ContenderRun:
     def seconds(
         self, name: str, hosts: Sequence[Host], elements: int, repeats: int
     ) -> float | None:
-        """Return the contender's seconds; None if it failed. Then it is removed."""
+        """Return the contender's seconds. If it fails, remove it and return None."""
         try:
             return self.contenders[name](hosts, elements, repeats)
         except ProcessFailed as exc:
@@ -98,8 +98,8 @@ def gloo(hosts: Sequence[Host], elements: int, repeats: int) -> float:
 
 
 def sockets(hosts: Sequence[Host], elements: int, repeats: int) -> float:
-    """Return the time that the network paths need at best, for the same bytes without any
-    arithmetic."""
+    """Return the time to send the same bytes without any arithmetic: the best that the network
+    paths allow."""
     with tempfile.TemporaryDirectory(prefix="p2ptrain-bench-") as folder:
         commands = [
             host.command(
@@ -124,7 +124,7 @@ class Hivemind:
         with tempfile.TemporaryDirectory(prefix="p2ptrain-bench-") as folder:
             commands = [
                 host.command(
-                    # -P: modules beside the script have the same names as installed packages.
+                    # -P: modules next to the script have the same names as installed packages.
                     [self._python, "-P", script, str(me), str(len(hosts)), str(elements),
                      str(repeats), self._codec, host.address, folder]
                 )

@@ -1,7 +1,7 @@
 """`p2ptrain bench allreduce`: all-reduce one vector among processes, with ours and other libraries.
 
-All contenders take turns within one run, so that a busy machine affects all alike. The time of a
-repeat is that of its slowest process; the median repeat counts.
+All contenders take turns within one run, so that a busy machine affects all of them equally. The
+time of a repeat is that of its slowest process; the median repeat counts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class AllreduceOutcome:
     seconds: float
     cpu_s: float
     wire_ratio: float
-    """Bytes sent, divided by the minimum for an 8-bit codec: 2 (N − 1) ÷ N bytes an element."""
+    """Bytes sent, divided by the minimum for an 8-bit codec: 2 (N − 1) ÷ N bytes per element."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def measure(
     against: Sequence[str] = ("gloo",),
     hosts: Sequence[Host] = (),
 ) -> AllreduceReport:
-    """Measure every setting `rounds` times in turns, with the other libraries between them.
+    """Measure every setting once in each of `rounds` rounds, alternating with the other libraries.
 
     Raises ValueError: there are too few hosts, or a contender's name is unknown.
     """
@@ -65,7 +65,7 @@ def measure(
             for setting in settings:
                 ours[setting].append(run_at(setting, places))
                 for name in tuple(beside.contenders):
-                    # Measure it once a turn, after the first of our settings with this vector.
+                    # Measure it once per round, after the first of our settings with this vector.
                     times = theirs.setdefault((name, setting.peers, setting.elements), [])
                     if len(times) > turn:
                         continue
@@ -147,8 +147,8 @@ def _lines(
 
 
 def point(what: str, peers: int, elements: int, times: Sequence[float]) -> dict[str, object]:
-    """Return a point for plots. `what` is our schedule with its codec and encryption, or another
-    library with its codec. `times` are the seconds of each round.
+    """Return a point for plots. `what` is our schedule with its codec and encryption, or a
+    different library with its codec. `times` are the seconds of each round.
     """
     return {"what": what, "peers": peers, "elements": elements, "rounds_s": list(times)}
 

@@ -1,8 +1,8 @@
 """The process of one peer of hivemind's averager: NUMBER PEERS ELEMENTS REPEATS CODEC HOST FOLDER.
 
 It runs in a separate environment with hivemind, and does not import p2ptrain. Only the averaging is
-timed, after the group has been formed, which takes hivemind some seconds. If a repeat loses a peer
-or returns a wrong mean, the process ends with the reason.
+timed, after the group has been formed, which takes hivemind a few seconds. If a repeat loses a peer
+or returns a wrong mean, the process ends with an error.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ GROUP_S = 120.0
 STEP_S = 300.0
 LOOK_S = 0.001
 ERROR_MAX = 0.2
-"""Largest relative error of the mean: 8 bits a value with one scale for the vector give 0.03."""
+"""Largest relative error of the mean: 8 bits per value with one scale for all give 0.03."""
 
 
 def main(
@@ -73,7 +73,7 @@ def _vectors(torch: Any, me: int, peers: int, elements: int) -> tuple[Any, Any]:
 
 
 def _dht(hivemind: Any, me: int, host: str, folder: Path) -> Any:
-    """Start this peer's DHT daemon. All but the first use the first one's address."""
+    """Start this peer's DHT daemon. All peers but the first use the first one's address."""
     address = folder / "first.json"
     if me > 0:
         _await([address])
@@ -92,7 +92,7 @@ def _grouped(averager: Any) -> Any:
     ends = time.monotonic() + GROUP_S
     while step.stage.name != "AWAITING_TRIGGER":
         if step.done() or time.monotonic() > ends:
-            raise TimeoutError(f"hivemind formed no group in {GROUP_S:.0f} s")
+            raise TimeoutError(f"hivemind did not form a group in {GROUP_S:.0f} s")
         time.sleep(LOOK_S)
     return step
 

@@ -1,6 +1,6 @@
 """`p2ptrain bench allreduce --bad-link`: measure the best and worst ring order with one slow link.
 
-Rings in the best and in the worst order take turns. All peers are processes of one machine: their
+Rings in the best and in the worst order take turns. All peers are processes on one machine: their
 uplinks are limited, and the bad link is a relay with a limit of its own (see `slow_link`). The
 orders are computed from these limits, and not from rates that nodes would measure.
 """
@@ -20,19 +20,21 @@ from p2ptrain.ids import PeerId
 from p2ptrain.ring.order import Rates, best_order
 
 HEALTHY = 4.0
-"""Factor by which the other links are faster."""
+"""Factor by which the other links are faster than the bad one."""
 
 PEERS_MAX = 8
-"""Most peers: the search for the worst order tries all orders."""
+"""Maximum number of peers: the search for the worst order tries all orders."""
 
 
 def measure(peers: int, elements: int, bad_link_bytes_per_s: float, rounds: int) -> AllreduceReport:
-    """Measure the best and the worst order `rounds` times in turns.
+    """Measure the best and the worst order alternately, `rounds` times each.
 
     Raises ValueError: `peers` is too small or too large for the comparison.
     """
     if not 4 <= peers <= PEERS_MAX:
-        raise ValueError(f"with 4 to {PEERS_MAX} peers some orders avoid a link and others do not")
+        raise ValueError(
+            f"the number of peers must be 4 to {PEERS_MAX}: fewer peers use every link in any order"
+        )
     usual = AverageSetting(
         peers=peers,
         elements=elements,
@@ -54,7 +56,7 @@ def measure(peers: int, elements: int, bad_link_bytes_per_s: float, rounds: int)
 
 
 def rates_of(peers: Sequence[PeerId], setting: AverageSetting) -> Rates:
-    """Return the rates between each two of `peers`, which are sorted by number."""
+    """Return the rate of each pair of `peers`, which are sorted by number."""
     assert setting.slow_link is not None
     *ends, slow = setting.slow_link
     usual = dict.fromkeys(starmap(_pair, combinations(peers, 2)), setting.limit_bytes_per_s)
@@ -62,7 +64,7 @@ def rates_of(peers: Sequence[PeerId], setting: AverageSetting) -> Rates:
 
 
 def worst_order(peers: Sequence[PeerId], rates: Rates) -> tuple[PeerId, ...]:
-    """Return the order whose slowest edge is slowest."""
+    """Return the order whose slowest edge is slower than that of any other order."""
     first, *rest = peers
     circles = ((first, *others) for others in permutations(rest))
     return min(circles, key=lambda circle: _slowest(circle, rates))

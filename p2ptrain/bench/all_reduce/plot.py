@@ -1,8 +1,7 @@
-"""Two charts of `bench allreduce --json`: time against the number of peers, and against the size.
+"""Draw two charts of `bench allreduce --json`: time against the number of peers, and the size.
 
-Also the table of the same points.
-
-Usage: python -m p2ptrain.bench.all_reduce.plot JSON… > allreduce.svg, or --table for the table.
+Usage: python -m p2ptrain.bench.all_reduce.plot JSON… > allreduce.svg
+With --table, print the same points as a table.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A slow link: a relay that forwards bytes at a limited rate.
 
-It is placed before the listener of one end, and forwards encrypted bytes unchanged. Unforwarded
-bytes fill its sockets, whose buffers are small, and so hold the sender back like a slow path. It
-adds no delay and loses nothing.
+Peers dial it in place of the listener at one end. It forwards encrypted bytes unchanged. Bytes that
+wait fill the small buffers of its sockets and so slow the sender down, as on a slow path. It does
+not add delay or lose data.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class SlowLink:
         self._target = target
         self._ways = (_LinkThrottle(bytes_per_s), _LinkThrottle(bytes_per_s))
         self._listener = socket.create_server((target[0], 0))
-        # Accepted sockets inherit the size. Set later, it would not limit TCP's window.
+        # Accepted sockets inherit the size. A later change would not limit TCP's window.
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
         self._open: list[socket.socket] = []
         self._threads: list[threading.Thread] = []

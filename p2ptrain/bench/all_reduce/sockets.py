@@ -1,4 +1,4 @@
-"""Bare TCP between neighbours of a circle: ME PEERS ELEMENTS REPEATS HOST FOLDER.
+"""One peer of a ring of plain TCP connections. Arguments: ME PEERS ELEMENTS REPEATS HOST FOLDER.
 
 It measures the network paths alone. Each peer sends its successor as many bytes as in an ideal
 8-bit all-reduce, over many connections, each of which takes the next piece when it can.

@@ -1,4 +1,4 @@
-"""`p2ptrain allow`: the organiser says who may take part."""
+"""`p2ptrain allow`: the organiser decides which peers may take part."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def remove(
 def list_(home: HomeOption = None, as_json: JsonOption = False) -> None:
     """Show the allowlist, and the peers that ask to join.
 
-    Only running nodes know the requests: those that received them, and the organiser's own.
+    Only running nodes know the requests: the nodes that received them, and the organiser's node.
     """
     from p2ptrain.names import peer_name
     from p2ptrain.run import load_allowlist
@@ -110,7 +110,7 @@ def _what_to_do(where: Home, run: Run, other: PeerId) -> str:
 
 
 def _pending(root: Path) -> tuple[list[PeerId], P2PTrainError | None]:
-    """Return the join requests that the node in this home knows, or why they are not known."""
+    """Return the join requests that the node in this home knows, or why they are unknown."""
     from p2ptrain.identity import is_peer_id
     from p2ptrain.ids import PeerId
 
@@ -140,19 +140,19 @@ def _change(home: HomeOption, peer_text: str, *, add: bool, anyway: bool, as_jso
     progress(f"{label(peer)} {done} the allowlist, number {after.sequence}")
     if run.manifest.admission == "open":
         progress(
-            f"note: run {run.manifest.name!r} is open to everybody; its allowlist has no effect"
+            f"note: run {run.manifest.name!r} is open to everyone; its allowlist has no effect"
         )
     if as_json:
         result_json({"sequence": after.sequence, "changed": changed, "peers": list(after.peers)})
 
 
 def _notify_node(root: Path) -> None:
-    """Tell the new list to a node that runs here, which gossips it at once; otherwise it applies
-    later."""
+    """Make a node that runs here load the new list and gossip it at once. Without a running node,
+    the list takes effect when one starts."""
     try:
         send_command(root, "reload-allowlist")
     except P2PTrainError as error:
         if error.code == "NO-NODE":
             progress("no node runs in this home: the list takes effect when you start one here")
         else:
-            progress(f"the node in this home could not be told: {error.what}")
+            progress(f"the node in this home could not be notified: {error.what}")

@@ -1,8 +1,8 @@
 """Checks of an organiser's allowlist before it is signed: `p2ptrain allow`.
 
-A sequence number must not be used twice, since peers that hold the other list of that number would
-never accept the new one. Voters that are not on the list are ignored: if the remaining voters were
-not a quorum, they could never agree on a roster without them.
+A sequence number must not be used twice, since peers that already hold a list with that number
+would never accept a different one. Voters that are not on the list are ignored. If the remaining
+voters were not a quorum, they could never agree on a new roster.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from p2ptrain.run import Allowlist, Run
 
 ANSWER_S = 15.0
-"""Seconds to wait for the node's answer. The node itself asks others for up to five seconds."""
+"""Seconds to wait for the node's answer. The node itself waits up to five seconds for its peers."""
 
-ANYWAY = "the same command with --anyway"
+ANYWAY = "repeat the command with --anyway"
 
 
 @dataclass(frozen=True, slots=True)
 class NeighbourAnswers:
-    """The answer of the node in a home after it asked its neighbours. `voters` are ranked."""
+    """The local node's answer, after it asked its neighbours. `voters` are ordered by rank."""
 
     voters: tuple[PeerId, ...] = ()
 
@@ -35,8 +35,8 @@ class NeighbourAnswers:
 def changed_list(
     where: Home, run: Run, peer: PeerId, *, add: bool, anyway: bool
 ) -> tuple[Allowlist, bool]:
-    """Return the next list, with or without `peer`, unsigned, and True; or the current list and
-    False if nothing changes.
+    """Return the changed list, unsigned, and True. If nothing changes, return the current list and
+    False.
 
     Raises P2PTrainError: the list is not safe to sign, and `anyway` was not given.
     """
@@ -61,7 +61,7 @@ def ask_neighbours(where: Home) -> NeighbourAnswers:
     Raises:
         TryLater: no peer could be asked, and a peer may have a newer list (ALLOW-UNHEARD); or the
             node is not ready.
-        P2PTrainError: the node does not answer properly.
+        P2PTrainError: the node does not answer, or its answer is malformed.
     """
     from p2ptrain.archive.chain_reader import records_in
 
@@ -73,16 +73,16 @@ def ask_neighbours(where: Home) -> NeighbourAnswers:
         if next(records_in(where.ledger), None) is None:
             return NeighbourAnswers()  # The run has not begun: only this home has lists of it.
         raise _nobody_answered(
-            "no node runs in this home, so others could not be asked for the newest allowlist",
+            "no node runs in this home, so other peers could not be asked for the newest allowlist",
             f"start it ({to_paste(where.root, 'node')}) and repeat the command",
         ) from error
     heard, others, voters = (told.get(name) for name in ("heard", "others", "voters"))
     if type(heard) is not int or not _are_peers(others) or not _are_peers(voters):
-        raise RemoteProtocolError("the node in this home does not say which allowlist others have")
+        raise RemoteProtocolError("the node in this home gave a malformed answer about allowlists")
     if others and not heard:
         raise _nobody_answered(
             "the node in this home is not connected to any peer that shows the newest allowlist",
-            "repeat the command when other peers are back",
+            "repeat the command when other peers are online again",
         )
     assert isinstance(voters, list)
     return NeighbourAnswers(tuple(voters))
@@ -99,15 +99,15 @@ def _nobody_answered(what: str, do: str) -> TryLater:
         what,
         code="ALLOW-UNHEARD",
         likely=(
-            "if this home is a restored backup, others may hold a newer list, and would reject "
-            "another list with the same number"
+            "if this home is a restored backup, other peers may hold a newer list, and would "
+            "reject a different list with the same number"
         ),
         do=f"{do}; if you are sure that this home has the newest list, {ANYWAY}",
     )
 
 
 def check_quorum(run: Run, heard: NeighbourAnswers, after: Allowlist, peer: PeerId) -> None:
-    """Raises TryLater: without `peer` the run would lose its quorum for ever; code ALLOW-QUORUM."""
+    """Raise TryLater (ALLOW-QUORUM) if the run would lose its quorum for ever without `peer`."""
     from p2ptrain.ledger.chain.quorum import missing
     from p2ptrain.names import label
 
@@ -130,7 +130,7 @@ def check_quorum(run: Run, heard: NeighbourAnswers, after: Allowlist, peer: Peer
             "longer listen to it"
         ),
         do=(
-            "remove fewer peers at once, and the others after the next roster; if you mean it, "
+            "remove fewer peers now, and the others after the next roster; if you are sure, "
             f"{ANYWAY}"
         ),
     )

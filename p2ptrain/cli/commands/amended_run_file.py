@@ -1,7 +1,7 @@
 """A run file with the amendments since its publication, for `run check`.
 
-All amendments count that are agreed according to the ledger in a home, also those that apply from a
-later outer step on.
+It includes all amendments that members have agreed on according to the ledger in a home, even those
+that take effect at a later outer step.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AmendedFile:
-    """The amended file. `agreed` lists the amendments, oldest first: number, from_step, digest,
-    words, and whether the amendment is held here."""
+    """The amended file. `agreed` lists the amendments, oldest first. Each has a number, from_step,
+    digest, words, and whether this home holds the amendment."""
 
     run: RunFile
     agreed: tuple[dict[str, Any], ...] = ()
 
 
 def as_amended(written: RunFile, home: Path | None) -> AmendedFile:
-    """Return `written` with the amendments of the run of that name in `home`; unchanged if there is
-    no such run.
+    """Return `written` with the amendments that `home` has for this run. If `home` has no run of
+    that name, return it unchanged.
 
     Raises ConfigError, RemoteProtocolError: a file in the home is unreadable or invalid.
     """
@@ -41,7 +41,8 @@ def as_amended(written: RunFile, home: Path | None) -> AmendedFile:
     run = run_of(where)
     if run.manifest.name != written.run.name:
         progress(
-            f"the home {path} holds another run, {run.manifest.name!r}: its amendments are ignored"
+            f"the home {path} holds a different run, {run.manifest.name!r}: "
+            "its amendments are ignored"
         )
         return AmendedFile(written)
     return _amended(written, where, run)

@@ -42,7 +42,7 @@ def kernels(
         str,
         typer.Option(
             "--variant",
-            help="Kernel variant, such as avx2; by default the best that this machine runs.",
+            help="Kernel variant, such as avx2; by default the best that this machine supports.",
         ),
     ] = "",
     block: Annotated[
@@ -55,7 +55,7 @@ def kernels(
 ) -> None:
     """Compare the kernels with memcpy and other quantisers.
 
-    Uses one thread, half a minute and a gigabyte of memory.
+    Uses one thread and a gigabyte of memory for half a minute.
     """
     from p2ptrain.bench.kernels import measure
 
@@ -95,8 +95,8 @@ BadLink = Annotated[
         "--bad-link",
         min=0.1,
         help=(
-            "Measure the best and the worst order of a ring instead, with one link of this many "
-            "Mbit/s."
+            "Instead, measure the best and the worst order of a ring in which one link has this "
+            "many Mbit/s."
         ),
     ),
 ]
@@ -150,10 +150,10 @@ def allreduce(
     addresses: Addresses = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Average a vector among processes, and compare with others.
+    """Average a vector among processes, and compare programs.
 
     Compares with other programs on this machine. Every combination of the options is measured in
-    turn. A time is the slowest peer's.
+    turn. Each time is that of the slowest peer.
     """
     from p2ptrain.bench.all_reduce import orders
     from p2ptrain.bench.all_reduce.comparison import measure, settings_of
@@ -163,7 +163,7 @@ def allreduce(
         counts, sizes = numbers("--peers", peers), numbers("--elements", elements)
         if bad_link is not None:
             if len(counts) + len(sizes) > 2:
-                raise ValueError("--bad-link takes one number of --peers and one of --elements")
+                raise ValueError("--bad-link needs one value of --peers and one of --elements")
             found = orders.measure(counts[0], sizes[0], bad_link * 1e6 / 8, rounds)
             return print_lines(found.lines, as_json)
         settings = settings_of(
@@ -226,9 +226,9 @@ def trainer(
 ) -> None:
     """Compare training with a plain loop and with transformers.
 
-    One rank trains with FSDP2, in turns with a plain loop and with transformers' model. In bf16
-    these loops run twice: under autocast, as most programs do, and with bf16 parameters, as FSDP2
-    has them. On a CPU, times are processor time.
+    One rank trains with FSDP2, alternating with a plain loop and with transformers' model. In bf16,
+    these loops run twice: under autocast, as in most programs, and with bf16 parameters, as under
+    FSDP2. On a CPU, times are processor time.
     """
     from p2ptrain.bench.processes import ProcessFailed
     from p2ptrain.bench.trainer import measure, setting
@@ -236,14 +236,14 @@ def trainer(
 
     if (device, precision) == ("cpu", "bf16") and not multiplies_bf16(CPU_INFO):
         progress(
-            "this processor has no bf16 instructions: the bench takes over half an hour; "
+            "this processor has no bf16 instructions: the benchmark takes over half an hour; "
             "--precision fp32 is faster"
         )
     chosen = setting(layers, width, sequence, batch, precision, device, compile=compile)
     try:
         print_lines(measure(chosen, steps, rounds, transformers=against == "transformers"), as_json)
     except ProcessFailed as exc:
-        raise ConfigError(f"the measurement cannot run: {exc}", do="--against none") from exc
+        raise ConfigError(f"the measurement cannot run: {exc}", do="try --against none") from exc
 
 
 UtilisationAddresses = Annotated[
@@ -284,7 +284,7 @@ def utilisation(
     ] = 4,
     overlap: Annotated[
         int,
-        typer.Option("--overlap", min=1, help="Inner steps that go on during an exchange (τ)."),
+        typer.Option("--overlap", min=1, help="Inner steps trained during an exchange (τ)."),
     ] = 10,
     mixing: Annotated[
         float, typer.Option("--mixing", min=0, help="Weight of local changes at a merge (α).")
@@ -304,8 +304,8 @@ def utilisation(
 ) -> None:
     """Measure the share of time that real nodes spend training.
 
-    Compares plain DiLoCo with int8 to fragments with int4. You choose the speed of the lines: with
-    --up-mbit, or with --addresses in network namespaces and an emulator between them.
+    Compares plain DiLoCo with int8 to fragments with int4. Set the speed of the connections with
+    --up-mbit, or with --addresses in network namespaces that a network emulator connects.
     """
     from p2ptrain.bench.processes import ProcessFailed
     from p2ptrain.bench.utilisation import SyncMode, UtilisationSetting, measure
@@ -337,7 +337,7 @@ def lines_of(report: KernelReport) -> Iterator[str]:
 
 def _codec_lines(name: str, codec: CodecReport) -> Iterator[str]:
     yield (
-        f"{name}, blocks of {codec.block}, {codec.bytes_per_element:.3f} bytes an element; "
+        f"{name}, blocks of {codec.block}, {codec.bytes_per_element:.3f} bytes per element; "
         f"the mean of four vectors has an error of {codec.errors['gaussian']:.4f} (Gaussian "
         f"data), {codec.errors['student_t3']:.4f} (Student's t, 3)"
     )

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def hosts_of(addresses: str, count: int) -> list[Host]:
-    """Parse the hosts. Raises ValueError: their number is wrong, or one is invalid."""
+    """Parse the hosts. Raises ValueError if their number is wrong or one is invalid."""
     from p2ptrain.bench.processes import Host
 
     if not addresses:

@@ -17,7 +17,7 @@ ConfigOption = Annotated[
     Path | None,
     typer.Option(
         "--config",
-        help="Run file, with --disturbance.",
+        help="Run file for --disturbance.",
         exists=True,
         dir_okay=False,
         show_default="the demo's",
@@ -45,8 +45,8 @@ JoinDisturbance = Annotated[
         min=0,
         metavar="JOINS",
         help=(
-            "Measure instead how much this many joins slow down a member that trains; needs "
-            "root, uses real nodes."
+            "Instead, measure how much this many joins slow down a member that trains; uses real "
+            "nodes and needs root."
         ),
     ),
 ]
@@ -88,14 +88,15 @@ def join(
     disturbance: JoinDisturbance = 0,
     up: Annotated[
         float,
-        typer.Option("--up-mbit", min=0.1, help="Upload limit in Mbit/s, with --disturbance."),
+        typer.Option("--up-mbit", min=0.1, help="Upload limit in Mbit/s, for --disturbance."),
     ] = 10.0,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Fetch a snapshot from peers, and compare with plain HTTP.
 
-    The peers are processes of this machine. A chunk counts once it is checked and on the disk.
+    The peers are processes on this machine. A chunk counts as fetched once it is checked and on
+    disk.
     """
     if disturbance:
         from p2ptrain.bench import disturbance as members
@@ -140,8 +141,8 @@ def snapshot(
             min=0,
             metavar="TURNS",
             help=(
-                "Measure instead how much snapshots slow down a trainer that uses all cores; the "
-                "number of turns."
+                "Instead, measure how much snapshots slow down a trainer that uses all cores, in "
+                "this many turns."
             ),
         ),
     ] = 0,
@@ -169,10 +170,12 @@ def _beside_trainer(numel: int, turns: int, folder: Path | None, as_json: bool) 
     epilog=examples("p2ptrain bench replay", "p2ptrain bench replay --codec int4 --json")
 )
 def replay(
-    elements: Annotated[int, typer.Option("--elements", min=1, help="Parameters.")] = 100_000_000,
+    elements: Annotated[
+        int, typer.Option("--elements", min=1, help="Number of parameters.")
+    ] = 100_000_000,
     threads: Annotated[
         int,
-        typer.Option("--threads", min=1, max=64, help="Threads that apply updates, and that copy."),
+        typer.Option("--threads", min=1, max=64, help="Threads that apply updates, or copy."),
     ] = 2,
     codec: Annotated[str, typer.Option("--codec", help="Codec: fp32, fp16, int8, int4.")] = "int8",
     rounds: Annotated[
@@ -182,8 +185,8 @@ def replay(
 ) -> None:
     """Apply updates to θ and m, and compare with memcpy.
 
-    Also compares the bytes of the updates with those of a snapshot.
-    Takes 13 bytes of memory for each parameter.
+    Also compares the size of the updates with that of a snapshot. Takes 13 bytes of memory for
+    each parameter.
     """
     from p2ptrain import kernels
     from p2ptrain.bench.replay import measure

@@ -52,7 +52,7 @@ def chat(
         float,
         typer.Option(
             "--top-p",
-            help="Sample from the likeliest tokens that have this much probability together.",
+            help="Sample from the likeliest tokens whose probabilities add up to this.",
         ),
     ] = 0.95,
     seed: Annotated[
@@ -65,15 +65,15 @@ def chat(
         ),
     ] = 0,
     tokens: Annotated[
-        int, typer.Option("--tokens", min=1, help="Longest continuation, in tokens.")
+        int, typer.Option("--tokens", min=1, help="Maximum length of the continuation, in tokens.")
     ] = 200,
     as_json: JsonOption = False,
 ) -> None:
     """Continue a text with the run's model.
 
-    DIR is a folder of exported weights, or a node's home, whose newest snapshot is used. Without
-    TEXT, the command asks for texts at a terminal, or reads one from stdin. A model trained on
-    plain text continues a text; it does not answer questions.
+    DIR is a folder of exported weights or a node's home; from a home, the newest snapshot is used.
+    Without TEXT, the command prompts for texts on a terminal, or reads one text from stdin. A model
+    trained on plain text continues a text; it does not answer questions.
     """
     with _load_chat_model(folder.expanduser().absolute()) as speaker:
         from p2ptrain.trainer.tools.generating import Sampling
@@ -98,7 +98,7 @@ def _text(typed: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ChatModel:
-    """A model and its tokenizer. `begin` is put before each text; a token of `ends` ends it."""
+    """A model and its tokenizer. `begin` precedes each text; any token in `ends` ends it."""
 
     model: Llama
     speller: Speller
@@ -157,13 +157,13 @@ def _loaded(folder: Path) -> ChatModel:
             f"the tokenizer has token {most}, but the model's tokens end at {model.spec.vocab - 1}",
             code="MODEL-FOREIGN",
         )
-    # The mark of the next document also ends this one, even if the run does not mark ends.
+    # A begin token also ends the text, even if the run's documents have no end token.
     ends = frozenset([*_numbers(config.get("eos_token_id")), *begins])
     return ChatModel(model, speller, next(iter(begins), None), ends)
 
 
 def _check_memory(folder: Path) -> None:
-    """Check the free memory. If it runs out, Linux kills a program, maybe a node that trains here.
+    """Check the free memory. If memory ran out, Linux might kill a node that trains here.
 
     Raises MachineUnfit (MEM-HOST).
     """
@@ -195,7 +195,7 @@ class ChatSession:
     as_json: bool
 
     def print_continuation(self, prompt: str) -> None:
-        """Show the continuation of `prompt` token by token, or all of it as JSON."""
+        """Show the continuation of `prompt` token by token, or the complete text as JSON."""
         started_s, said, count = time.monotonic(), list[str](), 0
         ended = "length"
         for token in self._tokens(prompt):
@@ -245,7 +245,7 @@ class ChatSession:
 def _converse(talk: ChatSession) -> None:
     """Ask for a text and continue it, until Ctrl-D. Ctrl-C ends the output, or, at the prompt, the
     program."""
-    progress("type a text and press Enter; Ctrl-C stops the answer, Ctrl-D leaves")
+    progress("type a text and press Enter; Ctrl-C stops the answer, Ctrl-D exits")
     try:
         while True:
             _answer(talk, _text(outside().ask("> ")))

@@ -43,7 +43,7 @@ SnapshotArgument = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRow:
-    """One certified snapshot, as `ls --json` prints it. `height` 0 is the run's manifest."""
+    """One certified snapshot, as `ls --json` prints it. `height` 0 means the run's manifest."""
 
     step: int
     digest: Digest
@@ -54,7 +54,7 @@ class SnapshotRow:
     """`bytes` and `chunks` are None if even the list of chunks is missing here."""
     chunks_held: int
     updates_held_to: int
-    """The outer step up to which this home has the updates after this snapshot."""
+    """The outer step up to which this home has the updates that follow this snapshot."""
     pinned: bool
 
     @property
@@ -64,7 +64,7 @@ class SnapshotRow:
 
 @app.command(epilog=examples("p2ptrain ckpt ls", "p2ptrain ckpt ls --home /srv/seed --json"))
 def ls(home: HomeOption = None, as_json: JsonOption = False) -> None:
-    """List certified snapshots, and how much of each is held here.
+    """List certified snapshots, and how much of each is in this home.
 
     Works whether or not a node runs in the home.
     """
@@ -165,7 +165,7 @@ def fetch(
     no_wait: Annotated[
         bool,
         typer.Option(
-            "--no-wait", help="End with status 6 instead of waiting for the organiser's approval."
+            "--no-wait", help="Exit with status 6 instead of waiting for the organiser's approval."
         ),
     ] = False,
     as_json: JsonOption = False,
@@ -173,7 +173,7 @@ def fetch(
     """Fetch a certified snapshot from peers, without training.
 
     Joins the network as an observer, checks the ledger, fetches chunks from all peers, checks each
-    chunk, and ends. Stop the node in this home first. Your identity must be admitted.
+    chunk, and exits. Stop the node in this home first. Your identity must be on the allowlist.
     """
     host, port = parse_host_port(data_listen)
     config = NodeConfig(
@@ -204,7 +204,7 @@ def fetch(
 def verify(
     snapshot: SnapshotArgument = "newest", home: HomeOption = None, as_json: JsonOption = False
 ) -> None:
-    """Check every chunk of a snapshot held here.
+    """Check every chunk of a snapshot in this home.
 
     Works whether or not a node runs in the home. To check the whole run, use p2ptrain
     verify.
@@ -237,8 +237,8 @@ def verify(
         )
     if not as_json:
         result(
-            f"the snapshot of outer step {named.step} is sound: all {len(manifest.chunks)} "
-            f"chunks are those that entry {named.source.height} certified"
+            f"the snapshot of outer step {named.step} is intact: all {len(manifest.chunks)} "
+            f"chunks match those that entry {named.source.height} certified"
         )
 
 
@@ -261,7 +261,7 @@ def pin(
 ) -> None:
     """Keep a certified snapshot permanently.
 
-    p2ptrain store unpin ends that. Works whether or not a node runs in the home.
+    To undo this, use p2ptrain store unpin. Works whether or not a node runs in the home.
     """
     from p2ptrain.archive.replay import snapshot_named
     from p2ptrain.store import LocalDisk, Pins
@@ -272,7 +272,7 @@ def pin(
     if as_json:
         result_json({"step": named.step, "digest": named.digest, "changed": changed})
         return
-    words = "is pinned" if changed else "is pinned already"
+    words = "is pinned" if changed else "is already pinned"
     result(f"the snapshot of outer step {named.step} {words}: {named.digest}")
 
 

@@ -40,10 +40,10 @@ def pack(
     run_file: Annotated[
         Path,
         typer.Option(
-            "--run", metavar="RUN.TOML", help="Run file that says how large the blocks are."
+            "--run", metavar="RUN.TOML", help="Run file that sets the size of the blocks."
         ),
     ] = Path("run.toml"),
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to make.")] = Path(
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to create.")] = Path(
         "packed"
     ),
     field: Annotated[
@@ -54,7 +54,7 @@ def pack(
         float | None,
         typer.Option(
             "--limit-mb",
-            help="Largest amount of text to take, in MB.",
+            help="Maximum amount of text to use, in MB.",
             show_default="data.limit_mb",
         ),
     ] = None,
@@ -62,8 +62,8 @@ def pack(
 ) -> None:
     """Turn text or reads into blocks of tokens for a run.
 
-    The blocks are shuffled and hashed. Name the folder as data.source in the run file; `run
-    publish` then takes the blocks as they are.
+    The blocks are shuffled and hashed. Set data.source in the run file to the folder; `run
+    publish` then uses the blocks as they are.
     """
     from p2ptrain.config.run_file import load_run_file, with_data
     from p2ptrain.prepare.pack_data import pack_folder
@@ -89,7 +89,7 @@ def synthesise(
     out: Annotated[
         Path,
         typer.Argument(
-            metavar="FILE", help="File to write, .fasta or .fastq; with .gz it is compressed."
+            metavar="FILE", help="File to write: .fasta or .fastq; add .gz to compress it."
         ),
     ],
     reads: Annotated[int, typer.Option("--reads", min=1, help="Number of reads.")] = 100_000,
@@ -109,7 +109,7 @@ def synthesise(
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of all random choices.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Write reads of invented genomes, to try a run with."""
+    """Write artificial sequencing reads to test a run with."""
     from p2ptrain.data.synthesis import SynthesisSpec, write_reads
 
     spec = SynthesisSpec(

@@ -1,4 +1,4 @@
-"""`p2ptrain export`: a run's weights as a folder for other programs, with their provenance."""
+"""`p2ptrain export`: write a run's weights, with their provenance, for other programs."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ SnapshotOption = Annotated[
         "--snapshot",
         metavar="WHICH",
         help=(
-            "newest, genesis, an outer step, or the first characters of a digest. head stands "
-            "for the newest snapshot with the updates after it; it needs memory for θ and m."
+            "newest, genesis, an outer step, or the first characters of a digest. head is the "
+            "newest snapshot with all later updates applied; it needs memory for θ and m."
         ),
     ),
 ]
@@ -63,7 +63,7 @@ DtypeOption = Annotated[
 ShardOption = Annotated[
     int,
     typer.Option(
-        "--shard-mb", min=1, metavar="MB", help="Largest size of a file of weights, in MB."
+        "--shard-mb", min=1, metavar="MB", help="Maximum size of each weights file, in MB."
     ),
 ]
 ParityOption = Annotated[
@@ -91,9 +91,9 @@ def export(
 ) -> None:
     """Write the run's weights as a Hugging Face folder.
 
-    The folder has safetensors, a tokenizer and a model card. Works whether or not a node runs in
-    the home, and after p2ptrain ckpt fetch. Every chunk is checked against its certified digest,
-    and the folder appears complete or not at all.
+    The folder contains safetensors, a tokenizer and a model card. Works whether or not a node runs
+    in the home, and after p2ptrain ckpt fetch. Every chunk is checked against its certified digest,
+    and the folder is created completely or not at all.
     """
     from p2ptrain.export.atomic_folder import clear_away
     from p2ptrain.export.choosing import find
@@ -135,7 +135,7 @@ def export(
 
 
 def _parity_check(compared: bool, seen: list[Parity]) -> Callable[[Path], None]:
-    """Return a `CheckFolder` that compares the logits of a folder if `compared`, and appends the
+    """Return a `CheckFolder` function. If `compared`, it compares the logits of a folder and appends the
     result to `seen`.
     """
     from p2ptrain.export.parity import compare
@@ -205,7 +205,7 @@ def _facts(origin: Provenance, exported: Exported, seen: list[Parity]) -> dict[s
 def _lines(
     origin: Provenance, exported: Exported, seen: list[Parity], lacking: str
 ) -> Iterator[str]:
-    """Return the lines to print. `lacking` is the reason if there was no comparison (`seen`)."""
+    """Return the lines to print. `lacking` says why logits were not compared if `seen` is empty."""
     from p2ptrain.observe.states import size
 
     if origin.loudly is not None:

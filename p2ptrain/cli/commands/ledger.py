@@ -1,4 +1,4 @@
-"""`p2ptrain ledger`: show, check and export the run's ledger. It needs no running node."""
+"""`p2ptrain ledger`: show, check and export the run's ledger, with or without a running node."""
 
 from __future__ import annotations
 
@@ -34,12 +34,16 @@ LastOption = Annotated[int, typer.Option("--last", min=1, help="Number of entrie
 FileArgument = Annotated[
     Path | None,
     typer.Argument(
-        metavar="[FILE]", help="An exported ledger; by default this home's.", show_default=False
+        metavar="[FILE]",
+        help="An exported ledger; by default, the ledger of this home.",
+        show_default=False,
     ),
 ]
 ManifestOption = Annotated[
     Path | None,
-    typer.Option("--manifest", metavar="FILE", help="The run's manifest; by default this home's."),
+    typer.Option(
+        "--manifest", metavar="FILE", help="The run's manifest; by default, that of this home."
+    ),
 ]
 
 
@@ -75,8 +79,8 @@ def verify(
 ) -> None:
     """Check every entry and its votes.
 
-    Starts from the run's manifest and names the first invalid entry. Uses no network and trusts no
-    peer.
+    Starts from the run's manifest and names the first invalid entry. Does not use the network or
+    trust other peers.
     """
     run = run_of(open_home(home, to_write=False)) if manifest is None else run_at(manifest)
     chain = (
@@ -97,7 +101,7 @@ def verify(
     if chain.origin is not None and file is not None:
         result(
             f"this file begins at checkpoint {chain.origin.base.checkpoint} and does not show "
-            "what came before: compare the checkpoint with that of a person whom you trust"
+            "earlier entries: compare the checkpoint with one from a person whom you trust"
         )
 
 
@@ -118,7 +122,7 @@ def export(
         for record in chain_records(chain.origin, (link.certified for link in links)):
             out.write(record + b"\n")
     progress(
-        f"wrote {len(chain.links)} entries to {file}; anybody can verify them with {where.manifest}"
+        f"wrote {len(chain.links)} entries to {file}; anyone can verify them with {where.manifest}"
     )
     if as_json:
         result_json({**_summary(run, chain), "file": str(file)})
@@ -133,10 +137,10 @@ def prune(
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Drop old entries of the ledger of a stopped node.
+    """Drop old ledger entries of a stopped node.
 
-    A certified snapshot takes their place. Afterwards this home cannot show others how the run
-    began: make sure that another peer keeps everything.
+    A certified snapshot replaces the entries. Afterwards this home cannot show other peers how the
+    run began, so make sure that another peer keeps all entries.
     """
     from p2ptrain.archive.home import sole_use
     from p2ptrain.node.consensus.pruning import prune_home
@@ -148,9 +152,7 @@ def prune(
     if as_json:
         result_json({"begins_at": None if origin is None else str(origin.base.checkpoint)})
     elif origin is None:
-        result(
-            "nothing was pruned: no certified snapshot is old enough, or this home holds none yet"
-        )
+        result("nothing was pruned: this home has no certified snapshot that is old enough")
     else:
         result(f"the ledger now begins at checkpoint {origin.base.checkpoint}")
 
@@ -170,7 +172,7 @@ def _exported(run: Run, file: Path) -> CheckedChain:
 
 
 def agreed_amendments(run: Run, chain: CheckedChain, folder: Path) -> list[dict[str, object]]:
-    """Return the agreed amendments. Each is compared with the signed one, if that is held here.
+    """Return the agreed amendments. Each is compared with the signed one if this home holds it.
 
     Raises RemoteProtocolError with code AMEND-DIFFERS.
     """
@@ -201,7 +203,7 @@ def run_at(manifest: Path) -> Run:
         raise ConfigError(
             f"there is no manifest at {manifest}",
             code="RUN-NONE",
-            do="name run/manifest.signed, which is in the home of every member",
+            do="give the path of run/manifest.signed; every member has it in its home",
         )
     return run
 
@@ -309,7 +311,7 @@ def _tokens(link: CheckedEntry) -> int:
 
 
 def _plain(link: CheckedEntry) -> dict[str, object]:
-    """Return the entry for programs: its content, its signers, and its effect."""
+    """Return the entry as plain values for JSON: its content, its signers, and its effect."""
     entry, certificate = link.certified.entry, link.certified.certificate
     return {
         "height": entry.height,

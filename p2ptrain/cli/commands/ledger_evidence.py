@@ -1,7 +1,7 @@
-"""`p2ptrain ledger evidence`: proofs that a voter lied, in words, checked without any network.
+"""`p2ptrain ledger evidence`: show and check proofs that a voter lied, without a network.
 
-Evidence is signed by the accused peer. So anybody with the run's manifest can check it, in a home
-on this machine or in a file from another person.
+Evidence is signed by the accused peer. So anyone with the run's manifest can check it, in a home on
+this machine or in a file from another person.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ EXAMPLES = examples(
 
 @dataclass(frozen=True, slots=True)
 class EvidenceFinding:
-    """The result for one piece of evidence. `fault` says why it proves nothing; empty if it does.
-    `evicted_at` is the height of the roster that dropped the peer, or None.
+    """The result for one piece of evidence. `fault` says why it does not prove anything, and is
+    empty if it does. `evicted_at` is the height of the roster that dropped the peer, or None.
     """
 
     evidence: Evidence
@@ -56,7 +56,7 @@ def evidence(
         typer.Option(
             "--file",
             metavar="FILE",
-            help="An evidence.log from another node; by default this home's.",
+            help="An evidence.log from another node; by default, that of this home.",
         ),
     ] = None,
     manifest: ManifestOption = None,
@@ -74,7 +74,7 @@ def evidence(
     if file is not None and not file.is_file():
         raise ConfigError(
             f"there is no file {file}",
-            do="name a copy of evidence.log from the home of a member that has evidence",
+            do="give the path of an evidence.log, copied from the home of a member that has one",
         )
     findings = [_finding(run, links, each) for each in _evidence_in(source)]
     if as_json:
@@ -131,4 +131,4 @@ def _words(finding: EvidenceFinding) -> str:
         return f"{finding.evidence.words}; NOT proved: {finding.fault}"
     left = finding.evicted_at
     after = "not evicted, as far as this ledger shows" if left is None else f"evicted at {left}"
-    return f"{finding.evidence.words}; both signatures are good; {after}"
+    return f"{finding.evidence.words}; both signatures are valid; {after}"

@@ -1,6 +1,6 @@
 """`p2ptrain ledger trained`: compare the ledger with the trainers' journals, block by block.
 
-Nodes do not publish their journals: the command reads the files that it is given.
+Nodes do not publish their journals: you give the command the journal files to read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def trained(
         list[Path] | None,
         typer.Argument(
             metavar="[JOURNAL]...",
-            help="journal.jsonl of some nodes, from their homes.",
+            help="journal.jsonl files from the homes of nodes.",
             show_default="this home's own",
         ),
     ] = None,
@@ -41,8 +41,8 @@ def trained(
 ) -> None:
     """Check that each committed block was trained once.
 
-    The member that held the block's lease must have trained it. Compares
-    this home's ledger with what the trainers of other nodes wrote into their journals.
+    The member that held the block's lease must have trained it. Compares this home's ledger with
+    the journals that the trainers of nodes wrote.
     """
     from p2ptrain.archive.chain_reader import ChainVerifier, records_in
     from p2ptrain.archive.ledger_on_disk import rules_of
@@ -65,7 +65,7 @@ def _records(journals: Sequence[Path]) -> Iterator[Mapping[str, object]]:
 
     for journal in journals:
         if not journal.is_file():
-            raise ConfigError(f"{journal} is not a file", do="name the journal.jsonl of a home")
+            raise ConfigError(f"{journal} is not a file", do="give the journal.jsonl of a home")
         yield from read_journal(journal)
 
 
@@ -86,7 +86,7 @@ def _print_audit(where: Home, found: TrainingAudit) -> None:
             "with them",
             code="TRAINED-OTHERWISE",
             evidence=[fault.words for fault in found.faults[:FAULTS_SHOWN_MAX]],
-            likely="the journal is of another run or was altered, or p2ptrain has a fault",
+            likely="the journal is from a different run or was altered, or p2ptrain has a bug",
             do=f"report it, with the journals and this ledger: {export}",
         )
     result(

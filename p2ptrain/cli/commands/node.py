@@ -1,4 +1,4 @@
-"""`p2ptrain node`: from options to a NodeConfig, and on to the node itself."""
+"""`p2ptrain node`: turn options into a NodeConfig, and run the node."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def node(
     """Take part in a run, or serve one.
 
     The node finds the run, asks once whether you agree to it, fetches its state, trains, and
-    exchanges with the other peers. Press Ctrl-C once to leave in an orderly way, twice to
-    leave at once.
+    exchanges updates with the other peers. Press Ctrl-C once to leave in an orderly way, twice
+    to stop at once.
     """
     config = _config(home_path(home), reach, training, limits, joining, telling)
     raise typer.Exit(start(config))
@@ -63,7 +63,7 @@ def _config(
     joining: JoinOptions,
     telling: OutputOptions,
 ) -> NodeConfig:
-    """Return the node's configuration. Raises ConfigError, which names the invalid option."""
+    """Return the node's configuration. Raises ConfigError if an option is invalid."""
     data_host, data_port = parse_host_port(reach.data_listen)
     called_at = training.ranks_listen
     ranks_host, ranks_port = parse_host_port(called_at) if called_at else ("", 0)

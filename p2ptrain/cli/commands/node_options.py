@@ -52,7 +52,7 @@ class TrainingOptions:
         bool,
         typer.Option(
             "--seed",
-            help="Serve the run and train nothing. A seed votes if it is a founder of the run.",
+            help="Serve the run without training. A seed votes if it is a founder of the run.",
         ),
     ] = False
     ranks: Annotated[
@@ -65,7 +65,7 @@ class TrainingOptions:
             "--ranks-listen",
             metavar="HOST:PORT",
             help=(
-                "Start no trainer; torchrun starts the ranks, on one host or several, and they "
+                "Do not start trainers: torchrun starts the ranks, on one or more hosts, and they "
                 "connect to this address."
             ),
         ),
@@ -103,7 +103,7 @@ class TrainingOptions:
         typer.Option(
             "--micro-batch",
             metavar="N",
-            help="Sequences that a rank computes at once; 0: as many as fit.",
+            help="Sequences that a rank computes at once; 0 means as many as fit.",
         ),
     ] = 0
     keep_inner: Annotated[
@@ -186,7 +186,7 @@ class JoinOptions:
     no_wait: Annotated[
         bool,
         typer.Option(
-            "--no-wait", help="End with status 6 instead of waiting for the organiser's approval."
+            "--no-wait", help="Exit with status 6 instead of waiting for the organiser's approval."
         ),
     ] = False
     yes: Annotated[

@@ -1,4 +1,4 @@
-"""`p2ptrain run`: an organiser makes a run."""
+"""`p2ptrain run`: create and manage a run as its organiser."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def new(
         typer.Option(
             "--size",
             metavar="SIZE",
-            help="Run file to start from: demo, tiny, or a recipe of configs/.",
+            help="Run file to start from: demo, tiny, or a recipe in configs/.",
         ),
     ] = "demo",
     as_json: JsonOption = False,
@@ -55,7 +55,7 @@ def new(
         with out.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError as exc:
-        raise ConfigError(f"{out} exists already", do="choose another name with --out") from exc
+        raise ConfigError(f"{out} already exists", do="choose another name with --out") from exc
     except OSError as exc:
         raise ConfigError(
             f"{out} cannot be written: {exc.strerror}", do="choose another place with --out"
@@ -116,9 +116,9 @@ def check(
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Estimate memory, traffic and time of a run, and warn.
+    """Estimate a run's memory, traffic and time, and warn.
 
-    If the home holds the run, the amendments that members have agreed on are included. Ends with
+    If the home holds the run, the amendments that members have agreed on are included. Exits with
     status 2 if the run cannot work.
     """
     from p2ptrain.cli.commands.amended_run_file import as_amended
@@ -170,8 +170,8 @@ def publish(
 ) -> None:
     """Prepare and sign a run, and print its id.
 
-    Prepares the data and the first weights, and signs the manifest and the allowlist. The founders
-    and you yourself are always on the allowlist.
+    Prepares the data and the initial weights, and signs the manifest and the allowlist. You and the
+    founders are always on the allowlist.
     """
     from p2ptrain.ids import PeerId
     from p2ptrain.prepare.publish import publish_run
@@ -257,7 +257,7 @@ def amend(
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Change a running run from an outer step on.
+    """Change a run, starting at a later outer step.
 
     Only the organiser can do this. The amendment takes effect if members agree on it, which they do
     at their next roster.
@@ -283,7 +283,7 @@ def amend(
     else:
         result(f"amendment {made.amendment.number}: {made.amendment.words}")
     progress(
-        "the amendment takes effect when members have agreed on it; to see that, run: "
+        "the amendment takes effect when members have agreed on it; to check, run: "
         f"{to_paste(where.root, 'status')}"
     )
 

@@ -1,7 +1,7 @@
 """Make an organiser's amendment and pass it to the local node: `p2ptrain run amend`.
 
-It is signed only if it changes something, and if members can still agree on it in time, as far as
-this home knows the state of the run. An amendment that no run could follow is refused.
+The amendment is signed only if it changes something and members can still agree on it in time, as
+far as this home knows the state of the run. An amendment with invalid values is refused.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ if TYPE_CHECKING:
     from p2ptrain.run.manifest import CodecSpec, RunManifest
 
 FAR = 10.0
-"""Largest factor by which a rate may change without confirmation. A larger one is likely a typing
-error, and an agreed amendment cannot be withdrawn."""
+"""Largest factor by which a rate can change without confirmation. A larger factor is probably a
+typing error, and an agreed amendment cannot be withdrawn."""
 
 FAR_STEPS = 100
-"""Most outer steps ahead without confirmation. More is likely a typing error, since outer steps
-take minutes to hours. After it is agreed, no amendment can be for an earlier step."""
+"""An amendment that starts more outer steps ahead needs confirmation. It is probably a typing
+error, since outer steps take minutes to hours. Once it is agreed, later amendments cannot start at
+an earlier step."""
 
 LEAD_STEPS = 2
-"""Outer steps of lead. The current outer step may already have its roster; the next roster names
-the amendment."""
+"""An amendment starts at least this many outer steps after the current one. The current outer step
+may already have its roster; the next roster names the amendment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class RunProgress:
 
 
 def wanted_amendment(run: Run, step: int, changes: Mapping[str, object]) -> Amendment:
-    """Return the wanted amendment, not numbered yet. Raises ConfigError, code AMEND-VALUE."""
+    """Return the wanted amendment, not yet numbered. Raises ConfigError, code AMEND-VALUE."""
     from p2ptrain.run import Amendment
 
     try:
@@ -53,7 +54,7 @@ def wanted_amendment(run: Run, step: int, changes: Mapping[str, object]) -> Amen
         raise ConfigError(
             f"the amendment is not valid: its {exc}",
             code="AMEND-VALUE",
-            do="give a value that p2ptrain run amend --help lists",
+            do="give a valid value; p2ptrain run amend --help describes the options",
         ) from exc
 
 
@@ -62,7 +63,7 @@ def amend(
 ) -> SignedAmendment:
     """Number and sign `wanted`, store it in the home, and publish it.
 
-    Without `far`, a rate that changes much or a step far ahead is refused.
+    Without `far`, a large change of a rate or a start far ahead is refused.
 
     Raises:
         ConfigError: AMEND-LATE, AMEND-ORDER, AMEND-VALUE, AMEND-FAR.
@@ -85,7 +86,7 @@ def amend(
     before = _leg(run, held, course)
     try:
         if len(held) >= AMENDMENTS_MAX:
-            raise ValueError(f"the run has {len(held)} amendments already, which is the limit")
+            raise ValueError(f"the run already has {len(held)} amendments, which is the limit")
         numbered = replace(
             _with_its_block(wanted, before.manifest.codec),
             number=1 if last is None else last.number + 1,
@@ -101,7 +102,7 @@ def amend(
             code="AMEND-VALUE",
             evidence=[f"the run has {_words(before.manifest)}"],
             do=(
-                "choose an H that is a multiple of the fragments and at least as long as the "
+                "choose an H that is a multiple of the number of fragments, and not less than the "
                 "overlap"
             ),
         ) from exc
@@ -113,7 +114,7 @@ def amend(
 def course_of(where: Home, run: Run) -> RunProgress:
     """Return the state of the run from the node here, or from the ledger if no node runs.
 
-    Raises P2PTrainError: a node runs here, but does not answer properly.
+    Raises P2PTrainError: a node runs here, but does not answer, or its answer is malformed.
     """
     from p2ptrain.cli.commands.ledger import chain_of
 
@@ -136,13 +137,15 @@ def _decode_progress(reply: Mapping[str, object]) -> RunProgress:
 
     step, agreed = reply.get("step"), reply.get("agreed")
     if type(step) is not int or not isinstance(agreed, list) or not all(map(is_digest, agreed)):
-        raise RemoteProtocolError("the node in this home does not say how far the run is")
+        raise RemoteProtocolError(
+            "the node in this home gave a malformed answer about the run's progress"
+        )
     return RunProgress(step, tuple(Digest(each) for each in agreed))
 
 
 def _with_its_block(wanted: Amendment, held: CodecSpec) -> Amendment:
-    """Change the block together with the codec, as in a run file: int4 is too coarse for the blocks
-    of other codecs. A block that is not a default was chosen for this run, and stays.
+    """Change the block together with the codec, as in a run file: int4 is too coarse for the larger
+    blocks of other codecs. A block that is not a default was chosen for this run, and is kept.
     """
     from p2ptrain.config.run_file import usual_block
 
@@ -155,8 +158,9 @@ def _with_its_block(wanted: Amendment, held: CodecSpec) -> Amendment:
 
 
 def _lead_steps(wanted: Amendment, manifest: RunManifest) -> int:
-    """Return the outer steps of lead. With overlap, trainers begin an outer step before the roster
-    of the step before it, so a change of the schedule needs one more."""
+    """Return the minimum number of outer steps until the amendment starts. With overlap, trainers
+    begin an outer step before the previous step has a roster, so a changed schedule needs one more.
+    """
     by_schedule = wanted.lr is not None or wanted.inner_steps is not None
     return LEAD_STEPS + (by_schedule and manifest.sync.overlap_steps > 0)
 
@@ -186,7 +190,7 @@ def _check_step(
                 "a typing error; once members agree on the amendment, nothing can be amended "
                 "before that step"
             ),
-            do="correct the step; if you mean it, add --far: the amendment cannot be taken back",
+            do="correct the step; if it is right, add --far: the amendment cannot be withdrawn",
         )
 
 
@@ -202,17 +206,16 @@ def _check_leap(before: RunManifest, change: Amendment) -> None:
                 code="AMEND-FAR",
                 likely="a typing error: the rates differ by a factor of more than ten",
                 do=(
-                    "correct the rate; if you mean it, add --far: the amendment cannot be taken "
-                    "back"
+                    "correct the rate; if it is right, add --far: the amendment cannot be withdrawn"
                 ),
             )
 
 
 def _leg(run: Run, held: Sequence[SignedAmendment], course: RunProgress) -> Leg:
-    """Return the run with the agreed amendments, and those on which members can still agree. A late
-    amendment never applies, although its file stays.
+    """Return the run with the agreed amendments, and those that members can still agree on. An
+    amendment that is too late never applies, although its file stays.
 
-    Raises TryLater: an agreed amendment is not held here.
+    Raises TryLater: this home does not hold an agreed amendment.
     """
     from p2ptrain.ledger.chain.terms import amendment_fault
     from p2ptrain.run import Leg
@@ -257,8 +260,8 @@ def _words(manifest: RunManifest) -> str:
 
 
 def _notify_node(where: Home) -> None:
-    """Pass the amendment to a node that runs here, which gossips it at once; otherwise a node does
-    so later."""
+    """Make a node that runs here load the amendment and gossip it at once. Without a running node,
+    the next one that starts here does so."""
     try:
         send_command(where.root, "reload-amendments")
     except P2PTrainError as error:
@@ -267,4 +270,4 @@ def _notify_node(where: Home) -> None:
                 "no node runs in this home: the amendment is published when you start one here"
             )
         else:
-            progress(f"the node in this home could not be told: {error.what}")
+            progress(f"the node in this home could not be notified: {error.what}")

@@ -1,4 +1,4 @@
-"""`p2ptrain run check`: show what a run is, what it costs, and warnings for its organiser."""
+"""`p2ptrain run check`: describe a run, estimate its cost, and warn its organiser."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ def lines(amended: AmendedFile, costs: RunCosts, lints: Sequence[Lint]) -> Itera
     model = run.model
     yield (
         f"run       {run.run.name}: {costs.parameters:,} parameters, {model.layers} layers of "
-        f"width {model.width}, {model.heads} heads on {model.kv_heads}, vocabulary {model.vocab}, "
-        f"context {model.sequence}"
+        f"width {model.width}, {model.heads} heads on {model.kv_heads} KV heads, vocabulary "
+        f"{model.vocab}, context {model.sequence}"
     )
     for each in amended.agreed:
         yield f"amended   {each['number']}: {each['words']}"
     yield (
         f"trains    {run.outer.steps} outer steps of {run.inner.steps // run.sync.fragments} inner "
-        f"steps of {run.inner.batch_sequences} sequences: {costs.step_tokens:,} tokens a peer and "
-        "outer step"
+        f"steps of {run.inner.batch_sequences} sequences: {costs.step_tokens:,} tokens per peer "
+        "and outer step"
     )
     yield from _memory(costs)
     yield (
-        f"disk      {size(costs.snapshot_bytes)} a snapshot, {size(costs.update_bytes)} an update; "
-        f"a block of data {size(costs.block_bytes)}"
+        f"disk      {size(costs.snapshot_bytes)} per snapshot, {size(costs.update_bytes)} per "
+        f"update, {size(costs.block_bytes)} per block of data"
     )
     yield (
         f"publish   needs {size(costs.node.theta)} of memory and as much disk, besides the "
         "data, on the machine that publishes"
     )
-    yield f"time      {costs.step_operations:.2e} operations a peer and outer step{_time(costs)}"
+    yield f"time      {costs.step_operations:.2e} operations per peer and outer step{_time(costs)}"
     yield from _table(costs)
     for lint in lints:
         yield f"{'FAULT' if lint.is_fault else 'warning':<9} {lint.field}: {lint.words}"
 
 
 def absences(run: RunFile, beside: Path) -> Iterator[Lint]:
-    """Return the files that the run file names and that are missing; publishing needs them."""
+    """Return a fault for each file that the run file names and that does not exist."""
     named = {"data.source": run.data.source, "data.tokenizer": run.data.tokenizer}
     for field, name in named.items():
         if name is None or name == STANDARD_LIBRARY:
@@ -69,14 +69,14 @@ def _time(costs: RunCosts) -> str:
     said = (
         "as given"
         if costs.is_told
-        else f"as {whose} peak rate would take; give --tokens-per-s for another rate"
+        else f"estimated for {whose} peak rate; --tokens-per-s sets a different rate"
     )
     return f"; at {costs.tokens_per_s:,.0f} tokens/s ({said}) {duration(costs.inner_s)}"
 
 
 def _memory(costs: RunCosts) -> Iterator[str]:
     trainer, node = costs.trainer_bf16, costs.node
-    eager = f", own newest work beside it (eager) {size(trainer.eager)}" if trainer.eager else ""
+    eager = f", the peer's own newest work (eager) {size(trainer.eager)}" if trainer.eager else ""
     yield (
         f"trainer   weights {size(trainer.weights)}, gathered weights "
         f"{size(trainer.gathered)}, gradients {size(trainer.gradients)}, optimizer "
@@ -84,7 +84,7 @@ def _memory(costs: RunCosts) -> Iterator[str]:
         "together"
     )
     yield (
-        f"          activations a sequence: {_activations(trainer)} in bf16, "
+        f"          activations per sequence: {_activations(trainer)} in bf16, "
         f"{_activations(costs.trainer_fp32)} in fp32; at least {size(trainer.least)}"
     )
     beside = {"residual": node.residual, "copies": node.fragment}
@@ -101,8 +101,7 @@ def _activations(memory: TrainerMemory) -> str:
 
 
 def _table(costs: RunCosts) -> Iterator[str]:
-    """Return a table of at most 80 columns, the least width of a terminal: a folded table is
-    unreadable."""
+    """Return a table of at most 80 columns: a terminal would make a wider one unreadable."""
     head = " ".join(f"{f'at {mbit} Mbit/s':>18}" for mbit in RATES_MBIT)
     yield f"{'peers':<5} {'each way':>8} {head} {'tokens':>8}"
     by_peers: dict[int, list[RunScenario]] = {}
@@ -137,7 +136,7 @@ def duration(seconds: float) -> str:
 
 
 def facts(amended: AmendedFile, costs: RunCosts, lints: Sequence[Lint]) -> dict[str, object]:
-    """For `--json`."""
+    """Return the result for `--json`."""
     plans = [
         {
             "peers": plan.exchange.peers,

@@ -1,4 +1,4 @@
-"""`p2ptrain simulate`: run the real ledger in hostile worlds, in virtual time."""
+"""`p2ptrain simulate`: run the real ledger code among simulated faults, in virtual time."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def simulate(
 ) -> None:
     """Test the agreement in many simulated runs with faults.
 
-    Peers crash, stop, lie and have wrong clocks; networks lose, delay and cut. The profile chooses
-    the faults. Every step of every run is checked. The first seed that fails is reduced to a
-    smaller case that still fails.
+    Peers crash, stop, lie and have wrong clocks; networks lose and delay messages, and split. The
+    profile chooses the faults. Every step of every run is checked. The first seed that fails is
+    reduced to a smaller case that still fails.
     """
     from p2ptrain.simulation import PROFILES
     from p2ptrain.simulation.campaign import CampaignPlan, run_campaign

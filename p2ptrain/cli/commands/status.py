@@ -1,4 +1,4 @@
-"""`p2ptrain status`, `p2ptrain id`, `p2ptrain explain`: information for a person."""
+"""`p2ptrain status`, `p2ptrain id` and `p2ptrain explain`: information for the user."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXPLAIN_EXAMPLES = examples("p2ptrain explain NET-REFUSED", "p2ptrain explain")
 
 
 def status(home: HomeOption = None, as_json: JsonOption = False) -> None:
-    """Show what the node does, and how far the run is."""
+    """Show what the node is doing, and the run's progress."""
     reply = send_command(home_path(home), "status")
     if as_json:
         result_json(reply)
@@ -34,7 +34,7 @@ def status(home: HomeOption = None, as_json: JsonOption = False) -> None:
 def identity(home: HomeOption = None, as_json: JsonOption = False) -> None:
     """Show this node's peer id.
 
-    The organiser needs the id to admit you. The first call makes the key.
+    The organiser needs the id to admit you. The first call creates the key.
     """
     from p2ptrain.identity import load_or_create
     from p2ptrain.names import peer_name

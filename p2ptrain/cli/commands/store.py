@@ -30,7 +30,7 @@ SHOWN_MAX = 20
 
 REPAIR_S = 90.0
 LOOK_S = 0.25
-"""Seconds between two looks at a running node's repair, which may take REPAIR_S in all."""
+"""Seconds between two checks of a running node's repair, which can take up to REPAIR_S."""
 
 app = typer.Typer(
     help="Show, check and clean up what this node keeps on its disk.",
@@ -109,19 +109,19 @@ def check(
             evidence=[f"chunk {digest}" for digest in left[:SHOWN_MAX]],
             likely="the disk under the store has a fault",
             do=(
-                "move the home to a sound disk; if no peer of the run was reached, try again "
-                "with --bootstrap; chunks that no peer holds are not needed any more"
+                "move the home to a healthy disk; if no peer of the run was reached, try again "
+                "with --bootstrap; chunks that no peer holds are no longer needed"
             )
             if repair
             else f"{to_paste(where.root, 'store check --repair')}; a running node "
-            "repairs chunks by itself; move the home to a sound disk",
+            "repairs chunks by itself; move the home to a healthy disk",
         )
     if as_json:
         return
     if mended:
         result(f"{len(mended)} of {looked} chunks were damaged and have been repaired from peers")
     else:
-        result(f"all {looked} chunks are sound")
+        result(f"all {looked} chunks are intact")
 
 
 def _looked_at(where: Home) -> tuple[int, list[Digest]]:
@@ -138,12 +138,12 @@ def _looked_at(where: Home) -> tuple[int, list[Digest]]:
 
 
 def _repaired(where: Home, bad: list[Digest], bootstrap: tuple[str, ...]) -> list[Digest]:
-    """Have these chunks fetched again, by the node here if one runs, otherwise as an observer.
-    Return those that are still damaged.
+    """Fetch these chunks again, through the node that runs here, or as an observer if none runs.
+    Return the chunks that are still damaged.
     """
     from p2ptrain.node.observer import HomeInUse, repair_store
 
-    progress(f"{len(bad)} chunks are damaged; asking peers for sound copies")
+    progress(f"{len(bad)} chunks are damaged; asking peers for intact copies")
     config = NodeConfig(home=where.root, bootstrap=bootstrap, wait_for_approval=False)
     try:
         mended = set(repair_store(config, bad, progress))
@@ -239,7 +239,7 @@ def pin(digest: DigestArgument, home: HomeOption = None, as_json: JsonOption = F
     if as_json:
         result_json({"digest": digest, "changed": changed})
     else:
-        result("pinned" if changed else "it is pinned already")
+        result("pinned" if changed else "it is already pinned")
 
 
 @app.command(epilog=examples("p2ptrain store unpin DIGEST"))
@@ -256,7 +256,7 @@ def unpin(digest: DigestArgument, home: HomeOption = None, as_json: JsonOption =
 
 
 def _home_of_a_run(given: Path | None, *, to_write: bool = True) -> Home:
-    """Open a home that has a run: for a mistyped folder, "nothing is damaged" would be misleading.
+    """Open a home that has a run. For a mistyped folder, "nothing is damaged" would be misleading.
     Raises ConfigError.
     """
     where = open_home(given, to_write=to_write)
@@ -277,7 +277,7 @@ def _digest(where: Home, text: str) -> Digest:
 
 
 def _collected(home: Home, config: NodeConfig) -> Collected:
-    """Collect garbage like the node does, by the ledger and the votes on disk."""
+    """Collect garbage as the node does, according to the ledger and the votes on disk."""
     from p2ptrain.archive.home import sole_use
     from p2ptrain.archive.ledger_on_disk import open_ledger
     from p2ptrain.identity import load_or_create
@@ -303,7 +303,7 @@ def _collected(home: Home, config: NodeConfig) -> Collected:
 
 def _history(home: Home, run: Run, store: Store, ledger: Ledger) -> tuple[Digest, ...]:
     """Return the blobs that a seed keeps for replays from genesis. If it cannot keep all of them,
-    print a warning and return none.
+    print a warning and return an empty tuple.
     """
     from p2ptrain.archive.full_history import held_history
     from p2ptrain.trainer.formats.shapes import layout_of
@@ -321,8 +321,8 @@ def _history(home: Home, run: Run, store: Store, ledger: Ledger) -> tuple[Digest
 
 
 def _data_index(store: Store, spec: DataSpec, *, must_be_here: bool) -> DataIndex | None:
-    """Return the data index; None if it was never fetched, as after `ckpt fetch`: then there are no
-    data here either. On a seed, which keeps all data, a missing index is an error.
+    """Return the data index, or None if it was never fetched (as after `ckpt fetch`), since this
+    home then has no data either. On a seed, which keeps all data, a missing index is an error.
 
     Raises StoreError.
     """

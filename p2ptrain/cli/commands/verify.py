@@ -37,7 +37,7 @@ def verify(
         str | None,
         typer.Argument(
             metavar="[RUN]",
-            help="The run's name, or the beginning of its id; another run is not verified.",
+            help="The run's name, or the beginning of its id; the home must hold that run.",
             show_default=False,
         ),
     ] = None,
@@ -55,8 +55,8 @@ def verify(
     """Replay the run in this home and check everything.
 
     Checks certificates and updates, and compares θ and m with every certified snapshot. Names the
-    first difference: its height, its outer step, and its signers. Uses no network and trusts no
-    peer. Needs memory for θ and m. Works whether or not a node runs in the home.
+    first difference: its height, its outer step, and its signers. Does not use the network or
+    trust other peers. Needs memory for θ and m. Works whether or not a node runs in the home.
     """
     where = open_home(home, to_write=False)
     held = run_of(where)
@@ -75,7 +75,7 @@ def verify(
 
 @dataclass(slots=True)
 class AuditFindings:
-    """The output of `--json` besides `good`. A null field was not reached by the audit."""
+    """The output of `--json` besides `good`. A field is null if the audit did not reach it."""
 
     run: str
     name: str
@@ -88,10 +88,10 @@ class AuditFindings:
     """The current outer step."""
     torn: str | None = None
     """The incomplete record after the ledger's last valid one, from a crash or from a node that is
-    writing now. No peer was told of it, so nothing is lost."""
+    writing now. The node had not sent it to any peer, so nothing is lost."""
     begun: int | None = None
     reached: int | None = None
-    """The outer steps between this and the field before were replayed."""
+    """The outer steps from `begun` to `reached` were replayed."""
     updates: int = 0
     compared: tuple[int, ...] = ()
     """The outer steps whose certified snapshots equal the replayed states."""
@@ -180,7 +180,7 @@ def _replay(
 
 
 class ThrottledProgress:
-    """Print progress for a person, at most once in `TOLD_S`."""
+    """Print progress, at most once every `TOLD_S` seconds."""
 
     def __init__(self) -> None:
         self._told_s = time.monotonic()
@@ -216,10 +216,10 @@ def _differs(where: Home, difference: Difference) -> StoreError:
 
 
 _KINDS = {
-    "entry": "the entry or its certificate does not verify",
+    "entry": "the entry or its certificate is invalid",
     "amendment": "the agreed amendment is not the one that the organiser signed",
-    "update": "the update held here is not the certified one",
-    "snapshot": "the snapshot held here is not the certified one",
+    "update": "the update in this home is not the certified one",
+    "snapshot": "the snapshot in this home is not the certified one",
     "state": "the updates do not lead to the certified snapshot",
 }
 _FETCHED_AGAIN = "{repair}; or start the node, which fetches it again from peers"
@@ -265,7 +265,7 @@ def _words(findings: AuditFindings) -> str:
     compared = len(findings.compared)
     torn = f"; {findings.torn}" if findings.torn else ""
     return (
-        f"the run {findings.name!r} verifies: {findings.entries} entries, {findings.updates} "
+        f"the run {findings.name!r} is valid: {findings.entries} entries, {findings.updates} "
         f"updates from outer step {findings.begun} to {findings.reached}, which lead to "
         f"{compared} certified snapshots{torn}"
     )

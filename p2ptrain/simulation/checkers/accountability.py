@@ -3,7 +3,7 @@
 In a run with majority quorums, a lying voter can cause a fork. To do so it must sign two messages
 that contradict each other, and these two messages are a proof. So a fork is a violation unless this
 checker can name a liar from signed messages alone. The messages must be about an entry of that
-fork: another lie at the same height is no excuse.
+fork: an unrelated lie at the same height does not count.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ Place = tuple[PeerId, LineId, int]
 @dataclass(slots=True)
 class LiarsAreExposed(Watch):
     """`proofs` maps peer, line and height to the first contradiction that the peer signed there, in
-    words. `about` maps them to the entries that such contradictions concern.
+    words. `about` maps them to the entries that the contradictions are about.
 
-    `forks` lists the heights at which two entries are certified, each with the liars that are
-    proved guilty.
+    `forks` lists the heights at which two entries are certified, with the liars that are proved
+    guilty of each.
 
     A promise (p, a) says: for rounds below p my last vote is that of round a.
     """
@@ -64,8 +64,8 @@ class LiarsAreExposed(Watch):
             self._fork(height, {first, entry})
 
     def excuses(self, height: int, entries: set[Digest]) -> bool:
-        """Return whether the fork of `entries` at `height` is not the ledger's fault: it is proved
-        that liars caused it.
+        """Return whether liars are proved to have caused the fork of `entries` at `height`, so that
+        it is not the ledger's fault.
         """
         assert self.rules is not None
         return self.rules.quorum == "majority" and bool(self._guilty(height, entries))
@@ -112,4 +112,4 @@ class LiarsAreExposed(Watch):
         if place not in self.proofs:
             self.proofs[place] = words
             if place[0] not in self.liars:
-                self.object(f"{place[0]}, who is honest, signed {words} at {place[2]}")
+                self.object(f"{place[0]}, who is honest, signed {words} at height {place[2]}")

@@ -1,4 +1,4 @@
-"""Check branches: no voter leaves a quorum for a branch, and peers move only to stronger branches.
+"""Check that voters do not leave a quorum for a branch, and that peers move to stronger branches.
 
 The rank of chains is computed here independently of the ledger's own code, entry by entry, from the
 states that the world has seen.
@@ -19,7 +19,7 @@ from p2ptrain.simulation.checkers.watching import Decision, Watch
 @dataclass(slots=True)
 class NobodyIsDrawnAway(Watch):
     """B3: a voter follows a branch that does not name it only after a long time without a new entry
-    of its own line. A quorum that the voter can hear would have decided entries.
+    of its own line. A quorum connected to the voter would have decided entries.
 
     The time of the decision counts. An old entry that arrives later, in answer to a request, does
     not show which voters are present now.
@@ -45,13 +45,13 @@ class NobodyIsDrawnAway(Watch):
             return
         unnamed = node in decision.before.voters and node not in entry.value.voters
         if unnamed and now - quiet_since < self.rules.branch_after_s / 2:
-            self.object(f"{node} follows a branch without it after only {now - quiet_since:.1f} s")
+            self.object(f"{node} joins a branch that omits it after {now - quiet_since:.1f} s")
         self.quiet_since[node] = now
 
 
 @dataclass(slots=True)
 class HealsGoUp(Watch):
-    """B5: a peer that leaves its chain for another one moves to a chain that ranks higher."""
+    """B5: a peer leaves its chain only for a chain that ranks higher."""
 
     tokens: dict[Digest, int] = field(default_factory=dict)
 
@@ -61,8 +61,8 @@ class HealsGoUp(Watch):
     def on_rejoin(
         self, peer: PeerId, ours: Sequence[Certified], theirs: Sequence[Certified]
     ) -> None:
-        """Check that `peer` may replace the entries `ours` by `theirs`. Both have the same
-        parent."""
+        """Check that `peer` is allowed to replace the entries `ours` by `theirs`. Both have the
+        same parent."""
         mine, other = ours[0].entry, theirs[0].entry
         if not isinstance(mine.value, Branch):
             self.object(f"{peer} drops entry {mine.height}, which a quorum of its line decided")

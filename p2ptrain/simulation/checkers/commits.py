@@ -1,4 +1,4 @@
-"""Check Commits: their voters hold the update's bytes, and a reduce has produced them."""
+"""Check Commits: their voters hold the update's bytes, and a reduce produced these bytes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class CommitsAreHeld(Watch):
 @dataclass(slots=True)
 class CommitsAreMade(Watch):
     """S12: a committed update is the result of the reduce. Two cases are exempt: most participants
-    lie, or in a later round a liar claimed that another update was accepted. If `spoilers` send
+    lie, or in a later round a liar claimed that a different update was accepted. If `spoilers` send
     different averages, each participant's own result is also allowed.
     """
 
@@ -45,4 +45,5 @@ class CommitsAreMade(Watch):
         made = update_of(decision.before.head)
         apart = [update_apart(made, peer) for peer in roster.peers] if self.spoilers else []
         if value.update not in (made, *apart):
-            self.object(f"entry {decision.after.height} commits an update that no reduce has made")
+            height = decision.after.height
+            self.object(f"entry {height} commits an update that the reduce did not produce")

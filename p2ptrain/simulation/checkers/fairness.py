@@ -1,6 +1,6 @@
-"""Check that no member is dropped or left out without a cause. The world knows the true causes.
+"""Check that members are not dropped or left out without a cause. The world knows the causes.
 
-With message loss and delay spikes the ledger may err; in an orderly world it may not.
+With message loss and delay spikes the ledger can make mistakes; in an orderly world it must not.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from p2ptrain.simulation.checkers.troubles import Troubles
 from p2ptrain.simulation.checkers.watching import Decision, Watch
 
 STARVED_COMMITS = 8
-"""Most commits in a row without a healthy member: longer than any retry takes."""
+"""Maximum number of commits in a row without a healthy member; more than any retry takes."""
 
 STARVED_COMMITS_SLOW = 24
-"""The same for a slow peer: it needs several steps for a lease, and may hold four leases after
-skips."""
+"""The maximum for a slow peer, which needs several steps for a lease, and may hold four leases
+after skips."""
 
 
 @dataclass(slots=True)
 class LeavesHaveCauses(Watch):
-    """Each stop, crash or network cut costs a member its place at most once: no flapping."""
+    """Each stop, crash or network cut costs a member its place at most once."""
 
     troubles: Troubles | None = None
     orderly: bool = False
@@ -41,13 +41,13 @@ class LeavesHaveCauses(Watch):
             if self.orderly and self.dropped[peer] > self.troubles.causes[peer]:
                 self.object(
                     f"{peer} was dropped {self.dropped[peer]} times, "
-                    f"and had trouble {self.troubles.causes[peer]} times"
+                    f"but had trouble only {self.troubles.causes[peer]} times"
                 )
 
 
 @dataclass(slots=True)
 class NobodyIsUsurped(Watch):
-    """S11: a liar cannot drop a member. A healthy and honest member stays."""
+    """S11: liars cannot get a healthy and honest member dropped."""
 
     liars: Collection[PeerId] = ()
     troubles: Troubles | None = None
@@ -59,13 +59,13 @@ class NobodyIsUsurped(Watch):
         for peer in decision.before.members:
             is_well = peer in self.troubles.since and peer not in self.liars
             if is_well and not decision.after.is_member(peer):
-                self.object(f"{peer} was dropped at height {decision.after.height}, and is well")
+                self.object(f"{peer} was dropped at {decision.after.height} although it is healthy")
 
 
 @dataclass(slots=True)
 class NobodyIsStarved(Watch):
-    """A member that is up, connected and trained takes part: in an orderly world in every commit,
-    unless it is slow; in other worlds within a few commits.
+    """A member that is up, is connected and has trained takes part: in an orderly world in every
+    commit, unless it is slow; in other worlds within a few commits.
     """
 
     troubles: Troubles | None = None
@@ -98,4 +98,6 @@ class NobodyIsStarved(Watch):
     def _judge(self, member: PeerId, step: int, *, slow: bool) -> None:
         bound = STARVED_COMMITS_SLOW if slow else 0 if self.orderly else STARVED_COMMITS
         if self.without[member] > bound:
-            self.object(f"{member} has no part in {self.without[member]} commits up to step {step}")
+            self.object(
+                f"{member} was left out of {self.without[member]} commits up to step {step}"
+            )

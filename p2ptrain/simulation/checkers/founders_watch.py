@@ -1,4 +1,4 @@
-"""Check the promises of open runs (SPEC.md, "Open runs") without the ledger's own code."""
+"""Check the guarantees of open runs (SPEC.md, "Open runs") without the ledger's own code."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from p2ptrain.simulation.checkers.watching import Checker, Decision, Watch
 
 RETURN_S = 40.0
 """Seconds until a returned founder must be a voter again. A reduce that Sybils spoil takes three
-attempts of 2.6 s, in which no voter is admitted. A replayed old goodbye also withdraws the
-founder's request until the founder repeats it.
+attempts of 2.6 s, and voters are not admitted during that time. A replayed old goodbye also
+withdraws the founder's request until the founder repeats it.
 """
 
 WELL_S = 10.0
@@ -33,22 +33,23 @@ class OnlyFoundersVote(Watch):
         founders = set(self.rules.founders)
         strangers = set(decision.certified.certificate.voters) - founders
         if strangers:
-            self.object(f"the vote of {min(strangers)} counts at {decision.after.height}")
+            self.object(f"{min(strangers)} voted at height {decision.after.height}")
         if not founders.isdisjoint(decision.after.learners):
-            self.object(f"a founder is a learner at {decision.after.height}")
+            self.object(f"a founder is a learner at height {decision.after.height}")
 
     def on_state(self, peer: PeerId, state: LedgerState) -> None:
         strangers = set(state.voters) - set(self.rules.founders)
         if strangers:
-            self.object(f"{peer} has {min(strangers)} as a voter at {state.height}")
+            self.object(f"{peer} has {min(strangers)} as a voter at height {state.height}")
 
 
 @dataclass(slots=True)
 class FoundersKeepTheirVotes(Watch):
     """F2: a founder loses its vote only by its own goodbye while it is away, or because it lied.
 
-    `said_goodbye` holds the founders that ever left; the world writes it. With a liar among the
-    voters, later rounds are exempt: it may have claimed that such a roster was already accepted.
+    `said_goodbye` contains all founders that have ever left; the world fills it. With a liar among
+    the voters, later rounds are exempt: the liar may have claimed that such a roster was already
+    accepted.
     """
 
     said_goodbye: Container[PeerId]
@@ -84,7 +85,7 @@ class OneLossIsBorne(Watch):
             return
         evicted = [it for it in founders if it in self.liars and it not in voters]
         if not self._survives((*voters, *evicted)):
-            self.object(f"{len(voters)} voters are left at height {decision.after.height}")
+            self.object(f"only {len(voters)} voters are left at height {decision.after.height}")
 
     def _survives(self, voters: tuple[PeerId, ...]) -> bool:
         return all(
@@ -111,7 +112,7 @@ class FoundersComeBack(Watch):
                 self.missed.discard(founder)
             elif self.troubles.now > since + RETURN_S and founder not in self.missed:
                 self.missed.add(founder)
-                self.object(f"{founder} is back since {since:.0f} s, and has no vote")
+                self.object(f"{founder} has been back since {since:.0f} s, but has no vote")
 
 
 @dataclass(slots=True)
@@ -132,7 +133,9 @@ class OnlyThePresentReturn(Watch):
             since = self.away_since.setdefault(absence, now)
             is_new = founder in decision.after.voters and founder not in decision.before.voters
             if is_new and decision.is_first and now > since + WELL_S:
-                self.object(f"{founder} is away, and a voter at {decision.after.height}")
+                self.object(
+                    f"{founder} became a voter at {decision.after.height} while it was away"
+                )
 
 
 def checkers_of_open_runs(
@@ -144,6 +147,6 @@ def checkers_of_open_runs(
         OneLossIsBorne(rules, liars),
         OnlyThePresentReturn(rules, troubles),
     ]
-    if liars.isdisjoint(rules.founders):  # A lying founder counts as one that is away.
+    if liars.isdisjoint(rules.founders):  # A lying founder counts as away.
         checkers.append(FoundersComeBack(rules, troubles, liars))
     return checkers

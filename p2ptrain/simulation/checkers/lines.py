@@ -1,7 +1,7 @@
 """Find the line of a voter's message: the run itself, or a branch of it.
 
-Most messages do not name their line, since their signature does not verify on another line. The
-checkers try all lines that ever began.
+Most messages do not name their line, since their signature verifies only for that line. The
+checkers try all lines that have ever begun.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Lines:
         return self._after.get(proposal.entry.parent, self._run)
 
     def of_promise(self, voter: PeerId, promise: Promise) -> LineId | None:
-        """Return the line of a promise; None if the voter's signature fits no line."""
+        """Return the line of a promise; None if the signature does not verify for any line."""
         had = promise.accepted
         last, entry = (None, None) if had is None else (had.round, had.entry.digest)
         for line in dict.fromkeys(self._after.values()):

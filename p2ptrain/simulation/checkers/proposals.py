@@ -1,4 +1,4 @@
-"""R3 and R5: honest voters vote only for entries that their proposer signed and may propose."""
+"""R3 and R5: honest voters vote only for entries that the proposer signed and could propose."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ Proposal = tuple[LineId, int, int, Digest]
 
 @dataclass(slots=True)
 class ProposalsAreSigned(Watch):
-    """R3, R5: an honest voter votes only for entries, and claims only entries in promises, that the
-    proposer of that round has signed. So two entries in one round always prove the proposer guilty.
+    """R3, R5: an honest voter votes only for entries that the round's proposer has signed, and
+    names only such entries in its promises. So two entries in one round always prove that the
+    proposer lied.
 
-    The proposer is looked up only when it matters, because a liar may send messages about heights
-    that no node has reached yet.
+    The proposer is looked up only when it matters, because liars can send messages about heights
+    that nodes have not reached yet.
     """
 
     lines: Lines
@@ -68,14 +69,15 @@ class ProposalsAreSigned(Watch):
     def _require(self, voter: PeerId, proposal: Proposal) -> None:
         _, height, round, entry = proposal
         if voter not in self.liars and not self._is_signed(proposal):
-            self.object(f"{voter} stands for {entry[:8]} in round {round} of {height}, unsigned")
+            where = f"round {round} of {height}"
+            self.object(f"{voter} supports {entry[:8]} in {where}, which its proposer did not sign")
 
 
 @dataclass(slots=True)
 class ProposalsAreEntitled(Watch):
     """R5: in a later round an honest voter votes only for a proposal with the promises of a quorum,
     and only for an entry that these promises allow. A promise counts only if a voter signed it, and
-    if it claims nothing or an entry that was proposed in an earlier round.
+    if any entry that it names was proposed in an earlier round.
     """
 
     lines: Lines
@@ -100,7 +102,7 @@ class ProposalsAreEntitled(Watch):
             shown = self.shown.get((vote.line, vote.height, vote.round, vote.entry), ())
             if not any(self._is_entitled(it) for it in shown):
                 where = f"round {vote.round} of {vote.height}"
-                self.object(f"{voter} votes for {vote.entry[:8]} in {where}, without promises")
+                self.object(f"{voter} votes for {vote.entry[:8]} in {where} without promises")
 
     def _is_entitled(self, proposal: Propose) -> bool:
         assert self.rules is not None
@@ -124,7 +126,7 @@ def _counts(
     if promise.voter not in voters or not verify(promise.voter, said, promise.signature):
         return False
     if last is None or entry is None:
-        return last is None and entry is None  # The wire format has no half claims.
+        return last is None and entry is None  # On the wire, both are present or neither.
     claim = (line, height, last, entry)
     return last < proposal.round and is_signed(voters, claim, promise.proposed or b"")
 

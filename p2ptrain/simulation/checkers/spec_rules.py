@@ -45,8 +45,8 @@ Place = tuple[PeerId, LineId, int]
 
 @dataclass(slots=True)
 class OneEntryPerHeight(Watch):
-    """S1: all nodes append the same entry at a height of a line. A node that leaves a line by a
-    branch does not append to that line.
+    """S1: all nodes append the same entry at each height of a line. A branch is not an entry of the
+    line that it leaves.
     """
 
     entries: dict[tuple[LineId, int], Digest] = field(default_factory=dict)
@@ -70,12 +70,12 @@ class OneEntryPerHeight(Watch):
         if known == digest:
             return
         if self.exposure is None or not self.exposure.excuses(height, {known, digest}):
-            self.object(f"{peer} has {digest[:8]} at {height}, not {known[:8]}")
+            self.object(f"{peer} has {digest[:8]} at height {height}, not {known[:8]}")
 
 
 @dataclass(slots=True)
 class CertificatesVerify(Watch):
-    """S4: a quorum of the voters of the state before has signed exactly this entry of this run."""
+    """S4: a quorum of the previous state's voters has signed exactly this entry of this run."""
 
     rules: Rules | None = None
 
@@ -91,7 +91,7 @@ class CertificatesVerify(Watch):
         message = b"p2ptrain-vote/1\n" + signed.encode()
         good = [v for v, s in certificate.votes if v in voters and verify(v, message, s)]
         if not is_quorum(rules, voters, good):
-            self.object(f"entry {entry.height} has {len(good)} valid votes of {len(voters)}")
+            self.object(f"entry {entry.height} has only {len(good)} valid votes of {len(voters)}")
         elif voters[(entry.height + certificate.round) % len(voters)] not in good:
             self.object(f"entry {entry.height} is certified without its proposer's vote")
 
@@ -106,13 +106,13 @@ class CertificatesVerify(Watch):
             self.object(f"branch {entry.height} is not signed by all of its voters")
         assert self.rules is not None
         if is_quorum(self.rules, before.voters, good):
-            self.object(f"branch {entry.height} has a quorum and leaves it")
+            self.object(f"branch {entry.height} is made by a quorum")
 
 
 @dataclass(slots=True)
 class VotesAreKept(Watch):
-    """S2: no voter contradicts its earlier messages, even after a crash. R6: a voter sends nothing
-    about a height before all entries below that height are on its disk.
+    """S2: voters do not contradict their earlier messages, even after a crash. R6: a voter does not
+    send messages about a height until all entries below that height are on its disk.
 
     A promise (p, a) says: for rounds below p my last vote is that of round a. So a vote in a round
     between a and p is a violation, whichever was sent first. Repeating an old vote is allowed.
@@ -138,7 +138,7 @@ class VotesAreKept(Watch):
             case Promise(height, round):
                 line = self.lines.of_promise(voter, message)
                 if line is None:
-                    self.object(f"{voter} promised round {round} of {height} on no line")
+                    self.object(f"{voter} promised round {round} of {height} on an unknown line")
                     return
                 self._on_promise((voter, line, height), message)
                 self._check_disk((voter, line, height), disk, round, promise=True)
@@ -149,14 +149,14 @@ class VotesAreKept(Watch):
         """Check that the vote or promise, and all entries below its height, are on disk."""
         voter, line, height = place
         if disk.height < height - 1:
-            self.object(f"{voter} spoke at {height} with its entries up to {disk.height} on disk")
+            self.object(f"{voter} sent a message about {height} with entries up to {disk.height}")
         tail = f'"height":{height},"line":"{line}","round":{round}}}'.encode()
         if any(
             record.endswith(tail) and record.startswith(b'{"accepted":null') == promise
             for record in reversed(disk.records)
         ):
             return
-        self.object(f"{voter} spoke at {height}, round {round}, before it had written it down")
+        self.object(f"{voter} sent a message for {height}, round {round}, before storing it")
 
     def _on_accept(self, place: Place, round: int, entry: Digest) -> None:
         voter, _, height = place
@@ -165,14 +165,16 @@ class VotesAreKept(Watch):
             self.object(f"{voter} voted twice at {height}, round {round}")
         for promised, last in self.promises.get(place, ()):
             if last < round < promised:
-                self.object(f"{voter} voted in round {round} of {height} after {promised}")
+                self.object(f"{voter} voted in round {round} of {height}, but promised {promised}")
 
     def _on_promise(self, place: Place, promise: Promise) -> None:
         last = -1 if promise.accepted is None else promise.accepted.round
         self.promises.setdefault(place, set()).add((promise.round, last))
         for round in self.votes.get(place, {}):
             if last < round < promise.round:
-                self.object(f"{place[0]} forgot its vote of round {round} at {promise.height}")
+                self.object(
+                    f"{place[0]}'s promise omits its vote of round {round} at {promise.height}"
+                )
 
 
 @dataclass(slots=True)
@@ -188,13 +190,13 @@ class EqualHeadsAgree(Watch):
     def on_state(self, peer: PeerId, state: LedgerState) -> None:
         """Check the state of `peer` after it appended an entry, or restarted from its disk."""
         if self.states.setdefault(state.head, state) != state:
-            self.object(f"{peer} derived another state at {state.height}")
+            self.object(f"{peer} derived a different state at height {state.height}")
 
     def on_applied(
         self, peer: PeerId, step: int, theta: Digest, entry: Digest | None = None
     ) -> None:
         if self.thetas.setdefault((step, entry), theta) != theta:
-            self.object(f"{peer} has another θ after step {step}")
+            self.object(f"{peer} has a different θ after step {step}")
 
 
 @dataclass(slots=True)
@@ -205,8 +207,8 @@ class BlocksAreCommittedOnce(Watch):
 
     committed: dict[Digest, frozenset[int]] = field(default_factory=dict)
     strangers: frozenset[PeerId] = frozenset()
-    """Peers that may claim an update without training. Honest peers are checked, unless strangers
-    were most of the participants."""
+    """Peers that may claim an update without training. Honest peers are checked unless most of the
+    participants were strangers."""
 
     def on_decision(self, decision: Decision) -> None:
         head, roster = decision.after.head, decision.before.roster
@@ -246,7 +248,7 @@ class NewcomersAreFew(Watch):
 
     contributed: set[PeerId] = field(default_factory=set)
     founders: frozenset[PeerId] = frozenset()
-    """The founders of an open run, which need not contribute."""
+    """The founders of an open run, which do not have to contribute."""
 
     def on_decision(self, decision: Decision) -> None:
         value, before = decision.certified.entry.value, decision.before
@@ -258,7 +260,7 @@ class NewcomersAreFew(Watch):
         if len(new) > len(value.voters) - len(new):
             self.object(f"roster {decision.after.height} has too many new voters")
         if not new <= self.contributed | self.founders:
-            self.object(f"roster {decision.after.height} makes a newcomer a voter")
+            self.object(f"roster {decision.after.height} has a new voter that has not contributed")
 
 
 @dataclass(slots=True)
@@ -280,8 +282,8 @@ class StepsGoOn(Watch):
 
 @dataclass(slots=True)
 class SnapshotsAreTrue(Watch):
-    """If no process is lost and the honest voters are a quorum, a Commit with a snapshot names the
-    θ that all nodes had at that step.
+    """If processes are not lost and the honest voters are a quorum, a Commit with a snapshot names
+    the θ that all nodes had at that step.
     """
 
     rules: Rules | None = None
@@ -303,12 +305,12 @@ class SnapshotsAreTrue(Watch):
         if not is_quorum(self.rules, voters, set(voters) - self.liars):
             return
         if value.snapshot.digest != self.thetas.get(value.snapshot.step):
-            self.object(f"entry {decision.after.height} names a snapshot that no peer has")
+            self.object(f"entry {decision.after.height} names a snapshot that is not θ")
 
 
 @dataclass(slots=True)
 class SnapshotsAreVouched(Watch):
-    """S8: a quorum has written the snapshot that a Commit names; liars count as if they had. With
+    """S8: a quorum has written the snapshot that a Commit names, where liars count as writers. With
     liars, later rounds are exempt: a liar may have claimed that the entry was already accepted.
     """
 
@@ -328,7 +330,9 @@ class SnapshotsAreVouched(Watch):
         }
         assert self.rules is not None
         if not is_quorum(self.rules, decision.before.voters, wrote | (voters & self.liars)):
-            self.object(f"entry {decision.after.height}: only {len(wrote)} wrote its snapshot")
+            self.object(
+                f"entry {decision.after.height}: only {len(wrote)} voters wrote its snapshot"
+            )
 
 
 @dataclass(slots=True)
@@ -375,10 +379,8 @@ def all_checkers(
         *([NobodyIsUsurped(liars=liars, troubles=troubles)] if liars and not profile.open else ()),
         *(_of_branches(rules, troubles) if rules.branches else ()),
     ]
-    # Sybils may blame any peer, and so exclude honest learners.
-    if (
-        not rules.branches and not profile.spoilers and not profile.open
-    ):  # On a branch, members on other branches do not count.
+    # Members on other branches do not take part, and Sybils can get honest learners excluded.
+    if not rules.branches and not profile.spoilers and not profile.open:
         orderly = profile.is_orderly
         checkers.append(NobodyIsStarved(troubles=troubles, orderly=orderly, seeds=seeds))
     return checkers

@@ -1,4 +1,4 @@
-"""The faults of each peer: the truth for the checkers of fairness."""
+"""The actual faults of each peer, for the checkers of fairness."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from p2ptrain.simulation.clock import Clock
 
 
 class Troubles:
-    """`causes` counts the events for which others may drop a peer. `since` maps each healthy peer
-    to the time since which it is healthy. `slow` peers train longer than the grace time.
+    """`causes` counts the events for which others can drop a peer. `since` maps each healthy peer
+    to the time at which it became healthy. `slow` peers train longer than the grace time.
     """
 
     def __init__(self, clock: Clock) -> None:

@@ -17,8 +17,9 @@ BlocksTrained = Mapping[PeerId, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A node appended an entry. `before` and `after` are the states around it, `disks` all disks at
-    this moment. `is_first`: no node had this entry before. `at_s` is the time in the world.
+    """A node appended an entry. `before` and `after` are the states around it, and `disks` are all
+    disks at this moment. `is_first` says that this node is the first to append the entry. `at_s` is
+    the time in the world.
     """
 
     node: PeerId
@@ -48,7 +49,7 @@ class Checker(Protocol):
 
 @dataclass(slots=True)
 class Watch:
-    """Base class that never objects. Checkers override the methods that they need."""
+    """Base class that does not check anything. Checkers override the methods that they need."""
 
     violations: list[str] = field(default_factory=list, kw_only=True)
 

@@ -3,5 +3,5 @@
 world       the world and its faults
 process     one process: the identity checks of a node
 homes       the home of a process, which survives crashes
-checkers    the promises about identities
+checkers    the guarantees about identities
 """

@@ -1,17 +1,18 @@
-"""Check the promises about identities in a simulated world, whoever lies.
+"""Check the guarantees about identities in a simulated world with a liar.
 
 Each violation begins with the name of the rule, as for the ledger's checkers:
 
-NobodyIsStoppedByLies     a process stops voting, or ends, only if another one with its identity
-                          lived after it had begun, and was running if it was running itself
+NobodyIsStoppedByLies     a process stops voting, or ends, only if a second process with its
+                          identity existed after it began; a running process, only if that second
+                          process was also running
 CopiesStopVoting          two processes with one identity do not both vote for long
-OneCopyEnds               of two running processes with one identity one ends, but not both
+OneCopyEnds               exactly one of two running processes with one identity ends
 CulpritsReplayed          a peer that is named as a culprit has replayed messages
-EverybodyIsHeard          in the end all accept the heartbeats of each process that runs alone
+EverybodyIsHeard          at the end, all accept the heartbeats of each process that runs alone
 HeartbeatsGoForward       a process never accepts a heartbeat older than one that it accepted
-StartsAreQuick            a start takes no longer than its deadline
+StartsAreQuick            a start does not take longer than its deadline
 CountsAreDurable          a heartbeat never shows a start count that a crash could lose
-CountsAreEarned           a count is never higher than the starts that this identity can have had
+CountsAreEarned           a count is never higher than the number of starts that were possible
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ liar."""
 BOTH_RUN_S = BOTH_VOTE_S + 2 * LINGER_S
 
 HEARD_S = QUIET_S + 20.0
-"""Seconds until a running process must be heard. A process whose count is behind waits `QUIET_S`
-before it increases its count; then its heartbeats are accepted."""
+"""Seconds until a running process's heartbeats must be accepted. A process whose count is behind
+waits `QUIET_S` before it increases its count; then its heartbeats are accepted."""
 
 
 class Checkers:
@@ -45,14 +46,14 @@ class Checkers:
         world.clock.after(1.0, self._check)
 
     def found_duplicate(self, process: SimProcess) -> None:
-        """Check a process that stops voting, or does not start: it must not have been alone."""
+        """Check that a process that stops voting, or does not start, has not been alone."""
         others = [each for each in self._world.processes if each.me == process.me]
         others = [each for each in others if each is not process]
         if process.running:
             others = [each for each in others if each.running_s is not None]
         since_s = max(process.began_s, self._world.clock.now - FRESH_S)
         if not any(each.ended_s is None or each.ended_s >= since_s for each in others):
-            self._object("NobodyIsStoppedByLies", f"{process.me} was alone")
+            self._object("NobodyIsStoppedByLies", f"{process.me} stopped, but was alone")
 
     def started(self, process: SimProcess) -> None:
         now = self._world.clock.now
@@ -62,17 +63,19 @@ class Checkers:
     def spoken(self, process: SimProcess, beat: MarkedHeartbeat) -> None:
         counted = starts_of(beat.mark.incarnation)
         if counted > process.home.durable_count:
-            self._object("CountsAreDurable", f"{process.me} shows {counted} and keeps less")
+            self._object("CountsAreDurable", f"{process.me} shows {counted}, but stored less")
         processes = sum(each.me == process.me for each in self._world.processes)
-        # A process counts its start, may count once more then, and later at most once a `QUIET_S`.
+        # A process counts its start, at most once more at that time, and then once per `QUIET_S`.
         most = (3 + self._world.clock.now / QUIET_S) * (processes + 1)
         if counted > most:
-            self._object("CountsAreEarned", f"{process.me} has come to {counted} starts")
+            self._object("CountsAreEarned", f"{process.me} counted {counted} starts")
 
     def taken(self, process: SimProcess, beat: MarkedHeartbeat) -> None:
         key, order = (id(process), beat.author), (beat.mark.incarnation, beat.serial)
         if order <= self._taken.get(key, (-1, -1)):
-            self._object("HeartbeatsGoForward", f"{process.me} took an old one of {beat.author}")
+            self._object(
+                "HeartbeatsGoForward", f"{process.me} accepted an old one of {beat.author}"
+            )
         self._taken[key] = order
 
     def named(self, process: SimProcess, forwarder: PeerId) -> None:
@@ -97,18 +100,18 @@ class Checkers:
         assert other.running_s is not None
         both_s = self._world.clock.now - max(one.running_s, other.running_s, self._settled_s())
         if one.votes and other.votes and both_s > BOTH_VOTE_S:
-            self._object("CopiesStopVoting", f"two of {one.me} vote for {both_s:.0f} s")
+            self._object("CopiesStopVoting", f"two of {one.me} voted for {both_s:.0f} s")
         elif both_s > BOTH_RUN_S:
-            self._object("OneCopyEnds", f"two of {one.me} run for {both_s:.0f} s")
+            self._object("OneCopyEnds", f"two of {one.me} ran for {both_s:.0f} s")
         if _is_ended_by(one, other) and _is_ended_by(other, one):
-            self._object("OneCopyEnds", f"both of {one.me} end")
+            self._object("OneCopyEnds", f"both of {one.me} ended")
 
     def _settled_s(self) -> float:
-        """Return the time since which enough members can be asked: the last start of a process."""
+        """Return the time from which enough members can be asked: the last start of a process."""
         return max((each.running_s or 0.0 for each in self._world.processes), default=0.0)
 
     def _is_alone(self, process: SimProcess) -> bool:
-        """Return whether `process` has run for `HEARD_S` without another of its identity."""
+        """Return whether `process` has run for `HEARD_S` as the only one of its identity."""
         since_s = self._world.clock.now - HEARD_S
         others = [each for each in self._world.processes if each.me == process.me]
         return (
@@ -127,7 +130,7 @@ class Checkers:
             if other.me == process.me or not self._is_alone(other):
                 continue
             if not other.incarnations.is_known(process.me, process.watch.incarnation):
-                self._object("EverybodyIsHeard", f"{other.me} does not hear {process.me}")
+                self._object("EverybodyIsHeard", f"{other.me} does not accept {process.me}")
 
     def _object(self, rule: str, what: str) -> None:
         self.violations.append(f"{rule}: at {self._world.clock.now:.1f} s, {what}")

@@ -1,6 +1,7 @@
-"""The home of a simulated process, which survives crashes. Its disk may lose unsynced writes.
+"""The home of a simulated process, which survives crashes. Its disk can lose unsynced writes.
 
-`start_count.count_start` itself runs on it, so a count that is shown before it is durable is found.
+The real `start_count.count_start` runs on it, so a checker finds any count that a process shows before
+the count is durable.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ _FILE = Path("/home/starts")
 
 
 class HomeDisk:
-    """The part of `store.Disk` that counting starts needs. Files are small, so a write is complete
-    or lost; a rename becomes durable when its directory is synced, or earlier.
+    """The part of `store.Disk` that counting starts needs. Files are small, so a write is either
+    complete or lost. A rename becomes durable when its directory is synced, or earlier.
     """
 
     def __init__(self, files: dict[Path, bytes] | None = None) -> None:
@@ -49,7 +50,7 @@ class HomeDisk:
         self.durable = {each: self._files[each] for each in self._files if each in self._synced}
 
     def crashed(self, random: Random) -> HomeDisk:
-        """Return the disk after a power cut: everything durable, and perhaps the rest."""
+        """Return the disk after a power cut: everything durable, and perhaps the other writes."""
         return HomeDisk(self._files if random.random() < 0.5 else self.durable)
 
 
@@ -77,7 +78,7 @@ class SimHome:
         self.disk = HomeDisk(random.choice(self.kept))
 
     def copy(self, random: Random) -> SimHome:
-        """Return another home with the same key: a copy of this one, or of a backup."""
+        """Return a second home with the same key: a copy of this one, or of a backup."""
         older = random.random() < 0.3
         files = random.choice(self.kept) if older else self.disk.durable
         return SimHome(HomeDisk(files))

@@ -47,7 +47,7 @@ class MarkedHeartbeat:
 
 
 class SimProcess:
-    """`reaches` are the connected peers. `lone`: at the start there was no peer to ask."""
+    """`reaches` are the connected peers. `lone` means that it cannot ask any peer at its start."""
 
     def __init__(
         self, world: IdentityWorld, me: PeerId, home: SimHome, reaches: set[PeerId], *, lone: bool
@@ -128,7 +128,7 @@ class SimProcess:
         self._check()
 
     def _check(self) -> None:
-        """Look regularly, like `watch_for_duplicates` of the node."""
+        """Look regularly, as the node's `watch_for_duplicates` does."""
         if not self.running:
             return
         self.check_now()
@@ -165,7 +165,7 @@ class SimProcess:
             world.clock.after(ANSWER_S, self._give_up)
 
     def _give_up(self) -> None:
-        """Stop waiting for one question: it was answered before, or never will be."""
+        """Stop waiting for one question: it was answered earlier, or never will be."""
         self.under_way -= 1
 
     def handle_reply(self, member: PeerId, reply: IdentityReply) -> None:
@@ -204,8 +204,8 @@ class SimProcess:
         self.world.clock.after(BEAT_S, self._beat)
 
     def handle_heartbeat(self, forwarder: PeerId, beat: MarkedHeartbeat) -> None:
-        """Handle a heartbeat like gossip does: drop it if it is a repetition or stale, else accept
-        it and forward it.
+        """Handle a heartbeat as gossip does: drop it if it is a repetition or stale, else accept
+        and forward it.
         """
         now = self.world.clock.now
         if not self.running or now < self._seen.get(beat, float("-inf")) + SEEN_S:

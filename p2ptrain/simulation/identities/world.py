@@ -2,8 +2,8 @@
 
 The liar is a member. It hears every heartbeat and replays any of them, at any time, to any peer.
 When it is asked, it is silent, withholds answers, repeats old proofs, or invents answers. It also
-announces challenges and proofs by gossip. It has no key but its own. Strangers are connected to
-all peers, and are silent when asked.
+announces challenges and proofs by gossip. It does not have the keys of other peers. Strangers are
+connected to all peers, and are silent when asked.
 
 Two processes with one identity are connected to different members or to the same ones. A gossip
 message to that identity reaches only one of them, chosen at random.
@@ -40,7 +40,7 @@ END_S = 105.0
 
 
 class IdentityWorld:
-    """All `members` except `liar` are honest. `processes` holds all processes that ever existed."""
+    """All `members` except `liar` are honest. `processes` are all that have ever existed."""
 
     def __init__(self, random: Random, members: int) -> None:
         self.random = random
@@ -180,11 +180,12 @@ class IdentityWorld:
         self.clock.after(random.uniform(0.5, 12.0), self._fail)
 
     def _may_copy(self) -> bool:
-        """Return whether no copy exists: one at a time, so that enough members can be asked."""
+        """Return whether a process can be copied. Only one copy exists at a time, so that enough
+        members can be asked."""
         return all(len(self.of(peer)) <= 1 for peer in self.honest)
 
     def _restart(self, process: SimProcess) -> None:
-        """Crash a process, and soon start another from the same home or from an old backup of
+        """Crash a process, and soon start a new one from the same home or from an old backup of
         it."""
         self.restarts += 1
         process.end()
@@ -196,7 +197,7 @@ class IdentityWorld:
             self.clock.after(self.random.uniform(0.0, 6.0), self._starter(process.me, home))
 
     def _copy(self, original: SimProcess) -> None:
-        """Start a second process from a copy of the home. Half of the copies find no peer to
+        """Start a second process from a copy of the home. Half of the copies do not find a peer to
         ask."""
         self.copies += 1
         lone = self.random.random() < 0.5
@@ -218,7 +219,7 @@ class IdentityWorld:
             del self._beats[self.random.randrange(RECORDED_MAX // 2)]
 
     def _lie(self) -> None:
-        """Replay some heartbeats, and sometimes announce a false challenge or proof."""
+        """Replay a few heartbeats, and sometimes announce a false challenge or proof."""
         random = self.random
         for beat in random.choices(self._beats, k=random.randint(0, 4) if self._beats else 0):
             self.replayed += 1

@@ -1,10 +1,11 @@
 """A peer that lies in every way that the network's authentication leaves open to it.
 
 It runs the real ledger and falsifies its output. It proposes two entries in one round and votes for
-both, or proposes without a signature that would prove it. It hides votes in its promises, or claims
-votes for entries that nobody has proposed. It proposes with invalid promises, forges certificates,
-and replays messages. It invents entries, updates, snapshots and states. It proposes rosters without
-others, and ends their rounds. It cannot sign for others or send in the name of another.
+both, or omits the signature that would prove a proposal. It hides votes in its promises, or claims
+votes for entries that were never proposed. It proposes with invalid promises, forges certificates,
+and replays messages. It invents entries, updates, snapshots and states. It proposes rosters that
+omit other voters, and interrupts their rounds. It cannot sign for others or send messages in the
+name of others.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from p2ptrain.simulation.heartbeat import SimHeartbeat
 from p2ptrain.simulation.node import SimNode, World
 
 MEMORY = 64
-"""Most messages that it keeps for replays."""
+"""Maximum number of messages that it keeps for replays."""
 
 
 class Lie(Enum):
@@ -57,24 +58,24 @@ class Lie(Enum):
 
     TWINS = "two entries in one round"
     DENIALS = "proposals and certificates without its own vote"
-    INVENTED_VOTES = "promises that claim what nobody has proposed"
-    BENT_PROOFS = "proposals with promises of strangers, or with claims that cannot be"
+    INVENTED_VOTES = "promises that claim entries which were never proposed"
+    BENT_PROOFS = "proposals with promises of strangers, or with impossible claims"
     DOUBLE_VOTES = "two votes in one round"
     HIDDEN_VOTES = "promises that hide votes"
     FORGERIES = "invented entries and certificates"
     REPLAYS = "replays of earlier messages"
     SNAPSHOTS = "invented snapshots"
-    STATES = "commits that name another state"
-    RESULTS = "invented updates, whose bytes it serves, before anybody has made one"
-    USURPATION = "rosters without others who are well"
+    STATES = "commits that name a wrong state"
+    RESULTS = "invented updates, before the reduce has ended; it serves their bytes"
+    USURPATION = "rosters that omit healthy voters"
     HASTE = "rounds of its own before those of others are over"
 
 
 HURRY_S = 0.1
-"""Seconds between two of its rounds if it hurries: less than others need to decide."""
+"""Seconds between two of its rounds if it hurries: less time than others need to decide."""
 
 MISCHIEF = 0.3
-"""Probability that it does something of its own when it gossips."""
+"""Probability that it forges or replays when it gossips."""
 
 
 class Liar(SimNode):
@@ -98,7 +99,7 @@ class Liar(SimNode):
         self._hurried_at = 0.0
 
     def _write_s(self) -> float:
-        """Return 0 if it invents its snapshots: then it reports first."""
+        """Return 0 if it invents its snapshots, so that it reports before the others."""
         return 0.0 if Lie.SNAPSHOTS in self.lies else super()._write_s()
 
     def wrote(self, taken: SnapshotTaken) -> None:
@@ -125,7 +126,7 @@ class Liar(SimNode):
         super().handle(UpdateHeld(update))
 
     def handle(self, event: Event) -> None:
-        """Make its own ledger believe that all voters wrote the invented snapshot."""
+        """Tell its own ledger that all voters wrote the invented snapshot."""
         if not isinstance(event, SnapshotTaken) or Lie.SNAPSHOTS not in self.lies:
             return super().handle(event)
         invented = _digest(f"no such snapshot {event.step}")
@@ -203,8 +204,8 @@ class Liar(SimNode):
         return own
 
     def _unsigned(self, peer: PeerId, proposal: Propose) -> Propose:
-        """Return the proposal for `peer`: every second voter gets an unsigned twin, which would be
-        no proof against the liar."""
+        """Return the proposal for `peer`: every second voter gets an unsigned twin, which does not
+        prove anything against the liar."""
         twin = self._twin(proposal.entry)
         if twin is None or self.state.voters.index(peer) % 2:
             return proposal
@@ -218,7 +219,7 @@ class Liar(SimNode):
         return electorate.certified(certificate.round, entry, votes)
 
     def _twin(self, entry: Entry) -> Entry | None:
-        """Return another valid entry for the same height, or None."""
+        """Return a different valid entry for the same height, or None."""
         value = entry.value
         if not isinstance(value, Roster) or len(value.participants) < 2:
             return None
@@ -244,7 +245,7 @@ class Liar(SimNode):
         )
 
     def _of_another_state(self, entry: Entry, proposal: Propose) -> Propose:
-        """Return the proposal with a false state digest, from which no node could start."""
+        """Return the proposal with a false state digest, from which nodes cannot start."""
         assert isinstance(entry.value, Commit)
         bent = replace(entry, value=replace(entry.value, state=_digest("no such state")))
         own = self._hope_for(bent, proposal.round)
@@ -266,8 +267,8 @@ class Liar(SimNode):
         return replace(proposal, entry=bent, signature=own)
 
     def _hurry(self) -> None:
-        """Prevent the rounds of others: prepare a later round of its own, and tell the others that
-        their rounds are over.
+        """Interrupt the rounds of others: prepare a later round of its own, and tell the others
+        that their rounds are over.
         """
         state = self.state
         if self.me not in state.voters or self.clock.now < self._hurried_at + HURRY_S:
@@ -282,8 +283,8 @@ class Liar(SimNode):
     # ── invalid promises ─────────────────────────────────────────────────────────────────────────
 
     def _with_bent_proofs(self, proposal: Propose) -> Propose:
-        """Return a proposal with invalid promises: promises of strangers, or a claim of its own to
-        force an invented entry. The claim is of this round, or unsigned and of the last one.
+        """Return a proposal with invalid promises: promises of strangers, or its own claim of an
+        invented entry. The claim is for this round, or it is unsigned and for the previous round.
         """
         round, others = proposal.round, [it for it in proposal.promises if it.voter != self.me]
         kind = self._random.choice(("strangers", "this round", "unsigned"))
@@ -322,14 +323,14 @@ class Liar(SimNode):
         return Lie.INVENTED_VOTES in self.lies and self._random.random() < 0.5
 
     def _inventive(self, promise: Promise) -> Promise:
-        """Return a promise that claims an invented entry, accepted in the round before."""
+        """Return a promise that claims an invented entry, accepted in the previous round."""
         entry = self._invented()
         own = self._sign(entry.height, promise.round - 1, entry.digest)
         claim = Accepted(promise.round - 1, entry, own.signature)
         return self._electorate(entry).promise(promise.round, claim)
 
     def _forge(self) -> None:
-        """Send an invented entry with false signatures, or with those of another entry."""
+        """Send an invented entry with false signatures, or with those of a different entry."""
         state, chain = self.state, self.ledger.chain
         entry = self._invented()
         names = sorted(state.voters)

@@ -1,8 +1,8 @@
-"""A participant that spoils reduces, and checkers that bound the harm, in worlds of few peers.
+"""A participant that spoils reduces, and checkers that bound the harm, in worlds with few peers.
 
-The spoiler keeps the rules of consensus; other worlds have liars that break them. But it makes its
-reduces fail and accuses others. It also ignores its own ledger's memory of past failures: it never
-sits out, and may leave out others.
+The spoiler keeps the rules of consensus, unlike the liars in other worlds. But it makes its reduces
+fail and accuses others. It also ignores its own ledger's memory of past failures: it never sits
+out, and can leave out others.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from p2ptrain.simulation.node import SimNode, World
 class Spoil(Enum):
     SILENT = "it sends nothing"
     TRICKLE = "it sends too little, for as long as that is possible"
-    ACCUSE_ONE = "it accuses always the same peer, and is honest without that one"
-    ACCUSE_ALL = "it accuses everybody"
-    ACCUSE_IN_TURN = "it accuses another peer each time"
-    LAST_MOMENT = "it is honest until its last segment, and says that it is done"
-    TWO_MEANS = "it sends others different means, and nobody can tell who did"
+    ACCUSE_ONE = "it always accuses the same peer, and is honest in reduces without that peer"
+    ACCUSE_ALL = "it accuses all others"
+    ACCUSE_IN_TURN = "it accuses a different peer each time"
+    LAST_MOMENT = "it is honest until its last segment, and then reports that it is done"
+    TWO_MEANS = "it sends others different means, and they cannot tell which peer did"
     REFORMED = "it is silent at first, and then honest"
-    LONG_SILENCE = "it sends nothing, and others wait for it as long as three outer steps"
-    MUTE = "it is honest in reduces, and never proposes anything"
+    LONG_SILENCE = "it sends nothing, and others wait for it for as long as three outer steps"
+    MUTE = "it is honest in reduces, but never proposes anything"
     LEAVE_OUT = "it is silent, and leaves out the same peer whenever it proposes"
 
 
@@ -45,7 +45,7 @@ TRICKLE_S = 2.0
 """Seconds that others wait for it: a tenth of the default limit (SPEC.md, "Liveness")."""
 
 LONG_SILENCE_S = 6.0
-"""As long as three outer steps. A world that decides nothing for 20 s counts as stuck."""
+"""As long as three outer steps. A world without a decision for 20 s counts as stuck."""
 
 ABORT_S = 0.1
 
@@ -57,7 +57,7 @@ REFORMED_AFTER = 4
 @dataclass(frozen=True, slots=True)
 class SpoiledEnding:
     """The end of a spoiled reduce: after `after_s`, each participant makes its `accusations`.
-    Participants in `made` have an update nevertheless; with `differ`, each has a different one.
+    Participants in `made` still have an update; with `differ`, each has a different one.
     """
 
     after_s: float
@@ -93,7 +93,7 @@ def ending(
 
 
 class UnfairMemory(FailureMemory):
-    """The memory of a spoiler's ledger: the spoiler never sits out, and may leave out a victim."""
+    """The memory of a spoiler's ledger: the spoiler never sits out, and can leave out a victim."""
 
     def __init__(self, victim: PeerId | None) -> None:
         super().__init__()
@@ -122,7 +122,8 @@ class Spoiler(SimNode):
         random: Random,
     ) -> None:
         super().__init__(world, rules, me, clock, trains=trains)
-        # With two peers it fails the first three attempts, which last longer than "stuck".
+        # With two peers, a long silence would spoil three attempts, and the run would count as
+        # stuck.
         kinds = [it for it in Spoil if it is not Spoil.LONG_SILENCE or len(rules.founders) > 2]
         self.spoil = random.choice(kinds)
         self.spoiled = 0
@@ -149,8 +150,8 @@ class Spoiler(SimNode):
 
 @dataclass(slots=True)
 class SpoilersCostLittle(Watch):
-    """A spoiler costs few attempts: some until it is known, one each time it is admitted again, and
-    those of its own proposals.
+    """A spoiler costs few attempts: a few until it is known, one each time it is admitted again,
+    and those that it proposes itself.
     """
 
     spoilers: Collection[PeerId] = ()
@@ -170,21 +171,22 @@ class SpoilersCostLittle(Watch):
     def _judge(self) -> None:
         allowed = LOST_FIRST + (self.commits + self.skips) * LOST_SHARE
         if self.lost > allowed:
-            self.object(f"{self.lost} attempts were lost in {self.commits} commits")
+            self.object(f"{self.lost} attempts were lost for {self.commits} commits")
 
 
 LOST_FIRST = 14
-"""Lost attempts allowed at the start. A spoiler without a trace is found by letting participants
-sit out in turn, in steps of three attempts."""
+"""Lost attempts allowed at the start. A spoiler that leaves no evidence is found by letting
+participants sit out in turn, in steps of three attempts."""
 
 LOST_SHARE = 0.3
-"""Lost attempts allowed per outer step. Without a memory of failures, half of all attempts fail."""
+"""Lost attempts allowed per outer step. If failures were forgotten, half of all attempts would
+fail."""
 
 
 @dataclass(slots=True)
 class ExclusionsAreShared(Watch):
-    """No honest peer is left out more often than the spoiler, except for accidents at the start,
-    and none is left out for ever.
+    """Honest peers are not left out more often than the spoiler, except for accidents at the start,
+    and they are not left out for ever.
     """
 
     spoilers: Collection[PeerId] = ()
@@ -208,7 +210,7 @@ class ExclusionsAreShared(Watch):
                 self._judge(peer, spoiler)
 
     def _judge_reformed(self) -> None:
-        """Check that a peer which has stopped spoiling is admitted again."""
+        """Check that a peer that has stopped spoiling is admitted again."""
         for peer, node in self.nodes.items():
             if node.spoil is Spoil.REFORMED and self.left_out[peer] > FORGIVEN_AFTER:
                 self.object(
@@ -226,7 +228,7 @@ class ExclusionsAreShared(Watch):
 
 @dataclass(slots=True)
 class SpoilersCostLittleTime(Watch):
-    """An expensive spoiler is admitted seldom, and a proposer that says nothing has short turns."""
+    """An expensive spoiler is rarely admitted, and a silent proposer gets short turns."""
 
     nodes: dict[PeerId, Spoiler] = field(default_factory=dict)
     at_s: float = 0.0
@@ -252,31 +254,34 @@ class SpoilersCostLittleTime(Watch):
             self.object(f"{self.lost_s:.0f} s of {self.at_s:.0f} s were lost in failed attempts")
 
     def _judge_turn(self, peer: PeerId, decision: Decision, took_s: float) -> None:
-        """Count whole turns. Each voter learns for itself that a proposer is tardy, when it is the
-        first to lose patience.
+        """Count whole turns. Each voter notices by itself that a proposer is slow, when that voter
+        is the first to lose patience.
         """
         state = decision.before
         first = proposer(state.voters, state.height + 1, 0)
         self.slow += first == peer and took_s > REDUCE_AND_TURN_S
         if self.slow > len(state.voters):
-            self.object(f"{peer} proposes nothing, and cost a whole turn {self.slow} times")
+            self.object(f"{peer} does not propose, and cost a whole turn {self.slow} times")
 
 
 EXPENSIVE_FIRST = 5
-"""Expensive failures allowed at the start: two, each of them by proposers that remember nothing
-yet, and one by a proposal of its own."""
+"""Expensive failures allowed at the start: those under proposers that do not remember a failure
+yet, and one that the spoiler proposes itself."""
 
 EXPENSIVE_SHARE = 0.1
-"""Twice what `blame.LOST_SHARE` promises for one proposer: memories differ."""
+"""Twice the bound of `blame.LOST_SHARE` for one proposer, since each proposer remembers different
+failures."""
 
 REDUCE_AND_TURN_S = 1.1
-"""A reduce takes 0.6 s at most, and the turn of a proposer 0.6 s."""
+"""A reduce takes at most 0.6 s, and a proposer's turn takes 0.6 s."""
 
 FORGIVEN_AFTER = 32
-"""Most commits without a reformed peer: each of its four failures costs at most one half-life."""
+"""Maximum number of commits without a reformed peer: each of its four failures costs at most one
+half-life."""
 
 SHARE_SLACK = 4
-"""Extra exclusions allowed before the spoiler is known, and for ties, which are broken in turn."""
+"""Additional exclusions allowed before the spoiler is known, and for ties, in which peers take
+turns."""
 
 
 def update_apart(update: Digest, peer: PeerId) -> Digest:

@@ -39,12 +39,12 @@ from p2ptrain.simulation.node import SimNode, World
 
 class Trick(Enum):
     VOTES = "votes and promises, as if it were a voter"
-    ENTRIES = "rosters that make it a voter and drop founders, certified by its like"
-    RESULTS = "the same invented update of all of them, whose bytes they serve"
-    BLAME = "reduces that fail, for which it blames the founders"
-    SILENCE = "reduces that it is in, and does not turn up for"
-    NUMBERS = "other numbers for each hearer"
-    GOODBYES = "goodbyes that founders said long ago"
+    ENTRIES = "rosters that make it a voter and drop founders, certified by Sybils"
+    RESULTS = "the same invented update from all Sybils, which serve its bytes"
+    BLAME = "failed reduces, for which it blames the founders"
+    SILENCE = "reduces that it belongs to but does not join"
+    NUMBERS = "different numbers for each receiver"
+    GOODBYES = "replays of old goodbyes of founders"
 
 
 MISCHIEF = 0.3
@@ -119,7 +119,7 @@ class Sybil(SimNode):
             self._say_goodbyes_again()
 
     def _forge(self) -> None:
-        """Send an entry that would give the run to the Sybils, proposed and certified by them."""
+        """Send an entry that would give the Sybils control of the run, certified by themselves."""
         state, round = self.state, self._random.randrange(4)
         stay = state.voters[: self._random.randint(1, len(state.voters))]
         value: Value = Skip(state.step)
@@ -141,8 +141,8 @@ class Sybil(SimNode):
                 self._goodbyes[event.peer] = event
 
     def _say_goodbyes_again(self) -> None:
-        """Replay old goodbyes of founders that are back. Real nodes refuse such a heartbeat, since
-        they have heard a newer one. The simulation does not rely on that while the founder has a
+        """Replay old goodbyes of founders that are back. Real nodes reject such a heartbeat, since
+        they have received a newer one. The simulation does not rely on that while the founder has a
         vote to lose.
         """
         down, state = self.ledger.reports.down, self.state
@@ -169,7 +169,7 @@ class Sybil(SimNode):
             super()._take_part(entry, roster)
 
     def _say_other_numbers(self) -> None:
-        """Report a different number of tokens to each peer, so that no two founders agree on it."""
+        """Report a different number of tokens to each peer, so that founders do not agree on it."""
         ready = self._ready
         if ready is None or ready.tokens < 2:
             return

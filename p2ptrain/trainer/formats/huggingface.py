@@ -2,10 +2,11 @@
 
 Our model is the Llama of transformers, or its Qwen3 if it has QK norm. The blocks are the same:
 pre-norm, RMSNorm, SwiGLU with the gate first, and rotary positions that rotate feature d with
-feature d + D/2 of a head. So no weight is reordered. A parameter that is not in the table and a
-setting of a foreign config.json that our model does not have are refused, not approximated.
+feature d + D/2 of a head. So weights are not reordered. A parameter that is not in the table is an
+error, and so is a setting of a foreign config.json that our model does not support: neither is
+approximated.
 
-This module needs neither torch nor transformers. A config.json may have come from anywhere.
+This module does not need torch or transformers. A config.json can come from an untrusted source.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ FAMILIES = {False: ("llama", "LlamaForCausalLM"), True: ("qwen3", "Qwen3ForCausa
 ROPE_BASE_MAX = 1e12
 SIZE_MAX = 2**24
 LAYERS_MAX = 4096
-"""Most layers accepted from a config.json: no fewer than a run may have."""
+"""Maximum number of layers accepted from a config.json: at least as many as a run can have."""
 
 _WHOLE = {
     "embedding.weight": "model.embed_tokens.weight",
@@ -52,7 +53,7 @@ _BLOCK = re.compile(r"blocks\.(\d+)\.(.+)\.weight")
 def name_of(parameter: str) -> str:
     """Return the name that transformers gives to our `parameter`.
 
-    Raises ConfigError (EXPORT-MODEL): neither of its two models has this parameter.
+    Raises ConfigError (EXPORT-MODEL): neither model of transformers has this parameter.
     """
     if parameter in _WHOLE:
         return _WHOLE[parameter]
@@ -61,7 +62,7 @@ def name_of(parameter: str) -> str:
         raise ConfigError(
             f"the model has the parameter {parameter}, which transformers' models do not have",
             code="EXPORT-MODEL",
-            likely="this export does not know a part of the run's model",
+            likely="the export does not support a part of the run's model",
         )
     return f"model.layers.{found[1]}.{_OF_BLOCK[found[2]]}.weight"
 
@@ -123,7 +124,7 @@ _LIKE_OURS: dict[str, object] = {
 def spec_of(config: object) -> ModelSpec:
     """Return the sizes of the model that a config.json describes.
 
-    Raises ConfigError (MODEL-FOREIGN): it is not a model of our kind. The error says what differs.
+    Raises ConfigError (MODEL-FOREIGN): we do not support this model. The error says what differs.
     """
     if not isinstance(config, dict):
         raise foreign("its config.json is not a JSON object")
@@ -156,10 +157,10 @@ def spec_of(config: object) -> ModelSpec:
             f"rms_norm_eps is {config.get('rms_norm_eps')!r}; p2ptrain's models have {RMS_EPSILON}"
         )
     if spec.layers > LAYERS_MAX:
-        raise foreign(f"{spec.layers} layers are more than {LAYERS_MAX}")
+        raise foreign(f"it has {spec.layers} layers; the limit is {LAYERS_MAX}")
     for ours, theirs in _SIZES.items():
         if getattr(spec, ours) > SIZE_MAX:
-            raise foreign(f"{theirs} {config[theirs]} is more than {SIZE_MAX}")
+            raise foreign(f"{theirs} is {config[theirs]}; the limit is {SIZE_MAX}")
     return spec
 
 
@@ -171,7 +172,9 @@ def _rope_base(config: Mapping[str, object]) -> float:
         )
     base = parameters.get("rope_theta", config.get("rope_theta", 10_000.0))
     if type(base) not in (int, float) or not 1 < base < ROPE_BASE_MAX:
-        raise foreign(f"rope_theta is {str(base)[:40]}")
+        raise foreign(
+            f"rope_theta is {str(base)[:40]}, not a number between 1 and {ROPE_BASE_MAX:g}"
+        )
     return float(base)
 
 

@@ -1,22 +1,23 @@
 """Check that another peer's inner optimizer state could be the result of training.
 
-A digest does not say that its bytes are sensible, and a state is used element by element for
-thousands of inner steps. Two statements hold for every state that training has made, whatever the
-data:
+A digest does not show that the bytes are sensible, and a state is used element by element for
+thousands of inner steps. Two statements hold for every state that training can produce, whatever
+the data:
 
-- Both means of AdamW are of the same gradients. With m = (1 − β₁) Σ β₁ⁱ gᵢ and
-  v = (1 − β₂) Σ β₂ⁱ gᵢ², Cauchy and Schwarz give |m| ≤ (1 − β₁) / √((1 − β₂) (1 − β₁² / β₂)) · √v.
+- AdamW computes both of its means from the same gradients. With m = (1 − β₁) Σ β₁ⁱ gᵢ and
+  v = (1 − β₂) Σ β₂ⁱ gᵢ², the Cauchy–Schwarz inequality gives
+  |m| ≤ (1 − β₁) / √((1 − β₂) (1 − β₁² / β₂)) · √v.
   The factor is 1.17 for 0.9 and 0.95. So even with an invented state, the first step moves an
   element by little more than the learning rate.
-- Gradients are clipped to a length, over all parameters together. The mean of vectors that are no
-  longer than `clip` is no longer than `clip`: Σ v ≤ clip², and for Muon's momentum Σ m² ≤ clip².
-  So a liar cannot make a second moment so large that an element stops moving for the rest of the
+- The gradient over all parameters is clipped to the length `clip`. The mean of vectors of at most
+  that length has at most that length, too: Σ v ≤ clip², and for Muon's momentum Σ m² ≤ clip². So a
+  lying peer cannot make a second moment so large that an element stops moving for the rest of the
   run.
 
-The second check is left out for a run that does not clip gradients.
+The second check is skipped in a run that does not clip gradients.
 
-A liar can still choose a direction that is wrong for about ten inner steps. This module knows
-neither peers nor torch.
+A lying peer can still choose a direction that is wrong for about ten inner steps. This module does
+not know peers or torch.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def check(fd: int, layout: Layout, inner: InnerSpec) -> None:
     """Check both vectors of a state's file, reading them once.
 
     Raises:
-        RemoteProtocolError: training cannot make such a state.
+        RemoteProtocolError: training cannot produce such a state.
         OSError.
     """
     sums, end = _Sums(), 0
@@ -80,7 +81,7 @@ def check(fd: int, layout: Layout, inner: InnerSpec) -> None:
     longest = inner.clip**2 * SLACK if inner.clip > 0 else math.inf
     if not (sums.squares <= longest and sums.muon <= longest):
         raise RemoteProtocolError(
-            f"its means are of gradients longer than {inner.clip:g}, the length to which "
+            f"its means imply gradients longer than {inner.clip:g}, the length to which "
             "gradients are clipped"
         )
 
@@ -104,7 +105,7 @@ def _check_piece(
     if (second < 0).any():
         raise RemoteProtocolError("it holds a mean of squares below zero")
     if (np.abs(wide) > SLACK * ratio_max(inner) * np.sqrt(squares) + TINY).any():
-        raise RemoteProtocolError("it holds a mean that its own mean of squares rules out")
+        raise RemoteProtocolError("it holds a mean that is too large for its mean of squares")
     sums.squares += float(squares.sum())
 
 

@@ -1,6 +1,6 @@
-"""The file format of an inner optimizer's state. It needs no torch, so nodes and tools can use it.
+"""The file format of an inner optimizer's state. Nodes and tools can use it without torch.
 
-Like θ, the state is in the run's canonical layout: 8 bytes a parameter, whatever the number of
+Like θ, the state is in the run's canonical layout: 8 bytes per parameter, whatever the number of
 ranks.
 
     bytes    field
@@ -33,7 +33,7 @@ HEADER_BYTES = 4096
 FLOAT_BYTES = 4
 PIECE_BYTES = 2**26
 WARM = 2**32
-"""Count of inner steps for a state that needs no warm-up: longer than any warm-up."""
+"""Number of inner steps written to a state that does not need a warm-up: more than any warm-up."""
 _LENGTH = struct.Struct("<8sI")
 
 
@@ -107,7 +107,7 @@ def write_header(fd: int, layout: Layout, step: int, count: int, warmed: int = W
 def reserve(path: Path, layout: Layout) -> None:
     """Create the file at its full size, so that later writes cannot fail on a full disk.
 
-    Raises OSError: the disk has too little space. The file is removed, to free what it took.
+    Raises OSError: the disk has too little space. The file is then removed to free its space.
     """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     try:

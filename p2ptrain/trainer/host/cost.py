@@ -1,7 +1,7 @@
 """Estimate the memory that a trainer needs from the model's sizes alone.
 
 Weights, gradients, optimizer state and the other vectors are counted exactly. Activations are
-estimated by the formula below; a test compares it with what torch keeps. Not counted are
+estimated by the formula below; a test compares it with what torch keeps. The estimate leaves out
 fragmentation, the kernels' workspace and the CUDA context (together a gigabyte or more), and memory
 that a caching allocator holds back.
 
@@ -38,10 +38,10 @@ class TrainerMemory:
     gradients: int
     optimizer: int
     anchor: int
-    """θ as it was last read, to know how far it has moved since."""
+    """θ as it was last read, to compute how far it has moved since."""
     eager: int
-    """The deviation, its momentum, and the work that was added last. While a trainer reports, two
-    more such vectors exist; gradients and activations do not exist at that time."""
+    """The three vectors of an eager trainer's `Deviation`. While a trainer reports, two more such
+    vectors exist; gradients and activations do not exist at that time."""
     activations: int
     activations_recomputed: int
     """Activations with `--recompute`: each block keeps its input, and one block at a time keeps the
@@ -55,7 +55,7 @@ class TrainerMemory:
 
     @property
     def least(self) -> int:
-        """Bytes that a single rank needs at least: one sequence at a time, with recomputation."""
+        """Minimum bytes for a peer of one rank: one sequence at a time, with recomputation."""
         return self.vectors + self.activations_recomputed
 
 
@@ -96,11 +96,11 @@ def block_activations(model: ModelSpec, element: int) -> int:
     8 W                   the inputs of both norms, in fp32
     e · (2 W)             the outputs of both norms
     e · (2 W + 2 K)       queries, keys, values, and the output of attention
-    e · W                 that output with its heads side by side
+    e · W                 that output, its heads concatenated
     e · 4 F               gate, its SiLU, up, and the product
 
-    for width W, key width K, feed-forward width F and elements of e bytes. Attention itself keeps
-    no T × T matrix. Document masks and QK norm keep more, which is not counted here.
+    for width W, key width K, feed-forward width F and elements of e bytes. Attention itself does
+    not keep a T × T matrix. Document masks and QK norm keep more, which is not counted here.
     """
     width, keys = model.width, model.kv_heads * model.head_width
     return 2 * FP32_BYTES * width + element * (5 * width + 2 * keys + 4 * model.ffn)
@@ -108,6 +108,6 @@ def block_activations(model: ModelSpec, element: int) -> int:
 
 def end_activations(model: ModelSpec, element: int) -> int:
     """Return the bytes kept for each position after the blocks: norm and head, three fp32 vectors
-    of logits (logits, log-softmax, and its gradient), and the logits in their first type."""
+    of logits (logits, log-softmax, and its gradient), and the logits in their original type."""
     logits = (3 * FP32_BYTES + element) * model.vocab
     return FP32_BYTES * model.width + element * model.width + logits

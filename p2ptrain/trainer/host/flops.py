@@ -2,11 +2,12 @@
 
     FLOPs per token = 6 · N + 12 · L · W · T        MFU = tokens/s · FLOPs per token ÷ peak
 
-N counts the parameters of matrix products (not an embedding that is only looked up; a tied one is
-the head). L is the number of layers, W the width, T the sequence length. The forward pass takes two
-of the six operations, the backward pass four. The second term is attention. It is not halved for
-the causal mask, as in PaLM (arXiv 2204.02311, appendix B) and torchtitan, so that figures can be
-compared. The repeated arithmetic of `--recompute` is not counted.
+N counts the parameters of matrix products. An untied embedding is only looked up and does not
+count; a tied one counts as the head. L is the number of layers, W the width, T the sequence length.
+The forward pass takes two of the six operations, the backward pass four. The second term is
+attention. It is not halved for the causal mask, as in PaLM (arXiv 2204.02311, appendix B) and
+torchtitan, so that figures can be compared. The repeated arithmetic of `--recompute` is not
+counted.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ PEAK_FLOPS_PER_S = {
 words all occur in the device's name applies."""
 
 OTHERS = frozenset({"MIG", "Laptop", "D", "Ti"})
-"""Words that mark a slice, a laptop version or a variant of a GPU: its peak is a different one."""
+"""Words that mark a slice, a laptop version or a variant of a GPU, which has a different peak."""
 
 
 def flops_per_token(spec: ModelSpec) -> int:

@@ -11,8 +11,8 @@ DEVICES = Path("/dev")
 
 
 def has_nvidia_gpu(devices: Path, environment: Mapping[str, str]) -> bool:
-    """Return whether programs started here find a GPU. The first one need not be nvidia0: a
-    container may have only the fourth GPU of its machine, which is nvidia3 there, too.
+    """Return whether programs started here find a GPU. The first GPU is not always nvidia0: a
+    container may have only the fourth GPU of its machine, which it also calls nvidia3.
     """
     if environment.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
         return False

@@ -1,6 +1,6 @@
 """Start the rank processes of one trainer, and pass them their file descriptors.
 
-`supervisor` listens to them and ends them.
+`supervisor` receives their frames and ends them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 import p2ptrain
 from p2ptrain.ipc.trainer_config import TrainerConfig
 
-# A Python traceback through torch has about 3 KB; if several ranks fail, the first one matters.
+# A Python traceback through torch takes about 3 KB; if several ranks fail, the first one matters.
 STDERR_TAIL_BYTES = 16_384
 _LOOPBACK = "127.0.0.1"
 
@@ -40,7 +40,7 @@ class StderrTail:
             return b"".join(self._pieces)[-STDERR_TAIL_BYTES:].decode(errors="replace")
 
     def finish(self, limit_s: float) -> str:
-        """Return the text once every writer is gone, or the text so far after `limit_s`."""
+        """Wait until every writer is gone, at most `limit_s`, and return the text."""
         self._thread.join(limit_s)
         return self.text()
 

@@ -4,7 +4,7 @@ A rank that runs out of memory exits with `OUT_OF_MEMORY_EXIT_CODE`, and the sup
 ranks again with half as many sequences. Continuing in the same process was rejected: the other
 ranks wait in a collective that this rank will not join, FSDP is in an intermediate state, and the
 free memory is fragmented. A new process has none of these problems, and all ranks agree because
-they get the same number. It costs some seconds, a few times in the life of a node.
+they get the same number. It takes a few seconds, a few times in the life of a node.
 
 The first try is at most the number that an estimate says will fit. Otherwise a block of two
 thousand sequences would take half a dozen starts. On a GPU, the ranks estimate from the free
@@ -29,10 +29,10 @@ from p2ptrain.ipc.trainer_config import Halving, TrainerConfig
 from p2ptrain.trainer.host.cost import trainer_memory
 
 OUT_OF_MEMORY_EXIT_CODE = 71
-"""EX_OSERR of sysexits.h: no other end of a trainer has this exit code."""
+"""EX_OSERR of sysexits.h. A trainer does not exit with this code for any other reason."""
 
 UNFIT_EXIT_CODE = 78
-"""EX_CONFIG: no rank can ever compute on this machine with these settings."""
+"""EX_CONFIG: ranks can never compute on this machine with these settings."""
 
 _TEXTS = (
     "out of memory",
@@ -42,8 +42,8 @@ _TEXTS = (
     "status_not_initialized",
 )
 """Parts of torch's messages: its own exception class is for devices only, and the CPU's allocator
-raises a RuntimeError. The last two come from cuBLAS and cuDNN, which take memory beside torch's
-allocator. They report the second one if no memory is left at their first use."""
+raises a RuntimeError. The last two come from cuBLAS and cuDNN, which take memory outside torch's
+allocator. They report status_not_initialized if no memory is left at their first use."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -63,8 +63,8 @@ def at_once(config: TrainerConfig, ranks: int) -> int:
 
 
 def within(config: TrainerConfig, ranks: int, room_bytes: int) -> TrainerConfig:
-    """Return `config` with at most as many sequences at once as have room for their activations in
-    `room_bytes`, which all ranks share; at least one.
+    """Return `config` with no more sequences at once than `room_bytes` holds the activations of,
+    but at least one. All ranks share `room_bytes`.
     """
     fit = max(1, room_bytes // (ranks * _of_one_sequence(config)))
     return config if fit >= at_once(config, ranks) else replace(config, micro_batch=fit)
@@ -87,7 +87,7 @@ def _of_one_sequence(config: TrainerConfig) -> int:
 
 
 def as_found(config: TrainerConfig, ranks: int, device: str, free_bytes: int) -> TrainerConfig:
-    """Return `config` with at most as many sequences at once as an earlier halving left, if that
+    """Return `config` with no more sequences at once than an earlier halving found to fit, if that
     halving applies to this device and this much free memory.
     """
     found = config.halving
@@ -105,12 +105,12 @@ def ignore_halving(halving: Halving) -> None:
 
 
 def report_halving(on_halving: OnHalving, hello: Hello | None, smaller: TrainerConfig) -> None:
-    """Report that ranks which sent `hello` ran out of memory, and that `smaller` comes next."""
+    """Report that the ranks that sent `hello` ran out of memory, and that `smaller` is next."""
     if hello is not None:
         on_halving(Halving(hello.device, hello.memory_bytes, smaller.micro_batch))
 
 
 def halved(config: TrainerConfig, ranks: int) -> TrainerConfig | None:
-    """Return `config` with half as many sequences at once, rounded up; None if it was one."""
+    """Return `config` with half as many sequences at once, rounded up; None if it had only one."""
     sequences = at_once(config, ranks)
     return replace(config, micro_batch=(sequences + 1) // 2) if sequences > 1 else None

@@ -1,10 +1,11 @@
 """Accept ranks that the node did not start, and serve them until one of them disconnects.
 
 Use it in a node whose ranks come from torchrun, perhaps on several hosts. Each rank connects,
-proves that it knows the secret (`ipc.admission`), and waits. When all ranks are connected, each is
-welcomed. It then reads slices of θ and blocks, and writes slices of its weights (`ipc.slices`). So
-no rank needs to be on the node's host, and all ranks are treated alike. Shared memory for ranks on
-the node's host would save a copy through loopback, but would make a second, less tested path.
+proves that it knows the secret (`ipc.admission`), and waits. When all ranks are connected, each
+gets a Welcome. It then reads slices of θ and blocks, and writes slices of its weights
+(`ipc.slices`). So ranks do not have to be on the node's host, and all are treated alike. Shared
+memory for ranks on the node's host would save a copy through loopback, but would make a second,
+less tested path.
 
 Rank 0's second connection carries frames. They are copied between it and one end of a socketpair;
 the node uses the other end (`socket`) as with ranks that it started itself.
@@ -33,11 +34,11 @@ from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.trainer.host.micro_batch import OUT_OF_MEMORY_EXIT_CODE, at_once
 
 STRANGERS_MAX = 16
-"""Most simultaneous connections beyond those of the expected ranks."""
+"""Maximum number of connections beyond those of the expected ranks."""
 PATHS_MAX = 4 * BLOCKS_MAX
-"""Most recent block paths that ranks may read: enough for several leases."""
+"""Number of recent block paths that ranks can read: enough for several leases."""
 DEAF_S = 1.0
-"""Seconds until the next accept after a failed one: file descriptors may be free again then."""
+"""Seconds to wait after a failed accept: file descriptors may be free again then."""
 _RECEIVE_BYTES = 65_536
 _FLOAT_BYTES = 4
 
@@ -148,7 +149,7 @@ class RankGathering:
 
     def _is_over_soon(self, exc: OSError) -> bool:
         """Handle a failed accept. Return True if the gathering is over. Otherwise file descriptors
-        may have run out: wait `DEAF_S`, and go on listening."""
+        may have run out: wait `DEAF_S`, and continue to listen."""
         with self._changed:
             if self.error is None:
                 self._write_event("rank-not-heard", reason=exc.strerror)
@@ -166,7 +167,7 @@ class RankGathering:
         except RemoteProtocolError as exc:
             self._write_event("rank-refused", host=host, reason=exc.what)
         except OSError:
-            pass  # The peer closed it, or we shut it down. A rank has left its seat by now.
+            pass  # The rank closed it, or we shut it down. `_leave` has already been called.
         finally:
             with self._changed:
                 self._calls.discard(sock)
@@ -197,7 +198,7 @@ class RankGathering:
             if self.error is not None or self._leaving:
                 raise ConnectionError("the node has closed this group of ranks")
             if self.complete_s is not None:
-                # Its old connection is dead: its host was cut off or has been restarted.
+                # The rank's old connection is dead: its host was cut off or has been restarted.
                 self.end(_lost(f"rank {claim.rank} has connected again"))
                 raise ConnectionError("the rank must connect once more")
             if (before := self._seats.get(claim.rank)) is not None:
@@ -224,7 +225,7 @@ class RankGathering:
 
     def _answer(self, sock: socket.socket, message: slices.Message) -> None:
         if self.complete_s is None:
-            raise RemoteProtocolError(f"{message.kind} before the welcome")
+            raise RemoteProtocolError(f"a {message.kind} message came before the welcome")
         match message:
             case slices.ReadTheta(ranges):
                 for view in _views(self._theta, ranges):
@@ -240,7 +241,7 @@ class RankGathering:
             case slices.Ending(status) if status == OUT_OF_MEMORY_EXIT_CODE:
                 self.end(TrainerOutOfMemory(status, "", self.micro_batch))
             case _:
-                raise RemoteProtocolError(f"a {message.kind} message from a rank")
+                raise RemoteProtocolError(f"a rank must not send a {message.kind} message")
 
     def _block(self, path: str) -> bytes:
         """Return the bytes of an allowed block file, or b"" if it cannot be read.
@@ -269,7 +270,7 @@ class RankGathering:
         self._pass(sock, self._theirs)
 
     def _pass(self, source: socket.socket, to: socket.socket) -> None:
-        """Copy all bytes from `source` to `to` until one of them ends. The end of a rank itself is
+        """Copy all bytes from `source` to `to` until one of them is closed. The end of a rank is
         noticed on its connection for slices."""
         with suppress(OSError):
             while data := source.recv(_RECEIVE_BYTES):
@@ -287,5 +288,5 @@ def _lost(what: str) -> TrainerError:
 
 def _views(vector: memoryview, ranges: slices.Ranges) -> list[memoryview]:
     if any(end * _FLOAT_BYTES > len(vector) for _, end in ranges):
-        raise RemoteProtocolError("a range ends beyond the layout; the rank has another model")
+        raise RemoteProtocolError("a range ends beyond the layout; the rank has a different model")
     return [vector[start * _FLOAT_BYTES : end * _FLOAT_BYTES] for start, end in ranges]

@@ -2,12 +2,11 @@
 
 Both classes are fed with events and times; neither reads a clock or touches a process.
 
-A trainer that trains reports every inner step, so its usual pace is known, and its silence can be
-judged by it. An idle trainer may be silent for ever. Before the first inner step on a new θ, the
-optimizer's state is written to disk or read from it; the time limit for that follows from the
-model's size. No pace is known before the second inner step has ended: the first one loads CUDA,
-connects the ranks and compiles the model. Until then, the limit follows from the amount of
-arithmetic.
+A trainer that trains reports every inner step, so its usual pace is known and tells how long it can
+be silent. An idle trainer may be silent for ever. Before the first inner step on a new θ, the
+optimizer's state is written to disk or read from it; the time limit for that depends on the model's
+size. The pace is unknown until the second inner step has ended: the first one loads CUDA, connects
+the ranks and compiles the model. Until then, the limit depends on the amount of arithmetic.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from p2ptrain.trainer.host.flops import flops_per_step, peak_flops_per_s
 
 _PACES = 8
 LOOKS_S = 5.0
-"""Seconds between two calls of `check_overdue`, which come every second. If they are further apart,
+"""Longest time between two calls of `check_overdue`, which is called every second. After a longer gap,
 this process itself stood still.
 """
 
@@ -40,13 +39,13 @@ FORWARD_SHARE = 1 / 3
 
 @dataclass(frozen=True, slots=True)
 class AnswerTimeout:
-    """How long a trainer that owes an answer may be silent.
+    """How long a trainer that owes an answer can be silent.
 
     Until two inner steps are done, the limit is `start_limit_s` plus the time that the step's
     arithmetic takes on a badly used device. `start_limit_s` covers loading torch and CUDA, or
     compiling, on a slow disk and a busy machine. Afterwards the limit is `silence_factor` usual
     inner steps: throttling and other programs slow a step several times, but not twenty times. It
-    is at least `silence_floor_s`, since a machine that swaps stalls everything for some seconds.
+    is at least `silence_floor_s`, since a machine that swaps stalls everything for a few seconds.
     """
 
     start_limit_s: float = 180.0
@@ -90,8 +89,8 @@ class StallWatch:
         self._paused = False
         self._blocks_due = 0
         self._owes_report = False
-        """Whether the trainer must send FragmentReady after the last due block. It need not for
-        blocks trained ahead. A FragmentReady that comes while blocks are due does not count."""
+        """Whether the trainer must send FragmentReady after the last due block. It is False for
+        blocks trained ahead. A FragmentReady that arrives while blocks are due does not count."""
         self._parameters = 0
         self._moves_state = False
         self._evaluations: dict[int, int] = {}
@@ -170,8 +169,8 @@ class StallWatch:
     def check_overdue(self, now: float) -> str | None:
         """Like `overdue`, for a caller that calls every second.
 
-        If the caller did not call for longer, this process was stopped or had no core. The trainer
-        may have been stopped as well, and its frames are not read yet. So the time of such a gap
+        After a longer gap between calls, this process was stopped or did not get a core. The
+        trainer may have been stopped as well, and its frames have not been read yet. So such a gap
         does not count as silence.
         """
         before, self._looked_at = self._looked_at, now
@@ -180,7 +179,7 @@ class StallWatch:
         return self.overdue(now)
 
     def overdue(self, now: float) -> str | None:
-        """Return why the trainer counts as stuck, in words; None if it does not."""
+        """Return why the trainer counts as stuck, in words; None if it is not stuck."""
         silent_s = now - self._heard_at
         if not self._owed or silent_s <= self.limit_s:
             return None
@@ -190,8 +189,8 @@ class StallWatch:
 
 @dataclass(slots=True)
 class RestartBudget:
-    """Limits restarts: at most `restarts_max` in any `window_s`, and at most as many in a row after
-    trainers that contributed no work.
+    """Limits restarts: at most `restarts_max` in any `window_s`, and at most `restarts_max` in a
+    row after trainers that did not contribute work.
 
     Otherwise a trainer that dies at every start, or always at the same block, would waste the
     volunteer's power. The second limit also stops one that fails slowly, since a hang is noticed
@@ -200,12 +199,12 @@ class RestartBudget:
     restarts_max: int = 5
     window_s: float = 600.0
     in_vain: int = field(default=0, init=False)
-    """Trainers in a row that contributed no work. Written by `spend`."""
+    """Number of trainers in a row that did not contribute work. Written by `spend`."""
     _spent: deque[float] = field(default_factory=deque, init=False)
 
     def spend(self, now: float, *, useful: bool) -> bool:
-        """Take one restart if one is left, and return whether it was. `useful`: the last trainer's
-        work was offered."""
+        """Take one restart if one is left, and return whether one was left. `useful` says whether
+        the last trainer's work was offered."""
         while self._spent and now - self._spent[0] >= self.window_s:
             self._spent.popleft()
         self.in_vain = 0 if useful else self.in_vain + 1

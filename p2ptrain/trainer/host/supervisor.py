@@ -1,8 +1,8 @@
 """Start a trainer's ranks as subprocesses, exchange frames with them, and end them.
 
-Use it from a node. This module does not load torch, and nothing is asynchronous: a trio task waits
-on `LocalTrainer.socket` and passes what it reads to `feed`; a thread calls `receive`. All methods
-that send to a trainer, query it or end it may block, so trio calls them in a thread.
+Use it from a node. This module does not load torch, and its methods are not asynchronous: a trio
+task waits on `LocalTrainer.socket` and passes what it reads to `feed`; a thread calls `receive`.
+All methods that send to a trainer, query it or end it can block, so trio calls them in a thread.
 
     trainer = Supervisor(config, theta_fd, local_fd).start()
     trainer.send(Load(step=0))
@@ -77,8 +77,8 @@ class LocalTrainer:
         self._lifeline_fd: int | None = launched.lifeline_fd
         self._tail = launched.tail
         self.useful = False
-        """Whether work of this trainer was offered. If so, its end does not count as in vain. Set
-        by the code that offers the work."""
+        """Whether work of this trainer was offered. If so, it counts as having contributed when it
+        ends. Set by the code that offers the work."""
         self._watch = watch
         self._channel = Channel(self.socket)
         self._reader = FrameReader()
@@ -99,9 +99,9 @@ class LocalTrainer:
     def send(self, frame: ToTrainer, meanwhile: Callable[[], None] | None = None) -> None:
         """Send a frame. It waits in the socket's buffer until the trainer's inner step is done.
 
-        A long lease does not fit into that buffer, so this call blocks until the trainer reads: one
-        that restores its optimizer reads nothing for minutes. `check` detects a hang. `meanwhile`
-        is called every second, and may raise to end the wait.
+        A long lease does not fit into that buffer, so this call blocks until the trainer reads; a
+        trainer that restores its optimizer does not read for minutes. `check` detects a hang.
+        `meanwhile` is called every second, and can raise to end the wait.
 
         Raises:
             TrainerExited: the trainer is gone.
@@ -135,8 +135,8 @@ class LocalTrainer:
     def feed(self, data: bytes) -> list[Frame]:
         """Return the frames that `data`, read from `socket`, completes.
 
-        It is for trio: it blocks only at the end of the stream, for the moment that the processes
-        take to end. A killed trainer resets the socket: pass `b""` after an OSError, too.
+        It is for trio: it blocks only at the end of the stream, until the processes have ended. A
+        killed trainer resets the socket: pass `b""` after an OSError, too.
 
         Raises:
             TrainerExited: `data` is empty: the trainer ended.
@@ -182,7 +182,7 @@ class LocalTrainer:
 
     @property
     def waits_for(self) -> str:
-        """Always empty: the node starts these ranks itself and waits for nobody."""
+        """Always empty: the node starts these ranks itself and does not wait for them."""
         return ""
 
     def stop(self, deadline_s: float, *, again: bool = False) -> int:
@@ -192,7 +192,7 @@ class LocalTrainer:
         Return the exit status: 0 if the trainer ended by itself. It may be called after the end.
         """
         if self._first_exit is None:
-            with suppress(ChannelClosed):  # It is ending already; the reapers learn its status.
+            with suppress(ChannelClosed):  # It is already ending; the reapers get its status.
                 self._channel.send(Stop(), deadline_s=deadline_s)
             self._join(deadline_s)
         return self.kill()
@@ -266,7 +266,7 @@ class Supervisor:
     _last: LocalTrainer | None = field(default=None, init=False)
 
     def start(self) -> LocalTrainer:
-        """Start all ranks. The first frame is Hello, some seconds later.
+        """Start all ranks. The first frame is Hello, a few seconds later.
 
         Raises:
             TrainerError: the trainer has ended too often; the restart budget is spent.
@@ -291,7 +291,7 @@ class Supervisor:
 
 
 def spend(budget: RestartBudget, now: float, *, useful: bool) -> None:
-    """Take a restart from `budget`. `useful`: work of the last trainer was offered.
+    """Take a restart from `budget`. `useful` says whether the last trainer's work was offered.
 
     Raises TrainerError: no restart is left.
     """
@@ -303,7 +303,7 @@ def spend(budget: RestartBudget, now: float, *, useful: bool) -> None:
     raise TrainerError(
         f"the trainer was restarted {budget.restarts_max} times {how_often} and ended again",
         code="TRAINER-RESTARTS",
-        likely="this machine's memory, driver or installation",
+        likely="a problem with this machine's memory, driver or installation",
         do="read the lines above, remove the cause, and start the node again",
     )
 

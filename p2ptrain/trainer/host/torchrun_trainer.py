@@ -1,10 +1,10 @@
 """A trainer whose ranks are started by torchrun, on this host or on several.
 
-Use it if one peer has more machines than the node's own. The node binds an address of a private
-network and waits for the configured number of ranks. If one rank ends, all ranks end, and the node
-waits for them to connect again. The first wait has no limit, since torchrun may be started much
-later than the node. Later waits last at most `RETURN_LIMIT_S`, since the other peers rely on this
-one.
+Use it if a peer trains on more machines than the one its node runs on. The node binds an address of
+a private network and waits for the configured number of ranks. If one rank ends, all ranks end, and
+the node waits for them to connect again. The first wait has no limit, since torchrun may be started
+much later than the node. Later waits last at most `RETURN_LIMIT_S`, since the other peers rely on
+this one.
 
 The classes have the same interface as those of `supervisor`, and `rank_server` does the work. This
 module does not load torch.
@@ -83,7 +83,7 @@ class ExternalRanks:
 
     @property
     def waits_for(self) -> str:
-        """The ranks for which the trainer waits before it can start, in words; empty if none."""
+        """The missing ranks that the trainer waits for before it can start, in words; or empty."""
         gathering = self._gathering
         if gathering.complete_s is not None:
             return ""
@@ -99,7 +99,7 @@ class ExternalRanks:
         try:
             self._channel.send(frame, meanwhile=meanwhile)
         except ChannelClosed as exc:
-            raise self._over("rank 0 takes no frames") from exc
+            raise self._over("rank 0 does not accept frames") from exc
 
     def receive(self, timeout_s: float) -> Frame | None:
         """Return the next frame, or None after `timeout_s`. It blocks: call it in a thread.
@@ -145,7 +145,9 @@ class ExternalRanks:
             raise self.error
         if complete_s is None:
             if self._limit_s is not None and now - self._began_s > self._limit_s:
-                raise self._over(f"waited {self._limit_s:.0f} s in vain {self.waits_for}", AWAY)
+                raise self._over(
+                    f"gave up after waiting {self._limit_s:.0f} s {self.waits_for}", AWAY
+                )
             return
         watch = self._watching()
         if watch is not None and (reason := watch.check_overdue(now)):
@@ -153,7 +155,7 @@ class ExternalRanks:
 
     def _watching(self) -> StallWatch | None:
         """Return the stall watch, created at first use after all ranks are connected; None before.
-        The first use may be a frame or a check, and in any thread.
+        The first use can be for a frame or a check, in any thread.
         """
         complete_s = self._gathering.complete_s
         with self._watch_lock:
@@ -162,8 +164,8 @@ class ExternalRanks:
             return self._watch
 
     def stop(self, deadline_s: float, *, again: bool = False) -> int:
-        """End all ranks. Ask them to stop first, unless they shall start `again`: then cut their
-        connections, so that they exit non-zero and torchrun restarts them.
+        """End all ranks. Ask them to stop first, unless they are to start `again`. In that case cut
+        their connections, so that they exit non-zero and torchrun restarts them.
 
         Return 0 if they ended by themselves, else 1. May be repeated."""
         kindly = False
@@ -222,7 +224,7 @@ class ExternalTrainers:
     _last: ExternalRanks | None = field(default=None, init=False)
 
     def start(self) -> ExternalRanks:
-        """Listen for ranks. The first frame is Hello, some seconds after the last rank connects.
+        """Listen for ranks. The first frame is Hello, a few seconds after the last rank connects.
 
         Raises:
             TrainerError: the address cannot be bound, ranks ended too often, or ranks stayed away.

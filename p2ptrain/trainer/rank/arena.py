@@ -1,9 +1,9 @@
 """Copy this rank's share of the parameters to and from the node's flat vectors in shared memory.
 
-θ and `local` are fp32 vectors that the node owns, in the run's canonical layout. FSDP2 gives rank
-r of W the rows from r · ⌈rows / W⌉ on, and rows of a row-major matrix are contiguous. So a rank's
-share of a parameter is one slice of the flat vector, and the ranks together fill it whatever W is.
-Each copy is one call over all slices.
+θ and `local` are fp32 vectors that the node owns, in the run's canonical layout. FSDP2 gives each
+of W ranks ⌈rows / W⌉ consecutive rows, in order of rank, and rows of a row-major matrix are
+contiguous. So a rank's share of a parameter is one slice of the flat vector, and the ranks together
+fill the vector for any W. Each copy is one call over all slices.
 
 The node writes θ only between frames that it sends, and reads `local` only after FragmentReady.
 """
@@ -46,7 +46,7 @@ def map_vector(fd: int, numel: int) -> Tensor:
 
 
 class ArenaMirror(Protocol):
-    """Copies slices of the vectors from the node and to it, if there is no shared memory."""
+    """Copies slices of the vectors from and to the node, if there is no shared memory."""
 
     def fetch(self, places: Sequence[slice]) -> None: ...
 
@@ -55,13 +55,13 @@ class ArenaMirror(Protocol):
 
 @dataclass(slots=True)
 class FragmentShard:
-    """This rank's share of one fragment: `own` are the tensors in the model, `theta` and `local`
-    the slices of the arena. `anchor` is θ as it was last read; a Rebase moves the parameters by the
+    """This rank's share of one fragment. `own` are the tensors in the model, `theta` and `local`
+    are slices of the arena. `anchor` is θ as it was last read; a Rebase moves the parameters by the
     difference between the new θ and `anchor`. An eager trainer starts from `anchor` plus the
     deviation in `beside`, and offers the change that it made from there.
 
-    A share may be empty: if an embedding is a fragment of its own, the last of many ranks have no
-    rows of it. torch raises an error for a copy of zero tensors.
+    A share can be empty: if an embedding is a fragment of its own, the last of many ranks have none
+    of its rows. torch raises an error for a copy of zero tensors.
     """
 
     own: list[Tensor] = field(default_factory=list)
@@ -178,7 +178,7 @@ class RankArena:
             share.beside.forget()
 
     def merge(self, ready_step: int, step: int, mixing: float) -> None:
-        """Take up θ of `step`, which contains the work that was stored at `ready_step`.
+        """Adopt θ of `step`, which contains the work that was stored at `ready_step`.
 
         The parameters of that fragment become θ, except for a share `mixing` of their old values.
         The parameters of fragments that outer steps have changed since then are rebased.
@@ -187,8 +187,8 @@ class RankArena:
         self.rebase(ready_step + 1, step)
 
     def rebase(self, since_step: int, step: int) -> None:
-        """Move the parameters by as much as θ moved from `since_step` to `step`: local work is
-        kept."""
+        """Move the parameters by as much as θ moved from `since_step` to `step`, so that local work
+        is kept."""
         count = len(self._fragments)
         for moved in range(max(since_step, step - count), step):
             self._of(moved).rebase()

@@ -1,8 +1,8 @@
 """One inner step on one block, and the loss of one block, for any ranks and micro-batches.
 
 The gradient is that of the mean loss over all tokens of the block. Each rank takes its share of
-the rows and divides by the number of all tokens. So one rank, two ranks, or five ranks with unequal
-shares train alike up to rounding.
+the rows and divides by the number of all tokens. So the result is the same up to rounding for one
+rank, two ranks, or five ranks with unequal shares.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Products of bf16 matrices on CPUs that have no instructions for them.
+"""Products of bf16 matrices on CPUs that do not have instructions for them.
 
-On such a CPU torch multiplies number by number, which takes 35 times as long as in fp32 (AVX2,
-1024 × 128 × 400, one core). So multiply in fp32 and round the result. The instructions do the same:
-they sum in fp32 and round once. Only the order of the sums differs, as between any two CPUs.
+On such a CPU, torch multiplies number by number, which takes 35 times as long as in fp32 (AVX2,
+1024 × 128 × 400, one core). So multiply in fp32 and round the result. The bf16 instructions of
+other CPUs also sum in fp32 and round once. Only the order of the sums differs, as between any two
+CPUs.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from torch.nn import functional as F
 @cache
 def multiplies_bf16(device: str) -> bool:
     """Return whether torch multiplies bf16 matrices natively on this type of device. On a CPU,
-    oneDNN does it if the CPU has the instructions."""
+    oneDNN does so if the CPU has the instructions."""
     return device != "cpu" or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 

@@ -2,8 +2,8 @@
 contains it has arrived.
 
 `sync.eager` has the maths. This module keeps a rank's shares of three vectors, as large as its
-parameters. A deviation is updated with each outer step. It is a guess of this process alone: no
-peer contributes it, and a restarted trainer begins without one.
+parameters. A deviation is updated with each outer step. It is an estimate by this process alone:
+peers do not contribute it, and a restarted trainer begins without one.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Pull:
 
 @dataclass(slots=True)
 class Deviation:
-    """`deviation` is added to θ. It is computed from `momentum` and `added`, the work that was
-    added last."""
+    """`deviation` is added to θ. It is computed from `momentum` and from `added`, the newest work
+    that it contains."""
 
     deviation: list[Tensor] = field(default_factory=list)
     momentum: list[Tensor] = field(default_factory=list)

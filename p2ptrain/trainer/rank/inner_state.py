@@ -1,10 +1,10 @@
-"""The inner optimizer's state on disk, with which a restarted trainer continues as before.
+"""The inner optimizer's state on disk, which lets a restarted trainer continue as before.
 
 At each Load except the first, and each time all fragments have been merged, all ranks write their
-rows' state into one file (see `inner_format`). So the next start may have another number of ranks.
-With θ of the same outer step from the ledger, the same blocks then give the same losses to the bit.
-This does not hold if the local weights differ from θ (with fragments or delayed averages), nor on
-a GPU whose fused attention sums gradients in a varying order.
+rows' state into one file (see `inner_format`). So the next start can have a different number of
+ranks. With θ of the same outer step from the ledger, the same blocks then give bit-identical
+losses. This does not hold if the local weights differ from θ (with fragments or delayed averages),
+nor on a GPU whose fused attention sums gradients in a varying order.
 
 The state belongs to one peer; for a joiner, the node may put other members' checked state there.
 One file is kept, and two exist while the next one is written. The file is not fsynced: the checksum
@@ -39,8 +39,8 @@ _VECTORS = {"exp_avg": 0, "momentum_buffer": 0, "exp_avg_sq": 1}
 
 @dataclass(frozen=True, slots=True)
 class RestoredState:
-    """The outer step of a restored state, and the inner steps it made since it began without
-    state."""
+    """The outer step of a restored state, and the number of inner steps since the optimizer began
+    without state."""
 
     step: int
     warmed: int
@@ -60,8 +60,8 @@ class InnerState:
         self._ranks = ranks
 
     def save(self, step: int, warmed: int = WARM) -> str:
-        """Write the state as of outer step `step`. `warmed` is the number of inner steps since it
-        began without state. Return the reason if it could not be written, else "".
+        """Write the state of outer step `step`. `warmed` is the number of inner steps since the
+        optimizer began without state. Return "", or why the state could not be written.
         """
         count = self._count()
         if count == 0:
@@ -138,8 +138,8 @@ def _write(fd: int, share: Tensor, offset: int) -> None:
 
 
 def _read(fd: int, share: Tensor, offset: int) -> None:
-    """Fill `share` from the file. Raises OSError: the file ends too soon, although its checksum was
-    right a moment ago."""
+    """Fill `share` from the file. Raises OSError: the file was cut short after its checksum was
+    verified."""
     data = np.empty(share.numel(), dtype="<f4")
     view = data.view(np.uint8).data
     while view:

@@ -4,7 +4,7 @@
     ─────────    ─────────        ─────────────────────────────────────
     empty        standing by      Load
     standing by  training         Train
-    training     ready            its last block, after which `local` holds the weights
+    training     ready            the end of its last block; `local` then holds the weights
     ready        training         Train (after a Skip, or ahead)
     ready        standing by      Merge (the reported work is in θ; work trained ahead stays)
     ready        ready            Rebase (writes `local` again)
@@ -14,7 +14,7 @@ Frames are read between two inner steps, so an order waits for one inner step at
 runs this loop on the same frames; only rank 0 receives from the node and answers it.
 
 If an order cannot be carried out, the trainer answers with Failed, drops the blocks that were still
-to be trained, and leaves the weights as they are. The node decides what follows.
+to be trained, and leaves the weights as they are. The node decides what to do next.
 """
 
 from __future__ import annotations
@@ -203,10 +203,10 @@ class TrainerLoop:
 
     def _train(self, order: frames.Train) -> None:
         if self._work is None:
-            return self._fail("ORDER", "Train came before the first Load")
+            return self._fail("ORDER", "a Train frame came before the first Load")
         self._work.step = order.step
         if not order.ahead:
-            self._take_back(self._work)  # Training continues on it: the next report covers all.
+            self._take_back(self._work)  # The next report then covers this work, too.
         self._pull = Pull(order.share, order.outer_lr, order.outer_momentum)
         self._work.ahead, self._work.ready = order.ahead, False
         self._work.queue.extend(enumerate(order.block_paths, order.first_inner_step))
@@ -214,20 +214,20 @@ class TrainerLoop:
 
     def _merge(self, step: int) -> None:
         if self._work is None or not self._work.offered[1]:
-            return self._fail("ORDER", "Merge names work that was never ready")
+            return self._fail("ORDER", "a Merge frame came before any work was ready")
         if self._config.delayed:
             self._arena.rebase(self._work.step, step)
         else:
             self._arena.merge(self._work.step, step, self._config.mixing)
         self._merges_unkept += 1
         if self._merges_unkept >= self._config.fragments:
-            # Save as often as with one fragment: a slightly older state costs a restart little.
+            # Save as often as with one fragment: a slightly older state costs little at a restart.
             self._keep_state(step)
         self._work = self._work.taken(step)
 
     def _rebase(self, step: int) -> None:
         if self._work is None:
-            return self._fail("ORDER", "Rebase came before the first Load")
+            return self._fail("ORDER", "a Rebase frame came before the first Load")
         self._take_back(self._work)
         self._arena.rebase(self._work.step, step)
         self._work.step = step
@@ -316,7 +316,7 @@ class TrainerLoop:
         """Return the tokens of a block once every rank has them, or raise on every rank.
 
         A rank that continued alone, or gave up alone, would leave the ranks waiting in a
-        collective. Ranks on different hosts may well differ in whether they can read a block.
+        collective. On different hosts, some ranks may be able to read a block and others not.
         """
         rows, trouble = None, None
         try:
@@ -326,7 +326,7 @@ class TrainerLoop:
         if self._ranks.any_rank(trouble is not None):
             said = self._ranks.any_words("" if trouble is None else trouble.what)
             raise trouble or StoreError(f"another rank reports: {said}")
-        assert rows is not None, "it has no trouble"
+        assert rows is not None, "no rank failed, so this rank has read the rows"
         return rows
 
     def _read_here(self, path: str) -> Tokens:

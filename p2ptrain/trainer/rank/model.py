@@ -5,9 +5,9 @@ no biases. The head may be tied to the embedding. Sizes come as data (`ModelSpec
 `shapes.parameters` lists the same parameters without torch and defines how they start. This module
 leaves them unset, because a trainer always loads θ before it trains.
 
-Packed sequences hold several documents. If the run marks their beginnings, a position sees only
-positions of its own document. Positions are counted across the marks: rotary attention depends on
-distances only, so a document's logits are the same anywhere in the sequence.
+Packed sequences hold several documents. If the run marks where they begin, a position sees only
+positions of its own document. Positions are counted across the marks: rotary attention depends only
+on distances, so a document's logits are the same anywhere in the sequence.
 
 Shapes in comments: B sequences, T positions, W width, H heads, K key-value heads, D head width.
 """
@@ -82,12 +82,12 @@ class Attention(nn.Module):
 
 
 def lacks_grouped_kernel(query: Tensor, visible: Tensor | None) -> bool:
-    """Return whether no fused kernel accepts keys and values shared by groups of heads.
+    """Return whether a fused kernel for keys and values shared by groups of heads is missing.
 
-    On a GPU, flash attention accepts them, but neither a mask nor fp32. The kernel that accepts a
-    mask and fp32 needs a key for each query head, and cuDNN's kernel is not used (`ranks`). Without
-    a kernel, each block keeps H · T² fp32 numbers for a sequence. For 32 heads and 2,048 positions
-    these take 0.5 GB, compared with 17 MB for keys and values.
+    On a GPU, flash attention accepts them, but it does not accept a mask or fp32. The kernel that
+    accepts a mask and fp32 needs a key for each query head, and cuDNN's kernel is not used
+    (`ranks`). Without a kernel, each block keeps H · T² fp32 numbers for a sequence. For 32 heads
+    and 2,048 positions these take 0.5 GB, compared with 17 MB for keys and values.
     """
     on_gpu = query.device.type == "cuda"
     return on_gpu and (visible is not None or query.dtype == torch.float32)
@@ -154,8 +154,8 @@ def within_documents(tokens: Tensor, document_token: int) -> Tensor:
     the position itself.
 
     The tokens before a sequence's first mark are the end of a document that began elsewhere. The
-    mask takes B · T² elements and keeps SDPA from its fastest kernel. That is acceptable for
-    sequences of some thousand tokens; runs without marked documents use no mask.
+    mask takes B · T² elements, and SDPA cannot use its fastest kernel with it. That is acceptable
+    for sequences of a few thousand tokens; runs without marked documents do not use a mask.
     """
     document = (tokens == document_token).cumsum(-1)
     same = document[:, :, None] == document[:, None, :]
@@ -173,8 +173,8 @@ def bias_of(visible: Tensor, dtype: torch.dtype) -> Tensor:
 def token_losses(logits: Tensor, targets: Tensor, z_loss: float) -> tuple[Tensor, Tensor]:
     """Return the summed cross-entropy in nats, and the objective: cross-entropy + z_loss · log²Z.
 
-    Both are sums over tokens, so that the caller divides once, by all tokens of the batch on all
-    ranks, and the z-loss is normalised exactly as the cross-entropy is.
+    Both are sums over tokens. So the caller divides once, by all tokens of the batch on all ranks,
+    and the z-loss is normalised in the same way as the cross-entropy.
     """
     flat = logits.to(torch.promote_types(logits.dtype, torch.float32)).flatten(0, 1)
     cross_entropy = F.cross_entropy(flat, targets.flatten(), reduction="sum")

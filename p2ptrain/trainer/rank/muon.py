@@ -1,18 +1,18 @@
-"""torch's Muon for sharded matrices: each matrix is gathered once a step.
+"""torch's Muon for sharded matrices: each matrix is gathered once per step.
 
 Muon's step is an orthogonal matrix near the momentum, which can only be computed from the whole
 matrix. torch.optim.Muon computes the same from shards, but multiplies sharded matrices, which takes
-fifteen all-gathers a matrix instead of one. Here each rank computes the whole step and applies its
-own rows of it. So the step does not depend on the number of ranks.
+fifteen all-gathers per matrix instead of one. Here each rank computes the whole step and applies
+its own rows of it. So the step does not depend on the number of ranks.
 
 Therefore W ranks together do W times the arithmetic of one. Relative to training it is at most
 5 n W / T, where n is a matrix's smaller side and T the tokens of an inner step. That is 4 % for
-n = 1,024, W = 4 and half a million tokens. Distributing the matrices would reduce this to a
-W-th, but would need a second transfer of each matrix, in an order on which all ranks agree. For the
-few ranks of one peer that is not worth it.
+n = 1,024, W = 4 and half a million tokens. Distributing the matrices would divide this by W, but
+would need a second transfer of each matrix, in an order on which all ranks agree. For the few ranks
+of one peer that is not worth it.
 
-The settings are torch's. With one rank, so is every computed number, if the processor can multiply
-in bf16. A test compares the two.
+The settings are those of torch. With one rank, the results are also equal to torch's if the
+processor can multiply in bf16. A test compares the two.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def orthogonal(matrix: Tensor, group: dict[str, Any]) -> Tensor:
     """Approximate U Vᵀ of `matrix` = U S Vᵀ in bf16, with five Newton–Schulz steps as in torch.
 
     The coefficients maximise the slope at zero, and the iteration does not converge: singular
-    values end anywhere from 0.5 to 1.5. Muon's authors found that this does no harm.
+    values end anywhere from 0.5 to 1.5. Muon's authors found that this is harmless.
     """
     a, b, c = group["ns_coefficients"]
     x = matrix.bfloat16()

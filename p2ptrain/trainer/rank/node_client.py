@@ -1,9 +1,9 @@
 """A rank's connection to a node that did not start it, and the vectors that it mirrors.
 
-The vectors are memory of this process, as long as the node's, but only this rank's share of them is
-ever touched. `fetch` copies slices of θ from the node before they are read, and `push` copies
-slices of `local` to the node after they are written. The rest of the trainer works as with shared
-memory.
+The vectors are in this process's memory and as long as the node's vectors, but only this rank's
+share of them is ever touched. `fetch` copies slices of θ from the node before they are read, and
+`push` copies slices of `local` to the node after they are written. The rest of the trainer works as
+with shared memory.
 
 The connection is also the lifeline. When the node closes it, this process ends at once, with an
 exit status that makes torchrun start it again.
@@ -75,10 +75,10 @@ class NodeCredentials:
 
 
 def join(caller: NodeCredentials, limit_s: float = CALL_LIMIT_S) -> NodeLink:
-    """Call until the node answers, and wait until it has all ranks.
+    """Retry until the node answers, and wait until it has all ranks.
 
     Raises:
-        ConfigError: the node has no place for this rank, or another secret.
+        ConfigError: the node does not expect this rank, or has a different secret.
         NetworkUnreachable: the node did not answer for `limit_s`.
     """
     ends_s, trouble, pause = time.monotonic() + limit_s, "", threading.Event()
@@ -105,9 +105,9 @@ def join(caller: NodeCredentials, limit_s: float = CALL_LIMIT_S) -> NodeLink:
             trouble = "it closed the connection"
         pause.wait(CALL_EVERY_S)
     raise NetworkUnreachable(
-        f"no node accepts ranks at {caller.host}:{caller.port}",
+        f"cannot connect to a node for ranks at {caller.host}:{caller.port}",
         evidence=[trouble],
-        likely="the node is not running, or it has another --ranks-listen or another secret",
+        likely="the node is not running, or its --ranks-listen or its secret is a different one",
         do="run p2ptrain status at the node to see what it waits for",
     )
 
@@ -115,7 +115,7 @@ def join(caller: NodeCredentials, limit_s: float = CALL_LIMIT_S) -> NodeLink:
 def _greeted(caller: NodeCredentials) -> tuple[socket.socket, slices.Message | None]:
     """Return a connection, and the node's first message on it.
 
-    Raises RemoteProtocolError, OSError; the connection is closed then.
+    Raises RemoteProtocolError, OSError, after closing the connection.
     """
     sock = caller.call(Purpose.SLICES)
     try:
@@ -197,7 +197,7 @@ class NodeLink:
         slices.receive_into(self._socket, memoryview(length))
         (count,) = slices.LENGTH.unpack(length)
         if count > BLOCK_BYTES_MAX:
-            raise TrainerError(f"the node sends a block of {count} bytes")
+            raise TrainerError(f"the node sent a block of {count} bytes, which is too long")
         block = bytearray(count)
         slices.receive_into(self._socket, memoryview(block))
         if not block:
@@ -205,7 +205,7 @@ class NodeLink:
         return decode_block(bytes(block), vocab=vocab, sequence=sequence, name=path)
 
     def report_end(self, status: int) -> None:
-        """Tell the node that this rank ends now with exit status `status`."""
+        """Tell the node that this rank is about to exit with `status`."""
         slices.send(self._socket, slices.Ending(status))
 
     @property

@@ -1,7 +1,7 @@
 """The inner optimizer: AdamW, or Muon for matrices. Its rate is set for every inner step.
 
-Its state stays with this trainer over all outer steps. DiLoCo found that averaging it does not
-help.
+Its state stays with this trainer over all outer steps. The authors of DiLoCo found that averaging
+it does not help.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class InnerOptimizer:
         for part in self.parts:
             if any(parameter is each for group in part.param_groups for each in group["params"]):
                 return part.state[parameter]
-        raise AssertionError("a parameter that nobody optimises")
+        raise AssertionError("none of the optimizers has this parameter")
 
     def has_muon(self, parameter: Tensor) -> bool:
         return any(
@@ -60,9 +60,9 @@ class InnerOptimizer:
 def make_optimizer(model: Llama, inner: InnerSpec) -> InnerOptimizer:
     """Return the inner optimizer of the model.
 
-    Gains and other vectors do not decay, because a gain gains nothing from being small. Muon trains
-    the matrices inside the blocks. The embedding and the head are tables with a row per token
-    rather than linear maps, so AdamW trains them and all vectors.
+    Weight decay is not applied to gains and other vectors, because small gains have no benefit.
+    Muon trains the matrices inside the blocks. The embedding and the head are tables with a row per
+    token rather than linear maps, so AdamW trains them and all vectors.
     """
     inside = [p for p in model.blocks.parameters() if p.ndim == 2] if inner.is_muon else []
     taken = set(map(id, inside))
@@ -81,7 +81,7 @@ def make_optimizer(model: Llama, inner: InnerSpec) -> InnerOptimizer:
 
 
 def clip_gradients(parameters: Iterable[nn.Parameter], norm_max: float) -> float:
-    """Scale all gradients, over all ranks, to a common norm of at most `norm_max`; 0 is no limit.
+    """Scale all gradients, over all ranks, to a common norm of at most `norm_max`; 0: no limit.
 
     Return the norm before scaling.
     """

@@ -1,5 +1,5 @@
-"""Find the GPU of a rank, and check that torch can compute on it. This comes before anything else,
-because torch itself would fail only in the first step, with a traceback.
+"""Find the GPU of a rank, and check that torch can compute on it. A rank does this first, because
+torch itself would fail only in the first step, with a traceback.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ Capability = tuple[int, int]
 
 BF16_SINCE: Capability = (8, 0)
 """The first capability with bf16 hardware. Older GPUs emulate bf16 products and have no fused
-attention for bf16, so bf16 is slower than fp32, and each block keeps H · T² numbers a sequence."""
+attention for bf16. So bf16 is slower than fp32, and each block keeps H · T² numbers per sequence.
+"""
 
 OTHERS_SHARE = 0.1
-"""Share of a GPU's memory. If other programs use more, they are blamed for a full GPU. The few
-hundred MB that CUDA takes in each process also count as used by others."""
+"""Share of a GPU's memory. If other programs use more, the error for a full GPU blames them. The
+few hundred MB that CUDA takes in each process also count as used by others."""
 
 
 def own_gpu() -> torch.device:
@@ -39,9 +40,9 @@ def own_gpu() -> torch.device:
     number, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
     if number >= count:
         raise MachineUnfit(
-            f"there is no GPU for rank {number} of this machine: torch sees {count}",
+            f"there is no GPU for rank {number} of this machine: torch sees {count} GPUs",
             code="GPU-NONE",
-            do=f"use --ranks {count} at most: two ranks cannot share a GPU, but two nodes can",
+            do=f"use at most --ranks {count}: two ranks cannot share a GPU, but two nodes can",
         )
     capability, built_for = torch.cuda.get_device_capability(number), torch.cuda.get_arch_list()
     if not runs_on(capability, built_for):
@@ -56,11 +57,11 @@ def own_gpu() -> torch.device:
 
 
 def require_bf16(device: torch.device) -> None:
-    """Check that a GPU has bf16 hardware. Raises MachineUnfit: GPU-OLD, it would emulate bf16."""
+    """Check that a GPU has bf16 hardware. Raises MachineUnfit (GPU-OLD): it would emulate bf16."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device) >= BF16_SINCE:
         return
     raise MachineUnfit(
-        f"{torch.cuda.get_device_name(device)} does not compute in bf16",
+        f"{torch.cuda.get_device_name(device)} has no bf16 hardware",
         code="GPU-OLD",
         likely="the GPU is from 2019 or earlier; fp32 is faster on it and takes less memory",
         do="use --precision fp32",
@@ -70,8 +71,9 @@ def require_bf16(device: torch.device) -> None:
 def runs_on(capability: Capability, built_for: list[str]) -> bool:
     """Return whether a GPU of this capability can run code that was built for `built_for`.
 
-    It runs machine code ("sm") for its own generation and no newer than itself. The driver also
-    compiles intermediate code ("compute") for any GPU that is no older than that code.
+    A GPU runs machine code ("sm") that was built for its own generation, unless it was built for a
+    newer GPU. The driver also compiles intermediate code ("compute") for any GPU that is not older
+    than that code.
     """
     known = [found for each in built_for if (found := re.match(r"(sm|compute)_(\d+)(\d)", each))]
     built = [(each[1], (int(each[2]), int(each[3]))) for each in known]

@@ -1,6 +1,6 @@
 """Distribute a model over a peer's ranks from outside, without code in the model.
 
-FSDP2 is always used, also with one rank. So there is one path to test, and shards, checkpoints and
+FSDP2 is always used, even with one rank. So there is one path to test, and shards, checkpoints and
 the arena behave the same everywhere.
 """
 
@@ -21,7 +21,7 @@ from p2ptrain.trainer.rank.ranks import Ranks
 def build(config: TrainerConfig, ranks: Ranks) -> Llama:
     """Return the model, sharded over `ranks`. Its parameters are fp32 and unset until θ is loaded.
 
-    The model is built on the meta device, so no rank ever holds more than its share. `bf16`
+    The model is built on the meta device, so a rank never holds more than its share. `bf16`
     computes in bfloat16 and reduces gradients in fp32; the trained parameters stay fp32.
 
     The order for each block matters. Recomputation comes first, so that the compiler sees it.

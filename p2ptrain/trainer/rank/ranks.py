@@ -1,6 +1,6 @@
 """The ranks of one peer: how they find each other, and the small values that they exchange.
 
-Every peer uses this, also with one rank, so other code has no special case for a single rank. On
+Every peer uses this, even with one rank, so other code does not need a special case for it. On
 GPUs, NCCL carries the parameters, but gloo carries frames and sums of losses. So waiting for the
 next frame never occupies a GPU.
 """
@@ -30,12 +30,12 @@ from p2ptrain.trainer.rank.own_gpu import own_gpu
 TIMEOUT = timedelta(minutes=20)
 
 WORDS_BYTES_MAX = 1024
-"""Longest text in bytes that ranks send each other; the rest is cut off."""
+"""Maximum length in bytes of a text that ranks send each other; the rest is cut off."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """This process as one of the `count` ranks of its peer. Rank 0 talks to the node."""
+    """This process, which is one of the `count` ranks of its peer. Rank 0 talks to the node."""
 
     rank: int
     count: int
@@ -116,13 +116,13 @@ def open_ranks(device: str, store_fd: int | None, generation: int | None = None)
     """Join the ranks that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT describe, as torchrun does.
 
     `store_fd` is the listening socket on which rank 0 serves the rendezvous. The supervisor binds
-    it, so no port is ever chosen twice. Ranks that torchrun started use a part of its store named
+    it, so a port is never chosen twice. Ranks that torchrun started use a part of its store named
     after their `generation`, because the store may still hold entries of earlier ranks.
 
     After an exception inside the block there is no clean-up: NCCL ends a communicator only together
     with all of its ranks, and the others are waiting elsewhere for this one. End the process.
 
-    Raises MachineUnfit: this rank needs a GPU, and there is none for it.
+    Raises MachineUnfit: this rank needs a GPU, but cannot have one.
     """
     rank, count = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     chosen = torch.device("cpu")

@@ -1,7 +1,7 @@
-"""Load our model from an exported folder, which anybody may have made.
+"""Load our model from an exported folder, which may come from anyone.
 
-The files contain JSON and tensors; nothing in them is executed. The loader refuses a missing or
-unknown tensor, a wrong shape and another kind of model, and names what is wrong.
+The files contain JSON and tensors; nothing in them is executed. The loader rejects missing or
+unknown tensors, wrong shapes and unsupported models, and its error says what is wrong.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from p2ptrain.trainer.formats.shapes import parameters
 from p2ptrain.trainer.rank.model import Llama
 
 JSON_BYTES_MAX = 16 * 2**20
-"""Longest JSON file in bytes. The index of a model of ten thousand tensors has one MiB."""
+"""Maximum size of a JSON file. The index of a model of ten thousand tensors takes 1 MiB."""
 
 ONE_FILE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -118,5 +118,5 @@ def _files(folder: Path) -> list[str]:
     files = sorted(set(map(str, listed.values()))) if isinstance(listed, dict) else []
     for file in files:
         if not _FILE.fullmatch(file):
-            raise foreign(f"{INDEX} names the file {file[:80]!r}")
+            raise foreign(f"{INDEX} names {file[:80]!r}, which is not a valid file name")
     return files

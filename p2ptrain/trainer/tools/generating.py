@@ -1,8 +1,8 @@
 """Generate text from a model, a token at a time.
 
-Keys and values of earlier tokens are cached, so each new token computes one position only. The
-model was trained on positions up to its sequence length. When these are used up, the newest half
-sequence of the text is read again from position 0, and the rest is dropped.
+Keys and values of earlier tokens are cached, so only one position is computed for each new token.
+The model was trained on positions up to its sequence length. When these are used up, the newest
+tokens of the text, half a sequence, are read again from position 0, and the rest is dropped.
 
 `CachedModel` computes the same as `model.Llama.forward`; a test compares the two. There is no
 batch.
@@ -22,10 +22,10 @@ from p2ptrain.errors import ConfigError, TrainerDiverged
 from p2ptrain.trainer.rank.model import Block, Llama, rotary_table, rotate
 
 TEMPERATURE_MIN = 1e-6
-"""Below this temperature the likeliest token is chosen: the division would overflow in fp32."""
+"""Below this temperature the likeliest token is chosen, since a division would overflow in fp32."""
 
 POSITIONS_AT_FIRST = 2048
-"""Positions in the first table of rotary angles, which grows when needed. A config.json may claim
+"""Positions in the first table of rotary angles, which grows when needed. A config.json can claim
 any number of positions, and a table for all of them could fill the machine's memory."""
 
 
@@ -85,8 +85,8 @@ class CachedModel:
         """Return the logits [vocab] of the next token, fp32 on the CPU. Only the first call may
         pass several tokens."""
         begin, end = self._cache.length, self._cache.length + len(tokens)
-        assert begin == 0 or len(tokens) == 1, "a later stretch would need a mask"
-        assert 0 < len(tokens) <= self.room, "more than the model has positions for"
+        assert begin == 0 or len(tokens) == 1, "a later call with several tokens needs a mask"
+        assert 0 < len(tokens) <= self.room, "the model does not have enough positions left"
         model = self.model
         x = model.embedding(torch.tensor([tokens], device=self._rotary.device))  # [1, T, W]
         if end > self._rotary.shape[1]:
@@ -121,9 +121,9 @@ class CachedModel:
 
 
 def generate(model: Llama, prompt: Sequence[int], sampling: Sampling) -> Iterator[int]:
-    """Yield the tokens after `prompt`, without end. Of a prompt that is too long, only the end is
+    """Yield the tokens after `prompt`, without end. If the prompt is too long, only its end is
     used."""
-    assert prompt, "a text begins with a token"
+    assert prompt, "the prompt needs at least one token"
     reader, text = CachedModel(model), list(prompt)
     random = torch.Generator().manual_seed(sampling.seed)
     unread = text[-model.spec.sequence :]
@@ -138,7 +138,7 @@ def generate(model: Llama, prompt: Sequence[int], sampling: Sampling) -> Iterato
 
 
 def pick(logits: Tensor, sampling: Sampling, random: torch.Generator) -> int:
-    """Choose the next token on the CPU, so that a seed means the same on every device.
+    """Choose the next token on the CPU, so that a seed gives the same text on every device.
 
     Raises TrainerDiverged (NAN): some logits are not finite.
     """

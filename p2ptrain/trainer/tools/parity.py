@@ -1,6 +1,6 @@
 """A program that compares our logits for an exported folder with those of `transformers`.
 
-`python -m p2ptrain.trainer.tools.parity DIR` prints JSON. It needs transformers from 4.56 on (the
+`python -m p2ptrain.trainer.tools.parity DIR` prints JSON. It needs transformers 4.56 or newer (the
 extra "hf"). Both models compute in fp32 on the CPU, whatever the type of the stored weights. The
 tokens are drawn from a fixed seed.
 """

@@ -1,8 +1,8 @@
 """One peer's model and inner optimizer in this process, on a flat vector shared with numpy.
 
-Use it to simulate peers, not to train in a run: it has no shards, no arena and no node. Model,
+Use it to simulate peers, not to train in a run: it does not use shards, an arena or a node. Model,
 loss, optimizer, clipping and rounding to bf16 are the trainer's own. FSDP2 is left out, since each
-of a dozen peers in one process would pay for it. `weights` is the flat vector in the canonical
+of a dozen peers in one process would bear its cost. `weights` is the flat vector in the canonical
 layout: writing to it sets the parameters.
 """
 
@@ -39,14 +39,14 @@ MUON_MOMENTS = ("momentum_buffer",)
 
 
 def one_thread() -> None:
-    """Compute with one thread from now on. The bits are then the same on all machines of a kind,
-    and several processes can run side by side.
+    """Compute with one thread from now on. Results are then bit-identical on all machines of the
+    same kind, and several processes can run in parallel.
     """
     torch.set_num_threads(1)
 
 
 class Replica:
-    """A simulated peer. Its weights start at zero, and its optimizer without state."""
+    """A simulated peer. Its weights start at zero; its optimizer starts without state."""
 
     def __init__(
         self, model: ModelSpec, inner: InnerSpec, precision: Precision, *, compiled: bool = False
@@ -113,7 +113,7 @@ class Replica:
         return {**kept, "step": np.array([steps], np.float32)}
 
     def set_moments(self, moments: dict[str, Floats]) -> None:
-        """Replace the optimizer's state by `moments`, which another `moments` call returned."""
+        """Replace the optimizer's state by `moments`, the result of an earlier `moments()`."""
         for parameter, entry in self._places:
             run = slice(entry.offset, entry.end)
             has_muon = self._optimizer.has_muon(parameter)

@@ -1,7 +1,7 @@
-"""Measure this trainer's speed beside a plain loop and transformers' model, for `bench trainer`.
+"""Compare this trainer's speed with a plain loop and transformers' model, for `bench trainer`.
 
-`python -m p2ptrain.trainer.tools.speed JSON` trains the contenders in turns on the same synthetic
-blocks, with the same sizes, optimizer and clipping, and prints one JSON object for each.
+`python -m p2ptrain.trainer.tools.speed JSON` trains the contenders alternately on the same
+synthetic blocks, with the same sizes, optimizer and clipping, and prints one JSON object for each.
 
     fsdp2               as in a run: `batch.train_on` on the model that `parallelize` distributes
     plain               the same model without FSDP2
@@ -11,8 +11,8 @@ blocks, with the same sizes, optimizer and clipping, and prints one JSON object 
 
 There are two ways to compute in bf16. `plain` and `transformers` have fp32 parameters under
 autocast, like most training loops: each product rounds its inputs, and everything else stays fp32.
-FSDP2's mixed precision computes with bf16 parameters, rounded once a step from the fp32 parameters
-that are trained. So all activations are bf16, too. The `_bf16` contenders do the same
+FSDP2's mixed precision computes with bf16 parameters, which are rounded once per step from the fp32
+parameters that are trained. So all activations are bf16, too. The `_bf16` contenders do the same
 (`RoundedModel`). A ratio to them shows the cost of FSDP2 itself; a ratio to the others includes
 autocast.
 """
@@ -132,7 +132,7 @@ class RoundedModel:
 
     def take_gradients(self) -> None:
         for trained, computing in zip(self.trained, self._computing, strict=True):
-            assert computing.grad is not None, "every parameter has had a part in the loss"
+            assert computing.grad is not None, "every parameter contributes to the loss"
             gradient, computing.grad = computing.grad.float(), None
             trained.grad = gradient if trained.grad is None else trained.grad.add_(gradient)
 
@@ -192,8 +192,8 @@ def _start(model: nn.Module) -> None:
 
 
 def measure(config: TrainerConfig, names: list[str], steps: int, rounds: int) -> Iterator[Speed]:
-    """Measure each of `names` in turns, `rounds` times `steps` inner steps; the best round
-    counts."""
+    """Measure all `names` alternately, in `rounds` rounds of `steps` inner steps each; the best
+    round counts."""
     spec, inner = config.model, config.inner
     random = np.random.default_rng(0)
     rows = random.integers(0, spec.vocab, (inner.batch_sequences, spec.sequence + 1))

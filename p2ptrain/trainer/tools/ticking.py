@@ -25,7 +25,7 @@ def main() -> None:
     random = np.random.default_rng(0)
     rows = random.integers(0, spec.vocab, (inner.batch_sequences, spec.sequence + 1))
     torch.set_num_threads(config.threads)
-    # The first weights do not change how long a step takes.
+    # Ignore a warning about random initial weights: they do not affect how long a step takes.
     warnings.filterwarnings("ignore", "DTensor random operators", UserWarning)
     with open_ranks(config.device, None) as ranks:
         step = fsdp2(config, ranks)

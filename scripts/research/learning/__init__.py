@@ -8,7 +8,7 @@
 - checkpoint, trial: run one arm, from its start or from its checkpoint, to its record
 - queue: run all missing arms in several processes, over several sessions
 - record, results: records of arms, as JSON lines
-- copying, compared, report: losses beside those of a reference, and tables of them
+- copying, compared, report: losses compared with those of a reference, in tables
 - pictures: plots
 
 Model, loss, optimizer and schedule are those of the trainer. Quantisation, addition and the outer

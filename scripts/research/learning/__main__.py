@@ -47,10 +47,10 @@ def _work(chosen: argparse.Namespace) -> None:
 
 
 def _stop(minutes: float, part_of: int | None) -> Callable[[], bool]:
-    """Return a function that says whether to stop: by time, by a signal, or without `part_of`.
+    """Return a function that says whether to stop: after `minutes`, a signal, or if `part_of` ends.
 
-    `part_of` is the process that started this one to share its work. A process that was started by
-    a user has none, and continues even if the user's shell ends.
+    `part_of` is the process that started this one to share its work. It is None for a process that
+    a user started, which continues even if the user's shell ends.
     """
     asked: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -84,7 +84,7 @@ def _list(chosen: argparse.Namespace) -> None:
     records = read_results(chosen.results, chosen.folder)
     for arm in arms(records):
         record = records.get(arm.key)
-        state = "lacks" if record is None else f"loss {record.loss}"
+        state = "missing" if record is None else f"loss {record.loss}"
         sys.stdout.write(f"{arm.comparison:8} {arm.folder:34} {state}\n")
 
 

@@ -32,14 +32,14 @@ from scripts.research.learning.tuning import (
 )
 
 COMPARISONS = {
-    "tuning": "the rates that all others rest on",
-    "peers": "ordinary training against two, four and eight peers, a lone one and plain means",
-    "codecs": "fp32 against fp16, int8, int4, and int4 with error feedback",
-    "modes": "plain against streaming, async and eager",
-    "unequal": "one of four at a quarter of the speed",
-    "churn": "in each outer step one of four stops and one joins",
-    "horizon": "the gap over outer steps and batch",
-    "scratch": "from first weights, what was compared so",
+    "tuning": "the rates that all other comparisons use",
+    "peers": "ordinary training, two, four and eight peers, a lone peer, and plain averaging",
+    "codecs": "fp32, fp16, int8, int4, and int4 with error feedback",
+    "modes": "plain, streaming, async and eager",
+    "unequal": "one of four peers has a quarter of the speed",
+    "churn": "in each outer step, one of four peers stops and one joins",
+    "horizon": "the gap by number of outer steps and by batch",
+    "scratch": "comparisons that start from the initial weights",
 }
 """Comparisons by name, with a description."""
 SEEDS = (1, 2, 3)
@@ -55,7 +55,8 @@ ASKED = (
     "churn-donors",
     "three-that-stay",
 )
-"""Arms with a required result. They, and the peers, need three seeds, and so come first."""
+"""Arms with a required result. They and the arms of "peers" need three seeds, so they come first.
+"""
 
 REPEATED_LAST = (
     "fp16",
@@ -74,7 +75,7 @@ REPEATED_LAST = (
 
 COMPARED = replace(TUNED_ON, draw=0, validation_sequences=1024)
 """Held-out text of the compared arms: 131,072 tokens drawn from all documents, 3 % of the text, and
-as many tokens of whole documents. The trials use other sequences."""
+as many tokens of whole documents. The trials use different sequences."""
 
 
 def arms(records: Mapping[Key, Record]) -> list[Arm]:
@@ -116,7 +117,7 @@ def from_scratch(records: Mapping[Key, Record]) -> list[Arm]:
 
 
 def _turn(arm: Arm) -> tuple[int, int]:
-    """Return the sort key of an arm. A trial sorts beside the first seed of the arm it tunes."""
+    """Return the sort key of an arm. A trial is sorted with the first seed of the arm it tunes."""
     seed = max(arm.settings.seed, SEEDS[0])
     if any(arm.name == name or arm.name.startswith(f"{name}-lr") for name in ASKED):
         return 0, seed
@@ -124,7 +125,7 @@ def _turn(arm: Arm) -> tuple[int, int]:
 
 
 def beside(chosen: Mapping[str, Settings], records: Mapping[Key, Record]) -> Iterator[Arm]:
-    """Yield the arms that use these rates, and before them the trials that they need."""
+    """Yield the arms that use these rates, preceded by the trials that they need."""
     two, four = chosen["diloco-2"], chosen["diloco-4"]
     yield from other_beta({"dp": chosen["dp"], "diloco-4": four})
     yield from seeded("codecs", codecs(four))
@@ -164,7 +165,7 @@ def found(
 
 
 def seeded(comparison: str, settings: Mapping[str, Settings]) -> Iterator[Arm]:
-    """Yield arms seed by seed, so that an interrupted comparison has as many seeds of each arm."""
+    """Yield arms seed by seed, so that an interrupted comparison has equal numbers of seeds."""
     for seed, (name, each) in product(SEEDS, settings.items()):
         yield Arm(comparison, name, _compared(replace(each, seed=seed)))
 
@@ -187,7 +188,7 @@ def others_of_peers(two: Settings, four: Settings) -> dict[str, Settings]:
 
 
 def alone(four: Settings) -> Settings:
-    """Return the other lower bound: one of four peers with its quarter of the tokens."""
+    """Return the second lower bound: one of four peers, with its quarter of the tokens."""
     return replace(
         four,
         peers=1,
@@ -224,12 +225,12 @@ def longer_steps(four: Settings) -> Settings:
 
 
 def in_fragments(settings: Settings, overlap_steps: int) -> Settings:
-    """Return streaming settings. A longer overlap uses the rates for one inner step too."""
+    """Return streaming settings. A longer overlap uses the rates that were tuned for one step."""
     return replace(settings, sync=SyncSpec(4, overlap_steps, 0.5))
 
 
 def delayed(plain: Settings) -> dict[str, SyncSpec]:
-    """Return the modes with averages one outer step late. Their outer settings are tuned anew."""
+    """Return the modes with averages one outer step late. Their outer settings are tuned again."""
     steps = plain.inner_steps
     return {"async": SyncSpec(1, steps), "eager": SyncSpec(1, steps, eager=True)}
 
@@ -243,7 +244,7 @@ def unequal(four: Settings) -> dict[str, Settings]:
 def churn(four: Settings) -> dict[str, Settings]:
     """Return the arms with churn: in each outer step one of four peers stops and one joins.
 
-    So three of four contribute. `three-that-stay` has three peers and no churn.
+    So three of four contribute. `three-that-stay` has three peers without churn.
     """
     often = replace(four, evaluate_every=four.inner_steps)
     three = replace(often, peers=3, batch_sequences=3 * four.peer_sequences)
@@ -257,7 +258,8 @@ def churn(four: Settings) -> dict[str, Settings]:
 
 
 def longer_lives(churned: Mapping[str, Settings]) -> dict[str, Settings]:
-    """Return churn arms with H = 24: peers stay for as many outer steps, so twice as long."""
+    """Return churn arms with H = 24: peers stay for the same number of outer steps, which are twice
+    as long."""
     return {
         f"{name}-h24": replace(churned[name], inner_steps=24, evaluate_every=24)
         for name in ("churn-fresh", "churn-donor", "three-that-stay")

@@ -89,7 +89,7 @@ def _exchange(request: ReduceRequest, works: Sequence[LaneProgress]) -> None:
     while due:
         sender, send = due.popleft()
         due.extend((send.to, each) for each in _deliver(request, works, sender, send))
-    assert all(work.finished for work in works), "something has not come"
+    assert all(work.finished for work in works), "a segment has not arrived"
 
 
 def _deliver(
@@ -101,7 +101,7 @@ def _deliver(
     )
     arrival = works[send.to].claim(header, sender)
     place = works[send.to].place(arrival)
-    assert place is not None, "in a ring nothing comes too early"
+    assert place is not None, "in a ring, segments never arrive too early"
     place[:] = body
     works[sender].gone(send)
     return works[send.to].arrived(arrival)

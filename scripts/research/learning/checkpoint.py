@@ -1,7 +1,7 @@
 """Save and load a whole swarm. A continued swarm computes the same bits as an uninterrupted one.
 
 A checkpoint is one file with plain arrays and a JSON text. It is written to a temporary file and
-renamed. It is as trusted as the program itself, and not a format for other programs.
+renamed. Its content is trusted like the program itself, and it is not meant for other programs.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def save(swarm: Swarm, notes: Mapping[str, Any], path: Path) -> None:
 
 
 def load(settings: Settings, corpus: Corpus, path: Path) -> tuple[Swarm, dict[str, Any]] | None:
-    """Return the saved swarm and notes, or None if there are none of these settings and text."""
+    """Return the saved swarm and notes, or None if none were saved for these settings and text."""
     if not path.exists():
         return None
     with np.load(path) as kept:

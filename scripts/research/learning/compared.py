@@ -1,8 +1,8 @@
 """Compare the losses of an arm with those of its reference, and with its required result.
 
-Arms of equal seed have equal first weights, and equal tokens in equal order. So an arm is compared
-with its reference seed by seed, by the mean and the standard deviation of the differences. A mean
-of at most two standard deviations is a tie. One or two seeds prove no difference.
+Arms with equal seeds have equal initial weights, and equal tokens in equal order. So an arm is
+compared with its reference seed by seed, by the mean and the standard deviation of the differences.
+A mean of at most two standard deviations is a tie. One or two seeds do not prove a difference.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def ratios(losses: Losses, reference: Losses) -> list[float]:
 
 
 def verdict(differences: Sequence[float]) -> str:
-    """Return a one-word verdict on the differences. Fewer than three seeds give no verdict."""
+    """Return a verdict on the differences, or the number of seeds if there are fewer than three."""
     if len(differences) < SEEDS_ASKED:
         return "one seed" if len(differences) == 1 else "two seeds"
     mean, deviation = statistics.fmean(differences), statistics.stdev(differences)
@@ -85,8 +85,8 @@ class Asked:
     def verdict(self, values: Sequence[float]) -> str:
         """Return in words whether the requirement is met.
 
-        If the bound lies within two standard errors of the mean, three other seeds might give
-        another verdict.
+        If the bound lies within two standard errors of the mean, three other seeds might give a
+        different verdict.
         """
         mean = statistics.fmean(values)
         word = "met" if mean <= self.most else "**missed**"

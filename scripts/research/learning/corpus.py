@@ -1,7 +1,7 @@
 """The text of all arms: sequences for training and for validation, tokenised once and cached.
 
-The packer is the one that makes the blocks of runs, and it shuffles the sequences. The seed of an
-arm shuffles them again, so that arms with equal seeds see equal tokens in equal order.
+The packer that makes the blocks of runs shuffles the sequences. The seed of an arm shuffles them
+again, so that arms with equal seeds see equal tokens in equal order.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Corpus:
 
     @property
     def digest(self) -> str:
-        """The name of these tokens. The library of another Python version is another text.
+        """The digest of these tokens. A different Python version has a different library and text.
 
-        Strangers do not enter it, since they follow from the same text.
+        It does not include strangers, since they come from the same text.
         """
         hasher = hashlib.blake2b(digest_size=8)
         for rows in (self.train, self.validation):
@@ -45,7 +45,7 @@ class Corpus:
     def drawn(self, count: int, seed: int, draw: int = 0) -> Corpus:
         """Return a corpus that holds out `count` sequences drawn from the training sequences.
 
-        The sequences held out before become its strangers.
+        The sequences that were held out before become its strangers.
         """
         random = np.random.Generator(np.random.Philox(key=seed + (draw << 64)))
         order = random.permutation(len(self.train))
@@ -53,7 +53,7 @@ class Corpus:
         return Corpus(kept, self.train[order[:count]], self.validation)
 
     def rows(self, seed: int, first: int, count: int) -> Tokens:
-        """Return `count` rows from position `first` on. `seed` and the pass decide the order."""
+        """Return `count` rows, starting at `first`. `seed` and the pass determine the order."""
         places = np.arange(first, first + count)
         passes, at = np.divmod(places, len(self.train))
         orders = {int(each): _order(seed, int(each), len(self.train)) for each in set(passes)}

@@ -23,7 +23,7 @@ def picture(comparison: str, records: Sequence[Record]) -> str:
                  for name, line in curves.items()}  # fmt: skip
         title = f"{comparison}: loss of θ, nats"
         charts.append(Chart(title, "inner steps", lines, "linear", "linear"))
-    return page(charts, "Means of as many seeds as stand in brackets.")
+    return page(charts, "Means over seeds; the numbers of seeds are in brackets.")
 
 
 def _mean(records: Sequence[Record]) -> list[tuple[float, float]]:
@@ -43,11 +43,11 @@ GAPS: Mapping[str, Mapping[float, tuple[str, str]]] = {
         106.0: ("diloco-4", "dp"),
         212.0: ("diloco-4-h6", "dp"),
     },
-    "sequences a step of four peers": {
+    "sequences per step of four peers": {
         32.0: ("diloco-4", "dp"),
         64.0: ("diloco-4-wide", "dp-wide"),
     },
-    "peers, from first weights": {
+    "peers, from initial weights": {
         2.0: ("scratch-diloco-2", "scratch-dp"),
         4.0: ("scratch-diloco-4", "scratch-dp"),
     },
@@ -76,4 +76,4 @@ def picture_of_gaps(records: Sequence[Record]) -> str | None:
         if any(len(line) > 1 for line in lines.values()):
             marks = tuple(places)
             charts.append(Chart("loss ÷ ordinary training", across, lines, "log", "linear", marks))
-    return page(charts, "Each seed by itself, and the mean of those there are.") if charts else None
+    return page(charts, "Each seed, and the mean over the available seeds.") if charts else None

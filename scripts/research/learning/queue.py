@@ -2,7 +2,7 @@
 
 A process runs an arm while it holds the arm's lock. The kernel releases the lock when the process
 ends for any reason, and the next process continues from the checkpoint. If all missing arms are
-locked, further arms may depend on them, so the queue looks again after some seconds.
+locked, further arms may depend on them, so the queue looks again after a few seconds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from scripts.research.learning.search import Arm
 from scripts.research.learning.trial import Cut, run_trial
 
 LOOK_EVERY_S = 5.0
-"""Interval between two looks for arms. It is short compared with the five minutes of an arm."""
+"""Seconds between two searches for missing arms. This is short compared with the five minutes that
+an arm takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +52,12 @@ class Queue:
                 return False
             if arm.key in read_results(self.results, self.folder):
                 return True
-            _say(f"{arm.folder}: begins")
+            _say(f"{arm.folder}: started")
             try:
                 place = self.folder / arm.folder
                 record = run_trial(arm.name, arm.settings, place, self.folder, stop)
             except Cut:
-                _say(f"{arm.folder}: cut; goes on from its checkpoint")
+                _say(f"{arm.folder}: interrupted; a later call continues from its checkpoint")
                 return True
             write_result(record, place)
             (place / "checkpoint.npz").unlink(missing_ok=True)

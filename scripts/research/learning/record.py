@@ -12,9 +12,9 @@ class Record:
 
     `loss` is the loss of θ on all held-out sequences in nats, or None if the arm diverged. `curve`
     has points (inner steps, loss of θ on some of these sequences, mean training loss since the last
-    point). `text` names the corpus. `strangers_loss` is the loss of θ on the corpus's strangers, if
-    it has any. `copied_loss` and `other_loss` are the losses on two kinds of tokens (see
-    `learning.copying`). `bf16_products` is False if the processor could not multiply in bf16.
+    point). `text` is the digest of the corpus. `strangers_loss` is the loss of θ on the corpus's
+    strangers, if it has any. `copied_loss` and `other_loss` are the losses on two kinds of tokens
+    (see `learning.copying`). `bf16_products` is False if the processor could not multiply in bf16.
     `theta` and `start_theta` are digests of the last and the first θ. `joiners` is the extra
     training loss of new members compared with the others, by inner step since they joined.
     `torch` is the version of torch, if it was recorded.

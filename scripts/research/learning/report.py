@@ -49,13 +49,13 @@ TABLES = (
         {"diloco-2": Asked("÷", 1.02), "diloco-4": Asked("÷", 1.05)},
     ),
     Table(
-        "From first weights",
+        "From initial weights",
         "scratch-dp",
         ("scratch-diloco-2", "scratch-mean-2", "scratch-diloco-2-h6", "scratch-diloco-4"),
         {"scratch-diloco-2": Asked("÷", 1.02), "scratch-diloco-4": Asked("÷", 1.05)},
     ),
     Table(
-        "From first weights: arms that should not differ",
+        "From initial weights: arms that should not differ",
         "scratch-diloco-4",
         ("scratch-fp16", "scratch-int8"),
     ),
@@ -79,7 +79,7 @@ TABLES = (
         {arm: Asked("÷", 1.01) for arm in ("churn-fresh", "churn-donor", "churn-donors")},
     ),
     Table(
-        "Churn compared with four peers that stay, and contribute a third more",
+        "Churn compared with four peers that stay and contribute a third more",
         "diloco-4",
         CHURN,
         {"churn-fresh": Asked("÷", 1.01)},
@@ -129,7 +129,7 @@ def _averages_alone(record: Record) -> bool:
 
 
 def _texts(records: Sequence[Record]) -> str:
-    """Return a line that names the texts, or a warning if arms used different texts.
+    """Return a line with the digests of the texts, or a warning if arms used different texts.
 
     Losses on different texts cannot be compared. Trials have their own text, and are compared only
     with each other.
@@ -232,7 +232,7 @@ def _gains(found: Mapping[str, list[Record]]) -> str:
     """Return a table of the gains after the common start.
 
     The common start of all arms of a seed brings their ratios of losses closer to 1. This table
-    leaves it out.
+    excludes the common start.
     """
     start, dp = losses_of(found.get("start", [])), losses_of(found.get("dp", []))
     rows = ["### The gain after the start, relative to ordinary training", ""]

@@ -32,8 +32,8 @@ def write_result(record: Record, folder: Path) -> None:
 def collect(records: Iterable[tuple[str, Record]], results: Path) -> None:
     """Add records to the files of their comparisons.
 
-    Existing records are kept, even if no arm with their key is known at the moment: such an arm can
-    be known again after another search has ended.
+    Existing records are kept, even if their arms are unknown at the moment: such an arm can become
+    known again after a search has ended.
     """
     by_file: dict[str, list[Record]] = {}
     for comparison, record in records:

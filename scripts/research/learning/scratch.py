@@ -1,8 +1,8 @@
-"""Comparisons of peers from their first weights on, without a common start. They were made first.
+"""Comparisons of peers that train from their initial weights, without a common start.
 
-Seeds differ in the time when they learn to copy (`copying`). That effect is larger than the allowed
-effect of codecs or modes. So all comparisons except those of peers use a common start. The searches
-here are finer than those in `tuning`.
+These comparisons were made first. Seeds differ in when they learn to copy (`copying`). That effect
+is larger than the allowed effect of codecs or modes. So all comparisons except those of peers use a
+common start. The searches here are finer than those in `tuning`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BATCHES = (32.0, 64.0)
 GAINS = (1.3, 1.6)
 """Outer learning rates above 1. All steps of Muon have the same length, so the mean of four peers'
 steps is only 0.6 times as long as the step of one peer on all data. Only the outer rate lengthens
-the mean and changes nothing else. With 0.7 times the inner rate, 1.6 was far worse."""
+the mean without changing anything else. With 0.7 times the inner rate, 1.6 was far worse."""
 BETWEEN = 48.0
 BETWEEN_RATES = (1.2, 1.5)
 """Factors of the learning rate for the batch BETWEEN in the baseline: the rate grows with the

@@ -12,7 +12,7 @@ from scripts.research.learning.record import Record
 from scripts.research.learning.settings import Settings
 
 BEYOND_MAX = 6
-"""Largest number of trials beyond a grid. No rate in use lies as far outside as this allows."""
+"""Maximum number of trials beyond a grid. All rates in use are closer to their grid than that."""
 
 Tuned = tuple[list["Arm"], Settings | None]
 """All trials of a search that are known to be needed, and its best settings once all have ended."""

@@ -1,4 +1,4 @@
-"""All numbers of one arm. Two arms with equal settings are the same arm, to the bit.
+"""All numbers of one arm. Arms with equal settings give bit-identical results.
 
 `batch_sequences` is the number of sequences that all peers together train on in one inner step.
 `total_steps` counts the inner steps of each peer. So arms that differ only in the number of peers
@@ -26,9 +26,9 @@ class TextSpec:
     """The text: sources of Python's standard library, cut into sequences.
 
     `validation_sequences` come from about a dozen whole documents that are not trained on. These
-    few documents are unlike the rest. So `drawn_sequences` further sequences, drawn from all
+    few documents differ from the rest. So `drawn_sequences` further sequences, drawn from all
     documents, are held out, and losses are measured on them. The loss on the whole documents is
-    then recorded too. `draw` is the seed of that drawing.
+    then recorded too. `draw` is the seed for drawing them.
     """
 
     limit_bytes: int = 12_000_000
@@ -104,14 +104,14 @@ class Settings:
     seed: int = 1
 
     def __post_init__(self) -> None:
-        _check(self.batch_sequences % self.peers == 0, "the batch is shared evenly")
-        _check(self.total_steps % self.inner_steps == 0, "outer steps are whole")
-        _check(self.averages or self.peers == 1, "peers alone are compared one by one")
-        _check(not self.slow or self.schedule.stride % SLOWNESS == 0, "a quarter is whole steps")
-        _check(self.slow < self.peers, "somebody is fast")
+        _check(self.batch_sequences % self.peers == 0, "peers must divide batch_sequences")
+        _check(self.total_steps % self.inner_steps == 0, "inner_steps must divide total_steps")
+        _check(self.averages or self.peers == 1, "without averages, peers must be 1")
+        _check(not self.slow or self.schedule.stride % SLOWNESS == 0, "slow peers need whole steps")
+        _check(self.slow < self.peers, "slow must be less than peers")
         plain = self.sync.fragments == 1 and self.sync.overlap_steps == 0
-        _check(plain or self.churn is None, "churn is compared with plain averaging alone")
-        _check(self.schedule.stride > 0, "there is a schedule")
+        _check(plain or self.churn is None, "churn needs plain averaging")
+        _check(self.schedule.stride > 0, "the stride of the sync schedule must be positive")
 
     @property
     def schedule(self) -> SyncSchedule:
@@ -167,10 +167,10 @@ class Settings:
 
     @property
     def digest(self) -> str:
-        """The name of these settings, by which records are matched.
+        """The digest of these settings, which identifies the records of an arm.
 
-        Only values that differ from the defaults enter it. So a setting that is added later keeps
-        old records valid if its default changes nothing.
+        It includes only values that differ from the defaults. So old records stay valid after a
+        setting is added whose default does not change results.
         """
         return _digest(self)
 
@@ -190,7 +190,7 @@ def _digest(settings: Settings) -> str:
 
 
 SLOWNESS = 4
-"""Number of inner steps of the others in which a slow peer does one."""
+"""A slow peer does one inner step while the others do this many."""
 
 
 def _departures(value: Any) -> Any:
@@ -207,4 +207,4 @@ def _default(of: Field[Any]) -> Any:
 
 def _check(holds: bool, rule: str) -> None:
     if not holds:
-        raise ValueError(f"these are no settings of an arm: {rule}")
+        raise ValueError(f"invalid settings of an arm: {rule}")

@@ -1,10 +1,10 @@
 """Peers that train, average and take outer steps together in one process, as the settings say.
 
-θ and m exist once, since real peers hold the same bits. The lease book is that of the ledger. A
+θ and m exist once, since real peers have identical copies. The lease book is that of the ledger. A
 block is the data of one inner step of one peer. Blocks are assigned in the order of the members,
 and a stopping peer gives its blocks back.
 
-An outer step has the same phases as in a node. Read: take each peer's fragment against θ. Average:
+An outer step has the same phases as in a node. Read: take each peer's difference from θ. Average:
 apply the ring's arithmetic. Commit: keep the update's bytes. Merge, τ inner steps later: apply the
 outer step's kernel to θ and m, then change the local weights.
 
@@ -44,7 +44,7 @@ class Peer:
     name: PeerId
     replica: Replica
     joined_step: int = 0
-    """The inner step at which the peer joined, or 0 if it was there from the start."""
+    """The inner step at which the peer joined, or 0 if it was present from the start."""
     owes: Floats | None = None
     eager: Eager | None = None
 
@@ -61,8 +61,8 @@ class Commit:
 class Swarm:
     """The state of all peers.
 
-    `inner_step` is the number of completed inner steps. `pending` are committed updates that are
-    not merged yet.
+    `inner_step` is the number of completed inner steps. `pending` are committed updates that have
+    not been merged yet.
     """
 
     settings: Settings
@@ -83,7 +83,7 @@ class Swarm:
 
     @classmethod
     def begin(cls, settings: Settings, corpus: Corpus, theta: Floats | None = None) -> Swarm:
-        """Make a swarm whose peers begin with `theta`, by default the seed's first weights."""
+        """Make a swarm whose peers begin with `theta`, by default the seed's initial weights."""
         theta = genesis(settings.model, settings.seed) if theta is None else theta
         layout = layout_of(settings.model)
         swarm = cls(
@@ -117,7 +117,7 @@ class Swarm:
     # -- inner steps ----------------------------------------------------------------------------
 
     def advance(self) -> None:
-        """Do one inner step of every peer that has one now, and the work that is due after it."""
+        """Do one inner step of every peer that is due for one, and the work that follows it."""
         settings = self.settings
         within = self.inner_step % settings.schedule.stride
         if within == 0:

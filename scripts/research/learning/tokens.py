@@ -1,13 +1,15 @@
 """How many tokens an arm spends for each token that ordinary training needs for the same loss.
 
-Ratios of losses flatter: a peer that never averages ends at 1.097 times ordinary training's loss.
-Ordinary training was run over two lengths, each with a learning rate that falls to its end. Between
-these its loss is taken to fall by as much for each doubling of the tokens:
+Ratios of losses look good too easily: a peer that never averages ends at 1.097 times the loss of
+ordinary training. Ordinary training was run with two lengths, each with a learning rate that falls
+until the end. Between them, its loss is assumed to fall by the same amount for each doubling of the
+tokens:
 
     loss(tokens) = loss of the whole run + (nats for a doubling) · log2(whole run ÷ tokens)
 
 The nats for a doubling come from the seeds that have both lengths, and the loss of the whole run
-from the arm's own seed. A loss above that of the half run is extrapolated, and marked.
+comes from the arm's own seed. If a loss is above that of the half run, the figure is extrapolated,
+and marked.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from scripts.research.learning.compared import differences, losses_of
 from scripts.research.learning.record import Record
 
 LONE_PEERS = 4
-"""`alone` is one of this many peers that train side by side, each on its own share of the data."""
+"""`alone` is one of this many peers that train in parallel, each on its own share of the data."""
 
 NO_DATA = "no data"
 EXTRAPOLATED = " *"
@@ -37,7 +39,7 @@ class Ordinary:
 
     @classmethod
     def of(cls, found: Mapping[str, Sequence[Record]]) -> Ordinary | None:
-        """Return what the arms `dp` and `dp-short` show; None if a length lacks."""
+        """Return the results of the arms `dp` and `dp-short`; None if one of them is missing."""
         whole, half = found.get("dp", ()), found.get("dp-short", ())
         gained = differences(losses_of(half), losses_of(whole))
         if not gained or min(gained) <= 0:
@@ -46,8 +48,8 @@ class Ordinary:
         return cls(whole[0].tokens, losses_of(whole), statistics.fmean(gained))
 
     def doublings(self, record: Record) -> float | None:
-        """Return how often ordinary training's tokens may be halved until it ends at the loss of
-        `record`; None if that cannot be said."""
+        """Return how often the tokens of ordinary training can be halved until it ends at the loss
+        of `record`; None if that is unknown."""
         comparable = record.settings.get("start") is not None and record.seed in self.losses
         if record.loss is None or not comparable:
             return None
@@ -74,8 +76,8 @@ class Ordinary:
             "`alone`. It is computed from ordinary "
             f"training over two lengths, where a doubling is worth {self.nats:.4f} nats (one "
             "seed). A star marks a loss above that of the shorter length: the figure is "
-            "extrapolated. There are no data for arms that start from first weights, since "
-            "ordinary training from those has one length only."
+            "extrapolated. There is no data for arms that start from the initial weights, since "
+            "ordinary training from these was run with one length only."
         )
 
 

@@ -1,7 +1,7 @@
 """Run one arm, from its start or from its checkpoint, to its record.
 
 The loss is that of θ, the outer parameters, on the same held-out sequences, in fp32. A record
-depends on the settings alone, except for the CPU time and the order in which a processor sums.
+depends only on the settings, except for the CPU time and the order in which a processor sums.
 Interruptions do not change it.
 """
 
@@ -37,7 +37,7 @@ SAVE_EVERY_S = 120.0
 HOPELESS = 20.0
 """Loss in nats that counts as diverged. A uniform guess has log(vocab), about 7 nats."""
 THETA = "theta.npy"
-"""File with the last θ in the trial's folder, so that later measurements need no training."""
+"""File with the last θ in the trial's folder, so that later measurements do not need training."""
 CURVE_SEQUENCES = 64
 """Number of held-out sequences for the points of a curve. The final loss uses all sequences."""
 
@@ -138,7 +138,7 @@ def _new(
 def _beginning(settings: Settings, texts: Path, stop: Callable[[], bool]) -> Floats | None:
     """Return the θ of the common start, or None if these settings have none.
 
-    It is trained once and saved beside the texts. Other processes that need it wait for it.
+    It is trained once and saved next to the texts. Other processes that need it wait for it.
 
     Raises Cut once `stop` returns True.
     """
@@ -166,7 +166,7 @@ def _of_each(swarm: Swarm) -> tuple[float, ...]:
 
 
 def tokens_of(swarm: Swarm) -> int:
-    """Return the committed tokens: those of all assigned blocks that no peer holds any more."""
+    """Return the committed tokens: those of all assigned blocks that peers no longer hold."""
     book, settings = swarm.book, swarm.settings
     held = sum(len(blocks) for blocks in book.held.values()) + len(book.returned)
     return (book.next_block - held) * settings.peer_sequences * settings.model.sequence

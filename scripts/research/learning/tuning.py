@@ -1,4 +1,4 @@
-"""The choice of learning rates: for ordinary training first, then for DiLoCo with as many trials.
+"""The choice of learning rates: for ordinary training first, then for DiLoCo with equal effort.
 
 Trials have their own seed and held-out sequences, and half the length of the compared arms.
 """
@@ -37,7 +37,7 @@ too few: models differ in which of them they predict well."""
 
 START = Start(steps=848, batch_sequences=32, lr=9.52e-3)
 """The common start: two fifths of all steps. By then all seeds have begun to copy (`copying`). The
-rate is the best one for ordinary training from its first weights."""
+rate is the best one for ordinary training from its initial weights."""
 
 BASE = Settings(
     MODEL,
@@ -54,27 +54,27 @@ BASE = Settings(
     evaluate_every=120,
     text=TUNED_ON,
 )
-"""5.21 million tokens, which is 5.2 per parameter, in 106 outer steps of 12 inner steps. 12 can be
-divided by four fragments, and by the slowness of a slow peer.
+"""5.21 million tokens, which is 5.2 per parameter, in 106 outer steps of 12 inner steps. 12 is
+divisible by the four fragments, and by the slowness of a slow peer.
 
 The optimizer is Muon. AdamW with tuned rates reached 2.31 in twice as many steps of half the batch,
-and Muon reached 2.11, both without QK norm. Four peers lost as much with either. Curves have points
-at steps at which θ has just changed, for any H."""
+and Muon reached 2.11, both without QK norm. With four peers, the loss rose by the same amount with
+either. Curves have points at steps at which θ has just changed, for any H."""
 
 TUNING_SEED = 0
 SHORTER = 2
 """Trials have fewer steps by this factor, so that twice as many are possible."""
 
 RATES = (8e-3, 16e-3)
-"""Inner learning rates of the grid. 8e-3 was near the best from first weights, for one peer and for
-two. The search goes on beyond the grid."""
+"""Inner learning rates of the grid. 8e-3 was near the best from initial weights, for one peer and
+for two. The search continues beyond the grid."""
 RATE_FACTOR = 2.0
 REFINED = (0.7, 1.4)
 FINER = (0.84, 1.19)
 """Factors of the best inner rate of ordinary training so far. REFINED comes first."""
 MOMENTA = (0.0, 0.4)
 """Outer momenta, tried with each of the rates. With 0.9, which suits AdamW here, Muon lost 0.17
-nats. Outer rates stay 1, since larger ones brought no gain."""
+nats. Outer rates stay 1, since larger ones did not help."""
 MOMENTUM_FACTOR = 1.6
 BETWEEN = 0.2
 """An outer momentum between those of the grid, tried with the best settings so far."""
@@ -83,18 +83,18 @@ NEAR = 1.4
 """Factor between two tried rates of an arm whose search begins at the rates of another arm."""
 
 BETA = 0.99
-"""Another second β. From first weights and with AdamW, it helped ordinary training more than it
+"""An alternative β₂. From initial weights and with AdamW, it helped ordinary training more than it
 helped four peers."""
 
 LATE_GRID = ((0.0, 0.5), (0.0, 1.0), (0.4, 0.5))
 """Pairs of outer momentum and outer rate for modes in which averages arrive one outer step late.
-Values that are stable without a delay can be unstable with one: in sharp directions, in which H
-inner steps go all the way, the oscillation grows."""
+Values that are stable without a delay can be unstable with one: in directions of high curvature, in
+which H inner steps reach the minimum, the oscillation grows."""
 LATE_FACTOR = 2.0
 
 
 def shorter(settings: Settings) -> Settings:
-    """Return the settings of a trial of these settings."""
+    """Return the shorter trial version of these settings."""
     steps = settings.total_steps // SHORTER
     return replace(settings, total_steps=steps, seed=TUNING_SEED, text=TUNED_ON)
 
@@ -124,7 +124,7 @@ def _rated(name: str, trial: Settings, rate: float) -> Arm:
 
 
 def averaged(peers: int, records: Mapping[Key, Record]) -> Tuned:
-    """Tune plain DiLoCo: its grid, then a lower inner rate, then a momentum between."""
+    """Tune plain DiLoCo: its grid, then a lower inner rate, then a momentum between the grid's."""
 
     def lower(at: Settings) -> list[Arm]:
         return [_diloco(peers, REFINED[0] * at.lr, at.momentum)]
@@ -189,7 +189,7 @@ def longer(name: str, settings: Settings, records: Mapping[Key, Record]) -> Tune
 
 
 def other_beta(chosen: Mapping[str, Settings]) -> list[Arm]:
-    """Return trials of another second β with the chosen rates. They do not affect the choice."""
+    """Return trials of BETA with the chosen rates. They do not affect the choice."""
     return [
         Arm("tuning", f"{name}-beta{BETA:g}", replace(shorter(each), beta2=BETA))
         for name, each in chosen.items()

@@ -392,7 +392,7 @@ async def test_failing_trainer_is_restarted_until_the_budget_is_spent(
 async def test_trainer_that_cannot_run_here_is_not_tried_again(tmp_path: Path) -> None:
     class Unfit(FakeTrainer):
         def check(self) -> None:
-            raise TrainerUnfit(78, "[GPU-OLD] A GPU does not compute in bf16\n--precision fp32")
+            raise TrainerUnfit(78, "[GPU-OLD] A GPU has no bf16 hardware\n--precision fp32")
 
     async with rig(tmp_path, rules=ALONE) as r:
         with pytest.raises(TrainerUnfit) as caught:
