@@ -1,1 +1,2 @@
-"""The knowledge of a node about its peers, sans-IO: heartbeats, incarnations, paths, complaints."""
+"""What a node knows about its peers: heartbeats, incarnations, paths, complaints. It does no
+I/O."""

@@ -1,12 +1,12 @@
-"""Decide whether this node may vote for a proposal: a pure function of what is agreed and what was
-reported.
+"""Decide whether this node may vote for a proposal: a pure function of the agreed state and the
+reports.
 
-There are three answers: yes, no, or later. "Later" means that something may still come that this
-node lacks (bytes, a report, a newer allowlist); the proposal is then judged again at each event.
-Three rules are about safety: a Commit's bytes and an amendment must be held, a quorum vouches for a
-snapshot, and nobody is dropped who is here. The other rules keep a hasty or broken proposer from
-having its way. They are lenient where views may differ: a refusal that is too strict would cost
-more than a wrong roster, which costs one attempt.
+There are three answers: yes, no, or later. "Later" means that this node lacks something that may
+still arrive (bytes, a report, a newer allowlist); the proposal is then judged again at each event.
+Three rules are about safety. This node must have the update of a Commit and the amendment of a
+roster, a quorum must vouch for a snapshot, and a roster must not drop peers that are here. The
+other rules limit the harm that a hasty or broken proposer can do. They are lenient where views may
+differ: a refusal that is too strict would cost more than a wrong roster, which costs one attempt.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from p2ptrain.ledger.policy.reports import View
 from p2ptrain.ledger.policy.rest import rested_at_least_until
 from p2ptrain.ledger.policy.snapshot_votes import is_vouched_for
 
-_YES = Judgement(Answer.YES, "it agrees with this node's knowledge")
+_YES = Judgement(Answer.YES, "it agrees with what this node knows")
 
 
 def may_accept(
@@ -56,18 +56,17 @@ def may_accept(
     """Decide whether this node may accept `value` now.
 
     - `forced`: the promises leave the proposer no choice.
-    - `doubtful`: further promises could still give it a choice. A Commit is then compared with this
-      node's own results all the same, and a roster with the peers that it knows to be here: either
-      may be the invention of a liar, with no other support.
-    - `late`: the height has waited so long that differing views must not delay it any longer.
-    - `proposer`: the peer that proposes `value`, or, if it is forced, the one that proposed it in
-      the round that forces it.
+    - `doubtful`: further promises could still give it a choice. A Commit is then still compared
+      with this node's own results, and a roster with the peers that it knows to be here: a liar may
+      have made up either of them. - `late`: the height has waited so long that different views must
+      not delay it any longer. - `proposer`: the peer that proposes `value`. If `value` is forced,
+      the peer that proposed it in the round that forces it.
     """
     fault = why_invalid(rules, state, value)
     if fault:
         return Judgement(Answer.NO, fault)
     if isinstance(value, Branch):
-        return Judgement(Answer.NO, "a branch is not voted on: all of its voters sign it")
+        return Judgement(Answer.NO, "there is no vote on a branch: all of its voters sign it")
     if isinstance(value, Heal):
         return _judge_heal(view, value, forced=forced)
     if isinstance(value, Commit):
@@ -90,9 +89,9 @@ def may_accept(
 
 
 def _judge_heal(view: View, heal: Heal, *, forced: bool) -> Judgement:
-    """Judge a Heal. A voter that accepts it has verified a chain that outranks this branch; see
-    SPEC.md B6. If it is forced, any such chain will do: the one that it names may have healed into
-    another since.
+    """Judge a Heal. A voter accepts it only after it has verified a chain that outranks this branch
+    (SPEC.md B6). If the Heal is forced, any such chain is enough: the chain that it names may have
+    healed into another one in the meantime.
     """
     parting = view.outranked_by
     if parting is None or not (forced or parting.digest == heal.entry):
@@ -108,10 +107,10 @@ def _judge_commit(
         return Judgement(Answer.NO, reason)
     if not forced and not is_made(state, view, commit.update):
         return Judgement(
-            Answer.LATER, "this node does not know that most participants made the update"
+            Answer.LATER, "this node does not know that most participants computed this update"
         )
     if commit.update not in view.held:
-        return Judgement(Answer.LATER, "this node does not hold the update yet", commit.update)
+        return Judgement(Answer.LATER, "this node does not have the update yet", commit.update)
     named = commit.snapshot
     if not forced and named is not None and not is_vouched_for(rules, state, view, named):
         return Judgement(
@@ -148,8 +147,8 @@ def _unasked(rules: Rules, state: LedgerState, view: View, roster: Roster) -> st
 
 
 def _usurped(rules: Rules, state: LedgerState, view: View, roster: Roster, now: float) -> str:
-    """Return in words which peer loses its place or its part in the reduce for no cause known here
-    (SPEC.md S11); empty if none.
+    """Return in words which peer the roster drops, or leaves out of the reduce, without a reason
+    known to this node (SPEC.md S11); empty if there is none.
     """
     if stranger := _unasked(rules, state, view, roster):
         return stranger
@@ -159,7 +158,7 @@ def _usurped(rules: Rules, state: LedgerState, view: View, roster: Roster, now: 
     excused = names | view.down | fallen | {view.me}
     for peer in state.members:
         if peer not in excused and view.stays(peer):
-            return f"it drops {peer}, which this node considers present"
+            return f"it drops {peer}, but this node considers that peer up"
     if not roster.participants:
         return ""
     if opened is None and (hasty := _hasty(rules, state, view, now)):
@@ -180,13 +179,12 @@ def _usurped(rules: Rules, state: LedgerState, view: View, roster: Roster, now: 
 def _self_serving(
     rules: Rules, state: LedgerState, view: View, roster: Roster, proposer: PeerId | None
 ) -> str:
-    """Return in words why the proposer should not take part with these others; empty if it may
+    """Return in words why the proposer should not take part with these other peers; empty if it may
     (S13).
 
-    Without this rule, a voter that spoils every reduce would bring itself back each time that it
-    proposes, or the peer that it accuses. This node's memory of other peers refuses nothing.
-    Memories differ, and two honest proposers that remember different peers must not block each
-    other.
+    Without this rule, a voter that spoils every reduce would readmit itself, or the peer that it
+    accuses, each time it proposes. The rule does not apply to other peers: nodes remember different
+    failures, and two honest proposers that do so must not block each other.
     """
     if proposer is None or proposer not in roster.peers:
         return ""
@@ -202,26 +200,26 @@ def _self_serving(
     )
     chosen = frozenset(part.peer for part in own)
     if view.blame.against(proposer, chosen, under_way) >= DOUBT_MIN:
-        return ""  # This node would let it take part, too, since there are too few others.
+        return ""  # This node would let it take part too, since there are too few others.
     return f"its proposer {proposer} takes part, although this node doubts it"
 
 
 def _hasty(rules: Rules, state: LedgerState, view: View, now: float) -> str:
     """Return in words why it is too early to open a reduce; empty if it is not. Without this rule,
-    the first peer to claim that it is ready could average alone without having trained, and open
-    step after step only for them to be skipped.
+    the first peer to claim that it is ready could average alone without having trained. It could
+    also open step after step that then gets skipped.
     """
     have = readiness(rules, state, view)
     if have.awaited and not have.enough:
         return "it opens an exchange before a quorum is ready"
     if now < rested_at_least_until(rules, view):
-        return f"the last {view.skips} outer steps were skipped, and it opens the next one too soon"
+        return f"it opens an exchange too soon after {view.skips} skipped outer steps"
     return ""
 
 
 def _misquoted(state: LedgerState, view: View, roster: Roster) -> str:
-    """Return in words which participant has other numbers than it reported; empty if none. Such a
-    peer would have to report that its work is lost.
+    """Return in words for which participant the numbers differ from its report; empty if there is
+    none. Such a peer would have to report that its work is lost.
     """
     known = set(state.roster.participants) if state.roster is not None else set()
     for part in roster.participants:
@@ -238,13 +236,13 @@ def _judge_roster(
 ) -> Judgement:
     me = view.me
     if state.is_member(me) and me not in roster.members and view.stays(me):
-        return Judgement(Answer.NO, f"it drops {me}, this node, which is present")
+        return Judgement(Answer.NO, f"it drops {me}, which is this node")
     for peer in roster.members:
         evidence = view.accused.get(peer)
         if evidence is not None:
             return Judgement(Answer.NO, f"there is evidence against {peer}", evidence=evidence)
         if not state.is_member(peer) and not view.allows(peer):
-            return Judgement(Answer.LATER, f"{peer} may not be a member, as far as this node knows")
+            return Judgement(Answer.LATER, f"{peer} is not on this node's newest allowlist")
     if usurped:
         return Judgement(Answer.LATER, usurped)
     own = _judge_own_part(state, view, roster)
@@ -254,8 +252,8 @@ def _judge_roster(
 
 
 def _terms_missing(view: View, roster: Roster) -> Terms | None:
-    """Return the amendment of `roster` that this node lacks, if any. Nobody votes for terms that it
-    could not show to others, whether the roster is forced or fresh (S10).
+    """Return the amendment of `roster` that this node lacks, if any. A node does not vote for terms
+    that it could not send to others, even if the roster is forced (S10).
     """
     return None if roster.terms in view.terms else roster.terms
 
@@ -265,7 +263,7 @@ def _judge_own_part(state: LedgerState, view: View, roster: Roster) -> Judgement
         if part.peer == view.me:
             ready = view.ready.get(view.me)
             if ready is None or ready.step != state.step:
-                return Judgement(Answer.LATER, "it includes this node, which is not ready")
+                return Judgement(Answer.LATER, "it includes this node, but this node is not ready")
             if (ready.tokens, ready.blocks) != (part.tokens, part.blocks):
                 return Judgement(
                     Answer.NO, f"this node has {ready.tokens} tokens, not {part.tokens}"
@@ -274,15 +272,15 @@ def _judge_own_part(state: LedgerState, view: View, roster: Roster) -> Judgement
 
 
 def _judge_again(rules: Rules, state: LedgerState, view: View, now: float) -> Judgement:
-    """Decide whether the reduce under way may be abandoned."""
+    """Decide whether the current reduce may be abandoned."""
     if result_is_stale(rules, view, now):
         return _YES
     update = finished_update(state, view)
     if update is not None and update in view.held:
-        return Judgement(Answer.LATER, "the exchange is done and this node holds the result")
+        return Judgement(Answer.LATER, "the exchange is done and this node has the result")
     known = failure_known(state, view) or alone_too_long(rules, state, view, now)
     if view.failed_since is None and not known:
-        return Judgement(Answer.LATER, "this node knows of no failure of the exchange")
+        return Judgement(Answer.LATER, "this node does not know that the exchange failed")
     return _YES
 
 
@@ -300,7 +298,7 @@ def _judge_skip(rules: Rules, state: LedgerState, view: View, now: float) -> Jud
 def holders_of(
     state: LedgerState, view: View, update: Digest, proposer: PeerId
 ) -> tuple[PeerId, ...]:
-    """Return the peers that should have the bytes, live ones first: those that reported them, the
+    """Return the peers that should have `update`, live ones first: those that reported it, the
     proposer, and the other participants.
     """
     said = [report.peer for report in view.done.values() if report.update == update]

@@ -1,13 +1,13 @@
-"""The policy of one height's consensus: what to propose, what to accept, which peers have the
-bytes, which are down.
+"""The policy of one height's consensus: what to propose, what to accept, which peers have an
+update, and which are down.
 
-The wish (`what_to_propose`) is a pure function of rules, state, reports, and time. It always has a
-reason in words, and names the peers it waits for; people read it in the status. Grace and patience
-count from times noted in the view (`View.enough_since` and the like), so this module needs no clock
-and no memory.
+The wish (`what_to_propose`) is a pure function of rules, state, reports and time. It always has a
+reason in words, and names the peers that the node waits for; the status shows both to users. Grace
+and patience count from times noted in the view (such as `View.enough_since`), so this module does
+not need a clock or a memory.
 
-A Policy holds until a report that its tally does not absorb, or until the time at which its wish
-wants to be reconsidered. Each judgement uses all reports received by then.
+A Policy is valid until a report arrives that its tally does not absorb, or until `look_again_at` of
+its wish. Each judgement uses all reports received so far.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Policy:
         return self.view.down
 
     def absorbs(self, event: AnyReport) -> bool:
-        """Take `event` in. Return whether the wish is certain to stay the same."""
+        """Handle `event`. Return whether the wish is certain to stay the same."""
         return self.tally is not None and self.tally.absorbs(event)
 
     def holds(self, now: float) -> bool:
@@ -67,14 +67,14 @@ class Policy:
         return look_at is None or now < look_at
 
     def complete(self, value: Value) -> Value:
-        """Return the value to propose for this wish. Call it only when proposing, since it may take
-        long.
+        """Return the value to propose for this wish. This can take long, so call it only to
+        propose.
         """
         return amended(arranged(value, self.arrange), self.state.terms, self.view.terms)
 
     def causes(self, value: Value) -> tuple[Evidence, ...]:
-        """Return the evidence that justifies taking votes from founders by `value`. Nobody votes
-        for such a roster without it (SPEC.md F3), and an announcement may have been lost.
+        """Return the evidence that justifies taking votes from founders in `value`. Voters do not
+        vote for such a roster without it (SPEC.md F3), and its announcement may have been lost.
         """
         if self.view.founders is None or not isinstance(value, Roster):
             return ()
@@ -119,8 +119,9 @@ def what_to_propose(rules: Rules, state: LedgerState, view: View, now: float) ->
 def reconsider(
     rules: Rules, state: LedgerState, view: View, now: float
 ) -> tuple[Wish, Tally | None]:
-    """Note in `view` when there was first enough, a failure, or a result, since waiting counts from
-    there. Return what to propose, and a tally that recognises reports that cannot change it.
+    """Note in `view` when enough members were first ready, and when a failure or a result was first
+    known: waiting times count from there. Return what to propose, and a tally that recognises
+    reports that cannot change it.
     """
     if view.outranked_by is not None:
         return what_to_propose(rules, state, view, now), None
@@ -155,8 +156,9 @@ def _note_enough(rules: Rules, state: LedgerState, view: View, have: Readiness, 
 
 
 def _note_results(rules: Rules, state: LedgerState, view: View, now: float) -> float:
-    """Note results and failures. Return when the reduce counts as failed even if nobody reports it:
-    all of its participants may be liars who are up and silent, and then no honest one abandons it.
+    """Note results and failures. Return when the reduce counts as failed even without a report: all
+    of its participants may be liars that are up but silent, so that no honest participant abandons
+    it.
     """
     if view.reducing_since is None:
         view.reducing_since = now

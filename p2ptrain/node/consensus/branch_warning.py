@@ -1,4 +1,4 @@
-"""Describe a branch in words, and warn of it for as long as this node is on one."""
+"""Describe a branch in words, and warn the user while this node is on one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def in_words(text: str, ledger: Ledger) -> str:
 
 
 def warn(parts: Parts) -> None:
-    """Update the warning of this node. The ledger's task calls this after each entry."""
+    """Update this node's warning. The ledger's task calls this after each entry."""
     words = in_words(branch_words(parts.ledger.state), parts.ledger)
     warnings, caution = parts.standing.warnings, Caution("BRANCH", words)
     if not words:

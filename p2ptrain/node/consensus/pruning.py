@@ -1,8 +1,8 @@
-"""Prune the ledger's oldest entries if the user wants that, and report when other peers have.
+"""Prune the ledger's oldest entries if configured, and warn if other peers have pruned entries that
+this node needs.
 
-By default a node keeps all entries, so that anybody can check the run from its manifest on. A node
-that prunes keeps a base, from which its own restart goes on; `trusted_checkpoint` is the module for
-newcomers.
+By default, a node keeps all entries, so that anybody can check the run from its manifest onwards. A
+node that prunes keeps a base, from which it can restart. For newcomers, see `trusted_checkpoint`.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from p2ptrain.store import Disk, Head, RecordLog, Store
 from p2ptrain.suggested_command import to_paste
 
 PATIENCE_S = 60.0
-"""How long a node waits for a peer that has the missing entries before it gives up."""
+"""Seconds that a node waits for a peer that has the missing entries before it gives up."""
 
 NAMED_MAX = 8
-"""How many peers that pruned the missing entries are named: a person asks one or two of them."""
+"""Maximum number of peers named that pruned the missing entries. A user only asks one or two."""
 
 
-# ── forgetting ───────────────────────────────────────────────────────────────────────────────────
+# ── pruning ──────────────────────────────────────────────────────────────────────────────────────
 
 
 async def prune(parts: Parts) -> None:
@@ -56,7 +56,7 @@ async def prune(parts: Parts) -> None:
 
 
 def prune_home(home: Home, run: Run, keep_entries: int, disk: Disk | None = None) -> Origin | None:
-    """Prune the ledger of a home whose node is stopped. None if there was nothing to prune.
+    """Prune the ledger of a stopped node. Return None if there was nothing to prune.
 
     Raises StoreError: the ledger does not verify, or the disk cannot be written to.
     """
@@ -76,7 +76,7 @@ def prune_home(home: Home, run: Run, keep_entries: int, disk: Disk | None = None
 def _shortened(
     rules: Rules, kept: KeptChain, origin: Origin | None, head: Head | None, keep_entries: int
 ) -> Origin | None:
-    """Return where the chain may begin: not after the snapshot from which this home would
+    """Return where the chain may begin. This is not after the snapshot from which this node would
     restart."""
     if head is None or head.run != rules.run or head.snapshot_step is None:
         return None
@@ -91,24 +91,24 @@ def _write(log: RecordLog, kept: KeptChain, origin: Origin) -> None:
 
 
 def origin_in(log: RecordLog) -> Origin | None:
-    """Return where the chain in a verified log begins; None if at genesis."""
+    """Return where the chain in a verified log begins; None if it begins at genesis."""
     first = next(iter(log), None)
     return None if first is None else origin_of(first)
 
 
-# ── when nobody keeps enough ─────────────────────────────────────────────────────────────────────
+# ── missing entries that all peers have pruned ───────────────────────────────────────────────────
 
 
 async def notice_pruned(parts: Parts) -> None:
     """Warn the user if no peer keeps the entries that this node lacks.
 
-    Only claims of peers that are ahead say that these entries exist. So the claims lead to a
-    warning. They do not end the node while other peers stand where it stands, or while the claiming
-    peers could not have gone on without the others.
+    That these entries exist is only a claim of the peers that are ahead. So the claims lead to a
+    warning. They do not end the node while another peer has the same head, or while the claiming
+    peers could not have decided entries without the others.
 
     Raises:
-        TryLater: for `PATIENCE_S` every peer that is ahead has claimed to have pruned these
-            entries, and no peer was seen where this node is.
+        TryLater: for `PATIENCE_S`, every peer that is ahead has claimed to have pruned these
+        entries, and no peer had the same head as this node.
     """
     told = 0
     while True:
@@ -119,7 +119,7 @@ async def notice_pruned(parts: Parts) -> None:
             "LEDGER-PRUNED",
             f"no connected peer keeps entry {lacking} of the ledger; " + "; ".join(kept),
         )
-        if told != lacking:  # Journalled once: a peer can withdraw the claim and repeat it.
+        if told != lacking:  # Journal it once: a peer can withdraw the claim and repeat it.
             parts.journal.write("nobody-keeps", height=lacking, evidence=kept)
             told = lacking
         with trio.move_on_after(PATIENCE_S):
@@ -133,7 +133,7 @@ async def notice_pruned(parts: Parts) -> None:
 
 
 def _is_left_behind(parts: Parts) -> bool:
-    """Return whether the peers that pruned are credible and no heard peer has our head."""
+    """Return whether the peers that pruned are credible, and no other peer has our head."""
     head = parts.ledger.state.head
     in_company = any(view.heartbeat.head == head for view in parts.peers)
     said = parts.ledger.out_of_reach()
@@ -143,9 +143,9 @@ def _is_left_behind(parts: Parts) -> bool:
 def _is_credible(parts: Parts, said: Collection[PeerId]) -> bool:
     """Return whether the claims of these peers are enough to end this node.
 
-    Only a quorum of the voters at our head can have decided the next entry. A node that does not
-    vote there loses nothing by a lie. A voter waits, since the others may need its vote; its user
-    sees the claims.
+    Only a quorum of the voters at our head can have decided the next entry. A lie does no harm to a
+    node that does not vote there. A voter waits, since the others may need its vote; its user sees
+    the claims.
     """
     state = parts.ledger.state
     if parts.me not in state.voters:
@@ -156,7 +156,7 @@ def _is_credible(parts: Parts, said: Collection[PeerId]) -> bool:
 def nobody_keeps(parts: Parts) -> TryLater:
     """Return the error for entries that every peer ahead of us has pruned, with what to do."""
     said = [
-        f"{label(peer)} keeps entries from {answer.up_to + 1} on; "
+        f"{label(peer)} keeps entries from {answer.up_to + 1}; "
         f"its checkpoint is {answer.up_to + 1}:{answer.checkpoint}"
         for peer, answer in sorted(parts.ledger.out_of_reach().items())
     ]
@@ -166,11 +166,11 @@ def nobody_keeps(parts: Parts) -> TryLater:
         code="LEDGER-PRUNED",
         evidence=said,
         likely=(
-            "nobody is at fault: these nodes keep only new entries, and nodes that keep "
-            "everything are away"
+            "these nodes keep only recent entries, and the nodes that keep all entries are "
+            "offline; nobody is at fault"
         ),
         do=(
-            "start the node later; or ask a person whom you trust for a checkpoint (p2ptrain "
-            f"ledger show prints it), and start the node with it: {believe}"
+            "start the node later; or ask somebody you trust for a checkpoint (p2ptrain ledger "
+            f"show prints it), and start the node with it: {believe}"
         ),
     )
