@@ -1,8 +1,8 @@
-"""`p2ptrain node`: assemble the parts, run the tasks, and close everything again.
+"""`p2ptrain node`: assemble the parts, run the tasks, and close everything at the end.
 
     home, identity ─► network ─► run ─► admission ─► store, ledger, outer state ─► tasks
 
-Each stage needs the ones before it and is undone in the opposite order, whatever ends the node.
+Each stage needs the previous ones. They are closed in reverse order, no matter how the node ends.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from p2ptrain.store import Disk
 
 
 def _leave_as_they_are(parts: Parts) -> None:
-    """Do nothing: outside of tests, nothing stands between a node and the network."""
+    """Do nothing: only tests change the parts."""
 
 
 def run_node(
@@ -59,10 +59,10 @@ def run_node(
     trainers: MakeTrainers = subprocesses,
     dress: Callable[[Parts], None] = _leave_as_they_are,
 ) -> int:
-    """Run a node until it is told to stop, and return the exit status.
+    """Run a node until it is stopped, and return the exit status.
 
-    Tests of whole processes use the two callables: `trainers` starts the trainers, and `dress` may
-    wrap the parts before they are used.
+    Tests of complete processes use the two callables: `trainers` starts the trainers, and `dress`
+    may wrap the parts before they are used.
 
     Raises:
         P2PTrainError: the node cannot start, or cannot go on; the error says why and what to do.
@@ -115,13 +115,13 @@ async def lives(
     trainers: MakeTrainers = subprocesses,
     disk: Disk | None = None,
 ) -> None:
-    """Run the node. When its branch is left for another chain, run it again from there.
+    """Run the node. When it leaves its branch for another chain, run it again on that chain.
 
-    `begin` receives the parts at the beginning of each life, and None when that life is over.
-    Returns if the node was leaving anyway.
+    `begin` receives the parts each time they have been opened, and None before they are closed.
+    Return if the node was leaving anyway.
 
     Raises:
-        P2PTrainError: the node cannot start, or cannot go on; the error says why and what to do.
+        P2PTrainError: the node cannot start or continue; the error says why, and what to do.
     """
     reception = Reception(load_or_create(home.identity).peer, journal)
     async with trio.open_nursery() as nursery:
@@ -138,7 +138,7 @@ async def lives(
             if made.parts.standing.leaving:
                 break
             say(
-                "rejoining: another chain outranks this node's branch; entries after "
+                "rejoining: a different chain outranks this node's branch; entries after "
                 f"{rejoin.height} are dropped, and training continues on that chain"
             )
         nursery.cancel_scope.cancel()
@@ -153,10 +153,10 @@ async def opened(
     *,
     disk: Disk | None = None,
 ) -> AsyncIterator[Made]:
-    """Open all parts of a node that its run has admitted, for `live`; they are closed on exit.
+    """Open all parts of a node that its run has admitted, for `live`. They are closed on exit.
 
     Raises:
-        P2PTrainError: the node cannot start; the error says why and what to do.
+        P2PTrainError: the node cannot start; the error says why, and what to do.
     """
     identity, journal = load_or_create(home.identity), reception.journal
     say(f"you are {label(identity.peer)}")
@@ -203,7 +203,7 @@ async def _join(
     reception: Reception,
     say: find_run.Say,
 ) -> Run:
-    """Learn the run, connect to a peer if one is reachable, and wait for admission."""
+    """Find the run, connect to a peer if one is reachable, and wait for admission."""
     met = met_before(network, home, reception.journal)
     ways_in = [*config.bootstrap, *met]
     known = find_run.known_run(home, config)
@@ -244,16 +244,16 @@ async def _join(
 
 
 def _is_of_run(admission: Admission, met: list[str], peer: PeerId) -> bool:
-    """Return whether this home knows `peer` from its run: by name, or because it met it there."""
+    """Return whether this home knows `peer` from its run: it is listed, or was connected before."""
     return admission.names(peer) or any(peer in address for address in met)
 
 
 async def _check(
     config: NodeConfig, home: Home, run: Run | None, reception: Reception, say: find_run.Say
 ) -> None:
-    """Check that this machine can run the node; warn of resources that may run short.
+    """Check that this machine can run the node. Warn about resources that may run short.
 
-    Raises MachineUnfit, ConfigError, TrainerError: it cannot run the node.
+    Raises MachineUnfit, ConfigError, TrainerError: this machine cannot run the node.
     """
     reception.enter(Checking())
     found = await trio.to_thread.run_sync(machine_check.check, config, home, run)
@@ -262,11 +262,11 @@ async def _check(
 
 
 def _say(quiet: bool, text: str) -> None:
-    """Print a line for the user; the journal has more. Unprintable characters are replaced, so that
-    no text can control the terminal.
+    """Print a line for the user; the journal has more. Unprintable characters are replaced, since
+    they could control the terminal.
 
-    Each line has its date, on a terminal too: a node runs for weeks, and users search for single
-    lines with grep or send them to the organiser.
+    Each line has its date, even on a terminal: a node runs for weeks, and users search for lines
+    with grep or send them to the organiser.
     """
     if not quiet:
         shown = "".join(letter if letter.isprintable() else "·" for letter in text)

@@ -1,9 +1,9 @@
-"""Join a run's network only to fetch certified snapshots and updates from it.
+"""Join a run's network only to fetch certified snapshots and updates.
 
-An observer follows and checks the ledger as every node does. It trains nothing, loads no θ, and
-ends once it has what it came for. It must be admitted like any other peer, since bulk data is sent
-to admitted peers only. A home with a running node needs no observer: that node holds the newest
-snapshots already.
+An observer follows and checks the ledger like every node. It does not train or load θ, and ends
+once it has fetched what the user asked for. It must be admitted like any other peer, since bulk
+data is only sent to admitted peers. A home with a running node does not need an observer: that node
+already has the newest snapshots.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from p2ptrain.observe.states import Serving
 from p2ptrain.suggested_command import to_paste
 
 HEAR_S = 60.0
-"""A heartbeat comes every two seconds. A node that hears none in a minute is connected to
-nobody."""
+"""Seconds without a heartbeat after which this node counts as disconnected. Each peer sends one
+every two seconds."""
 
 CURRENT_S = 5.0
-"""Two heartbeats: the first ones heard may be older than our connection, passed on late."""
+"""About two heartbeats: the first ones that arrive may be old ones that were forwarded late."""
 
 NO_SOURCE_S = 30.0
-"""How long to look for a blob that no peer has announced."""
+"""Seconds to look for a blob that no peer sends."""
 
 Result = TypeVar("Result")
 
@@ -64,11 +64,11 @@ class Fetched:
 
 
 def fetch(config: NodeConfig, wanted: str, *, updates: bool, pin: bool, say: Say) -> Fetched:
-    """Fetch a certified snapshot into the home: "newest", "genesis", a step, or a digest's
-    beginning. `updates` fetches all later updates too.
+    """Fetch a certified snapshot into the home. `wanted` is "newest", "genesis", a step, or the
+    beginning of a digest. `updates`: also fetch all later updates.
 
     Raises:
-        P2PTrainError: the snapshot cannot be fetched; the error says why and what to do.
+        P2PTrainError: the snapshot cannot be fetched; the error says why, and what to do.
     """
     work = partial(fetch_here, wanted=wanted, updates=updates, pin=pin, say=say)
     try:
@@ -78,10 +78,11 @@ def fetch(config: NodeConfig, wanted: str, *, updates: bool, pin: bool, say: Say
 
 
 def repair_store(config: NodeConfig, damaged: Sequence[Digest], say: Say) -> list[Digest]:
-    """Set these chunks aside and fetch them from peers. Return those that were fetched.
+    """Move damaged chunks out of the store and fetch them from peers. Return those that were
+    fetched.
 
     Raises:
-        HomeInUse: a node runs here, and repairs its store by itself.
+        HomeInUse: a node runs in this home, and repairs the store itself.
         P2PTrainError: no peer can be reached, or this store cannot be written to.
     """
 
@@ -140,8 +141,8 @@ async def observe(made: Made, work: Callable[[Parts], Awaitable[Result]]) -> Res
     async def follow_the_ledger() -> None:
         await agree(parts, made.events)
         raise TryLater(
-            "the run has just left a branch for another chain",
-            do="repeat the command; it continues from there",
+            "the run has just left a branch for a different chain",
+            do="repeat the command; it continues on that chain",
         )
 
     async with trio.open_nursery() as nursery:
@@ -153,10 +154,10 @@ async def observe(made: Made, work: Callable[[Parts], Awaitable[Result]]) -> Res
 
 
 async def _be_current(parts: Parts, say: Say) -> None:
-    """Return when our ledger has been as long as every counted peer's for `CURRENT_S`.
+    """Return when our ledger has been as long as that of every counted peer for `CURRENT_S`.
 
-    Raises NetworkUnreachable, TryLater: for `HEAR_S` no counted peer was heard and no entry came;
-    or every peer that is ahead has pruned the entries that are missing here.
+    Raises NetworkUnreachable, TryLater: for `HEAR_S`, no counted peer was heard and no entry
+    arrived, or every peer that is ahead has pruned the entries that are missing here.
     """
     height, give_up_at, behind_at = 0, parts.now() + HEAR_S, parts.now()
     while parts.now() < behind_at + CURRENT_S:
@@ -174,7 +175,7 @@ async def _be_current(parts: Parts, say: Say) -> None:
 def _nobody(parts: Parts) -> NetworkUnreachable:
     return NetworkUnreachable(
         f"no peer of the run was heard in {HEAR_S:.0f} s"
-        + (" that shows the ledger" if len(parts.peers) else ""),
+        + (", except peers that did not send the ledger" if len(parts.peers) else ""),
         evidence=_not_counted(parts),
         do="give --bootstrap with the address of a node that is running now",
     )
@@ -184,8 +185,8 @@ def _not_counted(parts: Parts) -> list[str]:
     believed, height = {view.peer for view in parts.believed()}, parts.ledger.state.height
     return [
         (
-            f"{label(view.peer)} claims {view.heartbeat.height} entries of the ledger and shows "
-            f"none after entry {height}: its claim is ignored"
+            f"ignoring {label(view.peer)}: it claims to have {view.heartbeat.height} entries of the "
+            f"ledger, but did not send any after entry {height}"
         )
         for view in parts.peers
         if view.peer not in believed
@@ -193,7 +194,7 @@ def _not_counted(parts: Parts) -> list[str]:
 
 
 async def fetch_here(parts: Parts, *, wanted: str, updates: bool, pin: bool, say: Say) -> Fetched:
-    """Fetch as `fetch` does, in a network that is already up."""
+    """Do what `fetch` does, in a network that is already running."""
     await _be_current(parts, say)
     account = account_of(parts.manifest, parts.ledger.kept.start, parts.ledger.kept.entries)
     named = named_by(account, wanted)
@@ -205,7 +206,7 @@ async def fetch_here(parts: Parts, *, wanted: str, updates: bool, pin: bool, say
         await trio.to_thread.run_sync(partial(parts.store.lasting.change, add=named.digest))
     began, count = parts.now(), 0
     later = _updates_since(account, named) if updates else []
-    # The tokenizer first: without it nobody can export or use the weights.
+    # Fetch the tokenizer first: without it, the weights cannot be exported or used.
     for digest in (parts.manifest.tokenizer, named.digest, *later):
         report = await fetch_blob(
             parts, digest, shown=digest == named.digest, unwanted=after(parts, NO_SOURCE_S)
@@ -232,9 +233,9 @@ def _has_a_node(exc: IdentityInUse, home: Path) -> IdentityInUse:
     return IdentityInUse(
         exc.what,
         evidence=exc.evidence,
-        likely="that node holds the newest snapshots, and fetches what it lacks",
+        likely="that node already has the newest snapshots, and fetches what it lacks",
         do=(
-            f"{to_paste(home, 'ckpt ls')} shows its snapshots, {to_paste(home, 'ckpt pin')} keeps "
-            "one; to fetch another one, stop the node, or give --home with another folder"
+            f"{to_paste(home, 'ckpt ls')} lists its snapshots, {to_paste(home, 'ckpt pin')} keeps "
+            "one; to fetch a different one, stop the node, or use --home with a new directory"
         ),
     )

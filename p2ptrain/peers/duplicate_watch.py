@@ -165,7 +165,7 @@ class DuplicateWatch:
         self.mark = make_mark(self._run, incarnation, self._sign)
 
     def is_ours(self, incarnation: int) -> bool:
-        """Return whether this process uses this incarnation, or has used it before."""
+        """Return whether this process uses this incarnation, or has used it."""
         return incarnation in self._own
 
     def next_ask_s(self) -> float:
@@ -257,7 +257,7 @@ class DuplicateWatch:
         return [*chosen, *more[: ASKED_AT_ONCE - len(chosen)]]
 
     def _shuffled(self, peers: Collection[PeerId]) -> list[PeerId]:
-        """Shuffle. Sort first: the order of a set differs between processes, and the result must
+        """Shuffle. Sort first: the order of a set differs between processes, but the result must
         depend only on the seed.
         """
         return self._random.sample(sorted(peers), len(peers))

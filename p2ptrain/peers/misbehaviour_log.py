@@ -49,7 +49,8 @@ class MisbehaviourLog:
             del self._said[next(iter(self._said))]
 
     def note(self, author: PeerId | None, text: str, now: float) -> None:
-        """Write a note of the ledger that a message of `author` caused, or this node itself (None)."""
+        """Write a note of the ledger. A message of `author` caused it, or this node itself
+        (None)."""
         if author is None or (
             self._notes.take(author, 1, now) and self._lines.take("note", 1, now)
         ):

@@ -165,7 +165,7 @@ class PathTable:
         return Paths(rates, delays_s)
 
     def _path(self, a: PeerId, b: PeerId) -> Path:
-        """Return the path with the lower rate and the lower delay of the measurements of both ends."""
+        """Return the lower rate and the lower delay of the two ends' measurements."""
         ends = [self._of(a).get(b, Path()), self._of(b).get(a, Path())]
         return Path(
             min((end.rate for end in ends if end.rate), default=0),

@@ -2,9 +2,9 @@
 (SPEC.md S8).
 
 Equal entries lead to equal states, so if two nodes wrote different snapshots, one of them is wrong
-or lies, and two reports alone do not show which. So the first node to have written a snapshot is not
-believed before enough others have written the same. That does not delay commits: the Commit does not
-name a snapshot then, and a later Commit names it.
+or lies, and two reports alone do not show which one. So the first node that wrote a snapshot is not
+believed before enough others have written the same. That does not delay commits: the Commit does
+not name a snapshot then, and a later Commit names it.
 
 A proposer counts only voters that are up, because they can immediately accept a Commit that names
 the snapshot that they wrote. A voter counts all voters. So it can accept a snapshot that it did not

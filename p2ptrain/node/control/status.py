@@ -1,4 +1,4 @@
-"""Build this node's status when a user asks for it."""
+"""Build this node's status when a user requests it."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ from p2ptrain.peers.validation_tally import Validation
 from p2ptrain.ring import ReduceStatistics
 
 DIGEST_NUMEL_MAX = 1 << 28
-"""Above this number of parameters, hashing θ and m takes over a second. Snapshots name such
-states."""
+"""Maximum number of parameters for which the status shows a hash of θ and m. Hashing more takes
+over a second; for such models, use the digests of snapshots instead."""
 
 ASKING_MAX = 5
-"""Anybody can ask for admission, so few requests are shown; `p2ptrain allow list` shows all."""
+"""Maximum number of requests for admission in the status, since anybody can make one. `p2ptrain
+allow list` shows all."""
 
 
 async def status(parts: Parts) -> NodeStatus:
-    """Return everything that a person or a program may want to know, as of now."""
+    """Return the node's current status, for users and programs."""
     state, standing = parts.ledger.state, parts.standing
     digest = await _state_digest(parts)
     agreement = parts.ledger.status(parts.now())
@@ -89,7 +90,7 @@ async def status(parts: Parts) -> NodeStatus:
 
 
 async def _state_digest(parts: Parts) -> str:
-    """Return blake3 of θ and m, computed once per outer step; empty while there is none to show."""
+    """Return the blake3 hash of θ and m, computed once per outer step; empty if there is none."""
     outer = parts.outer
     if outer.step is None or outer.moving or outer.vectors.numel > DIGEST_NUMEL_MAX:
         return ""
@@ -116,14 +117,14 @@ def validated(validation: Validation) -> str:
     """Return the members' measurements of θ in words."""
     said = f"θ of outer step {validation.step}: loss {validation}"
     missing = ", ".join(map(peer_name, validation.missing))
-    return f"{said}; nothing from {missing}" if missing else said
+    return f"{said}; no report from {missing}" if missing else said
 
 
 def exchanged(report: ReduceStatistics) -> str:
-    """Return how a reduce went, in words."""
+    """Describe the last reduce in words."""
     said = (
-        f"the last took {report.seconds:.2f} s, of which {report.scatter_s:.2f} s for the "
-        f"sum; {size(report.sent_bytes)} up, {size(report.received_bytes)} down, "
+        f"the last took {report.seconds:.2f} s, including {report.scatter_s:.2f} s for the "
+        f"sum;  {size(report.sent_bytes)} up, {size(report.received_bytes)} down, "
         f"{report.cpu_s:.2f} s of CPU"
     )
     if not report.traffic:

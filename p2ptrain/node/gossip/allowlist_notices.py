@@ -1,8 +1,9 @@
-"""Handle notices of an allowlist that is too long for gossip: ask the announcing peer for the list.
+"""Handle notices of an allowlist that is too long for gossip: request it from the peer that
+announced it.
 
-A notice is an unproven claim, and a question may take long. So each question runs in a task of its
-own and does not delay lists that come by gossip. A peer cannot delay its own removal by announcing
-lists that it does not have. A peer that did not show its list is not asked again for a while.
+A notice is an unproven claim, and a request may take long. So each request runs in its own task and
+does not delay lists that arrive by gossip: a peer cannot delay its own removal by announcing lists
+that it does not have. A peer that did not send its list is not asked again for a while.
 """
 
 from __future__ import annotations
@@ -23,36 +24,37 @@ from p2ptrain.peers.hello_messages import HelloRequest
 NOTICE_BYTES_MAX = 64
 
 ASKED_MAX = 16
-"""The most peers that are being asked, or about to be."""
+"""Maximum number of peers that are being asked or are scheduled."""
 
 NEXT_S = 1.0
-"""How long one peer may take before the next one is asked too: usually the first shows the list
-that all of them announce.
+"""Seconds that one peer may take before the next one is also asked. Usually the first peer sends
+the list that all of them announce.
 """
 
 SILENT_S = 60.0
-"""How long a peer that did not answer is left alone; it may have been busy. Some fifty peers that
-never answer could keep all places taken.
+"""Seconds for which a peer that did not answer is not asked again; it may have been busy. About
+fifty peers that never answer could keep all places occupied.
 """
 
 LIED_S = 600.0
 KNOWN_MAX = 1024
 
 Question = Callable[[], Awaitable[bool]]
-"""Asks one peer. Returns whether we now have a newer list. Raises StoreError: it cannot be kept."""
+"""Asks one peer. Returns whether we now have a newer list. Raises StoreError: it cannot be
+stored."""
 
 
 @dataclass(slots=True)
 class Notices:
-    """The peers to ask. It does not know how they are asked. `now` must never decrease."""
+    """The peers to ask. This class does not know how to ask them. `now` must never decrease."""
 
     asked: set[PeerId] = field(default_factory=set)
     resting: dict[PeerId, float] = field(default_factory=dict)
-    """Until when each peer that showed no list is left alone."""
+    """For each peer that did not send its list, when it may be asked again."""
 
     def turn(self, peer: PeerId, now: float) -> int | None:
-        """Return how many peers are asked before `peer`, and count it as asked until `done`. Return
-        None if it must not be asked now."""
+        """Return how many peers are asked before `peer`, and count `peer` as asked until `done`.
+        Return None if it must not be asked now."""
         rests = now < self.resting.get(peer, now)
         if rests or peer in self.asked or len(self.asked) >= ASKED_MAX:
             return None
@@ -63,7 +65,7 @@ class Notices:
         self.asked.discard(peer)
 
     def leave_alone(self, peer: PeerId, until: float) -> None:
-        """Do not ask `peer` before `until`: it showed nothing."""
+        """Do not ask `peer` before `until`, since it did not send its list."""
         self.resting.pop(peer, None)
         self.resting[peer] = until
         if len(self.resting) > KNOWN_MAX:
@@ -71,8 +73,8 @@ class Notices:
 
 
 def heed(parts: Parts, notices: Notices, peer: PeerId, notice: bytes) -> Question | None:
-    """Return the question that a notice calls for, to be run in a task of its own; None if there is
-    none.
+    """Return the request to make because of a notice; None if none is needed. Run it in its own
+    task.
 
     Raises RemoteProtocolError: the payload is not a notice.
     """
@@ -94,7 +96,7 @@ async def _is_shown(parts: Parts, notices: Notices, peer: PeerId, sequence: int)
     newer, rest_s, reason = (
         False,
         LIED_S,
-        "it sent another allowlist than the one it had announced",
+        "it did not send the allowlist that it had announced",
     )
     try:
         shown = (await ask(parts.network, peer, HelloRequest(parts.run, b""))).allowlist

@@ -1,8 +1,9 @@
-"""Spread amendments: gossip for new ones, a hello for a peer that lacks an agreed one.
+"""Spread amendments by gossip, and request agreed ones that this node lacks with a hello.
 
-If this node lacks an agreed amendment, it asks until a peer sends it. A quorum has it (the ledger's
-SPEC.md, S10). Until then no outer step under that amendment is trained, averaged or applied, so
-only admitted peers are asked, voters first. Only the organiser's signature proves an amendment.
+If this node lacks an agreed amendment, it asks peers until one sends it. A quorum has it (the
+ledger's SPEC.md, S10). Until it arrives, this node does not train, average or apply any outer step
+under that amendment. Only admitted peers are asked, voters first. The organiser's signature proves
+an amendment.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ from p2ptrain.peers.hello_messages import HelloRequest
 from p2ptrain.peers.protocol_names import amendments_topic
 
 GOSSIPED_MAX = 16
-"""Only the newest are gossiped, some 8 kB for sixteen; a hello reply contains all."""
+"""Maximum number of amendments in a gossip message: the newest sixteen take about 8 kB. A hello
+reply contains all."""
 
 MISSING = Caution(
     "AMEND-MISSING",
-    "this node does not have an amendment yet on which members have agreed; it is asking for it",
+    "the members have agreed on an amendment that this node does not have yet; it is asking for it",
 )
 
 OFFER_S = 30.0
@@ -37,20 +39,20 @@ ASK_AGAIN_S = 2.0
 
 
 async def keep_amended(parts: Parts) -> None:
-    """Offer our amendments at intervals, and ask for missing ones, until cancelled."""
+    """Regularly publish our amendments, and ask for missing ones, until cancelled."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_offer, parts)
         nursery.start_soon(_ask_for_missing, parts)
 
 
 async def take_amendments(parts: Parts, peer: PeerId, payload: bytes) -> None:
-    """Handle amendments gossiped by a peer. Raises RemoteProtocolError, RunMismatch."""
+    """Handle amendments that a peer gossiped. Raises RemoteProtocolError, RunMismatch."""
     if parts.amendments.consider(payload, parts.ledger.state.terms):
         await amendments_changed(parts)
 
 
 async def amendments_changed(parts: Parts) -> None:
-    """Tell the network and the ledger that this node has more amendments than before."""
+    """Tell the network and the ledger that this node has new amendments."""
     numbers = [each.amendment.number for each in parts.amendments.held]
     parts.journal.write("amendments", numbers=numbers)
     await _publish(parts)
@@ -70,7 +72,7 @@ async def _publish(parts: Parts) -> None:
 
 
 async def _ask_for_missing(parts: Parts) -> None:
-    """Ask for every agreed amendment that is missing, also for later steps, until cancelled."""
+    """Ask for all missing agreed amendments, including those for later steps, until cancelled."""
     while True:
         if _missing(parts) is None:
             parts.standing.warnings.pop("amendment", None)
@@ -92,9 +94,9 @@ def _missing(parts: Parts) -> Terms | None:
 
 
 async def _has_missing(parts: Parts, peer: PeerId) -> bool | None:
-    """Return True if nothing is missing after `peer` has shown its amendments; else None.
+    """Return True if nothing is missing after `peer` has sent its amendments, otherwise None.
 
-    Amendments that it shows are kept if the organiser has signed them, needed or not.
+    All amendments that it sends are stored if the organiser has signed them, even if not needed.
     """
     try:
         told = (await ask(parts.network, peer, HelloRequest(parts.run, b""))).amendments
@@ -106,7 +108,7 @@ async def _has_missing(parts: Parts, peer: PeerId) -> bool | None:
 
 
 def in_words(parts: Parts) -> str:
-    """Return the agreed amendments in words, and those not agreed or too late to be agreed."""
+    """Describe the agreed amendments, and those that are not agreed yet or come too late."""
     state, said = parts.ledger.state, list[str]()
     for terms in state.terms:
         found = parts.amendments.get(terms.digest)

@@ -1,7 +1,8 @@
-"""Stay connected to all known peers: votes, reports and bulk data go straight between peers.
+"""Stay connected to all known peers: votes, reports and bulk data are sent directly between peers.
 
-Of two peers the one with the smaller id dials first, so that two do not usually dial each other at
-once. A lost connection is a hint for the failure detector at once, and a reason to dial again.
+Of two peers, the one with the smaller id dials first, so that they do not usually dial each other
+at the same time. A lost connection is immediately reported to the failure detector as a hint, and
+is dialled again.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from p2ptrain.peers.protocol_names import provider_key
 LOOK_EVERY_S = 1.0
 DIAL_S = 6.0
 OTHERS_TURN_S = 4.0
-"""How long the peer with the larger id waits for the other to dial."""
+"""Seconds that the peer with the larger id waits for the other one to dial."""
 
 RETRY_FIRST_S = 2.0
 RETRY_MAX_S = 60.0
@@ -31,11 +32,11 @@ FORGET_S = 600.0
 
 
 async def stay_connected(parts: Parts) -> None:
-    """Dial the admitted peers that we know and are not connected to, until cancelled.
+    """Dial the known, admitted peers that are not connected, until cancelled.
 
-    When all peers were lost and the first one is connected again, the others are dialled at once,
-    however long they were silent. Only peers that are vouched for count: a connected stranger must
-    not hide that all were lost.
+    If all connections were lost and the first peer is connected again, the others are dialled
+    immediately, no matter how long they were silent. Only peers that are vouched for count: a
+    connected stranger must not hide that all of them were lost.
     """
     due_at: dict[PeerId, float] = {}
     waits_s: dict[PeerId, float] = {}
@@ -62,7 +63,7 @@ async def stay_connected(parts: Parts) -> None:
 
 
 def known_peers(parts: Parts) -> list[PeerId]:
-    """Return the admitted peers that we have an address of, members or not."""
+    """Return the admitted peers with a known address, members or not."""
     return [
         peer
         for peer in parts.network.dialable_peers()
@@ -78,7 +79,7 @@ async def _dial(parts: Parts, peer: PeerId) -> None:
 
 
 async def bootstrap_again(parts: Parts) -> None:
-    """Dial the configured bootstrap addresses whenever the run is out of reach, until cancelled."""
+    """Dial the configured bootstrap addresses whenever the run is unreachable, until cancelled."""
     while True:
         await trio.sleep(10 * LOOK_EVERY_S)
         ways = _ways_back(parts)
@@ -91,12 +92,12 @@ async def bootstrap_again(parts: Parts) -> None:
 
 
 def _ways_back(parts: Parts) -> list[str]:
-    """Return the bootstrap addresses to dial now; none while the run is in reach.
+    """Return the bootstrap addresses to dial now; none while the run is reachable.
 
-    The run is in reach if a member is connected and a quorum is heard. Connected strangers do not
-    count: in an open run any peer with a key could otherwise keep this node away from its run. One
-    lying member cannot do that either, since it is not a quorum. Addresses of connected peers are
-    left out, since those peers would answer first.
+    The run is reachable if a member is connected and this node hears a quorum. Connected strangers
+    do not count: otherwise, in an open run, any peer with a key could keep this node away from its
+    run. One lying member cannot do that either, since it is not a quorum. Addresses of connected
+    peers are left out, since those peers would answer first.
     """
     connected, state = parts.network.connected(), parts.ledger.state
     if any(map(state.is_member, connected)) and not parts.standing.isolated:
@@ -136,12 +137,14 @@ async def _save(parts: Parts, cache: PeerCache) -> None:
     try:
         known, members = parts.network.known_addresses(), parts.ledger.state.members
         await trio.to_thread.run_sync(cache.save, known, frozenset(members).__contains__)
-    except OSError as exc:  # Without the file, the next start takes longer; nothing else happens.
+    except (
+        OSError
+    ) as exc:  # Without the file, the next start takes longer. There is no other effect.
         parts.complain("peers-not-saved", str(cache), reason=str(exc))
 
 
 async def notice_lost_connections(parts: Parts) -> None:
-    """Report a connection that ends without a goodbye to the failure detector at once."""
+    """Immediately report a connection that ends without a goodbye to the failure detector."""
     async for event in parts.network.events:
         if isinstance(event, PeerDisconnected):
             parts.detector.hint_lost(event.peer, parts.now())
@@ -149,7 +152,7 @@ async def notice_lost_connections(parts: Parts) -> None:
 
 
 async def watch_peers(parts: Parts) -> None:
-    """Let the failure detector judge whenever a colour may have changed, until cancelled."""
+    """Update the failure detector whenever a colour may have changed, until cancelled."""
     while True:
         _keep_room_for_members(parts)
         await _expect_members(parts)
@@ -160,18 +163,18 @@ async def watch_peers(parts: Parts) -> None:
 
 
 def _keep_room_for_members(parts: Parts) -> None:
-    """Reserve places for members: both planes have few, and in an open run anybody may connect."""
+    """Reserve connections for members: both planes limit them, and anybody may join an open run."""
     members = parts.ledger.state.members
     parts.network.know_members(members)
     parts.listener.know_members(members)
 
 
 async def _expect_members(parts: Parts) -> None:
-    """Watch all members, and forget peers that are not members and were silent for long.
+    """Watch all members, and forget other peers that have been silent for long.
 
-    A member that was never heard here is missed like any other. Otherwise, after a restart of all
-    nodes, nobody would notice that one member did not come back. A run sees many other peers come
-    and go."""
+    A member that this node has never heard turns red like any other. Otherwise, after a restart of
+    all nodes, nobody would notice that one member did not come back. Peers that are not members are
+    forgotten because many of them come and go."""
     state, now = parts.ledger.state, parts.now()
     for member in state.members:
         if member != parts.me:
@@ -185,12 +188,12 @@ async def _expect_members(parts: Parts) -> None:
 
 
 async def _judge(parts: Parts, ended: PeerId | None = None) -> None:
-    """Tell the ledger which peers are lost and which are back.
+    """Tell the ledger which peers are down and which are back.
 
-    An open connection with a lost peer is dropped. Messages waiting in it would be stale on
-    arrival, and the peer would have to work through them first. A new connection is made within a
-    second, while TCP may wait a quarter of a minute after a cut before it retries. The connection
-    of the peer whose old one has `ended` is kept: it may be new already.
+    An open connection to a peer that is down is dropped. Messages waiting in it would arrive stale,
+    and the peer would have to process them first. A new connection is opened within a second, while
+    TCP can wait a quarter of a minute after an interruption before it retries. If a connection to
+    the peer `ended` has just ended, its current connection is kept: it may be new.
     """
     for peer, colour in parts.detector.changes(parts.now()):
         parts.journal.write("peer", peer=peer, health=colour.value)

@@ -1,7 +1,7 @@
 """Send this node's heartbeats, entries and documents, and receive those of other peers.
 
-Received messages become events for the ledger, marks for the failure detector and rows of the peer
-table. A faulty message is dropped; other messages of its sender still count.
+Received messages become events for the ledger, arrivals for the failure detector, and rows of the
+peer table. A faulty message is dropped; other messages of its sender still count.
 """
 
 from __future__ import annotations
@@ -50,31 +50,32 @@ from p2ptrain.peers.protocol_names import (
 
 HEARTBEAT_S = 2.0
 PEERS_AT_FULL_RATE = 20
-"""A message costs every host about 3.5 ms of CPU: twenty peers every 2 s take 3.5 % of a core."""
+"""Number of peers up to which each sends a heartbeat every HEARTBEAT_S. A message costs every host
+about 3.5 ms of CPU time: twenty peers use 3.5 % of a core."""
 
 OTHERS_MAX = 20
-"""At most this many peers that are not members lengthen the heartbeat interval; twenty double it.
-In an open run anybody can invent hundreds of peers, and an interval stretched by hundreds looks
-like a failure.
+"""Maximum number of non-members that lengthen the heartbeat interval; twenty can double it. In an
+open run, anybody can create hundreds of peers, and a node with an interval lengthened by hundreds
+looks failed.
 """
 
 PATIENCE = 1.25
-"""Within this many intervals after a heartbeat, a live node has sent the next one."""
+"""Number of intervals after a heartbeat within which a live node sends the next one."""
 
 HASTE_S = 0.05
-"""Changes within this time share a heartbeat."""
+"""Minimum seconds between two heartbeats: changes within this time share one."""
 
 ALLOWLIST_S = 30.0
 
 ALLOWLIST_BYTES_MAX = 32 << 10
-"""A longer list is only announced, and a peer that lacks it asks: gossip would carry it many
-times."""
+"""Maximum size of a gossiped allowlist. A longer one is only announced, and peers that lack it
+request it: gossip would send it many times."""
 
 Take = Callable[[Parts, PeerId, bytes], Awaitable[None]]
 
 
 async def speak(parts: Parts) -> None:
-    """Send a heartbeat every `interval_s`, and at once when something changed, until cancelled."""
+    """Send a heartbeat every `interval_s`, and immediately after a change, until cancelled."""
     for serial in itertools.count():
         parts.heartbeat_due = trio.Event()
         lacks, incarnation = parts.peers.pop_lacking(), parts.identities.incarnation
@@ -90,7 +91,8 @@ async def speak(parts: Parts) -> None:
 
 
 def speakers(parts: Parts) -> int:
-    """Return how many peers send heartbeats, as heard here; our listeners count about the same."""
+    """Return how many peers send heartbeats, as far as we hear. Other nodes count about the
+    same."""
     most = len(parts.ledger.state.members) + OTHERS_MAX
     return min(len(parts.peers), most) if parts.admission.is_open else len(parts.peers)
 
@@ -103,7 +105,7 @@ def interval_s(peers: int) -> float:
 def describe(
     parts: Parts, incarnation: int, serial: int, lacks: tuple[PeerId, ...] = ()
 ) -> Heartbeat:
-    """Return this node's heartbeat as of now."""
+    """Return this node's current heartbeat."""
     state, standing = parts.ledger.state, parts.standing
     return Heartbeat(
         run=parts.run,
@@ -170,8 +172,8 @@ async def _follow(
 
 
 async def _complain_of_floods(parts: Parts) -> None:
-    """Report peers that bring more gossip than we check. They may only forward another peer's
-    flood."""
+    """Report peers that send more gossip than we process. They may only be forwarding another
+    peer's flood."""
     while True:
         for peer, count in parts.network.take_floods().items():
             parts.complain("gossip-flood", peer, unread=count)
@@ -212,7 +214,9 @@ def _take_in(
     parts.network.remember(peer, heartbeat.addresses)
     _is_alive(parts, peer, incarnation, serial)
     if before is None or before.heartbeat.incarnation != incarnation:
-        parts.saying.full_next = True  # It has just started, and has no full heartbeat of ours yet.
+        parts.saying.full_next = (
+            True  # It has just started, and does not have a full heartbeat of ours.
+        )
     if parts.me in heartbeat.lacks:
         _answer_in_full(parts)
     parts.paths.note_report(peer, heartbeat.paths, parts.ledger.state.since)
@@ -229,8 +233,8 @@ def _is_alive(parts: Parts, peer: PeerId, incarnation: int, serial: int) -> None
 
 
 def _ask_for_full(parts: Parts) -> None:
-    """Ask for full heartbeats of peers whose short ones we cannot read. The request goes out early,
-    but not more often than our regular heartbeats.
+    """Ask peers for full heartbeats, since we cannot decode their small ones. Send the request
+    early, but not more often than our regular heartbeats.
     """
     now = parts.now()
     if now >= parts.saying.asked_s + interval_s(speakers(parts)):
@@ -239,8 +243,8 @@ def _ask_for_full(parts: Parts) -> None:
 
 
 def _answer_in_full(parts: Parts) -> None:
-    """Make the next heartbeat a full one. It goes out early, but not more often than our regular
-    heartbeats: otherwise requests could make a whole run speak more than twice as much.
+    """Make the next heartbeat a full one. Send it early, but at most one extra heartbeat per
+    regular one: otherwise requests could make the entire run send more than twice as much.
     """
     now, saying = parts.now(), parts.saying
     saying.full_next = True
@@ -250,10 +254,10 @@ def _answer_in_full(parts: Parts) -> None:
 
 
 def report(parts: Parts, peer: PeerId, heartbeat: Heartbeat, before: Heartbeat | None) -> None:
-    """Send the ledger the events that a heartbeat contains. The ledger handles repetitions.
+    """Send the ledger the events that a heartbeat contains. The ledger handles repeated events.
 
-    A restarted node has lost the work that it was ready with. It counts as ready with no tokens
-    until it reports new work, so nobody waits for it or averages with it.
+    A restarted node has lost the work that it had reported as ready. It counts as ready with no
+    tokens until it reports new work, so the others neither wait for it nor average with it.
     """
     parts.hear(PeerHeight(peer, heartbeat.height, heartbeat.line))
     if heartbeat.leaving:
@@ -303,24 +307,25 @@ async def _ask_for_list(parts: Parts, question: Question) -> None:
 
 
 async def admission_changed(parts: Parts) -> None:
-    """Apply a newer allowlist: tell the network and the ledger, and pass it on."""
+    """Apply a newer allowlist: tell the network and the ledger, and forward it."""
     allowlist = parts.admission.allowlist
     assert allowlist is not None
     parts.journal.write("allowlist", sequence=allowlist.allowlist.sequence)
-    # Publish first, then drop the peers that are no longer listed: they may hear it too.
+    # Publish it before peers that are no longer listed are dropped, so that they can receive it
+    # too.
     await _publish_allowlist(parts)
     parts.network.refresh_admission()
     for view in parts.peers:
         if not parts.admission.admits(view.peer):
             parts.listener.drop(view.peer)
-            # It will not be heard any more; the others need not wait for the detector.
+            # It will not be heard any more, so the others do not have to wait for the detector.
             parts.detector.hint_lost(view.peer, parts.now())
     await parts.tell(AllowedPeers(parts.admission.members_allowed()))
     parts.changes.ring()
 
 
 async def _offer_allowlist(parts: Parts) -> None:
-    """Publish our list at intervals, for peers that missed it, until cancelled."""
+    """Regularly publish our list, for peers that missed it, until cancelled."""
     while True:
         await _publish_allowlist(parts)
         await trio.sleep(ALLOWLIST_S)

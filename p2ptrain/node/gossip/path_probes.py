@@ -1,8 +1,8 @@
-"""Probe unused paths and peers that were never dialled, seldom and one at a time.
+"""Probe unused paths and peers that have never been dialled, rarely and one at a time.
 
-A path in use is measured by its use. Only members are probed, and none while a reduce is under way:
-a reduce that begins cancels the probe. The prober measures the data that comes from the other peer;
-the dial itself tells that peer that it can be dialled.
+A path in use is measured by its transfers. Only members are probed, and not during a reduce: when a
+reduce begins, the probe is cancelled. The prober measures the data that it receives. The dial
+itself shows the other peer that it can be dialled.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from p2ptrain.node.state.threads import in_thread
 __all__ = ["PURPOSE", "Tried", "is_busy", "probe_paths", "whom_to_probe"]
 
 PROBE_EVERY_S = 20.0
-"""A probe takes 2 MiB at most: 0.8 Mbit/s while there is a path left to probe."""
+"""Seconds between two probes. A probe takes at most 2 MiB, so probes use up to 0.8 Mbit/s while
+there are paths to probe."""
 
 AGAIN_S = 600.0
 DIAL_S = 8.0
@@ -32,7 +33,7 @@ DIAL_S = 8.0
 
 @dataclass(slots=True)
 class Tried:
-    """When each peer was last probed, whatever the result."""
+    """When each peer was last probed, with any result."""
 
     at: dict[PeerId, float] = field(default_factory=dict)
 
@@ -41,7 +42,7 @@ class Tried:
 
 
 async def probe_paths(parts: Parts) -> None:
-    """Probe one peer after the other until cancelled."""
+    """Probe one peer after another until cancelled."""
     tried = Tried()
     while True:
         await trio.sleep(PROBE_EVERY_S)
@@ -52,13 +53,13 @@ async def probe_paths(parts: Parts) -> None:
 
 
 def is_busy(parts: Parts) -> bool:
-    """Return whether a reduce is under way, which a probe would slow down. Callable from any
+    """Return whether there is a current reduce, which a probe would slow down. Callable from any
     thread."""
     return parts.standing.ring is not None or parts.ledger.state.phase is Phase.REDUCE
 
 
 def whom_to_probe(parts: Parts, tried: Tried) -> Endpoint | None:
-    """Return the next peer to probe: first one that was never dialled, then an unmeasured path."""
+    """Return the next peer to probe. Peers never dialled come first, then unmeasured paths."""
     state, now = parts.ledger.state, parts.now()
     if is_busy(parts) or not state.is_member(parts.me):
         return None
@@ -78,7 +79,7 @@ def whom_to_probe(parts: Parts, tried: Tried) -> Endpoint | None:
 
 
 async def _unless_busy(parts: Parts, endpoint: Endpoint) -> None:
-    """Probe and record the result; cancel the probe as soon as a reduce begins."""
+    """Probe and record the result. Cancel the probe as soon as a reduce begins."""
 
     async def watch() -> None:
         while not is_busy(parts):

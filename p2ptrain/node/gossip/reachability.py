@@ -1,8 +1,9 @@
-"""Judge which peers can be dialled, by our own incoming connections and by what peers report.
+"""Judge which peers can be dialled, from our own incoming connections and from peers' reports.
 
-Every node's data plane listens, but many routers let no connection in. A node that was dialled once
-can be dialled. Of another node nothing is known at first. Members probe it (see `path_probes`), and
-if no probe arrives for long enough, the node reports that it cannot be dialled.
+Every node's data plane listens, but many routers block incoming connections. A node that was
+dialled once can be dialled. For other nodes, this is unknown at first. Members probe such a node
+(see `path_probes`), and if no probe arrives for long enough, the node reports that it cannot be
+dialled.
 """
 
 from __future__ import annotations
@@ -17,23 +18,24 @@ from p2ptrain.node.state.context import Parts
 from p2ptrain.observe.cautions import Caution
 
 DOUBT_S = 300.0
-"""By this time every member that hears of this node has probed it, unless it was dialled before."""
+"""Seconds within which every member that knows this node probes it, unless it has been dialled."""
 
 PEERS_MIN = 2
-"""Fewer members may have no reason to dial us, and a ring of so few uses every pair anyway. Only
-members probe, so missing dials of other peers prove nothing."""
+"""Minimum number of connected members for this judgement. Fewer members may not have a reason to
+dial us, and a ring of so few peers uses every pair anyway. Only members probe, so it means nothing
+if other peers do not dial us."""
 
 WARNING = "reach"
 OUTBOUND = Caution(
     "NET-OUTBOUND-ONLY",
-    "other peers cannot dial this node's data plane, so in an exchange its neighbours must "
-    "be peers that it can dial",
-    "forward a port to the data plane, and name that port with --data-listen",
+    "other peers cannot dial this node's data plane, so its neighbours in an exchange must be "
+    "peers that it can dial",
+    "forward a port on your router to the data plane, and pass that port to --data-listen",
 )
 
 
 def judged_reach(parts: Parts) -> tuple[bool, bool]:
-    """Return whether this node's data plane was dialled, and whether it seems dialable."""
+    """Return whether this node's data plane has been dialled, and whether it seems dialable."""
     counts = parts.listener.statistics()
     dialled = counts.served + counts.handler_errors + counts.connections_now > 0
     asked = sum(map(parts.ledger.state.is_member, parts.network.connected())) >= PEERS_MIN
@@ -43,7 +45,7 @@ def judged_reach(parts: Parts) -> tuple[bool, bool]:
 
 
 def warn(parts: Parts) -> None:
-    """Update the warning of this node."""
+    """Update this node's warning."""
     if parts.standing.dialable:
         parts.standing.warnings.pop(WARNING, None)
     else:
@@ -51,7 +53,7 @@ def warn(parts: Parts) -> None:
 
 
 def is_dialable(parts: Parts, peer: PeerId) -> bool:
-    """Return what the peer reports of itself; True for a peer that has not been heard."""
+    """Return what `peer` reports about itself; True if it has not been heard."""
     if peer == parts.me:
         return parts.standing.dialable
     view = parts.peers.get(peer)
@@ -59,11 +61,11 @@ def is_dialable(parts: Parts, peer: PeerId) -> bool:
 
 
 def may_be_at(parts: Parts, endpoint: Endpoint) -> bool:
-    """Return whether we dial `endpoint` on its peer's word.
+    """Return whether to dial `endpoint`, which its peer claims as its own.
 
-    An endpoint on a loopback address is one of our own machine. It is dialled only if our
-    connection with that peer stays on this machine too. Otherwise a member could make us connect to
-    services that listen here for local programs alone.
+    An endpoint with a loopback address is on our own machine. It is dialled only if our connection
+    to that peer also stays on this machine. Otherwise a member could make us connect to services on
+    this machine that are meant only for local programs.
     """
     site = parts.network.site_of(endpoint.peer)
     return not is_this_machine(endpoint.host) or (bool(site) and is_this_machine(site))
@@ -75,10 +77,10 @@ def undialable(parts: Parts, peers: Iterable[PeerId]) -> frozenset[PeerId]:
 
 def in_words(parts: Parts) -> str:
     if parts.standing.dialled:
-        return "others can dial this node"
+        return "other peers can dial this node"
     if parts.standing.dialable:
         return "no peer has dialled this node yet"
     return (
-        "other peers cannot dial this node: in an exchange its neighbours must be peers that it "
-        "can dial"
+        "other peers cannot dial this node, so its neighbours in an exchange must be peers that "
+        "it can dial"
     )

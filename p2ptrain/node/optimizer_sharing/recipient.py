@@ -1,9 +1,9 @@
-"""Fetch members' inner optimizer states where the run wants that and this node has none.
+"""Fetch inner optimizer states from members if the run asks for it and this node has none.
 
-Before its first trainer starts, a joiner asks the members, largest contributors first. One state,
-or the mean of several, is fetched, checked and stored in the place of our own state; the trainer
-sees no difference. Fewer states than wanted are accepted. If none comes in time, the trainer starts
-with a fresh optimizer and warms up, and the user is warned, since that costs the peer a warm-up.
+Before its first trainer starts, a joiner asks the members, largest contributors first. It fetches
+one state, or the mean of several, checks it and stores it in the place of its own state; the
+trainer does not notice a difference. Fewer states than wanted are accepted. If none arrives in
+time, the trainer starts with a fresh optimizer and warms up, and the user is warned.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ from p2ptrain.peers.protocol_names import INNER_PROTOCOL
 from p2ptrain.trainer.formats.inner_format import newest, vector_bytes
 
 HEAR_S = 10.0
-"""Five heartbeats: a node that has heard nobody by then has nobody to ask."""
+"""Five heartbeats: a node that has not heard a peer by then has no peer to ask."""
 
 ANSWER_S = 90.0
-"""Time to wait for the first offer, and again for each next one: a donor must first write 8 bytes a
-parameter."""
+"""Seconds to wait for the first offer, and for each further one: a donor must first write 8 bytes
+per parameter."""
 
 LATER_MAX = 15
-"""How often one member may answer "later", half a minute in all, before others are asked too."""
+"""Number of times that a member may answer "later" before others are asked too: half a minute."""
 
 AGAIN_S = 2.0
 ASK_S = 5.0
 ASKED_MAX = 4
-"""Members asked each time; those that had nothing come last."""
+"""Maximum number of members asked each time. Those that had nothing are asked last."""
 
 USELESS_MAX = 3
-"""After this many members with an unusable state or offer, no more are asked."""
+"""Number of members with an unusable state or offer after which no more are asked."""
 
 FETCH_S = 60.0
 BYTES_PER_S_MIN = 500_000
-"""A state that comes more slowly than this is given up: the run goes on meanwhile."""
+"""Minimum rate of a fetch. A slower one is abandoned, since the run continues in the meantime."""
 
 FRESH = "the inner optimizer starts empty, which costs this peer a warm-up"
 
 
 class _Useless(Exception):
-    """The state that a member offered cannot be used; `why` says it in words."""
+    """The state that a member offered cannot be used; `why` says why."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
@@ -63,7 +63,7 @@ class _Useless(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Offered:
-    """An offer of a member, and the signed bytes in which it came."""
+    """A member's offer, decoded and as signed bytes."""
 
     peer: PeerId
     offer: Offer
@@ -72,7 +72,7 @@ class _Offered:
 
 @dataclass(frozen=True, slots=True)
 class _Gift:
-    """A state received from a member: its signed offer, and the seconds that it took to fetch."""
+    """A state received from a member: its signed offer, and how many seconds the fetch took."""
 
     offer: Offer
     proof: bytes
@@ -80,20 +80,20 @@ class _Gift:
 
 
 async def take_inner_state(parts: Parts) -> None:
-    """Fetch a state for a trainer about to start. It takes minutes at most, by the deadlines
-    above."""
+    """Fetch a state for a trainer that is about to start. The deadlines above limit this to
+    minutes."""
     if not parts.manifest.inner.donors_max:
         return
     if not keeps_state_here(parts):
-        return _start_fresh(parts, "this machine's settings keep no inner state on disk")
+        return _start_fresh(parts, "this node is configured not to keep the inner state on disk")
     await _know_the_run(parts)
     state = parts.ledger.state
     own = await trio.to_thread.run_sync(newest, parts.home.inner, parts.layout, state.step)
     if own is not None or state.step == 0 or state.phase is Phase.ENDED:
         return
     if not len(parts.peers):
-        return _start_fresh(parts, "no member is connected that could give its state")
-    parts.enter_unless_training(StandingBy("for a member to give its inner optimizer's state"))
+        return _start_fresh(parts, "there is no connected member that could send its state")
+    parts.enter_unless_training(StandingBy("for a member to send its inner optimizer state"))
     inner = parts.manifest.inner
     with Donated(parts.home.inner, parts.store, parts.layout, inner) as donated:
         gifts, why = await _ask_around(parts, donated)
@@ -104,11 +104,11 @@ async def take_inner_state(parts: Parts) -> None:
 
 
 async def _ask_around(parts: Parts, donated: Donated) -> tuple[dict[PeerId, _Gift], str]:
-    """Ask members until enough have given a state, too many gave an unusable one, or time is up.
-    Return the received states, and why there is none.
+    """Ask members until enough have sent a state, too many sent an unusable one, or time is up.
+    Return the received states, and the reason if there are too few.
 
-    Members that answer "later" are waited for, so that no more members write their states than are
-    wanted. Once there is a state to begin with, this no longer waits.
+    Wait for members that answer "later", so that no more members store their states than needed.
+    Once at least one state has been received, do not wait any longer.
     """
     gifts, useless, put_off = dict[PeerId, _Gift](), dict[PeerId, str](), Counter[PeerId]()
     ends_s = parts.now() + ANSWER_S
@@ -126,7 +126,7 @@ async def _ask_around(parts: Parts, donated: Donated) -> tuple[dict[PeerId, _Gif
             ends_s = parts.now() + ANSWER_S  # A fetch has its own deadline.
         await trio.sleep(AGAIN_S)
     said = "; ".join(f"{label(peer)}: {why}" for peer, why in useless.items())
-    return gifts, said or f"no member gave its state within {ANSWER_S:.0f} s"
+    return gifts, said or f"no member sent its state within {ANSWER_S:.0f} s"
 
 
 async def _offers(
@@ -161,8 +161,8 @@ async def _offers(
 async def _take_all(
     parts: Parts, offered: Sequence[_Offered], donated: Donated, useless: dict[PeerId, str]
 ) -> dict[PeerId, _Gift]:
-    """Fetch these states at the same time, since each comes over another member's uplink. Return
-    those that are valid, in the order of the offers."""
+    """Fetch these states at the same time, since each comes over a different member's uplink.
+    Return those that are valid, in the order of the offers."""
     adding, gifts = trio.Lock(), dict[PeerId, _Gift]()
 
     async def take(each: _Offered) -> None:
@@ -183,7 +183,7 @@ def _refuse(parts: Parts, peer: PeerId, reason: _Useless, useless: dict[PeerId, 
 
 
 async def _know_the_run(parts: Parts) -> None:
-    """Return once our ledger is as long as the peers', if any peer is heard."""
+    """Return once our ledger is as long as those of the peers, if any peer is heard."""
     with trio.move_on_after(HEAR_S):
         while not len(parts.peers):
             await parts.changes.wait()
@@ -193,7 +193,7 @@ async def _know_the_run(parts: Parts) -> None:
 
 
 def donors(parts: Parts) -> Sequence[PeerId]:
-    """Return the heard members that train, largest contributors first."""
+    """Return the members that we hear and that train, largest contributors first."""
     state = parts.ledger.state
     heard = [
         view.peer
@@ -216,7 +216,7 @@ async def _ask(parts: Parts, peer: PeerId) -> bytes:
 
 
 def _read(parts: Parts, peer: PeerId, reply: bytes) -> Offer | None:
-    """Decode the offer of `peer`. Return None if its step is too old or too new: time may fix that.
+    """Decode the offer of `peer`. Return None if its step is too old or too new, which may change.
 
     Raises _Useless.
     """
@@ -225,10 +225,10 @@ def _read(parts: Parts, peer: PeerId, reply: bytes) -> Offer | None:
     except RemoteProtocolError as exc:
         raise _Useless(exc.what) from exc
     if not offer.is_for(parts.run, parts.layout):
-        raise _Useless("it offers a state of another run or model")
+        raise _Useless("it offers a state of a different run or model")
     step = parts.ledger.state.step
     if not offer.is_current(step, parts.manifest.sync.fragments):
-        told = f"its state is of outer step {offer.step}; outer step {step} is the newest"
+        told = f"its state is from outer step {offer.step}, but the run is at outer step {step}"
         parts.complain("donor-not-current", peer, reason=told)
         return None
     return offer
@@ -237,11 +237,11 @@ def _read(parts: Parts, peer: PeerId, reply: bytes) -> Offer | None:
 async def _take(
     parts: Parts, offered: _Offered, donated: Donated, adding: trio.Lock, fetches: int
 ) -> _Gift:
-    """Fetch an offered state and add it to the mean. `fetches` states share our line meanwhile, and
-    `adding` keeps them from being added at the same time.
+    """Fetch an offered state and add it to the mean. `fetches` is the number of states that share
+    our connection in the meantime. `adding` keeps them from being added at the same time.
 
     Raises:
-        _Useless: it could not be fetched, or is not a valid state.
+        _Useless: the state could not be fetched, or is not valid.
     """
     peer, offer, started_s = offered.peer, offered.offer, parts.now()
     limit_s = FETCH_S + fetches * 2 * vector_bytes(parts.layout) / BYTES_PER_S_MIN
@@ -263,7 +263,7 @@ async def _take(
 
 
 async def _begin_with(parts: Parts, donated: Donated, gifts: dict[PeerId, _Gift]) -> str:
-    """Publish the received states, and report whose they are. Return an error in words, or ""."""
+    """Publish the mean of the states, and report their owners. Return an error in words, or ""."""
     try:
         await trio.to_thread.run_sync(donated.publish)
     except OSError as exc:
@@ -291,7 +291,7 @@ async def _begin_with(parts: Parts, donated: Donated, gifts: dict[PeerId, _Gift]
 
 
 async def _fetch(parts: Parts, peer: PeerId, offer: Offer) -> None:
-    """Fetch the manifest first and alone. The rest is fetched only if it announces the right size;
+    """Fetch the manifest first. Fetch the rest only if the manifest states the right size;
     otherwise a member could fill our disk.
     """
 
