@@ -185,8 +185,8 @@ def _not_counted(parts: Parts) -> list[str]:
     believed, height = {view.peer for view in parts.believed()}, parts.ledger.state.height
     return [
         (
-            f"ignoring {label(view.peer)}: it claims to have {view.heartbeat.height} entries of the "
-            f"ledger, but did not send any after entry {height}"
+            f"ignoring {label(view.peer)}: it claims to have {view.heartbeat.height} entries of "
+            f"the ledger, but did not send any after entry {height}"
         )
         for view in parts.peers
         if view.peer not in believed

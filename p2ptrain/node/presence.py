@@ -1,4 +1,4 @@
-"""The tasks of every process in a run's network, whether it is a node or an observer."""
+"""The tasks of every process in a run's network: nodes and observers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _TASKS = (
 
 
 def be_present(nursery: trio.Nursery, parts: Parts, run: Run) -> None:
-    """Answer neighbours, send and receive gossip, and stay connected while the nursery lasts."""
+    """Start the tasks that answer peers, send and receive gossip, and keep connections open."""
     answer_hellos(parts, run)
     answer_questions(parts)
     for task in _TASKS:

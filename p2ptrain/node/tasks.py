@@ -1,7 +1,7 @@
-"""Run all tasks of a node in one nursery; each task starts once it has what it needs.
+"""Run all tasks of a node in one nursery. Each task starts once it has what it needs.
 
-A task that fails ends the node. A fault of the user's machine (a full disk, a trainer that keeps
-dying) is reported as such, and a bug is not survived by accident.
+A task that fails ends the node. So faults of the user's machine (a full disk, a trainer that keeps
+dying) are reported, and bugs are not hidden.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from p2ptrain.suggested_command import to_paste
 
 
 async def live(made: Made, say: Say, trainers: MakeTrainers = subprocesses) -> Rejoin:
-    """Run until cancelled, or until this node leaves its branch. Return the chain to adopt then.
-    `trainers` starts the trainers; a seed does not call it.
+    """Run until cancelled, or until this node leaves its branch; then return the chain to adopt.
+    `trainers` starts the trainers. It is not called on a seed.
 
     Raises:
         P2PTrainError: something that this node needs has failed.
@@ -96,7 +96,7 @@ async def _learn_data(parts: Parts) -> None:
 
 
 async def serve_only(parts: Parts) -> None:
-    """Serve as a seed, which trains nothing: it is ready for every outer step with no tokens."""
+    """Serve as a seed, which does not train: it is ready for every outer step with no tokens."""
     parts.enter(Serving())
     told_step = -1
     while True:
@@ -109,7 +109,7 @@ async def serve_only(parts: Parts) -> None:
 
 
 async def notice_the_end(parts: Parts) -> None:
-    """Wait for the end of the run and report it. The node then goes on serving the weights."""
+    """Wait for the end of the run and report it. The node then continues to serve the weights."""
     while not (parts.ledger.state.phase is Phase.ENDED and parts.at_head()):
         await parts.changes.wait()
     parts.journal.write("run-ended", step=parts.outer.step, tokens=parts.ledger.state.tokens)
@@ -119,8 +119,8 @@ async def notice_the_end(parts: Parts) -> None:
             export = to_paste(parts.home.root, "export --to hf DIR")
             parts.standing.warnings["ended"] = Caution(
                 "RUN-ENDED",
-                "the run has ended; this node came too late to take part in it",
-                f"{export} writes its weights to a folder",
+                "the run has ended; this node joined too late to take part in it",
+                f"{export} writes the run's weights to a directory",
             )
             parts.changes.ring()
 
@@ -151,8 +151,8 @@ async def narrate(parts: Parts, say: Say) -> None:
 
 
 def _news(state: State) -> str:
-    """Return a text that changes when the state is worth printing again. Mere numbers do not count,
-    except each tenth of a download, which takes minutes or hours.
+    """Return a text that changes when the state is worth printing again. Changes of numbers do not
+    count, except each tenth of a download, which can take minutes or hours.
     """
     match state:
         case StandingBy():

@@ -271,7 +271,7 @@ class DuplicateWatch:
         if drawn_s is None or self.is_ours(proof.incarnation):
             return
         if drawn_s <= self._proved_s:
-            return  # It does not prove anything new. Mailboxes repeat proofs until they are too old.
+            return  # It is not newer. Mailboxes repeat proofs until they are too old.
         if proof.starting and not self.starting:
             return  # It has not voted, and it is the one that ends.
         if not is_genuine(self._run, self.me, proof, self._verify):

@@ -1,9 +1,8 @@
-"""Keep θ and m at the ledger's head: load a snapshot once, then apply one committed update at a
-time.
+"""Keep θ and m at the ledger's head: load a snapshot, then apply committed updates one by one.
 
-A newcomer, a node that was away for an hour and a node that missed a single ring all do the same.
-They fetch the next update by its digest from any peer that has it, and apply its bytes. Nothing
-here trusts the sending peer; the ledger named the bytes.
+A newcomer, a node that was away for an hour and a node that missed one ring all do the same. They
+fetch the next update by its digest from any peer that has it, and apply its bytes. They do not have
+to trust that peer: the ledger names the digest.
 """
 
 from __future__ import annotations
@@ -31,25 +30,25 @@ from p2ptrain.state import Frozen, snapshot_meta, write_frozen
 from p2ptrain.store import Head, Leisure, Store
 
 HEAR_FIRST_S = 10.0
-"""Five heartbeats: a node that has heard nobody by then is alone, and starts from what it has."""
+"""Five heartbeats: a node that has not heard a peer by then is alone, and starts from its disk."""
 
 LOST_S = 10.0
-"""Five heartbeats: by then every peer that still has an update or a snapshot was heard and
+"""Five heartbeats: by then, every peer that still has an update or snapshot has been heard and
 asked."""
 
 
 async def keep_outer_state(parts: Parts) -> None:
-    """Load a snapshot, then follow the ledger for ever.
+    """Load a snapshot, then follow the ledger until cancelled.
 
     Raises:
-        StoreError: this store cannot take a blob that it needs.
-        RemoteProtocolError: the members certified bytes that are not a valid update.
+        StoreError: the store cannot take a needed blob. RemoteProtocolError: the members certified
+        bytes that are not a valid update.
     """
     with trio.move_on_after(HEAR_FIRST_S):
         while not parts.ledger_is_current():
             await parts.changes.wait()
     if own := snapshot_choice.own_start(parts.store, parts.ledger, parts.origin):
-        # Perhaps only our report is missing for its certificate (SPEC.md S8).
+        # Its certification may lack only our report (SPEC.md S8).
         await parts.tell(SnapshotTaken(parts.me, own.step, own.digest))
     await _load(parts)
     started_s, replayed = time.monotonic(), 0
@@ -73,8 +72,7 @@ async def keep_outer_state(parts: Parts) -> None:
 
 
 async def _put_right(parts: Parts, found: Contradiction, nursery: trio.Nursery) -> None:
-    """Continue from the certified snapshot. Chunks that ours has in common with it are here
-    already."""
+    """Continue from the certified snapshot. Chunks that it shares with ours are already here."""
     state_mismatch.begin(parts, found)
     while parts.outer.writing:
         await parts.changes.wait()
@@ -86,12 +84,11 @@ async def _put_right(parts: Parts, found: Contradiction, nursery: trio.Nursery) 
 
 
 async def _load(parts: Parts, first_step: int = 0, *, or_log: bool = False) -> bool:
-    """Load some snapshot of `first_step` or later into θ and m.
+    """Load a snapshot of `first_step` or later into θ and m.
 
-    A snapshot that nobody has, or a certified digest that is not a snapshot, is passed over for the
-    next best. A snapshot that could not be fetched is tried again after the others: a peer that has
-    it may come back. With `or_log` this does not wait for that, and returns False if none could be
-    loaded.
+    If no peer has the best snapshot, or its certified digest does not name a snapshot, try the next
+    best. Snapshots that could not be fetched are tried again after the others: a peer that has them
+    may come back. With `or_log`, do not wait for that: return False if none can be loaded.
     """
     useless, passed = set[Digest](), set[Digest]()
     while True:
@@ -121,9 +118,9 @@ def _is_superseded(pick: Callable[[], Start | None], start: Start) -> bool:
 
 
 class _Patience:
-    """The time limit for a snapshot that nobody has. It applies only if there are other snapshots.
-    It ends once there was a peer to ask for LOST_S and nothing came, since a transfer may pause for
-    a while.
+    """The time limit for a snapshot that no peer sends. It applies only if there are other
+    snapshots. It is over when there has been a peer to ask for LOST_S but no progress, since a
+    transfer may pause for a while.
     """
 
     def __init__(self, parts: Parts, superseded: Callable[[], bool], *, bounded: bool) -> None:
@@ -143,7 +140,7 @@ class _Patience:
 async def _loaded_or_why_not(
     parts: Parts, start: Start, unwanted: Callable[[], bool]
 ) -> StoreError | None:
-    """Load `start`. Return None, or the error if nobody has it or it is not a snapshot."""
+    """Load `start`. Return None, or the error if no peer has it or it is not a snapshot."""
     try:
         await _load_from(parts, start, unwanted)
     except StoreError as exc:
@@ -163,7 +160,7 @@ async def _load_from(parts: Parts, start: Start, unwanted: Callable[[], bool]) -
     async with parts.outer.lock:
         parts.outer.moving = True
         try:
-            # A half-loaded θ is no loss if there was none before.
+            # If there was no θ before, a half-loaded one does no harm.
             given_up = unwanted if parts.outer.step is None else fetch.never
             await fetch.use(parts, start.digest, load, given_up)
         except ManifestInvalid:
@@ -175,8 +172,8 @@ async def _load_from(parts: Parts, start: Start, unwanted: Callable[[], bool]) -
 
 
 async def _fetch(parts: Parts, start: Start, unwanted: Callable[[], bool]) -> None:
-    """Fetch the manifest first and alone. The rest is fetched only if it announces the size of a
-    snapshot. Otherwise liars that form a quorum, as one of two members can, could fill our disk.
+    """Fetch the manifest first. Fetch the rest only if the manifest states the size of a snapshot.
+    Otherwise liars that form a quorum could fill our disk; of two members, one can be a quorum.
     """
     begun = await fetch.fetch_loose(parts, [start.digest], unwanted=unwanted)
     check = partial(parts.outer.vectors.check_manifest, parts.store, start.digest)
@@ -193,9 +190,9 @@ async def _fetch(parts: Parts, start: Start, unwanted: Callable[[], bool]) -> No
 
 
 async def _go_on(parts: Parts, nursery: trio.Nursery) -> int:
-    """Advance by one outer step, or load a newer certified snapshot instead. That happens if the
-    updates up to it have more bytes, or if nobody has them any more: peers keep a certified
-    snapshot newer than the updates that they have dropped.
+    """Advance by one outer step, or load a newer certified snapshot instead. Load the snapshot if
+    the updates up to it have more bytes, or if no peer has them any more: peers keep a certified
+    snapshot that is newer than the updates that they have dropped.
     """
     step = parts.outer.step
     assert step is not None
@@ -213,9 +210,9 @@ async def _go_on(parts: Parts, nursery: trio.Nursery) -> int:
 
 
 async def _nearer(parts: Parts, step: int) -> Start | None:
-    """Return the newest certified snapshot if it takes fewer bytes than the missing updates.
+    """Return the newest certified snapshot if it has fewer bytes than the missing updates.
 
-    A seed, and a node that keeps everything, fetches the updates anyway: replays need them.
+    A seed, or a node that keeps everything, fetches the updates anyway: replays need them.
     """
     certified = parts.ledger.state.snapshot
     if certified is None or certified.digest == parts.outer.passed_over:
@@ -235,12 +232,12 @@ async def _nearer(parts: Parts, step: int) -> Start | None:
 
 
 def _lacking(store: Store, blobs: Sequence[Digest]) -> int:
-    """Return how many of these blobs must be fetched, at least in part."""
+    """Return how many of these blobs must be fetched, at least partly."""
     return sum(not store.has_chunk(digest) for digest in blobs)
 
 
 async def _leapt(parts: Parts, to: Start) -> bool:
-    """Load this snapshot. Return False if nobody has it; the updates are then applied instead."""
+    """Load this snapshot. Return False if no peer has it; the updates are then applied instead."""
     step, since = parts.outer.step, parts.now()
     if await _loaded_or_why_not(parts, to, lambda: parts.now() > since + LOST_S) is not None:
         parts.outer.passed_over = to.digest
@@ -250,7 +247,7 @@ async def _leapt(parts: Parts, to: Start) -> bool:
 
 
 async def _advance(parts: Parts, nursery: trio.Nursery) -> int:
-    """Advance by one outer step. Return how many updates that took: one, or none for a Skip."""
+    """Advance by one outer step. Return the number of updates applied: 1, or 0 for a Skip."""
     step = parts.outer.step
     assert step is not None
     closing = parts.history.closing(step)
@@ -274,7 +271,7 @@ async def _advance(parts: Parts, nursery: trio.Nursery) -> int:
 
 
 async def _apply(parts: Parts, commit: Commit) -> None:
-    """Apply the update's bytes, once no ring and no trainer reads θ any more."""
+    """Apply the update once neither a ring nor a trainer reads θ."""
     since = parts.now()
 
     def lost() -> bool:
@@ -303,15 +300,15 @@ async def _hold_to_the_bound(
 ) -> None:
     """Check the bound on influence.
 
-    Raises RemoteProtocolError: most voters lie, and certified an update that no node may apply.
-    Continuing without it would fork θ silently.
+    Raises RemoteProtocolError: the update breaks the bound, so most voters lie. Continuing without
+    the update would silently fork θ.
     """
     try:
         await update_blobs.hold(payload, outer_step, parts.history.reduce_of(commit.step))
     except RemoteProtocolError as exc:
         height = parts.history.closing(commit.step).entry.height
         raise RemoteProtocolError(
-            f"entry {height} commits update {commit.update[:12]}, which no node may apply: "
+            f"entry {height} commits update {commit.update[:12]}, which nodes must not apply: "
             f"{exc.what}",
             code=exc.code,
         ) from exc
@@ -320,8 +317,8 @@ async def _hold_to_the_bound(
 async def _snapshot(parts: Parts, closing: Certified, nursery: trio.Nursery) -> None:
     """Write θ and m as they are after `closing`, and tell the ledger the digest to certify.
 
-    Returns once they are frozen; they may change while they are written. A snapshot that comes due
-    before the previous one is written is left out: both would only compete for the disk.
+    Return once they are frozen; they may then change while they are written. A snapshot that is due
+    before the previous one has been written is left out: both would only compete for the disk.
     """
     if parts.outer.writing:
         parts.journal.write("snapshot-left-out", step=closing.entry.value.step + 1)

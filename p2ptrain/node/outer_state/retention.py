@@ -2,14 +2,14 @@
 
 A node keeps the newest certified snapshots and every update since the oldest of them. A newcomer
 needs a snapshot and the updates after it, and a peer that was away needs the updates that it
-missed. A certified snapshot need not be here, and the peers that wrote it may be gone. So the
-newest snapshot that is here is kept too, with the updates since, until a newer one has come. Of the
-data, the blocks needed soonest are kept, up to a size. A seed exists so that nothing is lost: it
-keeps all data and, while its disk allows it, the genesis snapshot and every update
+missed. This node may not have the certified snapshots, and the peers that wrote them may be gone.
+So it also keeps the newest snapshot that it has, with the updates since, until a newer one arrives.
+It keeps data blocks up to a size limit, those needed soonest first. A seed exists to preserve
+everything: it keeps all data and, if its disk has room, the genesis snapshot and every update
 (`full_history`).
 
-The choice is a pure function of the ledger, the options and that snapshot. The store guarantees
-that a crash or a race loses nothing else.
+The choice is a pure function of the ledger, the options and the node's newest snapshot. The store
+guarantees that kept blobs are not lost in a crash or a race.
 """
 
 from __future__ import annotations
@@ -41,19 +41,20 @@ WARNING = "garbage"
 HISTORY_WARNING = "history"
 
 AGAIN_S = 60.0
-"""Pause between a collection that damage prevented and the next try, which reads one chunk of each
-kept blob. A user who has just unpinned the damaged blob may be waiting for it."""
+"""Seconds between a collection that damage prevented and the next try, which reads one chunk of
+each kept blob. It is short, since a user who has just unpinned the damaged blob may be waiting."""
 
 TOKEN_BYTES_MAX = 4
-"""A token takes two bytes or four. Four are assumed, so the cache is never larger than asked."""
+"""Maximum number of bytes per token. Some runs need only two; with four, the cache never exceeds
+its limit."""
 
 
 def kept_blobs(
     manifest: RunManifest, chain: Iterable[Certified], snapshots: int, held: Start | None = None
 ) -> tuple[Digest, ...]:
-    """Return the newest `snapshots` certified snapshots, the one we would restart from (`held`),
-    the updates since the oldest of them, and the blobs named in the manifest. Genesis counts as the
-    first snapshot.
+    """Return the blobs to keep: the newest `snapshots` certified snapshots, the one we would
+    restart from (`held`), the updates since the oldest of them, and the blobs named in the
+    manifest. Genesis counts as the first snapshot.
     """
     values = [certified.entry.value for certified in chain]
     commits = [value for value in values if isinstance(value, Commit)]
@@ -71,9 +72,9 @@ def kept_data(
 ) -> Sequence[Digest]:
     """Return the data blocks to keep, those needed soonest first.
 
-    Our own lease comes first, all of it even if it has more than `blocks_max` blocks: our trainer
-    is about to read it. The cursor returns to a block only after all others, so one pass from here
-    names each block once. `blocks_max` None keeps all blocks.
+    Our own lease comes first, even if it has more than `blocks_max` blocks: our trainer is about to
+    read it. The cursor returns to a block only after all others, so one pass from the cursor
+    contains each block once. With `blocks_max` None, keep all blocks.
     """
     if blocks_max is None:
         return [*data.validation, *data.train]
@@ -86,7 +87,7 @@ def kept_data(
 
 
 def cached_blocks_max(config: NodeConfig, manifest: RunManifest) -> int | None:
-    """Return how many training blocks a node with these options keeps; None for all."""
+    """Return how many training blocks a node with these options keeps; None means all."""
     if config.seed:
         return None
     return config.data_cache_bytes // (TOKEN_BYTES_MAX * manifest.data.block_tokens)
@@ -94,8 +95,8 @@ def cached_blocks_max(config: NodeConfig, manifest: RunManifest) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Roots:
-    """The blobs and chunks that garbage collection must not touch, with everything they consist
-    of."""
+    """The blobs and chunks that garbage collection must keep. All chunks of a blob are kept with
+    it."""
 
     blobs: tuple[Digest, ...]
     chunks: Sequence[Digest]
@@ -111,11 +112,13 @@ def roots(
 ) -> Roots:
     """Return all blobs and chunks that this node needs.
 
-    `held` is the newest snapshot of its chain that it has, and `history` the blobs for replays from
-    genesis. The updates of a reduce under way are needed too, whether voted for or not. Without the
-    index no chunk is known to be data.
+    `held` is the newest snapshot of its chain that it has. `history` are the blobs for replays from
+    genesis. The updates of the current reduce are needed too, even if not voted for. If `data` is
+    None, it is not known which chunks are data, so none are returned.
     """
-    assert config.keep_snapshots is not None, "a node that keeps everything removes nothing"
+    assert config.keep_snapshots is not None, (
+        "a node that keeps everything must not collect garbage"
+    )
     under_way = (*ledger.voted_for(), *ledger.view.held)
     kept = kept_blobs(manifest, ledger.kept.entries, config.keep_snapshots, held)
     blobs = (*kept, *under_way, *history)
@@ -127,9 +130,9 @@ def roots(
 
 
 async def keep_store_small(parts: Parts) -> None:
-    """Collect garbage whenever a newer snapshot has been certified, for ever.
+    """Collect garbage whenever a newer snapshot has been certified, until cancelled.
 
-    Raises StoreError: this store cannot take a repaired chunk.
+    Raises StoreError: the store cannot take a repaired chunk.
     """
     if parts.config.keep_snapshots is None:
         return
@@ -145,7 +148,7 @@ async def keep_store_small(parts: Parts) -> None:
 
 
 async def _collect(parts: Parts) -> RootsDamaged | None:
-    """Collect garbage. Return the damaged roots, if any: nothing was removed then."""
+    """Collect garbage. If roots are damaged, remove nothing and return them."""
     assert parts.data is not None, "the data index arrives before the head is reached"
     starts = all_starts(parts.store, parts.ledger, parts.origin, parts.manifest.genesis)
     held = await trio.to_thread.run_sync(newest_held, parts.store, starts)
@@ -158,7 +161,7 @@ async def _collect(parts: Parts) -> RootsDamaged | None:
     except (ChunkCorrupt, TryLater) as exc:
         # Nothing was removed. A damaged chunk is fetched again before the next collection.
         if isinstance(exc, ChunkCorrupt) and WARNING not in parts.standing.warnings:
-            parts.scrub_asked.set()  # If one chunk is damaged, others may be.
+            parts.scrub_asked.set()  # If one chunk is damaged, others may be too.
         parts.journal.write("not-collected", code=exc.code, reason=exc.what)
         return exc if isinstance(exc, RootsDamaged) else None
     parts.standing.warnings.pop(WARNING, None)
@@ -168,8 +171,8 @@ async def _collect(parts: Parts) -> RootsDamaged | None:
 
 
 def _history(parts: Parts) -> tuple[Digest, ...]:
-    """Return the blobs that this seed keeps for replays from genesis, and update the warning.
-    Blocks."""
+    """Return the blobs that this seed keeps for replays from genesis, and update the warning. This
+    call blocks; run it in a thread."""
     found = held_history(
         parts.store,
         parts.manifest,
@@ -186,11 +189,11 @@ def _history(parts: Parts) -> tuple[Digest, ...]:
 
 
 async def _see_to(parts: Parts, damaged: RootsDamaged) -> None:
-    """Fetch damaged roots again, and warn the user if no peer has them. Until the roots are whole,
-    or the user unpins them, this store only grows.
+    """Fetch damaged roots again, and warn the user if no peer has them. Until the roots are
+    repaired, or the user unpins them, the store can only grow.
     """
     left: RootsDamaged | None = damaged
-    if WARNING not in parts.standing.warnings:  # Later `scrub` asks for them in every pass.
+    if WARNING not in parts.standing.warnings:  # After that, `scrub` asks for them in every pass.
         left = damaged.without(await repair(parts, damaged.roots))
     if left is not None:
         parts.standing.warnings[WARNING] = Caution(
@@ -201,7 +204,7 @@ async def _see_to(parts: Parts, damaged: RootsDamaged) -> None:
 
 
 def still_offered(parts: Parts) -> tuple[Digest, ...]:
-    """Return the blobs that a joiner may still be fetching from here."""
+    """Return the blobs that a joiner may still be fetching from this node."""
     for digest, until_s in list(parts.offered.items()):
         if parts.now() >= until_s:
             del parts.offered[digest]

@@ -1,12 +1,12 @@
-"""Read the store before anybody needs its chunks, and repair those that are damaged.
+"""Read all chunks in the store regularly, and repair damaged ones before they are needed.
 
-Every chunk is hashed when it is read, so damage never goes unnoticed. But a snapshot may stay
-unread for weeks, and when it is needed, the last good copy may be gone. So everything is read
-again, slowly and all the time. The store sets damaged chunks aside. They are reported to the user,
-and fetched from peers like other missing chunks.
+Every chunk is hashed when it is read, so damage is always detected then. But a snapshot may stay
+unread for weeks, and when it is needed, the last intact copy may be gone. So everything is read
+again, slowly and continuously. The store moves damaged chunks out of the way. They are reported to
+the user, and fetched from peers like other missing chunks.
 
-A chunk that no peer has is probably not needed. It is looked for once in every pass, and the next
-garbage collection forgets it unless something here refers to it.
+A chunk that no peer has is probably not needed. This module asks for it once in every pass. The
+next garbage collection forgets it unless a kept blob refers to it.
 """
 
 from __future__ import annotations
@@ -24,24 +24,26 @@ from p2ptrain.observe.cautions import Caution
 from p2ptrain.store import Health
 
 FIRST_S = 300.0
-"""A starting node needs its disk for other work."""
+"""Seconds before the first pass, since a starting node needs its disk for other work."""
 
 PAUSE_S = 3600.0
-"""Pause between two passes: a store that is read in a minute need not be read all day long."""
+"""Seconds between two passes: a store that takes a minute to read does not have to be read all
+day."""
 
 REPAIR_S = 30.0
-"""How long peers are asked for damaged chunks before the scrub goes on."""
+"""Seconds for which peers are asked for damaged chunks before the scrub continues."""
 
 TRY_S = 300.0
-"""Limit for one try, so that a slow source does not stop the scrub. A line of 112 kbit/s brings one
-chunk in this time. Received chunks are kept, and the others are tried in the next pass."""
+"""Deadline in seconds of one try, so that a slow source does not block the scrub. At 112 kbit/s,
+one chunk arrives in this time. Received chunks are kept, and the others are tried in the next
+pass."""
 
 WARNING = "rot"
 
 
 @dataclass(slots=True)
 class Pass:
-    """One reading of the whole store."""
+    """The results of reading the entire store once."""
 
     chunks: int = 0
     bytes: int = 0
@@ -60,16 +62,16 @@ class Pass:
         if self.lost:
             mended, lost = len(self.repaired), len(self.lost)
             whole = (
-                f"{found}; {mended} have been repaired from peers, and no connected peer has the "
+                f"{found}; {mended} have been repaired from peers, but no connected peer has the "
                 f"other {lost}"
             )
-        return Caution("CKPT-HASH", whole, "move the home to a sound disk soon")
+        return Caution("CKPT-HASH", whole, "move the home to a healthy disk soon")
 
 
 async def scrub(parts: Parts) -> None:
-    """Run pass after pass until cancelled; at once and at full speed when a user asks for a pass.
+    """Run pass after pass until cancelled. If a user asks for a pass, run it now, at full speed.
 
-    Raises StoreError: this store cannot take a repaired chunk.
+    Raises StoreError: the store cannot take a repaired chunk.
     """
     rate = parts.config.scrub_bytes_per_s
     await _asked_or_after(parts, FIRST_S if rate else float("inf"))
@@ -89,7 +91,7 @@ async def _asked_or_after(parts: Parts, seconds: float) -> None:
 
 
 async def one_pass(parts: Parts, bytes_per_s: float | None) -> Pass:
-    """Read the store once, at `bytes_per_s` on average, and repair damaged chunks on the way."""
+    """Read the store once, at `bytes_per_s` on average, and repair damaged chunks meanwhile."""
     done = Pass()
     parts.standing.warnings.pop(WARNING, None)
     for fan in range(parts.store.fans):
@@ -115,9 +117,9 @@ def _say_so(parts: Parts, done: Pass, digest: Digest, health: Health) -> None:
 
 
 async def repair(parts: Parts, damaged: Sequence[Digest]) -> list[Digest]:
-    """Fetch chunks that the store has set aside. Return those that were fetched.
+    """Fetch chunks that were damaged and removed. Return those that were fetched.
 
-    Raises StoreError: this store cannot take them.
+    Raises StoreError: the store cannot take them.
     """
     try:
         unwanted = after(parts, REPAIR_S)
@@ -132,6 +134,6 @@ async def repair(parts: Parts, damaged: Sequence[Digest]) -> list[Digest]:
 
 
 def after(parts: Parts, seconds: float) -> Callable[[], bool]:
-    """Return a function that tells whether `seconds` have passed since this call."""
+    """Return a function that returns whether `seconds` have passed since this call."""
     since = parts.now()
     return lambda: parts.now() > since + seconds

@@ -1,6 +1,6 @@
-"""List the snapshots that θ and m can start from, and what of the way from there is here already.
+"""List the snapshots that θ and m can start from, and which snapshots and updates are already here.
 
-`start` chooses the best one, `outer_task` loads it, and `retention` keeps what the way needs.
+`start` chooses the best snapshot, `outer_task` loads it, and `retention` keeps what a start needs.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from p2ptrain.state.outer_state import SNAPSHOT
 from p2ptrain.store import Head, Store
 
 FETCHED_MAX = 3
-"""How many of the newest certified snapshots may be fetched. Other peers keep about two, and those
-that wrote the newest may be away: a majority vouches for its digest, not for its bytes.
+"""Number of newest certified snapshots that are candidates for a fetch. Other peers keep about two,
+and the peers that wrote the newest may be offline: a certificate proves a digest, but not that a
+peer still has the bytes.
 """
 
 
 def own_start(store: Store, ledger: Ledger, origin: Origin | None) -> Start | None:
-    """Return the snapshot that our head names, if it is of the chain followed now."""
+    """Return the snapshot that our head names, if it belongs to the current chain."""
     head = store.head()
     if head is None or head.run != ledger.rules.run:
         return None
@@ -39,10 +40,11 @@ def own_start(store: Store, ledger: Ledger, origin: Origin | None) -> Start | No
 
 
 def _is_ours(ledger: Ledger, origin: Origin | None, head: Head, start: Start) -> bool:
-    """Return whether the state of a head belongs to the chain followed now.
+    """Return whether the state of a head belongs to the current chain.
 
-    It may not: the ledger was lost, or the user named a checkpoint of another line. Or another
-    snapshot of that step was certified, and the node ended before it could correct its own.
+    It does not if the ledger was lost, or if the user entered a checkpoint of another line. It also
+    does not if a different snapshot of that step was certified, and the node ended before it could
+    correct its own.
     """
     kept = ledger.kept
     if state_mismatch.is_certified_otherwise(kept.entries, start.step, start.digest):
@@ -54,7 +56,7 @@ def _is_ours(ledger: Ledger, origin: Origin | None, head: Head, start: Start) ->
 
 
 def certified_starts(ledger: Ledger, genesis: Digest) -> list[Start]:
-    """Return the certified snapshots that the kept chain names, newest first; genesis is last."""
+    """Return the certified snapshots that the kept chain names, newest first, with genesis last."""
     values = [each.entry.value for each in ledger.kept.entries]
     refs = [value.snapshot for value in values if isinstance(value, Commit) and value.snapshot]
     return [*(Start(each.step, each.digest) for each in reversed(refs)), Start(0, genesis)]
@@ -67,14 +69,14 @@ def all_starts(store: Store, ledger: Ledger, origin: Origin | None, genesis: Dig
 
 
 def newest_held(store: Store, starts: Iterable[Start]) -> Start | None:
-    """Return the newest of these that is here whole: a restart could begin with it."""
+    """Return the newest of `starts` that is complete in the store: a restart can begin with it."""
     ordered = sorted(starts, key=lambda each: -each.step)
     return next((each for each in ordered if _holds(store, each.digest)), None)
 
 
 def _holds(store: Store, digest: Digest) -> bool:
-    """Return whether the blob is here and is a snapshot. Liars may have had another blob's name
-    certified.
+    """Return whether the blob is here and is a snapshot. Liars may have had the digest of a
+    different blob certified.
     """
     try:
         return store.manifest(digest).kind == SNAPSHOT and store.holds_blob(digest)
@@ -83,7 +85,7 @@ def _holds(store: Store, digest: Digest) -> bool:
 
 
 async def look(parts: Parts) -> Here:
-    """Return which snapshots and updates are here now; later arrivals are not counted."""
+    """Return which snapshots and updates are here now."""
     ledger = parts.ledger
     *certified, genesis = certified_starts(ledger, parts.manifest.genesis)
     own = own_start(parts.store, ledger, parts.origin)
@@ -99,9 +101,10 @@ def _look(
     known: Iterable[int],
     committed: Mapping[int, CommittedUpdate],
 ) -> Here:
-    """Find the newest held snapshot of each kind, which beats older ones, and the held updates.
+    """Find the newest stored snapshot of each kind, and the stored updates. A newer snapshot is
+    always better than an older one.
 
-    An update counts as held once its manifest is here. That suffices to find the best way.
+    An update counts as stored once its manifest is here. That is enough to choose a start.
     """
     newest = [newest_held(store, kind) for kind in kinds]
     steps = (
@@ -113,10 +116,10 @@ def _look(
 def best_start(
     parts: Parts, here: Here, without: Collection[Digest] = (), first_step: int = 0
 ) -> Start | None:
-    """Return the cheapest start from which the kept chain leads to its head; None if there is none.
+    """Return the cheapest start for reaching the head with the kept chain; None if there is none.
 
-    Candidates are our own snapshot, the newest certified ones, and genesis, but none before
-    `first_step`.
+    Candidates are our own snapshot, the newest certified ones, older ones that are stored here, and
+    genesis. Those before `first_step` are excluded.
     """
     ledger = parts.ledger
     *certified, genesis = certified_starts(ledger, parts.manifest.genesis)

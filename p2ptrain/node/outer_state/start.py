@@ -1,7 +1,7 @@
 """Choose the snapshot that brings a node to the ledger's head with the fewest bytes.
 
-Pure functions. Only missing bytes cost anything: a snapshot that is not here, and the updates of
-the outer steps after it that are not here.
+These functions are pure. The cost of a start is the number of missing bytes: the snapshot, if it is
+not here, and the updates after it that are not here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """The held snapshots, and the outer steps whose update is held or that have none."""
+    """The stored snapshots, and the outer steps that do not need a fetch: their updates are stored,
+    or they were skipped."""
 
     snapshots: Collection[Digest] = frozenset()
     steps: Collection[int] = frozenset()
@@ -37,10 +38,11 @@ def choose_start(
     update_bytes: int,
     first_step: int = 0,
 ) -> Start | None:
-    """Return the start with the fewest bytes to `target_step`; of equal ones the newest.
+    """Return the start with the fewest missing bytes up to `target_step`. In case of a tie, return
+    the newest.
 
-    A snapshot after the target is useless, since the ledger here does not reach it. So is one
-    before `first_step`, where a pruned ledger begins: the updates after it are not known.
+    A snapshot after the target cannot be used, since the ledger here does not reach it. Nor can one
+    before `first_step`, where a pruned ledger begins, since the updates after it are unknown.
     """
 
     def cost_bytes(start: Start) -> int:
@@ -53,5 +55,5 @@ def choose_start(
 
 
 def leap_pays(*, updates: int, snapshot_bytes: int, update_bytes: int) -> bool:
-    """Return whether a snapshot has fewer bytes than the updates that lead to it from here."""
+    """Return whether a snapshot has fewer bytes than the updates that lead to it."""
     return updates * update_bytes > snapshot_bytes

@@ -1,7 +1,7 @@
-"""Check the bytes of an update before a vote for it and before it is applied.
+"""Check the bytes of an update before this node votes for it and before it is applied.
 
-The ledger names an update by its digest, which says nothing of its content. A voter without a
-result of its own must not certify bytes that nobody could apply.
+The ledger names an update by its digest, which does not guarantee anything about its content. A
+voter that did not compute the update itself must not certify bytes that cannot be applied.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from p2ptrain.node.outer_state import fetch
 from p2ptrain.node.state.context import Parts
 
 LAG_S = 5.0
-"""Participants finish a reduce within a few seconds of each other. After this time something is
-wrong, and the update is fetched, which over a slow line takes as long as the reduce did."""
+"""Seconds to wait for this node's own result: participants finish a reduce within a few seconds of
+each other. After that, something is wrong and the update is fetched, which takes as long as the
+reduce over a slow connection."""
 
 
 def payload_bytes_about(parts: Parts) -> int:
-    """Estimate the mean length of current updates, in bytes, from the terms known here."""
+    """Estimate the mean size of current updates in bytes, from the terms that this node knows."""
     state = parts.ledger.state
     return parts.outer_steps.payload_bytes_about(state.terms, state.step)
 
@@ -40,8 +41,7 @@ async def obtain(
 
     Raises:
         RemoteProtocolError: the blob is not an update of this run and step.
-        StoreError: this store cannot take it, or no peer has it and it is unwanted
-            (CKPT-NO-SOURCE).
+        StoreError: the store cannot take it, or no peer has it and it is unwanted (CKPT-NO-SOURCE).
     """
     read = partial(outer_step.update.read, parts.store, digest)
     with _blob_expected(digest):
@@ -49,7 +49,7 @@ async def obtain(
 
 
 async def own_result(parts: Parts, step: int) -> None:
-    """Wait, up to `LAG_S`, for a reduce of `step` in which this node makes the update itself."""
+    """If this node is averaging in a reduce of `step`, wait up to `LAG_S` for its result."""
     with trio.move_on_after(LAG_S):
         while parts.standing.averaging == step:
             await parts.changes.wait()
@@ -58,17 +58,17 @@ async def own_result(parts: Parts, step: int) -> None:
 async def inspect(
     parts: Parts, digest: Digest, outer_step: OuterStep, opened: Opened | None = None
 ) -> None:
-    """Fetch an update that is to be certified, and check that it can be applied.
+    """Fetch an update before this node votes for it, and check that it can be applied.
 
-    Its manifest is fetched first and alone. The rest is fetched only if the manifest announces the
-    size of an update; otherwise any voter could fill our disk.
+    The manifest is fetched first. The rest is fetched only if the manifest states the size of an
+    update; otherwise any voter could fill our disk.
 
-    A node does not vote for an update that breaks the bound on influence (SPEC.md S14), nor for one
-    that a power cut could still remove from its store. `opened` is the reduce that should have made
-    it.
+    A node must not vote for an update that breaks the bound on influence (SPEC.md S14), nor for one
+    that a power cut could still remove from its store. `opened` is the reduce that should have
+    computed it.
 
     Raises:
-        RemoteProtocolError, StoreError: as `obtain` does.
+        RemoteProtocolError, StoreError: as for `obtain`.
     """
     await own_result(parts, outer_step.step)
     with _blob_expected(digest):
@@ -83,13 +83,13 @@ async def inspect(
 
 
 async def hold(payload: bytes | memoryview, outer_step: OuterStep, opened: Opened) -> None:
-    """Check the bound on influence. Raises RemoteProtocolError: the update breaks it."""
+    """Check the bound on influence. Raises RemoteProtocolError if the update breaks it."""
     await trio.to_thread.run_sync(outer_step.update.hold, payload, opened)
 
 
 @contextmanager
 def _blob_expected(digest: Digest) -> Iterator[None]:
-    """Blame the peer, not our store, for a digest that names no blob."""
+    """If a digest does not name a blob, blame the peer and not our store."""
     try:
         yield
     except ManifestInvalid as exc:

@@ -1,11 +1,11 @@
-"""Open our links in a reduce: one connection for each neighbour and stream, dialled or accepted.
+"""Open our connections in a reduce: one for each neighbour and stream, dialled or accepted.
 
-Of two neighbours, the first in the roster's order dials. The other dials instead if heartbeats say
-that only the first one can be dialled.
+Of two neighbours, the first one in the roster dials. The second one dials instead if heartbeats say
+that only the first can be dialled.
 
-This module opens the connections of one attempt, or names the neighbour that could not be
-connected. It does not close them: when an attempt fails, an early end of a connection would look
-like our fault to the neighbour.
+This module opens the connections of one attempt, or reports the neighbour that could not be
+connected. It does not close them: if an attempt fails and a connection ends early, the neighbour
+would blame us.
 """
 
 from __future__ import annotations
@@ -29,37 +29,37 @@ from p2ptrain.node.state.threads import in_thread
 from p2ptrain.ring import NEIGHBOURS_MAX, SILENCE_S, Links, ReduceRequest
 
 EDGE_S = 0.75 * SILENCE_S
-"""6 s: longer than a heartbeat and a gossip hop, so by then a live neighbour has received the
-roster. It is shorter than the silence after which neighbours that are connected already would blame
-us, because nothing is sent before all connections are open. With 10 s, a participant that left out
-one connection got an honest peer blamed for silence.
+"""Deadline for a connection: 6 s. This is longer than a heartbeat and a gossip hop, so by then a
+live neighbour has received the roster. It is shorter than the silence after which neighbours that
+are already connected would blame us, because nothing is sent before all connections are open. With
+10 s, a participant that did not open one connection could get an honest peer blamed for silence.
 """
 
 DIAL_S = 4.0
-"""Limit for one dial: several times what a busy machine on the other side of the world needs."""
+"""Deadline for one dial: several times what a busy machine on the other side of the world needs."""
 
 AGAIN_S = 0.3
 
 LATE_S = 0.5
-"""Two round trips around the world. A slower connection is journalled."""
+"""Two round trips around the world. A slower connection is written to the journal."""
 
 THREADS_MAX = 128
-"""One thread for each connection being made: with NEIGHBOURS_MAX neighbours, all of them."""
+"""Maximum number of threads that open connections: enough for NEIGHBOURS_MAX neighbours at once."""
 
 Opener = Callable[["Parts", PeerId, RingKey, "Edges"], Awaitable[None]]
 
 
 @dataclass(slots=True)
 class Edges:
-    """Open connections by neighbour and stream. The caller that creates an `Edges` must close it in
-    every case.
+    """Open connections by neighbour and stream. The caller that creates an `Edges` must always
+    close it.
     """
 
     open: dict[tuple[PeerId, int], SecureSocket] = field(default_factory=dict)
     threads: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(THREADS_MAX))
 
     def links(self, request: ReduceRequest) -> Links:
-        """Return the connections of a reduce, all of which must be open."""
+        """Return the connections of a reduce. All of them must be open."""
         return {
             peer: [self.open[peer, stream] for stream in range(request.streams)]
             for peer in request.neighbours
@@ -71,14 +71,14 @@ class Edges:
 
 
 async def connect(parts: Parts, request: ReduceRequest, edges: Edges) -> Links:
-    """Fill `edges` with a connection to each neighbour for each stream, and return them all.
+    """Fill `edges` with a connection to each neighbour for each stream, and return them.
 
     Raises:
-        ReduceAborted: a neighbour cannot be connected; it is the suspect.
+        ReduceAborted: a neighbour cannot be connected. It is the suspect.
     """
     me, count = request.peers[request.me], len(request.neighbours)
     if count > NEIGHBOURS_MAX:
-        what = f"with the schedule {request.schedule} this node would have {count} neighbours"
+        what = f"with the {request.schedule} schedule this node would have {count} neighbours"
         raise ReduceAborted(request.step, request.attempt, (), what)
     openers = {peer: _opener(parts, request, peer) for peer in request.neighbours}
     faults: list[ReduceAborted] = []
@@ -89,8 +89,8 @@ async def connect(parts: Parts, request: ReduceRequest, edges: Edges) -> Links:
         try:
             await open_one(parts, peer, key, edges)
         except (PeerError, RemoteProtocolError) as exc:
-            # The neighbour that we failed to reach is at fault, whichever peer its bytes made the
-            # error name.
+            # Blame the neighbour that we failed to reach. The error may name another peer, but the
+            # neighbour's bytes may have determined that name.
             faults.append(ReduceAborted(request.step, request.attempt, (peer,), exc.what))
             nursery.cancel_scope.cancel()
 
@@ -98,17 +98,18 @@ async def connect(parts: Parts, request: ReduceRequest, edges: Edges) -> Links:
         for peer, stream in product(request.neighbours, range(request.streams)):
             nursery.start_soon(have, openers[peer], peer, stream)
     if faults:
-        raise faults[0]  # The cause; the other attempts were only cancelled because of it.
+        raise faults[0]  # This is the cause; the other attempts were cancelled because of it.
     return edges.links(request)
 
 
 def _opener(parts: Parts, request: ReduceRequest, peer: PeerId) -> Opener:
-    """Return whether we dial `peer` or accept its connection, by the newest heartbeats of both.
+    """Return the function that dials `peer` or accepts its connection, depending on both peers'
+    newest heartbeats.
 
     Raises:
-        ReduceAborted: neither can be dialled. Both know this at once and blame the same one of the
-            pair, so that the other can average. The blame alternates by step, since both have work
-            to contribute.
+        ReduceAborted: neither of the two can be dialled. Both notice this immediately and blame the
+        same one of them, so that the other can average. The blame alternates with the step, since
+        both have work to contribute.
     """
     me, mine = request.peers[request.me], parts.standing.dialable
     first = request.me < request.peers.index(peer)
@@ -124,7 +125,7 @@ def _opener(parts: Parts, request: ReduceRequest, peer: PeerId) -> Opener:
 
 async def _accept(parts: Parts, peer: PeerId, key: RingKey, edges: Edges) -> None:
     def take() -> None:
-        # Runs in the thread, so that no connection is lost if the task is cancelled meanwhile.
+        # This runs in the thread, so that the connection is not lost if the task is cancelled.
         edges.open[peer, key.stream] = parts.ring_inbox.take(key, deadline_s=EDGE_S)
 
     give_up = partial(parts.ring_inbox.give_up, run=key.run, step=key.step, attempt=key.attempt)
@@ -134,9 +135,10 @@ async def _accept(parts: Parts, peer: PeerId, key: RingKey, edges: Edges) -> Non
 
 
 async def _reach(parts: Parts, peer: PeerId, key: RingKey, edges: Edges) -> None:
-    """Dial until the neighbour answers. If it was restarted, we may not know its new endpoint, or
-    it may not know our new certificate: then both are exchanged. All of this takes at most EDGE_S
-    and one last try; a longer wait would make us fail without naming the neighbour."""
+    """Dial until the neighbour answers. If one of us was restarted, we may not know its new
+    endpoint, or it may not know our new certificate: then exchange them. This takes at most EDGE_S
+    and one last try; after a longer wait, the reduce would fail before we could name the neighbour.
+    """
     ends = parts.now() + EDGE_S
     endpoint = parts.peers.endpoint(peer)
     with _told_if_late(parts, peer, key) as met:
@@ -160,7 +162,7 @@ async def _reach(parts: Parts, peer: PeerId, key: RingKey, edges: Edges) -> None
 
 @contextmanager
 def _told_if_late(parts: Parts, peer: PeerId, key: RingKey) -> Iterator[list[str]]:
-    """Journal a line if the block took long. The block appends what happened to the list."""
+    """Write a journal line if the block takes long. The block appends what happened to the list."""
     began, met = parts.now(), list[str]()
     try:
         yield met
@@ -179,7 +181,7 @@ def _dial(
     dialling: Dialling,
     deadline_s: float,
 ) -> float:
-    """Dial, and return how long it took, in seconds."""
+    """Dial, and return how many seconds it took."""
     if endpoint is None:
         raise PeerUnreachable("it has not announced its data plane's address", peer=peer)
     began = time.monotonic()

@@ -1,8 +1,8 @@
 """Wake the tasks of a node when the shared state has changed.
 
-There is one condition for everybody: a task that changes something calls `ring`, and every waiting
-task looks at the whole state again. One condition per task would be cheaper, but a caller could
-forget one of them. A node has a dozen tasks and a few changes a second.
+There is one condition for all tasks: a task that changes something calls `ring`, and every waiting
+task looks at the state again. One condition per task would be cheaper, but a caller could forget
+one of them. A node has a dozen tasks and a few changes a second.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from p2ptrain.errors import P2PTrainError
 
 
 class Changes:
-    """A condition to wait on. A task must not reach a checkpoint between its look at the state and
-    `wait`."""
+    """A condition to wait for. There must not be a checkpoint between a task's look at the state
+    and its call of `wait`."""
 
     def __init__(self) -> None:
         self._rung = trio.Event()
@@ -26,7 +26,7 @@ class Changes:
         self._rung = trio.Event()
 
     async def wait(self, *, at_most_s: float = float("inf")) -> None:
-        """Return when some task calls `ring`, or after `at_most_s`."""
+        """Return when a task calls `ring`, or after `at_most_s`."""
         with trio.move_on_after(at_most_s):
             await self._rung.wait()
 
@@ -49,7 +49,9 @@ class Changes:
             try:
                 await work()
                 done = True
-            except P2PTrainError as exc:  # Raised below: the nursery would wrap it in a group.
+            except (
+                P2PTrainError
+            ) as exc:  # It is raised below: the nursery would wrap it in a group.
                 errors.append(exc)
             nursery.cancel_scope.cancel()
         if errors:

@@ -1,7 +1,7 @@
 """The objects that the tasks of a node share. `assembly` makes one `Parts` for all tasks.
 
 `Parts` has no behaviour beyond lookups, events for the ledger and waking the tasks. State that the
-tasks change is in `Standing` and `Outer`; the comment at a field names the module that writes it.
+tasks change is in `Standing` and `Outer`; the comments on fields name the modules that write them.
 """
 
 from __future__ import annotations
@@ -64,21 +64,22 @@ from p2ptrain.sync.trainer_orders import Work
 PAGES_PER_S = 8.0
 PAGES_BURST = 32
 """Rate limit for pages of up to 64 ledger entries that this node makes for one peer. A peer that
-catches up needs 0.1 s to check a page, so it hardly asks more often. 32 pages contain the entries
-of a thousand outer steps. A peer that floods us with questions uses 4 % of a core."""
+catches up needs 0.1 s to check a page, so it rarely asks more often. 32 pages contain the entries
+of a thousand outer steps. A peer that floods us with requests uses at most 4 % of a core."""
 
 FLOOD = Caution(
     "FLOOD",
     "more messages arrive than this node can process, so it drops some",
-    "peers repeat important messages; if the node falls behind, give it more processor time",
+    "peers repeat important messages; if the node falls behind, give it more CPU time",
 )
 
 
 @dataclass(slots=True)
 class Outer:
-    """θ, m and the outer step that they belong to. Written by `outer_task`, under `lock`.
+    """θ, m and their outer step. Written by `outer_task`, under `lock`.
 
-    `step` is the number of outer steps that θ and m contain; None until a first snapshot is loaded.
+    `step` is the number of outer steps that θ and m contain; None until the first snapshot is
+    loaded.
     """
 
     vectors: OuterState
@@ -88,18 +89,18 @@ class Outer:
     lock: trio.Lock = field(default_factory=trio.Lock)
     step: int | None = None
     moving: bool = False
-    """True while θ and m are between `step` and the next: they then belong to no outer step."""
+    """True while θ and m are changing from `step` to the next. They are not usable then."""
     writing: bool = False
     """True while a snapshot is being written."""
     disowned: SnapshotRef | None = None
     """The certified snapshot that differed from our own state. Written by `state_mismatch`."""
     replaced: int = 0
-    """How many times `state_mismatch` found our state to be wrong: reads of θ before that were
+    """How many times `state_mismatch` found our state to be wrong. Earlier reads of θ may have been
     wrong too."""
     passed_over: Digest | None = None
-    """The certified snapshot that could not be fetched; the node applies updates instead."""
+    """The certified snapshot that could not be fetched. The node applies updates instead."""
     digest: tuple[int, Digest] | None = None
-    """Digest of θ and m with its outer step, computed when a user asks. Written by `status`."""
+    """The outer step and digest of θ and m, computed when a user asks. Written by `status`."""
 
 
 @dataclass(slots=True)
@@ -112,7 +113,7 @@ class Standing:
     leaving: bool = False
     """True once this node says goodbye. Written by `leaving`."""
     isolated: str = ""
-    """Why no quorum can be reached at present; empty if it can. Written by `isolation_warning`."""
+    """Why this node does not hear a quorum; empty if it does. Written by `isolation_warning`."""
     dialled: bool = False
     dialable: bool = True
     """Whether peers have dialled our data plane, and whether they can. Written by `gossip`."""
@@ -133,20 +134,21 @@ class Standing:
     """The micro-batch found after the trainer ran out of memory. Written by
     `micro_batch_memory`."""
     inner_from: str = ""
-    """The members whose inner optimizers ours started from, in words. Written by `recipient`."""
+    """Describes the members' inner optimizer states that ours started from. Written by
+    `recipient`."""
     theta_in_use: bool = False
-    """The trainer was told to read θ and has not reported that it did. The fields from `work` to
-    here are written by `training/` unless another module is named; `reduce_task` and
-    `state_mismatch` also clear `work`."""
+    """True while the trainer has been told to read θ and has not reported that it has done so.
+    `training/` writes the fields from `work` to here, unless another module is named; `reduce_task`
+    and `state_mismatch` also clear `work`."""
     reduce: ReduceReport | None = None
     ring: Reduce | None = None
     averaging: int | None = None
-    """The outer step whose update this node is about to make, until it is stored or given up."""
+    """The outer step of the update that this node is computing, until it is stored or abandoned."""
     last_reduce: ReduceStatistics | None = None
     """The report of the newest successful reduce."""
     comparison: Comparison | None = None
-    """Our work compared with the mean in the newest successful reduce. The five fields from
-    `reduce` to here are written by `reduce_task`."""
+    """Our work compared with the mean in the newest successful reduce. `reduce_task` writes the
+    five fields from `reduce` to here."""
     utilisation: float | None = None
     """The fraction of the last outer step's time spent in inner steps. Written by `outer_task`."""
     advanced_s: float | None = None
@@ -154,14 +156,14 @@ class Standing:
     """True if a peer refused our ledger messages. Set by `outbox`, cleared by `revocation`."""
     warnings: dict[str, Caution] = field(default_factory=dict)
     doubts: tuple[Caution, ...] = ()
-    """Cautions found in this machine before the start. Written by `startup_status`."""
+    """Cautions about this machine found before the start. Written by `startup_status`."""
 
     @property
     def shown(self) -> State:
-        """The state to show to others.
+        """The state to show to users and peers.
 
-        An isolated node still trains, but waits in vain. A trainer may load while a snapshot is
-        fetched; the snapshot is shown because it takes longer.
+        An isolated node still trains, but when it waits, it is shown as isolated. A trainer may
+        load while a snapshot is fetched; the snapshot is shown, since it takes longer.
         """
         if self.fetching is not None and not self.leaving:
             return self.fetching
@@ -177,8 +179,8 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """A peer that waits for admission: when it last asked (by `now`), the site it asked from, and
-    its signed request."""
+    """A peer that waits for admission: when it last asked (by `Parts.now`), the site that it asked
+    from, and its signed request."""
 
     asked_s: float
     site: str
@@ -203,12 +205,12 @@ class Parts:
     layout: Layout
     outer: Outer
     arena: Arena | None
-    """None on a seed, which has no trainer."""
+    """None on a seed, which does not train."""
     ledger: Ledger
     chain_log: RecordLog
     votes: RecordLog
     origin: Origin | None
-    """Where our chain begins; None if at genesis. Written by `pruning`."""
+    """Where our chain begins; None means genesis. Written by `pruning`."""
     vote_records: int = field(init=False)
     """The number of records in `votes`. Written by `ledger_task`."""
     detector: Detector
@@ -226,7 +228,7 @@ class Parts:
     validation: ValidationTally = field(init=False)
     """The validation losses of θ that members report. Written by `evaluation_task`."""
     heard: QueueShares = field(default_factory=QueueShares)
-    """How many queued `events` each peer is the author of. `ledger_task` gives places back."""
+    """The number of queued `events` of each peer. `ledger_task` releases them."""
     pages: Allowance = field(default_factory=lambda: Allowance(PAGES_BURST, PAGES_PER_S))
     """Rate limit for pages of ledger entries, per peer. Used by `inbox`."""
     data: DataIndex | None = None
@@ -235,18 +237,18 @@ class Parts:
     pending: dict[PeerId, Asking] = field(default_factory=dict)
     """Peers that wait for admission; the oldest request comes first."""
     offered: dict[Digest, float] = field(default_factory=dict)
-    """Until when each blob's chunks are kept for joiners. Written by `donor` and `recipient`."""
+    """For each blob, until when its chunks are kept. Written by `donor` and `recipient`."""
     fetching: set[Digest] = field(default_factory=set)
     holding: set[Digest] = field(default_factory=set)
     changes: Changes = field(default_factory=Changes)
     scrub_asked: trio.Event = field(default_factory=trio.Event)
-    """Set when a user asks for a scrub of the whole store; replaced by `scrub`."""
+    """Set when a user asks for a scrub of the store; replaced by `scrub`."""
     heartbeat_due: trio.Event = field(default_factory=trio.Event)
     saying: HeartbeatSender = field(default_factory=HeartbeatSender)
     standing: Standing = field(default_factory=Standing)
     complaints: MisbehaviourLog = field(init=False)
     draw: random.Random = field(default_factory=random.SystemRandom)
-    """Chooses the order in which peers are asked. No peer can predict it."""
+    """Chooses the order in which peers are asked. Peers cannot predict it."""
     started_s: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
@@ -269,7 +271,7 @@ class Parts:
         return self.arena is not None
 
     def lacks_terms(self, step: int) -> bool:
-        """Return whether an agreed amendment that applies to outer step `step` is missing here."""
+        """Return whether this node lacks an agreed amendment that applies to outer step `step`."""
         return self.amendments.missing(self.ledger.state.terms, step) is not None
 
     async def until_known(self, step: int) -> None:
@@ -279,21 +281,21 @@ class Parts:
 
     def outer_step(self, step: int) -> OuterStep:
         """Return the run's terms for outer step `step`. Call this only after `until_known`, once
-        for each step, and pass the result on."""
+        per step, and pass on the result."""
         return self.outer_steps.at(self.ledger.state.terms, step)
 
     def known_outer_step(self, step: int) -> OuterStep | None:
-        """Return the run's terms for outer step `step`; None while an agreed amendment is missing
-        here."""
+        """Return the run's terms for outer step `step`; None while this node lacks an agreed
+        amendment."""
         return None if self.lacks_terms(step) else self.outer_step(step)
 
     def about(self, step: int) -> Leg:
-        """Return the terms for outer step `step` as far as they are known here: for estimates, for
-        people, and for work ahead of the ledger."""
+        """Return the terms for outer step `step` as far as this node knows them: for estimates, for
+        display, and for work ahead of the ledger."""
         return self.amendments.nearest(self.ledger.state.terms, step)
 
     def data_block(self, block: int) -> Digest:
-        """Return the digest of the data block that the ledger's block id `block` stands for."""
+        """Return the digest of the data block for the ledger's block id `block`."""
         assert self.data is not None, "training starts after the data index has arrived"
         return self.data.train[self.ledger.rules.data_block(block)]
 
@@ -308,27 +310,30 @@ class Parts:
     def is_vouched_for(self, peer: PeerId) -> bool:
         """Return whether `peer` is a member or on the organiser's allowlist.
 
-        In an open run every peer is admitted, so admission proves nothing.
+        In an open run, every peer is admitted, so admission does not count.
         """
         return self._is_member(peer) or (not self.admission.is_open and self.admission.admits(peer))
 
     def ledger_is_current(self) -> bool:
-        """Return whether some peer was heard and no counted peer is ahead of us on our line."""
+        """Return whether at least one counted peer is on our line, and none of them is ahead of
+        us."""
         beats, line = [view.heartbeat for view in self.counted()], self.ledger.state.line
         heights = [beat.height for beat in beats if beat.line == line]
         return bool(heights) and max(heights) <= self.ledger.state.height
 
     def counted(self) -> list[PeerRecord]:
-        """Return the peers that count when this node asks how long the ledger is.
+        """Return the peers that count when this node determines how long the ledger is.
 
-        These are the believed peers that are vouched for; all believed peers if none is. Otherwise,
-        in an open run, each new identity could keep this node waiting for another 30 s.
+        These are the believed peers that are vouched for, or all believed peers if there is no such
+        peer. Otherwise, in an open run, each new identity could make this node wait for another 30
+        s.
         """
         believed = self.believed()
         return [view for view in believed if self.is_vouched_for(view.peer)] or believed
 
     def believed(self) -> list[PeerRecord]:
-        """Return the heard peers, except those that claim to be ahead of us and do not prove it."""
+        """Return the peers we hear, except those that claim to be ahead of us but do not prove
+        it."""
         now, ledger = self.now(), self.ledger
         return [view for view in self.peers if ledger.believes(view.peer, now)]
 
@@ -346,16 +351,16 @@ class Parts:
         return able and wanted and not state.is_member(self.me)
 
     async def tell(self, event: Event) -> None:
-        """Send the ledger an event of our own. It waits for room, so the event is not lost."""
+        """Send the ledger an event of our own. Wait for room, so that the event is not lost."""
         await self.events.send(event)
 
     def hear(self, event: Event) -> None:
-        """Send the ledger an event from a peer. It is dropped under a flood, since peers repeat it.
+        """Send the ledger an event from a peer. Drop it during a flood, since peers repeat events.
 
         A peer that floods us loses only its own events.
         """
         author, queue = author_of(event), self.events.statistics()
-        assert author is not None, "this node's own statements are delivered locally"
+        assert author is not None, "use `tell` for this node's own events"
         size = int(queue.max_buffer_size)
         if self.heard.reserve(author, size - queue.current_buffer_used, size):
             self.events.send_nowait(event)
@@ -364,13 +369,13 @@ class Parts:
             self.complain("flood", author)
 
     def complain(self, event: str, about: str, **fields: object) -> None:
-        """Journal what a peer did wrong, with a rate limit."""
+        """Write a peer's misbehaviour to the journal, with a rate limit."""
         self.complaints.complain(event, about, fields, self.now())
 
     def enter(self, state: State) -> None:
-        """Change the node's state to `state`, and journal it if the name changes.
+        """Change the node's state to `state`. Write it to the journal if the name changes.
 
-        A leaving node stays in `Leaving`, whatever else still goes on.
+        A leaving node stays in `Leaving`, even if other tasks are still running.
         """
         if self.standing.leaving and not isinstance(state, Leaving):
             return
@@ -379,10 +384,11 @@ class Parts:
         self.standing.state = state
 
     def enter_unless_training(self, state: State) -> None:
-        """Enter `state` unless the node trains, exchanges or serves, which says more."""
+        """Enter `state`, unless the node trains, exchanges or serves: those states are more
+        useful."""
         if not isinstance(self.standing.state, (Training, Exchanging, Serving)):
             self.enter(state)
 
     def speak_now(self) -> None:
-        """Send a heartbeat at once: something changed that other peers wait for."""
+        """Send a heartbeat immediately, because of a change that other peers wait for."""
         self.heartbeat_due.set()

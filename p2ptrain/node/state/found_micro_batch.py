@@ -1,4 +1,4 @@
-"""The micro-batch that fits this machine's memory, as trainers found it after memory ran out."""
+"""The micro-batch that fits in memory. Trainers found it after they ran out of memory."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from p2ptrain.ipc.trainer_config import Halving
 
 @dataclass(frozen=True, slots=True)
 class FoundMicroBatch:
-    """The contents of the home's file. `settings`: digest of the settings it was found under;
-    `day`: its date.
+    """The contents of the file in the home. `settings` is the digest of the settings for which it
+    was found, and `day` the date.
     """
 
     settings: str

@@ -16,7 +16,7 @@ from p2ptrain.store import Disk
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Made by `main` once the node is connected and admitted; `assembly` makes the parts from
+    """Made by `main` once the node is connected and admitted. `assembly` makes the parts from
     it."""
 
     config: NodeConfig
@@ -27,6 +27,6 @@ class Surroundings:
     admission: Admission
     network: Network
     disk: Disk | None = None
-    """The disk for the store and the ledger's logs; None means this machine's own."""
+    """The disk for the store and the ledger's logs; None means this machine's disk."""
     incarnation: int = 0
-    """The number of this process among all processes that ever had this identity."""
+    """The incarnation of this process; see `incarnations`."""

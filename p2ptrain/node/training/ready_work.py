@@ -1,5 +1,5 @@
-"""Offer work that a trainer has finished, if the others would accept it. Repeat the offer until our
-own ledger has received it, even if the trainer ends.
+"""Offer work that a trainer has finished, if other members would accept it. Repeat the offer until
+our own ledger has received it, even if the trainer ends.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from p2ptrain.sync.trainer_orders import Blocks, Work
 
 
 async def hold_to_the_bound(parts: Parts, outer_step: OuterStep) -> None:
-    """Refuse to offer work that the others would refuse. θ must stay in use during the check.
+    """Refuse to offer work that other members would refuse. The trainer must keep `theta_in_use`
+    set during the check.
 
     Raises:
-        TrainerDiverged: the weights that were trained here are too far from θ.
+        TrainerDiverged: the weights trained here are too far from θ.
     """
     arena, most = parts.arena, outer_step.influence_max
     assert arena is not None
@@ -34,14 +35,15 @@ async def hold_to_the_bound(parts: Parts, outer_step: OuterStep) -> None:
         raise TrainerDiverged("a trained weight is not a finite number")
     if (peak := max(peaks)) > most:
         raise TrainerDiverged(
-            f"a trained weight is {peak:.3g} away from the shared one; this run allows at "
+            f"a trained weight differs from the shared one by {peak:.3g}; this run allows at "
             f"most {most:.3g}",
             code="DIVERGED",
         )
 
 
 async def offer(parts: Parts, ready: FragmentReady, lease: Blocks) -> None:
-    """Offer all of our `lease`, which the trainer has finished: from now on it may be averaged."""
+    """Offer the work for all of `lease`, which the trainer has finished. From now on, it may be
+    averaged."""
     work = Work(ready.step, lease, ready.tokens)
     parts.standing.work = work
     parts.journal.write(
@@ -58,9 +60,9 @@ async def offer(parts: Parts, ready: FragmentReady, lease: Blocks) -> None:
 
 
 async def offer_again(parts: Parts) -> None:
-    """Offer standing work again when a new trainer starts. The task of the old trainer may have
-    ended in `offer`, before our ledger received the event. No trainer makes the work again, so no
-    other offer would follow. A repeated offer changes nothing.
+    """When a new trainer starts, repeat the offer of work that is still valid. The task of the old
+    trainer may have ended in `offer`, before our ledger received the event. No trainer does the
+    work again, so there would not be another offer. A repeated offer has no effect.
     """
     work = parts.standing.work
     if work is not None and stands(parts):
@@ -68,7 +70,7 @@ async def offer_again(parts: Parts) -> None:
 
 
 def stands(parts: Parts) -> bool:
-    """Return whether the last offered work is all that our lease asks for now."""
+    """Return whether the last offered work is all that our lease currently asks for."""
     state, work = parts.ledger.state, parts.standing.work
     if work is None or (outer_step := parts.known_outer_step(state.step)) is None:
         return False
