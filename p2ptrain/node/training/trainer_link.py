@@ -88,7 +88,7 @@ class Conversation:
         except BaseExceptionGroup as group:
             ended, others = group.split(TrainerError)
             if others is not None:
-                raise others from None  # The node ends too: this error does not come from the trainer.
+                raise others from None  # The node ends too: it is not the trainer's error.
             assert ended is not None, "an exception group is never empty"
             raise first_error(ended) from None
 
