@@ -86,8 +86,8 @@ class Queries(ABC):
         return self.kept.page(from_height)
 
     def out_of_reach(self) -> Mapping[PeerId, Pruned]:
-        """Return the Pruned answers of peers that no longer keep the entry that this node needs
-        next. The result is empty while there is a peer that may have the entry.
+        """Return the Pruned answers of peers that no longer keep the next entry that this node
+        needs. The result is empty while there is a peer that may have the entry.
         """
         return self._catchup.out_of_reach(self.state.height)
 

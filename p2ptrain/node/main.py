@@ -65,7 +65,7 @@ def run_node(
     may wrap the parts before they are used.
 
     Raises:
-        P2PTrainError: the node cannot start, or cannot go on; the error says why and what to do.
+        P2PTrainError: the node cannot start or continue; the error says why, and what to do.
     """
     limit_malloc()
     switch_threads_often()

@@ -1,2 +1,1 @@
-"""What a node knows about its peers: heartbeats, incarnations, paths, complaints. It does no
-I/O."""
+"""Knowledge about peers: heartbeats, incarnations, paths, complaints. This package does no I/O."""

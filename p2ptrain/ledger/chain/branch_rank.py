@@ -5,10 +5,10 @@ Branch entry begins a new one. A chain is a sequence of stretches, one on each l
 Two chains are compared stretch by stretch, starting at genesis:
 
 - on the same line, the longer stretch wins, since its entries have a quorum, which the peers that
-branched off did not have;
+  branched off did not have;
 - of two branches of one entry, the one with more tokens committed by the end of its stretch wins;
-  in case of a tie, the one with the lower digest wins; - if nothing is left to compare, the longer
-  chain is a continuation of the shorter one.
+  in case of a tie, the one with the lower digest wins;
+- if nothing is left to compare, the longer chain is a continuation of the shorter one.
 
 The rank depends on one chain alone, so the order is total, and three chains cannot outrank each
 other in a cycle. (Comparing the tokens at the end of each chain would allow cycles: a branch of a

@@ -19,12 +19,12 @@ class Rules:
     """The policies of one run.
 
     - `grace_s`: how long a ready quorum waits for the other members before it averages without
-    them.
+      them.
     - `patience_s`: how long a failed reduce waits for further reports before it is retried.
     - `branch_after_s`: with `quorum_loss` "branch", how long voters wait for a quorum before they
-    branch off.
-    - `founders_vote`: only founders ever vote, as in open runs (see `founders`). - `reduce_s`: a
-    reduce fails if no report about it arrives for this long.
+      branch off.
+    - `founders_vote`: only founders ever vote, as in open runs (see `founders`).
+    - `reduce_s`: a reduce fails if no report about it arrives for this long.
     - `blocks_per_lease`: the number of data blocks that a member may hold for one outer step.
     """
 

@@ -53,15 +53,16 @@ class Catchup:
     """This node's requests for missing entries.
 
     - `heights`: the chain length that each peer claims. A false claim only costs one request per
-    ANSWER_S.
-    - `floors`: the answers of peers that do not keep the entries they were asked for. - `ask_at`:
-      the time of the next request; None if nothing is missing. - `asked`: for each peer, the number
-      of this node's last request to it. Peers that are no longer in `heights` remain here, so that
-      no peer gets an earlier turn by coming and going. - `questions`: the number of requests that
-      this node has made. - `unproven`: the claims of peers that did not send entries when asked. A
-      claim stays here until those entries arrive or its peer sends some, so a peer is not believed
-      again just because it claims less for a moment. - `members`: the members. There is always room
-      for their claims.
+      ANSWER_S.
+    - `floors`: the answers of peers that do not keep the entries they were asked for.
+    - `ask_at`: the time of the next request; None if nothing is missing.
+    - `asked`: for each peer, the number of this node's last request to it. Peers that are no longer
+      in `heights` remain here, so that no peer gets an earlier turn by coming and going.
+    - `questions`: the number of requests that this node has made.
+    - `unproven`: the claims of peers that did not send entries when asked. A claim stays here until
+      those entries arrive or its peer sends some, so a peer is not believed again just because it
+      claims less for a moment.
+    - `members`: the members. There is always room for their claims.
     """
 
     heights: dict[PeerId, int] = field(default_factory=dict)

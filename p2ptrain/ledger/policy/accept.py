@@ -58,9 +58,10 @@ def may_accept(
     - `forced`: the promises leave the proposer no choice.
     - `doubtful`: further promises could still give it a choice. A Commit is then still compared
       with this node's own results, and a roster with the peers that it knows to be here: a liar may
-      have made up either of them. - `late`: the height has waited so long that different views must
-      not delay it any longer. - `proposer`: the peer that proposes `value`. If `value` is forced,
-      the peer that proposed it in the round that forces it.
+      have made up either of them.
+    - `late`: the height has waited so long that different views must not delay it any longer.
+    - `proposer`: the peer that proposes `value`. If `value` is forced, the peer that proposed it in
+      the round that forces it.
     """
     fault = why_invalid(rules, state, value)
     if fault:

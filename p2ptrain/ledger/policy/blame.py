@@ -123,11 +123,12 @@ class Memory:
     """The failed attempts that this process has seen. They are forgotten when the process ends.
 
     - `untraced`: the participants of this outer step's attempts that failed without an accusation.
-    - `untraced_steps`: the cost of these attempts, in outer steps. - `absent`: for each member, the
-      number of commits since it last took part in an attempt, even a failed one. - `missed`: for
-      each member, the number of attempts without it, halved every HALF_LIFE commits. - `ready`: the
-      peers known to be ready when the current attempt was opened. - `kept_out`: like `absent`, but
-      counts only the commits for which the member was ready.
+    - `untraced_steps`: the cost of these attempts, in outer steps.
+    - `absent`: for each member, the number of commits since it last took part in an attempt, even a
+      failed one.
+    - `missed`: for each member, the number of attempts without it, halved every HALF_LIFE commits.
+    - `ready`: the peers known to be ready when the current attempt was opened.
+    - `kept_out`: like `absent`, but counts only the commits for which the member was ready.
     """
 
     commits: int = 0

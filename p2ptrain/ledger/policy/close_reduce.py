@@ -1,9 +1,9 @@
 """During a reduce: decide whether to commit its result, try again, or skip the step.
 
 - Commit if most participants computed the same update and its bytes are available. Also commit if
-this node computed it and most participants may still report the same. - Start the next attempt,
-without the peers to blame, if all live participants failed, if one failed some time ago, or if too
-few remain that could have computed the same update.
+  this node computed it and most participants may still report the same.
+- Start the next attempt, without the peers to blame, if all live participants failed, if one failed
+  some time ago, or if too few remain that could have computed the same update.
 - Skip the step if its attempts are used up, or too few peers remain.
 """
 

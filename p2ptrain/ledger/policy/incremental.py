@@ -6,14 +6,15 @@ tally, made together with the proposal, recognises reports that do not change it
 
 - While members train and this node has nothing to propose: a further member is ready. It must not
   be the last awaited member, nor the last that gets the full grace, and it must not complete the
-  quorum or the required number of contributors. - During a reduce, while this node has nothing to
-  propose: a member is ready, for this step or the next. A participant abandoned the reduce, unless
-  it is the first or the last to do so. A participant has a result, unless it is this node, or
-  settles whether most have the same result. - While this node proposes a Commit: a participant
-  computed the same update, or a member is ready. A participant abandoned the reduce, if most have
-  computed the update. - While this node proposes another attempt: a participant abandoned the
-  reduce, unless it accuses a peer. - In all of these cases except the third: a snapshot was
-  written.
+  quorum or the required number of contributors.
+- During a reduce, while this node has nothing to propose: a member is ready, for this step or the
+  next. A participant abandoned the reduce, unless it is the first or the last to do so. A
+  participant has a result, unless it is this node, or settles whether most have the same result.
+- While this node proposes a Commit: a participant computed the same update, or a member is ready. A
+  participant abandoned the reduce, if most have computed the update.
+- While this node proposes another attempt: a participant abandoned the reduce, unless it accuses a
+  peer.
+- In all of these cases except the third: a snapshot was written.
 
 A tally decides this in constant time. In any other case, it says that it cannot tell, and the
 proposal is computed again. The passing of time does not change the proposal before

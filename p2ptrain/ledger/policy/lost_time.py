@@ -23,11 +23,11 @@ class LostTime:
     """Durations in seconds, by this node's clock.
 
     - `took_s`: how long recent outer steps took, without their failed attempts. It contains only
-    steps in which this node heard a member report that it is ready: a node that catches up applies
-    a hundred steps at once.
+      steps in which this node heard a member report that it is ready: a node that catches up
+      applies a hundred steps at once.
     - `stepped_at`: when the last outer step ended, or None.
-    - `opened_at`: when the current attempt was opened, or None. - `lost_s`: the time that failed
-      attempts of the current step have cost so far.
+    - `opened_at`: when the current attempt was opened, or None.
+    - `lost_s`: the time that failed attempts of the current step have cost so far.
     """
 
     took_s: deque[float] = field(default_factory=lambda: deque(maxlen=STEPS_KEPT))

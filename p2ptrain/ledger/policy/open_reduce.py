@@ -3,8 +3,8 @@ only the membership.
 
 - All awaited members are ready: open now.
 - A quorum is ready, there are enough contributors, and the grace is over: open without the others,
-  which remain members. - A peer asks to join, or a member says goodbye: propose a roster without
-  participants.
+  which remain members.
+- A peer asks to join, or a member says goodbye: propose a roster without participants.
 """
 
 from __future__ import annotations

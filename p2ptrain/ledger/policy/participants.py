@@ -28,10 +28,10 @@ class Readiness:
     without the others.
 
     - `awaited`: members that are up, were members before this step began, and are not ready.
-      Founders that were down and have not yet caught up are excluded (`View.returned`). -
-      `punctual`: the awaited members that took part in most recent attempts (`grace`). - `doubted`:
-      members that sit out the first attempt because of past failures (`blame`). They may be ready,
-      but are not awaited.
+      Founders that were down and have not yet caught up are excluded (`View.returned`).
+    - `punctual`: the awaited members that took part in most recent attempts (`grace`).
+    - `doubted`: members that sit out the first attempt because of past failures (`blame`). They may
+      be ready, but are not awaited.
     """
 
     ready: frozenset[PeerId]

@@ -67,19 +67,20 @@ Report = TypeVar("Report", Ready, ReduceDone, ReduceFailed)
 class View:
     """The reports of all peers, and the times derived from them.
 
-    - `position`: the current outer step and attempt. Reports about earlier ones no longer matter. -
-    `falls`: the last two times at which each member went down. - `accused`: the voters against whom
-    there is evidence. They stay accused for ever.
+    - `position`: the current outer step and attempt. Reports about earlier ones no longer matter.
+    - `falls`: the last two times at which each member went down.
+    - `accused`: the voters against whom there is evidence. They stay accused for ever.
     - `snapshots`: for each peer, the snapshots that it wrote, by outer step.
-    - `gathering_since`: when this node first looked at the current outer step. - `enough_since`:
-    since when a quorum and enough contributors have been ready for this step. - `quorum_at`: the
-    newest outer step for which a quorum was ready, and when it first was. - `lags`: how many
-    seconds later further members were ready, in this step and past ones. - `grace_s`: the grace
-    computed from `lags` for this step. - `reducing_since`: when this node first looked at the
-    current reduce. - `failed_since`: when this node learned of the first failure of the current
-    reduce. - `done_since`: when this node learned of a result of the current reduce. - `skips`: the
-    number of consecutive skipped outer steps before this one. It does not count steps from before
-    this process started.
+    - `gathering_since`: when this node first looked at the current outer step.
+    - `enough_since`: since when a quorum and enough contributors have been ready for this step.
+    - `quorum_at`: the newest outer step for which a quorum was ready, and when it first was.
+    - `lags`: how many seconds later further members were ready, in this step and past ones.
+    - `grace_s`: the grace computed from `lags` for this step.
+    - `reducing_since`: when this node first looked at the current reduce.
+    - `failed_since`: when this node learned of the first failure of the current reduce.
+    - `done_since`: when this node learned of a result of the current reduce.
+    - `skips`: the number of consecutive skipped outer steps before this one. It does not count
+      steps from before this process started.
     - `blame`: the record of failed attempts and absences.
     - `lost_time`: how long outer steps and failed attempts take.
     - `outranked_by`: the first entry that differs from ours in a verified chain that outranks ours.

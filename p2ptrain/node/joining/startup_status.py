@@ -42,7 +42,7 @@ class Reception:
     state: State = field(default_factory=Starting)
     run: Run | None = None
     waits_for: str = ""
-    """What the user or the organiser must do, if the start waits for that."""
+    """An action of the user or the organiser that the start waits for, in words; empty if none."""
     doubts: tuple[Caution, ...] = ()
     """Resources of this machine that may run short. Kept until the process ends."""
     parts: Parts | None = None

@@ -42,7 +42,7 @@ class RunningTrainer(Protocol):
 
     @property
     def waits_for(self) -> str:
-        """What a person must do before it can start, in words; empty if nothing."""
+        """The steps that people must still take before it can start, in words; empty if none."""
 
     def send(self, frame: ToTrainer, meanwhile: Callable[[], None] | None = None) -> None:
         """Send a frame. This blocks while the socket of a busy trainer is full. `meanwhile` is then
