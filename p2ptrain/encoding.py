@@ -51,7 +51,7 @@ def unpack(data: bytes | memoryview, *, bytes_max: int) -> object:
 
     Raises:
         RemoteProtocolError: `data` is longer than `bytes_max`, not msgpack, not canonical, or
-        nested too deeply.
+            nested too deeply.
     """
     if len(data) > bytes_max:
         raise RemoteProtocolError(f"a message has {len(data)} bytes; the maximum is {bytes_max}")

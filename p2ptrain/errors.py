@@ -2,13 +2,13 @@
 
     P2PTrainError (exit_code)
     ├─ ConfigError            2   a field, its value, the fix
-    ├─ RunMismatch 3 the peer serves a different run
+    ├─ RunMismatch            3   the peer serves a different run
     ├─ MachineUnfit           4   this machine cannot take part
-    ├─ NetworkUnreachable 5 no peer could be reached
+    ├─ NetworkUnreachable     5   no peer could be reached
     ├─ NotAuthorised          6   not on the allowlist
-    ├─ VersionMismatch 7 the run needs a different version of p2ptrain
+    ├─ VersionMismatch        7   the run needs a different version of p2ptrain
     ├─ IdentityInUse          8   a second node with this identity
-    ├─ TryLater 75 nothing is wrong, but it is not possible now
+    ├─ TryLater              75   nothing is wrong, but it is not possible now
     ├─ ProtocolError              abstract
     │  ├─ LocalProtocolError      we asked the core for something illegal: our bug
     │  └─ RemoteProtocolError  5  a peer broke the protocol: drop the peer, never crash

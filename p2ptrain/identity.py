@@ -95,7 +95,7 @@ def public_key_of(peer: PeerId) -> bytes:
 
     Raises:
         RemoteProtocolError: `peer` is not the id of an Ed25519 key, its key has a small order, so
-        that anybody could sign for it, or its key is not canonically encoded.
+            that anybody could sign for it, or its key is not canonically encoded.
     """
     try:
         decoded = base58.b58decode(peer) if len(peer) <= 64 else b""

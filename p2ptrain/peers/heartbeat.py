@@ -62,7 +62,7 @@ class ReduceReport:
 
     Raises:
         LocalProtocolError: a suspect is not a valid peer id. Other nodes could not decode a
-        heartbeat with it, so they would stop hearing us.
+            heartbeat with it, so they would stop hearing us.
     """
 
     step: int

@@ -55,7 +55,7 @@ class HeartbeatDelta:
 
     Raises:
         RemoteProtocolError: the incarnation or a serial is out of range, or is repeated in
-        `changed`.
+            `changed`.
     """
 
     incarnation: int

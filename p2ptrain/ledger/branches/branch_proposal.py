@@ -2,7 +2,7 @@
 which voters. Only used in runs that branch.
 
     quorum seen ──► quorum gone ──branch_after_s, without a break──► due
-                       ▲ a quorum again: wait from the start │
+                       ▲ a quorum again: wait from the start        │
                        └────────────────────────────────────────────┤
     first-ranked voter here is due: it sends ProposeBranch; the other voters sign once they are due
     all voters of the Branch have signed: it is certified, and appended to the chain

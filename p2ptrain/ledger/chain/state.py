@@ -142,9 +142,7 @@ def encode_state(state: LedgerState) -> bytes:
     """Encode a state canonically. Raises LocalProtocolError if it is larger than peers accept."""
     data = canonical(plain_state(state))
     if len(data) > STATE_BYTES_MAX:
-        raise LocalProtocolError(
-            f"a state of {len(data)} bytes is too large; peers accept at most {STATE_BYTES_MAX}"
-        )
+        raise LocalProtocolError(f"a state of {len(data)} bytes is larger than peers accept")
     return data
 
 

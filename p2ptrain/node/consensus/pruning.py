@@ -108,7 +108,7 @@ async def notice_pruned(parts: Parts) -> None:
 
     Raises:
         TryLater: for `PATIENCE_S`, every peer that is ahead has claimed to have pruned these
-        entries, and no peer had the same head as this node.
+            entries, and no peer had the same head as this node.
     """
     told = 0
     while True:

@@ -73,10 +73,10 @@ async def learn_run(network: Network, config: NodeConfig, addresses: list[str]) 
 
     Raises:
         NetworkUnreachable, ConfigError: no peer can be reached, none sends a valid run, or the
-        addresses are wrong. The evidence has a line for each address. RunMismatch, VersionMismatch:
-        all peers serve a different run than the one asked for, or runs of a different version.
-        These errors stop a service permanently. So if one address does not answer,
-        NetworkUnreachable is raised instead: it may serve the right run.
+            addresses are wrong. The evidence has a line for each address.
+        RunMismatch, VersionMismatch: all peers serve a different run than the one asked for, or
+            runs of a different version. These errors stop a service permanently. So if one address
+            does not answer, NetworkUnreachable is raised instead: it may serve the right run.
     """
     if not addresses:
         raise ConfigError(
@@ -160,7 +160,7 @@ async def return_to(
     Raises:
         ConfigError: the addresses are wrong.
         RunMismatch: all given addresses belong to other runs. If one of them may belong to this
-        run, the node continues, since a service does not restart after this error.
+            run, the node continues, since a service does not restart after this error.
     """
     left, others = list(addresses), dict[str, str]()
     while left:

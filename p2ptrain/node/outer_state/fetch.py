@@ -88,7 +88,7 @@ async def fetch(
 
     Raises:
         StoreError: the store cannot take it, the digest does not name a blob, or no peer has it
-        (CKPT-NO-SOURCE) and it is unwanted.
+            (CKPT-NO-SOURCE) and it is unwanted.
     """
 
     def progress(so_far: FetchProgress) -> None:

@@ -41,8 +41,8 @@ async def keep_outer_state(parts: Parts) -> None:
     """Load a snapshot, then follow the ledger until cancelled.
 
     Raises:
-        StoreError: the store cannot take a needed blob. RemoteProtocolError: the members certified
-        bytes that are not a valid update.
+        StoreError: the store cannot take a needed blob.
+        RemoteProtocolError: the members certified bytes that are not a valid update.
     """
     with trio.move_on_after(HEAR_FIRST_S):
         while not parts.ledger_is_current():

@@ -108,8 +108,8 @@ def _opener(parts: Parts, request: ReduceRequest, peer: PeerId) -> Opener:
 
     Raises:
         ReduceAborted: neither of the two can be dialled. Both notice this immediately and blame the
-        same one of them, so that the other can average. The blame alternates with the step, since
-        both have work to contribute.
+            same one of them, so that the other can average. The blame alternates with the step,
+            since both have work to contribute.
     """
     me, mine = request.peers[request.me], parts.standing.dialable
     first = request.me < request.peers.index(peer)
