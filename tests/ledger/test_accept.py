@@ -65,19 +65,19 @@ def verdict(
     return may_accept(RULES, state, view, value, now, forced=forced, doubtful=doubtful, late=late)
 
 
-YES = Judgement(Answer.YES, "it agrees with this node's knowledge")
+YES = Judgement(Answer.YES, "it agrees with what this node knows")
 
 
 MADE = (ReduceDone(B, 0, 0, U), ReduceDone(C, 0, 0, U))
 
 
 def test_a_commit_needs_the_bytes() -> None:
-    lacks = Judgement(Answer.LATER, "this node does not hold the update yet", U)
+    lacks = Judgement(Answer.LATER, "this node does not have the update yet", U)
     assert verdict(REDUCING, Commit(0, 0, U), *MADE) == lacks
     assert verdict(REDUCING, Commit(0, 0, U), *MADE, UpdateHeld(U)) == YES
 
 
-UNMADE = Judgement(Answer.LATER, "this node does not know that most participants made the update")
+UNMADE = Judgement(Answer.LATER, "this node does not know that most participants computed this update")
 
 
 def test_commit_needs_most_participants_or_the_voters_own_result() -> None:
@@ -172,7 +172,7 @@ def test_unvouched_snapshot_is_accepted_if_it_may_be_chosen() -> None:
 def test_invalid_value_is_refused_even_if_it_is_forced() -> None:
     for forced in (False, True):
         got = verdict(GENESIS, Commit(0, 0, U), UpdateHeld(U), forced=forced)
-        assert got == Judgement(Answer.NO, "no exchange is under way that could be committed")
+        assert got == Judgement(Answer.NO, "there is no exchange to commit")
 
 
 def test_voter_refuses_to_be_dropped_while_it_is_up() -> None:
@@ -333,7 +333,7 @@ def test_roster_must_use_this_nodes_work_as_it_was_reported(
 
 
 def test_reduce_is_not_given_up_before_a_failure_is_known() -> None:
-    waits = Judgement(Answer.LATER, "this node knows of no failure of the exchange")
+    waits = Judgement(Answer.LATER, "this node does not know that the exchange failed")
     assert verdict(REDUCING, AGAIN, ME_READY, PeerDown(C)) == waits
     assert verdict(REDUCING, AGAIN, ME_READY, PeerDown(C), ReduceFailed(B, 0, 0)) == YES
 

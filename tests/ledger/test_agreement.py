@@ -512,7 +512,7 @@ def test_proposer_cannot_omit_an_accepted_value() -> None:
     proofs = (proof_of(B, one), proof_of(C, two))
     other = Entry(1, some["a"].state.head, Roster(0, 0, (A, B, C), (D,)))
     some.tell("a", Received(C, asked(some.rules, 1, other, proofs)))
-    assert notes_of(some, "a")[-1].endswith(f"it must propose entry {accepted.entry.digest}")
+    assert notes_of(some, "a")[-1].endswith(f"the promises require entry {accepted.entry.digest}")
 
 
 def test_two_proposals_of_one_round_are_noticed() -> None:

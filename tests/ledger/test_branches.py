@@ -89,10 +89,10 @@ def test_b2_absent_voter_loses_its_lease_and_the_reduce_ends() -> None:
 @pytest.mark.parametrize(
     ("branch", "fault"),
     [
-        (Branch(0, (B, A)), "its voters are not a subset of the present voters, in their ranks"),
+        (Branch(0, (B, A)), "its voters are not a subset of the current voters in the same order"),
         (Branch(0, (A, PeerId("x"))), "its voters are not a subset"),
-        (Branch(0, (A,), (PeerId("x"),)), "its learners are not a subset of the present learners"),
-        (Branch(0, (A, B, C)), "its voters are a quorum, so they need no branch"),
+        (Branch(0, (A,), (PeerId("x"),)), "its learners are not a subset of the current learners in the same order"),
+        (Branch(0, (A, B, C)), "its voters are a quorum, so they do not need a branch"),
         (Branch(1, (A,)), "it is for outer step 1"),
     ],
 )
@@ -184,7 +184,7 @@ def test_b3_voter_refuses_to_sign_an_improper_branch() -> None:
     refusals = {
         "the entry is not a branch": (replace(entry, value=Skip(0)), A, 61.0),
         "this node is at height 0 of another chain": (Entry(2, digest("x"), PAIR), A, 61.0),
-        "only the first-ranked remaining voter may ask": (entry, C, 61.0),
+        "only the first-ranked remaining voter may propose a branch": (entry, C, 61.0),
         "its voters are a quorum": (replace(entry, value=Branch(0, (A, B, C))), A, 61.0),
         "this node saw a quorum recently; it does not branch off for another 20 s": (
             entry,

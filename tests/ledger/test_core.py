@@ -59,7 +59,7 @@ def test_status_follows_the_run_to_its_end() -> None:
     some.made(U, "a b c")
     some.deliver()
     said.append(some["a"].status(0.0).reason)
-    assert said == ["members are still training", "an exchange is under way", "the run has ended"]
+    assert said == ["members are still training", "an exchange is in progress", "the run has ended"]
 
 
 def test_run_without_voters_says_so_and_waits() -> None:

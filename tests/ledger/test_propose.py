@@ -75,7 +75,7 @@ def test_when_all_are_ready_they_reduce() -> None:
 def test_ready_quorum_gives_the_others_the_grace_time() -> None:
     got = wish(GENESIS, ready(A, B), now=3.0, enough_since=1.0)
     assert got == Wish(
-        None, "a quorum is ready; waiting for the others until the grace time is over", (C,), 11.0
+        None, "a quorum is ready; waiting for the others until the grace period is over", (C,), 11.0
     )
 
 
@@ -264,7 +264,7 @@ def test_skips_are_counted_until_the_next_commit() -> None:
 
 
 def test_reduce_in_progress_is_waited_for() -> None:
-    assert wish(REDUCING, []) == Wish(None, "an exchange is under way", (A, B, C))
+    assert wish(REDUCING, []) == Wish(None, "an exchange is in progress", (A, B, C))
 
 
 def made(*names: PeerId, update: str = "u") -> list[AnyReport]:
@@ -280,7 +280,7 @@ def test_result_of_most_participants_is_committed_despite_failures() -> None:
 
 
 def test_result_that_one_other_peer_reports_is_not_committed() -> None:
-    assert wish(REDUCING, made(B)) == Wish(None, "an exchange is under way", (A, B, C))
+    assert wish(REDUCING, made(B)) == Wish(None, "an exchange is in progress", (A, B, C))
 
 
 def test_own_result_is_committed_while_most_may_have_made_it() -> None:

@@ -303,7 +303,7 @@ def test_s8_snapshot_is_certified_with_the_state_of_its_commit() -> None:
     commit = some["a"].chain[-1].entry.value
     assert commit == Commit(0, 0, digest("u"), SnapshotRef(0, digest("s")), before.digest)
     another = replace(commit, state=some["a"].state.digest)
-    assert "another state than the one" in why_invalid(some.rules, before, another)
+    assert "a different state from the one" in why_invalid(some.rules, before, another)
 
 
 def test_s8_snapshot_needs_a_quorum_that_wrote_it() -> None:
@@ -334,7 +334,7 @@ def test_s9_base_is_the_state_and_commit_that_were_named() -> None:
     check_base(some.rules, base, base.checkpoint, verify)
     ledger = Ledger(some.rules, A, signer(A), verify, base=base)
     assert ledger.state == some["a"].state
-    with pytest.raises(RemoteProtocolError, match="this is the base"):
+    with pytest.raises(RemoteProtocolError, match="this base has checkpoint"):
         check_base(some.rules, base, Checkpoint(2, digest("another")), verify)
 
 

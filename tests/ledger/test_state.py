@@ -142,9 +142,9 @@ INVALID: dict[str, tuple[LedgerState, Value, str]] = {
     "ranks changed": (
         GATHER,
         Roster(0, 0, (B, A), (), FULL),
-        "the voters that stay must keep their ranks, before the new ones",
+        "the remaining voters must keep their order, and come before the new ones",
     ),
-    "nobody stays": (GATHER, Roster(0, 0, (C,), ()), "no voter stays"),
+    "nobody stays": (GATHER, Roster(0, 0, (C,), ()), "it keeps none of the voters"),
     "unproven voter": (
         LEARNING,
         Roster(0, 0, (A, B, C), (D,)),
@@ -178,7 +178,7 @@ INVALID: dict[str, tuple[LedgerState, Value, str]] = {
     "commit without a reduce": (
         GATHER,
         Commit(0, 0, digest("u")),
-        "no exchange is under way that could be committed",
+        "there is no exchange to commit",
     ),
     "commit of another attempt": (
         REDUCE,
@@ -198,9 +198,9 @@ INVALID: dict[str, tuple[LedgerState, Value, str]] = {
     "another state": (
         REDUCE,
         Commit(0, 0, digest("u"), SnapshotRef(0, digest("s")), GATHER.digest),
-        "it names another state than the one that it applies to",
+        "it names a different state from the one that it applies to",
     ),
-    "skip without a reduce": (GATHER, Skip(0), "no exchange is under way that could be skipped"),
+    "skip without a reduce": (GATHER, Skip(0), "there is no exchange to skip"),
     "attempts used up": (
         replace(REDUCE, attempt=3),
         opening(0, 3),

@@ -138,7 +138,7 @@ def test_state_that_others_would_refuse_as_too_large_is_not_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(state_module, "STATE_BYTES_MAX", 100)
-    with pytest.raises(LocalProtocolError, match="more than peers accept"):
+    with pytest.raises(LocalProtocolError, match="larger than peers accept"):
         encode_state(REDUCING)
 
 

@@ -79,7 +79,7 @@ BAD: dict[str, tuple[Callable[[Certified], Certified], str]] = {
     "a forged signature": (_forged_signature, "the signature of a is not valid"),
     "a stranger": (_with_a_stranger, "z is not a voter"),
     "another round": (_of_another_round, "the signature of a is not valid"),
-    "another entry": (_over_another_entry, "it is for another entry"),
+    "another entry": (_over_another_entry, "it is for a different entry"),
     "another height": (_signed_for_another_height, "the signature of a is not valid"),
     "another run": (_signed_for_another_run, "the signature of a is not valid"),
 }
@@ -100,7 +100,7 @@ def test_every_certificate_contains_its_proposers_vote() -> None:
     for height, missing in ((1, "b"), (2, "c")):
         others = " ".join({"a", "b", "c"} - {missing})
         chain = [*CHAIN[: height - 1], with_votes(CHAIN[height - 1], others)]
-        with pytest.raises(RemoteProtocolError, match=f"lacks the vote of {missing}, who proposed"):
+        with pytest.raises(RemoteProtocolError, match=f"lacks the vote of its proposer, {missing}"):
             replay(RULES, chain, verify)
 
 

@@ -175,7 +175,7 @@ async def test_observer_that_hears_only_such_a_peer_says_so(tmp_path: Path) -> N
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         await heard(r, nursery, liar=2**53)
         with trio.fail_after(10):
-            with pytest.raises(NetworkUnreachable, match="that shows the ledger") as caught:
+            with pytest.raises(NetworkUnreachable, match="that did not send the ledger") as caught:
                 await observer._be_current(r.parts, print)
         nursery.cancel_scope.cancel()
     assert len(caught.value.evidence) == 1

@@ -153,9 +153,9 @@ async def test_reachability_is_described_in_words(tmp_path: FilePath) -> None:
             r.parts.standing.dialled, r.parts.standing.dialable = dialled, dialable
             told.append(reachability.in_words(r.parts))
         assert told == [
-            "others can dial this node",
+            "other peers can dial this node",
             "no peer has dialled this node yet",
-            "other peers cannot dial this node: in an exchange its neighbours must be peers that "
+            "other peers cannot dial this node, so its neighbours in an exchange must be peers that "
             "it can dial",
         ]
 
