@@ -69,7 +69,7 @@ def test_noncanonical_encoding_is_refused(data: bytes, why: str) -> None:
 
 
 def test_oversized_message_is_refused_unread() -> None:
-    with pytest.raises(RemoteProtocolError, match="65 bytes; at most 64"):
+    with pytest.raises(RemoteProtocolError, match="65 bytes; the maximum is 64"):
         unpack(b"\xc1" * 65, bytes_max=64)
 
 
@@ -91,8 +91,8 @@ def test_fields_returns_the_map_that_has_exactly_the_expected_fields() -> None:
         ([1], "expected a map"),
         ({"a": 1}, "missing or unknown: b"),
         ({"a": 1, "b": 2, "c": 3}, "missing or unknown: c"),
-        ({"a": True, "b": 2}, "field a has type bool"),
-        ({"a": 1, "b": "x"}, "field b has type str"),
+        ({"a": True, "b": 2}, "field a has the wrong type bool"),
+        ({"a": 1, "b": "x"}, "field b has the wrong type str"),
     ],
 )
 def test_fields_names_what_does_not_fit(value: object, why: str) -> None:

@@ -77,7 +77,9 @@ def test_a_commit_needs_the_bytes() -> None:
     assert verdict(REDUCING, Commit(0, 0, U), *MADE, UpdateHeld(U)) == YES
 
 
-UNMADE = Judgement(Answer.LATER, "this node does not know that most participants computed this update")
+UNMADE = Judgement(
+    Answer.LATER, "this node does not know that most participants computed this update"
+)
 
 
 def test_commit_needs_most_participants_or_the_voters_own_result() -> None:
@@ -184,7 +186,7 @@ def test_voter_refuses_to_be_dropped_while_it_is_up() -> None:
 
 
 WITHOUT_C = Roster(0, 0, (A, B), (), EVERYBODY[:2])
-C_IS_HERE = Judgement(Answer.LATER, "it drops c, which this node considers present")
+C_IS_HERE = Judgement(Answer.LATER, "it drops c, but this node considers that peer up")
 
 
 def test_member_that_is_up_is_not_dropped() -> None:
@@ -193,7 +195,7 @@ def test_member_that_is_up_is_not_dropped() -> None:
     assert verdict(GENESIS, WITHOUT_C, *ALL_READY, Leaving(C)) == YES
     assert verdict(GENESIS, WITHOUT_C, *ALL_READY, AllowedPeers(frozenset({A, B}))) == YES
     learner = chain_of(RULES, [Roster(0, 0, (A, B, C), (D,))])[1]
-    drops_d = Judgement(Answer.LATER, "it drops d, which this node considers present")
+    drops_d = Judgement(Answer.LATER, "it drops d, but this node considers that peer up")
     assert verdict(learner, OPENING, *ALL_READY) == drops_d
 
 
@@ -203,7 +205,7 @@ def test_member_that_two_peers_call_silent_may_be_dropped() -> None:
     open_state = chain_of(small_rules("a b c d"), [everybody])[1]
     without_d = Roster(0, 1, (A, B, C), (), EVERYBODY)
     said = [ReduceFailed(peer, 0, 0, (D,)) for peer in (A, B)]
-    here = Judgement(Answer.LATER, "it drops d, which this node considers present")
+    here = Judgement(Answer.LATER, "it drops d, but this node considers that peer up")
     assert verdict(open_state, without_d, said[0]) == here
     assert verdict(open_state, without_d, *said, ME_READY) == YES
     assert verdict(open_state, without_d, *said, ME_READY, ReduceFailed(D, 0, 0)) == here
@@ -290,7 +292,7 @@ def test_proposer_waits_after_skips_before_it_opens_a_reduce() -> None:
     for event in ALL_READY:
         view.note(event)
     rests_s = 2 * RULES.grace_s
-    too_soon = "the last 3 outer steps were skipped, and it opens the next one too soon"
+    too_soon = "it opens an exchange too soon after 3 skipped outer steps"
     judged = partial(may_accept, RULES, GENESIS, view, OPENING, forced=False)
     assert judged(100.0 + rests_s / 2 - 0.01) == Judgement(Answer.LATER, too_soon)
     assert judged(100.0 + rests_s / 2) == YES
@@ -311,7 +313,7 @@ def test_participants_keep_the_token_counts_they_reported() -> None:
 def test_peer_missing_from_our_allowlist_waits_for_a_newer_list() -> None:
     admits = Roster(0, 0, (A, B, C), (D,))
     got = verdict(GENESIS, admits, AllowedPeers(frozenset({A, B, C})))
-    assert got == Judgement(Answer.LATER, "d may not be a member, as far as this node knows")
+    assert got == Judgement(Answer.LATER, "d is not on this node's newest allowlist")
     assert verdict(GENESIS, admits, AllowedPeers(frozenset({A, B, C, D}))) == YES
 
 

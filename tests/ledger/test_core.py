@@ -230,7 +230,7 @@ def test_votes_and_promises_are_valid_only_for_their_place() -> None:
         false = Promise(1, 2, accepted(small_rules(), round, other), promise.signature)
         assert electorate.promise_fault(A, false) == elsewhere
     invented = Promise(1, 2, Accepted(1, entry, b"invented"), promise.signature)
-    unproposed = "a reports an accepted entry that nobody proposed"
+    unproposed = "a claims to have accepted an entry that was never proposed"
     assert electorate.promise_fault(A, invented) == unproposed
 
 

@@ -171,9 +171,9 @@ def test_anybody_can_check_evidence() -> None:
     fault = "it is about another run, or a branch that this node does not know"
     assert check_evidence({digest("other")}, evidence, verify) == fault
     forged = Evidence(RULES.run, 1, C, evidence.one, evidence.other)
-    assert check_evidence({LINE}, forged, verify) == "c did not sign it"
+    assert check_evidence({LINE}, forged, verify) == "a signature of c is not valid"
     elsewhere = Evidence(RULES.run, 2, B, evidence.one, evidence.other)
-    assert check_evidence({LINE}, elsewhere, verify) == "b did not sign it"
+    assert check_evidence({LINE}, elsewhere, verify) == "a signature of b is not valid"
 
 
 def test_evidence_says_in_words_what_was_done() -> None:
@@ -212,7 +212,7 @@ def test_evidence_reads_back_as_itself() -> None:
         ("height", 0, "the height of a vote must be at least 1"),
         ("peer", "", "peer must be a peer id"),
         ("line", "x", "line must be a digest"),
-        ("surplus", "x", "expected a map of height, line, peer, statements"),
+        ("surplus", "x", "expected a map with the fields height, line, peer, statements"),
     ],
 )
 def test_ill_formed_evidence_is_refused_by_its_rule(field: str, value: object, rule: str) -> None:
@@ -332,7 +332,7 @@ def test_false_evidence_is_only_noted() -> None:
     one, other = vote(0, "x"), vote(0, "y")
     effects = some.tell("a", Received(B, Accusation(Evidence(RULES.run, 1, C, one, other))))
     assert accusations(effects) == []
-    assert some.notes[-1][1] == "evidence against c proves nothing: c did not sign it"
+    assert some.notes[-1][1] == "evidence against c proves nothing: a signature of c is not valid"
 
 
 def test_accused_peer_is_evicted_and_not_readmitted() -> None:

@@ -241,7 +241,7 @@ def test_each_skip_lengthens_the_wait_before_the_next_reduce() -> None:
         *(None, None, 11.0, 21.0, 41.0, 3601.0, 3601.0)
     ]
     assert rested(2, 10.9).reason == (
-        "the last 2 outer steps were skipped; waiting before the next attempt"
+        "waiting before the next attempt, since 2 outer steps were skipped"
     )
     assert rested(2, 11.0).value == opening((A, B, C))
 
@@ -311,7 +311,7 @@ def test_result_that_cannot_be_fetched_is_given_up_after_the_grace() -> None:
     assert (hopes.value, hopes.look_again_at) == (Commit(0, 0, digest("u")), 11.0)
     gives_up = what_to_propose(RULES, REDUCING, view, 11.0)
     assert gives_up.value == Roster(0, 1, (A, B, C), (), EVERYBODY)
-    assert gives_up.reason == "attempt 0: nobody can provide its result"
+    assert gives_up.reason == "attempt 0: no peer can provide its result"
     view.note(UpdateHeld(digest("u")))
     assert what_to_propose(RULES, REDUCING, view, 99.0).value == Commit(0, 0, digest("u"))
 

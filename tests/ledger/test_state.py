@@ -131,7 +131,7 @@ SNAPPED = state_after(
 )
 
 INVALID: dict[str, tuple[LedgerState, Value, str]] = {
-    "another step": (GATHER, opening(1), "it is for outer step 1, but outer step 0 is under way"),
+    "another step": (GATHER, opening(1), "it is for outer step 1, but the current one is 0"),
     "another attempt": (GATHER, opening(0, 1), "it has attempt 1, but attempt 0 comes next"),
     "nothing changed": (GATHER, Roster(0, 0, (A, B), ()), "it changes nothing"),
     "membership in a reduce": (
@@ -148,7 +148,7 @@ INVALID: dict[str, tuple[LedgerState, Value, str]] = {
     "unproven voter": (
         LEARNING,
         Roster(0, 0, (A, B, C), (D,)),
-        "c would be a voter before it took part in a committed update",
+        "c cannot become a voter before it takes part in a committed update",
     ),
     "too many new": (
         replace(LEARNING, voters=(A,), proven=frozenset({C, D})),
@@ -163,7 +163,7 @@ INVALID: dict[str, tuple[LedgerState, Value, str]] = {
     "more blocks than leased": (
         GATHER,
         Roster(0, 0, (A, B), (), (Participant(A, 1, 3),)),
-        "a would commit 3 blocks, but its lease has 2",
+        "a commits 3 blocks, but its lease has 2",
     ),
     "more tokens than trained": (
         GATHER,
@@ -173,7 +173,7 @@ INVALID: dict[str, tuple[LedgerState, Value, str]] = {
     "newcomer takes part at once": (
         GATHER,
         Roster(0, 0, (A, B), (C,), (Participant(C, 1, 1),)),
-        "c would commit 1 blocks, but its lease has 0",
+        "c commits 1 blocks, but its lease has 0",
     ),
     "commit without a reduce": (
         GATHER,
@@ -183,7 +183,7 @@ INVALID: dict[str, tuple[LedgerState, Value, str]] = {
     "commit of another attempt": (
         REDUCE,
         Commit(0, 1, digest("u")),
-        "it commits attempt 1, but attempt 0 is under way",
+        "it commits attempt 1, but the current attempt is 0",
     ),
     "snapshot of the future": (
         REDUCE,

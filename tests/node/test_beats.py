@@ -249,11 +249,11 @@ def spoiled(**changes: object) -> bytes:
     [
         ({"base": FIRST + 1}, "serial is out of range"),
         ({"base": -1}, "serial is out of range"),
-        ({"base": None}, "field base has type NoneType"),
-        ({"serial": True}, "field serial has type bool"),
+        ({"base": None}, "field base has the wrong type NoneType"),
+        ({"serial": True}, "field serial has the wrong type bool"),
         ({"serial": COUNT_MAX + 1}, "serial is out of range"),
         ({"incarnation": -1}, "incarnation is out of range"),
-        ({"changed": []}, "field changed has type list"),
+        ({"changed": []}, "field changed has the wrong type list"),
         ({"changed": {"serial": FIRST + 9}}, "repeats its incarnation or serial"),
         ({"changed": {"incarnation": 1}}, "repeats its incarnation or serial"),
         ({"changed": {"state": "x" * HEARTBEAT_BYTES_MAX}}, f"at most {HEARTBEAT_BYTES_MAX} are"),
@@ -272,7 +272,7 @@ def test_malformed_small_beat_is_refused(changes: dict[str, object], rule: str) 
     [
         ({"surplus": 1}, "fields missing or unknown: surplus"),
         ({"height": -1}, "a heartbeat has a number that is out of range"),
-        ({"head": None}, "field head has type NoneType"),
+        ({"head": None}, "field head has the wrong type NoneType"),
         ({"lacks": [ANN.peer] * (LACKS_MAX + 1)}, f"in a list of at most {LACKS_MAX}"),
         ({"lacks": ["nobody"]}, "a heartbeat names an invalid peer id"),
         ({"endpoint": b"x" * (HEARTBEAT_BYTES_MAX - 200)}, f"at most {HEARTBEAT_BYTES_MAX} are"),

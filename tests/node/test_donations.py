@@ -185,7 +185,7 @@ LIES: dict[str, tuple[Callable[[Offer], bytes], str]] = {
     "no steps": (lambda offer: signed(offer, count=0), "does not name a state"),
     "fewer than none": (lambda offer: signed(offer, step=-1), "out of range"),
     "no digest": (lambda offer: signed(offer, digest="short"), "does not name a state"),
-    "no number": (lambda offer: signed(offer, count="many"), "count has type str"),
+    "no number": (lambda offer: signed(offer, count="many"), "count has the wrong type str"),
     "one field more": (lambda offer: signed(offer, more=1), "unknown: more"),
 }
 
@@ -420,7 +420,7 @@ async def test_joiner_without_a_timely_answer_starts_fresh_and_says_so(
         commit(r, r.parts.me, ANN.peer)
         hear_of(r, ANN.peer)
         answering(r, {} if answer is None else {ANN.peer: answer})
-        with fresh(r, "no member gave its state within 0 s"):
+        with fresh(r, "no member sent its state within 0 s"):
             await take_inner_state(r.parts)
         assert set(asked(r)) == {ANN.peer}
 

@@ -165,8 +165,8 @@ async def test_peer_that_never_shows_what_it_claims_delays_nobody(tmp_path: Path
             await observer._be_current(r.parts, said.append)
         nursery.cancel_scope.cancel()
     assert said == [
-        f"{label(LIAR)} claims {2**53} entries of the ledger and shows none after entry 0: "
-        "its claim is ignored"
+        f"ignoring {label(LIAR)}: it claims to have {2**53} entries of the ledger, but did not "
+        "send any after entry 0"
     ]
 
 

@@ -388,7 +388,7 @@ async def test_only_a_quorum_of_the_other_voters_can_end_a_voter(
         (said,) = r.said("nobody-keeps")
         assert (said["height"], len(said["evidence"])) == (1, len(who_says_it))  # type: ignore[arg-type]
         for peer in (each.peer for each in who_says_it):
-            told = f"{label(peer)} keeps entries from 16 on; its checkpoint is 16:{digest('e16')}"
+            told = f"{label(peer)} keeps entries from 16; its checkpoint is 16:{digest('e16')}"
             assert told in said["evidence"]  # type: ignore[operator]
             assert told in parts.standing.warnings["pruned"].what
 
@@ -501,7 +501,7 @@ async def test_newcomer_starts_at_the_checkpoint_its_user_trusts(newcomer: Newco
     assert (ledger.state.height, pruning.origin_in(log)) == (16, Origin(base, base.checkpoint))
 
     await newcomer.begins(base.checkpoint)
-    assert "not needed any more" in newcomer.said[-1]
+    assert "no longer needed" in newcomer.said[-1]
     assert len(newcomer.network.requested) == 1
 
     with pytest.raises(ConfigError) as caught:

@@ -74,7 +74,7 @@ async def test_silent_peer_is_named(tmp_path: Path) -> None:
         parts.peers.note_heartbeat(ANN.peer, heartbeat(r.run.id), parts.now() - 71)
         caution = caution_about(parts, 94.0, 41.0)
         said = (
-            "this exchange has taken 94 s so far; 41 s is usual; "
+            "this exchange has taken 94 s so far; the usual time is 41 s; "
             f"{label(ANN.peer)} was last heard 71 s ago"
         )
         assert (caution.code, caution.what) == ("SYNC-SLOW", said)
@@ -82,7 +82,7 @@ async def test_silent_peer_is_named(tmp_path: Path) -> None:
         parts.peers.note_heartbeat(ANN.peer, heartbeat(r.run.id, serial=2), parts.now())
         assert (
             caution_about(parts, 94.0, 41.0).what
-            == "this exchange has taken 94 s so far; 41 s is usual"
+            == "this exchange has taken 94 s so far; the usual time is 41 s"
         )
 
 

@@ -130,7 +130,7 @@ async def test_start_for_another_run_than_the_homes_names_both(run: Run, earlier
     assert run.id in told
     assert earlier.id in told
     assert ANN.peer in told
-    assert "--home DIR" in caught.value.do
+    assert "--home with a new directory" in caught.value.do
 
 
 async def test_hostile_bootstrap_node_does_not_stop_a_restart(run: Run, earlier: Run) -> None:
