@@ -248,7 +248,7 @@ class Ledger(Queries):
                 except RemoteProtocolError as exc:
                     self._catchup.disproved(sender, self.state.height)
                     return [*effects, Note(f"{sender} sent an invalid entry: {exc.what}")]
-        if self.state.height > before:  # Otherwise do not ask this peer again at once.
+        if self.state.height > before:  # Otherwise do not immediately ask this peer again.
             self._catchup.note_growth(sender, self.state.height, now)
         return effects
 

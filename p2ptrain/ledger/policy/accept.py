@@ -185,7 +185,7 @@ def _self_serving(
 
     Without this rule, a voter that spoils every reduce would readmit itself, or the peer that it
     accuses, each time it proposes. The rule does not apply to other peers: nodes remember different
-    failures, and two honest proposers that do so must not block each other.
+    failures, and honest proposers must not block each other because of that.
     """
     if proposer is None or proposer not in roster.peers:
         return ""

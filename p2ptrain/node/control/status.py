@@ -124,7 +124,7 @@ def exchanged(report: ReduceStatistics) -> str:
     """Describe the last reduce in words."""
     said = (
         f"the last took {report.seconds:.2f} s, including {report.scatter_s:.2f} s for the "
-        f"sum;  {size(report.sent_bytes)} up, {size(report.received_bytes)} down, "
+        f"sum; {size(report.sent_bytes)} up, {size(report.received_bytes)} down, "
         f"{report.cpu_s:.2f} s of CPU"
     )
     if not report.traffic:
