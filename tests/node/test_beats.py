@@ -256,7 +256,10 @@ def spoiled(**changes: object) -> bytes:
         ({"changed": []}, "field changed has the wrong type list"),
         ({"changed": {"serial": FIRST + 9}}, "repeats its incarnation or serial"),
         ({"changed": {"incarnation": 1}}, "repeats its incarnation or serial"),
-        ({"changed": {"state": "x" * HEARTBEAT_BYTES_MAX}}, f"at most {HEARTBEAT_BYTES_MAX} are"),
+        (
+            {"changed": {"state": "x" * HEARTBEAT_BYTES_MAX}},
+            f"the maximum is {HEARTBEAT_BYTES_MAX}",
+        ),
         ({"state": "training"}, "fields missing or unknown: state"),
     ],
     ids=str,
@@ -275,7 +278,7 @@ def test_malformed_small_beat_is_refused(changes: dict[str, object], rule: str) 
         ({"head": None}, "field head has the wrong type NoneType"),
         ({"lacks": [ANN.peer] * (LACKS_MAX + 1)}, f"in a list of at most {LACKS_MAX}"),
         ({"lacks": ["nobody"]}, "a heartbeat names an invalid peer id"),
-        ({"endpoint": b"x" * (HEARTBEAT_BYTES_MAX - 200)}, f"at most {HEARTBEAT_BYTES_MAX} are"),
+        ({"endpoint": b"x" * (HEARTBEAT_BYTES_MAX - 200)}, f"the maximum is {HEARTBEAT_BYTES_MAX}"),
     ],
     ids=lambda value: "".join(value) if isinstance(value, dict) else "",
 )

@@ -172,7 +172,10 @@ LIES: dict[str, tuple[Callable[[Offer], bytes], str]] = {
         lambda offer: Signed.by(ANN, "manifest", b"").to_bytes(),
         "kind inner-state was expected",
     ),
-    "another run": (lambda offer: replace(offer, run=RunId("e" * 64)).signed(ANN), "another run"),
+    "another run": (
+        lambda offer: replace(offer, run=RunId("e" * 64)).signed(ANN),
+        "a different run",
+    ),
     "another model": (
         lambda offer: replace(offer, layout=Digest("e" * 64)).signed(ANN),
         "a different run or model",

@@ -143,7 +143,7 @@ def test_noise_is_refused_and_nothing_else_is_raised(noise) -> None:
 
 
 def test_heartbeat_over_its_size_is_refused() -> None:
-    with pytest.raises(RemoteProtocolError, match="at most 8192"):
+    with pytest.raises(RemoteProtocolError, match="the maximum is 8192"):
         decode(spoiled(endpoint=b"x" * HEARTBEAT_BYTES_MAX))
 
 

@@ -325,7 +325,7 @@ async def test_node_ends_if_all_peers_have_pruned_what_it_lacks(
         with pytest.raises(TryLater) as caught:
             await notice_pruned(parts)
         assert caught.value.code == "LEDGER-PRUNED"
-        assert f"{label(ANN.peer)} keeps entries from 16 on" in caught.value.evidence[0]
+        assert f"{label(ANN.peer)} keeps entries from 16;" in caught.value.evidence[0]
         assert f"16:{digest('e16')}" in caught.value.evidence[0]
         assert "pruned" in parts.standing.warnings
 
