@@ -1,7 +1,7 @@
 """p2ptrain: train one large model on computers that belong to different people.
 
-Importing this package loads nothing: the control plane never pays for torch, nor the trainer for
-libp2p.
+Importing this package does not load submodules: the control plane must not load torch, and the
+trainer must not load libp2p.
 """
 
 from __future__ import annotations

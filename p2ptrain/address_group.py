@@ -1,4 +1,4 @@
-"""The group of addresses with which a connection is counted before its peer is authenticated."""
+"""Sites: groups of addresses that share limits on connections from unauthenticated peers."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
 
 def site_of(host: str) -> str:
-    """Return the addresses that one customer has: an IPv4 address, or a /64 network in IPv6.
+    """Return the site of `host`, which is what one customer usually has: an IPv4 address, or a /64
+    IPv6 network.
 
-    Raises ValueError: `host` is no address.
+    Raises ValueError: `host` is not an IP address.
     """
     address = ip_address(host.partition("%")[0])
     if isinstance(address, IPv4Address):
@@ -19,8 +20,8 @@ def site_of(host: str) -> str:
 
 
 def is_this_machine(host: str) -> bool:
-    """Return whether a connection to `host`, an IP address or a site, stays on this machine: a
-    loopback address, or 0.0.0.0 and ::, which the kernel takes for one."""
+    """Return whether a connection to `host`, an IP address or a site, stays on this machine. That
+    is so for loopback addresses, and for 0.0.0.0 and ::, which the kernel treats like them."""
     address = ip_address(host.partition("%")[0].partition("/")[0])
     if isinstance(address, IPv6Address):
         if str(address) == "::":  # also the site of ::1

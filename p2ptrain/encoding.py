@@ -1,9 +1,8 @@
 """Canonical bytes for everything that is signed, hashed or sent by the control plane.
 
-A value has exactly one encoding: msgpack with map keys that are strings in sorted order and numbers
-in their shortest form. Therefore a digest names a value and not just one of its encodings, and
-`unpack` refuses every other encoding. This module does not know what the values mean: each message
-checks its own fields.
+A value has exactly one encoding: msgpack with sorted string keys in maps, and numbers in their
+shortest form. Therefore equal values have equal digests, and `unpack` refuses any other encoding.
+This module does not know what the values mean: each message checks its own fields.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ import msgpack
 from p2ptrain.errors import LocalProtocolError, RemoteProtocolError
 
 DEPTH_MAX = 12
-"""Most levels of nesting. Our deepest message (a page of certified entries) has seven."""
+"""Maximum nesting depth. Our deepest message, a page of certified entries, has seven levels."""
 
 
 def _ordered(value: object, depth: int) -> object:
     if depth > DEPTH_MAX:
-        raise LocalProtocolError(f"a value nests deeper than {DEPTH_MAX} levels")
+        raise LocalProtocolError(f"a value is nested more than {DEPTH_MAX} levels deep")
     if isinstance(value, dict):
         if not all(isinstance(key, str) for key in value):
             raise LocalProtocolError("a map has a key that is not a string")
@@ -28,7 +27,7 @@ def _ordered(value: object, depth: int) -> object:
     if isinstance(value, (list, tuple)):
         return [_ordered(item, depth + 1) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
-        raise LocalProtocolError(f"{value} has no canonical encoding")
+        raise LocalProtocolError(f"{value} does not have a canonical encoding")
     return value
 
 
@@ -37,7 +36,7 @@ def pack(value: object) -> bytes:
     and None.
 
     Raises:
-        LocalProtocolError: the tree holds anything else, or nests too deep.
+        LocalProtocolError: the tree contains anything else, or is nested too deeply.
     """
     try:
         packed = msgpack.packb(_ordered(value, 0), use_bin_type=True)
@@ -48,46 +47,48 @@ def pack(value: object) -> bytes:
 
 
 def unpack(data: bytes | memoryview, *, bytes_max: int) -> object:
-    """Return the value whose canonical encoding is `data`.
+    """Return the value that `data` encodes.
 
     Raises:
-        RemoteProtocolError: longer than `bytes_max`, not msgpack, not canonical, or too deep.
+        RemoteProtocolError: `data` is longer than `bytes_max`, not msgpack, not canonical, or
+            nested too deeply.
     """
     if len(data) > bytes_max:
-        raise RemoteProtocolError(f"a message has {len(data)} bytes; at most {bytes_max} are taken")
+        raise RemoteProtocolError(f"a message has {len(data)} bytes; the maximum is {bytes_max}")
     try:
         value = msgpack.unpackb(data, raw=False, strict_map_key=True, use_list=True)
         canonical = pack(value)
     except (ValueError, TypeError, RecursionError, msgpack.exceptions.UnpackException) as exc:
         raise RemoteProtocolError(f"a message is not msgpack: {exc}") from exc
     except LocalProtocolError as exc:
-        raise RemoteProtocolError(f"a message holds what we never send: {exc.what}") from exc
+        raise RemoteProtocolError(f"a message is not a valid value: {exc.what}") from exc
     if canonical != bytes(data):
         raise RemoteProtocolError("a message is not in canonical form")
     return value
 
 
 def count(value: object, most: int, what: str) -> int:
-    """Return `value`, an integer from 0 to `most`. `what` is the kind of message, for the error.
+    """Check that `value` is an integer from 0 to `most`, and return it. `what` names the kind of
+    message in the error.
 
     Raises:
-        RemoteProtocolError: not an integer, or out of range. A bool does not count as an integer.
+        RemoteProtocolError: it is not an integer, or out of range. A bool is not an integer here.
     """
     if type(value) is not int or not 0 <= value <= most:
-        raise RemoteProtocolError(f"{what} holds a count out of range")
+        raise RemoteProtocolError(f"{what} has a number that is out of range")
     return value
 
 
 def fields(value: object, **types: type | tuple[type, ...]) -> dict[str, object]:
-    """Return `value` as a map that has exactly the fields `types`, each of its type.
+    """Check that `value` is a map with exactly the fields in `types`, each of its type. Return it.
 
     A bool does not count as an int.
 
     Raises:
-        RemoteProtocolError: not a map, a field missing or unknown, or of a wrong type.
+        RemoteProtocolError: it is not a map, or a field is missing, unknown or of a wrong type.
     """
     if not isinstance(value, dict):
-        raise RemoteProtocolError(f"a map was expected, not {type(value).__name__}")
+        raise RemoteProtocolError(f"expected a map, not {type(value).__name__}")
     if set(value) != set(types):
         odd = sorted(set(value) ^ set(types))
         raise RemoteProtocolError(f"fields missing or unknown: {', '.join(map(str, odd[:6]))}")
@@ -95,5 +96,5 @@ def fields(value: object, **types: type | tuple[type, ...]) -> dict[str, object]
         kinds = kind if isinstance(kind, tuple) else (kind,)
         given = value[name]
         if not isinstance(given, kinds) or (isinstance(given, bool) and bool not in kinds):
-            raise RemoteProtocolError(f"field {name} has type {type(given).__name__}")
+            raise RemoteProtocolError(f"field {name} has the wrong type {type(given).__name__}")
     return value

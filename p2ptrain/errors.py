@@ -1,14 +1,14 @@
-"""All exceptions that p2ptrain raises on purpose, sorted by whose fault they are.
+"""All exceptions that p2ptrain raises intentionally, grouped by who is at fault.
 
     P2PTrainError (exit_code)
     ├─ ConfigError            2   a field, its value, the fix
-    ├─ RunMismatch            3   the peer serves another run
+    ├─ RunMismatch            3   the peer serves a different run
     ├─ MachineUnfit           4   this machine cannot take part
-    ├─ NetworkUnreachable     5   nobody could be reached
+    ├─ NetworkUnreachable     5   no peer could be reached
     ├─ NotAuthorised          6   not on the allowlist
-    ├─ VersionMismatch        7   the run needs another protocol version
+    ├─ VersionMismatch        7   the run needs a different version of p2ptrain
     ├─ IdentityInUse          8   a second node with this identity
-    ├─ TryLater              75   nothing is wrong, but not now
+    ├─ TryLater              75   nothing is wrong, but it is not possible now
     ├─ ProtocolError              abstract
     │  ├─ LocalProtocolError      we asked the core for something illegal: our bug
     │  └─ RemoteProtocolError  5  a peer broke the protocol: drop the peer, never crash
@@ -18,8 +18,8 @@
     └─ TrainerError               TrainerExited (TrainerUnfit, TrainerOutOfMemory),
                                   TrainerStalled, TrainerDiverged
 
-An error carries what a worried volunteer needs: a stable `code`, what happened, the evidence, whose
-fault it likely is, and what to do next. The CLI renders these fields; nothing here prints.
+An error contains what a volunteer needs to know: a stable `code`, what happened, the evidence, the
+likely cause, and what to do next. The CLI shows these fields; this module does not print.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from p2ptrain.ids import PeerId
 
 
 class P2PTrainError(Exception):
-    """The root of all errors that p2ptrain raises on purpose.
+    """The base class of all errors that p2ptrain raises intentionally.
 
-    `what` is one sentence; `evidence` holds lines such as "tried /ip4/… refused after 31 ms".
+    `what` is one sentence. `evidence` are lines such as "tried /ip4/… refused after 31 ms".
     """
 
     exit_code = 1
@@ -101,11 +101,11 @@ class TryLater(P2PTrainError):
 
 
 class ProtocolError(P2PTrainError):
-    """Abstract: we or a peer broke the protocol, as the two subclasses say."""
+    """Abstract: we or a peer broke the protocol. See the two subclasses."""
 
 
 class LocalProtocolError(ProtocolError):
-    """We asked a protocol core for something illegal. It is our bug."""
+    """We asked a protocol core for something illegal. This is our bug."""
 
 
 class RemoteProtocolError(ProtocolError):
@@ -120,7 +120,8 @@ class RemoteProtocolError(ProtocolError):
 
 
 class PeerError(P2PTrainError):
-    """An expected fault of a peer or of the path to it: handled, counted, never fatal."""
+    """An expected fault of a peer or of the connection to it. It is handled and counted, and never
+    fatal."""
 
     exit_code = 5
     default_code = "PEER"
@@ -143,10 +144,10 @@ class PeerTooSlow(PeerError):
 
 
 class ReduceAborted(P2PTrainError):
-    """An attempt to average did not complete. The inputs are untouched; the ledger decides what
+    """An attempt to average did not complete. The inputs are unchanged; the ledger decides what
     happens next.
 
-    `heard`: a neighbour reported the suspects, and this node observed nothing itself.
+    `heard`: a neighbour reported the suspects; this node did not observe a fault itself.
     """
 
     exit_code = 75
@@ -206,7 +207,9 @@ class TrainerExited(TrainerError):
         self.returncode = returncode
         self.stderr_tail = stderr_tail
         if returncode == -signal.SIGKILL:
-            self.likely = "memory ran out; the kernel's log (dmesg) names the killed process"
+            self.likely = (
+                "the machine ran out of memory; the kernel's log (dmesg) names the killed process"
+            )
             self.do = (
                 "close other programs; the node needs less memory with --micro-batch 1, "
                 "--recompute or --precision bf16"
@@ -216,32 +219,33 @@ class TrainerExited(TrainerError):
 def _how_it_ended(returncode: int) -> str:
     """Describe the exit. A negative `returncode` is the number of the signal that ended it."""
     if returncode == -signal.SIGKILL:
-        return "was killed (SIGKILL), as the kernel does when memory runs out"
+        return "was killed (SIGKILL); the kernel does this when memory runs out"
     if -returncode in set(signal.Signals):
         return f"was ended by {signal.Signals(-returncode).name}"
     return f"ended with exit status {returncode}"
 
 
 class TrainerUnfit(TrainerExited):
-    """The trainer reported a fault of this machine or its settings that a restart would not fix."""
+    """The trainer reported a problem with this machine or its settings that a restart cannot
+    fix."""
 
     default_code = "TRAINER-UNFIT"
 
     def __init__(self, returncode: int, stderr_tail: str) -> None:
         super().__init__(returncode, stderr_tail)
-        self.what = "the trainer cannot run on this machine, or not with these settings"
+        self.what = "the trainer cannot run on this machine or with these settings"
         self.do = "follow the advice in the trainer's last lines"
 
 
 class TrainerOutOfMemory(TrainerExited):
-    """The trainer ran out of memory. It is started again with half as many sequences at once,
-    rounded up, unless `micro_batch` is already 1."""
+    """The trainer ran out of memory. Unless `micro_batch` is already 1, it is started again with
+    half as many sequences at once, rounded up."""
 
     default_code = "MEM-OOM"
 
     def __init__(self, returncode: int, stderr_tail: str, micro_batch: int) -> None:
         super().__init__(returncode, stderr_tail)
-        self.what = f"memory ran out with {micro_batch} sequences at once"
+        self.what = f"the trainer ran out of memory with {micro_batch} sequences at once"
         if micro_batch > 1:
             self.what += f"; trying {(micro_batch + 1) // 2}"
         else:
@@ -263,6 +267,6 @@ ErrorT = TypeVar("ErrorT", bound=P2PTrainError)
 
 
 def first_error(group: BaseExceptionGroup[ErrorT]) -> ErrorT:
-    """Return the first error in a group of errors, which may hold groups."""
+    """Return the first error in a group of errors, which may be nested."""
     error = group.exceptions[0]
     return first_error(error) if isinstance(error, BaseExceptionGroup) else error

@@ -1,6 +1,6 @@
-"""The command that installs an optional package for the Python that runs here.
+"""The command that installs an optional package for the Python that runs this program.
 
-A bare `pip` often belongs to another Python: ours lives in a folder of its own.
+A bare `pip` often belongs to a different Python, since ours is usually in a virtual environment.
 """
 
 from __future__ import annotations

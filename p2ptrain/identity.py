@@ -1,8 +1,8 @@
-"""The identity of a peer: one Ed25519 key, from which its libp2p peer id follows.
+"""The identity of a peer: an Ed25519 key, which determines its libp2p peer id.
 
-The peer id of an Ed25519 key *contains* the public key. Therefore the id of the alleged signer is
-enough to check a signature, without a directory or a certificate authority. This module does not
-know libp2p; the six bytes of format that it needs are written out below.
+The peer id of an Ed25519 key *contains* the public key. Therefore a signature can be checked with
+the claimed signer's id alone, without a directory or a certificate authority. This module does not
+use libp2p; the six bytes of the format that it needs are written out below.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _SMALL_ORDER_Y = frozenset(
         0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7,
     }
 )
-"""The y coordinates of the eight points of Ed25519 whose order divides 8. With such a point as
-public key, a signature that anybody can make without a secret verifies for one message in eight,
-or for all messages."""
+"""The y coordinates of the eight points of Ed25519 with an order that divides 8. If such a point is
+used as a public key, anybody can make signatures without a secret that verify for one message in
+eight, or for all messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +51,14 @@ class Identity:
 
     @classmethod
     def from_seed(cls, seed: bytes) -> Identity:
-        """Return the identity whose secret is the 32 bytes `seed`."""
+        """Return the identity with the 32 bytes `seed` as its secret."""
         assert len(seed) == SEED_BYTES
         public = Ed25519PrivateKey.from_private_bytes(seed).public_key()
         raw = public.public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
         return cls(PeerId(base58.b58encode(_PREFIX + raw).decode()), seed)
 
     def sign(self, message: bytes) -> bytes:
-        """Return a signature of 64 bytes. Give each kind of message its own prefix."""
+        """Return a signature of 64 bytes. Use a different prefix for each kind of message."""
         return Ed25519PrivateKey.from_private_bytes(self.seed).sign(message)
 
 
@@ -67,7 +67,7 @@ def load_or_create(path: Path) -> Identity:
     file that only its owner can read.
 
     Raises:
-        ConfigError: the file is not a key, or others can read it.
+        ConfigError: the file is not a key, or other users can read it.
     """
     if path.exists():
         return _load(path)  # This also works on a read-only disk.
@@ -96,8 +96,8 @@ def public_key_of(peer: PeerId) -> bytes:
     """Return the 32 bytes of the Ed25519 public key that `peer` contains.
 
     Raises:
-        RemoteProtocolError: `peer` is not the id of an Ed25519 key, or anybody could sign for its
-            key (small order), or it is a second encoding of another key.
+        RemoteProtocolError: `peer` is not the id of an Ed25519 key, its key has a small order, so
+            that anybody could sign for it, or its key is not canonically encoded.
     """
     try:
         decoded = base58.b58decode(peer) if len(peer) <= 64 else b""
@@ -115,7 +115,7 @@ def public_key_of(peer: PeerId) -> bytes:
 
 
 def is_peer_id(text: object) -> bool:
-    """Return whether `text`, which may come from anywhere, is the id of an Ed25519 key."""
+    """Return whether `text`, which is not trusted, is the id of an Ed25519 key."""
     if not isinstance(text, str):
         return False
     try:
@@ -126,7 +126,7 @@ def is_peer_id(text: object) -> bool:
 
 
 def verify(peer: PeerId, message: bytes, signature: bytes) -> bool:
-    """Return whether `peer` signed `message`. For malformed input return False; never raise."""
+    """Return whether `peer` signed `message`. Return False for malformed input; never raise."""
     try:
         Ed25519PublicKey.from_public_bytes(public_key_of(peer)).verify(signature, message)
     except (InvalidSignature, RemoteProtocolError, ValueError):

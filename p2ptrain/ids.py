@@ -1,8 +1,8 @@
-"""The types of the identifiers of peers, runs and contents.
+"""The types of identifiers: of peers, runs and contents.
 
-They are strings, so that they print, compare and serialise as themselves. They are NewTypes, so
-that mypy reports a peer id that is passed where a digest belongs. To check a string from outside,
-use `identity.is_peer_id` or `is_digest`.
+They are strings, so they can be printed, compared and serialised directly. They are NewTypes, so
+mypy reports a peer id that is used as a digest. To check an untrusted string, use
+`identity.is_peer_id` or `is_digest`.
 """
 
 from __future__ import annotations
@@ -22,5 +22,5 @@ _HEX = frozenset("0123456789abcdef")
 
 
 def is_digest(text: object) -> bool:
-    """Return whether `text`, which may come from a peer, has the form of a Digest or a RunId."""
+    """Return whether `text`, which is not trusted, has the form of a Digest or a RunId."""
     return isinstance(text, str) and len(text) == 64 and _HEX.issuperset(text)

@@ -1,8 +1,8 @@
 """Pronounceable names for peer ids.
 
-A name follows from the peer id alone, so every node shows the same name for a peer. A name proves
-nothing, and is therefore always shown beside the end of the id. There are 64 × 64 names: in a run
-of 20 peers, the chance that two peers share a name is 5 %.
+A name depends only on the peer id, so every node shows the same name for a peer. A name is not a
+proof of identity, so it is always shown together with the end of the id. There are 64 × 64 names:
+in a run of 20 peers, the chance that two peers share a name is 5 %.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def peer_name(peer: PeerId) -> str:
 
 
 def label(peer: PeerId) -> str:
-    """Return a label such as "brave-otter (…Xk3f9Q)": the name and the end of the peer id, which
-    differs between peers of the same name."""
+    """Return a label such as "brave-otter (…Xk3f9Q)": the name, and the end of the peer id to tell
+    apart peers with the same name."""
     return f"{peer_name(peer)} (…{peer[-6:]})"
 
 
 def named(text: str) -> str:
-    """Return `text` with each peer id replaced by its label. Use it for texts of modules that do
-    not know names."""
+    """Return `text` with each peer id replaced by its label. Use it on text from modules that know
+    only peer ids."""
     return _PEER_ID.sub(lambda found: label(PeerId(found[0])), text)

@@ -1,6 +1,6 @@
-"""Write and read files that hold a secret.
+"""Write and read files that contain a secret.
 
-A new file is readable by its owner only, and a file that others can read is refused. This module
+Only its owner can read a new file, and a file that other users can read is refused. This module
 does not know what the secret is.
 """
 
@@ -15,7 +15,7 @@ from p2ptrain.errors import ConfigError
 def write_new(path: Path, data: bytes) -> bool:
     """Write `data` durably to the new file `path`. Return False if a file is already there.
 
-    Raises OSError: `path` could not be written. Then no new file is left there.
+    Raises OSError: `path` could not be written. In that case, no new file remains.
     """
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -28,13 +28,13 @@ def write_new(path: Path, data: bytes) -> bool:
             os.fsync(file.fileno())
         _sync_names(path.parent)
     except OSError:
-        path.unlink(missing_ok=True)  # A full disk must not leave half a key in the key's file.
+        path.unlink(missing_ok=True)  # A full disk must not leave a partial key in the file.
         raise
     return True
 
 
 def _sync_names(folder: Path) -> None:
-    """Fsync `folder`. Before that, a power cut may remove a new file whose bytes are durable."""
+    """Fsync `folder`. Without this, a power cut may remove a new file even after its fsync."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -43,7 +43,7 @@ def _sync_names(folder: Path) -> None:
 
 
 def read_private_file(path: Path, bytes_max: int, *, what: str, code: str) -> bytes:
-    """Return the first `bytes_max` bytes of the file. `what` and `code` are for the error.
+    """Return the first `bytes_max` bytes of the file. The error uses `what` and `code`.
 
     Raises:
         ConfigError: other users can read the file.

@@ -1,6 +1,6 @@
-"""A rate limit per key: a burst that refills with time, like a token bucket.
+"""A rate limit per key: a token bucket.
 
-Sans-IO: the time is an argument. This module does not know what the keys stand for.
+This module does no I/O: the time is an argument. It does not know what the keys mean.
 """
 
 from __future__ import annotations
@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 KEYS_MAX = 8192
-"""Most keys remembered: in gossip a key is a pair of a neighbour and an author, so this has room
-for 80 neighbours with 100 members each. Beyond it, the key idle for longest is forgotten; most
-likely it has its whole allowance again anyway."""
+"""Maximum number of keys remembered. In gossip, a key is a pair of a neighbour and an author, so
+there is room for 80 neighbours with 100 members each. Beyond that, the key that has been idle
+longest is forgotten; most likely it has its full allowance again anyway."""
 
 _ROUNDING_S = 1e-9
 """Seconds of tolerance for rounding errors: allowances are sums of fractions of a second."""
 
 
 class Allowance:
-    """Allow each key a burst of `at_once`, which refills at `per_s` a second. `now` must never
+    """Allows each key a burst of `at_once`, which refills at `per_s` per second. `now` must never
     decrease."""
 
     def __init__(self, at_once: float, per_s: float, *, keys_max: int = KEYS_MAX) -> None:
@@ -25,8 +25,8 @@ class Allowance:
         self._each_s = 1 / per_s
         self._whole_s = at_once / per_s
         self._whole_at: dict[Hashable, float] = {}
-        """The time at which each key has its whole allowance again. The last key is the one that
-        took last."""
+        """For each key, when it has its full allowance again. The key that took from its allowance
+        most recently comes last."""
 
     def __len__(self) -> int:
         return len(self._whole_at)
@@ -35,7 +35,7 @@ class Allowance:
         return self._after(key, count, now) <= now + self._whole_s + _ROUNDING_S
 
     def consume(self, key: Hashable, count: int, now: float) -> bool:
-        """Return whether `count` more are allowed; if so, subtract them from the allowance."""
+        """Return whether `count` more are allowed. If so, subtract them from the allowance."""
         after = self._after(key, count, now)
         if after > now + self._whole_s + _ROUNDING_S:
             return False

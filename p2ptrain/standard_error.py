@@ -1,7 +1,7 @@
-"""Write lines for people to stderr, which may be a log file on a full disk.
+"""Write lines for users to stderr, which may be a log file on a full disk.
 
-A message that cannot be written must not end a node, and must not replace the exit status of the
-error that it describes. The journal also records everything important.
+A message that cannot be written must not end a node, and must not change the exit status that
+belongs to the error. Everything important is also in the journal.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from contextlib import contextmanager, suppress
 
 
 def write_line(text: str) -> None:
-    """Write one line to stderr. If the disk is full, the line is written together with a later one,
-    or lost.
+    """Write one line to stderr. If the disk is full, the line is lost, or written later with
+    another line.
     """
     with disk_may_be_full():
         if sys.stderr is not None:  # It is None if the program was started with stderr closed.
@@ -30,9 +30,9 @@ def disk_may_be_full() -> Iterator[None]:
 
 
 def give_up_unwritten() -> None:
-    """Flush stderr, or drop its unwritten text. Call this last.
+    """Flush stderr, or drop its unwritten text if that fails. Call this last.
 
-    Python flushes stderr once more when it ends, and exits with status 120 if that fails.
+    Python flushes stderr again when it exits, and exits with status 120 if that fails.
     """
     if sys.stderr is None:
         return

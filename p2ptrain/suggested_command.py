@@ -1,8 +1,8 @@
-"""Commands that messages suggest: they must also work in the shell of the user who pastes them.
+"""Commands in messages, in a form that works when the user pastes them into a shell.
 
-A command without `--home` applies to the usual home of the user's own account. A node that runs as
-a service has another home. For such a node, a command without `--home` would fail, or would change
-the wrong run if the usual home organises another run.
+A command without `--home` uses the default home of the user's account. A node that runs as a
+service has a different home. For such a node, a command without `--home` would fail, or would
+change the wrong run if the default home belongs to the organiser of a different run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def usual_home() -> Path:
 
 
 def to_paste(home: Path, words: str) -> str:
-    """Return the command `p2ptrain WORDS` for the node in `home`. `words` are already quoted for a
-    shell."""
+    """Return the command `p2ptrain WORDS` for the node in `home`. `words` must already be quoted
+    for a shell."""
     other = home != usual_home() or os.environ.get(HOME_VARIABLE, str(home)) != str(home)
     return f"p2ptrain {words}" + (f" --home {shlex.quote(str(home))}" if other else "")

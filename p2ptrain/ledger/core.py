@@ -1,12 +1,12 @@
 """The ledger of one node: events in, effects out. The same class runs in nodes and in the
 simulator.
 
-It joins the agreed `chain`, the reports and decisions of `policy`, the consensus of `paxos`, and
-the catching up of `history`. It has no sockets, no disk and no clock: `now` comes with every call
-and never goes back.
+It combines the agreed `chain`, the reports and decisions of `policy`, the consensus of `paxos`, and
+the catch-up of `history`. It does not use sockets, disks or clocks: `now` is an argument of every
+call and never decreases.
 
-    effects = ledger.handle(event, now)     # carry out in this order, see `effects`
-    wake me at ledger.next_deadline() with Tick()
+    effects = ledger.handle(event, now)     # carry these out in order, see `effects`
+    ledger.handle(Tick(), now)              # do this at ledger.next_deadline()
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ from p2ptrain.ledger.queries import LedgerStatus, Queries
 
 
 class Ledger(Queries):
-    """One peer's copy of the chain and its part in making it longer."""
+    """One peer's copy of the chain, and its part in extending it."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Ledger(Queries):
         base: Base | None = None,
         arrange: Arrange = in_given_order,
     ) -> None:
-        """`chain` and `records` are what this node's own disk holds, exactly as it wrote them.
+        """`chain` and `records` are read from this node's own disk, exactly as it wrote them.
 
         With a `base`, `chain` is the part that follows the base's own Commit.
         """
@@ -113,7 +113,7 @@ class Ledger(Queries):
     # ── for the node ─────────────────────────────────────────────────────────────────────────────
 
     def handle(self, event: Event, now: float) -> list[Effect]:
-        """Take one event in. Return effects, which must be carried out in the order of the list."""
+        """Handle one event. Return effects, which must be carried out in the order of the list."""
         effects: list[Effect] = []
         if self._over:
             return []
@@ -148,7 +148,7 @@ class Ledger(Queries):
         return self._status(wish, self._instance.round, branch)
 
     def next_deadline(self) -> float | None:
-        """Return when to call `handle(Tick(), now)` if nothing else happens before."""
+        """Return when to call `handle(Tick(), now)` if nothing else happens earlier."""
         return self._due
 
     def _next_due(self) -> float | None:
@@ -159,7 +159,7 @@ class Ledger(Queries):
         return earliest(self._instance.next_deadline(), look_at, self._catchup.ask_at, part_at)
 
     def _note(self, event: AnyReport, now: float) -> bool:
-        """Take a report in. Return False if nothing can follow from it now."""
+        """Note a report. Return False if it cannot have an effect now."""
         self.reports.note_time(event, now)
         if not self.reports.note(event):
             return False
@@ -191,12 +191,12 @@ class Ledger(Queries):
 
     def _receive_branch(self, sender: PeerId, message: BranchMessage, now: float) -> list[Effect]:
         if self._branches is None:
-            return [Note(f"{sender} sent a message about a branch, but this run has none")]
+            return [Note(f"{sender} sent a message about a branch, but this run does not branch")]
         silent = self._must_not_vote()
         return self._branches.receive(sender, message, self.state, now, silent=silent)
 
     def _receive_vote(self, sender: PeerId, message: Message, now: float) -> list[Effect]:
-        """Handle a message of consensus for the height under way, an earlier one or a later one."""
+        """Handle a consensus message for the current height, an earlier one or a later one."""
         assert isinstance(message, VoteMessage)
         if sender == self.me:
             kind = type(message).__name__
@@ -219,7 +219,7 @@ class Ledger(Queries):
         return []
 
     def _is_elsewhere(self, peer: PeerId) -> bool:
-        """Return whether `peer` is on another line than ours."""
+        """Return whether `peer` is on a line other than ours."""
         return self._branches is not None and self._branches.is_elsewhere(peer, self.state)
 
     def _receive_entries(
@@ -248,7 +248,7 @@ class Ledger(Queries):
                 except RemoteProtocolError as exc:
                     self._catchup.disproved(sender, self.state.height)
                     return [*effects, Note(f"{sender} sent an invalid entry: {exc.what}")]
-        if self.state.height > before:  # Otherwise do not ask this peer again at once.
+        if self.state.height > before:  # Otherwise do not immediately ask this peer again.
             self._catchup.note_growth(sender, self.state.height, now)
         return effects
 
@@ -257,16 +257,16 @@ class Ledger(Queries):
         ours = self.kept.at(height)
         if ours is None or ours.entry.digest == certified.entry.digest:
             return []
-        note = Note(f"{sender} sent another entry {height} than this node's: a fork, or a forgery")
-        return [*self._weigh(self._accuser.compare(ours, certified)), note]
+        what = f"{sender} sent an entry {height} that differs from this node's: a fork or a forgery"
+        return [*self._weigh(self._accuser.compare(ours, certified)), Note(what)]
 
     def _adopt(self, certified: Certified, now: float, *, live: bool) -> list[Effect]:
         """Append an entry after checking it. Unless it is `live` (announced when it was decided),
-        it may contain votes of this node from before it lost its disk; they no longer matter.
+        it may contain votes that this node cast before it lost its disk; they no longer matter.
         """
         state = check_certified(self.rules, self.state, certified, self._verify)
         if isinstance(certified.entry.value, Branch):
-            assert self._branches is not None, "without a policy for branches no branch is valid"
+            assert self._branches is not None, "a valid Branch in a run that does not branch"
             self._branches.offer(certified)
             return []
         votes = (it for it in statements_of(certified.certificate) if live or it[0] != self.me)
@@ -278,7 +278,7 @@ class Ledger(Queries):
     def _log_signed(
         self, height: int, said: Iterable[tuple[PeerId, Statement]], *, genuine: bool = False
     ) -> list[Effect]:
-        """Take in statements that voters signed, this node's own included."""
+        """Check statements that voters signed, including this node's own."""
         signed = list(said)
         mine = [statement for peer, statement in signed if peer == self.me]
         effects = self._weigh(self._accuser.note(height, signed, genuine=genuine))
@@ -287,14 +287,14 @@ class Ledger(Queries):
         return effects
 
     def _weigh(self, accusations: list[Effect]) -> list[Effect]:
-        """Reconsider what to propose if a peer was accused: it is no longer wanted as a member."""
+        """Reconsider what to propose if a peer was accused: it must not remain a member."""
         if accusations:
             self._wanted = None
         return accusations
 
     def _check_own(self, height: int, statement: Statement, *, genuine: bool) -> list[Effect]:
         """Stop voting if a statement in this node's name is not in its records. Heights that are
-        decided, or below those in its records, are not remembered and not checked.
+        decided, or lower than those in the records, are not checked.
         """
         remembers = any(line == self.state.line for line, _ in self._acceptors)
         if remembers or height <= self.state.height:
@@ -308,7 +308,7 @@ class Ledger(Queries):
         return self._stop_voting(f"a {what} of {self.me} at height {height} is not in its records")
 
     def _stop_voting(self, what: str) -> list[Effect]:
-        """Only follow from now on: two processes with one identity would contradict each other."""
+        """Stop voting: two processes with the same identity would contradict each other."""
         if self._silent:
             return []
         self._silent = True
@@ -317,7 +317,7 @@ class Ledger(Queries):
         self._instance = self._next_instance()
         return [VotingStopped(what)]
 
-    # ── time and knowledge ───────────────────────────────────────────────────────────────────────
+    # ── progress ─────────────────────────────────────────────────────────────────────────────────
 
     def _advance(self, now: float) -> list[Effect]:
         """Do everything that has become possible, height after height."""

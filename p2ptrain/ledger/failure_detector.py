@@ -1,14 +1,15 @@
-"""Decide which peers seem to be up, from the times at which they were last heard on this machine's
-own monotonic clock.
+"""Decide which peers seem to be up, based on when they were last heard by this machine's own
+monotonic clock.
 
-        heard        silent for yellow_after turns    for red_after of its turns
+        heard      silent for yellow_after intervals    for red_after intervals
     ────────► GREEN ─────────────────────────► YELLOW ─────────────────────────► RED
-        ▲                        a reset connection: RED at once                   │
-        └───────────────────── heard again (after a hint: not by an echo) ─────────┘
+        ▲                 a reset connection: RED immediately                      │
+        └────── heard again (after a reset: at least half an interval later) ──────┘
 
-Silence is measured in each peer's usual interval: the 90th percentile of its recent ones, but at
-least the agreed interval. If this process itself was stopped (a SIGSTOP, a laptop's lid), silence
-during that time says nothing about others: every peer is credited with the lost time.
+Silence is measured in multiples of each peer's usual interval: the 90th percentile of its recent
+intervals, but at least the agreed interval. If this process itself was stopped (by SIGSTOP, or a
+closed laptop lid), silence during that time says nothing about other peers. That time is then not
+counted as silence.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from enum import StrEnum
 from p2ptrain.ids import PeerId
 
 INTERVALS_KEPT = 32
-"""Intervals kept for each peer, about a minute of heartbeats: long enough for a 90th percentile,
-short enough to follow a change.
+"""Number of intervals kept for each peer, about a minute of heartbeats: enough for a 90th
+percentile, and few enough to adapt to a change.
 """
 
 HABIT_MAX = 4
-"""Upper limit of a peer's usual interval, as a multiple of the agreed one."""
+"""Upper limit of a peer's usual interval, as a multiple of the agreed interval."""
 
 
 class Colour(StrEnum):
@@ -59,15 +60,15 @@ class _Record:
 
 
 class Detector:
-    """Report to it each time a peer is heard, and call `changes` at least as often as
-    `next_deadline` says.
+    """Keeps a colour for each peer. Call `note_arrival` each time a peer is heard, and `changes` at
+    least as often as `next_deadline` says.
     """
 
     def __init__(
         self, interval_s: float, *, yellow_after: float = 2.0, red_after: float = 4.0
     ) -> None:
-        """`interval_s` is the agreed interval of heartbeats. `yellow_after` and `red_after` count
-        the intervals of silence that turn a peer yellow and red.
+        """`interval_s` is the agreed interval of heartbeats. `yellow_after` and `red_after` are the
+        numbers of silent intervals after which a peer turns yellow and red.
         """
         assert interval_s > 0
         assert 1 <= yellow_after < red_after
@@ -79,7 +80,7 @@ class Detector:
         self._looked_at: float | None = None
 
     def watch(self, peer: PeerId, now: float) -> None:
-        """Expect `peer` from now on, even if it was never heard: its silence counts."""
+        """Expect `peer` from now on. Its silence counts even if it has never been heard."""
         self._give_lost_time(now)
         self._records.setdefault(peer, _Record(now, Colour.GREEN, self.interval_s))
 
@@ -94,7 +95,7 @@ class Detector:
             record = self._records[peer] = _Record(now, Colour.GREEN, self.interval_s)
         if record.hinted_at is not None:
             if now < record.hinted_at + self.interval_s / 2:
-                return  # Gossip still echoes what the peer said before it was lost.
+                return  # It may be gossip from before the peer was lost.
             record.hinted_at = None
         elif now > record.last:
             record.add_interval(now - record.last)
@@ -125,8 +126,8 @@ class Detector:
         return changed
 
     def next_deadline(self) -> float | None:
-        """Return when to call `changes` again. By then a colour may change, or a stop of this
-        process be noticed.
+        """Return when to call `changes` again. At that time a colour may change, or a stop of this
+        process can be noticed.
         """
         if self._looked_at is None or not self._records:
             return None
@@ -154,8 +155,8 @@ class Detector:
         return min(max(self.interval_s, usual), HABIT_MAX * self.interval_s)
 
     def _give_lost_time(self, now: float) -> None:
-        """If no call came for longer than any operation takes, this process was stopped, so give
-        every peer the lost time.
+        """If no call was made for longer than any operation takes, this process was stopped: do not
+        count the lost time as silence.
         """
         looked_at = self._looked_at
         if looked_at is not None and now > looked_at + self._stop_s:

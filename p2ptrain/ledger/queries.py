@@ -1,6 +1,4 @@
-"""Answer questions about a ledger: its chain, its records, its status. Nothing here changes the
-ledger.
-"""
+"""Read-only queries about a ledger: its chain, its records, its status."""
 
 from __future__ import annotations
 
@@ -22,9 +20,9 @@ from p2ptrain.ledger.policy.wish import Wish
 
 @dataclass(frozen=True, slots=True)
 class LedgerStatus:
-    """The ledger's status for people: what is agreed, what is wanted next, and which peers are
-    awaited. `branch` says in words that this line is a branch, or will be soon; otherwise it is
-    empty.
+    """The ledger's status for users: what is agreed, what this node wants next, and which peers it
+    waits for. `branch` says in words that this line is a branch, or will soon be one; otherwise it
+    is empty.
     """
 
     height: int
@@ -51,11 +49,12 @@ class Queries(ABC):
 
     @abstractmethod
     def _undecided(self) -> list[Acceptor]:
-        """Return this node's acceptors of the heights that are not decided yet."""
+        """Return this node's acceptors of heights that are not decided yet."""
 
     @property
     def chain(self) -> Sequence[Certified]:
-        """The entries that are kept. With a base, its own Commit comes first."""
+        """The entries that are kept. If the chain begins at a base, the base's Commit comes
+        first."""
         return self.kept.entries
 
     @property
@@ -64,18 +63,19 @@ class Queries(ABC):
         return self.kept.updates
 
     def records(self) -> list[bytes]:
-        """Return the fewest records that a restart needs, for compacting a log of votes.
+        """Return a minimal list of records that a restart needs, for compacting the log of votes.
 
-        They include the last height of each line that this node voted at, even if that height is
-        decided. If the chain lost that height, nothing else would show that this vote was used.
+        They include, for each line, the last height at which this node voted, even if that height
+        is decided. If the disk later lost the decided entry, only this record would show that this
+        node has already voted there.
         """
         known = (*self._last_voted.values(), *self._undecided())
         kept = {(it.line, it.height): it for it in known}
         return [record for acceptor in kept.values() for record in acceptor.records()]
 
     def voted_for(self) -> tuple[Digest, ...]:
-        """Return the updates that this node has promised to hold, of heights that are not decided
-        yet.
+        """Return the updates of the Commits that this node has voted for at undecided heights. This
+        node must keep these updates.
         """
         accepted = [each.accepted for each in self._undecided()]
         values = [each.entry.value for each in accepted if each is not None]
@@ -86,26 +86,27 @@ class Queries(ABC):
         return self.kept.page(from_height)
 
     def out_of_reach(self) -> Mapping[PeerId, Pruned]:
-        """Return the Pruned answers of peers that no longer keep the entry that this node lacks.
-        The result is empty while some peer may have the entry.
+        """Return the Pruned answers of peers that no longer keep the next entry that this node
+        needs. The result is empty while there is a peer that may have the entry.
         """
         return self._catchup.out_of_reach(self.state.height)
 
     def believes(self, peer: PeerId, now: float) -> bool:
-        """Return whether `peer` may have the entries beyond ours that it claims. It may if it shows
-        them, or if no question to it has gone unanswered for long.
+        """Return whether to believe that `peer` has the entries beyond ours that it claims. Believe
+        it if it sends entries, or if no request to it has gone unanswered for long.
         """
         return self._catchup.is_believed(peer, self.state.height, now)
 
     def _news(self, height: int) -> Message:
-        """Return the entries for a proposer that is behind; with many voters only our height."""
+        """Return the entries that a lagging proposer needs; with many voters, return only our
+        height."""
         many = are_many(self.state.voters)
         return Entries(self.state.height, ()) if many else self.page(height)
 
     def _must_not_vote(self) -> bool:
-        """Return whether another process may be using this node's vote, or a disk has lost entries:
-        the chain then ends before heights that this node voted at, and how those were decided is
-        unknown.
+        """Return whether another process may be voting as this node, or the disk has lost entries.
+        In the second case, the chain ends before heights at which this node voted, and this node
+        does not know how those were decided.
         """
         line, due = self.state.line, self.state.height + 1
         return self._silent or any(of == line and height > due for of, height in self._acceptors)
@@ -127,7 +128,8 @@ class Queries(ABC):
 
 
 def branch_words(state: LedgerState) -> str:
-    """Say since when this chain is on a branch, and without which voters; empty if it is not."""
+    """Say since when this chain has been on a branch, and without which voters. Empty if it is
+    not."""
     if not state.past:
         return ""
     last = state.past[-1]

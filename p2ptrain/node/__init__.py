@@ -1,10 +1,10 @@
-"""The composition root: one process, one trio loop, one nursery of tasks over shared objects.
+"""The composition root: one process, one trio loop, and one nursery of tasks on shared objects.
 
-    learn the run ─► hold the ledger ─► keep θ at its head ─► train, exchange, agree, repeat
+    find the run ─► follow the ledger ─► keep θ at its head ─► train, exchange, agree, repeat
 
-Each task is level-triggered: it looks at the current state, does the one thing that is due, and
-waits until something changes. So the order of messages does not matter, nor does a lost message,
-and a restarted node follows the same path as a newcomer. Nothing here imports torch.
+Each task is level-triggered: it looks at the current state, does what is due, and waits until
+something changes. So neither the order of messages nor a lost message matters, and a restarted node
+follows the same path as a newcomer. This package does not import torch.
 """
 
 from __future__ import annotations

@@ -48,8 +48,8 @@ from p2ptrain.trainer.formats.shapes import layout_of
 
 PLAINTEXT = Caution(
     "NOT-ENCRYPTED",
-    "bulk data is NOT ENCRYPTED, as the run's manifest says: anybody on the network path "
-    "between members can read and change it",
+    "bulk data is NOT ENCRYPTED, because the run's manifest turns encryption off: anybody on the "
+    "network path between members can read and change it",
 )
 
 
@@ -68,7 +68,7 @@ async def assembled(around: Surroundings) -> AsyncIterator[Context]:
         ConfigError: the data plane's port cannot be bound, or the amendments cannot be read.
         StoreError: the store or a log cannot be opened.
         VersionMismatch: this version orders the run's parameters differently.
-        MachineUnfit: too little memory for the run's vectors.
+        MachineUnfit: there is too little memory for the run's vectors.
     """
     run, layout = around.run, _layout(around.run)
     alerts, amendments = Alerts(around.doubts), Amendments.of(around.home, run)
@@ -146,15 +146,15 @@ def _store(stack: ExitStack, around: Surroundings) -> Store:
     chunk_bytes = around.run.manifest.policy.chunk_bytes
     store = Store(around.home.store, disk=around.disk, chunk_bytes=chunk_bytes)
     stack.enter_context(store)
-    store.head()  # Read here, so that damage is reported now and not at first use.
+    store.head()  # Read it here, so that damage is reported now and not at the first use.
     return store
 
 
 def _ledger(
     around: Surroundings, arrange: Arrange
 ) -> tuple[Ledger, RecordLog, RecordLog, Origin | None]:
-    """Open the ledger, its chain log and its vote log, and find where the chain begins. Recovered
-    damage and a checkpoint are journalled."""
+    """Open the ledger, its chain log and its vote log, and find where the chain begins. Write
+    repaired damage and the checkpoint to the journal."""
     now, journal = trio.current_time(), around.journal
     ledger, chain_log, votes = open_ledger(
         around.home, around.run, around.identity, now, around.disk, arrange
@@ -206,12 +206,12 @@ def _layout(run: Run) -> Layout:
     layout = layout_of(run.manifest.model)
     if layout.digest != run.manifest.layout:
         raise VersionMismatch(
-            "this p2ptrain arranges the run's parameters in another order than the run",
+            "this version of p2ptrain orders the parameters differently from the run",
             evidence=[
                 f"the run has layout {run.manifest.layout}",
-                f"this p2ptrain has layout {layout.digest}",
+                f"this version of p2ptrain has layout {layout.digest}",
             ],
-            likely="the run was published with another version of p2ptrain",
-            do="install the version that the organiser names",
+            likely="the run was published with a different version of p2ptrain",
+            do="ask the organiser which version to install, and install it",
         )
     return layout

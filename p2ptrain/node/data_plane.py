@@ -1,4 +1,5 @@
-"""The data plane of a node: its listener, the handlers on it, and the endpoint for other peers.
+"""The data plane of a node: its listener, the listener's handlers, and the endpoint for other
+peers.
 
 This module does not know what is averaged or fetched. Probes are added later (`assembly`), once the
 context can tell whether a probe would disturb a reduce.
@@ -31,9 +32,9 @@ from p2ptrain.swarm import PURPOSE, ChunkServer, HotChunks
 
 
 def open_data_plane(stack: ExitStack, around: Surroundings, store: Store) -> DataPlane:
-    """Accept ring connections, and serve chunks of `store`, until `stack` is unwound.
+    """Accept ring connections, and serve chunks of `store`, until `stack` is closed.
 
-    On a capped uplink the ring has priority.
+    If the uplink is limited, the ring has priority.
 
     Raises ConfigError: the port cannot be bound.
     """
@@ -50,7 +51,7 @@ def open_data_plane(stack: ExitStack, around: Surroundings, store: Store) -> Dat
     )
     uplink = Uplink(config.limit_up_bytes_per_s) if config.limit_up_bytes_per_s else None
     if uplink is not None:
-        stack.callback(uplink.close)  # Closed before the listener, which waits for its threads.
+        stack.callback(uplink.close)  # Close it before the listener, which waits for its threads.
     ring_inbox = RingInbox()
     listener.handle("ring", ring_inbox.handle)
     fair = None if uplink is None else PeerShares(uplink, SendPriority.SWARM).wait_to_send
@@ -60,14 +61,15 @@ def open_data_plane(stack: ExitStack, around: Surroundings, store: Store) -> Dat
 
 
 def swarm_limit(uplink: Uplink | None) -> Callable[[int], None] | None:
-    """Return the function that waits for leave to send low-priority bytes; None without a cap."""
+    """Return the function that waits until low-priority bytes may be sent; None without a limit."""
     return None if uplink is None else uplink.share(SendPriority.SWARM).wait_to_send
 
 
 def _endpoint(
     identity: Identity, credentials: Credentials, listener: Listener, network: Network
 ) -> Endpoint:
-    """Return the endpoint that peers dial: the bound address, or the control plane's host."""
+    """Return the endpoint for peers. If the listener is bound to all addresses, use the control
+    plane's host."""
     host, port = listener.address
     if host in ("0.0.0.0", "::"):
         host = outward_host(network.addresses(), v6=host == "::")
@@ -75,11 +77,12 @@ def _endpoint(
 
 
 def outward_host(addresses: Sequence[str], *, v6: bool) -> str:
-    """Return the first host in `addresses`, those of the control plane, that the data plane can
+    """Return the first host in `addresses`, the control plane's addresses, that the data plane can
     use.
 
-    A socket on 0.0.0.0 is not reached over IPv6; a socket on :: is reached over both. A loopback
-    host is returned only if there is no other: then the whole run is on this machine.
+    A socket bound to 0.0.0.0 cannot be reached over IPv6; a socket bound to :: can be reached over
+    both protocols. A loopback host is returned only if there is no other host: then the entire run
+    is on this machine.
     """
     protocols = ("ip4", "ip6") if v6 else ("ip4",)
     split = [address.split("/") for address in addresses]

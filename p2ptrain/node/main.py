@@ -37,7 +37,7 @@ Dress = Callable[[Context], Context]
 
 
 def _as_it_is(context: Context) -> Context:
-    """Change nothing: outside of tests, nothing stands between a node and the network."""
+    """Change nothing: only tests change the parts."""
     return context
 
 
@@ -47,13 +47,13 @@ def run_node(
     trainers: MakeTrainers = subprocesses,
     dress: Dress = _as_it_is,
 ) -> int:
-    """Run a node until it is told to stop, and return the exit status.
+    """Run a node until it is stopped, and return the exit status.
 
     Tests of whole processes use the two callables: `trainers` starts the trainers, and `dress` may
     replace objects of the context before they are used.
 
     Raises:
-        P2PTrainError: the node cannot start, or cannot go on; the error says why and what to do.
+        P2PTrainError: the node cannot start or continue; the error says why, and what to do.
     """
     limit_malloc()
     switch_threads_often()
@@ -103,13 +103,13 @@ async def run_lives(
     dress: Dress = _as_it_is,
     timing: Timing = USUAL,
 ) -> None:
-    """Run the node. When its branch is left for another chain, run it again from there.
+    """Run the node. When it leaves its branch for another chain, run it again on that chain.
 
-    `begin` receives the context at the beginning of each life, and None when that life is over.
-    Returns if the node was leaving anyway.
+    `begin` receives the context each time they have been opened, and None before they are closed.
+    Return if the node was leaving anyway.
 
     Raises:
-        P2PTrainError: the node cannot start, or cannot go on; the error says why and what to do.
+        P2PTrainError: the node cannot start or continue; the error says why, and what to do.
     """
     reception = StartupStatus(load_or_create(home.identity).peer, journal)
     async with trio.open_nursery() as nursery:
@@ -129,7 +129,7 @@ async def run_lives(
             if context.state.leaving:
                 break
             print_line(
-                "rejoining: another chain outranks this node's branch; entries after "
+                "rejoining: a different chain outranks this node's branch; entries after "
                 f"{rejoin.height} are dropped, and training continues on that chain"
             )
         nursery.cancel_scope.cancel()
@@ -139,8 +139,8 @@ def _print_line(quiet: bool, text: str) -> None:
     """Print a line for the user; the journal has more. Unprintable characters are replaced, so that
     no text can control the terminal.
 
-    Each line has its date, on a terminal too: a node runs for weeks, and users search for single
-    lines with grep or send them to the organiser.
+    Each line has its date, even on a terminal: a node runs for weeks, and users search for lines
+    with grep or send them to the organiser.
     """
     if not quiet:
         shown = "".join(letter if letter.isprintable() else "·" for letter in text)

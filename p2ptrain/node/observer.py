@@ -1,9 +1,9 @@
-"""Join a run's network only to fetch certified snapshots and updates from it.
+"""Join a run's network only to fetch certified snapshots and updates.
 
-An observer follows and checks the ledger as every node does. It trains nothing, loads no θ, and
-ends once it has what it came for. It must be admitted like any other peer, since bulk data is sent
-to admitted peers only. A home with a running node needs no observer: that node holds the newest
-snapshots already.
+An observer follows and checks the ledger like every node. It does not train or load θ, and ends
+once it has fetched what the user asked for. It must be admitted like any other peer, since bulk
+data is only sent to admitted peers. A home with a running node does not need an observer: that node
+already has the newest snapshots.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ class FetchedSnapshot:
 def fetch(
     config: NodeConfig, wanted: str, *, updates: bool, pin: bool, print_line: PrintLine
 ) -> FetchedSnapshot:
-    """Fetch a certified snapshot into the home: "newest", "genesis", a step, or a digest's
-    beginning. `updates` fetches all later updates too.
+    """Fetch a certified snapshot into the home. `wanted` is "newest", "genesis", a step, or the
+    beginning of a digest. `updates`: also fetch all later updates.
 
     Raises:
-        P2PTrainError: the snapshot cannot be fetched; the error says why and what to do.
+        P2PTrainError: the snapshot cannot be fetched; the error says why, and what to do.
     """
     work = partial(fetch_here, wanted=wanted, updates=updates, pin=pin, print_line=print_line)
     try:
@@ -87,10 +87,11 @@ def fetch(
 def repair_store(
     config: NodeConfig, damaged: Sequence[Digest], print_line: PrintLine
 ) -> list[Digest]:
-    """Set these chunks aside and fetch them from peers. Return those that were fetched.
+    """Move damaged chunks out of the store and fetch them from peers. Return those that were
+    fetched.
 
     Raises:
-        HomeInUse: a node runs here, and repairs its store by itself.
+        HomeInUse: a node runs in this home, and repairs the store itself.
         P2PTrainError: no peer can be reached, or this store cannot be written to.
     """
 
@@ -151,8 +152,8 @@ async def observe(context: Context, work: Callable[[Context], Awaitable[Result]]
     async def follow_the_ledger() -> None:
         await run_ledger(context)
         raise TryLater(
-            "the run has just left a branch for another chain",
-            do="repeat the command; it continues from there",
+            "the run has just left a branch for a different chain",
+            do="repeat the command; it continues on that chain",
         )
 
     async with trio.open_nursery() as nursery:
@@ -164,10 +165,10 @@ async def observe(context: Context, work: Callable[[Context], Awaitable[Result]]
 
 
 async def be_current(context: Context, print_line: PrintLine, patience: Patience = USUAL) -> None:
-    """Return when our ledger has been as long as every counted peer's for `current_s`.
+    """Return when our ledger has been as long as that of every counted peer for `current_s`.
 
-    Raises NetworkUnreachable, TryLater: for `hear_s` no counted peer was heard and no entry came;
-    or every peer that is ahead has pruned the entries that are missing here.
+    Raises NetworkUnreachable, TryLater: for `hear_s`, no counted peer was heard and no entry
+    arrived, or every peer that is ahead has pruned the entries that are missing here.
     """
     height, give_up_at, behind_at = 0, context.now() + patience.hear_s, context.now()
     while context.now() < behind_at + patience.current_s:
@@ -187,7 +188,7 @@ async def be_current(context: Context, print_line: PrintLine, patience: Patience
 def _nobody(context: Context, hear_s: float) -> NetworkUnreachable:
     return NetworkUnreachable(
         f"no peer of the run was heard in {hear_s:.0f} s"
-        + (" that shows the ledger" if len(context.peers.table) else ""),
+        + (", except peers that did not send the ledger" if len(context.peers.table) else ""),
         evidence=_not_counted(context),
         do="give --bootstrap with the address of a node that is running now",
     )
@@ -217,7 +218,7 @@ async def fetch_here(
     print_line: PrintLine,
     patience: Patience = USUAL,
 ) -> FetchedSnapshot:
-    """Fetch as `fetch` does, in a network that is already up."""
+    """Do what `fetch` does, in a network that is already running."""
     await be_current(context, print_line, patience)
     account = chain_facts(context.manifest, context.ledger.kept.start, context.ledger.kept.entries)
     named = snapshot_named(account, wanted)
@@ -229,7 +230,7 @@ async def fetch_here(
         await trio.to_thread.run_sync(partial(context.store.lasting.change, add=named.digest))
     began, count = context.now(), 0
     later = _updates_since(account, named) if updates else []
-    # The tokenizer first: without it nobody can export or use the weights.
+    # Fetch the tokenizer first: without it, the weights cannot be exported or used.
     for digest in (context.manifest.tokenizer, named.digest, *later):
         unwanted = after(context, patience.no_source_s)
         report = await fetch_blob(context, digest, shown=digest == named.digest, unwanted=unwanted)
@@ -255,9 +256,9 @@ def _has_a_node(exc: IdentityInUse, home: Path) -> IdentityInUse:
     return IdentityInUse(
         exc.what,
         evidence=exc.evidence,
-        likely="that node holds the newest snapshots, and fetches what it lacks",
+        likely="that node already has the newest snapshots, and fetches what it lacks",
         do=(
-            f"{to_paste(home, 'ckpt ls')} shows its snapshots, {to_paste(home, 'ckpt pin')} keeps "
-            "one; to fetch another one, stop the node, or give --home with another folder"
+            f"{to_paste(home, 'ckpt ls')} lists its snapshots, {to_paste(home, 'ckpt pin')} keeps "
+            "one; to fetch a different one, stop the node, or use --home with a new directory"
         ),
     )

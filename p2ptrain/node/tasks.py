@@ -1,7 +1,7 @@
-"""Run all tasks of a node in one nursery; each task starts once it has what it needs.
+"""Run all tasks of a node in one nursery. Each task starts once it has what it needs.
 
-A task that fails ends the node. A fault of the user's machine (a full disk, a trainer that keeps
-dying) is reported as such, and a bug is not survived by accident.
+A task that fails ends the node. So faults of the user's machine (a full disk, a trainer that keeps
+dying) are reported, and bugs are not hidden.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def start_presence(nursery: trio.Nursery, context: Context) -> None:
 async def run_tasks(
     context: Context, print_line: PrintLine, trainers: MakeTrainers = subprocesses
 ) -> Rejoin:
-    """Run until cancelled, or until this node leaves its branch. Return the chain to adopt then.
-    `trainers` starts the trainers; a seed does not call it.
+    """Run until cancelled, or until this node leaves its branch; then return the chain to adopt.
+    `trainers` starts the trainers. It is not called on a seed.
 
     Raises:
         P2PTrainError: something that this node needs has failed.
@@ -120,7 +120,7 @@ async def run_tasks(
 
 
 async def serve_only(context: Context) -> None:
-    """Serve as a seed, which trains nothing: it is ready for every outer step with no tokens."""
+    """Serve as a seed, which does not train: it is ready for every outer step with no tokens."""
     context.state.set_state(Serving())
     told_step = -1
     while True:
@@ -133,7 +133,7 @@ async def serve_only(context: Context) -> None:
 
 
 async def notice_the_end(context: Context) -> None:
-    """Wait for the end of the run and report it. The node then goes on serving the weights."""
+    """Wait for the end of the run and report it. The node then continues to serve the weights."""
     while not (context.ledger.snapshot.phase is Phase.ENDED and context.at_head()):
         await context.changes.wait()
     context.journal.write(
@@ -147,8 +147,8 @@ async def notice_the_end(context: Context) -> None:
                 "ended",
                 Caution(
                     "RUN-ENDED",
-                    "the run has ended; this node came too late to take part in it",
-                    f"{export} writes its weights to a folder",
+                    "the run has ended; this node joined too late to take part in it",
+                    f"{export} writes the run's weights to a directory",
                 ),
             )
             context.changes.notify_all()
@@ -180,8 +180,8 @@ async def print_progress(context: Context, print_line: PrintLine) -> None:
 
 
 def _news(state: State) -> str:
-    """Return a text that changes when the state is worth printing again. Mere numbers do not count,
-    except each tenth of a download, which takes minutes or hours.
+    """Return a text that changes when the state is worth printing again. Changes of numbers do not
+    count, except each tenth of a download, which can take minutes or hours.
     """
     match state:
         case StandingBy():

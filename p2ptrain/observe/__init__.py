@@ -1,4 +1,4 @@
-"""A node's reports about itself: a journal on disk, its state in words, its status as one value.
+"""A node's reports about itself: a journal on disk, its state in words, and its status.
 
-None of this steers anything. It is written after the fact, and a node works the same without it.
+Reports do not influence the node: it works the same without them.
 """

@@ -1,7 +1,7 @@
-"""Warnings about problems that do not stop the node: a code, what is wrong, and what helps.
+"""Warnings about problems that do not stop the node: a code, what is wrong, and what to do.
 
-Log and status show `words`, which end with a reference for further reading, as errors do. Programs
-read the fields. `cli.error_codes` explains each code, as a test verifies.
+The log and the status show `words`, which end with a reference for further reading, like errors.
+Programs read the fields. `cli.error_codes` explains each code; a test verifies this.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Caution:
-    """A warning. `do` is empty if the user needs no advice, only the information.
+    """A warning. `do` is empty if the user does not have to do anything.
 
-    Code that keeps a caution up to date keeps its words the same while the problem is the same,
-    because changed words are reported again.
+    Code that updates a caution must not change its words while the problem is the same, because
+    changed words are reported again.
     """
 
     code: str

@@ -1,11 +1,11 @@
-"""The journal: one JSON object per line, for everything that a node did and why.
+"""The journal: what a node did and why, as one JSON object per line.
 
-It answers questions afterwards ("why was I left out of step 412?") and feeds programs that draw
-charts. So a line has the name of its event, both clocks and plain fields. `time` is Unix seconds,
-to compare machines by eye; `monotonic_s` is for measuring. The journal is bounded: at `bytes_max`
-the file is renamed to `.1` and replaces the earlier one. It must never harm the node: a full disk
-costs lines, which are counted, and never the node. It must not harm terminals either: unprintable
-characters in a peer's words are written as JSON escapes.
+It answers questions such as "why was I left out of step 412?" and is read by programs that draw
+charts. So a line has the name of its event, two clocks and plain fields. `time` is in Unix seconds,
+for comparing machines by eye; `monotonic_s` is for measuring. The journal is bounded: at
+`bytes_max` the file is renamed to `.1`, which replaces the earlier one. It must not harm the node:
+if the disk is full, lines are lost and counted, but the node continues. It must not harm terminals
+either: unprintable characters in a peer's text are written as JSON escapes.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from types import TracebackType
 from typing import IO, Self
 
 BYTES_MAX = 32 * 2**20
-"""About 200,000 lines, which are days of training. The disk holds at most twice this."""
+"""Maximum size of a file: about 200,000 lines, or days of training. There are at most two files."""
 
 TEXT_CHARACTERS_MAX = 4000
-"""Longer fields are cut. A trainer's stderr tail fits; an endless message does not."""
+"""Maximum length of a field. Longer ones are truncated. The tail of a trainer's stderr fits."""
 
 
 class Journal:
-    """A journal at `path`, which is appended to. Any thread may write to it."""
+    """A journal that appends to the file at `path`. Any thread may write to it."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Journal:
                 self._file = None
 
     def write(self, event: str, **fields: object) -> None:
-        """Append one line. Values that JSON cannot represent become text. Raises nothing."""
+        """Append one line. Values that JSON cannot represent become text. Never raises an error."""
         record = {
             "event": event,
             "time": round(self._wall(), 3),
@@ -93,8 +93,8 @@ class Journal:
 
 
 def _open_to_append(path: Path) -> IO[bytes]:
-    """Open the file for its owner alone, since it names peers and addresses. Refuse a symbolic
-    link, which would let another user choose which of our files grows.
+    """Open the file so that only its owner can read it, since it names peers and addresses. Refuse
+    a symbolic link, which would let another user choose the file that we append to.
 
     Raises OSError.
     """
@@ -109,14 +109,14 @@ def _open_to_append(path: Path) -> IO[bytes]:
 
 
 def put_aside(path: Path) -> Path:
-    """Return the path of the older half of the journal at `path`, which may not exist."""
+    """Return the path of the older part of the journal at `path`. It may not exist."""
     return path.with_name(path.name + ".1")
 
 
 def read_journal(path: Path) -> Iterator[dict[str, object]]:
-    """Yield the records of a journal, oldest first, including the older half.
+    """Yield the records of a journal, including its older part, oldest first.
 
-    Lines that a crash cut short, or that are not records, are skipped.
+    Lines that were truncated by a crash or are not records are skipped.
     """
     for part in (put_aside(path), path):
         if not part.exists():
@@ -136,15 +136,15 @@ def _record(line: bytes) -> dict[str, object] | None:
 
 
 def _end_torn_line(file: IO[bytes]) -> None:
-    """End the last line if a crash cut it short, so that the next record starts a line."""
+    """If a crash truncated the last line, end it, so that the next record starts on a new line."""
     size = file.seek(0, os.SEEK_END)
     if size and os.pread(file.fileno(), 1, size - 1) != b"\n":
         file.write(b"\n")
 
 
 def _printable(line: str) -> str:
-    """Escape unprintable characters. JSON escapes only the oldest control characters, but later
-    ones control terminals, too.
+    """Escape unprintable characters. JSON only escapes the ASCII control characters, but others
+    control terminals too.
     """
     if line.isprintable():
         return line
@@ -152,7 +152,7 @@ def _printable(line: str) -> str:
 
 
 def _plain(value: object) -> object:
-    """Return `value` in a form that JSON can represent: bounded text, no NaN, no types of ours."""
+    """Convert `value` to a form that JSON can represent: bounded text, no NaN, only plain types."""
     match value:
         case None | bool() | int():
             return value

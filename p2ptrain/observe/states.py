@@ -1,11 +1,11 @@
-"""The states of a node, and the only place that puts them into words.
+"""The states of a node, and the texts that describe them.
 
     starting → checking → connecting → awaiting your answer → awaiting approval → fetching snapshot
     → catching up → loading → standing by → training → exchanging → training …
-    beside these: serving (a seed), paused, leaving, isolated, stopped
+    other states: serving (a seed), paused, leaving, isolated, stopped
 
-Log, status and heartbeats all show `words(state)`, so that users find the same phrase in all of
-them. `name` is for machines: it never changes and contains no numbers.
+The log, the status and heartbeats all show `words(state)`, so that users see the same phrase
+everywhere. `name` is for programs: it never changes and does not contain numbers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Connecting:
 
 @dataclass(frozen=True, slots=True)
 class AwaitingAnswer:
-    """The user was asked whether to take part in a run, and has not answered."""
+    """The user has been asked whether to take part in a run, and has not answered yet."""
 
     name: ClassVar[str] = "awaiting your answer"
 
@@ -64,7 +64,7 @@ class Loading:
 
 @dataclass(frozen=True, slots=True)
 class StandingBy:
-    """Ready, but there is nothing for this node to do yet. `waits_for` says what it waits for."""
+    """Ready, but this node has nothing to do yet. `waits_for` says what it waits for."""
 
     name: ClassVar[str] = "standing by"
     waits_for: str = ""
@@ -89,14 +89,14 @@ class Exchanging:
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """A seed: it has no trainer. It serves the run to joiners, and votes if it founded the run."""
+    """A seed, which does not train. It serves the run to joiners, and votes if it is a founder."""
 
     name: ClassVar[str] = "serving"
 
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """The owner has paused the node. No command does this yet, so no node is in this state."""
+    """The owner has paused the node. No command does this yet, so this state is unused."""
 
     name: ClassVar[str] = "paused"
     reason: str
@@ -115,7 +115,7 @@ class Isolated:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """The node has ended. Nothing shows this state yet, since an ended node answers nobody."""
+    """The node has ended. This state is unused, since an ended node does not answer."""
 
     name: ClassVar[str] = "stopped"
     reason: str
@@ -168,7 +168,7 @@ def _with(state: State, *details: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration for a waiting user: "40 s", "6 min", "2 h 05 min", "3 d 4 h"."""
+    """Format a duration for users: "40 s", "6 min", "2 h 05 min", "3 d 4 h"."""
     whole = max(0, round(seconds))
     if whole < 100:
         return f"{whole} s"
@@ -182,7 +182,7 @@ def duration(seconds: float) -> str:
 
 
 def rate(bytes_per_s: float) -> str:
-    """Return a rate in bits, as networks are sold: "212 Mbit/s"."""
+    """Format a rate in bits per second, the unit in which networks are advertised: "212 Mbit/s"."""
     bits = 8 * bytes_per_s
     for unit, size in (("Gbit/s", 1e9), ("Mbit/s", 1e6)):
         if bits >= size:
@@ -191,7 +191,7 @@ def rate(bytes_per_s: float) -> str:
 
 
 def size(count: float) -> str:
-    """Return bytes in decimal units: "4.2 MB"."""
+    """Format a number of bytes in decimal units: "4.2 MB"."""
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= scale:
             return f"{count / scale:.1f} {unit}"

@@ -1,7 +1,7 @@
-"""A node's status as one value, which `p2ptrain status` and the demo show.
+"""A node's status, which `p2ptrain status` and the demo show.
 
-The node fills it in; everything else only reads it. Its JSON form has a schema number, which
-changes when a field changes its meaning or is removed. New fields may be added without a change.
+The node fills it in; other code only reads it. Its JSON form has a schema number, which changes
+when the meaning of a field changes or a field is removed. It does not change when a field is added.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class MemberStatus:
-    """One member as this node sees it. `health` is the failure detector's green, yellow or red."""
+    """One member, as this node sees it. `health` is the failure detector's green, yellow or red."""
 
     peer: str
     peer_name: str
@@ -33,7 +33,7 @@ class MemberStatus:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """A node's position in a run, and its health. Unknown values are empty strings or None."""
+    """A node's progress in a run, and its health. Unknown values are empty strings or None."""
 
     peer: str
     peer_name: str
@@ -52,7 +52,7 @@ class NodeStatus:
     """The digest of θ and m at `outer_step`: equal on all peers with an equal head."""
     snapshot_step: int | None = None
     tokens: int = 0
-    """Committed tokens that this node trained."""
+    """The number of committed tokens that this node trained."""
     tokens_total: int = 0
     tokens_per_s: float = 0.0
     loss: float | None = None
@@ -61,7 +61,7 @@ class NodeStatus:
     validation: Mapping[str, object] = field(default_factory=dict)
     """The outer step of the validated θ, and the number of blocks that the loss covers."""
     validated: str = ""
-    """The field `validation` in words."""
+    """Describes the field `validation`."""
     data_wait_s: float | None = None
     """Seconds that the last inner step waited for its data block."""
     learning_rate: float | None = None
@@ -70,50 +70,50 @@ class NodeStatus:
     mfu: float | None = None
     """Model FLOPs utilisation of that step, if the device's peak is known. See docs/metrics.md."""
     compute_utilisation: float | None = None
-    """The share of the last outer step's time in which inner steps were computed."""
+    """The fraction of the last outer step's time spent in inner steps."""
     learning: Mapping[str, float] = field(default_factory=dict)
-    """Numbers of the newest reduce: the lengths of our pseudo-gradient and of the mean, the cosine
-    between them, and the share of ours that quantisation loses."""
+    """Statistics of the newest reduce: the norms of our pseudo-gradient and of the mean, the cosine
+    between them, and the fraction of ours that is lost by quantisation."""
     trainer: str = ""
-    """The trainer's device, in words; empty until the first trainer is up."""
+    """Describes the trainer's device; empty until the first trainer is up."""
     inner_from: str = ""
-    """The member whose inner optimizer this node's trainer started with, in words; empty if it
+    """Names the members whose inner optimizer states this node's trainer started with; empty if it
     started with its own."""
     ledger_origin: str = ""
-    """The start of its ledger, in words; empty if it starts at genesis."""
+    """Describes where its ledger starts; empty if it starts at genesis."""
     waits_for: str = ""
-    """The next event that the ledger waits for, and the peers that it waits for, in words."""
+    """Describes what the ledger waits for next, and for which peers."""
     branch: str = ""
-    """A note that this line of the run is, or soon will be, a branch; empty if it is not."""
+    """Says that this line of the run is, or soon will be, a branch; otherwise empty."""
     amended: str = ""
-    """The amendments that apply to the run now or soon, in words; empty if there are none."""
+    """Describes the amendments that apply to the run now or soon; empty if there are none."""
     asking: tuple[str, ...] = ()
-    """Some peers that wait for this node's user to admit them. Only organisers see any."""
+    """Some of the peers that wait for admission. Empty except on the organiser's node."""
     averaging: str = ""
-    """The order and the schedule of the members' last reduce.
-    Also the reason, if this node proposed them."""
+    """Describes the order and schedule of the last reduce, and the reason if this node proposed
+    them."""
     reach: str = ""
-    """Whether others can dial this node's data plane, in words."""
+    """Says whether other peers can dial this node's data plane."""
     role: str = ""
-    """voter, learner, or empty if it is not a member."""
+    """voter, learner, or empty if this node is not a member."""
     members: tuple[MemberStatus, ...] = ()
     addresses: tuple[str, ...] = ()
     congestion_control: str = ""
-    """The congestion control of the data plane's sockets; empty if the system does not tell."""
+    """The congestion control of the data plane's sockets; empty if it is unknown."""
     congestion_refusal: str = ""
-    """The reason why it is not BBR; empty if it is."""
+    """Why the congestion control is not BBR; empty if it is."""
     limit_up_bytes_per_s: int | None = None
     sending: str = ""
-    """Congestion control, refusal and limit in words."""
+    """Describes the congestion control and the upload limit."""
     exchange: Mapping[str, object] = field(default_factory=dict)
     """The report of the newest successful reduce: bytes, seconds by phase, rates, CPU."""
     exchanged: str = ""
     """The same report in words."""
     uptime_s: float = 0.0
     warnings: tuple[str, ...] = ()
-    """The cautions in words."""
+    """The words of `cautions`."""
     cautions: tuple[Caution, ...] = ()
-    """Problems that do not stop the node: code, what, do."""
+    """Problems that do not stop the node."""
 
     def to_json(self) -> dict[str, object]:
         """Return plain values, with the schema number."""
@@ -124,10 +124,12 @@ class NodeStatus:
         """Return the status that a node sent; unknown fields are ignored.
 
         Raises:
-            RemoteProtocolError: another schema, or a required field is missing.
+            RemoteProtocolError: the schema is different, or a required field is missing.
         """
         if not isinstance(value, Mapping) or value.get("schema") != SCHEMA:
-            raise RemoteProtocolError("the node's status has another schema than this command's")
+            raise RemoteProtocolError(
+                "the node and this command use different versions of the status"
+            )
         known = {item.name: value[item.name] for item in fields(cls) if item.name in value}
         try:
             known["members"] = tuple(_member(item) for item in known.get("members", ()))
@@ -149,14 +151,14 @@ def _caution(value: object) -> Caution:
 
 
 def _known(kind: type[MemberStatus | Caution], value: object) -> dict[str, Any]:
-    """Return the items of `value` for which `kind` has a field."""
+    """Return the items of `value` that are fields of `kind`."""
     if not isinstance(value, Mapping):
         raise TypeError(f"a {kind.__name__} is not an object")
     return {item.name: value[item.name] for item in fields(kind) if item.name in value}
 
 
 def status_lines(status: NodeStatus) -> list[str]:
-    """Return the status for users: what the node does, where the run is, and who takes part."""
+    """Return the status as lines of text for users."""
     lines = [f"{status.peer_name} (…{status.peer[-6:]}): {status.state}"]
     if status.run:
         lines.append(f"run       {status.run_name} ({status.run[:12]}…)")
@@ -197,7 +199,7 @@ def _validation(status: NodeStatus) -> str:
 
 
 def _inner(status: NodeStatus) -> str:
-    """Return the last inner step of the trainer here, in words."""
+    """Describe the last inner step of this node's trainer."""
     told = (
         ("loss {:.3f}", status.loss),
         ("{:,.0f} tokens/s", status.tokens_per_s or None),
@@ -214,7 +216,7 @@ def _in_ms(seconds: float | None) -> float | None:
 
 
 def _outer(status: NodeStatus) -> str:
-    """Return the last outer step in words: this node's contribution and share of computing."""
+    """Describe the last outer step: this node's contribution, and its fraction of computing."""
     told = (
         ("length of own change {:.3g}", status.learning.get("norm")),
         ("cosine {:.2f} to the mean of all", status.learning.get("cosine")),

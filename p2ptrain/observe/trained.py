@@ -1,13 +1,13 @@
 """Check that every committed block was trained exactly once, by the member that held its lease.
 
-The ledger says which member's work on which blocks went into each outer step. Journals say, as the
-trainers reported, which blocks were in the weights that a node offered: their `ready` records list
-exactly the blocks that were trained on top of θ. This module compares the two afterwards. Kills,
-joins and branches leave `ready` records of work that was lost. So only work counts that was offered
-upon an entry of this chain and that the chain says was accepted.
+The ledger states which members contributed to each outer step, and which blocks they trained. The
+`ready` records in journals list the blocks that were trained on θ in the weights that a node
+offered, as reported by its trainer. This module compares the two afterwards. Kills, joins and
+branches leave `ready` records of work that was lost. So work counts only if it was offered after an
+entry of this chain, and the chain says that it was accepted.
 
-The module knows nothing of data or updates. Others check that a block's number names the right
-bytes, and that an update is made of exactly that work.
+This module does not know data or updates. Other modules check that a block's number stands for the
+right bytes, and that an update consists of exactly the accepted work.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Blocks = tuple[int, ...]
 Record = Mapping[str, object]
 
 FAULTS_KEPT_MAX = 1000
-"""A run that went wrong at the start has a fault for every block; nobody reads more."""
+"""Maximum number of faults kept. A run that went wrong at the start has a fault for every block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,8 @@ class TrainingFault:
 
 @dataclass(slots=True)
 class TrainingAudit:
-    """The result. `unseen` counts committed blocks of peers whose journals are missing or do not
-    reach back far enough.
+    """The result of the check. `unseen` is the number of committed blocks for which the peer's
+    journal is missing or does not reach back far enough.
     """
 
     checked: int = 0
@@ -58,9 +58,10 @@ class TrainingAudit:
 
 @dataclass(slots=True)
 class _Offers:
-    """The work that one peer has offered, by its journals, upon entries of any chain.
+    """The work that one peer has offered, according to its journals: for each outer step, the head
+    of the chain at that time and the blocks.
 
-    Journals do not always start with the run: their older halves are put aside, and later removed.
+    Journals do not always start with the run, since their older parts are removed.
     """
 
     made: dict[int, list[tuple[str, Blocks]]] = field(default_factory=dict)
@@ -69,7 +70,7 @@ class _Offers:
         return bool(self.made) and min(self.made) <= step
 
     def upon(self, step: int, heads: set[str]) -> list[Blocks]:
-        """Return the work that was offered in this outer step upon one of these entries."""
+        """Return the work that was offered in this outer step when one of `heads` was the head."""
         return [blocks for head, blocks in self.made.get(step, []) if head in heads]
 
 
@@ -86,7 +87,7 @@ def _offers_in(records: Iterable[Record]) -> dict[str, _Offers]:
 
 
 def _number(block: object) -> int:
-    """Return a block's number, or -1, which matches no block, if `block` is not a number."""
+    """Return the number of a block. If it is not a number, return -1, which does not match any."""
     return block if type(block) is int else -1
 
 
@@ -95,9 +96,9 @@ def check_trained(
 ) -> TrainingAudit:
     """Compare a chain with the records of all available journals.
 
-    `links` holds (state before, entry) one after the other, starting at `begins`; each journal's
-    records are in their order. The chain must have been verified. Journals may come from anybody: a
-    false one causes faults, or hides those of the peers that it names.
+    `links` contains (state before, entry) for all entries in order, starting at `begins`. The
+    records of each journal must be in order. The chain must have been verified. Journals may come
+    from anybody: a false one causes faults, or hides those of the peers that it names.
     """
     found = TrainingAudit()
     offers = _offers_in(records)
@@ -142,7 +143,7 @@ def _compared(
 ) -> list[TrainingFault]:
     if credited in works:
         return []
-        # Of several works, the newest is the one that would have been averaged.
+        # If there are several, the last one would have been averaged.
     last = works[-1] if works else ()
     return [
         TrainingFault(step, block, part.peer, reason)
@@ -152,7 +153,7 @@ def _compared(
 
 
 def _wrong(block: int, credited: Blocks, work: Blocks) -> str:
-    """Return what is wrong with `block` in a work that is not the credited one; "" if fine."""
+    """`work` differs from the credited work. Return what is wrong with `block` in it, or ""."""
     times = work.count(block)
     if block not in credited:
         return "is in the trained work, but is not credited"

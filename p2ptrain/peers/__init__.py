@@ -1,1 +1,1 @@
-"""The knowledge of a node about its peers, sans-IO: heartbeats, incarnations, paths, complaints."""
+"""Knowledge about peers: heartbeats, incarnations, paths, complaints. This package does no I/O."""

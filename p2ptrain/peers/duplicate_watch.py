@@ -1,28 +1,27 @@
-"""Find out whether this process is the only one with its identity: what to ask, and what the
-answers prove.
+"""Find out whether another process has the same identity: what to ask, and what the answers prove.
 
-Two processes share an identity if a home, or its key, was copied. Both would vote, and both would
+Two processes share an identity if a node's directory, or its key, was copied. Both would vote, and
 be evicted for it. So each process asks a few members every `LOOK_S`, with a nonce that it has just
-drawn. It answers every nonce that is not its own with a signed proof. Members only pass both on
-(`identity_mailboxes`).
+drawn. It answers every nonce that is not its own with a signed proof. Members only forward nonces
+and proofs (`identity_mailboxes`).
 
-A proof counts if our own key signed it, over a nonce that this process drew within the last
-`FRESH_S`, for an incarnation that is not ours. Nobody without the key can make one, however many
-peers lie together. One proof is enough, whoever passes it on. A liar can delay a start by
-`start_wait_s`, make us ask once a second, and withhold a proof. A process that really has a
+A proof counts if it is signed with our own key, for a nonce that this process drew within the last
+`FRESH_S`, and for an incarnation that is not ours. Nobody can make one without the key, no matter
+how many peers collude. One proof is enough, no matter which peer forwards it. A liar can delay a
+start by `start_wait_s`, make us ask once a second, or withhold a proof. A process that really has a
 duplicate then learns of it from the next honest member that it asks.
 
-A process that is starting has not voted, so it ends if another one runs. Of two that run, or two
-that start, the one with the higher incarnation ends, since it started later. The other does not
-vote any more, because both may have signed; it only follows the chain.
+A starting process has not voted, so it ends if another process is running. If both are running, or
+both are starting, the one with the higher incarnation ends, since it started later. The other one
+stops voting, because both may have signed votes; it only follows the chain.
 
-The incarnation of a process may be lower than another one that its own key vouches for: its home
-was restored from a backup, or its duplicate has ended. The process then counts on from the higher
-one, since nobody would take its heartbeats otherwise. It does so only while no other process is
-known to live.
+A process can have a lower incarnation than one that its own key vouches for: its directory was
+restored from a backup, or its duplicate has ended. The process then raises its incarnation above
+the higher one, since other nodes would otherwise ignore its heartbeats. It does so only while no
+other process is known to be alive.
 
-Sans-IO: times and randomness are arguments. This module does not know which peers are connected,
-nor how questions travel.
+This module does no I/O: times and randomness are arguments. It does not know which peers are
+connected, nor how questions are sent.
 """
 
 from __future__ import annotations
@@ -48,15 +47,15 @@ from p2ptrain.peers.identity_messages import (
 from p2ptrain.peers.incarnations import Mark
 
 LOOK_S = 3.0
-"""Seconds between two questions in turn."""
+"""Seconds between two regular questions."""
 
 ALARM_S = 1.0
-"""Seconds between two questions out of turn: while starting, when another process with our identity
-is said to ask, and while one was found.
+"""Seconds between two extra questions. They are sent during a start, when a member reports a
+question from another process with our identity, and while such a process is known to be alive.
 """
 
 ASKED_AT_ONCE = 4
-"""Members that are asked each time. A question costs both sides some milliseconds of CPU."""
+"""Number of members that are asked each time. A question costs each side a few ms of CPU time."""
 
 FRESH_S = 30.0
 """Seconds for which a proof is accepted, counted from when its nonce was drawn. With a longer time,
@@ -65,23 +64,22 @@ a peer that withholds a proof could choose when a process learns of its duplicat
 """
 
 LINGER_S = 10.0
-"""Seconds for which the process that ends goes on asking and answering, so that the other one finds
+"""Seconds for which the process that ends continues to ask and answer, so that the other one finds
 it.
 """
 
 ANSWERED_MAX = 256
-"""Answered challenges remembered: room for as many members as there are liars in a large run, with
-eight of each.
+"""Maximum number of answered challenges remembered: enough for 32 members with eight each.
 """
 
 QUIET_S = 30.0
-"""Seconds without a proof of its life after which a duplicate is taken to have ended."""
+"""Seconds without a proof after which a duplicate is assumed to have ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """Another process with our identity was alive. `ends_us`: this process must end, not the other.
-    `carried_by`: the member that passed the proof on.
+    """Another process with our identity that was alive. `ends_us`: this process must end, not the
+    other one. `carried_by`: the member that forwarded the proof.
     """
 
     incarnation: int
@@ -111,10 +109,10 @@ def peers_to_ask(
     voters: Collection[PeerId],
     members: Collection[PeerId],
 ) -> tuple[set[PeerId], set[PeerId]]:
-    """Return the voters, and the other members, that may be asked: admitted peers only.
+    """Return the voters and the other members that may be asked. All of them are admitted peers.
 
-    A stranger's silence must not look like an answer, nor use up a place. While the members are not
-    known, or not connected, admitted peers are asked instead. That is harmless, since only a proof
+    A stranger's silence must not look like an answer, nor take a member's place. While members are
+    unknown or not connected, other admitted peers are asked. That is harmless, since only a proof
     counts.
     """
     here = {peer for peer in connected if admitted(peer)}
@@ -124,9 +122,9 @@ def peers_to_ask(
 class DuplicateWatch:
     """The search of one process for a duplicate.
 
-    `duplicate` is the duplicate that was found, if any; of several, one that ends us. `suspected`:
-    a member that was asked has heard another incarnation lately. `mark` is the signature that
-    vouches for `incarnation`.
+    `duplicate` is the duplicate that was found, if any; if there are several, one that ends us.
+    `suspected`: a member that was asked has recently heard a different incarnation. `mark` is the
+    signature that vouches for `incarnation`.
     """
 
     def __init__(
@@ -155,15 +153,15 @@ class DuplicateWatch:
         self._challengers: dict[PeerId, tuple[IdentityProof, ...]] = {}
         """Proofs to send to members with the next question."""
         self._proved_s = float("-inf")
-        """When this process drew the newest nonce that another process has signed. The other one
-        was alive then.
+        """When this process drew the newest nonce that another process has signed. That process was
+        alive then.
         """
         self._newest = 0
         self._behind_s = float("inf")
-        """Since when our key is known to vouch for a newer incarnation than ours."""
+        """When we learned that our key vouches for a newer incarnation than ours."""
         self._answered: dict[tuple[PeerId, bytes], None] = {}
-        """Challenges that were answered, with the member that passed them on. It repeats them until
-        they are old.
+        """Answered challenges, with the member that forwarded each. The member repeats them until
+        they are too old.
         """
         self._ask_at = float("-inf")
         self._alarmed_s = float("-inf")
@@ -177,7 +175,7 @@ class DuplicateWatch:
         self.mark = make_mark(self._run, incarnation, self._sign)
 
     def is_ours(self, incarnation: int) -> bool:
-        """Return whether this process uses this incarnation, or did so before it counted on."""
+        """Return whether this process uses this incarnation, or has used it."""
         return incarnation in self._own
 
     def next_ask_s(self) -> float:
@@ -187,8 +185,8 @@ class DuplicateWatch:
     def ask(
         self, voters: Collection[PeerId], others: Collection[PeerId], now: float
     ) -> list[tuple[PeerId, IdentityQuestion]]:
-        """Return the questions of this turn. `voters` and `others` are admitted members that are
-        connected. Voters are asked first; members that wait for our proofs are asked as well.
+        """Return the questions to send now. `voters` and `others` are admitted members that are
+        connected. Voters are asked first; members that wait for our proofs are also asked.
 
         If there is no such member, return no questions and ask again soon.
         """
@@ -210,7 +208,7 @@ class DuplicateWatch:
         ]
 
     def note_reply(self, member: PeerId, reply: IdentityReply, now: float) -> None:
-        """Take the reply of a member that was asked."""
+        """Handle the reply of a member that was asked."""
         self.suspected |= reply.suspected
         for proof in reply.proofs:
             self._judge(member, proof, now)
@@ -220,10 +218,10 @@ class DuplicateWatch:
             self._hear_mark(mark, now)
 
     def note_challenges(self, member: PeerId, nonces: Collection[bytes], now: float) -> None:
-        """Take nonces of others that asked with our identity, according to `member`. Send it our
-        proofs with the next question, and ask soon.
+        """Handle nonces from other processes with our identity, which `member` forwards. Send our
+        proofs to `member` with the next question, and ask soon.
 
-        One of our own nonces that comes back is ignored.
+        Our own nonces are ignored if they come back.
         """
         new = [n for n in nonces if n not in self._nonces and (member, n) not in self._answered]
         new = new[:CHALLENGES_MAX]
@@ -239,25 +237,25 @@ class DuplicateWatch:
         self.ask_soon(now)
 
     def ask_soon(self, now: float) -> None:
-        """Ask at once, but not more often out of turn than every `alarm_s`."""
+        """Ask an extra question as soon as possible, but at most once per `alarm_s`."""
         due = max(now, self._alarmed_s + self._timing.alarm_s)
         if due < self._ask_at:
             self._ask_at, self._alarmed_s = due, due
 
     def lives_elsewhere(self, now: float) -> bool:
-        """Return whether another process has proved lately that it lives."""
+        """Return whether another process has recently proved that it is alive."""
         return now < self._proved_s + self._timing.quiet_s
 
     def incarnation_to_exceed(self, now: float) -> int:
         """Return the incarnation that ours must exceed for our heartbeats to count. Return 0 if
-        ours is the newest that our key vouches for, or if another process may live with that one.
+        ours is the newest that our key vouches for, or if another process may be using that one.
         """
         wait_s = 0.0 if self.starting else self._timing.quiet_s
         quiet = now >= self._behind_s + wait_s and not self.lives_elsewhere(now)
         return self._newest if quiet else 0
 
     def may_start(self) -> bool:
-        """Return whether no answer is a reason to wait any longer."""
+        """Return whether no answer so far is a reason to keep waiting."""
         return not self.suspected
 
     def _is_alarmed(self, now: float) -> bool:
@@ -270,8 +268,8 @@ class DuplicateWatch:
         return [*chosen, *more[: ASKED_AT_ONCE - len(chosen)]]
 
     def _shuffled(self, peers: Collection[PeerId]) -> list[PeerId]:
-        """Shuffle. Sort first: the order of a set differs between processes, and the result must
-        depend on the seed alone.
+        """Shuffle. Sort first: the order of a set differs between processes, but the result must
+        depend only on the seed.
         """
         return self._random.sample(sorted(peers), len(peers))
 
@@ -284,7 +282,7 @@ class DuplicateWatch:
         if drawn_s is None or self.is_ours(proof.incarnation):
             return
         if drawn_s <= self._proved_s:
-            return  # It proves nothing new. Desks repeat proofs until they are old.
+            return  # It is not newer. Mailboxes repeat proofs until they are too old.
         if proof.starting and not self.starting:
             return  # It has not voted, and it is the one that ends.
         if not is_genuine(self._run, self.me, proof, self._verify):
@@ -295,7 +293,8 @@ class DuplicateWatch:
             self.duplicate = Duplicate(proof.incarnation, member, ends_us)
 
     def _drawn_s(self, nonce: bytes, now: float) -> float | None:
-        """Return when this process drew this nonce; None if it did not, or too long ago."""
+        """Return when this process drew this nonce; None if it did not, or if that was too long
+        ago."""
         drawn_s = self._nonces.get(nonce)
         return None if drawn_s is None or now > drawn_s + FRESH_S else drawn_s
 

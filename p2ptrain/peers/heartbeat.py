@@ -1,10 +1,11 @@
-"""The heartbeat: what a node reports to everybody every two seconds, and at once when something
+"""The heartbeat: what a node reports to everybody every two seconds, and immediately when something
 changes.
 
-A heartbeat is a node's whole report: where it is, what it holds, what it wants. Each one replaces
-the one before, so the next repairs a lost one and nothing needs an acknowledgement. Gossip signs it
-with the node's key. This module knows the fields and their bounds; it does not know how they travel
-(`heartbeat_delta`) or what follows from them (`node/gossip/gossip.py`).
+A heartbeat is a complete report: how far the node is, what it has, what it wants. Each one replaces
+the previous one. So the next heartbeat makes up for a lost one, and acknowledgements are not
+needed. Gossip signs it with the node's key. This module defines the fields and their bounds. It
+does not know how they are sent (`heartbeat_delta`) or what receivers do with them
+(`node/gossip/gossip.py`).
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from p2ptrain.peers.incarnations import INCARNATION_MAX
 from p2ptrain.peers.path_table import TOLD_MAX, Path
 
 HEARTBEAT_BYTES_MAX = 8192
-"""Largest heartbeat in bytes. Ours are near 1.1 kB: a certificate of 500 bytes, a few addresses,
-one or two reports.
+"""Maximum size of a heartbeat in bytes. Ours have about 1.1 kB: a certificate of 500 bytes, a few
+addresses, one or two reports.
 """
 
 STATE_CHARACTERS_MAX = 160
@@ -31,23 +32,24 @@ ADDRESSES_MAX = 8
 ADDRESS_CHARACTERS_MAX = 200
 SUSPECTS_MAX = 64
 LACKS_MAX = 16
-"""Peers that one heartbeat asks for a full beat: 54 bytes each. The rest are asked next time."""
+"""Maximum number of peers that one heartbeat asks for a full beat. The next heartbeat asks the
+rest. Each takes 54 bytes. """
 
 COUNT_MAX = 1 << 53
 
 SHARE_BLOCKS_MAX = 4096
-"""Most held-out blocks of one member's share, for an outer step's θ."""
+"""Maximum number of held-out blocks in one member's share of a validation."""
 
 LOSS_MAX_NATS = 1000.0
-"""Largest mean loss of a token, in nats. A model that guesses has 14 with the largest vocabulary.
-The bound leaves room for a model that is sure and wrong, and keeps one report from drowning all
-others.
+"""Maximum mean loss per token, in nats. A model that guesses has 14 nats with the largest
+vocabulary. The limit leaves room for a model that is confident and wrong, and keeps one report from
+outweighing all others.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class ReadyReport:
-    """The sender finished its inner phase: `blocks` of its lease, `tokens` in all, since its θ."""
+    """The sender finished its inner phase. It trained `blocks` of its lease, `tokens` in total."""
 
     step: int
     tokens: int
@@ -59,8 +61,8 @@ class ReduceReport:
     """How the sender's attempt ended: with the update's digest, or with the peers that it suspects.
 
     Raises:
-        LocalProtocolError: a suspect is no peer. Nobody could decode a heartbeat with it, so the
-            others would stop hearing us.
+        LocalProtocolError: a suspect is not a valid peer id. Other nodes could not decode a
+            heartbeat with it, so they would stop hearing us.
     """
 
     step: int
@@ -83,12 +85,12 @@ class SnapshotReport:
 
 @dataclass(frozen=True, slots=True)
 class ValidationReport:
-    """The loss of θ of outer step `step` that the sender measured on its share of the held-out
-    blocks, from `first` to before `stop`. `loss_sum` is the sum of the losses of `tokens` tokens,
-    in nats.
+    """The loss of the θ of outer step `step`, which the sender measured on its share of the
+    held-out blocks: from `first` up to but not including `stop`. `loss_sum` is the total loss of
+    `tokens` tokens, in nats.
 
     Raises:
-        RemoteProtocolError: no share has such a loss or such a size.
+        RemoteProtocolError: the loss or the size of the share is out of range.
     """
 
     step: int
@@ -100,10 +102,10 @@ class ValidationReport:
     def __post_init__(self) -> None:
         counts = (self.step, self.first, self.stop, self.tokens)
         if not all(0 <= each <= COUNT_MAX for each in counts) or self.tokens == 0:
-            raise RemoteProtocolError("a validation report holds a count out of range")
+            raise RemoteProtocolError("a validation report has a count that is out of range")
         if not 0 < self.stop - self.first <= SHARE_BLOCKS_MAX:
-            raise RemoteProtocolError("a validation report is about no share of blocks")
-        # Written so that NaN is refused as well.
+            raise RemoteProtocolError("a validation report has an invalid range of blocks")
+        # This form of the condition also refuses NaN.
         if not 0 <= self.loss_sum <= LOSS_MAX_NATS * self.tokens:
             raise RemoteProtocolError("a validation report's loss is out of range")
 
@@ -111,8 +113,9 @@ class ValidationReport:
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
     """One report of a node. `incarnation` orders the starts of its sender (`incarnations`), and
-    `serial` counts within it. `mark` is the sender's signature that vouches for the incarnation.
-    Members return it to a process of that identity that must know its newest incarnation.
+    `serial` counts the heartbeats within it. `mark` is the sender's signature that vouches for the
+    incarnation. Members send it back to a process of that identity that needs to know its newest
+    incarnation.
     """
 
     run: RunId
@@ -135,15 +138,15 @@ class Heartbeat:
     ready: ReadyReport | None
     reduce: ReduceReport | None
     lacks: tuple[PeerId, ...] = ()
-    """Peers that should send a full beat next, since their small ones could not be decoded (see
+    """Peers that should send a full beat next, since their small beats could not be decoded (see
     `heartbeat_delta`).
     """
     dialled: bool = False
-    """Whether somebody has opened a connection to the sender's data plane since it was started."""
+    """Whether a peer has connected to the sender's data plane since the sender started."""
     dialable: bool = True
-    """False if nobody has connected for long, though others try: the sender has to dial them."""
+    """False if no peer has connected for long, although peers try: the sender has to dial them."""
     paths: tuple[tuple[PeerId, Path], ...] = ()
-    """Some of the sender's own paths, a few at a time; see `path_table`."""
+    """A few of the sender's own paths. Each heartbeat reports different ones; see `path_table`."""
     validation: ValidationReport | None = None
     """The sender's newest report on the loss of θ."""
     snapshot: SnapshotReport | None = None
@@ -151,7 +154,7 @@ class Heartbeat:
     mark: bytes = b""
 
     def follows(self, earlier: Heartbeat | None) -> bool:
-        """Return whether this heartbeat is newer than `earlier`, the last one that was taken."""
+        """Return whether this heartbeat is newer than `earlier`, the last one that was accepted."""
         if earlier is None:
             return True
         return (self.incarnation, self.serial) > (earlier.incarnation, earlier.serial)
@@ -202,7 +205,7 @@ def decode(data: bytes) -> Heartbeat:
     """Decode a heartbeat, checking every field against its type and bound.
 
     Raises:
-        RemoteProtocolError: anything about it is not as we would have sent it.
+        RemoteProtocolError: the heartbeat is malformed or a field is out of bounds.
     """
     maybe_list = (list, type(None))
     wire = fields(
@@ -264,12 +267,12 @@ def _bytes(value: object) -> bytes:
 def _mark(value: object) -> bytes:
     mark = _bytes(value)
     if len(mark) not in (0, SIGNATURE_BYTES):
-        raise RemoteProtocolError(f"a heartbeat's mark does not have {SIGNATURE_BYTES} bytes")
+        raise RemoteProtocolError(f"a heartbeat's mark must have {SIGNATURE_BYTES} bytes")
     return mark
 
 
 def _printable(text: str) -> str:
-    """Return a peer's text without the control characters that would rewrite our terminal."""
+    """Replace the control characters in a peer's text: they could alter the user's terminal."""
     return "".join(character if character.isprintable() else "�" for character in text)
 
 
@@ -279,7 +282,7 @@ def _addresses(value: object) -> tuple[str, ...]:
         isinstance(item, str) and len(item) <= ADDRESS_CHARACTERS_MAX and item.isprintable()
         for item in value
     ):
-        raise RemoteProtocolError("a heartbeat's addresses are too many, too long or not text")
+        raise RemoteProtocolError("a heartbeat has too many addresses, or an invalid one")
     return tuple(value)
 
 
@@ -335,7 +338,7 @@ def _paths(value: object) -> tuple[tuple[PeerId, Path], ...]:
 
 def _peers(value: object, most: int) -> tuple[PeerId, ...]:
     if not isinstance(value, list) or len(value) > most:
-        raise RemoteProtocolError(f"a heartbeat names peers, but not in a list of at most {most}")
+        raise RemoteProtocolError(f"a heartbeat must name peers in a list of at most {most}")
     if not all(is_peer_id(peer) for peer in value):
         raise RemoteProtocolError("a heartbeat names an invalid peer id")
     return tuple(PeerId(peer) for peer in value)

@@ -1,10 +1,10 @@
-"""The first messages between two nodes: which run, who may take part, who else is there.
+"""The first messages between two nodes: which run it is, who may take part, and which peers exist.
 
-    newcomer ── hello: run it expects, a signed request to join ──► any node
-    newcomer ◄── manifest, allowlist, amendments, whether it is admitted, peers, addresses ──
+    newcomer ── hello: the run it expects, a signed request to join ──► any node
+    newcomer ◄── manifest, allowlist, amendments, admitted or not, peers, addresses ── that node
 
 Anybody may ask, but only an admitted peer learns other peers' addresses. The newcomer checks the
-manifest and the list itself: it trusts nobody but the organiser that signed them.
+manifest and the allowlist itself: it only trusts the organiser that signed them.
 """
 
 from __future__ import annotations
@@ -21,14 +21,12 @@ from p2ptrain.peers.protocol_names import HELLO_BYTES_MAX
 
 REQUEST_BYTES_MAX = 4096
 PEERS_TOLD_MAX = 64
-"""Peers in a reply: enough for a newcomer to find everybody else through them."""
+"""Maximum number of peers in a reply: enough for a newcomer to find all others through them."""
 
 
 @dataclass(frozen=True, slots=True)
 class HelloRequest:
-    """The question of a newcomer. `run` is empty if it accepts any run; `join` may be empty,
-    too.
-    """
+    """The request of a newcomer. `run` is empty if it accepts any run. `join` may be empty too."""
 
     run: str
     join: bytes
@@ -37,7 +35,7 @@ class HelloRequest:
 @dataclass(frozen=True, slots=True)
 class HelloReply:
     """The answer to a newcomer. `manifest` and `allowlist` are signed documents, and `amendments`
-    is a list of signed ones. None of them is checked here; all but the manifest may be empty.
+    is a list of signed ones. They are not checked here; all except the manifest may be empty.
     """
 
     manifest: bytes
@@ -52,9 +50,7 @@ def encode_request(request: HelloRequest) -> bytes:
 
 
 def decode_request(data: bytes) -> HelloRequest:
-    """Decode a request. Raises RemoteProtocolError for anything that `encode_request` does not
-    make.
-    """
+    """Decode a request. Raises RemoteProtocolError if `encode_request` cannot have made it."""
     wire = fields(unpack(data, bytes_max=REQUEST_BYTES_MAX), run=str, join=bytes)
     run, join = wire["run"], wire["join"]
     assert isinstance(run, str)
@@ -78,7 +74,7 @@ def encode_reply(reply: HelloReply) -> bytes:
 
 
 def decode_reply(data: bytes) -> HelloReply:
-    """Decode a reply. Raises RemoteProtocolError for anything that `encode_reply` does not make."""
+    """Decode a reply. Raises RemoteProtocolError if `encode_reply` cannot have made it."""
     wire = fields(
         unpack(data, bytes_max=HELLO_BYTES_MAX),
         manifest=bytes,

@@ -1,17 +1,17 @@
 """Answer peers that ask whether they are the only process with their identity.
 
-Two processes with one identity cannot hear each other: a neighbour has one gossip stream for a
-name, and it leads to one of them. But either can ask a member, and gets the reply itself. So a
-member is a mailbox. It gives each asker the nonces of other processes that asked with the same
-identity, and the proofs that they brought. If another incarnation was heard lately, the member also
-announces the nonce to all members by gossip, signed by itself, so that the two need not have asked
-the same member.
+Two processes with one identity cannot hear each other: a neighbour has one gossip stream for each
+identity, and it leads to one of the two. But each of them can ask a member, and gets the reply. So
+a member acts as a mailbox. It gives each asker the nonces of other processes that asked with the
+same identity, and the proofs that they sent. If a different incarnation was heard recently, the
+member also announces the nonce to all members by gossip, signed by itself. So the two processes do
+not have to ask the same member.
 
-A member judges nothing here and is not believed: the asker checks each proof with its own key. If a
-member lies or withholds a proof, the asker still has the answers of other members. All memory is
-bounded, and everything is forgotten after `KEPT_S`.
+A member does not check the proofs: the asker checks each proof with its own key, and does not trust
+the member. If a member lies or withholds a proof, the asker still has the answers of other members.
+All memory is bounded, and everything is forgotten after `KEPT_S`.
 
-Sans-IO: times are arguments, notices are results.
+This module does no I/O: times are arguments, notices are results.
 """
 
 from __future__ import annotations
@@ -33,42 +33,43 @@ from p2ptrain.peers.incarnations import Incarnations
 from p2ptrain.rate_limit import Allowance
 
 KEPT_S = 30.0
-"""Seconds for which a nonce waits for the other process to ask here. Each process asks four members
-every few seconds; of a hundred members the two find a common one in that time.
+"""Seconds for which a nonce is kept until the other process asks here. Each process asks four
+members every few seconds; in that time, the two find a common member among a hundred.
 """
 
 PEERS_MAX = 4096
-"""Peers with a box here: as many as the peer table has."""
+"""Maximum number of peers with a box: as many as the peer table has."""
 
 ASKERS_MAX = 4
-"""Incarnations of one peer whose nonces are kept. Only that peer's key can fill this room."""
+"""Maximum number of incarnations of one peer with nonces kept. Only that peer's key can make
+them."""
 
 AUTHORS_MAX = 16
 OF_AUTHOR_MAX = 2
-"""Members whose notices about one peer are kept, and how many of each: one for each of two
-processes. A liar fills the places of one member."""
+"""Maximum number of members with notices kept about one peer, and of notices per member: one for
+each of two processes. A liar can only fill the places of one member."""
 
 SUSPECTED_S = 8.0
-"""Seconds after its last question in which a live process is expected to ask again."""
+"""Seconds within which a live process asks its next question."""
 
 QUESTIONS_PER_S = 4.0
 QUESTIONS_BURST = 16
-"""Limits on the questions of one peer: two processes that each ask once a second, and as many that
-have just started.
+"""Limits on the questions of one peer. They allow two processes that each ask once a second, and
+two more that have just started.
 """
 
 NOTICES_PER_S = 0.5
 NOTICES_BURST = 16
-"""Limits on all notices of this node. Two processes find each other with fewer. A notice costs
-every host 3.5 ms, and a lying member can make all others announce something: a hundred of them then
-use a sixth of a core.
+"""Limits on all notices of this node. Two processes need fewer to find each other. A notice costs
+every host 3.5 ms, and a lying member can make all others send notices: a hundred members then use a
+sixth of a core on every host.
 """
 
 NOTICE_AGAIN_S = 2.0
-"""Seconds between two announced challenges of one process, and between two of its proofs."""
+"""Minimum seconds between two challenges announced for one process, and between two proofs."""
 
 PROOFS_KEPT = OF_AUTHOR_MAX * AUTHORS_MAX + PROOFS_MAX
-"""Proofs kept about one peer."""
+"""Maximum number of proofs kept about one peer."""
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -76,14 +77,13 @@ _Value = TypeVar("_Value")
 
 @dataclass(slots=True)
 class _Box:
-    """Messages that wait for the processes of one peer, each with the time when it came; the oldest
-    comes first.
+    """Messages that wait for the processes of one peer, the oldest first, each with its time of
+    arrival.
 
     - `asked`: the newest nonce of each incarnation that asked here.
-    - `told`: the challenges that members announced, by member and nonce.
-    - `proofs`: proofs by the peer that brought them, and by nonce.
-    - `announced`: for each incarnation, whether its challenge (False) or proof (True) was announced
-      here.
+    - `told`: the challenges that members announced. The key is (member, nonce).
+    - `proofs`: the proofs received. The key is (the peer that sent the proof, nonce).
+    - `announced`: what this node announced. The key is (is it a proof, incarnation).
     """
 
     asked: dict[int, tuple[bytes, float]] = field(default_factory=dict)
@@ -100,7 +100,7 @@ class _Box:
 
 @dataclass(slots=True)
 class IdentityMailboxes:
-    """The mailboxes of all peers. `notices` are to be published; the caller takes them out."""
+    """The mailboxes of all peers. The caller publishes `notices` and removes them."""
 
     incarnations: Incarnations
     is_member: IsMember = nobody
@@ -130,7 +130,7 @@ class IdentityMailboxes:
         )
 
     def note_notice(self, author: PeerId, notice: IdentityNotice, now: float) -> None:
-        """Take a notice that a member sent by gossip. The asker, not this node, checks whether a
+        """Store a notice that a member sent by gossip. The asker, not this node, checks whether a
         proof is genuine.
         """
         box = self._box(notice.peer, now)
@@ -155,8 +155,8 @@ class IdentityMailboxes:
         return asked_too or told or self.incarnations.is_other_due(peer, incarnation, now)
 
     def _take_proof(self, peer: PeerId, box: _Box, proof: IdentityProof, now: float) -> None:
-        """Keep a proof that its maker brings. If a member elsewhere passed the nonce on, announce
-        the proof by gossip, too.
+        """Keep a proof that `peer` made and sent. If another member announced the nonce, also
+        announce the proof by gossip.
         """
         known = (peer, proof.nonce) in box.proofs
         _put(box.proofs, (peer, proof.nonce), proof, now, PROOFS_KEPT)
@@ -180,8 +180,8 @@ class IdentityMailboxes:
 
 
 def _challenges(box: _Box, incarnation: int) -> tuple[bytes, ...]:
-    """Return the nonces of other incarnations than `incarnation`: those that asked here first, the
-    newest first.
+    """Return the nonces of incarnations other than `incarnation`. Those of processes that asked
+    here come before those that members announced, and newer ones before older ones.
     """
     asked = [nonce for other, (nonce, _) in box.asked.items() if other != incarnation]
     told = [nonce for _, nonce in box.told]
@@ -191,7 +191,7 @@ def _challenges(box: _Box, incarnation: int) -> tuple[bytes, ...]:
 
 
 def _proofs_for(peer: PeerId, box: _Box, incarnation: int) -> tuple[IdentityProof, ...]:
-    """Return the proofs of other incarnations than `incarnation`: those that `peer` brought itself
+    """Return the proofs of incarnations other than `incarnation`. Those that `peer` itself sent
     come first.
     """
     newest_first = [(key[0], proof) for key, (proof, _) in reversed(box.proofs.items())]
@@ -201,7 +201,7 @@ def _proofs_for(peer: PeerId, box: _Box, incarnation: int) -> tuple[IdentityProo
 
 
 def _make_room(kept: dict[tuple[PeerId, bytes], _Value], key: tuple[PeerId, bytes]) -> None:
-    """Drop the oldest entry of this author if it has as many as it may."""
+    """Drop the oldest entry of this author if the author has the maximum number."""
     of_author = [each for each in kept if each[0] == key[0] and each != key]
     if len(of_author) >= OF_AUTHOR_MAX:
         del kept[of_author[0]]
@@ -210,7 +210,7 @@ def _make_room(kept: dict[tuple[PeerId, bytes], _Value], key: tuple[PeerId, byte
 def _put(
     kept: dict[_Key, tuple[_Value, float]], key: _Key, value: _Value, now: float, most: int
 ) -> None:
-    """Keep `value` as the newest. If there are too many then, drop the oldest."""
+    """Keep `value` as the newest value. If there are now too many, drop the oldest."""
     kept.pop(key, None)
     kept[key] = value, now
     if len(kept) > most:

@@ -1,13 +1,15 @@
-"""The messages by which processes find a second one with their identity: questions, proofs and
+"""The messages with which a process finds another one with its identity: questions, proofs and
 notices.
 
-The asker draws a nonce. A *challenge* is somebody's nonce, on its way to every other process with
-that identity. A *proof* is such a process's signature over the nonce and its own incarnation. Only
-a holder of the key can make a proof, and only after the nonce was drawn. So it proves that the key
-was in use elsewhere at that time, whoever passes it on. A *mark* is a signature over an incarnation
-alone; it proves that this identity took the incarnation at some time.
+The asker draws a nonce. A *challenge* is this nonce, when it is forwarded to other processes with
+the same identity. A *proof* is the signature of such a process over the nonce and its own
+incarnation. Only a holder of the key can make a proof, and only after the nonce was drawn. So it
+proves that another process used the key after that time, no matter which peer forwards it. A *mark*
+is a signature over an incarnation alone. It proves that this identity took the incarnation at some
+time.
 
-This module knows bytes and bounds. It does not know when to ask, nor what follows from a proof.
+This module defines the encoding and its limits. It does not know when to ask, nor what a proof
+means for the node.
 """
 
 from __future__ import annotations
@@ -26,16 +28,16 @@ SIGNATURE_BYTES = 64
 
 PROOFS_MAX = 8
 CHALLENGES_MAX = 8
-"""Proofs, and challenges, in one message. Two processes have one identity by accident, hardly ever
-three; the other places are room for what a liar puts there. Signing or checking eight takes less
-than a millisecond.
+"""Maximum number of proofs, and of challenges, in one message. By accident, two processes may share
+an identity, but hardly ever three. The other places leave room for what liars put there. Signing or
+checking eight takes less than a millisecond.
 """
 
 QUESTION_BYTES_MAX = 2048
 REPLY_BYTES_MAX = 2048
 NOTICE_BYTES_MAX = 512
-"""Largest messages in bytes. A proof has 110 bytes; eight of them, eight nonces and a mark have
-1,200.
+"""Maximum sizes of messages in bytes. A proof takes 110 bytes; eight proofs, eight nonces and a
+mark take 1,200.
 """
 
 _DOMAIN = b"p2ptrain identity 1\n"
@@ -43,8 +45,8 @@ _DOMAIN = b"p2ptrain identity 1\n"
 
 @dataclass(frozen=True, slots=True)
 class IdentityProof:
-    """A signature of the process that took `incarnation`, over `nonce`, which it learned from
-    somebody. `starting`: that process has not voted yet, and ends if it is the second one.
+    """A signature over `nonce` by the process that took `incarnation`. That process received the
+    nonce from a member. `starting`: it has not voted yet, and ends if it is the second process.
     """
 
     nonce: bytes
@@ -55,8 +57,8 @@ class IdentityProof:
 
 @dataclass(frozen=True, slots=True)
 class IdentityQuestion:
-    """The question whether another process has the asker's identity. `proofs` answer challenges
-    that the asked member passed on before.
+    """Asks whether another process has the asker's identity. `proofs` answer challenges that the
+    asked member has forwarded.
     """
 
     nonce: bytes
@@ -67,9 +69,9 @@ class IdentityQuestion:
 
 @dataclass(frozen=True, slots=True)
 class IdentityReply:
-    """The answer of a member. `suspected`: the member has heard another incarnation lately, and
-    passes the nonce on. `challenges` are nonces of others that asked with this identity. `mark` is
-    the newest mark that the member knows.
+    """The answer of a member. `suspected`: the member has recently heard a different incarnation,
+    and forwards the nonce. `challenges` are nonces of other processes that asked with this
+    identity. `mark` is the newest mark that the member knows.
     """
 
     suspected: bool
@@ -80,8 +82,8 @@ class IdentityReply:
 
 @dataclass(frozen=True, slots=True)
 class IdentityNotice:
-    """A message of a member to all members by gossip, about `peer`: a challenge (then `proof` is
-    None), or a proof that answers one.
+    """A member's gossip message to all members about `peer`. It is a challenge if `proof` is None,
+    otherwise a proof that answers a challenge.
     """
 
     peer: PeerId
@@ -90,7 +92,7 @@ class IdentityNotice:
 
 
 def proof_message(run: RunId, nonce: bytes, incarnation: int, *, starting: bool) -> bytes:
-    """Return the bytes that a proof signs; with an empty nonce, those that a mark signs."""
+    """Return the bytes that a proof signs, or with an empty nonce, the bytes that a mark signs."""
     return _DOMAIN + pack([run, nonce, incarnation, starting])
 
 
@@ -129,9 +131,7 @@ def encode_question(question: IdentityQuestion) -> bytes:
 
 
 def decode_question(data: bytes) -> IdentityQuestion:
-    """Decode a question. Raises RemoteProtocolError for anything that `encode_question` does not
-    make.
-    """
+    """Decode a question. Raises RemoteProtocolError if `encode_question` cannot have made it."""
     wire = fields(
         unpack(data, bytes_max=QUESTION_BYTES_MAX),
         nonce=bytes,
@@ -160,7 +160,7 @@ def encode_reply(reply: IdentityReply) -> bytes:
 
 
 def decode_reply(data: bytes) -> IdentityReply:
-    """Decode a reply. Raises RemoteProtocolError for anything that `encode_reply` does not make."""
+    """Decode a reply. Raises RemoteProtocolError if `encode_reply` cannot have made it."""
     wire = fields(
         unpack(data, bytes_max=REPLY_BYTES_MAX),
         suspected=bool,
@@ -183,9 +183,7 @@ def encode_notice(notice: IdentityNotice) -> bytes:
 
 
 def decode_notice(data: bytes) -> IdentityNotice:
-    """Decode a notice. Raises RemoteProtocolError for anything that `encode_notice` does not
-    make.
-    """
+    """Decode a notice. Raises RemoteProtocolError if `encode_notice` cannot have made it."""
     wire = fields(
         unpack(data, bytes_max=NOTICE_BYTES_MAX), peer=str, nonce=bytes, proof=(list, type(None))
     )
@@ -195,7 +193,7 @@ def decode_notice(data: bytes) -> IdentityNotice:
     assert isinstance(peer, str)
     proof = None if plain is None else _proof(plain)
     if proof is not None and proof.nonce != nonce:
-        raise RemoteProtocolError("a notice's proof answers another nonce")
+        raise RemoteProtocolError("a notice's proof is for a different nonce")
     return IdentityNotice(PeerId(peer), nonce, proof)
 
 
@@ -209,7 +207,7 @@ def _proofs(value: object) -> tuple[IdentityProof, ...]:
 
 def _proof(value: object) -> IdentityProof:
     if not isinstance(value, list) or len(value) != 4 or not isinstance(value[2], bool):
-        raise RemoteProtocolError("a proof of identity does not have four parts")
+        raise RemoteProtocolError("a proof of identity must have four parts")
     nonce, incarnation, starting, signature = value
     return IdentityProof(
         _nonce(nonce),
@@ -223,23 +221,23 @@ def _mark(value: object) -> Mark | None:
     if value is None:
         return None
     if not isinstance(value, list) or len(value) != 2:
-        raise RemoteProtocolError("a mark does not have two parts")
+        raise RemoteProtocolError("a mark must have two parts")
     return Mark(count(value[0], INCARNATION_MAX, "a mark"), _signature(value[1]))
 
 
 def _few(value: object, most: int) -> list[object]:
     if not isinstance(value, list) or len(value) > most:
-        raise RemoteProtocolError(f"a message about an identity lists more than {most}")
+        raise RemoteProtocolError(f"a message about an identity lists more than {most} items")
     return value
 
 
 def _nonce(value: object) -> bytes:
     if not isinstance(value, bytes) or len(value) != NONCE_BYTES:
-        raise RemoteProtocolError(f"a nonce does not have {NONCE_BYTES} bytes")
+        raise RemoteProtocolError(f"a nonce must have {NONCE_BYTES} bytes")
     return value
 
 
 def _signature(value: object) -> bytes:
     if not isinstance(value, bytes) or len(value) != SIGNATURE_BYTES:
-        raise RemoteProtocolError(f"a signature does not have {SIGNATURE_BYTES} bytes")
+        raise RemoteProtocolError(f"a signature must have {SIGNATURE_BYTES} bytes")
     return value

@@ -1,16 +1,17 @@
-"""Track which start of each peer is the newest, and recognise older heartbeats.
+"""Track the newest start of each peer, and recognise older heartbeats.
 
 Each start of a node takes an *incarnation*: a number that orders the starts of one identity. Its
-upper 32 bits count the starts, and the count is kept in the home (`archive/start_count.py`). Its
-lower 32 bits are random, so that two copies of one home differ although their counts are equal. A
-heartbeat carries its sender's incarnation and a serial number, so all heartbeats of a peer are
-ordered, across restarts too. A heartbeat counts if it comes after every other that counted. So an
-old heartbeat that somebody sends again changes nothing.
+upper 32 bits count the starts; the node's directory stores the count (`archive/start_count.py`).
+Its lower 32 bits are random, so that two copies of one directory differ although their counts are
+equal. A heartbeat contains its sender's incarnation and a serial number, so all heartbeats of a
+peer are ordered, even across restarts. A heartbeat counts only if it is newer than every heartbeat
+that has counted. So a replayed heartbeat has no effect.
 
-Two processes with one identity are heard as two incarnations. That is a reason to ask
-(`duplicate_watch`), but not evidence: only a signature over a fresh nonce proves life.
+Two processes with one identity appear as two incarnations. That is a reason to ask
+(`duplicate_watch`), but not evidence: only a signature over a fresh nonce proves that a process is
+alive.
 
-Sans-IO: times are arguments. All of them are by the receiver's own clock.
+This module does no I/O: times are arguments, according to the receiver's own clock.
 """
 
 from __future__ import annotations
@@ -21,31 +22,31 @@ from p2ptrain.eviction import IsMember, most_dispensable, nobody
 from p2ptrain.ids import PeerId
 
 DRAW_BITS = 32
-"""Random bits of an incarnation. Two copies of a home draw the same number once in four billion
-pairs of starts.
+"""Number of random bits in an incarnation. Two copies of a directory draw the same number once in
+four billion pairs of starts.
 """
 
 STARTS_MAX = (1 << 32) - 1
-"""Most starts of one identity. A node that starts once a second needs 136 years for them. Only a
-peer's own signature can raise its count, so nobody else can use them up.
+"""Maximum number of starts of one identity. A node that starts once a second reaches it after 136
+years. Only a peer's own signature can raise its count, so nobody else can use the starts up.
 """
 
 INCARNATION_MAX = (STARTS_MAX << DRAW_BITS) | ((1 << DRAW_BITS) - 1)
 
 PEERS_MAX = 4096
-"""Peers remembered: as many as the peer table has. Old heartbeats of a forgotten peer would count
-again.
+"""Maximum number of peers remembered: as many as the peer table has. Old heartbeats of a forgotten
+peer would count again.
 """
 
 SPREAD_S = 30.0
-"""Seconds after a restart by which every connected peer has heard of it: heartbeats are at most 10
-s apart in a run of a hundred, and a neighbour repeats them.
+"""Seconds within which every connected peer hears of a restart: heartbeats are at most 10 s apart
+in a run of a hundred, and neighbours forward them.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """An incarnation, and the signature by which its peer vouches that it took this incarnation."""
+    """An incarnation, and its peer's signature that proves that the peer took this incarnation."""
 
     incarnation: int
     signature: bytes
@@ -53,14 +54,14 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class IncarnationSpan:
-    """When an incarnation was first heard, and when it last sent something new."""
+    """When an incarnation was first heard, and when it last sent a new heartbeat."""
 
     first_s: float
     last_s: float
 
 
 def incarnation_of(starts: int, draw: int) -> int:
-    """Return the incarnation of the start number `starts`, which drew `draw`."""
+    """Return the incarnation of start number `starts` with the random bits `draw`."""
     assert 0 <= starts <= STARTS_MAX
     assert 0 <= draw < 1 << DRAW_BITS
     return (starts << DRAW_BITS) | draw
@@ -78,9 +79,9 @@ def draw_of(incarnation: int) -> int:
 
 @dataclass(slots=True)
 class _Newest:
-    """The newest incarnation of a peer. `since_s` is when it was first heard, `last_s` when it last
-    sent something new. `heard` and `taken` are the highest serials of its heartbeats that arrived,
-    and that were decoded.
+    """The newest incarnation of a peer. `since_s` is when it was first heard, and `last_s` when it
+    last sent a new heartbeat. `heard` is the highest serial of its heartbeats that arrived, and
+    `taken` the highest of those that were decoded.
     """
 
     incarnation: int
@@ -94,8 +95,8 @@ class _Newest:
 
 @dataclass(slots=True)
 class _Older:
-    """An incarnation that is not the newest. `heard` is its highest serial; by `due_s` a live
-    process with this incarnation would have sent again.
+    """An incarnation that is not the newest. `heard` is its highest serial. A live process with
+    this incarnation sends its next heartbeat before `due_s`.
     """
 
     incarnation: int
@@ -105,7 +106,7 @@ class _Older:
 
 @dataclass(slots=True)
 class Incarnations:
-    """The incarnations of all peers. If there are too many peers, those not heard for longest are
+    """The incarnations of all peers. If there are too many peers, those heard longest ago are
     forgotten, members last.
     """
 
@@ -114,15 +115,15 @@ class Incarnations:
     _newest: dict[PeerId, _Newest] = field(default_factory=dict)
     """Peers in the order in which they were last heard."""
     _older: dict[PeerId, _Older] = field(default_factory=dict)
-    """For each peer, the incarnation that was the newest before, or that sent something new after
-    it.
+    """For each peer, the previous newest incarnation, or an older one that has sent a new heartbeat
+    since.
     """
 
     def __len__(self) -> int:
         return len(self._newest)
 
     def is_stale(self, peer: PeerId, incarnation: int) -> bool:
-        """Return whether `peer` is known to have started again since it took this incarnation."""
+        """Return whether a newer start of `peer` than this incarnation is known."""
         known = self._newest.get(peer)
         return known is not None and incarnation < known.incarnation
 
@@ -132,7 +133,8 @@ class Incarnations:
         return known is not None and incarnation == known.incarnation
 
     def heard_span(self, peer: PeerId) -> IncarnationSpan | None:
-        """Return when the newest incarnation of `peer` was heard; None if none was."""
+        """Return when the newest incarnation of `peer` was heard; None if `peer` was never
+        heard."""
         known = self._newest.get(peer)
         return None if known is None else IncarnationSpan(known.since_s, known.last_s)
 
@@ -141,7 +143,7 @@ class Incarnations:
     ) -> bool:
         """Note that a heartbeat of `peer` arrived; a live sender sends the next within `again_s`.
 
-        Return False for a heartbeat that is not new: of an earlier start, late, or repeated.
+        Return False if the heartbeat is not new: if it is from an earlier start, late, or repeated.
         """
         known = self._touched(peer, incarnation, now)
         if incarnation < known.incarnation:
@@ -153,8 +155,8 @@ class Incarnations:
         return True
 
     def note_decoded(self, peer: PeerId, incarnation: int, serial: int, now: float) -> bool:
-        """Note that a heartbeat was decoded. Return False if it must not count: its peer has
-        started again since, or a later heartbeat of this start has counted.
+        """Note that a heartbeat was decoded. Return False if it must not count, because its peer
+        has started again, or a later heartbeat of this start has already counted.
         """
         known = self._touched(peer, incarnation, now)
         if incarnation < known.incarnation or serial <= known.taken:
@@ -163,7 +165,7 @@ class Incarnations:
         return True
 
     def keep_mark(self, peer: PeerId, mark: Mark) -> None:
-        """Keep the newest mark of `peer`, for a process with this identity that has to know it."""
+        """Keep the newest mark of `peer`, to show it to a process with this identity."""
         known = self._newest.get(peer)
         if known is not None and known.incarnation == mark.incarnation:
             known.mark = mark
@@ -173,8 +175,8 @@ class Incarnations:
         return None if known is None else known.mark
 
     def is_other_due(self, peer: PeerId, incarnation: int, now: float) -> bool:
-        """Return whether another incarnation of `peer` than this one was heard so lately that it
-        may be alive. This proves nothing: it is a reason to ask, and to wait for an answer.
+        """Return whether a different incarnation of `peer` was heard so recently that it may be
+        alive. This is not a proof, only a reason to ask, and to wait for an answer.
         """
         known, older = self._newest.get(peer), self._older.get(peer)
         heard = ((each.incarnation, each.due_s) for each in (known, older) if each is not None)
@@ -195,8 +197,8 @@ class Incarnations:
         return known
 
     def _hear_older(self, peer: PeerId, incarnation: int, serial: int, due_s: float) -> None:
-        """Note an older incarnation. If it sends something new, it may be alive beside the
-        newest.
+        """Note an older incarnation. If it sends a new heartbeat, it may be alive at the same time
+        as the newest one.
         """
         older = self._older.get(peer)
         if older is None or older.incarnation < incarnation:

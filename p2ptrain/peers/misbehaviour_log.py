@@ -1,4 +1,4 @@
-"""Journal lines that peers can cause, rate limited: their faults must not fill our disk, nor push
+"""Rate-limit the journal lines that peers can cause: their faults must not fill our disk, nor push
 earlier events out of the journal.
 
 This module does not know what the events mean.
@@ -15,25 +15,25 @@ COMPLAINTS_MAX = 1024
 
 NOTES_PER_S = 0.1
 NOTES_BURST = 32
-"""Limits on the ledger's notes that messages of one peer cause: in the long run as many as
-complaints, with bursts of whole stories.
+"""Limits on ledger notes caused by one peer's messages. On average there are as many as complaints,
+but a burst is allowed, so that one incident can be logged completely.
 """
 
 LINES_PER_S = 0.5
 LINES_BURST = 256
-"""Limits on one kind of event about all peers, since identities may cost nothing. At this rate it
-takes three days to fill the journal.
+"""Limits on events of one kind about all peers together, since identities may cost nothing. At this
+rate it takes three days to fill the journal.
 """
 
 
 class MisbehaviourLog:
-    """A rate-limited writer to the journal. `now` may never go back."""
+    """A rate-limited writer to the journal. `now` must never decrease."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._said: dict[tuple[str, str], tuple[int, float]] = {}
-        """By event and peer: how many lines were held back, and since when. The newest comes
-        last.
+        """For each event and peer, the number of suppressed lines, and when the last line was
+        written. The newest comes last.
         """
         self._lines = Allowance(LINES_BURST, LINES_PER_S)
         self._notes = Allowance(NOTES_BURST, NOTES_PER_S)
@@ -43,7 +43,7 @@ class MisbehaviourLog:
         return len(self._said)
 
     def complain(self, event: str, about: str, fields: dict[str, object], now: float) -> None:
-        """Write the event, or count it for the next line about it."""
+        """Write the event. If the limit is reached, count it; the next line reports the count."""
         count, since = self._said.pop((event, about), (0, -COMPLAINT_S))
         if now >= since + COMPLAINT_S and self._lines.consume(event, 1, now):
             self._journal.write(event, peer=about, kept_back=count, **fields)
@@ -53,9 +53,8 @@ class MisbehaviourLog:
             del self._said[next(iter(self._said))]
 
     def note(self, author: PeerId | None, text: str, now: float) -> None:
-        """Write a note of the ledger, caused by a message of `author`, or by this node itself
-        (None).
-        """
+        """Write a note of the ledger. A message of `author` caused it, or this node itself
+        (None)."""
         if author is None or (
             self._notes.consume(author, 1, now) and self._lines.consume("note", 1, now)
         ):

@@ -1,12 +1,11 @@
-"""The known paths between members: rates and delays, and which members can be dialled.
+"""The known paths between members: their rates and delays.
 
-Each node measures its own paths: from its transfers in past reduces, from its fetches, from the
-time that a connection took to make, and by short probes. Heartbeats carry a few of them at a time
-to the others. The others believe a peer about its own paths only, and take the lower of the rates
-of both ends. So a liar can make itself look slow, but no path can look faster than its other end
-measured it.
+Each node measures its own paths: from transfers in past reduces, from fetches, from the time that
+connections take to open, and with short probes. Each heartbeat reports a few of them. Other nodes
+believe a peer only about its own paths, and use the lower of the rates that the two ends report. So
+a liar can make itself look slow, but a path cannot look faster than its other end measured.
 
-This module knows no clock, no sockets and no ledger; `now` is an argument where it matters.
+This module does not use a clock, sockets or the ledger; `now` is an argument where it matters.
 """
 
 from __future__ import annotations
@@ -19,34 +18,34 @@ from p2ptrain.ids import PeerId
 from p2ptrain.ring import Paths
 
 RATE_MAX = 1 << 27
-"""Highest rate in kB/s: 1 Tbit/s. Higher claims are reduced to it."""
+"""Maximum rate in kB/s: 1 Tbit/s. Higher claims are reduced to it."""
 
 DELAY_MAX_MS = 60_000
 
 BYTES_MIN = 16 << 20
-"""Bytes that a transfer needs to count as a measurement. Up to 4 MiB may still be in the sockets'
-buffers when all seem to be sent.
+"""Minimum size of a transfer that counts as a measurement. Up to 4 MiB may still be in socket
+buffers when everything seems to be sent.
 """
 
 TOLD_MAX = 8
-"""Paths in a heartbeat: 62 bytes each, in full beats only."""
+"""Maximum number of paths in a heartbeat. Each takes 62 bytes, in full beats only."""
 
 HEARD_MAX = 1024
-"""Paths kept of one peer: one to each member that a roster may have."""
+"""Maximum number of paths kept for one peer: one to each possible member of a roster."""
 
 CHANGED_BY = 1.25
 TURN_S = 10.0
-"""Seconds between two reports out of turn. A change by the factor CHANGED_BY is worth one, but each
-causes a full beat.
+"""Minimum seconds between two reports of changed paths. A path is reported if it changes by the
+factor CHANGED_BY. Each report causes a full beat.
 """
 
 ROUND_TRIPS = 3
-"""Round trips to make a connection: TCP, TLS, and the hello with its answer."""
+"""Number of round trips to open a connection: TCP, TLS, and the hello with its answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """A path as one of its ends measured it: kB/s, and milliseconds one way. 0 means not known."""
+    """A path as one of its ends measured it: kB/s, and one-way milliseconds. 0 means unknown."""
 
     rate: int = 0
     delay_ms: int = 0
@@ -57,8 +56,8 @@ class Path:
 
 @dataclass(slots=True)
 class PathTable:
-    """The known paths. `mine` are this node's own; `heard` those of others, by the peer that
-    reported them. `page` are the paths in the heartbeats now.
+    """The known paths. `mine` are this node's own paths. `heard` are those of other peers; the
+    first key is the peer that reported the path. `page` are the paths in the current heartbeats.
     """
 
     me: PeerId
@@ -68,7 +67,7 @@ class PathTable:
     _told: dict[PeerId, Path] = field(default_factory=dict)
     _turned_s: float = 0.0
 
-    # ── what this node finds ─────────────────────────────────────────────────────────────────────
+    # ── own measurements ─────────────────────────────────────────────────────────────────────────
 
     def moved(self, peer: PeerId, count_bytes: int, seconds: float) -> None:
         """Note that `count_bytes` went to `peer` in this time. The new rate is the mean of this
@@ -83,8 +82,8 @@ class PathTable:
         self.mine[peer] = Path((known.rate + rate + 1) // 2 if known.rate else rate, known.delay_ms)
 
     def at_least(self, peer: PeerId, count_bytes: int, seconds: float) -> None:
-        """Note that `count_bytes` came from `peer`, perhaps beside other transfers: the path is not
-        slower than that.
+        """Note that `count_bytes` came from `peer`, possibly along with other transfers: the path
+        is at least this fast.
         """
         known = self.mine.get(peer, Path())
         rate = _bounded(count_bytes / 1000 / max(seconds, 1e-6), RATE_MAX)
@@ -92,7 +91,7 @@ class PathTable:
             self.mine[peer] = Path(rate, known.delay_ms)
 
     def connected(self, peer: PeerId, seconds: float) -> None:
-        """Note that a connection to `peer` was made in this time. The shortest time counts."""
+        """Note that a connection to `peer` was opened in this time. The shortest time counts."""
         self.found_delay(peer, seconds / ROUND_TRIPS / 2)
 
     def found_delay(self, peer: PeerId, seconds: float) -> None:
@@ -101,18 +100,16 @@ class PathTable:
         least = min(delay_ms, known.delay_ms) if known.delay_ms else delay_ms
         self.mine[peer] = Path(known.rate, least)
 
-    # ── what is told ─────────────────────────────────────────────────────────────────────────────
+    # ── reports ──────────────────────────────────────────────────────────────────────────────────
 
     def has_news(self, now: float) -> bool:
-        """Return whether a path has changed much since the others were told, and it is time to tell
-        them.
+        """Return whether a path has changed much since it was last reported, and it is time for a
+        new report.
         """
         return now >= self._turned_s + TURN_S and any(self._news())
 
     def choose_page(self, now: float) -> None:
-        """Choose the next page: the paths that changed much, then those told the longest time
-        ago.
-        """
+        """Choose the next page: the paths that changed much, then those reported longest ago."""
         self._turned_s = now
         order = dict.fromkeys([*self._news(), *(peer for peer in self._told if peer in self.mine)])
         chosen = list(order)[:TOLD_MAX]
@@ -128,7 +125,7 @@ class PathTable:
     def note_report(
         self, peer: PeerId, page: Iterable[tuple[PeerId, Path]], of: Collection[PeerId]
     ) -> None:
-        """Take what `peer` reports of its own paths to others of the members in `of`."""
+        """Store what `peer` reports about its own paths to other members in `of`."""
         if peer not in of:
             return
         heard = self.heard.setdefault(peer, {})
@@ -137,7 +134,7 @@ class PathTable:
                 heard[other] = Path(min(path.rate, RATE_MAX), min(path.delay_ms, DELAY_MAX_MS))
 
     def keep_only(self, members: Collection[PeerId]) -> None:
-        """Forget all paths of other peers."""
+        """Forget all paths of peers that are not in `members`."""
         self.mine = {peer: path for peer, path in self.mine.items() if peer in members}
         self.heard = {
             peer: {other: path for other, path in heard.items() if other in members}
@@ -146,14 +143,14 @@ class PathTable:
         }
         self._told = {peer: path for peer, path in self._told.items() if peer in members}
 
-    # ── what it comes to ─────────────────────────────────────────────────────────────────────────
+    # ── results ──────────────────────────────────────────────────────────────────────────────────
 
     def is_measured(self, a: PeerId, b: PeerId) -> bool:
         return self._path(a, b).rate > 0
 
     def between(self, peers: Sequence[PeerId], undialable: Collection[PeerId]) -> Paths:
-        """Return the known paths between `peers`. Two peers that cannot be dialled have no path to
-        each other.
+        """Return the known paths between `peers`. Two peers that cannot be dialled do not have a
+        path to each other.
         """
         rates: dict[tuple[PeerId, PeerId], float] = {}
         delays_s: dict[tuple[PeerId, PeerId], float] = {}
@@ -168,9 +165,7 @@ class PathTable:
         return Paths(rates, delays_s)
 
     def _path(self, a: PeerId, b: PeerId) -> Path:
-        """Return the path with the lower rate, and the lower delay, of those that its two ends
-        measured.
-        """
+        """Return the lower rate and the lower delay of the two ends' measurements."""
         ends = [self._of(a).get(b, Path()), self._of(b).get(a, Path())]
         return Path(
             min((end.rate for end in ends if end.rate), default=0),
@@ -182,7 +177,7 @@ class PathTable:
 
 
 def _bounded(value: float, most: int) -> int:
-    """Round a measurement to at least 1, since 0 means that nothing was measured."""
+    """Round a measurement to at least 1, since 0 means unknown."""
     return round(min(max(value, 1.0), most))
 
 

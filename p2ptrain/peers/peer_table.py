@@ -1,8 +1,8 @@
-"""The table of other peers: their last heartbeat, and where their data plane listens.
+"""The table of other peers: their last heartbeats, and where their data planes listen.
 
-The table holds what peers report about themselves. Their reports are checked for form and not
-trusted beyond that. The table is bounded: a run of more peers than `PEERS_MAX` would need another
-way to gossip anyway.
+The table contains what peers report about themselves. Only the form of the reports is checked;
+their contents are not trusted. The table is bounded: a run with more than `PEERS_MAX` peers would
+need a different kind of gossip anyway.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from p2ptrain.peers.heartbeat_delta import FullHeartbeat, HeartbeatDelta, full_h
 
 PEERS_MAX = 4096
 OTHERS_MAX = 3072
-"""If there are more peers than this, only members are added: a ledger has at most 1,024."""
+"""If there are more peers than this, only members are added: a roster has at most 1,024."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerRecord:
-    """One peer as it describes itself. `heard_s` is our clock when its last heartbeat came.
+    """One peer as it describes itself. `heard_s` is when its last heartbeat arrived, by our clock.
 
-    `base` is its last full beat, which its small ones need to be decoded. `unread` are the
-    incarnation and serial of a later beat than `heartbeat` that could not be decoded.
+    `base` is its last full beat, which is needed to decode small ones. `unread` is the incarnation
+    and serial of a beat that is newer than `heartbeat` and could not be decoded.
     """
 
     peer: PeerId
@@ -63,10 +63,10 @@ class PeerTable:
         return self._views.get(peer)
 
     def restore(self, peer: PeerId, beat: HeartbeatDelta) -> Heartbeat | None:
-        """Decode a small beat of `peer`; None if its base was not taken here.
+        """Decode a small beat of `peer`; None if this node does not have its base.
 
         Raises:
-            RemoteProtocolError: a small beat and its base together are no heartbeat.
+            RemoteProtocolError: a small beat and its base do not form a valid heartbeat.
         """
         record = self._views.get(peer)
         if record is not None and record.base is not None and beat.rests_on(record.base.heartbeat):
@@ -78,12 +78,13 @@ class PeerTable:
     def note_heartbeat(
         self, peer: PeerId, heartbeat: Heartbeat, now: float, base: FullHeartbeat | None = None
     ) -> PeerRecord | None:
-        """Note a heartbeat. Return None if it is not new (late or repeated), or there is no room.
+        """Note a heartbeat. Return None if it is not new (late or repeated), or if there is no
+        room.
 
         If `base` is given, small beats are decoded with it from now on.
 
         Raises:
-            RemoteProtocolError: its endpoint is malformed or another peer's.
+            RemoteProtocolError: its endpoint is malformed or belongs to a different peer.
         """
         known = self._views.get(peer)
         if not heartbeat.follows(known.heartbeat if known else None):
@@ -99,8 +100,8 @@ class PeerTable:
         return record
 
     def note_alive(self, peer: PeerId, beat: HeartbeatDelta, now: float) -> bool:
-        """Note that `peer` lives, by a beat that cannot be decoded. Return False if the beat is
-        old, or no heartbeat of `peer` was ever taken.
+        """Note that `peer` is alive: it sent a beat that cannot be decoded. Return False if the
+        beat is old, or if no heartbeat of `peer` was ever accepted.
         """
         record = self._views.get(peer)
         if record is None:
@@ -113,9 +114,9 @@ class PeerTable:
         return True
 
     def pop_lacking(self) -> tuple[PeerId, ...]:
-        """Return some of the peers whose small beats could not be decoded. Each peer is returned
-        once for each such beat. A peer that sends more is noted again, and one that is gone is not
-        asked for ever.
+        """Remove and return some of the peers whose small beats could not be decoded. If another
+        beat of such a peer arrives, the peer is noted again. So a peer that is gone is not asked
+        for ever.
         """
         chosen = tuple(self._lacking)[:LACKS_MAX]
         for peer in chosen:
@@ -139,11 +140,13 @@ def endpoint_of(peer: PeerId, wire: bytes) -> Endpoint | None:
     """Return the endpoint in a heartbeat of `peer`; None if the peer has no data plane.
 
     Raises:
-        RemoteProtocolError: it is malformed, or the endpoint of another peer.
+        RemoteProtocolError: it is malformed, or belongs to a different peer.
     """
     if not wire:
         return None
     endpoint = Endpoint.from_wire(unpack(wire, bytes_max=HEARTBEAT_BYTES_MAX))
     if endpoint.peer != peer:
-        raise RemoteProtocolError("a heartbeat carries another peer's endpoint", peer=peer)
+        raise RemoteProtocolError(
+            "a heartbeat contains the endpoint of a different peer", peer=peer
+        )
     return endpoint

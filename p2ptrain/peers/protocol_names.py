@@ -1,4 +1,4 @@
-"""The names of the protocols and topics of the control plane, with their versions and bounds."""
+"""The names of the control plane's protocols and topics, with their versions and size limits."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ Handler = Callable[[PeerId, bytes], Awaitable[bytes]]
 
 HELLO_PROTOCOL = "/p2ptrain/hello/1"
 HELLO_BYTES_MAX = 1 << 20
-"""Largest hello in bytes: a manifest (64 kB), an allowlist of 4,096 peers (240 kB), 128 amendments
-(130 kB) and some addresses.
+"""Maximum size of a hello in bytes. It holds a manifest (64 kB), an allowlist of 4,096 peers (240
+kB), 128 amendments (130 kB) and some addresses.
 """
 
 IDENTITY_PROTOCOL = "/p2ptrain/identity/1"
@@ -22,26 +22,26 @@ LEDGER_PROTOCOL = "/p2ptrain/ledger/1"
 LEDGER_BYTES_MAX = 1 << 20
 
 BASE_PROTOCOL = "/p2ptrain/base/1"
-"""Asks for the base of a chain, named by the checkpoint that a newcomer's user trusts."""
+"""Asks for the base of a chain. A newcomer names it by a checkpoint that its user trusts."""
 
 
 INNER_PROTOCOL = "/p2ptrain/inner/1"
-"""Asks a member for its inner optimizer, for joiners."""
+"""Asks a member for its inner optimizer state; joiners use it."""
 
 ENDPOINT_PROTOCOL = "/p2ptrain/endpoint/1"
 ENDPOINT_BYTES_MAX = 4096
-"""Largest message in bytes: a certificate of at most 2 kB, and where its holder listens."""
+"""Maximum size in bytes: a certificate of at most 2 kB, and where its holder listens."""
 
 
 def heartbeat_topic(run: RunId) -> str:
-    """Return the topic of heartbeats. Version 2: incarnations are ordered, and heartbeats vouch for
-    them.
+    """Return the topic of heartbeats. In version 2, incarnations are ordered, and heartbeats
+    contain signatures that vouch for them.
     """
     return f"/p2ptrain/2/{run}/heartbeat"
 
 
 def identity_topic(run: RunId) -> str:
-    """Return the topic of challenges and proofs that members pass on; see `identity_mailboxes`."""
+    """Return the topic of challenges and proofs that members announce; see `identity_mailboxes`."""
     return f"/p2ptrain/1/{run}/identity"
 
 
@@ -59,5 +59,5 @@ def amendments_topic(run: RunId) -> str:
 
 
 def provider_key(run: RunId) -> str:
-    """Return the key by which the DHT finds this run's nodes."""
+    """Return the key under which the DHT finds this run's nodes."""
     return f"p2ptrain/1/{run}"

@@ -1,4 +1,4 @@
-"""Decide how much of the ledger's queue one peer may fill: a pure decision, given the free room."""
+"""Limit how much of the ledger's queue one peer may fill, depending on the free places."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Hashable
 
 PART = 8
 """The divisor of shares: one author may fill an eighth of the free places of a queue. The last
-eighth of the whole is for authors with nothing waiting there, one report each.
+eighth of the queue is reserved for authors that have nothing in it; each may add one report.
 """
 
 
 class QueueShares:
-    """How much each author has waiting in a queue that all share."""
+    """The number of items that each author has in a shared queue."""
 
     def __init__(self) -> None:
         self._waiting: dict[Hashable, int] = {}
 
     def reserve(self, author: Hashable, free: int, size: int) -> bool:
-        """Count one more item of `author`, if the queue has `free` of its `size` places left.
-        Return False if the author has its share already.
+        """Count one more item of `author`, if `free` of the queue's `size` places are free. Return
+        False if the author already has its share.
         """
         waiting = self._waiting.get(author, 0)
         if free < 1 or (waiting and PART * waiting >= free - size // PART):
@@ -27,7 +27,7 @@ class QueueShares:
         return True
 
     def release(self, author: Hashable) -> None:
-        """Note that an item of `author` no longer waits. An item that was never counted is
+        """Note that an item of `author` has left the queue. An item that was never counted is
         ignored.
         """
         waiting = self._waiting.pop(author, 0)

@@ -1,13 +1,13 @@
-"""Find peers that pass on heartbeats from before their author's last start.
+"""Find peers that forward heartbeats from before their author's last start.
 
-No honest peer passes on a heartbeat that it knows to be older than its author's newest start. So
-replayed heartbeats come from the peer that replays them, or from one that has not yet heard of that
-start. The second kind of peer hears of it within seconds. So a peer is named if it did so three
-times, each at least `APART_S` after the one before, and if the author's newest start went on
-sending for `SPREAD_S` while the peer was here. The name is a hint for people and decides nothing.
-It is certain that the peer passed the heartbeats on, but not that it did so knowingly.
+An honest peer does not forward a heartbeat that it knows to be older than its author's newest
+start. So a peer that forwards replayed heartbeats either replays them, or has not yet heard of that
+start. A peer of the second kind hears of it within seconds. So a peer is reported if it forwarded
+replayed heartbeats three times, at least `APART_S` apart, and if the author's newest start had been
+sending for `SPREAD_S` while the peer was connected. The report is a hint for users and has no other
+effect. It is certain that the peer forwarded the heartbeats, but not that it did so knowingly.
 
-Sans-IO: times are arguments.
+This module does no I/O: times are arguments.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ from p2ptrain.ids import PeerId
 from p2ptrain.peers.incarnations import SPREAD_S, IncarnationSpan
 
 APART_S = 10.0
-"""Seconds between two counted replays: the longest time between two heartbeats in a run of a
-hundred.
+"""Minimum seconds between two counted replays: the longest time between two heartbeats in a run of
+a hundred.
 """
 
 TIMES = 3
 
 FORWARDERS_MAX = 512
-"""Peers counted: as many as a node has neighbours. The one counted last stays longest."""
+"""Maximum number of peers counted: as many as a node has neighbours. Beyond that, the peer that was
+noted longest ago is dropped. """
 
 
 @dataclass(slots=True)
 class ReplayedHeartbeats:
     _counts: dict[PeerId, tuple[int, float]] = field(default_factory=dict)
-    """For each peer: how often it was counted, and when last."""
+    """For each peer: how often it was counted, and when it last was."""
 
     def __len__(self) -> int:
         """The number of peers that are counted."""
@@ -45,14 +46,15 @@ class ReplayedHeartbeats:
         forwarder_since_s: float | None,
         now: float,
     ) -> bool:
-        """Note that `forwarder` brought an outdated heartbeat of `author`. Return whether to name
-        it.
+        """Note that `forwarder` sent an outdated heartbeat of `author`. Return whether to report
+        `forwarder`.
 
         `spoke` is when the newest start of the author was first and last heard here.
         `forwarder_since_s` is when the newest start of the forwarder was first heard. Either is
-        None if none was heard.
+        None if this was never heard.
 
-        An author that brings its own heartbeats replays nothing: its home was restored, or copied.
+        An author that sends its own old heartbeats is not counted: its directory was restored or
+        copied.
         """
         if forwarder == author or spoke is None or forwarder_since_s is None:
             return False

@@ -1,14 +1,14 @@
-"""The loss of θ, measured by all members together: which member measures what, and the total.
+"""The loss of θ, measured by all members together: how the work is divided, and the total.
 
-The held-out blocks are divided among the participants of the last commit, whom everybody reads from
-the ledger: shares are disjoint, and cover all blocks. Each member measures its share of the new θ
-and reports the sum. Each node computes the mean, by tokens, of the reports so far, and says how
-many blocks it covers. Nobody takes over the share of a member that is gone: a curve can bear a
-stated hole, while two members that both took it over would be counted twice.
+The held-out blocks are divided among the participants of the last commit, which the ledger names.
+Shares do not overlap, and cover all blocks. Each member measures the loss of the new θ on its share
+and reports the sum. Each node computes the mean per token of the reports so far, and states how
+many blocks it covers. The share of a departed member is not reassigned: a stated gap in a loss
+curve is acceptable, but blocks that two members measure would count twice.
 
-A report is an unproven claim of its sender. One is taken for each member and step, about that
-member's own share only, and its influence on the mean is limited by its share of the tokens.
-Nothing that is agreed depends on it.
+A report is an unproven claim of its sender. A node accepts one report for each member and step,
+only about that member's own share. The influence of a report on the mean is limited by its number
+of tokens. The ledger does not depend on it.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from p2ptrain.ids import PeerId
 from p2ptrain.peers.heartbeat import SHARE_BLOCKS_MAX, ValidationReport
 
 STEPS_KEPT = 4
-"""Measured steps for which late reports are still taken."""
+"""Number of measured steps for which late reports are still accepted."""
 
 WAIT_S = 60.0
-"""Seconds after which a mean is published even if live members still owe a report."""
+"""Seconds after which a mean is published even if reports of live members are missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class ValidationShare:
-    """The held-out blocks from `first` to before `stop`."""
+    """The held-out blocks from `first` up to but not including `stop`."""
 
     first: int
     stop: int
@@ -40,11 +40,11 @@ class ValidationShare:
 
 
 def divide_blocks(blocks: int, peers: Sequence[PeerId], step: int) -> dict[PeerId, ValidationShare]:
-    """Return which peer measures which of `blocks` held-out blocks, for θ of outer step `step`.
+    """Divide `blocks` held-out blocks among `peers`, for the θ of outer step `step`.
 
-    Sizes differ by one at most. The first peer changes with the step. So if there are fewer blocks
-    than peers, it is not always the same peers that have none, and a peer that never reports leaves
-    its hole in a different place each time. Blocks beyond SHARE_BLOCKS_MAX of a share are left out.
+    Sizes differ by at most one. The first peer changes with the step. So if there are fewer blocks
+    than peers, different peers have none in each step, and a peer that never reports leaves its gap
+    in a different place each time. Blocks of a share beyond SHARE_BLOCKS_MAX are left out.
     """
     ordered = sorted(set(peers))
     turn = step % max(1, len(ordered))
@@ -58,7 +58,8 @@ def divide_blocks(blocks: int, peers: Sequence[PeerId], step: int) -> dict[PeerI
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """The result of the reports about θ of outer step `step`. `loss` is None if none came."""
+    """The result of the reports about the θ of outer step `step`. `loss` is None without
+    reports."""
 
     step: int
     loss: float | None
@@ -66,7 +67,7 @@ class Validation:
     covered: int
     blocks: int
     missing: tuple[PeerId, ...]
-    """Peers that have a share and have not reported."""
+    """Peers that have a share but have not reported."""
 
     def __str__(self) -> str:
         if self.loss is None:
@@ -91,10 +92,11 @@ class ValidationTally:
         self._block_tokens = block_tokens
         self._steps: dict[int, _Step] = {}
         self.own: ValidationReport | None = None
-        """The last report of this node, for its heartbeats."""
+        """This node's last report, for its heartbeats."""
 
     def begin(self, step: int, shares: Mapping[PeerId, ValidationShare], now: float) -> bool:
-        """Take reports about θ of `step` from now on. Return False if it was begun before."""
+        """Accept reports about the θ of `step` from now on. Return False if it had already
+        begun."""
         if step in self._steps:
             return False
         self._steps[step] = _Step(shares, now)
@@ -103,8 +105,8 @@ class ValidationTally:
         return True
 
     def note_report(self, peer: PeerId, report: ValidationReport) -> str:
-        """Take a report. Return in words why it is refused. A repeated report, or one about a step
-        that is not kept, is no offence.
+        """Store a report. Return in words why it is refused, or "". A repeated report, or one about
+        a step that is not kept, is ignored without a complaint.
         """
         step = self._steps.get(report.step)
         if step is None:
@@ -116,13 +118,13 @@ class ValidationTally:
             return f"it measured {ValidationShare(report.first, report.stop)}; its share is {share}"
         tokens = (share.stop - share.first) * self._block_tokens
         if report.tokens != tokens:
-            return f"it counted {report.tokens} tokens where there are {tokens}"
+            return f"it counted {report.tokens} tokens; its share has {tokens}"
         if step.reports.setdefault(peer, report) != report:
-            return f"it reported another result of outer step {report.step} before"
+            return f"it already reported a different result for outer step {report.step}"
         return ""
 
     def validation(self, step: int) -> Validation:
-        """Return the result for θ of `step` so far; the step must be kept."""
+        """Return the result so far for the θ of `step`, which must be a kept step."""
         kept = self._steps[step]
         reports = kept.reports.values()
         tokens = sum(report.tokens for report in reports)
@@ -134,14 +136,14 @@ class ValidationTally:
 
     @property
     def newest(self) -> Validation | None:
-        """The result for the newest step that any report is about."""
+        """The result for the newest step with a report."""
         told = (self.validation(step) for step in sorted(self._steps, reverse=True))
         return next((each for each in told if each.loss is not None), None)
 
     def settled(self, now: float, gone: Callable[[PeerId], bool]) -> list[Validation]:
-        """Return the results to publish now, each once. A result waits for missing reports, except
-        of peers that are `gone`, and no longer once another measured step follows or WAIT_S have
-        passed. If a report comes late all the same, the result is returned again.
+        """Return the results to publish now. A result waits for missing reports of peers that are
+        not `gone`. It stops waiting when a later step is measured or WAIT_S have passed. If a
+        report arrives after that, the updated result is returned again.
         """
         news = []
         for step, kept in sorted(self._steps.items()):

@@ -1,19 +1,20 @@
-"""Eager updates: a peer uses its own newest work one outer step before the mean of it has come.
+"""Eager updates: a peer uses its own newest work one outer step before the mean arrives.
 
-With a delay of one outer step, a peer that starts from the shared θ starts without its own last
-work. Eager updates (arXiv 2502.12996) let peer m of M take the outer step with
+With a delay of one outer step, the shared θ does not contain a peer's own last work. Eager updates
+(arXiv 2502.12996) let peer m of M take the outer step with
 
     g = Δ_m(t) ÷ M  +  mean Δ(t − 1)  −  Δ_m(t − 1) ÷ M
 
 So each peer has its own θ. The shared θ uses mean Δ(t − 1) alone, and Nesterov's step is linear in
 g. So peer m's θ is the shared θ plus a deviation that follows the same step, driven by (Δ_m(t) −
 Δ_m(t − 1)) ÷ M. This module stores that deviation. The replicated state is the same as without
-eager updates, and other peers need not know what a peer adds. The inputs of all steps add up to the
-newest Δ_m ÷ M, so peers do not drift apart.
+eager updates, and other peers do not need to know what a peer adds. The inputs of all steps add up
+to the newest Δ_m ÷ M, so peers do not drift apart.
 
-1 ÷ M is a peer's guess at its share of a mean that is not agreed yet. It need not be right, because
-the next step removes exactly what was added. A peer that was left out and offers its work again
-only replaces what it had added. A peer that joins or restarts begins without a deviation.
+1 ÷ M is a peer's estimate of its share of a mean that is not agreed yet. It does not have to be
+exact, because the next step removes exactly what was added. A peer that was left out and offers its
+work again only replaces what it had added. A peer that joins or restarts begins without a
+deviation.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ class Eager:
         self.added = np.zeros(numel, np.float32)
 
     def step(self, own: Floats, share: float, lr: float, momentum: float) -> None:
-        """Take a step with `own`, which is Δ_m(t); the shared θ takes mean Δ(t − 1) at the same
-        time.
+        """Take a step with `own`, which is Δ_m(t). At the same time, the shared θ takes a step with
+        mean Δ(t − 1).
 
-        `share` is 1 ÷ M. `lr` and `momentum` are the outer optimizer's.
+        `share` is 1 ÷ M. `lr` and `momentum` belong to the outer optimizer.
         """
         added = own * np.float32(share)
         fresh = added - self.added
@@ -49,8 +50,9 @@ class Eager:
 
 def coasting(momentum: float, steps: int) -> tuple[float, float]:
     """Return the effect of `steps` outer steps on a deviation with momentum m, if nothing is added
-    before the last of them. m is multiplied by the first result, and the deviation changes by the
-    second times −lr · m. For no steps this is (1, 0): new work then corrects what was added last.
+    before the last step. The steps multiply m by the first result, and change the deviation by the
+    second result times −lr · m. For 0 steps this is (1, 0): new work then replaces what was added
+    last.
     """
     kept = momentum**steps
     return kept, momentum * momentum * (1 - kept) / (1 - momentum)

@@ -1,13 +1,14 @@
 """The elements of the flat vectors that are synchronised together.
 
-As in Streaming DiLoCo (arXiv 2501.18512), a fragment has whole layers, strided, so that each
-fragment has layers of every depth. The embedding and the head are their own fragments, since they
-change differently from the layers. Other parameters, such as the last norm, belong to the head's
-fragment, or to the embedding's if there is no head.
+As in Streaming DiLoCo (arXiv 2501.18512), a fragment consists of complete layers, strided, so that
+each fragment has layers of every depth. The embedding and the head are separate fragments, since
+they change differently from the layers. Other parameters, such as the last norm, belong to the
+head's fragment, or to the embedding's if there is no head.
 
-A fragment is a list of ranges of the canonical layout, each from the start of one parameter to the
-start of another. Padding belongs to the parameter before it. So the fragments together are the
-whole vector, and θ, m, local weights and residuals are cut in the same way on all peers.
+A fragment is a list of ranges of the canonical layout. Each range extends from the start of one
+parameter to the start of a later one. Padding belongs to the parameter before it. So the fragments
+together cover the vector, and θ, m, local weights and residuals are split in the same way on all
+peers.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class ParameterPlace(Protocol):
 
 
 class FlatLayout(Protocol):
-    """The part of a layout that is needed: its parameters in order, and the vectors' length."""
+    """The part of a layout that this module uses: its parameters in order, and the vectors'
+    length."""
 
     @property
     def entries(self) -> Sequence[ParameterPlace]: ...
@@ -45,10 +47,10 @@ class FlatLayout(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """Ranges [start, stop) of the flat vector, ascending, not touching each other.
+    """Ranges [start, stop) of the flat vector. They are ascending and do not touch each other.
 
-    `gather` copies these ranges, one after the other, into a vector of their own; `scatter` copies
-    them back.
+    `gather` copies these ranges, one after another, into a separate vector; `scatter` copies them
+    back.
     """
 
     ranges: tuple[tuple[int, int], ...]
@@ -57,7 +59,7 @@ class Fragment:
     def __post_init__(self) -> None:
         edges = [edge for each in self.ranges for edge in each]
         if not edges or edges[0] < 0 or any(low >= high for low, high in pairwise(edges)):
-            raise ValueError(f"a fragment of the ranges {self.ranges}")
+            raise ValueError(f"ranges of a fragment must be ascending and separate: {self.ranges}")
         object.__setattr__(self, "numel", sum(stop - start for start, stop in self.ranges))
 
     def gather(self, vector: NDArray[Any], out: NDArray[Any]) -> None:
@@ -88,9 +90,9 @@ class Fragment:
 
 
 def fragments(layout: FlatLayout, count: int) -> tuple[Fragment, ...]:
-    """Return the layout in `count` fragments, as `numbers` assigns the parameters.
+    """Split the layout into `count` fragments. `numbers` assigns the parameters to them.
 
-    Raises ValueError if there are too few layers for so many.
+    Raises ValueError if there are too few layers for this many fragments.
     """
     dealt = numbers([entry.name for entry in layout.entries], count)
     runs = _runs([entry.offset for entry in layout.entries], layout.numel)
@@ -101,10 +103,10 @@ def fragments(layout: FlatLayout, count: int) -> tuple[Fragment, ...]:
 
 
 def numbers(names: Sequence[str], count: int) -> tuple[int, ...]:
-    """Return the fragment of each parameter. If there are several, the embedding and the head are
-    last.
+    """Return the fragment number of each parameter. If there are several fragments, those of the
+    embedding and the head are last.
 
-    Raises ValueError if there are too few layers for so many.
+    Raises ValueError if there are too few layers for this many fragments.
     """
     if count == 1:
         return (0,) * len(names)
@@ -112,12 +114,14 @@ def numbers(names: Sequence[str], count: int) -> tuple[int, ...]:
     layers = {int(found[1]) for name in names if (found := _LAYER.match(name))}
     strides = count - len(own)
     if not 1 <= strides <= len(layers):
-        raise ValueError(f"{len(layers)} layers and {len(own)} others make no {count} fragments")
+        raise ValueError(
+            f"cannot make {count} fragments of {len(layers)} layers and {len(own)} others"
+        )
     return tuple(_number(name, strides, own) for name in names)
 
 
 def fragment_at(fragments: Sequence[Fragment], offset: int) -> int:
-    """Return the number of the fragment to which this element of the flat vector belongs."""
+    """Return the number of the fragment that contains this element of the flat vector."""
     return next(
         number
         for number, fragment in enumerate(fragments)

@@ -9,9 +9,9 @@ Floats = NDArray[np.float32]
 
 
 def mix(local: Floats, outer: Floats, mixing: float) -> None:
-    """local ← α local + (1 − α) outer, in place, where α is `mixing`.
+    """Set `local` to α local + (1 − α) outer, in place, where α is `mixing`.
 
-    With α = 0 local becomes an exact copy of outer, even if it held a NaN.
+    With α = 0, `local` becomes an exact copy of `outer`, even if `local` had a NaN.
     """
     if mixing == 0:
         np.copyto(local, outer)

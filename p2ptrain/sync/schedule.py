@@ -1,9 +1,9 @@
 """The schedule: the inner steps after which each outer step reads and merges its fragment.
 
 An outer step is one synchronisation of one fragment. With P fragments, a fragment is synchronised
-every H inner steps. Outer step s concerns fragment s mod P, and reads it H ÷ P inner steps after
-outer step s − 1 read its own. The mean is merged τ inner steps later. With P = 3, H = 6, τ = 1,
-where r is a read and m a merge:
+every H inner steps. Outer step s synchronises fragment s mod P, and reads it H ÷ P inner steps
+after outer step s − 1 has read its fragment. The mean is merged τ inner steps later. With P = 3, H
+= 6, τ = 1, where r is a read and m a merge:
 
     inner steps done  1 2 3 4 5 6 7 8 9
     fragment 0        . r m . . . . r m
@@ -14,7 +14,7 @@ In the terms of arXiv 2501.18512: fragment p is read when (t − t_p) mod H = 0;
 ÷ P.
 
 τ is at most H ÷ P, so outer step s is merged before s + 1 is merged, and not later than s + 1 is
-read. So at most one outer step is being agreed on while the next one is trained.
+read. So while an outer step is trained, at most one earlier step is still being agreed on.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ from p2ptrain.sync.spec import SyncSpec
 
 @dataclass(frozen=True, slots=True)
 class DueSteps:
-    """The outer steps whose fragment is read, and merged, between two inner steps. Reads come
-    first: what is merged now is not part of what is read now, unless both belong to the same outer
-    step.
+    """The outer steps to read and to merge between two inner steps. The read comes first, so it
+    does not contain what is merged now, unless both belong to the same outer step.
     """
 
     read: int | None
@@ -37,9 +36,9 @@ class DueSteps:
 
 @dataclass(frozen=True, slots=True)
 class SyncSchedule:
-    """`inner_steps` is H; `fragments` and `overlap_steps` are P and τ.
+    """A valid schedule. `inner_steps` is H, `fragments` is P, and `overlap_steps` is τ.
 
-    Raises ValueError for numbers that make no schedule.
+    Raises ValueError if the numbers do not form a valid schedule.
     """
 
     inner_steps: int
@@ -49,12 +48,12 @@ class SyncSchedule:
     def __post_init__(self) -> None:
         if self.fragments < 1 or self.inner_steps < 1 or self.inner_steps % self.fragments:
             raise ValueError(
-                f"{self.inner_steps} inner steps, which {self.fragments} fragments cannot share"
+                f"{self.inner_steps} inner steps cannot be divided among {self.fragments} fragments"
             )
         if not 0 <= self.overlap_steps <= self.stride:
             raise ValueError(
-                f"an overlap of {self.overlap_steps} inner steps, where a fragment is due "
-                f"every {self.stride}"
+                f"the overlap of {self.overlap_steps} inner steps must be at most the stride of "
+                f"{self.stride}"
             )
 
     @classmethod
@@ -63,15 +62,15 @@ class SyncSchedule:
 
     @property
     def stride(self) -> int:
-        """The inner steps of one outer step."""
+        """The number of inner steps in one outer step."""
         return self.inner_steps // self.fragments
 
     @property
     def delayed(self) -> bool:
         """Whether a fragment is read again as soon as it is merged: one-step-delayed async.
 
-        Then local weights return to θ at every read, also at the first, where nothing has been
-        merged yet: work that has been read is being averaged, and must not be read twice.
+        Then local weights are reset to θ at every read, even at the first one, before any merge.
+        Otherwise work that is already being averaged would be read again.
         """
         return self.overlap_steps == self.inner_steps
 
@@ -87,7 +86,7 @@ class SyncSchedule:
         return self.read_at(outer_step) + self.overlap_steps
 
     def due(self, inner_steps_done: int) -> DueSteps:
-        """Return what to do after so many inner steps."""
+        """Return what to do after `inner_steps_done` inner steps."""
         return DueSteps(
             self._ending(inner_steps_done), self._ending(inner_steps_done - self.overlap_steps)
         )

@@ -1,8 +1,8 @@
-"""The next orders for the trainer, as a pure function of earlier orders and of the agreed state.
+"""Compute the next orders for the trainer: a pure function of earlier orders and the agreed state.
 
-The ledger's lease lists the blocks that are ours and uncommitted. It shows whether our last work
-was accepted. If the lease still begins with the blocks that we gave the trainer, nobody has
-committed them, and the work must be kept and rebased. If the offered blocks have left the lease,
+Our lease in the ledger lists our uncommitted blocks. So it shows whether our last work was
+accepted. If the lease still begins with the blocks that we gave the trainer, they have not been
+committed, and the work must be kept and rebased. If the offered blocks are no longer in the lease,
 they are in θ.
 
     trainer was told       now agreed            orders
@@ -14,9 +14,10 @@ they are in θ.
     step s, blocks B       step s+1, D           Load(s+1), Train(D)        lost to others
     step s, blocks B       no lease              – (stand by)
 
-If training goes on while an outer step is agreed (an overlap of τ inner steps), a lease also holds
-the next outer step's blocks: of `B + C` only B is due. Once B is offered, the first τ blocks of C
-are trained ahead; then the trainer waits for θ. If B was not accepted, all of `B + C` is due next.
+If training continues while an outer step is agreed (an overlap of τ inner steps), a lease also
+contains the next outer step's blocks: of `B + C`, only B is due. Once B is offered, the first τ
+blocks of C are trained ahead; then the trainer waits for θ. If B was not accepted, all of `B + C`
+is due next.
 
     step s, B, offered     step s, lease B+C     Ahead(C[:τ])
     step s, B + C[:τ]      step s+1, C + D       Merge(s+1), Train(C[τ:])   committed
@@ -32,10 +33,10 @@ Blocks = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class TrainerProgress:
-    """The last orders to the trainer: the step of its θ, and the blocks that it was given on top of
-    it.
+    """The trainer's state after its last orders: the step of its θ, and the blocks that it was
+    given to train from there.
 
-    The first `carried` blocks were offered at earlier steps and not accepted. The first `offered`
+    The first `carried` blocks were offered at earlier steps but not accepted. The first `offered`
     blocks are those that it reported as ready at this step; 0 before it is ready.
     """
 
@@ -47,11 +48,11 @@ class TrainerProgress:
     """Whether it trains, or has trained, more blocks than it reported as ready."""
 
     def due(self, lease: Blocks, pace: LeasePace) -> Blocks:
-        """Return the blocks of a lease that it is to be ready with next: without overlap, all of
-        them.
+        """Return the blocks of `lease` that the trainer must finish next. Without overlap, these
+        are all blocks.
 
-        They include all blocks that it was already given, because an amendment may ask for fewer
-        blocks in this outer step than in the step for which it was given them.
+        They include all blocks that the trainer was already given: an amendment may ask for fewer
+        blocks in this outer step than in the step for which the trainer got them.
         """
         whole = max(self.carried + pace.stride, len(self.blocks))
         return lease[:whole] if pace.overlap else lease
@@ -59,9 +60,9 @@ class TrainerProgress:
 
 @dataclass(frozen=True, slots=True)
 class LocalWork:
-    """The content of the arena's `local`: `blocks` trained on θ of outer step `step`.
+    """The content of the arena's `local`: `blocks`, trained from the θ of outer step `step`.
 
-    It may be averaged until an order lets a trainer write there again.
+    It may be averaged until an order allows a trainer to write to `local` again.
     """
 
     step: int
@@ -76,8 +77,8 @@ class LocalWork:
 
 @dataclass(frozen=True, slots=True)
 class LeasePace:
-    """`stride` is the number of blocks per outer step;
-    `overlap` blocks of the next are trained ahead (τ).
+    """`stride` is the number of blocks per outer step. `overlap` (τ) is the number of blocks of the
+    next outer step that are trained ahead.
     """
 
     stride: int
@@ -101,7 +102,7 @@ class RebaseOrder:
 
 @dataclass(frozen=True, slots=True)
 class TrainOrder:
-    """Train these blocks too, and then be ready."""
+    """Train these blocks too, then report FragmentReady."""
 
     step: int
     blocks: Blocks
@@ -126,9 +127,9 @@ def next_orders(
     *,
     taken: bool = True,
 ) -> list[Order]:
-    """Return the orders that bring a trainer from `progress` to outer step `step` with `lease`.
+    """Return the orders that take a trainer from `progress` to outer step `step` with `lease`.
 
-    `taken`: the outer step of `progress` was committed with our work in it.
+    `taken`: the outer step of `progress` was committed and includes our work.
     """
     if not lease:
         return []
@@ -142,12 +143,12 @@ def next_orders(
     there = progress_after(progress, first)
     more = there.due(lease, pace)[len(there.blocks) :]
     if not more and isinstance(first, RebaseOrder) and not there.is_ahead:
-        return [first]  # It will be ready without an order, or was ready and reports it again.
+        return [first]  # It becomes ready without an order, or is ready and reports this again.
     return [first, TrainOrder(step, more)]
 
 
 def _change(progress: TrainerProgress | None, step: int, lease: Blocks, taken: bool) -> Order:
-    """Return the order that brings the trainer to θ of `step`."""
+    """Return the order that takes the trainer to the θ of `step`."""
     if progress is None:
         return LoadOrder(step)
     if lease[: len(progress.blocks)] == progress.blocks:
@@ -166,7 +167,7 @@ def _same_step(progress: TrainerProgress, lease: Blocks, pace: LeasePace) -> lis
 
 
 def progress_after(progress: TrainerProgress | None, order: Order) -> TrainerProgress:
-    """Return the progress after `order` was given."""
+    """Return the progress after `order` has been given."""
     if isinstance(order, LoadOrder):
         return TrainerProgress(order.step, ())
     assert progress is not None, "the first order is always Load"

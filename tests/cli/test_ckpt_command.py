@@ -132,4 +132,4 @@ def test_fetch_beside_a_running_node_says_what_to_do_instead(
     with sole_use(home):
         done = ckpt("fetch")
     assert done.code == 8
-    assert f"p2ptrain ckpt ls --home {home.root} shows its snapshots" in done.err
+    assert f"p2ptrain ckpt ls --home {home.root} lists its snapshots" in done.err

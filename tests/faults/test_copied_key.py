@@ -27,7 +27,7 @@ def test_copied_key_does_not_start_twice_but_a_restart_works(
         screen.is_error("ID-IN-USE", 8)
         assert label(load_or_create(seed.home / "identity.key").peer) in screen.evidence
         assert "stop the other node" in screen.do
-        assert "checking that it has ended" in second.output()
+        assert "checking whether it has ended" in second.output()
         assert node.running
         node.kill()
     with running(original, *way_in) as again:

@@ -42,7 +42,11 @@ def test_aborted_reduce_names_step_attempt_and_suspects() -> None:
 @pytest.mark.parametrize(
     ("code", "said", "likely"),
     [
-        (-9, "was killed (SIGKILL), as the kernel does when memory runs out", "memory ran out"),
+        (
+            -9,
+            "was killed (SIGKILL); the kernel does this when memory runs out",
+            "ran out of memory",
+        ),
         (-11, "was ended by SIGSEGV", ""),
         (-200, "ended with exit status -200", ""),
         (1, "ended with exit status 1", ""),

@@ -67,19 +67,21 @@ def verdict(
     )
 
 
-YES = Judgement(Answer.YES, "it agrees with this node's knowledge")
+YES = Judgement(Answer.YES, "it agrees with what this node knows")
 
 
 MADE = (ReduceDone(B, 0, 0, U), ReduceDone(C, 0, 0, U))
 
 
 def test_a_commit_needs_the_bytes() -> None:
-    lacks = Judgement(Answer.LATER, "this node does not hold the update yet", U)
+    lacks = Judgement(Answer.LATER, "this node does not have the update yet", U)
     assert verdict(REDUCING, Commit(0, 0, U), *MADE) == lacks
     assert verdict(REDUCING, Commit(0, 0, U), *MADE, UpdateHeld(U)) == YES
 
 
-UNMADE = Judgement(Answer.LATER, "this node does not know that most participants made the update")
+UNMADE = Judgement(
+    Answer.LATER, "this node does not know that most participants computed this update"
+)
 
 
 def test_commit_needs_most_participants_or_the_voters_own_result() -> None:
@@ -174,7 +176,7 @@ def test_unvouched_snapshot_is_accepted_if_it_may_be_chosen() -> None:
 def test_invalid_value_is_refused_even_if_it_is_forced() -> None:
     for forced in (False, True):
         got = verdict(GENESIS, Commit(0, 0, U), UpdateHeld(U), forced=forced)
-        assert got == Judgement(Answer.NO, "no exchange is under way that could be committed")
+        assert got == Judgement(Answer.NO, "there is no exchange to commit")
 
 
 def test_voter_refuses_to_be_dropped_while_it_is_up() -> None:
@@ -186,7 +188,7 @@ def test_voter_refuses_to_be_dropped_while_it_is_up() -> None:
 
 
 WITHOUT_C = Roster(0, 0, (A, B), (), EVERYBODY[:2])
-C_IS_HERE = Judgement(Answer.LATER, "it drops c, which this node considers present")
+C_IS_HERE = Judgement(Answer.LATER, "it drops c, but this node considers that peer up")
 
 
 def test_member_that_is_up_is_not_dropped() -> None:
@@ -195,7 +197,7 @@ def test_member_that_is_up_is_not_dropped() -> None:
     assert verdict(GENESIS, WITHOUT_C, *ALL_READY, Leaving(C)) == YES
     assert verdict(GENESIS, WITHOUT_C, *ALL_READY, AllowedPeers(frozenset({A, B}))) == YES
     learner = chain_of(RULES, [Roster(0, 0, (A, B, C), (D,))])[1]
-    drops_d = Judgement(Answer.LATER, "it drops d, which this node considers present")
+    drops_d = Judgement(Answer.LATER, "it drops d, but this node considers that peer up")
     assert verdict(learner, OPENING, *ALL_READY) == drops_d
 
 
@@ -205,7 +207,7 @@ def test_member_that_two_peers_call_silent_may_be_dropped() -> None:
     open_state = chain_of(small_rules("a b c d"), [everybody])[1]
     without_d = Roster(0, 1, (A, B, C), (), EVERYBODY)
     said = [ReduceFailed(peer, 0, 0, (D,)) for peer in (A, B)]
-    here = Judgement(Answer.LATER, "it drops d, which this node considers present")
+    here = Judgement(Answer.LATER, "it drops d, but this node considers that peer up")
     assert verdict(open_state, without_d, said[0]) == here
     assert verdict(open_state, without_d, *said, ME_READY) == YES
     assert verdict(open_state, without_d, *said, ME_READY, ReduceFailed(D, 0, 0)) == here
@@ -294,7 +296,7 @@ def test_proposer_waits_after_skips_before_it_opens_a_reduce() -> None:
     for event in ALL_READY:
         reports.note(event)
     rests_s = 2 * RULES.grace_s
-    too_soon = "the last 3 outer steps were skipped, and it opens the next one too soon"
+    too_soon = "it opens an exchange too soon after 3 skipped outer steps"
     judged = partial(may_accept, RULES, GENESIS, reports, OPENING, forced=False)
     assert judged(100.0 + rests_s / 2 - 0.01) == Judgement(Answer.LATER, too_soon)
     assert judged(100.0 + rests_s / 2) == YES
@@ -315,7 +317,7 @@ def test_participants_keep_the_token_counts_they_reported() -> None:
 def test_peer_missing_from_our_allowlist_waits_for_a_newer_list() -> None:
     admits = Roster(0, 0, (A, B, C), (D,))
     got = verdict(GENESIS, admits, AllowedPeers(frozenset({A, B, C})))
-    assert got == Judgement(Answer.LATER, "d may not be a member, as far as this node knows")
+    assert got == Judgement(Answer.LATER, "d is not on this node's newest allowlist")
     assert verdict(GENESIS, admits, AllowedPeers(frozenset({A, B, C, D}))) == YES
 
 
@@ -337,7 +339,7 @@ def test_roster_must_use_this_nodes_work_as_it_was_reported(
 
 
 def test_reduce_is_not_given_up_before_a_failure_is_known() -> None:
-    waits = Judgement(Answer.LATER, "this node knows of no failure of the exchange")
+    waits = Judgement(Answer.LATER, "this node does not know that the exchange failed")
     assert verdict(REDUCING, AGAIN, ME_READY, PeerDown(C)) == waits
     assert verdict(REDUCING, AGAIN, ME_READY, PeerDown(C), ReduceFailed(B, 0, 0)) == YES
 

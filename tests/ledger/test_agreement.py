@@ -474,8 +474,8 @@ def test_only_the_proposer_of_a_round_can_propose_in_it() -> None:
     unsigned = replace(proposal_of(some.rules, 1, entry), round=0)
     some.send_events("a", Received(C, unsigned), Received(C, Prepare(1, 3)))
     assert notes_of(some, "a") == [
-        "a proposal for b's round 0 is ignored: its proposer did not sign it",
-        "c prepares round 3: it is another voter's turn",
+        "ignoring a proposal for b's round 0: the proposer's signature is wrong",
+        "c prepares round 3: it is a different voter's turn",
     ]
 
 
@@ -492,7 +492,7 @@ def test_proposal_in_a_later_round_needs_a_quorums_promises() -> None:
         too_few,
         too_few,
         too_few,
-        "c proposes in round 1: the promise of b is not genuine",
+        "c proposes in round 1: the signature of b's promise is wrong",
     ]
     assert some.acceptor("a").accepted is None
 
@@ -508,7 +508,9 @@ def test_proposal_needs_promises_whose_claims_were_proposed(round: int, claims: 
     had = own if claims == "its own round" else Accepted(round - 1, entry, b"no")
     proofs = (promised(some, C, round, had), promised(some, B, round))
     some.send_events("a", Received(C, proposal_of(some.rules, round, entry, proofs)))
-    said = f"c proposes in round {round}: c reports an accepted entry that nobody proposed"
+    said = (
+        f"c proposes in round {round}: c claims to have accepted an entry that was never proposed"
+    )
     assert notes_of(some, "a") == [said]
     assert some.acceptor("a").accepted is None
 
@@ -523,7 +525,7 @@ def test_proposer_cannot_omit_an_accepted_value() -> None:
     proofs = (proof_of(B, one), proof_of(C, two))
     other = Entry(1, some["a"].state.head, Roster(0, 0, (A, B, C), (D,)))
     some.send_events("a", Received(C, proposal_of(some.rules, 1, other, proofs)))
-    assert notes_of(some, "a")[-1].endswith(f"it must propose entry {accepted.entry.digest}")
+    assert notes_of(some, "a")[-1].endswith(f"the promises require entry {accepted.entry.digest}")
 
 
 def test_two_proposals_of_one_round_are_noticed() -> None:
@@ -532,7 +534,7 @@ def test_two_proposals_of_one_round_are_noticed() -> None:
     some.deliver(lambda unicast: unicast.receiver == A)
     other = Entry(1, some["a"].state.head, Roster(0, 0, (A, B, C), (D,)))
     some.send_events("a", Received(B, proposal_of(some.rules, 0, other)))
-    assert notes_of(some, "a")[-1] == "b proposes two entries in round 0"
+    assert notes_of(some, "a")[-1] == "b proposes two different entries in round 0"
 
 
 def test_proposal_for_another_chain_or_absurd_round_is_ignored() -> None:
@@ -542,8 +544,8 @@ def test_proposal_for_another_chain_or_absurd_round_is_ignored() -> None:
     some.send_events("a", Received(B, proposal_of(some.rules, 0, elsewhere)))
     some.send_events("a", Received(B, proposal_of(some.rules, far, here)))
     assert notes_of(some, "a") == [
-        "a proposal for b's round 0 is ignored: it is of another chain",
-        f"a proposal for b's round {far} is ignored: the round is far too high",
+        "ignoring a proposal for b's round 0: it is for a different chain",
+        f"ignoring a proposal for b's round {far}: the round is far too high",
     ]
 
 
@@ -593,10 +595,10 @@ def test_invalid_votes_are_not_counted() -> None:
     notes = notes_of(some, "b")
     assert notes.pop(3).startswith("a signed contradictory statements at height 1: a vote for ")
     assert notes == [
-        "a vote of a is ignored: it is of another run, or another line of it",
-        "a vote of a is ignored: its sender is not a voter of this height",
-        "a vote of a is ignored: its signature is wrong",
-        "a vote of a is ignored: it is for another entry than the proposed one",
+        "ignoring a vote of a: it is for a different run or line",
+        "ignoring a vote of a: its sender is not a voter of this height",
+        "ignoring a vote of a: its signature is wrong",
+        "ignoring a vote of a: it is not for the proposed entry",
     ]
     assert some["b"].state.height == 0
     some.send_events("b", Received(A, Accept(good)))
@@ -610,7 +612,7 @@ def test_invalid_promises_are_not_counted() -> None:
     some.ready("a c")
     some.mail = []
     some.send_events("c", Received(A, Promise(1, 1, None, b"forged")))
-    assert notes_of(some, "c") == ["a promise of a is ignored: its signature is wrong"]
+    assert notes_of(some, "c") == ["ignoring a promise of a: its signature is wrong"]
     assert some.mail == []
     some.send_events("c", Received(A, some.electorate("a").promise(1, None)))
     assert kinds(some.mail) == ["c→a Propose", "c→b Propose"]

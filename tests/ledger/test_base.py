@@ -152,14 +152,14 @@ def test_a_base_with_spaces_is_refused() -> None:
 def test_base_must_match_the_checkpoint_the_user_names() -> None:
     check_base(RULES, BASE, BASE.checkpoint, verify)
     for other in (Checkpoint(10, digest("x")), base_of(14).checkpoint):
-        with pytest.raises(RemoteProtocolError, match="this is the base 10:"):
+        with pytest.raises(RemoteProtocolError, match="this base has checkpoint 10:"):
             check_base(RULES, BASE, other, verify)
 
 
 def test_base_whose_commit_has_no_quorum_is_refused() -> None:
     few = replace(BASE.commit.certificate, votes=BASE.commit.certificate.votes[:1])
     bad = Base(BASE.state, replace(BASE.commit, certificate=few))
-    with pytest.raises(RemoteProtocolError, match="no quorum"):
+    with pytest.raises(RemoteProtocolError, match="not a quorum"):
         check_base(RULES, bad, bad.checkpoint, verify)
 
 
@@ -198,7 +198,7 @@ def test_an_old_entry_that_is_pruned_here_is_not_compared() -> None:
     assert ledger.handle(Received(D, Outcome(other)), 0.0) == []
     second = certify(RULES, BASE.state, Commit(4, 0, digest("another")))
     notes = [it for it in ledger.handle(Received(D, Outcome(second)), 0.0) if isinstance(it, Note)]
-    assert "d sent another entry 10 than this node's: a fork, or a forgery" in [
+    assert "d sent an entry 10 that differs from this node's: a fork or a forgery" in [
         it.text for it in notes
     ]
 

@@ -89,10 +89,13 @@ def test_b2_absent_voter_loses_its_lease_and_the_reduce_ends() -> None:
 @pytest.mark.parametrize(
     ("branch", "fault"),
     [
-        (Branch(0, (B, A)), "its voters are not a subset of the present voters, in their ranks"),
+        (Branch(0, (B, A)), "its voters are not a subset of the current voters in the same order"),
         (Branch(0, (A, PeerId("x"))), "its voters are not a subset"),
-        (Branch(0, (A,), (PeerId("x"),)), "its learners are not a subset of the present learners"),
-        (Branch(0, (A, B, C)), "its voters are a quorum, so they need no branch"),
+        (
+            Branch(0, (A,), (PeerId("x"),)),
+            "its learners are not a subset of the current learners in the same order",
+        ),
+        (Branch(0, (A, B, C)), "its voters are a quorum, so they do not need a branch"),
         (Branch(1, (A,)), "it is for outer step 1"),
     ],
 )
@@ -116,7 +119,7 @@ def test_b2_all_voters_of_a_branch_sign_it_and_votes_do_not_count() -> None:
     votes = certify(RULES, START, PAIR)
     forged = replace(good.certificate, votes=((A, b"x"), (B, b"y")))
     for bad in (signed(START, PAIR, (A,)), signed(START, PAIR, (A, B, C)), votes):
-        with pytest.raises(RemoteProtocolError, match="signed by all of its voters"):
+        with pytest.raises(RemoteProtocolError, match="signed by exactly its voters"):
             after(START, bad)
     with pytest.raises(RemoteProtocolError, match="the signature of a is not valid"):
         after(START, replace(good, certificate=forged))
@@ -183,10 +186,10 @@ def test_b3_voter_refuses_to_sign_an_improper_branch() -> None:
     assert isinstance(proposal_of(it, entry), SignBranch)
     refusals = {
         "the entry is not a branch": (replace(entry, value=Skip(0)), A, 61.0),
-        "this node is at height 0 of another chain": (Entry(2, digest("x"), PAIR), A, 61.0),
-        "only the first-ranked remaining voter may ask": (entry, C, 61.0),
+        "this node is at height 0 of a different chain": (Entry(2, digest("x"), PAIR), A, 61.0),
+        "only the first-ranked remaining voter may propose a branch": (entry, C, 61.0),
         "its voters are a quorum": (replace(entry, value=Branch(0, (A, B, C))), A, 61.0),
-        "this node saw a quorum recently; it does not branch off for another 20 s": (
+        "this node saw a quorum recently; it can branch off in 20 s": (
             entry,
             A,
             40.0,
@@ -482,7 +485,7 @@ def test_run_without_branches_says_so() -> None:
     some = LedgerGroup(small_rules("a b c"))
     entry = Entry(1, some["a"].state.head, Branch(0, (B,)))
     some.send_events("a", Received(B, ProposeBranch(entry)))
-    assert some.notes == [(A, "b sent a message about a branch, but this run has none")]
+    assert some.notes == [(A, "b sent a message about a branch, but this run does not branch")]
 
 
 def test_status_says_that_the_quorum_is_gone_and_that_this_is_a_branch() -> None:

@@ -170,7 +170,7 @@ def test_peer_that_cannot_show_its_claim_is_asked_a_bounded_time() -> None:
     assert (
         Note(
             "a sent an invalid entry: the certificate of entry 1 is not valid: "
-            "0 votes of 3 voters are no quorum"
+            "0 of 3 votes are not a quorum"
         )
         in effects
     )
@@ -275,7 +275,9 @@ def test_another_entry_at_a_decided_height_is_reported_as_a_fork() -> None:
     rules = some.rules
     other = certify(rules, chain_of(rules, [])[1], Roster(0, 0, (A, B, C), (D,)))
     effects = some.send_events("a", Received(D, Outcome(other)))
-    assert effects[-1] == Note("d sent another entry 1 than this node's: a fork, or a forgery")
+    assert effects[-1] == Note(
+        "d sent an entry 1 that differs from this node's: a fork or a forgery"
+    )
     accused = [effect.evidence.peer for effect in effects if isinstance(effect, Accuse)]
     assert accused == [A, B, C]
 
@@ -285,7 +287,7 @@ def test_a_forged_fork_accuses_nobody() -> None:
     other = certify(some.rules, chain_of(some.rules, [])[1], Roster(0, 0, (A, B, C), (D,)))
     forged = replace(other.certificate, votes=((A, b"forged"), *other.certificate.votes[1:]))
     effects = some.send_events("a", Received(D, Outcome(replace(other, certificate=forged))))
-    assert effects == [Note("d sent another entry 1 than this node's: a fork, or a forgery")]
+    assert effects == [Note("d sent an entry 1 that differs from this node's: a fork or a forgery")]
 
 
 def test_peer_behind_a_decided_height_gets_missing_entries() -> None:

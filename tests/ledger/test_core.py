@@ -67,7 +67,7 @@ def test_status_follows_the_run_to_its_end() -> None:
     some.made(U, "a b c")
     some.deliver()
     said.append(some["a"].status(0.0).reason)
-    assert said == ["members are still training", "an exchange is under way", "the run has ended"]
+    assert said == ["members are still training", "an exchange is in progress", "the run has ended"]
 
 
 def test_run_without_voters_says_so_and_waits() -> None:
@@ -246,7 +246,7 @@ def test_votes_and_promises_are_valid_only_for_their_place() -> None:
         false = Promise(1, 2, accepted(small_rules(), round, other), promise.signature)
         assert electorate.promise_fault(A, false) == elsewhere
     invented = Promise(1, 2, Accepted(1, entry, b"invented"), promise.signature)
-    unproposed = "a reports an accepted entry that nobody proposed"
+    unproposed = "a claims to have accepted an entry that was never proposed"
     assert electorate.promise_fault(A, invented) == unproposed
 
 

@@ -168,12 +168,12 @@ def test_voter_recognises_statements_it_cannot_have_made(foreign: Statement) -> 
 def test_anybody_can_check_evidence() -> None:
     evidence = evidence_against(B)
     assert check_evidence({LINE}, evidence, verify) == ""
-    fault = "it is of another run, or of a branch that is not known here"
+    fault = "it is about another run, or a branch that this node does not know"
     assert check_evidence({digest("other")}, evidence, verify) == fault
     forged = Evidence(RULES.run, 1, C, evidence.one, evidence.other)
-    assert check_evidence({LINE}, forged, verify) == "c did not sign it"
+    assert check_evidence({LINE}, forged, verify) == "a signature of c is not valid"
     elsewhere = Evidence(RULES.run, 2, B, evidence.one, evidence.other)
-    assert check_evidence({LINE}, elsewhere, verify) == "b did not sign it"
+    assert check_evidence({LINE}, elsewhere, verify) == "a signature of b is not valid"
 
 
 def test_evidence_says_in_words_what_was_done() -> None:
@@ -187,7 +187,7 @@ def test_evidence_says_in_words_what_was_done() -> None:
 def test_statements_that_agree_are_not_evidence() -> None:
     with pytest.raises(ValueError, match="do not contradict each other"):
         Evidence(RULES.run, 1, B, vote(0), vote(1))
-    with pytest.raises(ValueError, match="a vote is for an entry"):
+    with pytest.raises(ValueError, match="a vote must name an entry"):
         Statement(None, None, None, b"")
 
 
@@ -206,13 +206,13 @@ def test_evidence_reads_back_as_itself() -> None:
         ("statements", [], "evidence must have two statements"),
         ("statements", [[None, 0, X, ""], [None, 1, X, ""]], "do not contradict each other"),
         ("statements", [[None, 0, X], [None, 0, Y, ""]], "a statement must have four parts"),
-        ("statements", [[None, None, None, ""], [None, 0, Y, ""]], "a vote is for an entry"),
+        ("statements", [[None, None, None, ""], [None, 0, Y, ""]], "a vote must name an entry"),
         ("statements", [[None, 0, "x", ""], [None, 0, Y, ""]], "entry must be a digest"),
         ("statements", [[None, 0, X, "x"], [None, 0, Y, ""]], "signature must be a signature"),
-        ("height", 0, "a vote must be about a height from 1 on"),
+        ("height", 0, "the height of a vote must be at least 1"),
         ("peer", "", "peer must be a peer id"),
         ("line", "x", "line must be a digest"),
-        ("surplus", "x", "expected a map of height, line, peer, statements"),
+        ("surplus", "x", "expected a map with the fields height, line, peer, statements"),
     ],
 )
 def test_ill_formed_evidence_is_refused_by_its_rule(field: str, value: object, rule: str) -> None:
@@ -339,7 +339,7 @@ def test_false_evidence_is_only_noted() -> None:
     one, other = vote(0, "x"), vote(0, "y")
     effects = some.send_events("a", Received(B, Accusation(Evidence(RULES.run, 1, C, one, other))))
     assert accusations(effects) == []
-    assert some.notes[-1][1] == "evidence against c proves nothing: c did not sign it"
+    assert some.notes[-1][1] == "evidence against c proves nothing: a signature of c is not valid"
 
 
 def test_accused_peer_is_evicted_and_not_readmitted() -> None:

@@ -97,7 +97,7 @@ def test_stranger_never_votes_although_it_took_part() -> None:
     rules, state = small_rules(), chain_of(small_rules(), done)[1]
     assert why_invalid(rules, state, promoting) == ""
     state = chain_of(RULES, done)[1]
-    assert "s would be a voter and is not a founder" in why_invalid(RULES, state, promoting)
+    assert "s cannot be a voter: it is not a founder" in why_invalid(RULES, state, promoting)
     assert wanted(RULES, state, Ready(A, 1, 200, 2), *map(PeerDown, (B, C, S))) == Roster(
         1, 0, (A, B, C), (), (Participant(A, 200, 2),)
     )
@@ -114,7 +114,7 @@ def test_strangers_cannot_displace_founders() -> None:
     assert wanted(RULES, START, *map(Joining, crowd)) == full
     assert why_invalid(RULES, START, full) == ""
     over = membership(A, B, learners=crowd)
-    too_many = f"it has {len(crowd)} learners and leaves the founders no place"
+    too_many = f"it has {len(crowd)} learners; the maximum is 2"
     assert why_invalid(RULES, START, over) == too_many
 
 
@@ -142,7 +142,7 @@ def test_founder_that_is_down_is_not_dropped(*, late: bool) -> None:
     without = Roster(0, 0, (A, B, C), ())
     for events in ([PeerDown(D)], [Leaving(D)], [Leaving(D), PeerDown(D), Staying(D)]):
         verdict = judged(FOUR, state, without, *events, late=late)
-        assert verdict.reason == "it takes the vote of d, which has not left"
+        assert verdict.reason == "it takes the vote from d, which has not left"
     assert judged(FOUR, state, without, Leaving(D), PeerDown(D)).answer is Answer.YES
     assert judged(FOUR, state, without, accused=(D,)).answer is Answer.YES
 
@@ -157,7 +157,7 @@ def test_participants_reports_do_not_cost_a_founder_its_vote() -> None:
     plain, state = small_rules("a b c d"), chain_of(small_rules("a b c d"), values)[1]
     assert judged(plain, state, without, *blame).answer is Answer.YES
     state = chain_of(FOUR, values)[1]
-    assert "takes the vote of d" in judged(FOUR, state, without, *blame).reason
+    assert "takes the vote from d" in judged(FOUR, state, without, *blame).reason
 
 
 def test_of_two_leaving_founders_one_keeps_its_vote() -> None:
@@ -195,7 +195,7 @@ def test_roster_with_too_few_voters_is_refused(*, forced: bool) -> None:
     two = membership(A, B)
     gone = (Leaving(C), PeerDown(C))
     verdict = judged(RULES, START, two, *gone, forced=forced, late=True)
-    assert verdict.reason == "it leaves 2 voters, and the loss of one more would stop the run"
+    assert verdict.reason == "it leaves 2 voters; losing one more would stop the run"
     assert judged(RULES, START, two, forced=forced, accused=(C,)).answer is Answer.YES
 
 
@@ -227,7 +227,7 @@ def test_returning_founder_is_a_voter_at_once() -> None:
     assert why_invalid(FOUR, state, back) == ""
     assert judged(FOUR, state, back, Joining(D), Joining(S)).answer is Answer.YES
     assert judged(FOUR, state, back, Joining(S)).reason == (
-        "d would be a voter, but this node has not heard it ask"
+        "it makes d a voter, but this node has not heard it ask to join"
     )
     assert wanted(FOUR, state, Joining(D), PeerDown(D)) is None
 

@@ -75,7 +75,7 @@ def test_when_all_are_ready_they_reduce() -> None:
 def test_ready_quorum_gives_the_others_the_grace_time() -> None:
     got = wish(GENESIS, ready(A, B), now=3.0, enough_since=1.0)
     assert got == Wish(
-        None, "a quorum is ready; waiting for the others until the grace time is over", (C,), 11.0
+        None, "a quorum is ready; waiting for the others until the grace period is over", (C,), 11.0
     )
 
 
@@ -241,7 +241,7 @@ def test_each_skip_lengthens_the_wait_before_the_next_reduce() -> None:
         *(None, None, 11.0, 21.0, 41.0, 3601.0, 3601.0)
     ]
     assert rested(2, 10.9).reason == (
-        "the last 2 outer steps were skipped; waiting before the next attempt"
+        "waiting before the next attempt, since 2 outer steps were skipped"
     )
     assert rested(2, 11.0).value == opening((A, B, C))
 
@@ -264,7 +264,7 @@ def test_skips_are_counted_until_the_next_commit() -> None:
 
 
 def test_reduce_in_progress_is_waited_for() -> None:
-    assert wish(REDUCING, []) == Wish(None, "an exchange is under way", (A, B, C))
+    assert wish(REDUCING, []) == Wish(None, "an exchange is in progress", (A, B, C))
 
 
 def made(*names: PeerId, update: str = "u") -> list[AnyReport]:
@@ -280,7 +280,7 @@ def test_result_of_most_participants_is_committed_despite_failures() -> None:
 
 
 def test_result_that_one_other_peer_reports_is_not_committed() -> None:
-    assert wish(REDUCING, made(B)) == Wish(None, "an exchange is under way", (A, B, C))
+    assert wish(REDUCING, made(B)) == Wish(None, "an exchange is in progress", (A, B, C))
 
 
 def test_own_result_is_committed_while_most_may_have_made_it() -> None:
@@ -311,7 +311,7 @@ def test_result_that_cannot_be_fetched_is_given_up_after_the_grace() -> None:
     assert (hopes.value, hopes.look_again_at) == (Commit(0, 0, digest("u")), 11.0)
     gives_up = what_to_propose(RULES, REDUCING, reports, 11.0)
     assert gives_up.value == Roster(0, 1, (A, B, C), (), EVERYBODY)
-    assert gives_up.reason == "attempt 0: nobody can provide its result"
+    assert gives_up.reason == "attempt 0: no peer can provide its result"
     reports.note(UpdateHeld(digest("u")))
     assert what_to_propose(RULES, REDUCING, reports, 99.0).value == Commit(0, 0, digest("u"))
 

@@ -27,7 +27,7 @@ def test_unrequested_entries_start_no_question() -> None:
 def test_round_0_is_not_prepared() -> None:
     some = LedgerGroup(small_rules())
     some.send_events("a", Received(B, Prepare(1, 0)))
-    assert some.notes == [(A, "b prepares round 0: the first round needs no promises")]
+    assert some.notes == [(A, "b prepares round 0: the first round does not need promises")]
 
 
 def test_earlier_round_is_refused_and_an_accepted_one_skipped() -> None:
@@ -109,7 +109,7 @@ def test_roster_without_a_voter_is_not_proposed() -> None:
 
 def test_claim_of_an_accepted_value_has_three_parts() -> None:
     plain = {"kind": "promise", "height": 1, "round": 1, "accepted": [0], "signature": "eA=="}
-    with pytest.raises(RemoteProtocolError, match="the accepted entry has 3 parts"):
+    with pytest.raises(RemoteProtocolError, match="the accepted entry must have 3 parts"):
         decode(canonical(plain))
 
 
@@ -117,7 +117,7 @@ def test_claim_of_an_accepted_value_has_three_parts() -> None:
 def test_promise_proof_and_its_claim_have_three_parts(proof: list[object]) -> None:
     entry = {"height": 1, "parent": U, "value": {"kind": "skip", "step": 0}}
     plain = {"kind": "propose", "round": 1, "entry": entry, "signature": "", "promises": [proof]}
-    with pytest.raises(RemoteProtocolError, match="has 3 parts"):
+    with pytest.raises(RemoteProtocolError, match="must have 3 parts"):
         decode(canonical(plain))
 
 

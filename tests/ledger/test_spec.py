@@ -106,7 +106,7 @@ def test_r3_proposal_before_the_promised_round_is_refused() -> None:
 def test_r3_proposal_without_its_proposers_vote_is_refused() -> None:
     start = (*ALL_READY, "tamper b->a propose signature")
     lines = told(*start, "deliver b->a propose", "expect a height 0")
-    said = "a proposal for b's round 0 is ignored: its proposer did not sign it"
+    said = "ignoring a proposal for b's round 0: the proposer's signature is wrong"
     assert lines[-1] == f"a notes: {said}"
 
 
@@ -115,7 +115,7 @@ def test_r5_claim_of_a_value_never_proposed_is_ignored() -> None:
         *(*ALL_READY, "deliver b->a propose", "crash b", "down b", "deliver c->a prepare"),
         *("tamper a->c promise claim", "deliver a->c promise", "expect a,c height 0"),
     )
-    said = "a promise of a is ignored: a reports an accepted entry that nobody proposed"
+    said = "ignoring a promise of a: a claims to have accepted an entry that was never proposed"
     assert lines[-1] == f"c notes: {said}"
 
 
@@ -128,7 +128,7 @@ def test_r6_certificate_without_its_proposers_vote_is_invalid() -> None:
     without = replace(certified, certificate=replace(certified.certificate, votes=others))
     some.send_events("a", Received(C, Outcome(without)))
     assert some["a"].state.height == 0
-    assert "it lacks the vote of b, who proposed it" in some.notes[-1][1]
+    assert "it lacks the vote of its proposer, b" in some.notes[-1][1]
 
 
 def test_r4_the_proposers_own_accept_is_durable_before_it_proposes() -> None:
@@ -311,7 +311,7 @@ def test_s8_snapshot_is_certified_with_the_state_of_its_commit() -> None:
     commit = some["a"].chain[-1].entry.value
     assert commit == Commit(0, 0, digest("u"), SnapshotRef(0, digest("s")), before.digest)
     another = replace(commit, state=some["a"].state.digest)
-    assert "another state than the one" in why_invalid(some.rules, before, another)
+    assert "a different state from the one" in why_invalid(some.rules, before, another)
 
 
 def test_s8_snapshot_needs_a_quorum_that_wrote_it() -> None:
@@ -342,7 +342,7 @@ def test_s9_base_is_the_state_and_commit_that_were_named() -> None:
     check_base(some.rules, base, base.checkpoint, verify)
     ledger = Ledger(some.rules, A, signer(A), verify, base=base)
     assert ledger.state == some["a"].state
-    with pytest.raises(RemoteProtocolError, match="this is the base"):
+    with pytest.raises(RemoteProtocolError, match="this base has checkpoint"):
         check_base(some.rules, base, Checkpoint(2, digest("another")), verify)
 
 
@@ -529,7 +529,7 @@ def test_s11_proposer_cannot_drop_live_voters() -> None:
     rules, state = some.rules, some["a"].state
     entry = Entry(1, state.head, Roster(0, 0, (b, c, d), ()))
     fresh = proposal_of(rules, 0, entry)
-    said = "no vote yet: it drops a, which this node considers present"
+    said = "no vote yet: it drops a, but this node considers that peer up"
     for voter in (c, d):
         assert some.send_events(voter, Received(b, fresh)) == [Note(said)]
     electorate = {name: some.electorate(name) for name in (b, c, e)}
@@ -549,7 +549,7 @@ def test_peer_that_ends_rounds_early_leaves_time_for_others() -> None:
     assert prepares(C, 1) == [Persist, Send]
     some.now += 2.9
     assert prepares(C, 4) == [Note]
-    assert some.notes[-1][1] == "c prepares round 4: it ended another round early a moment ago"
+    assert some.notes[-1][1] == "c prepares round 4: it recently ended another round early"
     assert prepares(B, 3) == [Persist, Send]
     some.now += 0.1
     assert prepares(C, 7) == [Persist, Send]

@@ -131,7 +131,7 @@ SNAPPED = state_after(
 )
 
 INVALID: dict[str, tuple[LedgerState, Value, str]] = {
-    "another step": (GATHER, opening(1), "it is for outer step 1, but outer step 0 is under way"),
+    "another step": (GATHER, opening(1), "it is for outer step 1, but the current one is 0"),
     "another attempt": (GATHER, opening(0, 1), "it has attempt 1, but attempt 0 comes next"),
     "nothing changed": (GATHER, Roster(0, 0, (A, B), ()), "it changes nothing"),
     "membership in a reduce": (
@@ -142,13 +142,13 @@ INVALID: dict[str, tuple[LedgerState, Value, str]] = {
     "ranks changed": (
         GATHER,
         Roster(0, 0, (B, A), (), FULL),
-        "the voters that stay must keep their ranks, before the new ones",
+        "the remaining voters must keep their order, and come before the new ones",
     ),
-    "nobody stays": (GATHER, Roster(0, 0, (C,), ()), "no voter stays"),
+    "nobody stays": (GATHER, Roster(0, 0, (C,), ()), "it keeps none of the voters"),
     "unproven voter": (
         LEARNING,
         Roster(0, 0, (A, B, C), (D,)),
-        "c would be a voter before it took part in a committed update",
+        "c cannot become a voter before it takes part in a committed update",
     ),
     "too many new": (
         replace(LEARNING, voters=(A,), proven=frozenset({C, D})),
@@ -163,7 +163,7 @@ INVALID: dict[str, tuple[LedgerState, Value, str]] = {
     "more blocks than leased": (
         GATHER,
         Roster(0, 0, (A, B), (), (Participant(A, 1, 3),)),
-        "a would commit 3 blocks, but its lease has 2",
+        "a commits 3 blocks, but its lease has 2",
     ),
     "more tokens than trained": (
         GATHER,
@@ -173,17 +173,17 @@ INVALID: dict[str, tuple[LedgerState, Value, str]] = {
     "newcomer takes part at once": (
         GATHER,
         Roster(0, 0, (A, B), (C,), (Participant(C, 1, 1),)),
-        "c would commit 1 blocks, but its lease has 0",
+        "c commits 1 blocks, but its lease has 0",
     ),
     "commit without a reduce": (
         GATHER,
         Commit(0, 0, digest("u")),
-        "no exchange is under way that could be committed",
+        "there is no exchange to commit",
     ),
     "commit of another attempt": (
         REDUCE,
         Commit(0, 1, digest("u")),
-        "it commits attempt 1, but attempt 0 is under way",
+        "it commits attempt 1, but the current attempt is 0",
     ),
     "snapshot of the future": (
         REDUCE,
@@ -198,9 +198,9 @@ INVALID: dict[str, tuple[LedgerState, Value, str]] = {
     "another state": (
         REDUCE,
         Commit(0, 0, digest("u"), SnapshotRef(0, digest("s")), GATHER.digest),
-        "it names another state than the one that it applies to",
+        "it names a different state from the one that it applies to",
     ),
-    "skip without a reduce": (GATHER, Skip(0), "no exchange is under way that could be skipped"),
+    "skip without a reduce": (GATHER, Skip(0), "there is no exchange to skip"),
     "attempts used up": (
         replace(REDUCE, attempt=3),
         opening(0, 3),

@@ -137,7 +137,7 @@ def test_lease_is_encoded_as_a_few_runs_of_blocks() -> None:
 def test_state_that_others_would_refuse_as_too_large_is_not_made() -> None:
     size = len(encode_state(REDUCING))
     assert encode_state(REDUCING, bytes_max=size) == encode_state(REDUCING)
-    with pytest.raises(LocalProtocolError, match="more than peers accept"):
+    with pytest.raises(LocalProtocolError, match="larger than peers accept"):
         encode_state(REDUCING, bytes_max=size - 1)
 
 

@@ -40,9 +40,9 @@ AGREED = (terms(1, 2, blocks=5), terms(2, 4), terms(4, 6, blocks=3))
         (5, terms(5, 7), ""),
         (7, terms(5, 7), "amendment 5 is for outer step 7, which has begun"),
         (9, terms(5, 7), "amendment 5 is for outer step 7, which has begun"),
-        (5, terms(4, 7), "amendment 4 comes after 4"),
-        (5, terms(3, 7), "amendment 3 comes after 4"),
-        (3, terms(5, 6), "amendment 5 is not later than that of outer step 6"),
+        (5, terms(4, 7), "amendment 4 is not newer than amendment 4"),
+        (5, terms(3, 7), "amendment 3 is not newer than amendment 4"),
+        (3, terms(5, 6), "amendment 5 must take effect after outer step 6"),
     ],
 )
 def test_numbers_and_steps_rise_and_only_later_steps_are_amended(

@@ -140,7 +140,7 @@ def test_message_that_is_not_json_is_the_peers_fault(data: bytes) -> None:
 
 
 def test_oversized_message_is_refused_before_decoding() -> None:
-    with pytest.raises(RemoteProtocolError, match="at most 10"):
+    with pytest.raises(RemoteProtocolError, match="the maximum is 10"):
         parse(b"[          ]", bytes_max=10)
 
 

@@ -74,12 +74,12 @@ def replace_value(entry: Entry, value: Commit) -> Entry:
 
 
 BAD: dict[str, tuple[Callable[[Certified], Certified], str]] = {
-    "a minority": (lambda it: with_votes(it, "a"), "1 votes of 3 voters are no quorum"),
-    "nobody": (lambda it: with_votes(it, ""), "0 votes of 3 voters are no quorum"),
+    "a minority": (lambda it: with_votes(it, "a"), "1 of 3 votes are not a quorum"),
+    "nobody": (lambda it: with_votes(it, ""), "0 of 3 votes are not a quorum"),
     "a forged signature": (_forged_signature, "the signature of a is not valid"),
     "a stranger": (_with_a_stranger, "z is not a voter"),
     "another round": (_of_another_round, "the signature of a is not valid"),
-    "another entry": (_over_another_entry, "it is for another entry"),
+    "another entry": (_over_another_entry, "it is for a different entry"),
     "another height": (_signed_for_another_height, "the signature of a is not valid"),
     "another run": (_signed_for_another_run, "the signature of a is not valid"),
 }
@@ -100,12 +100,12 @@ def test_every_certificate_contains_its_proposers_vote() -> None:
     for height, missing in ((1, "b"), (2, "c")):
         others = " ".join({"a", "b", "c"} - {missing})
         chain = [*CHAIN[: height - 1], with_votes(CHAIN[height - 1], others)]
-        with pytest.raises(RemoteProtocolError, match=f"lacks the vote of {missing}, who proposed"):
+        with pytest.raises(RemoteProtocolError, match=f"lacks the vote of its proposer, {missing}"):
             replay(RULES, chain, verify)
 
 
 def test_a_gap_is_found() -> None:
-    with pytest.raises(RemoteProtocolError, match="does not come after height 0"):
+    with pytest.raises(RemoteProtocolError, match="does not follow height 0"):
         replay(RULES, CHAIN[1:], verify)
 
 

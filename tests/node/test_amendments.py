@@ -230,5 +230,5 @@ async def test_status_shows_current_future_and_late_amendments(
         assert in_words(r.context) == (
             "1: inner steps 4, codec fp16 from outer step 2 on; "
             "2: from outer step 9 on, not agreed yet; "
-            "not agreed: amendment 3 is not later than that of outer step 2"
+            "not agreed: amendment 3 must take effect after outer step 2"
         )

@@ -171,7 +171,7 @@ def signed(offer: OptimizerOffer, **changes: object) -> bytes:
 LIES: dict[str, tuple[Callable[[OptimizerOffer], bytes], str]] = {
     "nonsense": (lambda offer: b"\xc1", "not msgpack"),
     "too long": (lambda offer: bytes(3000), "too long: it has 3000 bytes"),
-    "signed by another": (lambda offer: offer.signed(BOB), "another peer signed the offer"),
+    "signed by another": (lambda offer: offer.signed(BOB), "a different peer signed the offer"),
     "altered": (
         lambda offer: offer.signed(ANN).replace(offer.digest[:8].encode(), b"00000000"),
         "signature of this inner-state is wrong",
@@ -180,20 +180,23 @@ LIES: dict[str, tuple[Callable[[OptimizerOffer], bytes], str]] = {
         lambda offer: Signed.by(ANN, "manifest", b"").to_bytes(),
         "kind inner-state was expected",
     ),
-    "another run": (lambda offer: replace(offer, run=RunId("e" * 64)).signed(ANN), "another run"),
+    "another run": (
+        lambda offer: replace(offer, run=RunId("e" * 64)).signed(ANN),
+        "a different run",
+    ),
     "another model": (
         lambda offer: replace(offer, layout=Digest("e" * 64)).signed(ANN),
-        "another run or model",
+        "a different run or model",
     ),
     "another step": (lambda offer: replace(offer, step=0).signed(ANN), "is not the offered state"),
     "another count": (
         lambda offer: replace(offer, count=31).signed(ANN),
         "is not the offered state",
     ),
-    "no steps": (lambda offer: signed(offer, count=0), "names no state"),
+    "no steps": (lambda offer: signed(offer, count=0), "does not name a state"),
     "fewer than none": (lambda offer: signed(offer, step=-1), "out of range"),
-    "no digest": (lambda offer: signed(offer, digest="short"), "names no state"),
-    "no number": (lambda offer: signed(offer, count="many"), "count has type str"),
+    "no digest": (lambda offer: signed(offer, digest="short"), "does not name a state"),
+    "no number": (lambda offer: signed(offer, count="many"), "count has the wrong type str"),
     "one field more": (lambda offer: signed(offer, more=1), "unknown: more"),
 }
 
@@ -426,7 +429,7 @@ async def test_joiner_without_a_timely_answer_starts_fresh_and_says_so(
         commit(r, r.context.me, ANN.peer)
         hear_of(r, ANN.peer)
         answering(r, {} if answer is None else {ANN.peer: answer})
-        with fresh(r, "no member gave its state within 0 s"):
+        with fresh(r, "no member sent its state within 0 s"):
             await take_inner_state(r.context)
         assert set(asked(r)) == {ANN.peer}
 
@@ -434,7 +437,7 @@ async def test_joiner_without_a_timely_answer_starts_fresh_and_says_so(
 async def test_joiner_that_hears_nobody_does_not_wait(tmp_path: Path) -> None:
     async with rig(tmp_path, **OPTION) as r:
         commit(r, r.context.me)
-        with fresh(r, "no member is connected"):
+        with fresh(r, "there is no connected member"):
             await take_inner_state(r.context)
         assert asked(r) == []
 
@@ -501,11 +504,11 @@ async def test_nobody_with_a_state_or_at_the_start_of_a_run_asks(
         assert (asked(r), r.context.alerts.warnings) == ([], {})
     async with rig(tmp_path / "off", **OPTION) as r:
         r.configure(keep_inner=False)
-        with fresh(r, "this machine's settings keep no inner state"):
+        with fresh(r, "this node is configured not to keep the inner state"):
             await take_inner_state(r.context)
     async with rig(tmp_path / "ranks elsewhere", **OPTION) as r:
         r.configure(ranks_host="10.0.0.1")
-        with fresh(r, "this machine's settings keep no inner state"):
+        with fresh(r, "this node is configured not to keep the inner state"):
             await take_inner_state(r.context)
 
 

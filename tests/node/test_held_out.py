@@ -99,9 +99,9 @@ def test_mean_does_not_depend_on_who_was_heard_first(tally: ValidationTally) -> 
         (B, report(6, SHARES[A], 2.0), "its share is blocks 2 to 4"),
         (B, report(6, ValidationShare(0, 8), 2.0), "measured blocks 0 to 7"),
         (B, report(6, ValidationShare(2, 4), 2.0), "measured blocks 2 to 3"),
-        (B, ValidationReport(6, 2, 5, 49, 10.0), "49 tokens where there are 48"),
-        (B, ValidationReport(6, 2, 5, 1, 10.0), "1 tokens where there are 48"),
-        (A, report(6, SHARES[A], 2.5), "another result of outer step 6 before"),
+        (B, ValidationReport(6, 2, 5, 49, 10.0), "49 tokens; its share has 48"),
+        (B, ValidationReport(6, 2, 5, 1, 10.0), "1 tokens; its share has 48"),
+        (A, report(6, SHARES[A], 2.5), "a different result for outer step 6"),
     ],
 )
 def test_report_outside_the_senders_share_changes_nothing(

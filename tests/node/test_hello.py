@@ -89,7 +89,7 @@ def test_request_out_of_its_bounds_is_refused(wire: object) -> None:
 
 
 def test_oversized_request_is_refused() -> None:
-    with pytest.raises(RemoteProtocolError, match="at most"):
+    with pytest.raises(RemoteProtocolError, match="the maximum is"):
         decode_request(pack({"run": "", "join": bytes(REQUEST_BYTES_MAX)}))
 
 

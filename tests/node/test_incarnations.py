@@ -220,7 +220,7 @@ async def test_outdated_heartbeat_is_dropped_and_its_forwarder_named(
         assert not is_wanted(context, CAI.peer, ANN.peer, wire)
         (said,) = r.said("outdated-heartbeats")
         assert (said["peer"], said["author"]) == (CAI.peer, ANN.peer)
-        assert "this peer passed it on" in str(said["what"])
+        assert "this peer forwarded it" in str(said["what"])
 
 
 async def test_own_old_heartbeats_are_dropped_and_newer_ones_make_us_ask(

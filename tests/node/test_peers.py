@@ -50,7 +50,7 @@ def test_malformed_endpoint_is_refused(wire: bytes) -> None:
 
 def test_peer_cannot_give_another_peers_endpoint() -> None:
     table = PeerTable()
-    with pytest.raises(RemoteProtocolError, match="another peer's endpoint") as caught:
+    with pytest.raises(RemoteProtocolError, match="endpoint of a different peer") as caught:
         table.note_heartbeat(BOB.peer, heartbeat(RUN, endpoint=pack(ENDPOINT.to_wire())), 1.0)
     assert caught.value.peer == BOB.peer
     assert table.endpoint(BOB.peer) is None

@@ -49,7 +49,7 @@ def test_forged_base_is_detected_by_its_digest_alone(worlds: list[SimWorld]) -> 
         assert true is not None
         bad = forged(world.rules, true)
         check_base(world.rules, bad, bad.checkpoint, verify)
-        with pytest.raises(RemoteProtocolError, match="this is the base"):
+        with pytest.raises(RemoteProtocolError, match="this base has checkpoint"):
             check_base(world.rules, bad, true.checkpoint, verify)
 
 

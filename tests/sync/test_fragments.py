@@ -70,13 +70,13 @@ def test_plain_diloco_has_one_fragment_with_everything() -> None:
 
 @pytest.mark.parametrize(("count", "tied"), [(5, True), (2, False), (6, False), (0, True)])
 def test_fragment_without_a_layer_is_refused(count: int, tied: bool) -> None:
-    with pytest.raises(ValueError, match="make no"):
+    with pytest.raises(ValueError, match="cannot make"):
         fragments(layout(3, tied=tied), count)
 
 
 @pytest.mark.parametrize("ranges", [(), ((3, 3),), ((0, 4), (4, 8)), ((4, 8), (0, 2)), ((-1, 2),)])
 def test_ranges_that_are_no_fragment_are_refused(ranges: tuple[tuple[int, int], ...]) -> None:
-    with pytest.raises(ValueError, match="of the ranges"):
+    with pytest.raises(ValueError, match="ascending"):
         Fragment(ranges)
 
 

@@ -125,7 +125,7 @@ def test_next_start_uses_half_and_costs_no_restart(config: TrainerConfig, vector
     with pytest.raises(TrainerError) as ended:
         supervisor.start()
     assert [each.micro_batch for each in launch.configs] == [0, 3, 2, 1, 1]
-    assert [each.what.removeprefix("memory ran out with ") for each in said] == [
+    assert [each.what.removeprefix("the trainer ran out of memory with ") for each in said] == [
         "5 sequences at once; trying 3",
         "3 sequences at once; trying 2",
         "2 sequences at once; trying 1",

@@ -1,3 +1,1 @@
-"""Logs of the signed statements of every voter, and evidence if two of them contradict each
-other.
-"""
+"""Log the signed statements of every voter, and produce evidence if two of them contradict."""

@@ -1,8 +1,8 @@
 """Find voters whose signed statements contradict each other, check evidence, and announce it.
 
-Only peers that were voters at some time can be accused; the chain names them. So strangers, whose
-contradictions mean nothing, can fill no memory, and there is at most one piece of evidence for each
-voter.
+Only peers that were voters at some time can be accused; the chain names them. Contradictions of
+other peers mean nothing, so those peers cannot fill this node's memory. At most one piece of
+evidence is kept for each voter.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from p2ptrain.ledger.policy.reports import Reports
 
 
 class Accuser:
-    """Its findings are in `reports.accused`, where proposing and accepting code reads them."""
+    """Collects evidence in `reports.accused`, where proposing and accepting code reads it."""
 
     def __init__(
         self, rules: Rules, me: PeerId, verify: Verify, reports: Reports, state: LedgerState
     ) -> None:
-        """`state` is the state in which the chain begins. Its earlier voters, apart from founders,
-        are among the peers that contributed tokens.
+        """`state` is the state in which the chain begins. Former voters are found among the peers
+        that contributed tokens: apart from founders, a peer must contribute before it can vote.
         """
         self._me = me
         self._verify = verify
@@ -54,9 +54,7 @@ class Accuser:
     def statements_of(
         self, sender: PeerId, message: Message, height: int
     ) -> Iterator[tuple[PeerId, Statement]]:
-        """Yield the signed statements in a message about the height under way, or about a recent
-        one.
-        """
+        """Yield the signed statements in a message about the current height or a recent one."""
         voters = self._voters_at.get(height)
         if voters is not None:
             yield from statements_in(sender, message, partial(proposer, voters, height))
@@ -64,9 +62,7 @@ class Accuser:
     def note(
         self, height: int, said: Iterable[tuple[PeerId, Statement]], *, genuine: bool
     ) -> list[Effect]:
-        """Note statements that others signed. Accuse before everybody a peer that contradicts
-        itself.
-        """
+        """Note statements that others signed. Publicly accuse any peer that contradicts itself."""
         effects: list[Effect] = []
         for peer, statement in said:
             if peer != self._me and self._may_accuse(peer):
@@ -75,18 +71,18 @@ class Accuser:
         return effects
 
     def compare(self, ours: Certified, theirs: Certified) -> list[Effect]:
-        """Accuse every voter that signed both our entry and another one of the same height."""
+        """Accuse every voter that signed both our entry and a different one of the same height."""
         effects: list[Effect] = []
         for evidence in self._statement_log.compare(ours, theirs):
             effects += self.accuse(evidence, found=True)
         return effects
 
     def accuse(self, evidence: Evidence, *, found: bool = False) -> list[Effect]:
-        """Remember this evidence against its peer. `found`: it was found here, so announce it to
-        others. Does nothing if the peer is accused already or was never a voter.
+        """Remember this evidence against its peer. `found`: this node found it, so announce it to
+        others. Do nothing if the peer is already accused or was never a voter.
 
-        Evidence against this very node counts like any other, and does not keep it from voting: its
-        vote may be needed to agree on the roster without it.
+        Evidence against this node counts like any other. The node still votes: its vote may be
+        needed to agree on the roster that removes it.
         """
         if not self._may_accuse(evidence.peer):
             return []

@@ -1,9 +1,9 @@
-"""Remember what voters signed lately, to detect a voter that contradicts itself.
+"""Remember what voters signed recently, to detect a voter that contradicts itself.
 
-It costs next to nothing while all are honest: a voter's first statement about a height is only
-stored, and signatures are checked when a second, different one comes. Memory is bounded: a few
-heights, and a few statements of each voter. The chain names all voters that ever were; statements
-of anybody else mean nothing, so strangers cannot fill the memory.
+This costs almost nothing while all voters are honest: a voter's first statement about a height is
+only stored, and signatures are checked when a second, different statement arrives. Memory is
+bounded: a few heights, and a few statements of each voter. The chain names everybody that was ever
+a voter; statements of other peers are ignored, so they cannot fill the memory.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from p2ptrain.ledger.messages.messages import Accept, Message, Promise, PromiseP
 from p2ptrain.ledger.paxos.electorate import proof_of
 
 HEIGHTS_KEPT = 4
-"""Heights whose statements are kept: the one under way and the last few, for which late votes and
+"""Heights whose statements are kept: the current one and the last few, for which late votes and
 promises still arrive.
 """
 
 STATEMENTS_MAX = 16
-"""Statements kept of one voter about one height: a promise and a vote in each of eight rounds."""
+"""Maximum number of statements kept for one voter and height: a promise and a vote in each of eight
+rounds."""
 
 
 @dataclass(slots=True)
@@ -38,7 +39,7 @@ _Statements = dict[int, dict[PeerId, list[_Logged]]]
 
 @dataclass(slots=True)
 class StatementLog:
-    """The statements heard about one line. Statements about an earlier line no longer matter."""
+    """The statements received about one line. Statements about an earlier line no longer matter."""
 
     line: LineId
     verify: Verify
@@ -81,7 +82,7 @@ class StatementLog:
         return found
 
     def entered(self, height: int) -> None:
-        """Note that `height` is decided: forget statements about heights long before."""
+        """Note that `height` is decided: forget statements about much earlier heights."""
         for old in [each for each in self._memory if each + HEIGHTS_KEPT <= height]:
             del self._memory[old]
 
@@ -93,14 +94,14 @@ class StatementLog:
 
 
 ProposerOf = Callable[[int], PeerId]
-"""proposer(round) returns the proposer of that round, at the height that a message is about."""
+"""proposer(round) returns the proposer of that round at the height of the message."""
 
 
 def statements_in(
     sender: PeerId, message: Message, proposer: ProposerOf
 ) -> Iterator[tuple[PeerId, Statement]]:
-    """Yield the signed statements in a message of consensus. A proposal contains its proposer's
-    vote, whoever passes it on.
+    """Yield the signed statements in a consensus message. A proposal contains its proposer's vote,
+    even if another peer forwards it.
     """
     match message:
         case Accept(vote) if vote.voter == sender:

@@ -1,1 +1,1 @@
-"""Marked branches of a run: propose one, meet another one, and join the one that wins."""
+"""Branches of a run: propose one, find the branches of others, and join the one that wins."""

@@ -1,21 +1,21 @@
-"""Propose and sign a branch after the quorum of a line is gone: when, and with which voters. Only
-for runs that branch.
+"""Propose and sign a branch after the quorum of a line is gone. Decide when to do so, and with
+which voters. Only used in runs that branch.
 
     quorum seen ──► quorum gone ──branch_after_s, without a break──► due
-                       ▲ a quorum again: from the start             │
+                       ▲ a quorum again: wait from the start        │
                        └────────────────────────────────────────────┤
-    due, first-ranked of those who are here: ProposeBranch ──► the others, who are due as well, sign
-    all of its voters have signed: the Branch is certified, and is appended
-    due, or named by it: append a Branch that others certified
-    no signature within branch_after_s of the question: left out of the next proposal
-    away when the proposal is repeated: asked afresh after coming back
-    no branch within twice that time: the second-ranked proposes, without the first
+    first-ranked voter here is due: it sends ProposeBranch; the other voters sign once they are due
+    all voters of the Branch have signed: it is certified, and appended to the chain
+    this node is due, or a certified Branch names it: append that Branch
+    a voter does not sign within branch_after_s: leave it out of the next proposal
+    a voter is absent when the proposal is repeated: ask it again, with a new deadline, on return
+    no branch within 2 * branch_after_s: the second-ranked voter proposes, without the first
 
-A voter is here if it is up and was last heard on this line. One that is up but does not vote, or
-lies, is awaited for as long as an honest one that may have seen a quorum more recently than we did,
-and no longer. A signature binds nobody: several branches of one entry may come to be, and heal
-later (`rival_chains`). Each voter of a branch must have seen no quorum for long by its own clock,
-so nobody leaves a healthy majority.
+A voter is "here" if it is up and was last heard on this line. We wait for a voter that is silent or
+lying only as long as for an honest one that may have seen a quorum later than we did. A signature
+does not bind its voter: several branches may start from one entry, and heal later (`rival_chains`).
+Each voter of a branch must, by its own clock, have seen no quorum for branch_after_s, so no voter
+leaves a healthy majority.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ class Presence:
 
 
 class BranchProposer:
-    """The part of this node in making branches.
+    """This node's part in making branches.
 
-    - `alone_since`: the time since which no quorum was here; None while a quorum is here.
-    - `_asked_at`: for each voter, the time since which it was asked to sign without an answer.
+    - `alone_since`: when this node last lost sight of a quorum; None while it sees one.
+    - `_asked_at`: for each voter that has not answered, when it was first asked to sign.
     - `_turn_at`: the time when this node may propose a branch.
     """
 
@@ -97,8 +97,8 @@ class BranchProposer:
 
     def note_presence(self, state: LedgerState, presence: Presence, now: float) -> None:
         """Note whether a quorum is here that has enough members to average. A quorum with too few
-        members does not count: it makes no progress, possibly for ever, while its former members go
-        on in a branch.
+        members does not count: it could be stuck for ever while its former members continue in a
+        branch.
         """
         members = len(presence.voters) + len(presence.learners)
         enough = members >= self._rules.participants_min
@@ -109,8 +109,8 @@ class BranchProposer:
             self.alone_since = now
 
     def entered(self, before: LedgerState, state: LedgerState, now: float) -> None:
-        """Note that a new entry holds. If it begins a new line on which this node votes, the time
-        without a quorum counts from now.
+        """Note that a new entry was appended. If it begins a new line on which this node votes, the
+        time without a quorum counts from now.
         """
         self._offered = None
         self._give_up()
@@ -120,13 +120,13 @@ class BranchProposer:
     # ── branches that others made ────────────────────────────────────────────────────────────────
 
     def offer(self, certified: Certified) -> None:
-        """Take a Branch that could come next and whose signatures are valid."""
+        """Consider a Branch with valid signatures that could be the next entry."""
         if self._offered is None:
             self._offered = certified
 
     def adoptable(self, now: float) -> Certified | None:
-        """Return the Branch to follow now, or None. A voter that signed it follows unless a quorum
-        came back. A voter that it does not name follows only after branch_after_s without a quorum.
+        """Return the Branch to follow now, or None. A voter that it names follows it unless a
+        quorum has come back. Other nodes follow only after branch_after_s without a quorum.
         """
         if self._offered is None or self.alone_since is None:
             return None
@@ -136,9 +136,7 @@ class BranchProposer:
     # ── a branch of our own ──────────────────────────────────────────────────────────────────────
 
     def propose(self, state: LedgerState, presence: Presence, now: float) -> list[Effect]:
-        """Ask the other voters who are here to sign a branch, if it is this node's turn. See
-        `outcome`.
-        """
+        """If it is this node's turn, ask the other voters here to sign a branch. See `outcome`."""
         voters = self._voters(presence, now)
         if not voters:
             self._give_up()
@@ -161,17 +159,17 @@ class BranchProposer:
         return self._to_silent(branch)
 
     def _forget_absent(self, presence: Presence) -> None:
-        """Forget when absent voters were asked, so that they are asked afresh when they come back.
-        This runs when a proposal is repeated: by then the others had time to sign without them, so
-        a voter that comes and goes delays nobody.
+        """Forget when absent voters were asked, so that they get a new deadline when they come
+        back. This runs when a proposal is repeated. By then the other voters have had time to sign
+        without the absent ones, so a voter that comes and goes does not delay the branch.
         """
         here = presence.voters
         self._asked_at = {peer: at for peer, at in self._asked_at.items() if peer in here}
 
     def _voters(self, presence: Presence, now: float) -> tuple[PeerId, ...]:
-        """Return the voters to go on with: those who are here and not silent. Return nobody if it
-        is not this node's turn: higher-ranked voters first get the time to propose, and to leave
-        silent ones out themselves.
+        """Return the voters of the branch: those who are here and not silent. Return none if it is
+        not this node's turn: higher-ranked voters first get the time to propose, and to leave
+        silent voters out themselves.
         """
         self._turn_at, due_at, here = None, self.due_at, presence.voters
         if due_at is None or self._me not in here:
@@ -185,9 +183,7 @@ class BranchProposer:
         return tuple(peer for peer in here[rank:] if peer not in silent)
 
     def outcome(self) -> Certified | None:
-        """Return the branch that this node proposed once all its voters have signed it, else
-        None.
-        """
+        """Return the branch that this node proposed if all its voters have signed it, else None."""
         entry = self._entry
         if entry is None or not isinstance(entry.value, Branch):
             return None
@@ -223,10 +219,11 @@ class BranchProposer:
         if not isinstance(value, Branch):
             return "the entry is not a branch"
         if (entry.height, entry.parent) != (state.height + 1, state.head):
-            return f"this node is at height {state.height} of another chain"
+            return f"this node is at height {state.height} of a different chain"
         if value.voters[0] != sender or self._me not in value.voters:
             return (
-                "only the first-ranked remaining voter may ask, and only the other remaining voters"
+                "only the first-ranked remaining voter may propose a branch, and it may ask only "
+                "the other remaining voters"
             )
         fault = why_invalid(self._rules, state, value)
         if not fault and self.alone_since is None:
@@ -234,8 +231,7 @@ class BranchProposer:
         if not fault and not self.is_due(now):
             assert self.due_at is not None
             return (
-                "this node saw a quorum recently; it does not branch off for another "
-                f"{self.due_at - now:.0f} s"
+                f"this node saw a quorum recently; it can branch off in {self.due_at - now:.0f} s"
             )
         return fault
 
@@ -266,7 +262,7 @@ class BranchProposer:
 
 
 def may_branch(state: LedgerState, *, outranked: bool) -> bool:
-    """Return whether a branch makes sense now. A run that has ended is left only for a chain that
-    outranks it.
+    """Return whether a branch makes sense now. After the end of a run, branch only if a chain
+    outranks ours.
     """
     return state.phase is not Phase.HEALED and (state.phase is not Phase.ENDED or outranked)

@@ -1,8 +1,8 @@
-"""Leave our line, for a branch if its quorum is gone, or for a chain that outranks it. Only for
-runs that branch; in other runs this module is unused.
+"""Leave our line: for a branch if its quorum is gone, or for a chain that outranks ours. Only used
+in runs that branch.
 
-This module knows from heartbeats on which line each peer is. To the rest of the ledger a peer on
-another line appears to be down, and its reports are dropped, since they are about another chain.
+This module learns from heartbeats which line each peer is on. To the rest of the ledger, a peer on
+a different line appears to be down. Its reports are dropped, since they are about another chain.
 `branch_proposal` decides when to branch, and `rival_chains` learns which entries the others have.
 This module acts on both.
 """
@@ -45,7 +45,7 @@ At = Callable[[int], Certified | None]
 """at(height) returns the entry of our own chain at that height, if it is kept."""
 
 NO_VOTE = "this process must not use its vote"
-"""The reason given to a peer that asks for a signature. Without an answer that peer would wait in
+"""The reason given to a peer that asks for a signature. Without an answer, that peer would wait in
 vain.
 """
 
@@ -63,8 +63,8 @@ class BranchStep:
 
 
 class BranchSync:
-    """The part of a ledger that knows about branches. `wake_at` is the time when `step` has
-    something to do even if no message arrives.
+    """The part of a ledger that knows about branches. `wake_at` is the time when `step` must be
+    called again even if no message arrives.
     """
 
     def __init__(
@@ -86,16 +86,16 @@ class BranchSync:
         self._places: dict[PeerId, Place] = {}
         self._red: set[PeerId] = set()
 
-    # ── who is where ─────────────────────────────────────────────────────────────────────────────
+    # ── the lines of peers ───────────────────────────────────────────────────────────────────────
 
     def is_elsewhere(self, peer: PeerId, state: LedgerState) -> bool:
-        """Return whether `peer` was last heard on another line than ours."""
+        """Return whether `peer` was last heard on a line other than ours."""
         place = self._places.get(peer)
         return place is not None and place[0] != state.line
 
     def filter_event(self, event: Event, state: LedgerState) -> tuple[Event, bool]:
-        """Return the part of `event` that concerns our line, and whether it shows that something
-        changed.
+        """Return the part of `event` that concerns our line, and whether the event brings news
+        about a peer's line.
         """
         match event:
             case PeerHeight(peer, height, line) if line is not None and peer != self._me:
@@ -112,8 +112,8 @@ class BranchSync:
         return event, False
 
     def _place(self, peer: PeerId, place: Place, state: LedgerState) -> bool:
-        """Note the line and height of `peer`. Return True if the line is new, or another line has
-        grown.
+        """Note the line and height of `peer`. Return True if its line has changed, or is not ours
+        and has grown.
         """
         before = self._places.get(peer)
         if not make_room(self._places, peer, state.since):
@@ -136,10 +136,10 @@ class BranchSync:
         here = {p for p, place in self._places.items() if place[0] == line and p not in down}
         return Presence.of(state, here if silent else here | {self._me})
 
-    # ── what follows ─────────────────────────────────────────────────────────────────────────────
+    # ── reactions ────────────────────────────────────────────────────────────────────────────────
 
     def entered(self, before: LedgerState, state: LedgerState, now: float) -> None:
-        """Note that a new entry holds."""
+        """Note that a new entry was appended."""
         self._branch_proposer.entered(before, state, now)
         self.rivals.entered(before, state)
         if state.line == before.line:
@@ -160,7 +160,8 @@ class BranchSync:
         follows = state.phase is Phase.HEALED or silent or self._me not in state.voters
         if won is not None and follows:
             words = (
-                f"following the chain that outranks this node's, from height {won.height + 1} on"
+                "following the chain that outranks this node's, starting at height "
+                f"{won.height + 1}"
             )
             return BranchStep((Note(words), Rejoin(won.height, won.entries)))
         branched = self._branch(state, presence, now, outranked=won is not None)
@@ -191,7 +192,7 @@ class BranchSync:
         return self.rivals.ask(others, state, self._red, now)
 
     def offer(self, certified: Certified) -> None:
-        """Take a Branch with valid signatures that could be our next entry."""
+        """Consider a Branch with valid signatures that could be our next entry."""
         self._branch_proposer.offer(certified)
 
     def receive(
@@ -220,7 +221,7 @@ class BranchSync:
         at: At,
         now: float,
     ) -> tuple[list[Effect], Sequence[Certified]]:
-        """Look at entries that `sender` shows. Return those that may continue our own chain."""
+        """Examine the entries that `sender` sent. Return those that may continue our own chain."""
         if self.rivals.expects(sender, page):
             effects = self.rivals.receive_entries(height, page, state, at, now)
             return effects, self.rivals.continuation(state)
@@ -231,9 +232,7 @@ class BranchSync:
         return [], after if continues else ()
 
     def words(self, state: LedgerState, now: float) -> str:
-        """Say for how long no quorum has been here, and what happens next; empty if a quorum is
-        here.
-        """
+        """Say how long the quorum has been gone, and what happens next; empty if it is here."""
         since, due_at = self._branch_proposer.alone_since, self._branch_proposer.due_at
         if since is None or due_at is None or state.phase in (Phase.ENDED, Phase.HEALED):
             return ""

@@ -1,11 +1,11 @@
-"""Ask peers on other lines for their chains, verify them, and compare them with ours. Only for runs
-that branch.
+"""Ask peers on other lines for their chains, verify them, and compare them with ours. Only used in
+runs that branch.
 
-A chain that outranks ours (`chain/branch_rank.py`) parted from it at one of our own Branch entries:
-at any other height both chains would have a quorum of the same voters. So a peer on another line is
-asked for its entries from our first Branch on, page by page. They are verified from the state
-before that Branch. Only one chain is examined at a time. A node without a Branch in its chain looks
-for nothing unless its own quorum is gone: then the others may be ahead of it on a branch.
+A chain that outranks ours (`chain/branch_rank.py`) diverged from it at one of our own Branch
+entries: at any other height both chains would have a quorum of the same voters. So we ask a peer on
+another line for its entries, page by page, starting at our first Branch, and verify them from the
+state before that Branch. Only one chain is examined at a time. A node without a Branch in its chain
+does not ask unless its own quorum is gone: then other members may be ahead of it on a branch.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from p2ptrain.ledger.chain.verify import check_certified
 from p2ptrain.ledger.messages.effects import AskEntries, Effect, Note
 
 ASK_EVERY_S = 2.0
-"""Time between two questions, and the time in which a peer must show more of its chain. It equals a
-heartbeat: often enough to heal soon, and little traffic beside a reduce. After that time another
-peer is asked, the one that was asked longest ago. Every other question goes to a member from before
-the chains parted, since names are free in an open run.
+"""Time between two questions, and the time in which a peer must send more of its chain. It equals
+the heartbeat interval: short enough to heal soon, and with little traffic compared with a reduce.
+After that time, the peer that was asked longest ago is asked. Every second question goes to a peer
+that was a member before the chains diverged, since identities are free in an open run.
 """
 
 Place = tuple[LineId, int]
@@ -38,8 +38,8 @@ Place = tuple[LineId, int]
 
 @dataclass(slots=True)
 class Rival:
-    """The part of its chain that `peer` has shown, verified from `base` on. `state` is the state at
-    its end.
+    """The part of its chain that `peer` has sent so far, verified from the state `base`. `state` is
+    the state at its end.
     """
 
     peer: PeerId
@@ -62,8 +62,8 @@ class Rival:
 
 @dataclass(frozen=True, slots=True)
 class Winner:
-    """A chain that outranks ours. `entries` begin with the first that differs from ours; `height`
-    is the last common one.
+    """A chain that outranks ours. `entries` begins with the first entry that differs from ours;
+    `height` is the last common height.
     """
 
     height: int
@@ -79,7 +79,7 @@ class Rivals:
     """The search for a chain that outranks ours.
 
     `winner` is such a chain, once one is found. It stays the winner as long as our chain does not
-    grow: a winner that has grown since only outranks us more.
+    grow: if the winner's chain has grown meanwhile, it only ranks higher.
     """
 
     def __init__(self, rules: Rules, verify: Verify) -> None:
@@ -102,8 +102,8 @@ class Rivals:
             self.base = before
 
     def entered(self, before: LedgerState, state: LedgerState) -> None:
-        """Note that our chain has a new entry. A chain that did not outrank ours does so even less
-        now, unless the entry begins a branch.
+        """Note that our chain has a new entry. A chain that did not outrank ours before does not
+        outrank it now, unless the entry begins a branch.
         """
         if state.line != before.line:
             self.branched(before)
@@ -116,7 +116,7 @@ class Rivals:
         self, places: dict[PeerId, Place], own: LedgerState, down: AbstractSet[PeerId], now: float
     ) -> list[Effect]:
         """Return a question to a peer on another line, if it is time for one. `places` are the
-        peers whose chains matter.
+        peers that may be asked.
         """
         self.ask_at = None
         fresh = {p: it for p, it in places.items() if p not in down and self._seen.get(p) != it}
@@ -159,8 +159,8 @@ class Rivals:
         at: Callable[[int], Certified | None],
         now: float,
     ) -> list[Effect]:
-        """Verify the entries that the asked peer shows of its chain of `height` entries, and ask
-        for the next ones.
+        """Verify the entries that the asked peer sent of its chain of `height` entries, and ask for
+        the next ones.
         """
         assert self.base is not None
         assert self._asked is not None
@@ -184,9 +184,7 @@ class Rivals:
         return [AskEntries(rival.peer, rival.state.height + 1)]
 
     def _done(self) -> None:
-        """Note that the asked peer has shown its whole chain. Ask again when that chain has
-        grown.
-        """
+        """Note that the asked peer needs no further question until its chain has grown."""
         assert self._asked is not None
         assert self._asked_of is not None
         self._seen.pop(self._asked, None)
@@ -195,9 +193,7 @@ class Rivals:
             del self._seen[next(iter(self._seen))]
 
     def continuation(self, own: LedgerState) -> tuple[Certified, ...]:
-        """Return the entries beyond our head in the chain just shown, if that chain contains our
-        head.
-        """
+        """If the chain just received contains our head, return the entries after it."""
         if self._rival is None:
             return ()
         heads = [certified.entry.digest for certified in self._rival.entries]

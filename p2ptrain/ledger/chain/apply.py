@@ -4,9 +4,9 @@
       └─ roster without: membership          └─ roster with the next attempt
     any ──branch──► GATHER of the same step, on another line ──heal──► HEALED
 
-`why_invalid` says in words why a value does not fit here. It uses nothing but rules and state, so
-all members agree about it. `policy/propose.py` says what a member proposes, `policy/accept.py` what
-it may refuse.
+`why_invalid` says in words why a value cannot be the next one. It uses only the rules and the
+state, so all members agree about it. `policy/policy.py` decides what a member proposes, and
+`policy/accept.py` what it may refuse.
 """
 
 from __future__ import annotations
@@ -51,9 +51,7 @@ def genesis(rules: Rules) -> LedgerState:
 
 
 def apply(rules: Rules, state: LedgerState, entry: Entry) -> LedgerState:
-    """Return the state after one more entry. Raises RemoteProtocolError if the entry does not
-    fit.
-    """
+    """Return the state after one more entry. Raises RemoteProtocolError if it is not valid."""
     if entry.height != state.height + 1 or entry.parent != state.head:
         raise RemoteProtocolError(f"entry {entry.height} does not follow head {state.head[:8]}")
     reason = why_invalid(rules, state, entry.value)
@@ -81,18 +79,14 @@ def why_invalid(rules: Rules, state: LedgerState, value: Value) -> str:
     if state.phase is Phase.ENDED and not isinstance(value, Branch | Heal):
         return "the run has ended"
     if value.step != state.step:
-        return f"it is for outer step {value.step}, but outer step {state.step} is under way"
+        return f"it is for outer step {value.step}, but the current one is {state.step}"
     match value:
         case Roster():
             return _roster_fault(rules, state, value)
         case Commit():
             return _commit_fault(state, value)
         case Skip():
-            return (
-                ""
-                if state.phase is Phase.REDUCE
-                else "no exchange is under way that could be skipped"
-            )
+            return "" if state.phase is Phase.REDUCE else "there is no exchange to skip"
         case Branch():
             return _branch_fault(rules, state, value)
         case Heal():
@@ -132,16 +126,16 @@ def _membership_fault(rules: Rules, state: LedgerState, roster: Roster) -> str:
     kept = tuple(voter for voter in state.voters if voter in names)
     added = roster.voters[len(kept) :]
     if roster.voters[: len(kept)] != kept:
-        return "the voters that stay must keep their ranks, before the new ones"
+        return "the remaining voters must keep their order, and come before the new ones"
     if not kept:
-        return "no voter stays"
+        return "it keeps none of the voters"
     if len(added) > len(kept):
         return f"it has {len(added)} new voters and keeps only {len(kept)}"
     if (founders := founders_of(rules)) is not None:
         return roster_fault(founders, roster)
     for voter in added:
         if voter not in state.proven:
-            return f"{voter} would be a voter before it took part in a committed update"
+            return f"{voter} cannot become a voter before it takes part in a committed update"
     demoted = set(roster.learners).intersection(state.voters)
     return f"{min(demoted)} is a voter and cannot become a learner" if demoted else ""
 
@@ -150,7 +144,7 @@ def _participants_fault(rules: Rules, state: LedgerState, roster: Roster) -> str
     for each in roster.participants:
         held = len(state.leases.get(each.peer, ()))
         if each.blocks > held:
-            return f"{each.peer} would commit {each.blocks} blocks, but its lease has {held}"
+            return f"{each.peer} commits {each.blocks} blocks, but its lease has {held}"
         if each.tokens > each.blocks * rules.tokens_per_block:
             return f"{each.peer} claims {each.tokens} tokens from {each.blocks} blocks"
     return ""
@@ -158,10 +152,11 @@ def _participants_fault(rules: Rules, state: LedgerState, roster: Roster) -> str
 
 def _commit_fault(state: LedgerState, commit: Commit) -> str:
     if state.roster is None:
-        return "no exchange is under way that could be committed"
+        return "there is no exchange to commit"
     if commit.attempt != state.roster.attempt:
         return (
-            f"it commits attempt {commit.attempt}, but attempt {state.roster.attempt} is under way"
+            f"it commits attempt {commit.attempt}, but the current attempt is "
+            f"{state.roster.attempt}"
         )
     if commit.snapshot is None:
         return ""
@@ -176,7 +171,7 @@ def _commit_fault(state: LedgerState, commit: Commit) -> str:
 
 def _state_fault(state: LedgerState, commit: Commit) -> str:
     if commit.state != state.digest:
-        return "it names another state than the one that it applies to"
+        return "it names a different state from the one that it applies to"
     return ""
 
 
@@ -187,17 +182,17 @@ def _branch_fault(rules: Rules, state: LedgerState, branch: Branch) -> str:
         return f"it would be more than {STRETCHES_MAX} branches deep"
     names, learning = set(branch.voters), set(branch.learners)
     if branch.voters != tuple(voter for voter in state.voters if voter in names):
-        return "its voters are not a subset of the present voters, in their ranks"
+        return "its voters are not a subset of the current voters in the same order"
     if branch.learners != tuple(peer for peer in state.learners if peer in learning):
-        return "its learners are not a subset of the present learners"
+        return "its learners are not a subset of the current learners in the same order"
     if quorum.reached(rules.quorum, state.voters, branch.voters):
-        return "its voters are a quorum, so they need no branch"
+        return "its voters are a quorum, so they do not need a branch"
     return ""
 
 
 def _after_branch(state: LedgerState, entry: Entry, branch: Branch) -> LedgerState:
-    """Abandon the reduce under way. Its number is not used again, since somebody may hold its
-    result.
+    """Abandon the current reduce. Its attempt number is not used again, since a member may already
+    have its result.
     """
     remaining = set(branch.members)
     gone = tuple(voter for voter in state.voters if voter not in remaining)

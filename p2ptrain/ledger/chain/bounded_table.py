@@ -1,7 +1,7 @@
 """Make room in tables keyed by peer. Each table is bounded, and members always get a place.
 
-In an open run anybody can join under any number of names. Members are few, and the chain names
-them.
+In an open run, anybody can join under any number of names. The number of members is limited, and
+the chain names them.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.values import MEMBERS_MAX
 
 PEERS_MAX = 2 * MEMBERS_MAX
-"""Entries that a table holds at most: twice the possible number of members."""
+"""Maximum number of entries in a table: twice the maximum number of members."""
 
 ValueT = TypeVar("ValueT")
 
 
 def make_room(table: dict[PeerId, ValueT], peer: PeerId, members: Container[PeerId]) -> bool:
-    """Return whether `table` has room for `peer`. In a full table a member replaces the oldest
-    entry of a peer that is no member.
+    """Return whether `table` has room for `peer`. In a full table, a member replaces the oldest
+    entry of a peer that is not a member.
     """
     if peer in table or len(table) < PEERS_MAX:
         return True

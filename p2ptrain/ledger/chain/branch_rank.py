@@ -1,18 +1,18 @@
-"""Decide which of two chains of one run to follow after they parted: a pure comparison of states.
+"""Decide which of two chains of one run to follow after they diverged: a pure comparison of states.
 
 A *line* is the part of a chain that one electorate decides. The first line is the run itself; each
-Branch entry begins another. A chain is a sequence of stretches, one for each line that it went
-along. Two chains are compared stretch by stretch from genesis on:
+Branch entry begins a new one. A chain is a sequence of stretches, one on each line that it follows.
+Two chains are compared stretch by stretch, starting at genesis:
 
-- on the same line the longer stretch wins, since its entries have a quorum that those who branched
-  off did not have;
-- of two branches of one entry, the one with more tokens committed on its stretch wins, then the one
-  with the lower digest;
-- if nothing is left to compare, the longer chain merely continues the shorter.
+- on the same line, the longer stretch wins, since its entries have a quorum, which the peers that
+  branched off did not have;
+- of two branches of one entry, the one with more tokens committed by the end of its stretch wins;
+  in case of a tie, the one with the lower digest wins;
+- if nothing is left to compare, the longer chain is a continuation of the shorter one.
 
-The comparison uses properties of each chain alone, so the order is total, and no three chains can
-each outrank the next. (Comparing the tokens at the very end of each chain would allow that: a
-branch of a branch may have more than the line that it left.) Every entry raises its chain's rank.
+The rank depends on one chain alone, so the order is total, and three chains cannot outrank each
+other in a cycle. (Comparing the tokens at the end of each chain would allow cycles: a branch of a
+branch may have more than the line that it left.) Every entry raises its chain's rank.
 """
 
 from __future__ import annotations

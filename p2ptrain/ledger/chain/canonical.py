@@ -1,4 +1,4 @@
-"""One encoding for every value, so that a digest or a signature means the same to everybody.
+"""A single encoding for every value, so that all peers compute the same digests and signatures.
 
 Canonical JSON: sorted keys, no spaces, ASCII only; integers, strings, booleans, None, lists and
 maps of them. It was chosen over a binary form because standard tools in any language can then read
@@ -21,7 +21,7 @@ INTEGER_MAX = 2**53 - 1
 """Largest integer that every JSON reader represents exactly."""
 
 NAME_CHARACTERS_MAX = 128
-"""Most characters of a peer id. A real one has 52; names in tests are short."""
+"""Maximum number of characters in a peer id. A real one has 52; names in tests are short."""
 
 SIGNATURE_BYTES_MAX = 128
 
@@ -48,7 +48,7 @@ def parse(data: bytes, *, bytes_max: int) -> object:
     """
     if len(data) > bytes_max:
         raise RemoteProtocolError(
-            f"a ledger message has {len(data)} bytes, at most {bytes_max} may come"
+            f"a ledger message has {len(data)} bytes; the maximum is {bytes_max}"
         )
     try:
         value: object = json.loads(data, parse_constant=_refuse_constant)
@@ -58,18 +58,18 @@ def parse(data: bytes, *, bytes_max: int) -> object:
 
 
 def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no number here")
+    raise ValueError(f"{name} is not allowed as a number")
 
 
 def read_map(value: object, *, fields: frozenset[str]) -> Mapping[str, object]:
     if not isinstance(value, dict) or value.keys() != fields:
-        raise RemoteProtocolError(f"expected a map of {', '.join(sorted(fields))}")
+        raise RemoteProtocolError(f"expected a map with the fields {', '.join(sorted(fields))}")
     return value
 
 
 def read_list(value: object, field: str, *, length_max: int) -> Sequence[object]:
     if not isinstance(value, list) or len(value) > length_max:
-        raise RemoteProtocolError(f"{field} must be a list of at most {length_max}")
+        raise RemoteProtocolError(f"{field} must be a list of at most {length_max} items")
     return value
 
 

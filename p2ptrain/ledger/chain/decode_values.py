@@ -1,6 +1,6 @@
-"""Decode ledger values from the plain JSON that a peer sent or a disk held.
+"""Decode ledger values from plain JSON that comes from a peer or from disk.
 
-Everything here raises RemoteProtocolError and nothing else, for any input.
+For any invalid input, these functions raise RemoteProtocolError and no other exception.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def value_from_plain(plain: object) -> Value:
         step, height = read_int(fields["step"], "step"), read_int(fields["height"], "height")
         entry = read_digest(fields["entry"], "entry")
         return _built(lambda: Heal(step, height, entry))
-    raise RemoteProtocolError("an entry is a roster, a commit, a skip, a branch or a heal")
+    raise RemoteProtocolError("an entry must be a roster, a commit, a skip, a branch or a heal")
 
 
 def certified_from_plain(plain: object) -> Certified:
@@ -114,7 +114,7 @@ def _schedule(value: object) -> Schedule:
     for known in SCHEDULES:
         if value == known:
             return known
-    raise RemoteProtocolError(f"a schedule is one of {', '.join(SCHEDULES)}")
+    raise RemoteProtocolError(f"a schedule must be one of {', '.join(SCHEDULES)}")
 
 
 def _branch_from_plain(plain: object) -> Branch:
@@ -152,7 +152,7 @@ def _peers(value: object, field: str) -> tuple[PeerId, ...]:
 def read_exactly(value: object, length: int, field: str) -> list[object]:
     items = list(read_list(value, field, length_max=length))
     if len(items) != length:
-        raise RemoteProtocolError(f"{field} has {length} parts")
+        raise RemoteProtocolError(f"{field} must have {length} parts")
     return items
 
 

@@ -1,8 +1,8 @@
 """Rules of runs in which only the manifest's founders vote: SPEC.md, "Open runs".
 
-In an open run anybody may take part, under as many identities as they like. An identity that costs
-nothing must have no vote. The signed manifest names the founders, so their number is known to
-everybody and nobody can add one.
+In an open run, anybody may take part, under as many identities as they like. Identities that cost
+nothing must not have a vote. The signed manifest names the founders, so everybody knows their
+number and nobody can add one.
 
 This module contains the rules that follow from the chain alone. `policy/membership.py` contains
 what a node proposes and refuses because of reports.
@@ -22,8 +22,8 @@ from p2ptrain.ledger.chain.values import MEMBERS_MAX, Roster
 class Founders:
     """The founders of an open run.
 
-    `voters_min` is the number of voters that a goodbye must leave, so that any one of them may
-    still be lost. It is 1 in a run that has fewer founders than that.
+    `voters_min` is the number of voters that must remain when a voter leaves, so that the run
+    survives the loss of any one of them. It is 1 in a run that has fewer founders than that.
     """
 
     names: frozenset[PeerId]
@@ -31,14 +31,14 @@ class Founders:
 
     @property
     def learners_max(self) -> int:
-        """The most learners that a roster may have. Every founder has a reserved place, so that
-        invented identities cannot fill all places while a founder is away.
+        """Maximum number of learners in a roster. Every founder has a reserved place, so that
+        invented identities cannot take all places while a founder is away.
         """
         return MEMBERS_MAX - len(self.names)
 
 
 def founders_of(rules: Rules) -> Founders | None:
-    """Return the founders, or None in a run in which others may vote, too."""
+    """Return the founders, or None if the run lets other peers vote too."""
     if not rules.founders_vote:
         return None
     least = survives_a_loss(rules.quorum)
@@ -46,8 +46,8 @@ def founders_of(rules: Rules) -> Founders | None:
 
 
 def survives_a_loss(policy: QuorumPolicy) -> int:
-    """Return the smallest number of voters of whom any single one may be lost: 3 by majority, 4 by
-    two thirds.
+    """Return the smallest number of voters that still has a quorum after losing any one of them: 3
+    with a majority, 4 with two thirds.
     """
     voters = 1
     while not quorum.is_enough(policy, voters, voters - 1, first_present=False):
@@ -61,10 +61,10 @@ def roster_fault(founders: Founders, roster: Roster) -> str:
     """
     for voter in roster.voters:
         if voter not in founders.names:
-            return f"{voter} would be a voter and is not a founder of this open run"
+            return f"{voter} cannot be a voter: it is not a founder of this open run"
     for learner in roster.learners:
         if learner in founders.names:
             return f"{learner} is a founder and cannot be a learner"
     if len(roster.learners) > founders.learners_max:
-        return f"it has {len(roster.learners)} learners and leaves the founders no place"
+        return f"it has {len(roster.learners)} learners; the maximum is {founders.learners_max}"
     return ""

@@ -1,9 +1,9 @@
-"""Assign data blocks to members: pure moves between the cursor, leases, the returned pool and the
-past.
+"""Assign data blocks to members: pure functions that move blocks between the cursor, the leases and
+the returned pool.
 
-A block id is a running integer (its data is block id mod the number of blocks), so every pass
-through the data has its own ids and "committed once" has a meaning. Returned blocks are assigned
-first, the lowest first, before the cursor moves on.
+A block id is a running integer (its data is block id mod the number of blocks). So every pass
+through the data has its own ids, and each id can be committed only once. Returned blocks are
+assigned first, in ascending order, before the cursor advances.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from p2ptrain.ids import PeerId
 
 LEASES_HELD_MAX = 4
-"""Most leases that a member holds. After skipped steps it trains on without committing."""
+"""Maximum number of leases that a member holds. It holds several after skipped steps, since it
+keeps training without committing. """
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ def extend(leases: Leases, members: Iterable[PeerId], blocks: int) -> Leases:
 
 
 def commit(leases: Leases, trained: Iterable[tuple[PeerId, int]]) -> Leases:
-    """Remove the first blocks of these members' leases, for good: they are committed."""
+    """Permanently remove the first blocks of these members' leases: they are committed."""
     held = dict(leases.held)
     for member, blocks in trained:
         assert 0 < blocks <= len(held[member])
@@ -54,7 +55,7 @@ def commit(leases: Leases, trained: Iterable[tuple[PeerId, int]]) -> Leases:
 
 
 def give_back(leases: Leases, members: Iterable[PeerId]) -> Leases:
-    """Move the blocks of `members`, which leave, to the returned pool for others to train."""
+    """Move the blocks of the leaving `members` to the returned pool, for others to train."""
     held = dict(leases.held)
     returned = list(leases.returned)
     for member in members:

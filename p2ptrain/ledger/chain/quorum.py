@@ -1,8 +1,8 @@
-"""Decide whether some voters are enough to speak for all, and which voter proposes next.
+"""Decide whether a set of voters is a quorum, and which voter proposes next.
 
-Any two sets for which `reached` is true share a voter; everything in SPEC.md rests on that. An
-exact half counts if it contains the first-ranked voter (dynamic linear voting). Two such halves
-share that voter, so an even group cut in two goes on at one side only.
+Any two sets for which `reached` is true share a voter; all of SPEC.md depends on that. An exact
+half counts if it contains the first-ranked voter (dynamic linear voting). Two such halves share
+that voter, so if an even group is cut in two, only one side continues.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ def proposer(voters: Sequence[PeerId], height: int, round: int) -> PeerId:
 
 
 def reached(policy: QuorumPolicy, voters: Sequence[PeerId], present: Collection[PeerId]) -> bool:
-    """Return whether those of the ranked `voters` that are in `present` make a quorum. Peers in
-    `present` that are not voters do not count.
+    """Return whether the voters in `present` form a quorum of the ranked `voters`. Other peers in
+    `present` do not count.
     """
     count = sum(1 for voter in voters if voter in present)
     return is_enough(policy, len(voters), count, first_present=voters[0] in present)
 
 
 def is_enough(policy: QuorumPolicy, voters: int, present: int, *, first_present: bool) -> bool:
-    """Return whether `present` of `voters` make a quorum. `first_present`: whether the first-ranked
+    """Return whether `present` of `voters` form a quorum. `first_present`: whether the first-ranked
     voter is among them.
     """
     if policy == "two-thirds":
@@ -38,7 +38,7 @@ def is_enough(policy: QuorumPolicy, voters: int, present: int, *, first_present:
 def missing(
     policy: QuorumPolicy, voters: Sequence[PeerId], present: Collection[PeerId]
 ) -> tuple[PeerId, ...]:
-    """Return the absent voters if no quorum is reached, else nobody. Used in messages to people."""
+    """Return the absent voters if no quorum is reached, else (). Used in messages to users."""
     if reached(policy, voters, present):
         return ()
     return tuple(voter for voter in voters if voter not in present)

@@ -18,12 +18,13 @@ QuorumLoss = Literal["wait", "branch"]
 class Rules:
     """The policies of one run.
 
-    - `grace_s`: how long a ready quorum waits for the rest before it averages without them.
+    - `grace_s`: how long a ready quorum waits for the other members before it averages without
+      them.
     - `patience_s`: how long a failed reduce waits for further reports before it is retried.
-    - `branch_after_s`: with `quorum_loss` "branch", how long voters go without a quorum before they
-      go on without it.
-    - `founders_vote`: nobody but the founders ever votes, as in open runs (see `founders`).
-    - `reduce_s`: a reduce of which nothing was heard for so long has failed.
+    - `branch_after_s`: with `quorum_loss` "branch", how long voters wait for a quorum before they
+      branch off.
+    - `founders_vote`: only founders ever vote, as in open runs (see `founders`).
+    - `reduce_s`: a reduce fails if no report about it arrives for this long.
     - `blocks_per_lease`: the number of data blocks that a member may hold for one outer step.
     """
 
@@ -45,17 +46,23 @@ class Rules:
     reduce_s: float = math.inf
 
     def __post_init__(self) -> None:
-        _check(is_digest(self.run), "the run must be named by a digest")
+        _check(is_digest(self.run), "the run's name must be a digest")
         _check(len(self.founders) > 0, "a run needs a founder")
         _check(len(set(self.founders)) == len(self.founders), "each founder must be named once")
-        _check(self.outer_steps > 0 and self.attempts_max > 0, "a run needs steps and attempts")
+        _check(
+            self.outer_steps > 0 and self.attempts_max > 0,
+            "a run needs at least one step and one attempt",
+        )
         _check(self.blocks > 0 and self.tokens_per_block > 0, "a run needs data")
         _check(
             self.blocks_per_lease > 0 and self.participants_min > 0,
-            "leases and reduces must have a size",
+            "blocks_per_lease and participants_min must be above 0",
         )
-        _check(self.grace_s >= 0 and self.patience_s >= 0, "waiting times must not be negative")
-        _check(self.round_timeout_s > 0, "a round must last some time")
+        _check(
+            self.grace_s >= 0 and self.patience_s >= 0,
+            "grace_s and patience_s must not be negative",
+        )
+        _check(self.round_timeout_s > 0, "round_timeout_s must be above 0")
         _check(
             self.quorum in ("majority", "two-thirds"),
             "the quorum must be a majority or two thirds",
@@ -64,16 +71,16 @@ class Rules:
             self.quorum_loss in ("wait", "branch"),
             "the run must wait or branch off when it loses its quorum",
         )
-        _check(self.reduce_s > 0, "a reduce must take some time")
-        _check(self.branch_after_s > 0, "the waiting time before a branch must be above 0")
+        _check(self.reduce_s > 0, "reduce_s must be above 0")
+        _check(self.branch_after_s > 0, "branch_after_s must be above 0")
 
     @property
     def branches(self) -> bool:
         return self.quorum_loss == "branch"
 
     def data_block(self, block: int) -> int:
-        """Return the index of the data block that block id `block` stands for. Ids continue over
-        all passes through the data.
+        """Return the index of the data block for block id `block`. Ids keep rising over all passes
+        through the data.
         """
         return block % self.blocks
 

@@ -1,10 +1,10 @@
-"""The state of the run after some entries of the chain, and its encoding.
+"""The state of the run after a number of entries of the chain, and its encoding.
 
 A Commit that certifies a snapshot names the digest of the state that it applies to. A node that
 trusts this Commit can therefore check a state without the entries before it. Each field of
 `LedgerState` has an encoder in `ENCODERS` here and a decoder in `history/decode_state.py`. A state
-with a field that has no encoder cannot be encoded at all, since two different states would share a
-digest. `chain/apply.py` says which state follows from an entry.
+with a field that has no encoder cannot be encoded at all, since otherwise two different states
+could share a digest. `chain/apply.py` computes the state after an entry.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ all former contributors.
 """
 
 STRETCHES_MAX = 1024
-"""Most branches that one chain may go through. Each costs its voters branch_after_s, so honest
-chains stay far below; a chain with more is refused.
+"""Maximum number of branches in one chain. Each costs its voters branch_after_s, so honest chains
+stay far below this number; a chain with more is refused.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
     """The part of a chain on one line, up to where the chain left that line. `height` and `step`
-    are the last ones there, `tokens` is the total committed by then. `gone` are the voters that the
-    branch goes on without.
+    are the last ones there; `tokens` is the total committed by then. `gone` are the voters that did
+    not follow the branch.
     """
 
     line: LineId
@@ -59,14 +59,14 @@ class Phase(StrEnum):
 class LedgerState:
     """The run after `height` entries, the last of which has digest `head`.
 
-    - `step`: the outer step under way.
+    - `step`: the current outer step.
     - `attempt`: the number that its next reduce will have.
-    - `roster`: the roster that opened the reduce under way; in REDUCE only.
+    - `roster`: the roster that opened the current reduce; None unless `phase` is REDUCE.
     - `since`: the outer step in which each member was admitted.
     - `proven`: the learners that took part in a committed update and may be made voters.
-    - `line`: the line that votes are about now.
+    - `line`: the current line, which all votes name.
     - `past`: the lines that the chain left for a branch.
-    - `tried_before`: the attempts of this step that were made before the chain left the last line.
+    - `tried_before`: the number of attempts of this step on earlier lines.
     - `terms`: all amendments agreed so far, also those for later steps.
     """
 
@@ -92,8 +92,8 @@ class LedgerState:
 
     @property
     def digest(self) -> Digest:
-        """Digest of all of this state. It is computed on first use, which is when a snapshot is
-        certified, and then kept.
+        """Digest of this state. It is computed on first use, when a snapshot is certified, and then
+        cached.
         """
         if self._digest is None:
             object.__setattr__(self, "_digest", digest_state(self))
@@ -102,7 +102,7 @@ class LedgerState:
 
     @property
     def decided(self) -> Mapping[LineId, int]:
-        """The height up to which each line of this chain was decided."""
+        """For each line of this chain, the height up to which it is decided."""
         return {**{each.line: each.height for each in self.past}, self.line: self.height}
 
     @property
@@ -132,8 +132,8 @@ def plain_state(state: LedgerState) -> dict[str, object]:
 
 
 def encoded_fields(state: type[LedgerState]) -> set[str]:
-    """Return the fields that are part of a state. Cached fields take no part in comparison and are
-    left out.
+    """Return the fields that are part of a state. Cached fields are excluded, since they are not
+    compared.
     """
     return {each.name for each in fields(state) if each.compare}
 
@@ -142,15 +142,15 @@ def encode_state(state: LedgerState, bytes_max: int = STATE_BYTES_MAX) -> bytes:
     """Encode a state canonically. Raises LocalProtocolError if it is larger than peers accept."""
     data = canonical(plain_state(state))
     if len(data) > bytes_max:
-        raise LocalProtocolError(f"a state of {len(data)} bytes is more than peers accept")
+        raise LocalProtocolError(f"a state of {len(data)} bytes is larger than peers accept")
     return data
 
 
 def digest_state(state: LedgerState) -> Digest:
-    """Return the digest of a state: equal digests mean equal states. It takes time in proportion to
-    the number of members, so `LedgerState.digest` caches it.
+    """Return the digest of a state: equal digests mean equal states. The time that it takes is
+    proportional to the number of members, so `LedgerState.digest` caches the result.
     """
-    assert encoded_fields(type(state)) == ENCODERS.keys(), "every field must be part of the digest"
+    assert encoded_fields(type(state)) == ENCODERS.keys(), "every field needs an encoder"
     return digest_of(b"p2ptrain-state/1", plain_state(state))
 
 
@@ -171,8 +171,8 @@ def _plain_book(book: Leases) -> dict[str, object]:
 
 
 def runs_of(blocks: tuple[int, ...]) -> list[list[int]]:
-    """Return block ids as [first, count] pairs, in their order. A lease consists of one such run,
-    or few.
+    """Return block ids as [first, count] pairs, in the same order. A lease consists of one or a few
+    such runs.
     """
     if not blocks:
         return []

@@ -1,14 +1,15 @@
-"""The terms (amendments) that hold in each outer step, according to the rosters of a chain.
+"""The terms (amendments) in force in each outer step, according to the rosters of a chain.
 
-A run may be amended while it runs. The ledger does not know what an amendment says. It knows its
-digest, its number, the outer step from which it holds, and the blocks of a lease from then on.
+A run can be amended while it runs. The ledger does not know what an amendment says. It knows the
+amendment's digest, its number, the outer step in which it takes effect, and the number of blocks in
+a lease from then on.
 
-    roster of s names (number, step, digest, blocks)     : agreed, as step > s; its voters have it
-    outer steps before `step`                            : as before
-    outer steps from `step` on                           : these terms, added to the others
+    a roster of outer step s names (number, step, digest, blocks)   : agreed if step > s
+    outer steps before `step`                                       : unchanged
+    outer step `step` and later                                     : these terms are added
 
-A roster settles later steps only, so the terms of a step never change once training for it has
-begun.
+A roster can only change the terms of later steps, so the terms of a step never change once training
+for it has begun.
 """
 
 from __future__ import annotations
@@ -30,20 +31,20 @@ def amendment_fault(agreed: tuple[Terms, ...], step: int, terms: Terms) -> str:
     if len(agreed) >= TERMS_MAX:
         return f"a run has at most {TERMS_MAX} amendments"
     if agreed and terms.number <= agreed[-1].number:
-        return f"amendment {terms.number} comes after {agreed[-1].number}"
+        return f"amendment {terms.number} is not newer than amendment {agreed[-1].number}"
     if agreed and terms.step <= agreed[-1].step:
-        return f"amendment {terms.number} is not later than that of outer step {agreed[-1].step}"
+        return f"amendment {terms.number} must take effect after outer step {agreed[-1].step}"
     return ""
 
 
 def in_force(agreed: tuple[Terms, ...], step: int) -> tuple[Terms, ...]:
-    """Return the terms that hold in outer step `step`, the oldest first."""
+    """Return the terms in force in outer step `step`, the oldest first."""
     return tuple(each for each in agreed if each.step <= step)
 
 
 def lease_blocks(agreed: tuple[Terms, ...], step: int, first: int) -> int:
-    """Return the number of blocks that a member holds for outer step `step`. `first` is the number
-    that the run began with.
+    """Return the number of blocks in a lease for outer step `step`. `first` is the number that the
+    run began with.
     """
     sizes = [each.blocks for each in in_force(agreed, step) if each.blocks is not None]
     return sizes[-1] if sizes else first

@@ -1,8 +1,8 @@
 """The values of the ledger: rosters, commits, skips, branches, entries, votes, certificates.
 
 All are frozen and checked on construction, so an ill-formed value cannot exist. `apply.why_invalid`
-says whether a value fits the chain, and `verify` whether a certificate is genuine. `plain` returns
-a value that canonical JSON can encode; `messages/decode_values.py` decodes it.
+says whether a value can be the next one in the chain, and `verify` checks certificates. `plain`
+returns a value that canonical JSON can encode; `chain/decode_values.py` decodes it.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from p2ptrain.ledger.chain.canonical import (
 )
 
 LineId = RunId | Digest
-"""The line that a vote belongs to: the run, or the Branch entry that a branch of the run began
-with.
+"""The line that a vote belongs to. A line is named by the run, or by the Branch entry that began
+it.
 """
 
 Schedule = Literal["ring", "direct", "grid"]
-"""The route of sums and means in a reduce. The ledger does not care what each schedule does."""
+"""The pattern in which participants exchange sums and means. The ledger does not interpret it."""
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 
 MEMBERS_MAX = 1024
-"""Most members of a roster. Such a roster with its certificate still fits one message (1 MiB)."""
+"""Maximum number of members. Such a roster with its certificate still fits in one message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Participant:
-    """A member that takes part in a reduce. `tokens` is its weight, `blocks` the number of blocks
-    of its lease that it has trained.
+    """A member that takes part in a reduce. `tokens` is its weight, and `blocks` the number of
+    blocks of its lease that it has trained.
     """
 
     peer: PeerId
@@ -42,19 +42,19 @@ class Participant:
     blocks: int
 
     def __post_init__(self) -> None:
-        _check(self.tokens > 0 and self.blocks > 0, "a participant has tokens and blocks")
+        _check(self.tokens > 0 and self.blocks > 0, "a participant must have tokens and blocks")
 
 
 TERMS_MAX = 64
-"""Most amendments of a run. A person writes each of them, now and then."""
+"""Maximum number of amendments of a run. The organiser writes each by hand, so 64 is enough."""
 
 LEASE_BLOCKS_MAX = 1 << 20
-"""Most data blocks of one lease. A larger lease is a mistake."""
+"""Maximum number of data blocks in one lease. A larger lease is a mistake."""
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """An amendment, identified by its number and digest. It holds from outer step `step` on.
+    """An amendment, identified by its number and digest. It takes effect in outer step `step`.
     `blocks` is the size of a lease from then on, or None if the amendment does not change it.
     """
 
@@ -64,10 +64,10 @@ class Terms:
     blocks: int | None = None
 
     def __post_init__(self) -> None:
-        _check(self.number > 0 and self.step > 0, "amendments count from 1, and leave step 0 alone")
-        _check(is_digest(self.digest), "an amendment is named by its digest")
+        _check(self.number > 0 and self.step > 0, "an amendment's number and step start at 1")
+        _check(is_digest(self.digest), "an amendment's name must be a digest")
         fits = self.blocks is None or 0 < self.blocks <= LEASE_BLOCKS_MAX
-        _check(fits, "a lease has some blocks, and not too many")
+        _check(fits, f"a lease must have 1 to {LEASE_BLOCKS_MAX} blocks")
 
     def plain(self) -> list[object]:
         return [self.number, self.step, self.digest, self.blocks]
@@ -77,8 +77,8 @@ class Terms:
 class Roster:
     """The members of the run, and the participants of the reduce that it opens, if any.
 
-    `voters` are ranked. `participants` stand in the order in which they average by `schedule`. A
-    roster without participants only changes membership; any other opens reduce (step, attempt).
+    `voters` are in rank order. `participants` are in the order that `schedule` uses. A roster
+    without participants only changes membership; any other roster opens reduce (step, attempt).
     `terms` is an amendment for a later step that is agreed with the roster (see the module
     `terms`). `peers` are the participants' ids.
     """
@@ -95,15 +95,15 @@ class Roster:
     def __post_init__(self) -> None:
         members = set(self.voters) | set(self.learners)
         _check(self.step >= 0 and self.attempt >= 0, "steps and attempts count from 0")
-        _check(len(self.voters) > 0, "a roster has a voter")
-        _check(len(members) == len(self.voters) + len(self.learners), "a member is named once")
-        _check(len(members) <= MEMBERS_MAX, f"a roster has at most {MEMBERS_MAX} members")
+        _check(len(self.voters) > 0, "a roster must have a voter")
+        _check(len(members) == len(self.voters) + len(self.learners), "a member is named twice")
+        _check(len(members) <= MEMBERS_MAX, f"a roster can have at most {MEMBERS_MAX} members")
         object.__setattr__(self, "peers", tuple(each.peer for each in self.participants))
         averaging = set(self.peers)
-        _check(len(averaging) == len(self.participants), "a participant is named once")
-        _check(averaging <= members, "participants are members")
-        _check(self.schedule in SCHEDULES, "a schedule is one of those that there are")
-        _check(bool(averaging) or self.schedule == "ring", "nobody averages by another schedule")
+        _check(len(averaging) == len(self.participants), "a participant is named twice")
+        _check(averaging <= members, "participants must be members")
+        _check(self.schedule in SCHEDULES, f"the schedule must be one of {SCHEDULES}")
+        _check(bool(averaging) or self.schedule == "ring", "without a reduce, the schedule is ring")
 
     @property
     def members(self) -> tuple[PeerId, ...]:
@@ -125,13 +125,13 @@ class Roster:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRef:
-    """A snapshot of θ and m before outer step `step`, by digest."""
+    """The digest of a snapshot of θ and m, taken before outer step `step`."""
 
     step: int
     digest: Digest
 
     def __post_init__(self) -> None:
-        _check(self.step >= 0 and is_digest(self.digest), "a snapshot has a step and a digest")
+        _check(self.step >= 0 and is_digest(self.digest), "a snapshot needs a step and a digest")
 
     def plain(self) -> list[object]:
         return [self.step, self.digest]
@@ -139,7 +139,7 @@ class SnapshotRef:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Outer step `step` ends with this update, the result of reduce (step, attempt).
+    """The end of outer step `step` with an update, the result of reduce (step, attempt).
 
     If it names a snapshot, `state` is the digest of the ledger's state that the Commit applies to.
     A node that trusts the Commit then does not need the entries before it.
@@ -153,10 +153,10 @@ class Commit:
 
     def __post_init__(self) -> None:
         _check(self.step >= 0 and self.attempt >= 0, "steps and attempts count from 0")
-        _check(is_digest(self.update), "an update is named by its digest")
+        _check(is_digest(self.update), "an update's name must be a digest")
         together = (self.snapshot is None) is (self.state is None)
-        _check(together, "a snapshot and the digest of the state are named together")
-        _check(self.state is None or is_digest(self.state), "a state is named by its digest")
+        _check(together, "a snapshot and a state must be named together")
+        _check(self.state is None or is_digest(self.state), "a state's name must be a digest")
 
     def plain(self) -> dict[str, object]:
         return {
@@ -171,9 +171,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """Outer step `step` ends without an update, because its attempts are used up. Nobody applies
-    anything.
-    """
+    """The end of outer step `step` without an update, because its attempts are used up."""
 
     step: int
 
@@ -186,11 +184,9 @@ class Skip:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """The quorum is gone, and these members go on without it. From here on the chain has its own
-    line.
+    """A decision of these members to continue without the lost quorum. The entry begins a new line.
 
-    It is certified by the signatures of all its `voters`, which keep their ranks. Nobody votes on
-    it.
+    It is certified by the signatures of all its `voters`, which keep their order, and not by votes.
     """
 
     step: int
@@ -200,9 +196,9 @@ class Branch:
     def __post_init__(self) -> None:
         members = set(self.members)
         _check(self.step >= 0, "steps count from 0")
-        _check(len(self.voters) > 0, "a branch has a voter")
-        _check(len(members) == len(self.voters) + len(self.learners), "a member is named once")
-        _check(len(members) <= MEMBERS_MAX, f"a branch has at most {MEMBERS_MAX} members")
+        _check(len(self.voters) > 0, "a branch must have a voter")
+        _check(len(members) == len(self.voters) + len(self.learners), "a member is named twice")
+        _check(len(members) <= MEMBERS_MAX, f"a branch can have at most {MEMBERS_MAX} members")
 
     @property
     def members(self) -> tuple[PeerId, ...]:
@@ -219,9 +215,7 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Heal:
-    """The last entry of a branch. Its members then follow the chain that has `entry` at
-    `height`.
-    """
+    """The last entry of a branch. Its members then follow the chain with `entry` at `height`."""
 
     step: int
     height: int
@@ -229,7 +223,7 @@ class Heal:
 
     def __post_init__(self) -> None:
         _check(self.step >= 0 and self.height > 0, "steps count from 0, heights from 1")
-        _check(is_digest(self.entry), "an entry is named by its digest")
+        _check(is_digest(self.entry), "an entry's name must be a digest")
 
     def plain(self) -> dict[str, object]:
         return {"kind": "heal", "step": self.step, "height": self.height, "entry": self.entry}
@@ -240,9 +234,7 @@ Value = Roster | Commit | Skip | Branch | Heal
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A value at its place in the chain. `digest` identifies the entry and all entries before
-    it.
-    """
+    """A value at its place in the chain. `digest` covers the entry and all entries before it."""
 
     height: int
     parent: Digest
@@ -250,7 +242,7 @@ class Entry:
     digest: Digest = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        _check(self.height > 0 and is_digest(self.parent), "an entry has a height and a parent")
+        _check(self.height > 0 and is_digest(self.parent), "an entry needs a height and a parent")
         object.__setattr__(self, "digest", digest_of(b"p2ptrain-entry/1", self.plain()))
 
     def plain(self) -> dict[str, object]:
@@ -283,9 +275,9 @@ class Certificate:
     votes: tuple[tuple[PeerId, bytes], ...]
 
     def __post_init__(self) -> None:
-        _check(len(self.votes) <= MEMBERS_MAX, "a certificate has at most a vote per member")
+        _check(len(self.votes) <= MEMBERS_MAX, "a certificate has too many votes")
         names = [voter for voter, _ in self.votes]
-        _check(names == sorted(set(names)), "a certificate's votes are sorted, one per voter")
+        _check(names == sorted(set(names)), "votes must be sorted, one per voter")
 
     @property
     def voters(self) -> frozenset[PeerId]:
@@ -298,7 +290,7 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True)
 class Certified:
-    """An entry with the proof that a quorum accepted it. Nodes store, send and replay these."""
+    """An entry with the proof that a quorum accepted it. Nodes store, send and replay this form."""
 
     entry: Entry
     certificate: Certificate
@@ -308,14 +300,14 @@ class Certified:
 
 
 def vote_message(line: LineId, height: int, round: int, entry: Digest) -> bytes:
-    """Return the bytes that a vote signs. Their domain prevents use as any other statement."""
+    """Return the bytes that a vote signs. Their domain prevents other uses of the signature."""
     return _spelled(b"p2ptrain-vote/1\n", line, height, round, entry)
 
 
 def promise_message(
     line: LineId, height: int, round: int, accepted_round: int | None, accepted: Digest | None
 ) -> bytes:
-    """Return the bytes that a promise signs: its round, and what the voter had accepted by then."""
+    """Return the bytes that a promise signs: its round, and the last entry the voter accepted."""
     parts = (line, height, round, accepted_round, accepted)
     return _spelled(b"p2ptrain-promise/1\n", *parts)
 
@@ -327,8 +319,8 @@ def _spelled(domain: bytes, *parts: str | int | None) -> bytes:
 
 
 def branch_message(line: LineId, entry: Entry) -> bytes:
-    """Return the bytes that the voters of a branch sign. Their domain keeps a vote from counting as
-    consent to go on without a quorum.
+    """Return the bytes that the voters of a branch sign. Their domain prevents the use of a vote as
+    a signature for a branch.
     """
     return b"p2ptrain-branch/1\n" + canonical([line, entry.height, entry.parent, entry.digest])
 

@@ -1,4 +1,4 @@
-"""Check a chain that somebody else sends. Anybody who has the manifest can, from genesis on."""
+"""Check a chain that a peer sends. Anybody who has the manifest can check it from genesis."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from p2ptrain.ledger.chain.values import (
 def check_certified(
     rules: Rules, state: LedgerState, certified: Certified, verify: Verify
 ) -> LedgerState:
-    """Return the state after `certified`. Raises RemoteProtocolError if entry or certificate is not
-    valid.
+    """Return the state after `certified`. Raises RemoteProtocolError if the entry or its
+    certificate is not valid.
     """
     entry, certificate = certified.entry, certified.certificate
     fault = _certificate_fault(rules, state, entry, certificate, verify)
@@ -36,9 +36,9 @@ def check_certified(
 def replay(
     rules: Rules, chain: Iterable[Certified], verify: Verify, start: LedgerState | None = None
 ) -> LedgerState:
-    """Return the state at the end of `chain`, and check every certificate. The chain begins at
-    genesis, or after `start`, which is not checked. Raises RemoteProtocolError with the first
-    height that is wrong.
+    """Check every certificate, and return the state at the end of `chain`. The chain begins at
+    genesis, or after `start`, which is not checked. Raises RemoteProtocolError for the first
+    invalid entry.
     """
     state = genesis(rules) if start is None else start
     for certified in chain:
@@ -50,19 +50,19 @@ def _certificate_fault(
     rules: Rules, state: LedgerState, entry: Entry, certificate: Certificate, verify: Verify
 ) -> str:
     if certificate.height != entry.height or certificate.entry != entry.digest:
-        return "it is for another entry"
+        return "it is for a different entry"
     if entry.height != state.height + 1:
-        return f"the entry does not come after height {state.height}"
+        return f"the entry does not follow height {state.height}"
     if isinstance(entry.value, Branch):
         return _branch_fault(state, entry, entry.value, certificate, verify)
     strangers = certificate.voters.difference(state.voters)
     if strangers:
         return f"{min(strangers)} is not a voter"
     if not quorum.reached(rules.quorum, state.voters, certificate.voters):
-        return f"{len(certificate.votes)} votes of {len(state.voters)} voters are no quorum"
+        return f"{len(certificate.votes)} of {len(state.voters)} votes are not a quorum"
     proposer = quorum.proposer(state.voters, entry.height, certificate.round)
     if proposer not in certificate.voters:
-        return f"it lacks the vote of {proposer}, who proposed it"
+        return f"it lacks the vote of its proposer, {proposer}"
     message = vote_message(state.line, entry.height, certificate.round, entry.digest)
     for voter, signature in certificate.votes:
         if not verify(voter, message, signature):
@@ -73,11 +73,11 @@ def _certificate_fault(
 def _branch_fault(
     state: LedgerState, entry: Entry, branch: Branch, certificate: Certificate, verify: Verify
 ) -> str:
-    """All voters of a branch sign it, in no round. `why_invalid` decides whether the branch is
-    allowed.
+    """Check that all voters of a branch signed it, without a voting round. `why_invalid` decides
+    whether the branch is allowed.
     """
     if certificate.round != 0 or certificate.voters != set(branch.voters):
-        return "a branch is signed by all of its voters, and nobody else"
+        return "a branch must be signed by exactly its voters"
     message = branch_message(state.line, entry)
     for voter, signature in certificate.votes:
         if not verify(voter, message, signature):

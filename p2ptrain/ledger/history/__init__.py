@@ -1,1 +1,1 @@
-"""Entries already decided: keep, prune, catch up, and start from a base."""
+"""Keep and prune decided entries, catch up with missing ones, and start from a base."""

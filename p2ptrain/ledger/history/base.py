@@ -1,11 +1,10 @@
-"""The start of a chain whose first entries are no longer kept: a certified state instead of
-genesis.
+"""The start of a chain after its first entries were pruned: a certified state instead of genesis.
 
 A Commit that certifies a snapshot names the state that it applies to. That state and that Commit
-are a *base*: a node that knows that the Commit is in the run's chain can go on from there. To know
-it, a node needs the entries before, or somebody's word: people compare the *checkpoint* (height and
-digest of the Commit). A base proves nothing by itself, since the voters who signed its Commit are
-known only from its own state.
+form a *base*. A node that knows that the Commit is in the run's chain can continue from there. To
+know that, a node needs either the earlier entries or a *checkpoint* (the height and digest of the
+Commit) from somebody its user trusts. A base by itself does not prove anything, since only its own
+state names the voters who signed its Commit.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class Checkpoint:
 
     def __post_init__(self) -> None:
         if self.height < 1 or not is_digest(self.digest):
-            raise ValueError("a checkpoint is the height and the digest of an entry")
+            raise ValueError("a checkpoint must be the height and digest of an entry")
 
     def __str__(self) -> str:
         return f"{self.height}:{self.digest}"
@@ -43,7 +42,7 @@ class Checkpoint:
         """Parse HEIGHT:DIGEST. Raises ValueError."""
         height, _, digest = text.partition(":")
         if not height.isascii() or not height.isdigit() or len(height) > 15:
-            raise ValueError("a checkpoint is written HEIGHT:DIGEST")
+            raise ValueError("a checkpoint must have the form HEIGHT:DIGEST")
         return Checkpoint(int(height), Digest(digest))
 
 
@@ -57,9 +56,9 @@ class Base:
     def __post_init__(self) -> None:
         entry, value = self.commit.entry, self.commit.entry.value
         if not isinstance(value, Commit) or value.state != self.state.digest:
-            raise ValueError("a base is a state and the commit that names it")
+            raise ValueError("the commit of a base must name its state")
         if entry.height != self.state.height + 1 or entry.parent != self.state.head:
-            raise ValueError("the commit of a base comes right after its state")
+            raise ValueError("the commit of a base must directly follow its state")
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -67,9 +66,7 @@ class Base:
 
     @property
     def step(self) -> int:
-        """The outer step that the Commit of this base ends. The updates of earlier steps are not
-        known.
-        """
+        """The outer step that the base's Commit ends. Updates of earlier steps are unknown."""
         return self.state.step
 
     def plain(self) -> dict[str, object]:
@@ -81,10 +78,10 @@ def encode_base(base: Base) -> bytes:
 
 
 def decode_base(data: bytes) -> Base:
-    """Decode a base from a peer or a disk. Raises RemoteProtocolError and nothing else."""
+    """Decode a base from a peer or a disk. Raises only RemoteProtocolError."""
     base = base_from_plain(parse(data, bytes_max=BASE_BYTES_MAX))
     if encode_base(base) != data:
-        raise RemoteProtocolError("a base is not in its canonical spelling")
+        raise RemoteProtocolError("a base is not in its canonical encoding")
     return base
 
 

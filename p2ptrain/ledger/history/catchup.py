@@ -1,12 +1,12 @@
-"""Decide when to ask which peer for missing entries, and answer such questions.
+"""Decide when to ask which peer for missing entries, and answer such requests.
 
-A decided entry usually arrives by itself; asking at once for the newest would double the traffic.
-So this node waits a moment for one missing entry, and asks at once for more. One question is open
-at a time. The peer that was asked longest ago is asked next, so a peer that is silent or lies about
-its height costs one question and does not keep an honest peer from being asked. Every other
-question goes to a member: names are free in an open run, and each would cost a question. A node
-that waits until it has as many entries as others also asks this module whose claimed height may be
-believed: only entries prove a height.
+A decided entry usually arrives without a request; asking for the newest entry immediately would
+double the traffic. So this node waits a moment if it lacks one entry, and asks immediately if it
+lacks more. One request is open at a time. The peer that was asked longest ago is asked next, so a
+peer that is silent or lies about its height costs one request, and an honest peer is still asked.
+Every second request goes to a member: identities are free in an open run, and each would cost a
+request. A node that waits until it has as many entries as its peers also uses this module to decide
+which claimed heights to believe: only entries prove a height.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from p2ptrain.ledger.chain.values import Certified
 from p2ptrain.ledger.messages.messages import PAGE_BYTES_MAX, PAGE_ENTRIES_MAX, Entries, Pruned
 
 SETTLE_S = 0.3
-"""Seconds to wait for an announced entry: gossip needs a round trip or two."""
+"""Seconds to wait for an announced entry: gossip needs one or two round trips."""
 
 ANSWER_S = 1.5
-"""Seconds after which an unanswered question is put to another peer."""
+"""Seconds after which the next peer is asked if a request is unanswered."""
 
 SHOW_S = 30.0
-"""Seconds for which a claim is believed without entries, counted from the first unanswered
-question. An honest peer on a badly overloaded machine takes ten seconds to answer.
+"""Seconds for which a claim is believed without entries, counted from the first unanswered request.
+An honest peer on a badly overloaded machine takes ten seconds to answer.
 """
 
 QUESTIONS_MIN = 3
-"""Unanswered questions that it takes to disbelieve a claim. Fewer than that may all have been lost.
-"""
+"""Number of unanswered requests after which a claim is no longer believed. Fewer requests might all
+have been lost. """
 
 
 @dataclass(frozen=True, slots=True)
 class UnprovenClaim:
-    """An unproven claim. A peer claimed up to `height` entries and has shown none that we lacked
-    since `since`, when the first of `questions` questions was put to it.
+    """A peer's claim to have up to `height` entries. The peer has not sent any entry that we lacked
+    since `since`, when it got the first of `questions` requests.
     """
 
     since: float
@@ -50,20 +50,19 @@ class UnprovenClaim:
 
 @dataclass(slots=True)
 class Catchup:
-    """The questions of this node to others about missing entries.
+    """This node's requests for missing entries.
 
-    - `heights`: the chain length that each peer claims. A false claim costs a question each 1.5 s,
-      nothing else.
+    - `heights`: the chain length that each peer claims. A false claim only costs one request per
+      ANSWER_S.
     - `floors`: the answers of peers that do not keep the entries they were asked for.
-    - `ask_at`: the time of the next question; None if nothing is missing.
-    - `asked`: for each peer, the number of this node's last question to it. Peers that are no
-      longer in `heights` are kept here, too, so that no peer gets an earlier turn by coming and
-      going.
-    - `questions`: how many questions this node has put.
-    - `unproven`: the claims of peers that have not shown entries when asked. A claim stays here
-      until those entries arrive or its peer shows more, so claiming less for a moment does not
-      restore belief.
-    - `members`: the members, for whose claims there is always room.
+    - `ask_at`: the time of the next request; None if nothing is missing.
+    - `asked`: for each peer, the number of this node's last request to it. Peers that are no longer
+      in `heights` remain here, so that no peer gets an earlier turn by coming and going.
+    - `questions`: the number of requests that this node has made.
+    - `unproven`: the claims of peers that did not send entries when asked. A claim stays here until
+      those entries arrive or its peer sends some, so a peer is not believed again just because it
+      claims less for a moment.
+    - `members`: the members. There is always room for their claims.
     """
 
     heights: dict[PeerId, int] = field(default_factory=dict)
@@ -86,23 +85,24 @@ class Catchup:
     def note_answer(
         self, peer: PeerId, height: int, own_height: int, now: float, *, shown: bool
     ) -> None:
-        """Note the height that `peer` itself states, and whether it shows entries. Its chain may
-        have become shorter, since branches are abandoned.
+        """Note the height that `peer` states in an answer, and whether the answer has entries. Its
+        chain may have become shorter, since branches can be abandoned.
         """
         if not shown and peer in self.heights:
             self.heights[peer] = height
         self.note_height(peer, height, own_height, now)
 
     def disproved(self, peer: PeerId, height: int) -> None:
-        """Note that `peer` could not show the entries that it claimed."""
+        """Note that `peer` did not have the entries that it claimed."""
         if peer in self.heights:
             self.heights[peer] = height
 
     def pruned(self, peer: PeerId, answer: Pruned, own_height: int, now: float) -> None:
-        """Note that `peer` does not keep the entries it was asked for: ask another peer at once.
+        """Note that `peer` does not keep the entries it was asked for: ask another peer
+        immediately.
 
-        Nothing in the answer can be checked. So it counts only from a peer that this node asked,
-        and it says nothing about the length of a chain.
+        The answer cannot be checked. So it counts only if this node asked the peer, and it is not
+        taken as a claim about the length of the peer's chain.
         """
         turn = self.asked.get(peer)
         if turn is None:
@@ -122,18 +122,18 @@ class Catchup:
         return {peer: self.floors[peer] for peer in ahead}
 
     def _keeps(self, peer: PeerId, height: int) -> bool:
-        """Return whether `peer` may have the entry at `height`, according to its answers."""
+        """Return whether `peer` can have the entry at `height`, according to its answers."""
         answer = self.floors.get(peer)
         return answer is None or answer.up_to < height
 
     def forget_claims(self) -> None:
-        """Forget all claims, which are about another line than ours is now."""
+        """Forget all claims: they are about a line that is no longer ours."""
         self.heights.clear()
         self.unproven.clear()
 
     def is_believed(self, peer: PeerId, own_height: int, now: float) -> bool:
-        """Return whether to believe the height that `peer` claims beyond our chain, given what it
-        has shown.
+        """Return whether to believe the height that `peer` claims beyond our chain, given the
+        entries that it has sent.
         """
         doubt = self.unproven.get(peer)
         if doubt is None or doubt.height <= own_height or now < doubt.since + SHOW_S:
@@ -141,8 +141,8 @@ class Catchup:
         return doubt.questions < QUESTIONS_MIN and self._keeps(peer, own_height + 1)
 
     def note_growth(self, peer: PeerId, own_height: int, now: float) -> None:
-        """Note that entries came from `peer`. Ask again at once unless the rest will soon come by
-        itself.
+        """Note that entries arrived from `peer`. Ask again immediately, unless the only missing
+        entry should soon arrive without a request.
         """
         self.unproven.pop(peer, None)
         most = max(self.heights.values(), default=0)
@@ -154,7 +154,7 @@ class Catchup:
     def whom_to_ask(self, own_height: int, down: AbstractSet[PeerId], now: float) -> PeerId | None:
         """Return the peer to ask now, if any: of those that are up, the one asked longest ago.
 
-        Every other time, prefer a member that is ahead.
+        Every second time, prefer a member that is ahead.
         """
         if self.ask_at is None or now < self.ask_at:
             return None
@@ -188,7 +188,7 @@ class Catchup:
                 known.pop(eldest, None)
 
     def _doubt(self, peer: PeerId, own_height: int, now: float) -> None:
-        """Count a question to `peer` until it shows entries."""
+        """Count a request to `peer`, until it sends entries."""
         doubt = self.unproven.get(peer)
         if doubt is None or doubt.height <= own_height:
             doubt = UnprovenClaim(now, 0, 0)
@@ -197,7 +197,7 @@ class Catchup:
 
 
 def page_from(chain: Sequence[Certified], from_height: int) -> Entries | Pruned:
-    """Return the entries from `from_height` on that fit one answer. `chain` may begin at any
+    """Return as many entries from `from_height` as fit in one answer. `chain` may begin at any
     height.
     """
     first = chain[0].entry if chain else None

@@ -1,4 +1,4 @@
-"""Check a base that somebody else sends. `base` says what a base is and what it does not prove."""
+"""Check a base from a peer. See `base` for what a base is and what it does not prove."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from p2ptrain.ledger.history.base import Base, Checkpoint
 
 
 def check_base(rules: Rules, base: Base, named: Checkpoint, verify: Verify) -> None:
-    """Check that `base` is the one that `named` identifies, and that it fits the run.
+    """Check that `base` is the one that `named` identifies, and that it is valid in this run.
 
     Raises RemoteProtocolError, which states the difference.
     """
     if base.checkpoint != named:
-        raise RemoteProtocolError(f"this is the base {base.checkpoint}, not {named}")
+        raise RemoteProtocolError(f"this base has checkpoint {base.checkpoint}, not {named}")
     check_certified(rules, base.state, base.commit, verify)

@@ -1,8 +1,9 @@
-"""Decode a ledger state from bytes that a peer sent or a disk held.
+"""Decode a ledger state from bytes that come from a peer or from disk.
 
-Everything here raises RemoteProtocolError and nothing else, for any input. The decoded state is
-encoded again and compared, so each state has only one encoding. It must also be consistent, since
-the ledger continues from it. Comparing digests decides whether it is *the* state of some height.
+For any invalid input, these functions raise only RemoteProtocolError. The decoded state is encoded
+again and compared, so each state has only one encoding. It must also be consistent, since the
+ledger continues from it. The caller compares digests to check that it is the state of a certain
+height.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ from p2ptrain.ledger.chain.state import (
 from p2ptrain.ledger.chain.values import MEMBERS_MAX, TERMS_MAX, Roster, SnapshotRef, Terms
 
 PEERS_EVER_MAX = 1 << 17
-"""Most peers that ever contributed. So many names fill the bytes that a state may have."""
+"""Maximum number of peers that ever contributed. More names do not fit in STATE_BYTES_MAX."""
 
 RUNS_MAX = 1 << 16
 BLOCKS_MAX = 1 << 22
-"""Most blocks of one member's lease, or of the returned pool: a few bytes must not expand to a list
-of gigabytes.
+"""Maximum number of blocks in one lease or in the returned pool: a few bytes must not expand to a
+list of gigabytes.
 """
 
 T = TypeVar("T")
@@ -53,44 +54,42 @@ def decode_state(data: bytes) -> LedgerState:
     """Return the state that `encode_state` encoded."""
     state = state_from_plain(parse(data, bytes_max=STATE_BYTES_MAX))
     if canonical(plain_state(state)) != data:
-        raise RemoteProtocolError("a state is not in its canonical spelling")
+        raise RemoteProtocolError("a state is not in its canonical encoding")
     return state
 
 
 def state_from_plain(plain: object) -> LedgerState:
-    """Return the state in parsed JSON. The caller must check that the encoding was canonical."""
+    """Return the state from parsed JSON. The caller must check that the encoding was canonical."""
     given = read_map(plain, fields=frozenset(READERS))
     values: dict[str, Any] = {name: read(given[name], name) for name, read in READERS.items()}
     state = LedgerState(**values)
     fault = _incoherence(state)
     if fault:
-        raise RemoteProtocolError(f"a state does not hang together: {fault}")
+        raise RemoteProtocolError(f"a state is inconsistent: {fault}")
     return state
 
 
 def _incoherence(state: LedgerState) -> str:
-    """Return in words which property the state lacks that every state of a chain has; empty if
-    none.
-    """
+    """Return in words why the state is inconsistent; empty if it is consistent."""
     members = set(state.members)
     if not state.voters or len(members) != len(state.members):
-        return "it has no voter, or a member twice"
+        return "it has no voter, or names a member twice"
     if len(members) > MEMBERS_MAX:
         return f"it has more than {MEMBERS_MAX} members"
     if state.since.keys() != members or state.leases.keys() != members:
-        return "members, their leases and their admission differ"
+        return "its members, leases and admission steps do not name the same peers"
     if not state.proven <= set(state.learners):
-        return "it has proven peers that are no learners"
+        return "some of its proven peers are not learners"
     if (state.roster is None) is (state.phase is Phase.REDUCE):
-        return "a reduce has a roster, and nothing else has"
+        return "it has a roster outside a reduce, or a reduce without a roster"
     if state.roster is not None and state.roster.members != state.members:
-        return "its roster has other members"
+        return "its roster has different members"
     return ""
 
 
 def _phase(value: object, field: str) -> Phase:
     if value not in list(Phase):
-        raise RemoteProtocolError(f"{field} is not one that a run has")
+        raise RemoteProtocolError(f"{field} is not a known phase")
     return Phase(str(value))
 
 
@@ -101,7 +100,7 @@ def _past(value: object, field: str) -> tuple[Stretch, ...]:
 def _stretch(plain: object) -> Stretch:
     parts = read_list(plain, "a stretch", length_max=5)
     if len(parts) != 5:
-        raise RemoteProtocolError("a stretch of a line has five parts")
+        raise RemoteProtocolError("a stretch of a line must have five parts")
     line, *_, gone = parts
     height, step, tokens = (read_int(each, "a stretch") for each in parts[1:4])
     return Stretch(read_digest(line, "line"), height, step, tokens, _peers(gone, "gone"))
@@ -157,7 +156,7 @@ def _blocks(value: object, field: str) -> tuple[int, ...]:
 def _run(value: object, field: str) -> tuple[int, int]:
     pair = read_list(value, field, length_max=2)
     if len(pair) != 2:
-        raise RemoteProtocolError(f"{field} are runs of blocks: the first, and how many")
+        raise RemoteProtocolError(f"{field} must be a list of pairs (first block, count)")
     return read_int(pair[0], field), read_int(pair[1], field)
 
 

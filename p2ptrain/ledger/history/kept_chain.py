@@ -1,7 +1,7 @@
-"""The chain as this node keeps it: from genesis on, or from a base on.
+"""The part of the chain that this node keeps. It starts at genesis or at a base.
 
-All look-ups of an entry by height, or of an update by outer step, go through this module. So the
-rest of the core need not know where the chain begins.
+All lookups of an entry by height, or of an update by outer step, go through this module. So the
+rest of the core does not need to know where the chain begins.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from p2ptrain.ledger.messages.messages import Entries, Pruned
 
 @dataclass(frozen=True, slots=True)
 class CommittedUpdate:
-    """The place in the chain of the update that ended an outer step."""
+    """The update that ended an outer step, and the height of its Commit."""
 
     step: int
     height: int
@@ -31,7 +31,7 @@ class KeptChain:
     """The kept part of the chain.
 
     `start` is the state before the first of `entries`. With a base, that first entry is the base's
-    own Commit. `updates` are those of the outer steps that the entries ended.
+    own Commit. `updates` maps each outer step that these entries ended to its update.
     """
 
     def __init__(self, rules: Rules, base: Base | None = None) -> None:
@@ -48,7 +48,7 @@ class KeptChain:
             self.updates[value.step] = CommittedUpdate(value.step, height, value.update)
 
     def at(self, height: int) -> Certified | None:
-        """Return the entry at `height`, or None if it is pruned or still to come."""
+        """Return the entry at `height`, or None if it is pruned or not yet decided."""
         index = height - self.start.height - 1
         return self.entries[index] if 0 <= index < len(self.entries) else None
 
@@ -57,7 +57,7 @@ class KeptChain:
 
     def prune(self, base: Base) -> int:
         """Forget the entries before `base`. Return their number."""
-        assert self.at(base.checkpoint.height) == base.commit, "a base is of this very chain"
+        assert self.at(base.checkpoint.height) == base.commit, "the base must be part of this chain"
         count = base.state.height - self.start.height
         del self.entries[:count]
         for step in [step for step in self.updates if step < base.step]:

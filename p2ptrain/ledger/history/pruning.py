@@ -1,9 +1,9 @@
-"""Decide which of its first entries a node may forget, and make the base that replaces them.
+"""Decide which of the first entries a node may forget, and make the base that replaces them.
 
-Pure functions. An entry may go if everything that a restart needs is kept: the chain from a base
-on, and a snapshot of θ and m from which the updates in that chain lead to the head. A snapshot is
-certified some steps after it was taken, so the base is often an older Commit than the one that
-names the snapshot.
+These functions are pure. An entry may be forgotten if everything that a restart needs is kept: the
+chain from a base onwards, and a snapshot of θ and m from which the updates in that chain lead to
+the head. A snapshot is certified some steps after it is taken, so the base is often an older Commit
+than the one that names the snapshot.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from p2ptrain.ledger.history.kept_chain import KeptChain
 
 
 def prunable_to(entries: Sequence[Certified], *, keep_entries: int, step_max: int) -> int | None:
-    """Return the height of the newest Commit that could be the base; None if nothing may go.
+    """Return the height of the newest Commit that can be the base; None if nothing may be
+    forgotten.
 
-    At least `keep_entries` entries follow it. The outer step that it ends is at most `step_max`
-    (the step of the node's own snapshot), and at most that of the newest certified snapshot, from
-    which others start.
+    At least `keep_entries` entries follow that Commit. The outer step that it ends is at most
+    `step_max` (the step of the node's own snapshot) and at most the step of the newest certified
+    snapshot, from which other nodes start.
     """
     reach = min(step_max, _newest_snapshot(entries))
     for certified in reversed(entries[1 : max(0, len(entries) - keep_entries)]):
@@ -42,8 +43,8 @@ def _newest_snapshot(entries: Sequence[Certified]) -> int:
 
 
 def base_at(rules: Rules, kept: KeptChain, height: int) -> Base | None:
-    """Return the base whose Commit is the entry at `height`; None if that entry cannot end a base
-    or is not kept.
+    """Return the base whose Commit is the entry at `height`. Return None if that entry is not kept
+    or cannot be the Commit of a base.
     """
     found = entries_up_to(kept, height)
     return None if found is None else base_after(rules, kept.start, *found)
@@ -52,8 +53,8 @@ def base_at(rules: Rules, kept: KeptChain, height: int) -> Base | None:
 def entries_up_to(kept: KeptChain, height: int) -> tuple[list[Certified], Certified] | None:
     """Return the kept entries before the Commit at `height`, and that Commit.
 
-    Return None if that entry cannot end a base or is not kept. The list is a copy, which
-    `base_after` may read in a thread while the chain grows or is pruned.
+    Return None if that entry is not kept or cannot be the Commit of a base. The list is a copy,
+    which `base_after` can read in a thread while the chain grows or is pruned.
     """
     commit = kept.at(height)
     if commit is None or not isinstance(commit.entry.value, Commit):
@@ -70,8 +71,8 @@ def base_after(
     commit: Certified,
     unwanted: Callable[[], bool] = lambda: False,
 ) -> Base | None:
-    """Return the base that `entries` lead to when applied to `start`. It takes about 25 µs for each
-    entry.
+    """Apply `entries` to `start`, and return the base of the result and `commit`. It takes about 25
+    µs for each entry.
 
     `unwanted` is called before each entry; if it returns True, the result is None.
     """

@@ -1,1 +1,1 @@
-"""Messages, events and effects of the core, and their encoding."""
+"""The messages, events and effects of the ledger, and their encoding."""

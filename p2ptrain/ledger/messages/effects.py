@@ -1,7 +1,7 @@
 """The effects that the ledger asks its node to carry out, in the order of the list.
 
-The order is part of the protocol: a `Persist` or a `Decided` is on disk, fsynced, before any later
-`Send` or `Announce` of any list leaves this machine. A node that cannot write must stop, not go on.
+The order is part of the protocol: a `Persist` or a `Decided` must be fsynced to disk before any
+later `Send` or `Announce` of any list leaves this machine. A node that cannot write must stop.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Persist:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send `message` to `peer`. It may be lost; what matters is sent again."""
+    """Send `message` to `peer`. It may be lost; the ledger repeats important messages."""
 
     peer: PeerId
     message: Message
@@ -31,8 +31,8 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Announce:
-    """Send `message` to everybody by gossip. It may be lost: a peer that missed it asks when it
-    hears our height.
+    """Send `message` to all peers by gossip. It may be lost: a peer that missed it asks for entries
+    when it hears our height.
     """
 
     message: Message
@@ -49,8 +49,8 @@ class Decided:
 class Rejoin:
     """Leave our branch for a chain that outranks it.
 
-    Replace all entries above `height` by `chain`, durably and in one step, and drop everything
-    derived from them. Then go on from there as a newcomer does, with a new Ledger. This Ledger has
+    Durably and atomically replace all entries above `height` with `chain`, and drop everything
+    derived from them. Then start a new Ledger from there, as a newcomer does. This Ledger has
     ended: it ignores all events and returns no more effects.
     """
 
@@ -60,9 +60,10 @@ class Rejoin:
 
 @dataclass(frozen=True, slots=True)
 class FetchUpdate:
-    """Get these bytes from one of `holders` unless they are here already, then report UpdateHeld.
+    """Fetch this update from one of `holders` unless it is already stored, then report UpdateHeld.
 
-    The ledger repeats this effect while it waits; a fetch under way need not be started again.
+    The ledger repeats this effect while it waits; a fetch in progress does not have to be
+    restarted.
     """
 
     update: Digest
@@ -71,9 +72,7 @@ class FetchUpdate:
 
 @dataclass(frozen=True, slots=True)
 class AskEntries:
-    """Send an EntriesRequest to `peer`, and report the Entries as Received. This may fail
-    silently.
-    """
+    """Send an EntriesRequest to `peer`, and report the Entries as Received. It may be lost."""
 
     peer: PeerId
     from_height: int
@@ -83,8 +82,8 @@ class AskEntries:
 class Accuse:
     """Store this evidence durably, and report it as Accused after each restart.
 
-    This effect comes once for each accused peer; storing it twice is harmless. If `evidence.peer`
-    is this node, a copy of it has voted on its own: tell the operator.
+    This effect is returned once for each accused peer; storing evidence twice is harmless. If
+    `evidence.peer` is this node, a second process with its identity has voted: tell the operator.
     """
 
     evidence: Evidence
@@ -93,7 +92,7 @@ class Accuse:
 @dataclass(frozen=True, slots=True)
 class VotingStopped:
     """A message in this node's name is not in its records: another process uses the same identity,
-    or this one lost its records. From now on the ledger follows but does not vote until the process
+    or this one has lost its records. The ledger still follows, but does not vote until the process
     is restarted. Tell the operator.
     """
 

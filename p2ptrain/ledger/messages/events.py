@@ -1,5 +1,5 @@
-"""The events that a node reports to its ledger. All but Tick may come late, twice, out of order, or
-never.
+"""The events that a node reports to its ledger. All except Tick may arrive late, twice, out of
+order, or never.
 
 Most events are reports (`peer_reports`). The others are messages of other ledgers, events that
 concern this ledger itself, and the passing of time.
@@ -27,7 +27,7 @@ from p2ptrain.ledger.messages.peer_reports import (
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A ledger message came from `sender`, whom the network has authenticated."""
+    """A ledger message from `sender`, which the network has authenticated."""
 
     sender: PeerId
     message: Message
@@ -35,8 +35,8 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class PeerHeight:
-    """`peer` says in a heartbeat that its chain has `height` entries and is on `line` (None in a
-    run without branches). A peer's reports are about the line that it was last heard on.
+    """`peer` states in a heartbeat that its chain has `height` entries and is on `line` (None in a
+    run without branches). A peer's reports are about the line that it last stated.
     """
 
     peer: PeerId
@@ -46,7 +46,7 @@ class PeerHeight:
 
 @dataclass(frozen=True, slots=True)
 class Accused:
-    """Evidence from this node's disk or from elsewhere. It is checked before it counts."""
+    """Evidence from this node's disk or from another source. The ledger checks it before use."""
 
     evidence: Evidence
 
@@ -62,7 +62,7 @@ class CloneFound:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Nothing happened but the passing of time."""
+    """Time has passed."""
 
 
 Event = Received | AnyReport | PeerHeight | Accused | CloneFound | Tick

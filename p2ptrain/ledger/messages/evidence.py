@@ -1,15 +1,15 @@
-"""Proof that a voter lied: two signed statements about one height that cannot both be honest.
+"""Proof that a voter lied: two signed statements about one height that cannot both be true.
 
 Each statement that a voter signs about a height names the entry that it accepted last. A promise
-also says that the voter will accept nothing between that round and the promised one:
+also says that the voter has accepted nothing, and will accept nothing, in the rounds between:
 
     vote (round a, entry e)            accepted e in round a
     promise of r, last accepted (a, e) accepted e in round a; nothing in the rounds between a and r
 
 So two statements contradict each other if they name different entries for one round, or if one
-names a round in which the other says that nothing was accepted. A voter that keeps SPEC.md R1 to R3
-never signs such a pair, however often it crashes: its records are durable before it sends anything.
-Anybody can check a pair with nothing but the run's id and the voter's public key.
+names a round in which the other says that nothing was accepted. A voter that follows SPEC.md R1 to
+R3 never signs such a pair, no matter how often it crashes: its records are durable before it sends
+anything. To check a pair, only the run's id and the voter's public key are needed.
 """
 
 from __future__ import annotations
@@ -34,11 +34,10 @@ from p2ptrain.ledger.chain.signatures import Verify
 from p2ptrain.ledger.chain.values import LineId, promise_message, vote_message
 
 EVIDENCE_BYTES_MAX = 4096
-"""Largest encoded evidence: two statements of a few hundred bytes each, and the names around them.
-"""
+"""Maximum size of encoded evidence: two statements of a few hundred bytes each, and names."""
 
 _NEVER = -1
-"""Stands for the round of "accepted nothing yet": before all rounds."""
+"""The round number for "has not accepted anything": lower than all rounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +52,10 @@ class Statement:
     signature: bytes
 
     def __post_init__(self) -> None:
-        _check((self.round is None) == (self.entry is None), "a round and its entry go together")
-        _check(self.promised is not None or self.round is not None, "a vote is for an entry")
+        _check(
+            (self.round is None) == (self.entry is None), "a round needs an entry, and vice versa"
+        )
+        _check(self.promised is not None or self.round is not None, "a vote must name an entry")
 
     @property
     def claim(self) -> tuple[int, Digest | None, int]:
@@ -87,14 +88,14 @@ class Evidence:
     other: Statement
 
     def __post_init__(self) -> None:
-        _check(self.height > 0, "a vote must be about a height from 1 on")
+        _check(self.height > 0, "the height of a vote must be at least 1")
         _check(
             contradict(self.one, self.other), "these two statements do not contradict each other"
         )
 
     @property
     def words(self) -> str:
-        """Say what the peer did, for people."""
+        """Describe for users what the peer did."""
         return (
             f"{self.peer} signed contradictory statements at height {self.height}: "
             f"{_in_words(self.one)}; and {_in_words(self.other)}"
@@ -111,7 +112,7 @@ class Evidence:
 
 
 def contradict(one: Statement, other: Statement) -> bool:
-    """Return whether no honest voter signs both statements about one height, in either order."""
+    """Return whether an honest voter never signs both of these statements about one height."""
     (round_1, entry_1, until_1), (round_2, entry_2, until_2) = one.claim, other.claim
     if round_1 == round_2:
         return entry_1 != entry_2
@@ -119,16 +120,16 @@ def contradict(one: Statement, other: Statement) -> bool:
 
 
 def check_evidence(lines: Container[LineId], evidence: Evidence, verify: Verify) -> str:
-    """Return in words why `evidence` proves nothing; empty if it is proof. The contradiction is
-    checked on construction, so this checks that the peer signed both statements, for one of the
-    run's `lines`.
+    """Return in words why `evidence` proves nothing; empty if it is a proof. The contradiction is
+    checked on construction, so this function only checks that the peer signed both statements, for
+    one of the run's `lines`.
     """
     if evidence.line not in lines:
-        return "it is of another run, or of a branch that is not known here"
+        return "it is about another run, or a branch that this node does not know"
     for statement in (evidence.one, evidence.other):
         message = statement.message(evidence.line, evidence.height)
         if not verify(evidence.peer, message, statement.signature):
-            return f"{evidence.peer} did not sign it"
+            return f"a signature of {evidence.peer} is not valid"
     return ""
 
 
@@ -138,8 +139,8 @@ def encode_evidence(evidence: Evidence) -> bytes:
 
 
 def decode_evidence(data: bytes) -> Evidence:
-    """Decode evidence. Raises RemoteProtocolError and nothing else. The signatures are not checked
-    yet: see `check_evidence`.
+    """Decode evidence. Raises only RemoteProtocolError. Does not check the signatures: see
+    `check_evidence`.
     """
     return evidence_from_plain(parse(data, bytes_max=EVIDENCE_BYTES_MAX))
 

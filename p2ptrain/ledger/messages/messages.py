@@ -1,16 +1,16 @@
-"""The messages between ledgers, and their form on the wire.
+"""The messages between ledgers.
 
-    proposer ──Prepare──► voters ──Promise──► proposer         rounds after the first only
+    proposer ──Prepare──► voters ──Promise──► proposer         only in rounds after the first
     proposer ──Propose──► voters ──Accept───► proposer         or Refused, with the reason
     proposer ──Outcome──► everybody                            an entry with its certificate
-    anybody ──EntriesRequest──► anybody ──Entries──►           catching up; or Pruned
-    a survivor ──ProposeBranch──► the others ──SignBranch──► it    or RefuseBranch
-    anybody ──Accusation──► everybody                          two contradicting signatures
+    any peer ──EntriesRequest──► any peer ──Entries──► it      catch-up; or Pruned
+    remaining voter ──ProposeBranch──► others ──SignBranch──► it    or RefuseBranch
+    any peer ──Accusation──► everybody                         two contradictory signed statements
 
 A message is canonical JSON: {"kind": …, its fields}. Promises, votes and proposals are signed. An
-Outcome or an Accusation contains its own proof. The network authenticates the sender of any
-message. A proposal's signature is its proposer's own vote, given before it asks for others; a voter
-that claims to have accepted an entry shows that vote.
+Outcome or an Accusation contains its own proof. The network authenticates the sender of every
+message. The signature of a proposal is its proposer's own vote. A voter that claims to have
+accepted an entry must include that signature.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from p2ptrain.ledger.chain.values import Certified, Entry, Vote
 from p2ptrain.ledger.messages.evidence import Evidence
 
 MESSAGE_BYTES_MAX = 1 << 20
-"""Largest message. The largest roster with its certificate takes about 300 KiB, and promises are
-added to it.
+"""Maximum size of a message. The largest roster with its certificate takes about 300 KiB; promises
+come in addition.
 """
 
 PAGE_ENTRIES_MAX = 64
 PAGE_BYTES_MAX = 256 << 10
-"""A page of entries stops at either bound, but holds at least one entry."""
+"""A page of entries ends at whichever limit is reached first, but has at least one entry."""
 
 REASON_CHARACTERS_MAX = 300
 
@@ -42,8 +42,8 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The entry that a voter had accepted last, and in which round. `signature` is that of the vote
-    of the round's proposer.
+    """The entry that a voter accepted last, and its round. `signature` belongs to the vote of that
+    round's proposer.
     """
 
     round: int
@@ -56,7 +56,8 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """The sender will accept nothing of an earlier round. Signed (`values.promise_message`)."""
+    """The sender will not accept an entry in an earlier round. `signature` signs
+    `values.promise_message`."""
 
     height: int
     round: int
@@ -66,8 +67,8 @@ class Promise:
 
 @dataclass(frozen=True, slots=True)
 class PromiseProof:
-    """A promise in the form that third parties need: it names the entry by digest. `proposed` is
-    the signature of the vote of the accepted entry's proposer.
+    """A promise in a form that third parties can check: it names the entry by digest. `proposed` is
+    the signature of the accepted entry's proposer.
     """
 
     voter: PeerId
@@ -79,8 +80,8 @@ class PromiseProof:
 
 @dataclass(frozen=True, slots=True)
 class Propose:
-    """A request to accept `entry`, which the proposer has accepted itself: `signature` is that of
-    its vote. In rounds after the first, `promises` of a quorum show which entry may be proposed.
+    """A request to accept `entry`. The proposer has already accepted it: `signature` belongs to its
+    vote. In rounds after the first, `promises` of a quorum prove which entry may be proposed.
     """
 
     round: int
@@ -104,8 +105,8 @@ class Accept:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A refusal to vote, with the reason. `promised` tells a restarted proposer which rounds are
-    behind it.
+    """A refusal to vote, with the reason. `promised` is the highest round that the voter has
+    promised, so that a restarted proposer can use a later one.
     """
 
     height: int
@@ -130,9 +131,7 @@ class EntriesRequest:
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """Consecutive entries. `height` is the sender's height, so that the asker knows whether more
-    remain.
-    """
+    """Consecutive entries. `height` is the sender's height; it shows whether more remain."""
 
     height: int
     certified: tuple[Certified, ...]
@@ -141,7 +140,7 @@ class Entries:
 @dataclass(frozen=True, slots=True)
 class Pruned:
     """The sender no longer keeps the entries up to `up_to`: ask another peer. `checkpoint` is the
-    digest of the entry after them, with which the sender's chain begins.
+    digest of the next entry, the first one that the sender keeps.
     """
 
     height: int
@@ -151,17 +150,15 @@ class Pruned:
 
 @dataclass(frozen=True, slots=True)
 class Accusation:
-    """Evidence that a peer signed two statements that contradict each other. It contains its own
-    proof.
-    """
+    """Evidence that a peer signed two contradictory statements. It contains its own proof."""
 
     evidence: Evidence
 
 
 @dataclass(frozen=True, slots=True)
 class ProposeBranch:
-    """A request to sign `entry`, a Branch that names the receiver as a voter, since the quorum has
-    been gone for long.
+    """A request to sign `entry`, a Branch that names the receiver as a voter, because the quorum
+    has been gone for a long time.
     """
 
     entry: Entry

@@ -2,8 +2,8 @@
 node knows about them.
 
 A report is an event of the ledger (`events`). The `peer` of a report is the author that the network
-has authenticated, or this node itself. Reports reach others by gossip, with each heartbeat and at
-once upon change.
+has authenticated, or this node itself. Reports spread by gossip: with each heartbeat, and
+immediately when they change.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Joining:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """`peer` has a contribution for outer step `step`: it trained the first `blocks` of its lease.
+    """`peer` has a contribution to outer step `step`: it trained the first `blocks` of its lease.
 
     A node that does not train (a seed) reports Ready with no tokens and no blocks.
     """
@@ -47,8 +47,8 @@ class ReduceDone:
 
 @dataclass(frozen=True, slots=True)
 class ReduceFailed:
-    """`peer` abandoned this attempt. `suspects` are the peers that may be at fault, perhaps
-    nobody.
+    """`peer` abandoned this attempt. `suspects` are the peers that may be at fault; it may be
+    empty.
     """
 
     peer: PeerId
@@ -59,8 +59,8 @@ class ReduceFailed:
 
 @dataclass(frozen=True, slots=True)
 class UpdateHeld:
-    """This node has the update's bytes durably on disk and can serve them. They were found to be
-    within the bounds of `reduce`, an outer step and attempt; None if the bounds do not matter.
+    """This node has the update's bytes durably on disk and can serve them. Its bytes are within the
+    bounds of the reduce (outer step, attempt) in `reduce`; None if bounds do not matter.
     """
 
     update: Digest
@@ -85,7 +85,7 @@ class PeerDown:
 
 @dataclass(frozen=True, slots=True)
 class PeerUp:
-    """`peer` is heard again."""
+    """The failure detector considers `peer` up again."""
 
     peer: PeerId
 
@@ -99,8 +99,8 @@ class Leaving:
 
 @dataclass(frozen=True, slots=True)
 class Staying:
-    """`peer` says that it does not leave. An earlier goodbye was taken back, or is an old one that
-    somebody has sent again.
+    """`peer` says that it is not leaving. Its earlier goodbye was withdrawn, or was an old message
+    that another peer repeated.
     """
 
     peer: PeerId
@@ -108,8 +108,8 @@ class Staying:
 
 @dataclass(frozen=True, slots=True)
 class AllowedPeers:
-    """The peers that may be members from now on: those on the allowlist, or in an open run all
-    peers, a question that this package cannot decide. None if any peer that asks may be a member.
+    """The peers that may be members from now on: those on the allowlist, or all peers in an open
+    run. The caller decides this. None: any peer that asks may be a member.
     """
 
     peers: Container[PeerId] | None

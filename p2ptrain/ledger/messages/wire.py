@@ -1,4 +1,4 @@
-"""Encode and decode ledger messages. `decode` raises RemoteProtocolError and nothing else."""
+"""Encode and decode ledger messages. `decode` raises only RemoteProtocolError."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ from p2ptrain.ledger.messages.messages import (
 def encode(message: Message) -> bytes:
     data = canonical(_plain(message))
     if len(data) > MESSAGE_BYTES_MAX:
-        raise LocalProtocolError(f"a message of {len(data)} bytes is more than peers accept")
+        raise LocalProtocolError(f"a message of {len(data)} bytes is larger than peers accept")
     return data
 
 
 def decode(data: bytes) -> Message:
-    """Decode a message of a peer that is not trusted. Raises RemoteProtocolError."""
+    """Decode a message from an untrusted peer. Raises RemoteProtocolError."""
     plain = parse(data, bytes_max=MESSAGE_BYTES_MAX)
     kind = plain.get("kind") if isinstance(plain, dict) else None
     if not isinstance(kind, str) or kind not in _READERS:
-        raise RemoteProtocolError("a ledger message has no known kind")
+        raise RemoteProtocolError("a ledger message has an unknown kind")
     names, read = _READERS[kind]
     return read(read_map(plain, fields=names | {"kind"}))
 
@@ -210,7 +210,7 @@ def _read_refuse_branch(fields: Fields) -> Message:
 
 def _reason(reason: object) -> str:
     if not isinstance(reason, str) or len(reason) > REASON_CHARACTERS_MAX:
-        raise RemoteProtocolError("a refusal gives its reason in a short text")
+        raise RemoteProtocolError(f"a reason must have at most {REASON_CHARACTERS_MAX} characters")
     return reason
 
 

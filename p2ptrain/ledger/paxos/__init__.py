@@ -1,1 +1,1 @@
-"""Agreement on one height: acceptor, proposer, electorate and timers."""
+"""Agreement on the entry at one height: acceptor, proposer, electorate and timers."""

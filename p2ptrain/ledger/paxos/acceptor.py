@@ -1,6 +1,6 @@
-"""The promises and votes of a voter about one height, and the records that keep them durable.
+"""The promises and votes of a voter at one height, and the records that make them durable.
 
-Each change returns a record. The caller makes it durable before it sends anything about the change
+Each change returns a record. The caller writes it durably before it sends anything about the change
 (SPEC.md R1). `restored_acceptors` rebuilds the acceptors of all undecided heights from the records
 on disk.
 """
@@ -21,9 +21,9 @@ from p2ptrain.ledger.messages.wire import accepted_from_plain
 @dataclass(slots=True)
 class Acceptor:
     """The promises and votes of this voter at one height. `promised` is the highest round promised
-    or accepted; round 0 needs no promise. `accepted` is its last vote, if any.
+    or accepted; round 0 does not need a promise. `accepted` is its last vote, if any.
 
-    A voter that leaves a line for a branch and comes back still keeps its promises there.
+    A voter that leaves a line for a branch and comes back is still bound by its promises there.
     """
 
     line: LineId
@@ -32,18 +32,20 @@ class Acceptor:
     accepted: Accepted | None = None
 
     def promise(self, round: int) -> bytes:
-        """Promise to accept nothing more of rounds before `round`. Return the record."""
+        """Promise not to accept anything in rounds before `round`. Return the record."""
         if round <= self.promised:
             raise LocalProtocolError(f"round {round} is not after {self.promised}")
         self.promised = round
         return self._promise_record()
 
     def accept(self, round: int, entry: Entry, signature: bytes) -> bytes:
-        """Vote for `entry`, for which the proposer of `round` has voted with `signature`. Return
-        the record.
+        """Vote for `entry`. `signature` is the vote of the proposer of `round` for it. Return the
+        record.
         """
         if not self.may_accept(round, entry):
-            raise LocalProtocolError(f"round {round} contradicts what was promised or accepted")
+            raise LocalProtocolError(
+                f"accepting in round {round} contradicts an earlier promise or vote"
+            )
         self.promised = round
         self.accepted = Accepted(round, entry, signature)
         return self._accept_record(self.accepted)
@@ -55,7 +57,7 @@ class Acceptor:
         return accepted is None or accepted.round < round or accepted.entry == entry
 
     def may_have_said(self, statement: Statement) -> bool:
-        """Return whether a signed statement can be this voter's own, according to its records."""
+        """Return whether this voter can have signed `statement`, according to its records."""
         round, entry, until = statement.claim
         if max(round, statement.promised or 0) > self.promised:
             return False
@@ -66,7 +68,7 @@ class Acceptor:
         return until <= self.accepted.round
 
     def records(self) -> list[bytes]:
-        """Return the fewest records that rebuild this acceptor."""
+        """Return a minimal list of records that rebuilds this acceptor."""
         records = [] if self.accepted is None else [self._accept_record(self.accepted)]
         if self.promised > (0 if self.accepted is None else self.accepted.round):
             records.append(self._promise_record())
@@ -91,10 +93,10 @@ def restored_acceptors(records: Iterable[bytes], *, decided: Mapping[LineId, int
     """Rebuild the acceptors of undecided heights from `records`.
 
     `decided` is the height up to which each line of our chain is decided. For other lines, which
-    this node has left, the last height that it voted at may still be open.
+    this node has left, the last height at which it voted may still be undecided.
 
-    Raises LocalProtocolError if a record is not one of ours: a voter that cannot read its own
-    promises must not vote.
+    Raises LocalProtocolError if a record is invalid: a voter that cannot read its own promises must
+    not vote.
     """
     acceptors: Acceptors = {}
     last: dict[LineId, int] = {}
@@ -125,5 +127,5 @@ def _read(record: bytes) -> tuple[LineId, int, int, Accepted | None]:
         said = fields["accepted"]
         accepted = None if said is None else accepted_from_plain(said)
     except RemoteProtocolError as exc:
-        raise LocalProtocolError("the log of votes holds an invalid record") from exc
+        raise LocalProtocolError("the log of votes contains an invalid record") from exc
     return line, height, round, accepted

@@ -1,5 +1,5 @@
-"""One height's voters and their signatures: who proposes, what is a quorum, which signatures are
-valid.
+"""The voters of one height: which of them proposes, what is a quorum, and whether their signatures
+are valid.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from p2ptrain.ledger.chain.values import (
 from p2ptrain.ledger.messages.messages import Accepted, Promise, PromiseProof, Propose
 
 PROPOSALS_KEPT = 64
-"""Proposals of one height that are remembered as correctly signed. Beyond that the memory is
-cleared and signatures are checked again.
+"""Maximum number of proposals of one height that are remembered as correctly signed. Beyond that,
+the memory is cleared, and signatures are checked again.
 """
 
 
@@ -35,7 +35,7 @@ cleared and signatures are checked again.
 class Electorate:
     """The ranked voters whose quorum decides `height` of `line`; `me` may be one of them.
 
-    `silent`: this process must not use its vote, because another process may be using it.
+    `silent`: this process must not vote, because another process may be voting with its identity.
     """
 
     rules: Rules
@@ -79,8 +79,8 @@ class Electorate:
         return quorum.proposer(self.voters, self.height, round)
 
     def reached(self, present: AbstractSet[PeerId]) -> bool:
-        """Return whether `present`, all of them voters, are a quorum. This only counts them, since
-        it is called at each vote.
+        """Return whether `present` is a quorum. All of them must be voters: this function only
+        counts them, since it is called for each vote.
         """
         count, first = len(present), self.voters[0] in present
         return quorum.is_enough(self.rules.quorum, len(self.voters), count, first_present=first)
@@ -92,7 +92,7 @@ class Electorate:
     def vote_fault(self, sender: PeerId, vote: Vote) -> str:
         """Return in words why `vote`, received from `sender`, does not count; empty if it does."""
         if vote.line != self.line:
-            return "it is of another run, or another line of it"
+            return "it is for a different run or line"
         if vote.height != self.height:
             return f"it is for height {vote.height}"
         if vote.voter != sender or sender not in self.names:
@@ -102,14 +102,14 @@ class Electorate:
     def proposal(
         self, round: int, entry: Entry, promises: tuple[PromiseProof, ...] = ()
     ) -> Propose:
-        """Return this voter's proposal of `entry`. The voter must accept `entry` durably before the
-        proposal is sent.
+        """Return this voter's proposal of `entry`. The voter must durably accept `entry` before it
+        sends the proposal.
         """
         return Propose(round, entry, self.vote(round, entry).signature, promises)
 
     def proposed(self, round: int, entry: Digest, signature: bytes) -> bool:
         """Return whether the proposer of `round` has voted for `entry` in that round. The same
-        proposal appears in many promises, and is checked once.
+        proposal appears in many promises; its signature is only checked once.
         """
         proposal = (round, entry, signature)
         if proposal in self._genuine:
@@ -139,14 +139,14 @@ class Electorate:
         return "" if self.verify(sender, message, promise.signature) else "its signature is wrong"
 
     def claim_fault(self, round: int, proof: PromiseProof) -> str:
-        """Return in words why the entry that a promise of `round` claims as accepted cannot have
-        been accepted; empty if it can.
+        """Return in words why the voter cannot have accepted the entry that its promise of `round`
+        names; empty if it can.
         """
         last, entry, proposed = proof.accepted_round, proof.accepted, proof.proposed
         if last is None or entry is None or proposed is None:
             return ""
         if last >= round or not self.proposed(last, entry, proposed):
-            return f"{proof.voter} reports an accepted entry that nobody proposed"
+            return f"{proof.voter} claims to have accepted an entry that was never proposed"
         return ""
 
     def proofs_fault(self, round: int, entry: Entry, proofs: Sequence[PromiseProof]) -> str:
@@ -161,7 +161,7 @@ class Electorate:
             if fault:
                 return fault
         forced = forced_by(proofs)
-        return "" if forced in (None, entry.digest) else f"it must propose entry {forced}"
+        return "" if forced in (None, entry.digest) else f"the promises require entry {forced}"
 
     def certified(self, round: int, entry: Entry, votes: Mapping[PeerId, bytes]) -> Certified:
         certificate = Certificate(self.height, round, entry.digest, tuple(sorted(votes.items())))
@@ -170,7 +170,7 @@ class Electorate:
     def _proof_fault(self, round: int, proof: PromiseProof) -> str:
         message = self._promise_message(round, (proof.accepted_round, proof.accepted))
         if not self.verify(proof.voter, message, proof.signature):
-            return f"the promise of {proof.voter} is not genuine"
+            return f"the signature of {proof.voter}'s promise is wrong"
         return self.claim_fault(round, proof)
 
     def _fits(self, accepted: Accepted, round: int) -> bool:

@@ -1,5 +1,5 @@
-"""The questions of consensus to the policy. Consensus does not know what entries mean: the policy
-says what to propose and what to accept.
+"""The interface between consensus and policy. Consensus does not know what entries mean: the policy
+decides what to propose and what to accept.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Answer(Enum):
 class Judgement:
     """An answer with its reason.
 
-    `fetch` is the update whose bytes would make a Commit acceptable, if they are missing.
-    `evidence` is evidence that the proposer seems not to know.
+    `fetch` is the update that this node must fetch before it can accept a Commit, if any.
+    `evidence` is evidence that the proposer does not seem to know.
     """
 
     answer: Answer
@@ -39,19 +39,19 @@ class HeightPolicy(Protocol):
 
     @property
     def wanted(self) -> Value | None:
-        """The value that this node wants to be decided, if any."""
+        """The value that this node wants to propose, if any."""
 
     @property
     def down(self) -> AbstractSet[PeerId]:
         """The peers that this node considers down."""
 
     def complete(self, value: Value) -> Value:
-        """Return the value to propose for the wanted `value`. It may take long, so call it only to
-        propose.
+        """Return the value to propose for the wanted `value`. This can take long, so call it only
+        to propose.
         """
 
     def causes(self, value: Value) -> tuple[Evidence, ...]:
-        """Return the evidence without which nobody votes for `value`."""
+        """Return the evidence that other voters need before they vote for `value`."""
 
     def judge(
         self,

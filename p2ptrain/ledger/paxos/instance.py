@@ -1,9 +1,9 @@
-"""The consensus of one height at one node, which votes and, when it is its turn, leads rounds.
+"""The consensus of one height at one node. The node votes, and leads rounds when it is its turn.
 
         round 0                            round r > 0
     IDLE ──own accept──► PROPOSED    IDLE ──own promise──► PREPARING ──own accept──► PROPOSED
-                                       └─ promised before a restart ─► SPENT
-    a quorum of votes in PROPOSED makes `outcome`; a later round makes everything IDLE
+                                       └─ promised by an earlier process ─► SPENT
+    a quorum of votes in PROPOSED sets `outcome`; a later round resets the stage to IDLE
 
 SPEC.md R1–R6 are implemented here, in `acceptor` (durable promises and votes) and in `proposer`
 (promises and votes that a proposer collects). This module does not know what entries mean: a
@@ -37,13 +37,14 @@ from p2ptrain.ledger.paxos.timers import Repeater, earliest, rounds_s
 from p2ptrain.ledger.paxos.turns import Turns
 
 ROUND_JUMP_MAX = 1 << 20
-"""Longest jump to a later round: a peer that names an absurd round must not use all rounds up."""
+"""Maximum jump to a later round: a peer must not use up all rounds by naming an absurd one."""
 
 DOUBTFUL_ROUNDS = 8
-"""Rounds, at most one for each voter, in which a voter refuses a proposal without the promises of
-voters that are up, or a roster without peers that are here. By then enough proposers could ask all
-of them. Any longer, and a voter that is up but silent could block the rest for ever. The limit is a
-time, since a proposer may claim any round number.
+"""Maximum number of rounds in which a voter refuses a proposal that lacks the promises of voters
+that are up, or a roster that lacks peers that are here. The number of voters is a limit too. By
+then, enough proposers have had time to ask all of them. A voter that is up but silent must not
+block the others for ever. The limit is enforced as a duration, since a proposer can claim any round
+number.
 """
 
 
@@ -55,7 +56,7 @@ class Stage(Enum):
 
 
 class Instance:
-    """`receive` takes messages of this height in; `step` then does what has become possible."""
+    """`receive` handles messages about this height; `step` then does what has become possible."""
 
     def __init__(
         self, electorate: Electorate, acceptor: Acceptor, tardy: frozenset[PeerId] = frozenset()
@@ -74,10 +75,10 @@ class Instance:
         self._wanting_since: float | None = None
         self._refusals: dict[PeerId, int] = {}
 
-    # ── what others say ──────────────────────────────────────────────────────────────────────────
+    # ── messages from other voters ───────────────────────────────────────────────────────────────
 
     def receive(self, sender: PeerId, message: VoteMessage, now: float) -> list[Effect]:
-        """Take a message of this height in. Call `step` next."""
+        """Handle a message about this height. Call `step` next."""
         if isinstance(message, Prepare | Propose) and not self.electorate.votes_here:
             return []  # Announcements also reach nodes without a vote.
         if not self.electorate.votes_here or sender not in self.electorate.names:
@@ -104,9 +105,9 @@ class Instance:
     def _on_prepare(self, sender: PeerId, message: Prepare, now: float) -> list[Effect]:
         fault = self._leader_fault(sender, message.round)
         if message.round == 0:
-            fault = "the first round needs no promises"
+            fault = "the first round does not need promises"
         elif not fault and message.round > self.round and self.turns.is_hurried_by(sender, now):
-            fault = "it ended another round early a moment ago"
+            fault = "it recently ended another round early"
         if fault:
             return [Note(f"{sender} prepares round {message.round}: {fault}")]
         if message.round < self.acceptor.promised:
@@ -124,17 +125,18 @@ class Instance:
         if self.stage is not Stage.PREPARING or promise.round != self.round:
             return []
         fault = self._proposer.add_promise(sender, promise)
-        return [Note(f"a promise of {sender} is ignored: {fault}")] if fault else []
+        return [Note(f"ignoring a promise of {sender}: {fault}")] if fault else []
 
     def _on_propose(self, message: Propose) -> list[Effect]:
-        """Take a proposal in. Its signature says who proposes, whoever passes it on."""
+        """Handle a proposal. Its signature identifies the proposer, even if another peer forwards
+        it."""
         accepted, round = self.acceptor.accepted, message.round
         proposer = self.electorate.proposer(round)
         if message == self.pending or proposer == self.electorate.me:
             return []
         fault = self._proposal_fault(message)
         if fault:
-            return [Note(f"a proposal for {proposer}'s round {round} is ignored: {fault}")]
+            return [Note(f"ignoring a proposal for {proposer}'s round {round}: {fault}")]
         if accepted is not None and accepted.round == round:
             return self._on_proposed_again(proposer, message, accepted)
         if round < self.acceptor.promised:
@@ -150,23 +152,23 @@ class Instance:
     def _proposal_fault(self, message: Propose) -> str:
         entry, round = message.entry, message.round
         if not self.electorate.proposed(round, entry.digest, message.signature):
-            return "its proposer did not sign it"
+            return "the proposer's signature is wrong"
         if entry.parent != self.electorate.parent:
-            return "it is of another chain"
+            return "it is for a different chain"
         return "the round is far too high" if round > self.round + ROUND_JUMP_MAX else ""
 
     def _on_proposed_again(
         self, proposer: PeerId, message: Propose, accepted: Accepted
     ) -> list[Effect]:
         if message.entry != accepted.entry:
-            return [Note(f"{proposer} proposes two entries in round {message.round}")]
+            return [Note(f"{proposer} proposes two different entries in round {message.round}")]
         vote = self.electorate.vote(message.round, message.entry)
         return [Send(proposer, Accept(vote))]
 
     def _on_accept(self, sender: PeerId, message: Accept) -> list[Effect]:
         fault = self._proposer.add_vote(sender, message.vote)
         self.outcome = self.outcome or self._proposer.outcome()
-        return [Note(f"a vote of {sender} is ignored: {fault}")] if fault else []
+        return [Note(f"ignoring a vote of {sender}: {fault}")] if fault else []
 
     def _on_refused(self, sender: PeerId, message: Refused) -> list[Effect]:
         if message.promised > self.round + ROUND_JUMP_MAX or message.round > self.round:
@@ -177,17 +179,18 @@ class Instance:
 
     def _leader_fault(self, sender: PeerId, round: int) -> str:
         if self.electorate.proposer(round) != sender:
-            return "it is another voter's turn"
+            return "it is a different voter's turn"
         return "the round is far too high" if round > self.round + ROUND_JUMP_MAX else ""
 
     def _refusal(self, peer: PeerId, round: int, reason: str) -> Send:
         height, promised = self.electorate.height, self.acceptor.promised
         return Send(peer, Refused(height, round, promised, reason))
 
-    # ── what this node does ──────────────────────────────────────────────────────────────────────
+    # ── this node's steps ────────────────────────────────────────────────────────────────────────
 
     def step(self, policy: HeightPolicy, now: float) -> list[Effect]:
-        """Do what time and new messages allow: vote, lead a round, go on to the next, repeat."""
+        """Do what time and new messages allow: vote, lead a round, enter the next one, or
+        resend."""
         if not self.electorate.votes_here or self.outcome is not None:
             return []
         if policy.wanted is None:
@@ -212,7 +215,7 @@ class Instance:
         return earliest(self.turns.ends_at, self._resend.due_at, self._fetch.due_at)
 
     def is_due(self, policy: HeightPolicy) -> bool:
-        """Return whether there is anything to decide. If not, `step` at most repeats messages."""
+        """Return whether there is anything to decide. If not, `step` only resends messages."""
         begun = self.pending is not None or self.acceptor.accepted is not None
         return begun or policy.wanted is not None
 
@@ -255,8 +258,8 @@ class Instance:
         return effects
 
     def _heed_refusals(self, down: AbstractSet[PeerId]) -> None:
-        """Leave a round in which too few can still vote, since the others have promised later ones.
-        The claim of a single voter ends no round that the rest can decide.
+        """Leave a round if too few voters can still vote in it because the others have promised
+        later rounds. A single voter's claim does not end a round that the others can decide.
         """
         for round in sorted(set(self._refusals.values()), reverse=True):
             ahead = {voter for voter, promised in self._refusals.items() if promised >= round}
@@ -264,10 +267,9 @@ class Instance:
                 return self._enter(round)
 
     def _follow_rounds(self, down: AbstractSet[PeerId], now: float) -> None:
-        """Go to the next round when this one is over, and skip proposers that are down.
+        """Enter the next round when this one is over, and skip proposers that are down.
 
-        While too few voters are up, stay: no round can decide then, and using rounds up helps
-        nobody.
+        While too few voters are up, stay in this round: no round can decide anything then.
         """
         expired = self.turns.expired(now)
         is_over = expired or self.electorate.proposer(self.round) in down
@@ -280,7 +282,7 @@ class Instance:
         self.turns.begin(self.round, now)
 
     def _enter(self, round: int) -> None:
-        """Enter `round` if it is later, and end everything that belongs to an earlier one."""
+        """Enter `round` if it is later than the current one, and reset the state of that one."""
         if round <= self.round:
             return
         self.round = round
@@ -341,7 +343,7 @@ class Instance:
         return Entry(self.electorate.height, self.electorate.parent, policy.complete(value))
 
     def _propose(self, proposal: Propose, policy: HeightPolicy, now: float) -> list[Effect]:
-        """Accept the proposal here, durably, and only then ask others to (SPEC.md R4)."""
+        """Durably accept the proposal on this node first, then ask others (SPEC.md R4)."""
         effects: list[Effect] = []
         mine = Accepted(proposal.round, proposal.entry, proposal.signature)
         if self.acceptor.accepted != mine:
@@ -365,8 +367,9 @@ class Instance:
     ) -> Judgement:
         """Judge `entry`, proposed by `proposer` in this round with these promises.
 
-        The promises that force it are doubtful if a quorum of them had accepted nothing (then
-        nothing was chosen), or, for some time, if they leave out a voter that is up.
+        The promises that force `entry` are doubtful if a quorum of the voters had not accepted an
+        entry, since then none was chosen. For some time they are also doubtful if they lack a voter
+        that is up.
         """
         late, forced = self._is_late(now), forced_by(promises) is not None
         free = {proof.voter for proof in promises if proof.accepted is None}
@@ -378,8 +381,8 @@ class Instance:
         )
 
     def _is_late(self, now: float) -> bool:
-        """Return whether every voter has had a turn since this node knew something to decide.
-        Before that, no honest voter need have proposed anything.
+        """Return whether every voter has had a turn since this node wanted a value to be decided.
+        Before that, it is possible that no honest voter has proposed one.
         """
         count = 1 + min(len(self.electorate.voters), DOUBTFUL_ROUNDS)
         patience_s = rounds_s(self.electorate.rules.round_timeout_s, count)

@@ -1,11 +1,10 @@
-"""The state of a proposer while it leads one round: promises, its proposal, votes. All of it is
-volatile.
+"""The state of a proposer while it leads one round: promises, its proposal, and votes. It is not
+stored on disk.
 
     PREPARING ──quorum of promises, something to propose──► PROPOSED ──quorum of votes──► an outcome
 
-Round 0 starts without promises. Nothing here is durable, so a proposer that restarts never
-continues a round that it led (SPEC.md R4). Its `Acceptor` contains what it had promised and
-accepted.
+Round 0 starts without promises. A proposer that restarts never continues a round that it led
+(SPEC.md R4). Its `Acceptor` keeps its own promises and votes.
 """
 
 from __future__ import annotations
@@ -26,22 +25,24 @@ from p2ptrain.ledger.messages.messages import (
 from p2ptrain.ledger.paxos.electorate import Electorate, forced_by, proof_of
 
 UNICASTS_MAX = 32
-"""Most voters that get a unicast message each, which takes one delay; more voters get the message
-by gossip. A roster names all members, so unicast messages cost the proposer bytes by the square of
-their number: 130 kB for 32 voters, 124 MB for 1,000. Gossip costs everybody about six copies.
+"""Maximum number of voters that get a unicast message each, which takes one network delay. More
+voters get the message by gossip. A roster names all members, so the bytes that a proposer sends as
+unicast messages grow with the square of their number: 130 kB for 32 voters, 124 MB for 1,000. With
+gossip, every peer sends about six copies.
 """
 
 Promises = tuple[PromiseProof, ...]
 
 Unusable = Callable[[Entry, Promises], bool]
-"""unusable(entry, promises) returns whether an entry that these promises force cannot be accepted
-here, because its bytes are missing or this node's own results contradict it.
+"""unusable(entry, promises) returns whether this node cannot accept an entry that these promises
+force, because its update is missing or this node's own results contradict it.
 """
 
 
 def author_of(electorate: Electorate, promises: Promises, proposer: PeerId) -> PeerId:
-    """Return the peer that chose what `proposer` proposes with these promises: the proposer of the
-    round that forces it, or `proposer` itself if nothing does.
+    """Return the peer that originally chose what `proposer` proposes with these promises. This is
+    the proposer of the round that forces the entry, or `proposer` itself if the entry is not
+    forced.
     """
     rounds = [it.accepted_round for it in promises if it.accepted_round is not None]
     return electorate.proposer(max(rounds)) if rounds else proposer
@@ -90,8 +91,8 @@ class Proposer:
         """Return the entry that the promises force, or None if they force none, and the promises
         that show it.
 
-        A forced entry that is unusable here is passed over if a quorum had accepted nothing. Then
-        it cannot have been chosen, and the promises of that quorum are enough.
+        A forced entry that is unusable here is ignored if a quorum had not accepted any entry. The
+        entry then cannot have been chosen, and the promises of that quorum are enough.
         """
         free = tuple(proof for proof in self._promises.values() if proof.accepted is None)
         if self._best is None:
@@ -108,7 +109,7 @@ class Proposer:
     # ── votes ────────────────────────────────────────────────────────────────────────────────────
 
     def propose(self, proposal: Propose, me: PeerId) -> None:
-        """Start to collect votes for `proposal`. This node's own vote for it is durable already."""
+        """Start to collect votes for `proposal`. This node's own vote for it must be durable."""
         assert self.proposal is None
         assert proposal.round == self.round
         self.proposal = proposal
@@ -120,7 +121,7 @@ class Proposer:
             return ""
         fault = self._electorate.vote_fault(sender, vote)
         if not fault and vote.entry != self.proposal.entry.digest:
-            fault = "it is for another entry than the proposed one"
+            fault = "it is not for the proposed entry"
         if not fault:
             self._votes[sender] = vote.signature
         return fault
@@ -130,12 +131,10 @@ class Proposer:
             return None
         return self._electorate.certified(self.round, self.proposal.entry, self._votes)
 
-    # ── what to say ──────────────────────────────────────────────────────────────────────────────
+    # ── messages to send ─────────────────────────────────────────────────────────────────────────
 
     def to_silent(self) -> list[Effect]:
-        """Return the proposer's current message, addressed to every voter that has not answered
-        it.
-        """
+        """Return the proposer's current message for every voter that has not answered it."""
         message: Message = self.proposal or Prepare(self._electorate.height, self.round)
         answered = self._promises.keys() if self.proposal is None else self._votes.keys()
         silent = [voter for voter in self._electorate.voters if voter not in answered]

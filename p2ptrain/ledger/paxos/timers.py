@@ -1,6 +1,6 @@
 """Timers: when a round is over, and when to repeat a message.
 
-Both run only while something waits to be decided. The caller passes the time; nothing here reads a
+Both run only while a decision is pending. The caller passes the time; this module does not read a
 clock.
 """
 
@@ -9,23 +9,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 RESEND_FIRST_S = 0.5
-"""Seconds before the first repetition: longer than a round trip around the world (0.3 s), so that a
-healthy network sees no repetition.
+"""Seconds before a message is sent again. This is longer than a round trip around the world (0.3
+s), so nothing is sent twice on a healthy network.
 """
 
 RESEND_MAX_S = 4.0
 
 ROUND_STRETCH_MAX = 16
-"""Rounds get longer until messages fit, but a long partition must not make them endless. The
-default is 32 s. With 8 s, voters on an overloaded machine, whose answers took 6 s each, failed to
-agree for as long as the overload lasted. While too few voters are up no rounds are used up, and
-once messages arrive in time again, the next repetition of the leader reaches the others.
+"""Maximum length of a round, in timeouts. Rounds get longer until messages arrive within a round,
+but a long partition must not make them grow without limit. The default maximum is 32 s. With 8 s,
+voters on an overloaded machine, which took 6 s for each answer, failed to agree for as long as the
+overload lasted. While too few voters are up, rounds do not time out. Once messages arrive in time
+again, the next message that the leader repeats reaches the others.
 """
 
 
 @dataclass(slots=True)
 class RoundTimer:
-    """The timer of rounds. A round lasts round_timeout_s × (1 + rounds timed out), at most × 16."""
+    """The timer of rounds. A round lasts round_timeout_s × min(1 + timeouts, ROUND_STRETCH_MAX)."""
 
     round_timeout_s: float
     timeouts: int = 0
@@ -33,7 +34,7 @@ class RoundTimer:
 
     @property
     def round_s(self) -> float:
-        """The length of a round now, in seconds."""
+        """The current length of a round, in seconds."""
         return self.round_timeout_s * min(1 + self.timeouts, ROUND_STRETCH_MAX)
 
     def start(self, now: float) -> None:
@@ -43,8 +44,8 @@ class RoundTimer:
         return self.deadline is not None and now >= self.deadline
 
     def is_nearly_over(self, now: float) -> bool:
-        """Return whether at most a quarter of a timeout is left of the round: clocks differ by as
-        much.
+        """Return whether at most a quarter of `round_timeout_s` remains in the round. Voters may
+        start a round at times that differ by this much.
         """
         return self.deadline is not None and now >= self.deadline - self.round_timeout_s / 4
 
@@ -61,7 +62,7 @@ def rounds_s(round_timeout_s: float, count: int) -> float:
 
 @dataclass(slots=True)
 class Repeater:
-    """Decides when to repeat messages that may have been lost: after 0.5 s, then in growing
+    """Decides when to repeat messages that may have been lost: after 0.5 s, then at growing
     intervals.
     """
 

@@ -1,10 +1,10 @@
-"""Decide how long the turn of a proposer lasts, and who may end it early.
+"""Decide how long a proposer's turn lasts, and which voters may end it early.
 
-A proposer that says nothing costs everybody a whole round. Rotation brings it back once in as many
-heights as there are voters, so one silent voter of six doubled the time of a short outer step. So a
-node remembers which proposers let their turn pass, and gives them little time. Losing a turn harms
-nobody: the next proposer proposes the same. Safety does not depend on any of this, because a round
-may begin at any time (SPEC.md, "Liveness").
+A silent proposer costs all voters a full round. With n voters, each proposes once in n heights, so
+one silent voter of six doubled the duration of a short outer step. So a node remembers which
+proposers did not use their turn, and gives them little time. Losing a turn does no harm: the next
+proposer proposes the same value. Safety does not depend on any of this, because a round may begin
+at any time (SPEC.md, "Liveness").
 """
 
 from __future__ import annotations
@@ -17,35 +17,37 @@ from p2ptrain.ledger.paxos.electorate import Electorate
 from p2ptrain.ledger.paxos.timers import RoundTimer
 
 TARDY_PART = 1 / 16
-"""The turn of a tardy proposer, as a part of a round: 0.125 s of 2 s. A proposer nearby can use it.
-One behind a slow line cannot, and then the next proposer begins a moment later.
+"""The turn of a tardy proposer, as a fraction of a round: 0.125 s of 2 s. A proposer with a fast
+connection can use it. If one with a slow connection cannot, the next proposer starts soon after.
 """
 
 TARDY_HEIGHTS = 256
-"""Heights for which a proposer stays tardy, unless a round of its own decides before. A silent
-voter then costs the others one round in 256 heights: 1 % of the time if an outer step takes 1.5 s.
+"""Number of heights for which a proposer stays tardy, unless one of its rounds decides earlier. A
+silent voter then costs the others one round in 256 heights: 1 % of the time if an outer step takes
+1.5 s.
 """
 
 
 SHORT_TURNS = 2
-"""Short turns of one voter in a height. One is its own by rotation. It can get another by preparing
-a later round of its own before the time (`is_hurried_by`)."""
+"""Maximum number of short turns of one voter at a height. One turn comes from rotation. The voter
+can get a second one by preparing a later round of its own before the current turn has ended
+(`is_hurried_by`)."""
 
 
 TARDY_VOTERS = 3
-"""One voter in so many may be tardy. If more turns lapse, the network is slow, or liars end rounds
-early, and the memory says nothing about proposers. With short turns for all of them, voters lost
-step with each other, and a simulated run stood still."""
+"""At most one voter in this many may count as tardy. If more turns lapse, the cause is a slow
+network or liars that end rounds early, not tardy proposers. When all of them had short turns,
+voters got out of step and a simulated run stalled."""
 
 
 @dataclass(slots=True)
 class Tardiness:
-    """For each proposer that let its turn pass, the height from which it is forgiven."""
+    """Remembers tardy proposers. `until` is, for each of them, the height at which this ends."""
 
     until: dict[PeerId, int] = field(default_factory=dict)
 
     def decided(self, round: int, turns: Turns) -> None:
-        """The height of `turns` was decided in `round`."""
+        """Note that the height of `turns` was decided in `round`."""
         height = turns.electorate.height
         self.until = {peer: until for peer, until in self.until.items() if until > height}
         if are_few(turns.lapsed, turns.electorate):
@@ -61,10 +63,10 @@ def are_few(tardy: AbstractSet[PeerId], electorate: Electorate) -> bool:
 
 
 class Turns:
-    """The turns of one height. `lapsed` are the other proposers whose turn ended here without a
-    decision.
+    """The turns of one height. `lapsed` are the proposers, except this node, whose turns ended
+    without a decision.
 
-    Of each voter SHORT_TURNS turns are shortened at most, and none if too many are tardy.
+    At most SHORT_TURNS turns of each voter are short. None are if too many voters are tardy.
     """
 
     def __init__(self, electorate: Electorate, tardy: frozenset[PeerId] = frozenset()) -> None:
@@ -78,11 +80,11 @@ class Turns:
 
     @property
     def ends_at(self) -> float | None:
-        """When the turn under way ends; None if nothing waits to be decided."""
+        """When the current turn ends; None if no decision is pending."""
         return self._timer.deadline
 
     def begin(self, round: int, now: float) -> None:
-        """Start the timer of `round`, unless it runs."""
+        """Start the timer of `round`, unless it is running."""
         if self._timer.deadline is not None:
             return
         proposer = self.electorate.proposer(round)
@@ -93,15 +95,15 @@ class Turns:
         self._timer.deadline = now + TARDY_PART * self.electorate.rules.round_timeout_s
 
     def expired(self, now: float) -> bool:
-        """Return whether the turn under way is over. If so, stop its timer."""
+        """Return whether the current turn is over. If so, stop its timer."""
         if not self._timer.expired(now):
             return False
         self._timer.stop()
         return True
 
     def lapse(self, round: int) -> None:
-        """Note that the turn of `round` is over and nothing was decided. Short turns do not make
-        later ones longer.
+        """Note that the turn of `round` ended without a decision. Short turns do not make later
+        turns longer.
         """
         self._timer.timeouts += not self._is_short
         self.lapsed |= {self.electorate.proposer(round)} - {self.electorate.me}
@@ -110,7 +112,8 @@ class Turns:
         self._timer.stop()
 
     def is_hurried_by(self, sender: PeerId, now: float) -> bool:
-        """Return whether `sender` ends a turn early and may not. Note the time if it may.
+        """Return whether `sender` is ending a turn early without being allowed to. If it is
+        allowed, note the time.
 
         Between two such times there must be enough rounds for every voter to have a turn.
         Otherwise one voter could keep all others from deciding (SPEC.md, "Liveness"). Tardy

@@ -1,1 +1,1 @@
-"""Decide which entry to propose, and which entries a voter accepts: pure functions with reasons."""
+"""Decide which entry to propose and which to accept: pure functions that also return reasons."""

@@ -38,7 +38,7 @@ from p2ptrain.ledger.policy.reports import Reports
 from p2ptrain.ledger.policy.rest import rested_at_least_until
 from p2ptrain.ledger.policy.snapshot_votes import is_vouched_for
 
-_YES = Judgement(Answer.YES, "it agrees with this node's knowledge")
+_YES = Judgement(Answer.YES, "it agrees with what this node knows")
 
 
 def may_accept(
@@ -56,18 +56,18 @@ def may_accept(
     """Decide whether this node may accept `value` now.
 
     - `forced`: the promises leave the proposer no choice.
-    - `doubtful`: further promises could still give it a choice. A Commit is then compared with this
-      node's own results all the same, and a roster with the peers that it knows to be here: either
-      may be the invention of a liar, with no other support.
-    - `late`: the height has waited so long that differing reports must not delay it any longer.
-    - `proposer`: the peer that proposes `value`, or, if it is forced, the one that proposed it in
+    - `doubtful`: further promises could still give it a choice. A Commit is then still compared
+      with this node's own results, and a roster with the peers that it knows to be here: a liar may
+      have made up either of them.
+    - `late`: the height has waited so long that different reports must not delay it any longer.
+    - `proposer`: the peer that proposes `value`. If `value` is forced, the peer that proposed it in
       the round that forces it.
     """
     fault = why_invalid(rules, state, value)
     if fault:
         return Judgement(Answer.NO, fault)
     if isinstance(value, Branch):
-        return Judgement(Answer.NO, "a branch is not voted on: all of its voters sign it")
+        return Judgement(Answer.NO, "there is no vote on a branch: all of its voters sign it")
     if isinstance(value, Heal):
         return _judge_heal(reports, value, forced=forced)
     if isinstance(value, Commit):
@@ -90,9 +90,9 @@ def may_accept(
 
 
 def _judge_heal(reports: Reports, heal: Heal, *, forced: bool) -> Judgement:
-    """Judge a Heal. A voter that accepts it has verified a chain that outranks this branch; see
-    SPEC.md B6. If it is forced, any such chain will do: the one that it names may have healed into
-    another since.
+    """Judge a Heal. A voter accepts it only after it has verified a chain that outranks this branch
+    (SPEC.md B6). If the Heal is forced, any such chain is enough: the chain that it names may have
+    healed into another one in the meantime.
     """
     outranked_by = reports.outranked_by
     if outranked_by is None or not (forced or outranked_by.digest == heal.entry):
@@ -108,10 +108,10 @@ def _judge_commit(
         return Judgement(Answer.NO, reason)
     if not forced and not is_made(state, reports, commit.update):
         return Judgement(
-            Answer.LATER, "this node does not know that most participants made the update"
+            Answer.LATER, "this node does not know that most participants computed this update"
         )
     if commit.update not in reports.held:
-        return Judgement(Answer.LATER, "this node does not hold the update yet", commit.update)
+        return Judgement(Answer.LATER, "this node does not have the update yet", commit.update)
     named = commit.snapshot
     if not forced and named is not None and not is_vouched_for(rules, state, reports, named):
         return Judgement(
@@ -148,8 +148,8 @@ def _unasked(rules: Rules, state: LedgerState, reports: Reports, roster: Roster)
 
 
 def _usurped(rules: Rules, state: LedgerState, reports: Reports, roster: Roster, now: float) -> str:
-    """Return in words which peer loses its place or its part in the reduce for no cause known here
-    (SPEC.md S11); empty if none.
+    """Return in words which peer the roster drops, or leaves out of the reduce, without a reason
+    known to this node (SPEC.md S11); empty if there is none.
     """
     if stranger := _unasked(rules, state, reports, roster):
         return stranger
@@ -159,7 +159,7 @@ def _usurped(rules: Rules, state: LedgerState, reports: Reports, roster: Roster,
     excused = names | reports.down | fallen | {reports.me}
     for peer in state.members:
         if peer not in excused and reports.stays(peer):
-            return f"it drops {peer}, which this node considers present"
+            return f"it drops {peer}, but this node considers that peer up"
     if not roster.participants:
         return ""
     if opened is None and (hasty := _hasty(rules, state, reports, now)):
@@ -180,13 +180,12 @@ def _usurped(rules: Rules, state: LedgerState, reports: Reports, roster: Roster,
 def _self_serving(
     rules: Rules, state: LedgerState, reports: Reports, roster: Roster, proposer: PeerId | None
 ) -> str:
-    """Return in words why the proposer should not take part with these others; empty if it may
+    """Return in words why the proposer should not take part with these other peers; empty if it may
     (S13).
 
-    Without this rule, a voter that spoils every reduce would bring itself back each time that it
-    proposes, or the peer that it accuses. This node's memory of other peers refuses nothing.
-    Memories differ, and two honest proposers that remember different peers must not block each
-    other.
+    Without this rule, a voter that spoils every reduce would readmit itself, or the peer that it
+    accuses, each time it proposes. The rule does not apply to other peers: nodes remember different
+    failures, and honest proposers must not block each other because of that.
     """
     if proposer is None or proposer not in roster.peers:
         return ""
@@ -202,28 +201,28 @@ def _self_serving(
     )
     chosen = frozenset(part.peer for part in own)
     if reports.blame.against(proposer, chosen, under_way) >= DOUBT_MIN:
-        return ""  # This node would let it take part, too, since there are too few others.
+        return ""  # This node would let it take part too, since there are too few others.
     return f"its proposer {proposer} takes part, although this node doubts it"
 
 
 def _hasty(rules: Rules, state: LedgerState, reports: Reports, now: float) -> str:
     """Return in words why it is too early to open a reduce; empty if it is not. Without this rule,
-    the first peer to claim that it is ready could average alone without having trained, and open
-    step after step only for them to be skipped.
+    the first peer to claim that it is ready could average alone without having trained. It could
+    also open step after step that then gets skipped.
     """
     have = readiness(rules, state, reports)
     if have.awaited and not have.enough:
         return "it opens an exchange before a quorum is ready"
     if now < rested_at_least_until(rules, reports):
         return (
-            f"the last {reports.skips} outer steps were skipped, and it opens the next one too soon"
+            f"it opens an exchange too soon after {reports.skips} skipped outer steps"
         )
     return ""
 
 
 def _misquoted(state: LedgerState, reports: Reports, roster: Roster) -> str:
-    """Return in words which participant has other numbers than it reported; empty if none. Such a
-    peer would have to report that its work is lost.
+    """Return in words for which participant the numbers differ from its report; empty if there is
+    none. Such a peer would have to report that its work is lost.
     """
     known = set(state.roster.participants) if state.roster is not None else set()
     for part in roster.participants:
@@ -240,13 +239,13 @@ def _judge_roster(
 ) -> Judgement:
     me = reports.me
     if state.is_member(me) and me not in roster.members and reports.stays(me):
-        return Judgement(Answer.NO, f"it drops {me}, this node, which is present")
+        return Judgement(Answer.NO, f"it drops {me}, which is this node")
     for peer in roster.members:
         evidence = reports.accused.get(peer)
         if evidence is not None:
             return Judgement(Answer.NO, f"there is evidence against {peer}", evidence=evidence)
         if not state.is_member(peer) and not reports.allows(peer):
-            return Judgement(Answer.LATER, f"{peer} may not be a member, as far as this node knows")
+            return Judgement(Answer.LATER, f"{peer} is not on this node's newest allowlist")
     if usurped:
         return Judgement(Answer.LATER, usurped)
     own = _judge_own_part(state, reports, roster)
@@ -256,8 +255,8 @@ def _judge_roster(
 
 
 def _terms_missing(reports: Reports, roster: Roster) -> Terms | None:
-    """Return the amendment of `roster` that this node lacks, if any. Nobody votes for terms that it
-    could not show to others, whether the roster is forced or fresh (S10).
+    """Return the amendment of `roster` that this node lacks, if any. A node does not vote for terms
+    that it could not send to others, even if the roster is forced (S10).
     """
     return None if roster.terms in reports.terms else roster.terms
 
@@ -267,7 +266,7 @@ def _judge_own_part(state: LedgerState, reports: Reports, roster: Roster) -> Jud
         if part.peer == reports.me:
             ready = reports.ready.get(reports.me)
             if ready is None or ready.step != state.step:
-                return Judgement(Answer.LATER, "it includes this node, which is not ready")
+                return Judgement(Answer.LATER, "it includes this node, but this node is not ready")
             if (ready.tokens, ready.blocks) != (part.tokens, part.blocks):
                 return Judgement(
                     Answer.NO, f"this node has {ready.tokens} tokens, not {part.tokens}"
@@ -276,15 +275,15 @@ def _judge_own_part(state: LedgerState, reports: Reports, roster: Roster) -> Jud
 
 
 def _judge_again(rules: Rules, state: LedgerState, reports: Reports, now: float) -> Judgement:
-    """Decide whether the reduce under way may be abandoned."""
+    """Decide whether the current reduce may be abandoned."""
     if result_is_stale(rules, reports, now):
         return _YES
     update = finished_update(state, reports)
     if update is not None and update in reports.held:
-        return Judgement(Answer.LATER, "the exchange is done and this node holds the result")
+        return Judgement(Answer.LATER, "the exchange is done and this node has the result")
     known = failure_known(state, reports) or alone_too_long(rules, state, reports, now)
     if reports.failed_since is None and not known:
-        return Judgement(Answer.LATER, "this node knows of no failure of the exchange")
+        return Judgement(Answer.LATER, "this node does not know that the exchange failed")
     return _YES
 
 
@@ -302,7 +301,7 @@ def _judge_skip(rules: Rules, state: LedgerState, reports: Reports, now: float) 
 def holders_of(
     state: LedgerState, reports: Reports, update: Digest, proposer: PeerId
 ) -> tuple[PeerId, ...]:
-    """Return the peers that should have the bytes, live ones first: those that reported them, the
+    """Return the peers that should have `update`, live ones first: those that reported it, the
     proposer, and the other participants.
     """
     said = [report.peer for report in reports.done.values() if report.update == update]

@@ -1,18 +1,19 @@
 """Remember failed attempts across outer steps, and choose the peers that sit out the next attempt.
 
-A failed attempt leaves *doubts*: sets of participants of which at least one is at fault. If one
-participant accuses another, one of the two is at fault: the accused, or a lying accuser. So an
-accuser is doubted as much as those it accuses, and a liar that accuses many is doubted most. A
-participant that accuses itself is doubted alone. If nobody was accused, the participants of failed
-attempts that did not take part in the committed attempt are doubted together.
+A failed attempt leaves *doubts*. A doubt is a set of participants of which at least one is at
+fault. If one participant accuses another, one of the two is at fault: the accused, or a lying
+accuser. So an accuser is doubted as much as each peer it accuses, and a liar that accuses many
+peers is doubted most. A participant that accuses itself is doubted alone. If nobody was accused,
+one doubt contains all participants of failed attempts that did not take part in the committed
+attempt.
 
-The most doubted peer sits out first, and the doubts that its absence explains are dropped. Then the
-next most doubted peer sits out, up to a limit. Doubts halve every HALF_LIFE commits, or more slowly
-if the failure was expensive: time is counted in committed outer steps, so that a run that stands
-still forgives nobody.
+The most doubted peer sits out first, and all doubts that contain it are dropped. Then the next most
+doubted peer sits out, up to a limit. The weight of a doubt halves every HALF_LIFE commits, or more
+slowly if the failure was expensive. Age is counted in committed outer steps, so that nothing is
+forgotten while a run is stalled.
 
-Nothing here is agreed: it decides what this node proposes. `accept` limits which of those proposals
-other nodes must follow.
+Nodes do not agree on any of this: it decides what this node proposes. `accept` decides which of
+these proposals other nodes refuse.
 """
 
 from __future__ import annotations
@@ -25,69 +26,73 @@ from dataclasses import dataclass, field, replace
 from p2ptrain.ids import PeerId
 
 HALF_LIFE = 8
-"""Commits after which a failed attempt counts half. A peer that fails every attempt is then
-admitted again after 8 or 9 commits, and so is one that failed twice by accident.
+"""Number of commits after which the weight of a failed attempt has halved. A peer that fails every
+attempt is then admitted again after 8 or 9 commits, and so is one that failed twice by accident.
 """
 
 LOST_SHARE = 1 / 20
-"""A peer that fails whenever it is admitted costs the run this part of its time at most. Its doubts
-halve once per 20 times the outer steps that the failure cost, if that is more than HALF_LIFE. With
-HALF_LIFE alone, a silent participant cost a run of short outer steps half of its time.
+"""Maximum fraction of the run's time that a peer can cost if it fails whenever it is admitted. The
+half-life of a doubt is 20 times the number of outer steps that the failure cost, but at least
+HALF_LIFE. With HALF_LIFE alone, a silent participant cost a run with short outer steps half of its
+time.
 """
 
 HALF_LIFE_MAX = 128
-"""Longest half-life in commits, for failures that cost 6 outer steps or more. It bounds for how
-long an honest peer can be left out after two expensive accidents.
+"""Maximum half-life in commits, for failures that cost 6 outer steps or more. It limits how long an
+honest peer can be left out after two expensive accidents.
 """
 
 DOUBT_MIN = 1.0
-"""Total weight of doubts from which a peer sits out. One failure weighs 1 in its own outer step,
-and less after the next commit, so a single accident costs a peer one attempt.
+"""Total weight of doubts at which a peer sits out. One failure weighs 1 in its own outer step, and
+less after the next commit, so one accident costs a peer one attempt.
 """
 
 DOUBT_MIN_UNTRACED = 0.25
 """The same limit if an attempt of this outer step failed and nobody was accused. Then the remaining
-weight of an older failure is the only hint. The value stands for two half-lives.
+weight of an older failure is the only hint. The value is the weight after two half-lives.
 """
 
 LEFT_OUT_MAX = 2 * HALF_LIFE - 1
-"""Commits in a row after which no honest proposer leaves a peer out for its past. Two half-lives:
-even one failure more would be forgiven by then. For an expensive failure it is two of its own
-half-lives.
+"""Number of consecutive commits after which an honest proposer no longer leaves a peer out because
+of past failures. It is two half-lives, enough to forget even one more failure. For an expensive
+failure, it is two half-lives of that failure.
 """
 
 LEFT_OUT_REFUSED = 2 * LEFT_OUT_MAX + 1
-"""Commits in a row without a peer that was ready for each of them, after which voters refuse
-another roster without that peer. Twice what honest proposers do: those that joined late count fewer
-commits. A voter that remembers an expensive failure of the peer counts with that failure's limit.
+"""Number of consecutive commits without a peer that was ready for each of them, after which voters
+refuse a further roster without that peer. It is twice the limit of honest proposers, because a
+proposer that joined late has counted fewer commits. A voter that remembers an expensive failure of
+the peer uses the limit of that failure.
 """
 
 FAILURES_KEPT = 32
-"""Failures kept. Older ones weigh less than a sixteenth, unless attempt after attempt fails; then
-the newer ones suffice.
+"""Maximum number of failures kept. Older ones weigh less than a sixteenth, unless attempt after
+attempt fails; then the newer ones are enough.
 """
 
 CONFESSION = 0.5
 """Factor on the weight of a doubt about a peer that accuses itself. Such a peer is left out anyway
-until it is ready again, and restarts are no lies. But a peer whose work is lost step after step
-costs others an attempt each time.
+until it is ready again, and a restart is not a lie. But a peer that loses its work step after step
+costs the others an attempt each time.
 """
 
 ACCUSED_MAX = 4
-"""Accusations that count of one report: honest reports name one peer or two."""
+"""Maximum number of accusations that count in one report. Honest reports name one or two peers."""
 
 Doubt = frozenset[PeerId]
 
 
 def half_life_after(lost_steps: float) -> float:
-    """Return the half-life in commits of a failure that cost `lost_steps` outer steps of time."""
+    """Return the half-life, in commits, of a failure that cost the time of `lost_steps` outer
+    steps."""
     return min(max(HALF_LIFE, lost_steps / LOST_SHARE), HALF_LIFE_MAX)
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
     """One failed attempt. `commits` is the number of commits before it. `accused` are the peers
-    that others accuse, and `confessed` those that accuse themselves. `half_life` is in commits.
+    that other peers accuse. `confessed` are those that accuse themselves. `half_life` is in
+    commits.
     """
 
     commits: int
@@ -103,7 +108,7 @@ class Failure:
 
     def weighed(self, commits: int) -> list[tuple[float, Doubt]]:
         """Return each doubt with its weight after `commits` commits. One failure weighs at most 1
-        against anybody, however many accusers it has.
+        against each peer, no matter how many peers accuse it.
         """
         most = max(Counter(peer for doubt in self.doubts for peer in doubt).values())
         weight = math.pow(2.0, (self.commits - commits) / self.half_life) / most
@@ -115,16 +120,15 @@ class Failure:
 
 @dataclass(slots=True)
 class FailureMemory:
-    """The failed attempts that this process has seen. The chain shows who took part in which
-    attempt; what participants reported is forgotten when the process ends.
+    """The failed attempts that this process has seen. They are forgotten when the process ends.
 
     - `untraced`: the participants of this outer step's attempts that failed without an accusation.
-    - `untraced_steps`: what these attempts cost, in outer steps.
-    - `absent`: for each member, the commits since it last took part in an attempt, failed ones
-      included.
-    - `missed`: for each member, all attempts without it, with the same decay as doubts.
-    - `ready`: the peers known to be ready when the attempt under way was opened.
-    - `kept_out`: as `absent`, but counts only the commits for which the member was ready.
+    - `untraced_steps`: the cost of these attempts, in outer steps.
+    - `absent`: for each member, the number of commits since it last took part in an attempt, even a
+      failed one.
+    - `missed`: for each member, the number of attempts without it, halved every HALF_LIFE commits.
+    - `ready`: the peers known to be ready when the current attempt was opened.
+    - `kept_out`: like `absent`, but counts only the commits for which the member was ready.
     """
 
     commits: int = 0
@@ -139,11 +143,12 @@ class FailureMemory:
     def failure(
         self, peers: Collection[PeerId], reports: Mapping[PeerId, Iterable[PeerId]]
     ) -> Failure | None:
-        """Return what the participants `peers` accuse each other of; None if nobody is accused.
+        """Return the accusations among the participants `peers` as a Failure; None if there are
+        none.
 
-        `reports` are the suspects that each peer named for this very attempt. Reports of peers that
-        did not take part, and accusations of such peers, do not count. A pair counts once, whoever
-        accused first.
+        `reports` are the suspects that each peer named for this attempt. Reports by peers that did
+        not take part, and accusations against such peers, do not count. A pair counts once, even if
+        both accuse each other.
         """
         doubts, members = dict[Doubt, None](), set(peers)
         accused, confessed = set[PeerId](), set[PeerId]()
@@ -163,10 +168,10 @@ class FailureMemory:
     def opened(
         self, peers: Collection[PeerId], members: Iterable[PeerId], ready: Iterable[PeerId]
     ) -> None:
-        """Note that an attempt of `peers` begins, in a run of `members`. This node knows that the
-        peers in `ready` could take part.
+        """Note that an attempt of `peers` begins, in a run with these `members`. This node knows
+        that the peers in `ready` could take part.
 
-        A participant has had its chance: only later absences count.
+        The absences of a participant before this attempt no longer count.
         """
         self.ready = frozenset(ready)
         for peer in peers:
@@ -183,8 +188,8 @@ class FailureMemory:
         reports: Mapping[PeerId, Iterable[PeerId]],
         lost_steps: float = 0.0,
     ) -> None:
-        """Note that the attempt of `peers` was abandoned. It cost as much time as `lost_steps`
-        outer steps.
+        """Note that the attempt of `peers` was abandoned. It cost the time of `lost_steps` outer
+        steps.
         """
         failure = self.failure(peers, reports)
         if failure is None:
@@ -194,7 +199,7 @@ class FailureMemory:
             self.failures.append(replace(failure, half_life=half_life_after(lost_steps)))
 
     def committed(self, peers: Collection[PeerId], members: Iterable[PeerId]) -> None:
-        """Note that the attempt of `peers` was committed, in a run of `members`."""
+        """Note that the attempt of `peers` was committed, in a run with these `members`."""
         suspects = frozenset[PeerId]().union(*self.untraced) - frozenset(peers)
         if suspects:
             half_life = half_life_after(self.untraced_steps)
@@ -210,8 +215,8 @@ class FailureMemory:
         self.missed = {peer: it * forgets for peer, it in self.missed.items() if it > 0.05}
 
     def skipped(self) -> None:
-        """Note that the outer step was skipped: no attempt shows whose absence would have
-        helped.
+        """Note that the outer step was skipped. No successful attempt shows which peer was at
+        fault.
         """
         self._forget_untraced()
 
@@ -227,13 +232,13 @@ class FailureMemory:
         *,
         untraced: bool = False,
     ) -> frozenset[PeerId]:
-        """Return the peers that sit out: at most `most` of those who are `able` to take part, the
-        most doubted first.
+        """Return the peers that sit out: at most `most` of the peers that are `able` to take part,
+        the most doubted first.
 
-        A doubt about a peer that will be absent is dropped, since its absence explains it. So is a
-        doubt about a peer that was left out for LEFT_OUT_MAX commits: that peer is admitted once,
-        whatever others say of it. If an attempt of this outer step failed without an accusation,
-        weaker doubts are enough.
+        A doubt that contains a peer that will be absent is dropped: that peer may be the one at
+        fault. A doubt about a peer that was left out for LEFT_OUT_MAX commits is dropped too: that
+        peer is admitted once, no matter who accuses it. If an attempt of this outer step failed
+        without an accusation, weaker doubts are enough.
         """
         doubt_min = DOUBT_MIN_UNTRACED if self.untraced or untraced else DOUBT_MIN
         doubts = self._doubts_among(able, under_way)
@@ -244,8 +249,8 @@ class FailureMemory:
         return frozenset(out)
 
     def refused_after(self, peer: PeerId) -> int:
-        """Return LEFT_OUT_REFUSED for `peer`, in commits: more if a failure that it is doubted for
-        was expensive.
+        """Return the limit LEFT_OUT_REFUSED for `peer`, in commits. It is higher if the peer is
+        doubted for an expensive failure.
         """
         limits = (it.left_out_max for it in self.failures if any(peer in d for d in it.doubts))
         return 2 * max((LEFT_OUT_MAX, *limits)) + 1
@@ -269,8 +274,9 @@ class FailureMemory:
     def _most_doubted(
         self, doubts: Iterable[tuple[float, Doubt, frozenset[PeerId]]], doubt_min: float
     ) -> PeerId | None:
-        """Return the most doubted peer, or None. Of equally doubted peers, the one that was left
-        out least comes first, so they take turns; then the accused comes before its accuser.
+        """Return the most doubted peer, or None. Among equally doubted peers, choose the one that
+        was left out least, so that they take turns; in case of a tie, the accused before its
+        accuser.
         """
         score, accused = defaultdict[PeerId, float](float), defaultdict[PeerId, float](float)
         for weight, doubt, named in doubts:

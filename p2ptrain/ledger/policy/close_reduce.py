@@ -1,10 +1,10 @@
-"""While a reduce is under way: decide to commit its result, to try again, or to skip the step.
+"""During a reduce: decide whether to commit its result, try again, or skip the step.
 
-- Commit if most participants made the same update and its bytes can be had. Also commit if this
-  node made it and most participants may still report the same.
-- Start the next attempt, without the peers to blame, if all live participants failed, if one did
-  some time ago, or if too few are left that could have made the same.
-- Skip the step if its attempts are used up, or too few peers are left.
+- Commit if most participants computed the same update and its bytes are available. Also commit if
+  this node computed it and most participants may still report the same.
+- Start the next attempt, without the peers to blame, if all live participants failed, if one failed
+  some time ago, or if too few remain that could have computed the same update.
+- Skip the step if its attempts are used up, or too few peers remain.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ def while_reducing(rules: Rules, state: LedgerState, reports: Reports, now: floa
     if update is not None and (update in reports.held or not result_is_stale(rules, reports, now)):
         return _commit(rules, state, reports, update)
     if update is not None:
-        return _again(rules, state, reports, now, "nobody can provide its result")
+        return _again(rules, state, reports, now, "no peer can provide its result")
     roster = state.roster
     assert roster is not None
     live = [peer for peer in roster.peers if peer not in reports.down]
     silent = tuple(peer for peer in live if not failed(state, reports, peer))
     if reports.failed_since is None:
         until = alone_until(rules, state, reports)
-        return Wish(None, "an exchange is under way", silent, until)
+        return Wish(None, "an exchange is in progress", silent, until)
     patient_until = reports.failed_since + rules.patience_s
     if silent and now < patient_until:
         return Wish(

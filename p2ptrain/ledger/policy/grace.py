@@ -1,12 +1,12 @@
-"""Compute how long a ready quorum waits for the rest: as long as the rest usually takes, within
-bounds.
+"""Compute how long a ready quorum waits for the other members: as long as they usually take, within
+limits.
 
-Members differ in speed, and in every run differently, so no fixed time is right. If it is too
-short, work that was nearly done is left out; if it is too long, everybody waits for members that
-will not come. So this module uses the past: for each member that became ready after a quorum was,
-how much later it was. The grace is the median of these lags plus a few times their spread (the
-median absolute deviation, which one straggler does not move). A member that takes longer is left
-out, and contributes in the next step.
+Members differ in speed, and they do so differently in every run, so no fixed time is right. If it
+is too short, work that is almost done is left out; if it is too long, everybody waits for members
+that will not become ready. So this module uses past *lags*: for each member that became ready after
+a quorum, how much later it was. The grace is the median of these lags plus a multiple of their
+spread (the median absolute deviation, which one straggler barely changes). A member that takes
+longer is left out, and contributes in the next step.
 
 This is one node's own estimate and decides only what it proposes. Other nodes do not check it.
 """
@@ -18,39 +18,40 @@ from dataclasses import dataclass
 from statistics import median
 
 LAGS_KEPT = 64
-"""Lags kept: those of a dozen steps among a dozen members. Old habits are soon forgotten."""
+"""Number of lags kept: about a dozen steps of a dozen members, so the grace adapts quickly."""
 
 LAGS_MIN = 8
-"""Lags that it takes to compute a grace from them. Fewer say nothing about the usual."""
+"""Minimum number of lags for computing a grace. Fewer do not show what is usual."""
 
 SPREADS = 6.0
-"""Deviations that count as usual. For normally distributed lags 6 × MAD are 4 σ: one in 30,000 is
-later.
+"""Number of deviations that count as usual. If lags are normally distributed, 6 × MAD is 4 σ: one
+lag in 30,000 is longer.
 """
 
 FLOOR = 1 / 3
-"""Smallest grace, as a part of the agreed upper bound, however punctual all members were. A member
-that comes back from a pause is late once, and its work is worth some seconds.
+"""Minimum grace, as a fraction of the agreed maximum, even if all members were punctual. A member
+that comes back from a pause is late once, and its work is worth a few seconds.
 """
 
 MISSED_MAX = 1.5
-"""Attempts without a member, halved every 8 commits, after which nobody waits for it at length. A
-member that is never ready costs the others the grace in two outer steps, and none later. One that
-comes back takes part whenever it is ready, and is waited for at length again after 8 commits for
-each halving."""
+"""Number of attempts without a member, halved every 8 commits, at which the others no longer give
+it the full grace. A member that is never ready costs the others the full grace in two outer steps,
+and not later. A member that comes back takes part whenever it is ready. It gets the full grace
+again when this number has decayed, which takes 8 commits for each halving."""
 
 CREDIT_SHARE = 1 / 20
-"""For such members the others wait this part of the run's time at most. The quorum's own time earns
-the credit, so a member that is never ready costs 5 % and no more."""
+"""Maximum fraction of the run's time that the others wait for such members. The time that a quorum
+takes earns the credit, so a member that is never ready costs at most 5 %."""
 
 CREDIT_MIN_S = 0.5
-"""A shorter wait is not begun; the credit is saved up for a later outer step. A report needs up to
-0.3 s around the world, so in a run of very short steps a shorter wait would help nobody."""
+"""Minimum wait in seconds. If there is less credit, it is saved for a later outer step. A report
+takes up to 0.3 s around the world, so in a run of very short steps a shorter wait would not
+help."""
 
 
 def grace_after(lags: Sequence[float], upper_s: float) -> float:
     """Return the grace in seconds, given the lags in seconds. `upper_s` is the run's grace_s, which
-    holds until there is data.
+    is used until there are enough lags.
     """
     if len(lags) < LAGS_MIN:
         return upper_s
@@ -61,16 +62,17 @@ def grace_after(lags: Sequence[float], upper_s: float) -> float:
 
 @dataclass(slots=True)
 class Credit:
-    """How long a ready quorum may wait if only members are awaited that were missing lately.
+    """How long a ready quorum may wait if all missing members were also missing recently.
 
-    Each outer step earns some of it. A step that begins to wait spends all of it.
+    Each outer step earns credit. A step in which the quorum waits spends all of it.
     """
 
     saved_s: float = 0.0
     spent: bool = False
 
     def earn(self, quorum_took_s: float, most_s: float) -> None:
-        """A quorum was ready `quorum_took_s` after the step began. At most `most_s` is kept."""
+        """Note that a quorum was ready `quorum_took_s` after the step began. Save at most
+        `most_s`."""
         if self.spent:
             self.saved_s, self.spent = 0.0, False
         self.saved_s = min(most_s, self.saved_s + CREDIT_SHARE * quorum_took_s)
@@ -81,5 +83,5 @@ class Credit:
         return self.saved_s if self.saved_s >= CREDIT_MIN_S else 0.0
 
     def spend(self) -> None:
-        """The quorum waits now."""
+        """Note that the quorum is waiting."""
         self.spent = self.spent or self.grace_s > 0.0

@@ -1,23 +1,23 @@
-"""Recognise reports that cannot change what to propose: thousands of members report, few reports
-decide.
+"""Recognise reports that cannot change what to propose: most reports of thousands of members
+cannot.
 
-The next proposal is computed from all members' reports, in time proportional to their number. Most
-reports do not change it. A tally, made together with the proposal, recognises these:
+The next proposal is computed from all members' reports, in time proportional to their number. A
+tally, made together with the proposal, recognises reports that do not change it:
 
-- While members train and nothing is wanted: a further member is ready. It is neither the last one
-  awaited nor the last one awaited for long, and it completes neither the quorum nor the needed
-  contributors.
-- While a reduce is under way and nothing is wanted: a member is ready, for this step or the next.
-  Also one more participant abandons the reduce, unless it is the first or the last. Also one more
-  has a result, unless it is this node, or decides whether most have the same.
-- While a commit is wanted: one more participant made the same update, or a member is ready. Also a
-  participant abandoned the reduce, if most have made the update.
-- While another attempt is wanted: one more participant abandoned the reduce, unless it accuses
-  somebody.
-- In all of these cases but the third: a snapshot was written.
+- While members train and this node has nothing to propose: a further member is ready. It must not
+  be the last awaited member, nor the last that gets the full grace, and it must not complete the
+  quorum or the required number of contributors.
+- During a reduce, while this node has nothing to propose: a member is ready, for this step or the
+  next. A participant abandoned the reduce, unless it is the first or the last to do so. A
+  participant has a result, unless it is this node, or settles whether most have the same result.
+- While this node proposes a Commit: a participant computed the same update, or a member is ready. A
+  participant abandoned the reduce, if most have computed the update.
+- While this node proposes another attempt: a participant abandoned the reduce, unless it accuses a
+  peer.
+- In all of these cases except the third: a snapshot was written.
 
-A tally decides this in time that does not grow with the number of members. In any other case it
-says that it cannot tell, and everything is computed anew. Time alone changes nothing before
+A tally decides this in constant time. In any other case, it says that it cannot tell, and the
+proposal is computed again. The passing of time does not change the proposal before
 `Wish.look_again_at`.
 """
 
@@ -47,14 +47,12 @@ from p2ptrain.ledger.policy.wish import Wish
 
 
 class Tally(Protocol):
-    """Says whether the last result still holds. The result holds as long as the tally absorbs every
-    event.
+    """Decides whether the last proposal is still valid. It is valid as long as the tally absorbs
+    every event.
     """
 
     def absorbs(self, event: AnyReport) -> bool:
-        """Take an event in. Return False if the proposal may change, or if the tally cannot
-        tell.
-        """
+        """Handle an event. Return False if the proposal may change, or if the tally cannot tell."""
 
 
 # ── while members train ──────────────────────────────────────────────────────────────────────────
@@ -62,14 +60,14 @@ class Tally(Protocol):
 
 @dataclass(slots=True)
 class ReadyTally:
-    """The tally while members train and nothing is wanted yet."""
+    """The tally while members train and this node has nothing to propose yet."""
 
     rules: Rules
     state: LedgerState
     voters: frozenset[PeerId]
     awaited: set[PeerId]
     punctual: set[PeerId]
-    """The awaited members for which the others wait long."""
+    """The awaited members that get the full grace."""
     voters_ready: int
     first_ready: bool
     contributors: int
@@ -112,11 +110,11 @@ class ReadyTally:
         )
 
 
-# ── while a reduce is under way ──────────────────────────────────────────────────────────────────
+# ── during a reduce ──────────────────────────────────────────────────────────────────────────────
 
 
 def tally_of_reduce(state: LedgerState, reports: Reports, wish: Wish) -> Tally:
-    """Return the tally that fits `wish` and the reports about the reduce under way."""
+    """Return the tally that fits `wish` and the reports about the current reduce."""
     roster, failing = state.roster, reports.failed_since is not None
     assert roster is not None
     votes = update_votes_of(state, reports)
@@ -129,7 +127,8 @@ def tally_of_reduce(state: LedgerState, reports: Reports, wish: Wish) -> Tally:
 
 @dataclass(slots=True)
 class CommitTally:
-    """A result is known, and its commit is wanted. `agreed`: most participants made it."""
+    """The tally while this node proposes a Commit. `agreed`: most participants computed its
+    update."""
 
     commit: Commit
     failing: bool
@@ -148,8 +147,8 @@ class CommitTally:
 
 @dataclass(slots=True)
 class SilenceTally:
-    """No result is known. `silent` are the participants that have not reported yet. `failing`: the
-    reduce is known to have failed.
+    """The tally while no result is known. `silent` are the participants that have not reported yet.
+    `failing`: the reduce is known to have failed.
     """
 
     roster: Roster
@@ -170,8 +169,8 @@ class SilenceTally:
         return bool(self.silent)
 
     def _is_one_of_few(self, event: ReduceDone) -> bool:
-        """Return whether a participant has a result, and it is still open which result most
-        have.
+        """Return whether `event` is a participant's result that leaves open which result most
+        participants have.
         """
         reduce = (self.roster.step, self.roster.attempt)
         if (event.step, event.attempt) != reduce or event.peer == self.me:
@@ -184,8 +183,8 @@ class SilenceTally:
 
 @dataclass(slots=True)
 class FailureTally:
-    """The reduce failed and is to be tried again or skipped. The next participants depend on the
-    accusations.
+    """The tally while this node proposes another attempt or a Skip. The next participants depend on
+    the accusations.
     """
 
     roster: Roster

@@ -1,8 +1,8 @@
 """Measure how many outer steps a failed attempt costs.
 
-A failure that costs eight seconds is nothing where an outer step takes ten minutes, and a disaster
-where it takes one second. So `blame` remembers a failure for longer, the more outer steps it cost.
-This is one node's own measure, and no other node checks it.
+A failure that costs eight seconds does not matter if an outer step takes ten minutes, and is a
+disaster if it takes one second. So the more outer steps a failure costs, the longer `blame`
+remembers it. This is one node's own measurement. Other nodes do not check it.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from dataclasses import dataclass, field
 from statistics import mean
 
 STEPS_KEPT = 16
-"""Outer steps from which the usual duration is computed."""
+"""Number of recent outer steps from which the usual duration is computed."""
 
 STEP_MIN_S = 0.1
-"""Shortest usual duration in seconds. It keeps the quotient finite."""
+"""Minimum usual duration in seconds. It avoids a division by zero."""
 
 
 @dataclass(slots=True)
 class LostTime:
     """Durations in seconds, by this node's clock.
 
-    - `took_s`: how long recent outer steps took, without their failed attempts. Only steps during
-      which this node heard a member report that it is ready: when it catches up, it applies a
-      hundred steps at once.
+    - `took_s`: how long recent outer steps took, without their failed attempts. It contains only
+      steps in which this node heard a member report that it is ready: a node that catches up
+      applies a hundred steps at once.
     - `stepped_at`: when the last outer step ended, or None.
-    - `opened_at`: when the attempt under way was opened, or None.
-    - `lost_s`: what failed attempts of the step under way cost so far.
+    - `opened_at`: when the current attempt was opened, or None.
+    - `lost_s`: the time that failed attempts of the current step have cost so far.
     """
 
     took_s: deque[float] = field(default_factory=lambda: deque(maxlen=STEPS_KEPT))
@@ -36,12 +36,12 @@ class LostTime:
     lost_s: float = 0.0
 
     def opened(self, now: float) -> None:
-        """An attempt begins."""
+        """Note that an attempt begins."""
         self.opened_at = now
 
     def failed(self, now: float) -> float:
-        """The attempt under way was abandoned. Return how many outer steps it cost; 0 if this node
-        does not know how long they take.
+        """Note that the current attempt was abandoned. Return how many outer steps it cost; 0 if
+        this node does not know how long they take.
         """
         lost_s = 0.0 if self.opened_at is None else now - self.opened_at
         self.opened_at = None
@@ -49,7 +49,7 @@ class LostTime:
         return lost_s / max(STEP_MIN_S, mean(self.took_s)) if self.took_s else 0.0
 
     def stepped(self, now: float, *, watched: bool) -> None:
-        """An outer step ended. `watched` tells whether this node saw all of it."""
+        """Note that an outer step ended. `watched`: whether this node followed it live."""
         if watched and self.stepped_at is not None:
             self.took_s.append(max(0.0, now - self.stepped_at - self.lost_s))
         self.stepped_at, self.opened_at, self.lost_s = now, None, 0.0

@@ -1,11 +1,11 @@
 """Choose the next members, and recognise rosters that a voter of an open run refuses. In an open
-run only founders vote.
+run, only founders vote.
 
-A founder keeps its vote while it is down: no statement of others takes it away. It loses its vote
-by its own goodbye, once it is down and if enough voters remain, or by evidence that it lied. A
-founder that comes back after a goodbye asks to join and is a voter again with the roster that
-admits it. The manifest says who it is, so it need not prove itself by training, and seeds that
-train nothing come back as well.
+A founder keeps its vote while it is down, no matter what other peers say. It loses its vote if
+there is evidence that it lied, or if it said goodbye, is down, and enough voters remain. A founder
+that comes back after a goodbye asks to join, and is a voter again once a roster admits it. The
+manifest names it, so it does not have to prove itself by training. So a seed, which does not train,
+can come back too.
 
 All functions use the chain and the reports that this node has heard (`Reports`). Rules: SPEC.md, F2
 to F4.
@@ -23,7 +23,7 @@ from p2ptrain.ledger.policy.reports import Reports
 from p2ptrain.ledger.policy.wish import Wish
 
 Members = tuple[tuple[PeerId, ...], tuple[PeerId, ...]]
-"""Voters, ranked, and learners."""
+"""Voters in rank order, and learners."""
 
 
 def roster_to_open(
@@ -41,12 +41,12 @@ def roster_to_open(
 
 
 def next_members(state: LedgerState, reports: Reports, gone: Set[PeerId]) -> Members | None:
-    """Return voters and learners of the next roster; None if no voter would stay. `gone` are
+    """Return the voters and learners of the next roster; None if no voter would remain. `gone` are
     members that have been down for long, and lose their places.
 
-    A learner who took part in a committed update becomes a voter. There are never more new voters
-    than voters that stay, and none while one of those is down: newcomers who vanish must not cost
-    the others their quorum. In an open run only founders vote.
+    A learner that took part in a committed update becomes a voter. There are never more new voters
+    than remaining ones, and none while a remaining voter is down: newcomers that vanish must not
+    cost the others their quorum. In an open run, only founders vote.
     """
     if reports.founders is not None:
         return _next_in_open_run(reports.founders, state, reports, gone)
@@ -75,9 +75,11 @@ def _admits(reports: Reports, peer: PeerId) -> bool:
 def _next_in_open_run(
     founders: Founders, state: LedgerState, reports: Reports, gone: Set[PeerId]
 ) -> Members | None:
-    """Voters and learners of the next roster; None if there is evidence against every voter.
+    """Return the voters and learners of the next roster; None if there is evidence against every
+    voter.
 
-    `gone` are members that have been down for long. Only learners lose their place for that.
+    `gone` are members that have been down for long. Only learners lose their places because of
+    this.
     """
     voters = _next_voters(founders, state, reports)
     if voters is None:
@@ -91,8 +93,9 @@ def _next_in_open_run(
 def _next_voters(
     founders: Founders, state: LedgerState, reports: Reports
 ) -> tuple[PeerId, ...] | None:
-    """Return the present voters, without the accused and without as many of the leaving ones as may
-    go, the last ranked first. Founders that come back follow, never more than the voters that stay.
+    """Return the current voters except the accused and as many of the leaving ones as may go,
+    starting with the lowest-ranked. Returning founders are appended, at most as many as there are
+    remaining voters.
     """
     staying = [voter for voter in state.voters if voter not in reports.accused]
     if not staying:
@@ -117,22 +120,22 @@ def _asking(state: LedgerState, reports: Reports) -> list[PeerId]:
 
 
 def _least(founders: Founders, state: LedgerState) -> int:
-    """Return how many voters the next roster has at least, the accused included."""
+    """Return the minimum number of voters in the next roster. Accused voters it drops count too."""
     return min(founders.voters_min, len(state.voters))
 
 
 def has_left(founders: Founders, reports: Reports, voter: PeerId) -> bool:
-    """Return whether the goodbye of `voter` counts. In a run with enough founders, nobody needs the
-    vote of `voter` to agree on a roster without it. So there the goodbye counts only once the voter
-    is down as well: a voter that is up may have come back, and somebody may be sending its old
-    goodbye again.
+    """Return whether the goodbye of `voter` counts. In a run with enough founders, the others do
+    not need the vote of `voter` to agree on a roster without it. So there, the goodbye only counts
+    once the voter is also down: a voter that is up may have come back, and another peer may be
+    repeating its old goodbye.
     """
     return voter in reports.leaving and (founders.voters_min == 1 or voter in reports.down)
 
 
 def keeps_its_vote(founders: Founders | None, state: LedgerState, peer: PeerId) -> bool:
-    """Return whether `peer`, a voter that says goodbye, stays a voter as long as it is up. Then it
-    need not wait for a roster without it.
+    """Return whether `peer`, a voter that says goodbye, remains a voter as long as it is up. Then
+    it does not have to wait for a roster without it.
     """
     return founders is not None and (founders.voters_min > 1 or state.voters == (peer,))
 
@@ -140,37 +143,38 @@ def keeps_its_vote(founders: Founders | None, state: LedgerState, peer: PeerId) 
 def too_few_left(founders: Founders, state: LedgerState, reports: Reports, roster: Roster) -> str:
     """Return in words why `roster` leaves too few voters (SPEC.md F3); empty if it leaves enough.
 
-    This holds for every roster, also for one that the promises force, however long the height has
-    waited. That does no harm: a voter that voted for fewer voters had evidence, which is durable
-    and is passed on to others.
+    This applies to every roster, even to one that the promises force, no matter how long the height
+    has waited. That does no harm: if a voter has voted for fewer voters, it had evidence, which it
+    stores durably and sends to others.
     """
     names = set(roster.voters)
     guilty = sum(1 for voter in state.voters if voter not in names and voter in reports.accused)
     if len(roster.voters) + guilty >= _least(founders, state):
         return ""
-    return f"it leaves {len(roster.voters)} voters, and the loss of one more would stop the run"
+    return f"it leaves {len(roster.voters)} voters; losing one more would stop the run"
 
 
 def dropped_for_nothing(
     founders: Founders, state: LedgerState, reports: Reports, roster: Roster
 ) -> str:
-    """Return in words which founder loses its vote by `roster` without a cause (SPEC.md F2); empty
-    if none. It is no cause that a founder is down, or that others say it failed.
+    """Return in words which founder loses its vote in `roster` without a valid reason (SPEC.md F2);
+    empty if there is none. It is not a valid reason that a founder is down, or that other peers say
+    it failed.
     """
     names = set(roster.voters)
     for voter in state.voters:
         if voter in names or voter in reports.accused:
             continue
         if not has_left(founders, reports, voter):
-            return f"it takes the vote of {voter}, which has not left"
+            return f"it takes the vote from {voter}, which has not left"
     return ""
 
 
 def unasked(state: LedgerState, reports: Reports, roster: Roster) -> str:
-    """Return in words which founder `roster` makes a voter although it did not ask (SPEC.md F4);
-    empty if none.
+    """Return in words which founder `roster` makes a voter although it did not ask to join (SPEC.md
+    F4); empty if there is none.
     """
     for voter in roster.voters:
         if voter not in state.voters and voter not in reports.joining:
-            return f"{voter} would be a voter, but this node has not heard it ask"
+            return f"it makes {voter} a voter, but this node has not heard it ask to join"
     return ""

@@ -1,10 +1,10 @@
-"""While members train: decide when to open a reduce, with whom, and when to change membership
-alone.
+"""While members train: decide when to open a reduce and with which participants, and when to change
+only the membership.
 
 - All awaited members are ready: open now.
-- A quorum is ready, contributors are enough, the grace is over: open without the rest, who stay
-  members.
-- Somebody asks to join, or a voter says goodbye: propose a roster of membership only.
+- A quorum is ready, there are enough contributors, and the grace is over: open without the others,
+  which remain members.
+- A peer asks to join, or a member says goodbye: propose a roster without participants.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ def while_gathering(
         return changed
     if now < rest_until:
         reason = (
-            f"the last {reports.skips} outer steps were skipped; waiting before the next attempt"
+            f"waiting before the next attempt, since {reports.skips} outer steps were skipped"
         )
         return Wish(None, reason, have.awaited, rest_until)
     if reports.enough_since is not None:
         until = reports.enough_since + grace_s
         return Wish(
             None,
-            "a quorum is ready; waiting for the others until the grace time is over",
+            "a quorum is ready; waiting for the others until the grace period is over",
             have.awaited,
             until,
         )
@@ -54,7 +54,7 @@ def while_gathering(
 
 
 def _grace_s(rules: Rules, reports: Reports, have: Readiness) -> float:
-    """Return how long a ready quorum waits for those that are still awaited."""
+    """Return how long a ready quorum waits for the members that are still awaited."""
     grace_s = rules.grace_s if reports.grace_s is None else reports.grace_s
     return grace_s if have.punctual else min(grace_s, reports.credit.grace_s)
 
@@ -63,8 +63,8 @@ def _membership_only(state: LedgerState, reports: Reports) -> Wish | None:
     """Return a roster for peers that ask to join, and for members that say goodbye; None if there
     are none.
 
-    A voter's goodbye is agreed while it can still vote. A learner's goodbye is agreed so that it
-    can come back: as long as it is a member and known to leave, nobody counts on it, and it need
+    A voter is removed while it can still vote on this. A learner is removed so that it can come
+    back: while it is a member that is known to leave, the others do not count on it, and it does
     not ask to join.
     """
     leavers = [peer for peer in state.members if not reports.stays(peer)]

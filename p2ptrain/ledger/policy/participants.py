@@ -17,21 +17,21 @@ from p2ptrain.ledger.policy.reports import Reports
 from p2ptrain.ledger.policy.suspicion import Suspicion
 
 TRIES_BY_SUSPICION = 2
-"""Attempts after which participants sit out by turns. A run that allows no more attempts has no
-turns.
+"""Number of attempts after which participants take turns sitting out. A run that does not allow
+more attempts never gets there.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """The members that are ready for the step under way, and whether these are `enough` to go on
-    without the rest.
+    """The members that are ready for the current step, and whether they are `enough` to start
+    without the others.
 
     - `awaited`: members that are up, were members before this step began, and are not ready.
-      Founders that were down and have not caught up since are not among them (`Reports.returned`).
-    - `punctual`: those of the awaited that took part in most recent attempts (`grace`).
-    - `doubted`: contributors and otherwise awaited members that sit out the first attempt because
-      of past failures (`blame`). They may be ready, but are not awaited.
+      Founders that were down and have not yet caught up are excluded (`Reports.returned`).
+    - `punctual`: the awaited members that took part in most recent attempts (`grace`).
+    - `doubted`: members that sit out the first attempt because of past failures (`blame`). They may
+      be ready, but are not awaited.
     """
 
     ready: frozenset[PeerId]
@@ -43,8 +43,8 @@ class Readiness:
 
 
 def readiness(rules: Rules, state: LedgerState, reports: Reports) -> Readiness:
-    """Sort the members into ready and awaited ones. It looks at every member, so callers compute it
-    once for each state and each change of the reports.
+    """Sort the members into ready and awaited ones. This function looks at every member, so callers
+    call it once for each state and each change of the reports.
     """
     ready, contributors, awaited = set(), [], []
     for member in state.members:
@@ -68,16 +68,16 @@ def readiness(rules: Rules, state: LedgerState, reports: Reports) -> Readiness:
 
 
 def _doubted(rules: Rules, reports: Reports, here: frozenset[PeerId]) -> frozenset[PeerId]:
-    """Return the peers that sit out the first attempt: at most a third of those who are `here`, but
-    one of two or three, so that one liar cannot spoil each step of a small run.
+    """Return the peers that sit out the first attempt: at most a third of the peers in `here`. Of
+    two or three peers, one may sit out, so that one liar cannot spoil every step of a small run.
     """
     most = min(max(1, len(here) // 3), len(here) - rules.participants_min)
     return reports.blame.sitting_out(here, most)
 
 
 def first_participants(rules: Rules, have: Readiness) -> tuple[Participant, ...]:
-    """Return the participants of the first attempt: the contributors without the doubted, unless
-    too few would be left.
+    """Return the participants of the first attempt: the contributors without the doubted ones,
+    unless too few would remain.
     """
     chosen = tuple(each for each in have.contributors if each.peer not in have.doubted)
     most = len(have.contributors)
@@ -87,26 +87,27 @@ def first_participants(rules: Rules, have: Readiness) -> tuple[Participant, ...]
 
 
 def is_awaited(state: LedgerState, member: PeerId) -> bool:
-    """Return whether others wait for `member`. They do not if it was admitted during this step,
-    since it has had less time than the others.
+    """Return whether the others wait for `member`. They do not if it was admitted during this step,
+    since it has had less time to train.
     """
     return state.step == 0 or state.since[member] < state.step
 
 
 def fits_lease(rules: Rules, state: LedgerState, report: Ready) -> bool:
-    """Return whether the ready peer has a contribution, and one that its lease covers."""
+    """Return whether the peer has a contribution that its lease covers."""
     held = len(state.leases.get(report.peer, ()))
     covered = 0 < report.blocks <= held
     return covered and 0 < report.tokens <= report.blocks * rules.tokens_per_block
 
 
 def survivors(rules: Rules, state: LedgerState, reports: Reports) -> tuple[Participant, ...]:
-    """Return the participants of the next attempt: all that could take part but the most doubted
-    (`blame`). At most half sit out, since few accusers are enough to accuse many.
+    """Return the participants of the next attempt: all peers that could take part, except the most
+    doubted (`blame`). At most half sit out, since a few liars can accuse many peers.
 
-    After TRIES_BY_SUSPICION attempts a third sits out as well, by turns, as far as there is room
-    beside those that are doubted for sure. So a peer that spoils averages without a trace (it sends
-    two means) is missing in most outer steps, and so is one of two that cannot reach each other.
+    After TRIES_BY_SUSPICION attempts, a third also sits out, taking turns, if the limit leaves room
+    after the peers with doubts of at least DOUBT_MIN. So a peer that spoils averages without being
+    accused (it sends different means to different peers) is absent in most outer steps. If two
+    peers cannot reach each other, one of them is absent in most outer steps too.
     """
     roster = state.roster
     assert roster is not None
@@ -124,8 +125,8 @@ def survivors(rules: Rules, state: LedgerState, reports: Reports) -> tuple[Parti
 
 
 def _turn(state: LedgerState, here: list[PeerId]) -> list[PeerId]:
-    """Return the third of `here` whose turn it is to sit out, in another order at each step: there
-    may not be room for all of it.
+    """Return the third of `here` whose turn it is to sit out. The order differs in each step, since
+    there may not be room for all of them.
     """
     ways = max(1, min(3, len(here)))
     turn = here[(state.step + state.tries) % ways :: ways]
@@ -134,8 +135,8 @@ def _turn(state: LedgerState, here: list[PeerId]) -> list[PeerId]:
 
 
 def _least(rules: Rules, count: int) -> int:
-    """Return how many of `count` take part at least: half of them, or more if the run demands
-    more.
+    """Return the minimum number of participants out of `count`: half of them, or more if the run
+    requires more.
     """
     return min(count, max(rules.participants_min, (count + 1) // 2))
 
@@ -143,7 +144,7 @@ def _least(rules: Rules, count: int) -> int:
 def could_take_part(
     rules: Rules, state: LedgerState, reports: Reports
 ) -> dict[PeerId, Participant]:
-    """Return all peers that took part or are ready now, without those that are down or leave. A
+    """Return all peers that took part or are ready now, except peers that are down or leaving. A
     peer that reported that its work is lost counts only once it is ready again.
     """
     roster = state.roster
@@ -157,6 +158,6 @@ def could_take_part(
 
 
 def suspicion_of(state: LedgerState, reports: Reports) -> Suspicion:
-    """Return which peers the participants that abandoned the reduce under way accuse."""
+    """Return the accusations of the participants that abandoned the current reduce."""
     assert state.roster is not None
     return Suspicion.of(reports.accusations(state.roster))

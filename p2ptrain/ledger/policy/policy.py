@@ -1,13 +1,13 @@
-"""The policy of one height's consensus: what to propose, what to accept, which peers have the
-bytes, which are down.
+"""The policy of one height's consensus: what to propose, what to accept, which peers have an
+update, and which are down.
 
 The wish (`what_to_propose`) is a pure function of rules, state, reports, and time. It always has a
 reason in words, and names the peers it waits for; people read it in the status. Grace and patience
 count from times noted in the reports (`Reports.enough_since` and the like), so this module needs no
 clock and no memory.
 
-A Policy holds until a report that its tally does not absorb, or until the time at which its wish
-wants to be reconsidered. Each judgement uses all reports received by then.
+A Policy is valid until a report arrives that its tally does not absorb, or until `look_again_at` of
+its wish. Each judgement uses all reports received so far.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Policy:
         return self.reports.down
 
     def absorbs(self, event: AnyReport) -> bool:
-        """Take `event` in. Return whether the wish is certain to stay the same."""
+        """Handle `event`. Return whether the wish is certain to stay the same."""
         return self.tally is not None and self.tally.absorbs(event)
 
     def holds(self, now: float) -> bool:
@@ -69,14 +69,14 @@ class Policy:
         return look_at is None or now < look_at
 
     def complete(self, value: Value) -> Value:
-        """Return the value to propose for this wish. Call it only when proposing, since it may take
-        long.
+        """Return the value to propose for this wish. This can take long, so call it only to
+        propose.
         """
         return amended(arranged(value, self.arrange), self.state.terms, self.reports.terms)
 
     def causes(self, value: Value) -> tuple[Evidence, ...]:
-        """Return the evidence that justifies taking votes from founders by `value`. Nobody votes
-        for such a roster without it (SPEC.md F3), and an announcement may have been lost.
+        """Return the evidence that justifies taking votes from founders in `value`. Voters do not
+        vote for such a roster without it (SPEC.md F3), and its announcement may have been lost.
         """
         if self.reports.founders is None or not isinstance(value, Roster):
             return ()
@@ -159,8 +159,9 @@ def _note_enough(
 
 
 def _note_results(rules: Rules, state: LedgerState, reports: Reports, now: float) -> float:
-    """Note results and failures. Return when the reduce counts as failed even if nobody reports it:
-    all of its participants may be liars who are up and silent, and then no honest one abandons it.
+    """Note results and failures. Return when the reduce counts as failed even without a report: all
+    of its participants may be liars that are up but silent, so that no honest participant abandons
+    it.
     """
     if reports.reducing_since is None:
         reports.reducing_since = now

@@ -1,8 +1,8 @@
 """The order of the participants of a reduce, and the schedule by which they average.
 
 The proposer chooses both. Any permutation and any schedule is valid, since all participants run
-what the agreed roster says. A good choice depends on rates, delays and on which peers can be
-dialled. The ledger knows none of these, so the caller supplies the function that chooses.
+what the agreed roster says. A good choice depends on rates, delays and on which peers accept
+connections. The ledger does not know these, so the caller supplies the function that chooses.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.values import Roster, Schedule, Value
 
 Arrange = Callable[[Sequence[PeerId]], tuple[Schedule, Sequence[PeerId]]]
-"""arrange(peers) returns the schedule, and the same peers in the order in which they average."""
+"""arrange(peers) returns the schedule, and the same peers in the order that the schedule uses."""
 
 
 def in_given_order(peers: Sequence[PeerId]) -> tuple[Schedule, Sequence[PeerId]]:
@@ -23,12 +23,12 @@ def in_given_order(peers: Sequence[PeerId]) -> tuple[Schedule, Sequence[PeerId]]
 
 
 def arranged(value: Value, arrange: Arrange) -> Value:
-    """Arrange a roster that opens a reduce by the chosen order and schedule; return any other value
-    unchanged.
+    """If `value` is a roster that opens a reduce, apply the chosen order and schedule to it. Return
+    any other value unchanged.
     """
     if not isinstance(value, Roster) or not value.participants:
         return value
     schedule, order = arrange(value.peers)
     parts = {each.peer: each for each in value.participants}
-    assert len(order) == len(parts), "the order must add no peer and drop none"
+    assert len(order) == len(parts), "the order must contain exactly the given peers"
     return replace(value, participants=tuple(parts[peer] for peer in order), schedule=schedule)

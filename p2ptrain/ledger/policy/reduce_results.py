@@ -1,4 +1,4 @@
-"""Say what the reports tell about the reduce under way: what it made, and whether it failed."""
+"""Derive from reports what the current reduce computed, and whether it failed."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from p2ptrain.ledger.policy.reports import Reports
 from p2ptrain.ledger.policy.update_votes import UpdateVotes
 
 ALONE_GRACES = 4
-"""Multiple of grace_s after which a participant that averages alone and reports nothing has failed:
-2 min by default. It moves nothing over a network, and no other participant could report the
-failure.
+"""Multiple of grace_s after which a participant that averages alone without a report counts as
+failed: 2 min by default. It does not use the network, so it needs little time, and there is no
+other participant that could report the failure.
 """
 
 
 def finished_update(state: LedgerState, reports: Reports) -> Digest | None:
-    """Return the result of the reduce under way, if it is known and its bytes can be had.
+    """Return the result of the current reduce, if it is known and its bytes are available.
 
-    Either most participants made it, or this node did and most may still report the same. Other
-    nodes do not believe a few participants (SPEC.md S12).
+    Either most participants computed it, or this node did and most may still report the same. Other
+    nodes do not believe a minority of participants (SPEC.md S12).
     """
     assert state.roster is not None
     votes = update_votes_of(state, reports)
@@ -35,12 +35,12 @@ def finished_update(state: LedgerState, reports: Reports) -> Digest | None:
 
 
 def is_made(state: LedgerState, reports: Reports, update: Digest) -> bool:
-    """Return whether this node, or most participants, made `update` in the reduce under way."""
+    """Return whether this node, or most participants, computed `update` in the current reduce."""
     return update in (made_by(state, reports, reports.me), update_votes_of(state, reports).agreed())
 
 
 def made_by(state: LedgerState, reports: Reports, peer: PeerId) -> Digest | None:
-    """Return the update that `peer` says it made in the reduce under way, if any."""
+    """Return the update that `peer` reports for the current reduce, if any."""
     report, roster = reports.done.get(peer), state.roster
     assert roster is not None
     if report is None or (report.step, report.attempt) != (state.step, roster.attempt):
@@ -49,7 +49,7 @@ def made_by(state: LedgerState, reports: Reports, peer: PeerId) -> Digest | None
 
 
 def update_votes_of(state: LedgerState, reports: Reports) -> UpdateVotes:
-    """Return which updates the participants say they made, also those that have gone down since."""
+    """Count the updates that participants report, including those that have since gone down."""
     assert state.roster is not None
     votes = UpdateVotes(len(state.roster.peers))
     for peer in state.roster.peers:
@@ -62,23 +62,23 @@ def update_votes_of(state: LedgerState, reports: Reports) -> UpdateVotes:
 
 
 def result_is_stale(rules: Rules, reports: Reports, now: float) -> bool:
-    """Return whether a finished reduce has been uncommitted for so long that its bytes evidently
-    cannot be had.
+    """Return whether a finished reduce has been uncommitted for so long that its bytes are
+    evidently not available.
 
-    Then another attempt is better than no progress, and nodes that hold the result give it up.
+    Then another attempt is better than no progress, and nodes that have the result discard it.
     """
     return reports.done_since is not None and now >= reports.done_since + rules.grace_s
 
 
 def failed(state: LedgerState, reports: Reports, peer: PeerId) -> bool:
-    """Return whether `peer` reported that it abandoned the reduce under way."""
+    """Return whether `peer` reported that it abandoned the current reduce."""
     report, roster = reports.failed.get(peer), state.roster
     assert roster is not None
     return report is not None and (report.step, report.attempt) == (state.step, roster.attempt)
 
 
 def confessed(state: LedgerState, reports: Reports) -> tuple[PeerId, ...]:
-    """Return the participants of the reduce under way that report that their own work is lost."""
+    """Return the participants of the current reduce that report that their own work is lost."""
     assert state.roster is not None
     return tuple(
         peer
@@ -88,8 +88,8 @@ def confessed(state: LedgerState, reports: Reports) -> tuple[PeerId, ...]:
 
 
 def failure_known(state: LedgerState, reports: Reports) -> bool:
-    """Return whether the reduce has visibly failed: a live participant abandoned it, none is live,
-    or too few are left for a result that others believe.
+    """Return whether the reduce is known to have failed: a live participant abandoned it, none is
+    live, or too few remain for a result that others believe.
     """
     assert state.roster is not None
     live = [peer for peer in state.roster.peers if peer not in reports.down]
@@ -98,7 +98,7 @@ def failure_known(state: LedgerState, reports: Reports) -> bool:
 
 
 def alone_too_long(rules: Rules, state: LedgerState, reports: Reports, now: float) -> bool:
-    """Return whether the only participant is another peer and should have reported by now."""
+    """Return whether the reduce has one participant, not this node, and its report is overdue."""
     return (until := alone_until(rules, state, reports)) is not None and now >= until
 
 

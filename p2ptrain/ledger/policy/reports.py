@@ -1,9 +1,9 @@
-"""The reports that this node has heard, for deciding what to propose and when. None of it is agreed
-or durable.
+"""The reports that this node has received, which decide what it proposes and when. They are not
+agreed between nodes and not stored on disk.
 
-Only the newest report of a peer counts, so repeated and late ones change nothing. The size is
-bounded by the number of peers, whatever is gossiped (`chain/bounded_table.py`). This module knows
-no rules: `propose` and `accept` judge.
+Only the newest report of a peer counts, so repeated and late ones have no effect. The number of
+peers limits the size, no matter what is gossiped (`chain/bounded_table.py`). This module does not
+know the rules: `policy` and `accept` make the decisions.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ from p2ptrain.ledger.policy.grace import LAGS_KEPT, MISSED_MAX, Credit
 from p2ptrain.ledger.policy.lost_time import LostTime
 
 HELD_MAX = 256
-"""Updates remembered as held. Only those of the reduce under way matter, and no reduce has so many.
-"""
+"""Maximum number of updates remembered as held. Only those of the current reduce matter, and no
+reduce has this many. """
 
 SNAPSHOTS_MAX = 8
-"""Snapshots remembered of one peer. A node that is slow to write still needs the reports about
-steps that others have left behind.
+"""Maximum number of snapshots remembered for one peer. A node that is slow to write still needs the
+reports about steps that the others have already finished.
 """
 
 SETTLE_S = 3.0
-"""Seconds during which a proposer does not drop a flapping member that went down. Other voters hear
-of the fall, or of the return, up to one heartbeat later. A voter for which the member is up does
+"""Seconds for which a proposer does not drop a flapping member that went down. Other voters notice
+that it went down or came back up to one heartbeat later. A voter that considers the member up does
 not vote for the roster, which costs everybody a round.
 """
 
 FLAPS_S = 120.0
-"""A member that goes down twice within this many seconds is flapping. A member that crashes, and
-crashes again after its restart, is rare enough to be dropped a moment later.
+"""A member that goes down twice within this many seconds is flapping. A member that really crashes
+twice in that time is dropped a moment later, but that is rare.
 """
 
 Report = TypeVar("Report", Ready, ReduceDone, ReduceFailed)
@@ -67,27 +67,28 @@ Report = TypeVar("Report", Ready, ReduceDone, ReduceFailed)
 class Reports:
     """The reports of all peers, and the times derived from them.
 
-    - `position`: the outer step and attempt under way. Reports about earlier ones no longer matter.
-    - `falls`: when each member went down, the last two times.
-    - `accused`: the voters against whom there is evidence, for ever.
+    - `position`: the current outer step and attempt. Reports about earlier ones no longer matter.
+    - `falls`: the last two times at which each member went down.
+    - `accused`: the voters against whom there is evidence. They stay accused for ever.
     - `snapshots`: for each peer, the snapshots that it wrote, by outer step.
-    - `gathering_since`: when this node first looked at the outer step under way.
-    - `enough_since`: since when a quorum and enough contributors are ready for this step.
-    - `quorum_at`: an outer step, and when a quorum was first ready for it.
-    - `lags`: how many seconds after that further members were ready, in this step and past ones.
+    - `gathering_since`: when this node first looked at the current outer step.
+    - `enough_since`: since when a quorum and enough contributors have been ready for this step.
+    - `quorum_at`: the newest outer step for which a quorum was ready, and when it first was.
+    - `lags`: how many seconds later further members were ready, in this step and past ones.
     - `grace_s`: the grace computed from `lags` for this step.
-    - `reducing_since`: when this node first looked at the reduce under way.
-    - `failed_since`, `done_since`: when this node learned of the first failure, and of a result, of
-      the reduce under way.
-    - `skips`: how many outer steps before this one were skipped in a row since this process began.
+    - `reducing_since`: when this node first looked at the current reduce.
+    - `failed_since`: when this node learned of the first failure of the current reduce.
+    - `done_since`: when this node learned of a result of the current reduce.
+    - `skips`: the number of consecutive skipped outer steps before this one. It does not count
+      steps from before this process started.
     - `blame`: the record of failed attempts and absences.
     - `lost_time`: how long outer steps and failed attempts take.
     - `outranked_by`: the first entry that differs from ours in a verified chain that outranks ours.
     - `terms`: the amendments on this node's disk.
-    - `members`: the members, for whose reports there is always room.
+    - `members`: the members. There is always room for their reports.
     - `founders`: the founders in a run in which only they vote, else None.
-    - `returned`: founders that were down and have not been ready since. A founder keeps its place
-      while it is down; nobody waits for it while it fetches what it missed.
+    - `returned`: founders that came back and have not been ready since. A founder keeps its place
+      while it is down; the others do not wait for it while it fetches what it missed.
     """
 
     me: PeerId
@@ -123,7 +124,7 @@ class Reports:
 
     @classmethod
     def of(cls, rules: Rules, me: PeerId) -> Reports:
-        """Return the reports of a node that has heard nothing yet."""
+        """Return the reports of a node that has not received any report yet."""
         return cls(me, founders=founders_of(rules))
 
     @property
@@ -144,18 +145,16 @@ class Reports:
         return peer not in self.leaving and peer not in self.accused and self.allows(peer)
 
     def is_punctual(self, peer: PeerId) -> bool:
-        """Return whether `peer` took part in most recent attempts, so that it is worth waiting
-        for.
-        """
+        """Return whether `peer` took part in most recent attempts and is worth waiting for."""
         return self.blame.missed.get(peer, 0.0) < MISSED_MAX
 
     def note_down(self, event: PeerDown, now: float) -> None:
-        """Note when a member goes down. Call before `note`."""
+        """Note when a member goes down. Call this before `note`."""
         if event.peer not in self.down:
             self.falls[event.peer] = (self.falls.get(event.peer, (-math.inf, -math.inf))[1], now)
 
     def long_down(self, now: float) -> set[PeerId]:
-        """Return the peers that are down, without flapping ones that went down a moment ago."""
+        """Return the peers that are down, except flapping ones that went down a moment ago."""
         return {peer for peer in self.down if not self._has_just_flapped(peer, now)}
 
     def _has_just_flapped(self, peer: PeerId, now: float) -> bool:
@@ -163,7 +162,7 @@ class Reports:
         return last - earlier < FLAPS_S and now < last + SETTLE_S
 
     def note(self, event: AnyReport) -> bool:
-        """Take a report in. Return False if it contained nothing new."""
+        """Note a report. Return False if it does not contain anything new."""
         match event:
             case Ready():
                 return event.step >= self.position[0] and self._note_ready(event)
@@ -187,7 +186,7 @@ class Reports:
                 return self._note_presence(event)
 
     def note_time(self, event: AnyReport, now: float) -> None:
-        """Note when a member was ready, or went down. Call before `note`."""
+        """Note when a member became ready or went down. Call this before `note`."""
         match event:
             case Ready(peer) if peer in self.members:
                 self.note_lag(event, now)
@@ -195,10 +194,11 @@ class Reports:
                 self.note_down(event, now)
 
     def note_lag(self, report: Ready, now: float) -> None:
-        """Note how long after the quorum a member was ready, at its first report for a step.
+        """Note how long after the quorum a member became ready, when it first reports so for a
+        step.
 
-        Members that were missing lately do not count: one that is never ready in time would
-        lengthen the grace for everybody. Call before `note`.
+        Members that were absent recently do not count: one that is never ready in time would
+        lengthen the grace for everybody. Call this before `note`.
         """
         if self.quorum_at is None or not self.quorum_at[0] == report.step >= self.position[0]:
             return
@@ -207,14 +207,12 @@ class Reports:
             self.lags.append(max(0.0, now - self.quorum_at[1]))
 
     def forget_reports(self, peer: PeerId) -> None:
-        """Forget the reports of `peer`, which are about another chain than the one that it is on
-        now.
-        """
+        """Forget the reports of `peer`: they are about a chain that it has left."""
         for reports in (self.ready, self.done, self.failed, self.snapshots):
             reports.pop(peer, None)
 
     def _is_newest(self, reports: dict[PeerId, Report], report: Report) -> bool:
-        """Store `report` if it is newer than what is known of its peer. Return whether it was
+        """Store `report` if it is newer than the known report of its peer. Return whether it was
         stored.
         """
         known = reports.get(report.peer)
@@ -271,19 +269,20 @@ class Reports:
         return True
 
     def _note_joining(self, peer: PeerId) -> None:
-        """Note that `peer` asks to join. If too many ask, the first of them has to ask again; a
-        founder never has to.
+        """Note that `peer` asks to join. If too many peers ask, the first one has to ask again,
+        unless it is a member or a founder.
         """
         self.joining[peer] = None
         if len(self.joining) > PEERS_MAX:
             del self.joining[next(each for each in self.joining if each not in self.members)]
 
     def entered(self, before: LedgerState, state: LedgerState) -> None:
-        """A new entry holds: forget reports about earlier steps, attempts and memberships."""
+        """Note that an entry was appended: forget reports about earlier steps, attempts and
+        members."""
         if (before.step, before.phase) != (state.step, state.phase):
             self.enough_since = self.gathering_since = None
         if (before.step, before.attempt) != (state.step, state.attempt):
-            self.held = {}  # They belong to another reduce, with other bounds.
+            self.held = {}  # They belong to a different reduce, with different bounds.
         if before.step != state.step:
             self.skips = 0 if state.tokens > before.tokens else self.skips + 1
         self.failed_since = self.done_since = self.reducing_since = None
@@ -296,7 +295,8 @@ class Reports:
         self.leaving = {peer for peer in self.leaving if state.is_member(peer)}
 
     def remember_attempt(self, before: LedgerState, state: LedgerState, now: float) -> None:
-        """Record that an attempt has ended or begun. Call before `entered` forgets its reports."""
+        """Record that an attempt ended or began. Call this before `entered`, which forgets
+        reports."""
         if before.roster is not None and state.roster != before.roster:
             peers = before.roster.peers
             if state.tokens > before.tokens:
@@ -316,8 +316,8 @@ class Reports:
             self.blame.opened(state.roster.peers, state.members, here)
 
     def accusations(self, roster: Roster) -> dict[PeerId, tuple[PeerId, ...]]:
-        """Return the accusations of the participants that abandoned the attempt of `roster`, by
-        reporter.
+        """Return the accusations of the participants that abandoned the attempt of `roster`. The
+        keys are the reporters.
         """
         attempt = (roster.step, roster.attempt)
         failed = (self.failed.get(peer) for peer in roster.peers)

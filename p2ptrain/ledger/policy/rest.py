@@ -1,6 +1,6 @@
-"""Wait after skipped outer steps. If step after step is skipped, because nobody can average with
-anybody, each further one waits longer before it opens. Otherwise a night without a network would
-use up the outer steps of a run.
+"""Wait after skipped outer steps. If step after step is skipped because peers cannot average, each
+further step waits longer before it opens a reduce. Otherwise a night without a network would use up
+all outer steps of a run.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.policy.reports import Reports
 
 REST_S_MAX = 3600.0
-"""Longest wait in seconds after skipped steps. With it a run of 500 outer steps outlasts three
-weeks in which nobody can average.
+"""Maximum wait in seconds after skipped steps. With this value, a run of 500 outer steps survives
+three weeks in which peers cannot average.
 """
 
 
 def rests_until(rules: Rules, reports: Reports) -> float:
-    """Return the time until which this node opens no reduce. The first skip may be an accident: the
-    next step opens at once.
+    """Return the time until which this node does not open a reduce. The first skip may be an
+    accident, so the next step does not wait.
     """
     return _after_rest(rules, reports, 1.0)
 

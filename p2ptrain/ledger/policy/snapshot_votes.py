@@ -1,14 +1,14 @@
-"""Decide which snapshot a Commit may name: one that a quorum of the voters says it wrote (SPEC.md
-S8).
+"""Decide which snapshot a Commit may name: one that a quorum of voters reports to have written
+(SPEC.md S8).
 
-Equal entries make equal states, so if two nodes wrote different snapshots, one of them errs or
-lies, and two reports alone do not show which. So the first node to have written a snapshot is not
-believed before enough others have written the same. That does not delay a commit: it names no
-snapshot then, and a later one does.
+Equal entries lead to equal states, so if two nodes wrote different snapshots, one of them is wrong
+or lies, and two reports alone do not show which one. So the first node that wrote a snapshot is not
+believed before enough others have written the same. That does not delay commits: the Commit does
+not name a snapshot then, and a later Commit names it.
 
-A proposer counts only voters that are up, since they accept at once what they wrote. A voter counts
-all voters. So it can accept a snapshot that it did not write itself because it was busy, away, or
-new.
+A proposer counts only voters that are up, because they can immediately accept a Commit that names
+the snapshot that they wrote. A voter counts all voters. So it can accept a snapshot that it did not
+write itself because it was busy, away or new.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from p2ptrain.ledger.policy.reports import Reports
 
 
 def snapshot_to_name(rules: Rules, state: LedgerState, reports: Reports) -> SnapshotRef | None:
-    """Return the newest snapshot that a quorum wrote and that is not certified yet. This node does
-    not name a snapshot that differs from its own.
+    """Return the newest snapshot that a quorum wrote and that is not certified yet. Never return a
+    snapshot that differs from this node's own.
     """
     newest = -1 if state.snapshot is None else state.snapshot.step
     own = reports.own_snapshots
@@ -41,7 +41,7 @@ def snapshot_to_name(rules: Rules, state: LedgerState, reports: Reports) -> Snap
 def is_vouched_for(
     rules: Rules, state: LedgerState, reports: Reports, snapshot: SnapshotRef
 ) -> bool:
-    """Return whether this node wrote this very snapshot, or heard that a quorum did."""
+    """Return whether this node wrote this snapshot, or knows that a quorum did."""
     named = (snapshot.step, snapshot.digest)
     return named in reports.own_snapshots.items() or named in _vouched(rules, state, reports)
 
@@ -49,8 +49,8 @@ def is_vouched_for(
 def _vouched(
     rules: Rules, state: LedgerState, reports: Reports, apart: AbstractSet[PeerId] = frozenset()
 ) -> list[tuple[int, Digest]]:
-    """Return the snapshots that a quorum of voters says it wrote, not counting those in `apart`.
-    There are never two of one step, since a voter reports one of each step.
+    """Return the snapshots that a quorum of voters reports to have written, not counting voters in
+    `apart`. There is at most one per step, since a voter reports only one snapshot per step.
     """
     voters = state.voters
     said = {

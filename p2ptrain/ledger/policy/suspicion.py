@@ -1,7 +1,7 @@
-"""Collect which participants abandoned the reduce under way, and which ones are accused but silent.
+"""Collect which participants abandoned the current reduce, and which are accused but silent.
 
-Counting a report takes time that depends on the report and not on the number of members. `blame`
-decides what accusations mean for the next attempt.
+The time to count a report depends on its size, and not on the number of members. `blame` decides
+which participants sit out the next attempt.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from p2ptrain.ids import PeerId
 
 @dataclass(slots=True)
 class Suspicion:
-    """The accusations of one attempt. `reporters` are the peers that abandoned it, `accused` those
-    that others accuse, and `confessed` those that accuse themselves.
+    """The accusations of one attempt. `reporters` are the peers that abandoned it. `accused` are
+    the peers that others accuse, and `confessed` those that accuse themselves.
     """
 
     reporters: set[PeerId] = field(default_factory=set)
@@ -24,14 +24,14 @@ class Suspicion:
 
     @staticmethod
     def of(reports: Mapping[PeerId, Iterable[PeerId]]) -> Suspicion:
-        """Count these reports: the suspects of each peer that abandoned the attempt."""
+        """Count `reports`: the suspects named by each peer that abandoned the attempt."""
         suspicion = Suspicion()
         for reporter, suspects in reports.items():
             suspicion.add(reporter, suspects)
         return suspicion
 
     def add(self, reporter: PeerId, suspects: Iterable[PeerId]) -> bool:
-        """Count one more reporter. Return whether it accuses anybody."""
+        """Count one more reporter. Return whether it accuses any peer."""
         assert reporter not in self.reporters
         named = set(suspects)
         self.reporters.add(reporter)
@@ -41,9 +41,9 @@ class Suspicion:
         return bool(named)
 
     def fallen(self, participants: int) -> set[PeerId]:
-        """Return the accused peers that have reported nothing, once more than half of the other
-        `participants` abandoned the attempt. An honest peer that is well reports, too, though
-        perhaps later than a liar does.
+        """Return the accused peers that have not reported, once more than half of the other
+        `participants` have abandoned the attempt. An honest and healthy peer reports too, though
+        maybe later than a liar.
         """
         others_gave_up = 2 * len(self.reporters) > participants - 1
         return self.accused - self.reporters if others_gave_up else set()

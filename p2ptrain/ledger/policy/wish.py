@@ -10,8 +10,8 @@ from p2ptrain.ledger.chain.values import Value
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """The value to propose, or None. `look_again_at` is when to ask again even if no report
-    arrives.
+    """The value to propose, or None. `look_again_at` is when to compute the wish again even if no
+    report arrives.
     """
 
     value: Value | None

@@ -1,1 +1,1 @@
-"""The task that owns the ledger: its inbox, its outbox, its records and its branches."""
+"""The task that owns the ledger, with its inbox, outboxes, records and branches."""

@@ -1,4 +1,4 @@
-"""Replace our branch on disk by a chain that outranks it, between two lives of the node.
+"""Replace our branch on disk with a chain that outranks it, before the node starts over.
 
 θ and m contain updates that the other chain does not have, and they cannot be subtracted exactly.
 So the whole context is closed first. Then the other chain replaces ours from the fork on. The node
@@ -17,11 +17,11 @@ from p2ptrain.store import Disk, RecordLog, Store
 
 
 def write_adopted_chain(home: Home, rejoin: Rejoin, disk: Disk | None = None) -> None:
-    """Write the chain of `rejoin` to the home of a node that has ended.
+    """Write the chain of `rejoin` to the directory of a node whose parts are closed.
 
-    The reference to our snapshot is removed first. A crash in between leaves our own chain, and the
-    node leaves it again later. In the other order a snapshot of the branch could be mistaken for
-    one of the other chain.
+    The reference to our snapshot is removed first. After a crash in between, our own chain is still
+    there, and the node switches to the other chain later. In the reverse order, a snapshot of the
+    branch could be mistaken for one of the other chain.
 
     Raises StoreError: the disk cannot be written to.
     """
@@ -33,7 +33,7 @@ def write_adopted_chain(home: Home, rejoin: Rejoin, disk: Disk | None = None) ->
 
 
 def _forget_snapshot(home: Home, rejoin: Rejoin, disk: Disk | None) -> None:
-    """Stop starting from our newest snapshot if it was made of entries that are dropped."""
+    """Make sure that no restart uses our newest snapshot if it depends on dropped entries."""
     first = rejoin.chain[0].entry
     with Store(home.store, disk=disk) as store:
         head = store.head()

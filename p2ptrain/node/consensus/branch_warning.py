@@ -1,4 +1,4 @@
-"""Describe a branch in words, and warn of it for as long as this node is on one."""
+"""Describe a branch in words, and warn the user while this node is on one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def in_words(text: str, ledger: Ledger) -> str:
 
 
 def warn(context: Context) -> None:
-    """Update the warning of this node. The ledger's task calls this after each entry."""
+    """Update this node's warning. The ledger's task calls this after each entry."""
     words = in_words(branch_words(context.ledger.snapshot), context.ledger.core)
     alerts, caution = context.alerts, Caution("BRANCH", words)
     if not words:

@@ -1,6 +1,6 @@
-"""Keep proofs that a voter lied on this disk, and report that our own identity is in use.
+"""Store evidence that a voter lied, and warn the user if our own identity is used elsewhere.
 
-Evidence does not expire. It is written down before it is acted on, and given to the ledger again
+Evidence does not expire. It is stored before the ledger acts on it, and passed to the ledger again
 after each restart, so that an evicted peer does not come back.
 """
 
@@ -21,7 +21,7 @@ from p2ptrain.store import RecordLog
 
 
 def load_evidence(home: Home) -> list[Accused]:
-    """Return the evidence that this home holds, for the ledger, which checks it.
+    """Return the evidence stored in `home`. The ledger checks it.
 
     Raises:
         StoreError: the file is damaged.
@@ -32,8 +32,8 @@ def load_evidence(home: Home) -> list[Accused]:
         raise StoreError(
             f"the evidence in {home.evidence} cannot be read: {exc.what}",
             code="LEDGER-BROKEN",
-            likely="the file is damaged, or another program wrote into it",
-            do=f"move {home.evidence} away: other peers hold the same evidence",
+            likely="the file is damaged, or another program wrote to it",
+            do=f"move {home.evidence} away: other peers have the same evidence",
         ) from exc
 
 
@@ -69,7 +69,7 @@ def warn_of_duplicate(context: Context, found: VotingStopped) -> None:
         "identity",
         Caution(
             "ID-IN-USE",
-            "another node uses this identity, so this node does not vote any more",
-            "stop the other node and restart this one, or give this one a --home of its own",
+            "another node uses this identity, so this node has stopped voting",
+            "stop the other node and restart this one, or give this one its own --home",
         ),
     )

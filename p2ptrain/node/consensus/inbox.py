@@ -1,8 +1,8 @@
-"""Pass peers' messages to this node's ledger, with a rate limit on pages of entries.
+"""Pass peers' messages to this node's ledger, with a rate limit on requests for entries.
 
-A request for a page of entries has some sixty bytes, and the ledger's only task needs about 5 ms to
-make the page. A peer without an answer asks another peer and comes back later, so a refusal needs
-no reply.
+A request for a page of entries takes about sixty bytes, and the ledger's only task needs about 5 ms
+to make the page. A peer that does not get an answer asks another peer and comes back later, so no
+reply is sent to a refused request.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from p2ptrain.node.state.context import Context
 
 
 def receive(context: Context, peer: PeerId, message: Message) -> None:
-    """Handle a message of `peer`, which came by unicast or by gossip."""
+    """Handle a message of `peer`, which arrived by unicast or by gossip."""
     if _draws_a_page(context, message) and not context.ledger.pages.consume(peer, 1, context.now()):
         context.peers.report_misbehaviour("asks-too-often", peer)
         return
@@ -22,8 +22,8 @@ def receive(context: Context, peer: PeerId, message: Message) -> None:
 
 
 def _draws_a_page(context: Context, message: Message) -> bool:
-    """Return whether the answer is a page. A late proposal counts too: it is answered with the
-    entries that were decided."""
+    """Return whether the answer is a page of entries. It also is for a late proposal, which is
+    answered with the decided entries."""
     late = (
         isinstance(message, Prepare | Propose) and message.height <= context.ledger.snapshot.height
     )

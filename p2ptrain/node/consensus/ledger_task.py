@@ -1,4 +1,4 @@
-"""Run the ledger's core: events in, effects out, in the order that safety needs.
+"""Run the ledger's core: events in, effects out, in the order that safety requires.
 
 One task owns the `Ledger`. Only this task calls `handle`. It carries out the effects of one event
 before it takes the next, so a vote is on disk before it is on the wire. Other tasks read
@@ -44,15 +44,17 @@ from p2ptrain.node.state.threads import durably
 from p2ptrain.peers.protocol_names import LEDGER_BYTES_MAX, LEDGER_PROTOCOL, ledger_topic
 
 BATCH_EVENTS = 64
-"""How many waiting events are taken together, so that a burst of reports wakes the tasks once."""
+"""Number of waiting events handled together, so that a burst of reports wakes the tasks only
+once."""
 
 VOTE_RECORDS_MAX = 1024
-"""At this number the vote log, then some 500 kB, is rewritten with the few votes that still bind
-us."""
+"""Maximum number of records in the vote log (about 500 kB). Then it is rewritten with the few votes
+that still bind us."""
 
 
 LAST_WORDS_S = 1.0
-"""How long the node waits for the entry that healed a branch to reach the others on it."""
+"""Seconds that the node waits for the entry that heals a branch to reach the branch's other
+members. """
 
 
 def hear_messages(context: Context) -> None:
@@ -71,7 +73,7 @@ async def run_ledger(
     vote_records_max: int = VOTE_RECORDS_MAX,
     last_words_s: float = LAST_WORDS_S,
 ) -> Rejoin:
-    """Own the ledger until it ends. Return the chain that is to replace ours."""
+    """Own the ledger until it ends. Return the chain that must replace ours."""
     hear_messages(context)
     due: list[Event] = [
         AllowedPeers(context.admission.members_allowed()),
@@ -101,10 +103,10 @@ async def run_ledger(
 
 
 async def due_events(queue: EventQueue, deadline: float | None) -> list[Event]:
-    """Return the events that have come; a Tick if there is none at the ledger's deadline.
+    """Return the events that have arrived, or a Tick if there is none by the ledger's deadline.
 
-    Waiting events come before the Tick, however late it is. Any event lets the ledger look at its
-    clock, but ticks alone would starve the waiting events.
+    Waiting events are handled before a Tick, even if the Tick is late. Any event lets the ledger
+    check its timers, but ticks alone would starve the waiting events.
     """
     await trio.lowlevel.checkpoint()
     taken = _waiting(queue)
@@ -123,7 +125,7 @@ def _waiting(queue: EventQueue) -> list[Event]:
 
 
 def in_runs(effects: list[Effect]) -> list[list[Effect]]:
-    """Group neighbouring effects of one type, so that votes and entries share a write."""
+    """Group consecutive effects of the same type, so that one write stores several records."""
     return [list(run) for _, run in groupby(effects, key=type)]
 
 
@@ -175,10 +177,11 @@ async def _speak_last(context: Context, rejoin: Rejoin) -> None:
 
 
 async def shorten_votes(context: Context, *, records_max: int = VOTE_RECORDS_MAX) -> None:
-    """Keep the vote log short. The ledger itself holds the records that still bind us.
+    """Keep the vote log short. The ledger knows the records that still bind us.
 
-    Call this only between events: a vote may be forgotten once the entry that it led to is durable.
-    If the rewrite fails, the log grows; if the log may be damaged, it refuses the next vote.
+    Call this only between events: a vote may be forgotten once the entry that was decided is
+    durable. If the rewrite fails, the log grows. If the failure may have damaged the log, the log
+    refuses the next vote.
     """
     if context.ledger.vote_records <= records_max:
         return
@@ -194,11 +197,11 @@ async def shorten_votes(context: Context, *, records_max: int = VOTE_RECORDS_MAX
 
 
 async def _hold_update(context: Context, update: Digest, step: int) -> None:
-    """Fetch an update of outer step `step` that is to be voted on. Tell the ledger once its bytes
-    are here and sound.
+    """Fetch an update of outer step `step` before this node votes on it. Tell the ledger once its
+    bytes are stored and valid.
 
-    The fetch ends when the outer step ends without this update: perhaps no peer ever had such
-    bytes.
+    The fetch ends when the outer step ends without this update: it is possible that no peer ever
+    had such bytes.
     """
     if update in context.ledger.updates_awaited:
         return
@@ -207,7 +210,7 @@ async def _hold_update(context: Context, update: Digest, step: int) -> None:
     opened = roster if roster is not None and roster.step == step else None
 
     def matters() -> bool:
-        """Return whether this reduce is still under way: the bound on an update depends on it."""
+        """Return whether this is still the current reduce: it sets the bounds of an update."""
         return context.ledger.snapshot.step == step and context.ledger.snapshot.roster == roster
 
     async def inspect() -> None:

@@ -1,12 +1,12 @@
 """Send ledger messages: one queue and one task per peer, so that a slow peer delays only itself.
 
-A queue is short and drops a message that does not fit. A message that cannot be delivered is lost.
-The ledger treats both like loss in the network: it repeats its messages. The first messages of a
+A queue is short, and a message that does not fit is dropped. A message that cannot be delivered is
+lost. The ledger treats both like loss in the network: it repeats its messages. The first messages of a
 process wait until it has asked whether it is alone (`state/first_question`).
 
-A message that is already queued is not queued again when the ledger repeats it. Otherwise, where
-answers take seconds, repetitions would fill the queue faster than they leave it. A new message
-would wait behind all of them, longer than any round of the ledger lasts.
+A message that is already queued is not queued again when the ledger repeats it. Otherwise, if
+answers take seconds, repeated messages would fill the queue faster than they leave it. A new
+message would then wait behind all of them, longer than any round of the ledger lasts.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from p2ptrain.node.state.context import Context
 from p2ptrain.peers.protocol_names import LEDGER_PROTOCOL
 
 QUEUE_MESSAGES = 64
-"""Enough for sixteen rounds of one height, with four messages each."""
+"""Capacity of a queue: enough for sixteen rounds of one height, with four messages each."""
 
 SEND_S = 5.0
 PEERS_MAX = 2048
-"""The most peers with a queue at the same time."""
+"""Maximum number of peers with a queue at the same time."""
 
 Item = TypeVar("Item")
 
 
 @dataclass(slots=True)
 class _Outbox:
-    """`waiting` contains the queued messages and the one being sent. Its value says whether the
-    ledger repeated the message meanwhile.
+    """The queue of one peer. `waiting` contains the queued messages and the one being sent. The
+    value says whether the ledger has repeated the message in the meantime.
     """
 
     queue: trio.MemorySendChannel[bytes]
@@ -48,7 +48,8 @@ class _Outbox:
             self.waiting[message] = False
 
     def note_sent(self, message: bytes, *, arrived: bool) -> None:
-        """Forget a message that was sent. If it was lost and repeated since, queue it once more."""
+        """Forget a message that was sent. If it was lost and the ledger repeated it, queue it
+        again."""
         said_again = self.waiting.pop(message)
         if said_again and not arrived:
             self.enqueue(message)
@@ -89,7 +90,7 @@ class Outboxes:
     async def _send_all(
         self, peer: PeerId, box: _Outbox, messages: trio.MemoryReceiveChannel[bytes]
     ) -> None:
-        """Send until the queue is empty, then free it: in an open run anybody can make new peer
+        """Send until the queue is empty, then free it: in an open run, anybody can create new peer
         ids."""
         with suppress(trio.WouldBlock):
             while True:
@@ -134,7 +135,7 @@ class Outboxes:
             try:
                 await self._context.network.publish(topic, message)
             except LocalProtocolError as exc:
-                # An entry of hundreds of members. A peer that learns of its height asks for it.
+                # The entry names hundreds of members. A peer that learns of its height asks for it.
                 self._context.peers.report_misbehaviour("not-announced", topic, reason=exc.what)
 
 

@@ -1,8 +1,8 @@
-"""Prune the ledger's oldest entries if the user wants that, and report when other peers have.
+"""Prune the ledger's oldest entries if configured, and warn if other peers have pruned entries that
+this node needs.
 
-By default a node keeps all entries, so that anybody can check the run from its manifest on. A node
-that prunes keeps a base, from which its own restart goes on; `trusted_checkpoint` is the module for
-newcomers.
+By default, a node keeps all entries, so that anybody can check the run from its manifest onwards. A
+node that prunes keeps a base, from which it can restart. For newcomers, see `trusted_checkpoint`.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from p2ptrain.store import Disk, Head, RecordLog, Store
 from p2ptrain.suggested_command import to_paste
 
 NAMED_MAX = 8
-"""How many peers that pruned the missing entries are named: a person asks one or two of them."""
+"""Maximum number of peers named that pruned the missing entries. A user only asks one or two."""
 
 
-# ── forgetting ───────────────────────────────────────────────────────────────────────────────────
+# ── pruning ──────────────────────────────────────────────────────────────────────────────────────
 
 
 async def prune(context: Context) -> None:
@@ -53,7 +53,7 @@ async def prune(context: Context) -> None:
 
 
 def prune_home(home: Home, run: Run, keep_entries: int, disk: Disk | None = None) -> Origin | None:
-    """Prune the ledger of a home whose node is stopped. None if there was nothing to prune.
+    """Prune the ledger of a stopped node. Return None if there was nothing to prune.
 
     Raises StoreError: the ledger does not verify, or the disk cannot be written to.
     """
@@ -73,7 +73,7 @@ def prune_home(home: Home, run: Run, keep_entries: int, disk: Disk | None = None
 def _shortened(
     rules: Rules, kept: KeptChain, origin: Origin | None, head: Head | None, keep_entries: int
 ) -> Origin | None:
-    """Return where the chain may begin: not after the snapshot from which this home would
+    """Return where the chain may begin. This is not after the snapshot from which this node would
     restart."""
     if head is None or head.run != rules.run or head.snapshot_step is None:
         return None
@@ -88,24 +88,24 @@ def _write(log: RecordLog, kept: KeptChain, origin: Origin) -> None:
 
 
 def origin_in(log: RecordLog) -> Origin | None:
-    """Return where the chain in a verified log begins; None if at genesis."""
+    """Return where the chain in a verified log begins; None if it begins at genesis."""
     first = next(iter(log), None)
     return None if first is None else origin_of(first)
 
 
-# ── when nobody keeps enough ─────────────────────────────────────────────────────────────────────
+# ── missing entries that all peers have pruned ───────────────────────────────────────────────────
 
 
 async def notice_pruned(context: Context) -> None:
     """Warn the user if no peer keeps the entries that this node lacks.
 
-    Only claims of peers that are ahead say that these entries exist. So the claims lead to a
-    warning. They do not end the node while other peers stand where it stands, or while the claiming
-    peers could not have gone on without the others.
+    That these entries exist is only a claim of the peers that are ahead. So the claims lead to a
+    warning. They do not end the node while another peer has the same head, or while the claiming
+    peers could not have decided entries without the others.
 
     Raises:
-        TryLater: for `pruned_s` every peer that is ahead has claimed to have pruned these
-            entries, and no peer was seen where this node is.
+        TryLater: for `pruned_s`, every peer that is ahead has claimed to have pruned these
+            entries, and no peer had the same head as this node.
     """
     told = 0
     while True:
@@ -122,7 +122,7 @@ async def notice_pruned(context: Context) -> None:
                 f"no connected peer keeps entry {lacking} of the ledger; " + "; ".join(kept),
             ),
         )
-        if told != lacking:  # Journalled once: a peer can withdraw the claim and repeat it.
+        if told != lacking:  # Journal it once: a peer can withdraw the claim and repeat it.
             context.journal.write("nobody-keeps", height=lacking, evidence=kept)
             told = lacking
         with trio.move_on_after(context.timing.pruned_s):
@@ -136,7 +136,7 @@ async def notice_pruned(context: Context) -> None:
 
 
 def _is_left_behind(context: Context) -> bool:
-    """Return whether the peers that pruned are credible and no heard peer has our head."""
+    """Return whether the peers that pruned are credible, and no other peer has our head."""
     head = context.ledger.snapshot.head
     in_company = any(record.heartbeat.head == head for record in context.peers.table)
     said = context.ledger.core.out_of_reach()
@@ -146,9 +146,9 @@ def _is_left_behind(context: Context) -> bool:
 def _is_credible(context: Context, said: Collection[PeerId]) -> bool:
     """Return whether the claims of these peers are enough to end this node.
 
-    Only a quorum of the voters at our head can have decided the next entry. A node that does not
-    vote there loses nothing by a lie. A voter waits, since the others may need its vote; its user
-    sees the claims.
+    Only a quorum of the voters at our head can have decided the next entry. A lie does no harm to a
+    node that does not vote there. A voter waits, since the others may need its vote; its user sees
+    the claims.
     """
     state = context.ledger.snapshot
     if context.me not in state.voters:
@@ -159,7 +159,7 @@ def _is_credible(context: Context, said: Collection[PeerId]) -> bool:
 def nobody_keeps(context: Context) -> TryLater:
     """Return the error for entries that every peer ahead of us has pruned, with what to do."""
     said = [
-        f"{label(peer)} keeps entries from {answer.up_to + 1} on; "
+        f"{label(peer)} keeps entries from {answer.up_to + 1}; "
         f"its checkpoint is {answer.up_to + 1}:{answer.checkpoint}"
         for peer, answer in sorted(context.ledger.core.out_of_reach().items())
     ]
@@ -169,11 +169,11 @@ def nobody_keeps(context: Context) -> TryLater:
         code="LEDGER-PRUNED",
         evidence=said,
         likely=(
-            "nobody is at fault: these nodes keep only new entries, and nodes that keep "
-            "everything are away"
+            "these nodes keep only recent entries, and the nodes that keep all entries are "
+            "offline; nobody is at fault"
         ),
         do=(
-            "start the node later; or ask a person whom you trust for a checkpoint (p2ptrain "
-            f"ledger show prints it), and start the node with it: {believe}"
+            "start the node later; or ask somebody you trust for a checkpoint (p2ptrain ledger "
+            f"show prints it), and start the node with it: {believe}"
         ),
     )

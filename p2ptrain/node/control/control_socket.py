@@ -1,8 +1,8 @@
-"""Serve the unix socket in a node's home, by which its owner's commands reach the node.
+"""Serve the Unix socket in a node's directory, which receives the commands of the node's owner.
 
 A request and its answer are one line of JSON each. A process that can open the socket controls the
-node; the mode of the home keeps other users out. The socket exists from the node's start on; until
-the node has a context, `startup_status` answers.
+node; the permissions of the directory keep other users out. The socket exists as soon as the node
+starts; until the node has a context, `startup_status` answers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ANSWER_S = 30.0
 async def serve_commands(path: Path, reception: StartupStatus) -> None:
     """Listen at `path` until cancelled."""
     with suppress(FileNotFoundError):
-        path.unlink()  # Left by a killed node: we hold the home's lock, so that node is gone.
+        path.unlink()  # A killed node left it: we hold the directory's lock, so that node is gone.
     listener = await _bind(path)
     try:
         await trio.serve_listeners(lambda stream: _serve(reception, stream), [listener])
@@ -39,7 +39,7 @@ async def serve_commands(path: Path, reception: StartupStatus) -> None:
 
 
 async def _bind(path: Path) -> trio.SocketListener:
-    """Bind a socket at `path` by way of its folder: the kernel takes no path over 107 bytes."""
+    """Bind a socket at `path` through its directory: the kernel limits paths to 107 bytes."""
     sock = trio.socket.socket(trio.socket.AF_UNIX)
     try:
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
@@ -49,7 +49,7 @@ async def _bind(path: Path) -> trio.SocketListener:
             os.close(folder)
         path.chmod(0o600)
         sock.listen(16)
-    except BaseException:  # A start that fails at once also cancels this task.
+    except BaseException:  # A start that fails immediately cancels this task.
         sock.close()
         raise
     return trio.SocketListener(sock)
@@ -78,7 +78,7 @@ async def answer(reception: StartupStatus, line: bytes) -> Answer:
         name = json.loads(line)["command"]
         command = COMMANDS[name]
     except (ValueError, TypeError, KeyError, RecursionError):
-        return {"error": f"a command is one of {', '.join(COMMANDS)}"}
+        return {"error": f"unknown command; the commands are {', '.join(COMMANDS)}"}
     if name == "status" and reception.context is None:
         return reception.status().to_json()
     try:

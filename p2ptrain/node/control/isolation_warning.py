@@ -1,7 +1,6 @@
-"""Warn when no quorum of the voters can be heard: then nothing can be agreed.
+"""Warn when this node does not hear a quorum of the voters: then nothing can be agreed.
 
-This module only warns. The ledger decides what follows: it waits, or branches if the run allows
-that.
+This module only warns. The ledger decides what to do: it waits, or branches if the run allows it.
 """
 
 from __future__ import annotations
@@ -15,7 +14,8 @@ from p2ptrain.observe.cautions import Caution
 
 LOOK_S = 2.0
 PATIENCE_S = 10.0
-"""Five heartbeats, as after a start: every peer that is up was heard by then."""
+"""Seconds without a quorum before the warning: five heartbeats, in which every peer that is up is
+heard. """
 
 NAMED_MAX = 8
 
@@ -23,7 +23,7 @@ WARNING = "isolated"
 ALONE = Caution(
     "ISOLATED",
     "this node hears too few voters for the members to agree on anything",
-    "if this does not pass, check this machine's connection; nothing is lost, and the run "
+    "if this lasts, check this machine's network connection; nothing is lost, and the run "
     "continues when the voters are back",
 )
 
@@ -47,8 +47,8 @@ async def notice_isolation(
 
 
 def _warn(context: Context) -> None:
-    """Set or remove the warning. Its words do not name the missing voters, who change; the state
-    does."""
+    """Set or remove the warning. Its text does not name the missing voters, since they change; the
+    state names them."""
     if context.state.isolated:
         context.alerts.show(WARNING, ALONE)
     else:
@@ -56,7 +56,7 @@ def _warn(context: Context) -> None:
 
 
 def unreachable_voters(context: Context) -> tuple[PeerId, ...]:
-    """Return the voters that are down, unheard or on another line, if the others are no quorum."""
+    """If the voters that we hear on our line are not a quorum, return the other voters."""
     state = context.ledger.snapshot
     if state.phase is Phase.ENDED:
         return ()
@@ -80,5 +80,5 @@ def in_words(context: Context, missing: tuple[PeerId, ...]) -> str:
     words = f"{len(missing)} of {voters} voters cannot be heard: {names}{more}"
     off = [label(peer) for peer in missing if not context.admission.admits(peer)]
     if off:
-        words += f"; off the allowlist, and therefore not heard: {', '.join(off[:NAMED_MAX])}"
+        words += f"; not heard because they are not on the allowlist: {', '.join(off[:NAMED_MAX])}"
     return words

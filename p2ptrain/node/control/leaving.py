@@ -1,8 +1,9 @@
-"""Leave in order: say goodbye, wait until the others have agreed to go on without us, then exit.
+"""Leave in an orderly way: say goodbye, wait until the others have agreed to continue without us,
+then exit.
 
-A voter that vanishes costs the others a detection time, and counts against their quorum until then.
-A voter that says goodbye votes once more, for the roster without it. A second Ctrl-C leaves at
-once; the others then detect it like any failure.
+If a voter vanishes, the others need time to detect that, and until then it counts against their
+quorum. A voter that says goodbye votes once more, for the roster without it. A second Ctrl-C leaves
+immediately; the others then detect it like any failure.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from p2ptrain.observe import states
 
 LEAVE_S = 20.0
 GOODBYE_S = 0.3
-"""Time for the last heartbeat to reach a neighbour, which passes it on."""
+"""Seconds for the last heartbeat to reach a neighbour, which forwards it."""
 
 
 class ExitSignals:
@@ -31,7 +32,8 @@ class ExitSignals:
         self.context: Context | None = None
 
     async def obey_signals(self, node: trio.CancelScope) -> None:
-        """Leave on the first signal. Cancel `node` after that, or at once on the second signal."""
+        """Leave on the first signal, then cancel `node`. On the second signal, cancel it
+        immediately."""
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             async with trio.open_nursery() as nursery:
                 async for _ in signals:
@@ -49,7 +51,7 @@ class ExitSignals:
 async def leave(
     context: Context, *, limit_s: float = LEAVE_S, goodbye_s: float = GOODBYE_S
 ) -> None:
-    """Return when the run can do without this node, or after `limit_s`."""
+    """Say goodbye. Return when the run can continue without this node, or after `limit_s`."""
     context.state.leaving = True
     context.state.set_state(states.Leaving())
     await context.ledger.submit(Leaving(context.me))
@@ -65,8 +67,8 @@ async def leave(
 def _is_needed(context: Context) -> bool:
     """Return whether others need our vote to agree on a roster without us.
 
-    A learner has no vote, and a founder of an open run keeps its vote as long as it is up, so both
-    may leave at once.
+    A learner does not vote, and a founder of an open run keeps its vote as long as it is up. So
+    both may leave immediately.
     """
     state = context.ledger.snapshot
     if context.me not in state.voters or keeps_its_vote(
@@ -80,7 +82,7 @@ def _is_needed(context: Context) -> bool:
 
 
 def goodbye_text(context: Context) -> str:
-    """Return the text for a user who presses Ctrl-C."""
+    """Return the text shown to a user who presses Ctrl-C."""
     lost = ""
     trainer = context.trainer
     if trainer.work is None and trainer.inner_step:
@@ -91,4 +93,4 @@ def goodbye_text(context: Context) -> str:
         and context.ledger.snapshot.phase is not Phase.ENDED
     ):
         alone = " This node is the run's only voter: nothing is committed until it is back."
-    return f"Leaving, at most {LEAVE_S:.0f} s{lost}. Ctrl-C again to leave now.{alone}"
+    return f"Leaving within {LEAVE_S:.0f} s{lost}. Press Ctrl-C again to leave now.{alone}"

@@ -1,8 +1,8 @@
-"""Warn the owner, with the reason, when members average without this node.
+"""Warn the owner when members average without this node, and say why.
 
-No work is lost then: it counts in the next exchange. But a node that is left out again and again
-works for almost nothing, and its owner can usually fix that. A roster does not say what the members
-knew of this node, so the reason is derived from what this node knows of itself.
+No work is lost then: it counts in the next exchange. But the work of a node that is left out again
+and again hardly counts, and its owner can usually fix that. A roster does not say what the members
+knew about this node, so the reason is derived from what this node knows about itself.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from p2ptrain.sync.trainer_orders import LocalWork
 
 WARNING = "left out"
 WITHOUT = "members have averaged without this node"
-CONNECTION = "check this machine's connection; this node's work counts in the next exchange"
+CONNECTION = "check this machine's network; this node's work counts in the next exchange"
 
 LATE = Caution(
     "SYNC-DROPPED",
-    f"{WITHOUT}: it had not finished its inner steps when the grace time was over",
+    f"{WITHOUT}: it had not finished its inner steps when the grace period was over",
     "its work counts in the next exchange; if this happens often, check which other programs "
     "use this machine",
 )
 BEHIND = Caution(
     "SYNC-DROPPED",
-    f"{WITHOUT}: it was still fetching what they had committed before",
-    "it catches up by itself; if this happens often, its connection or its disk is too slow "
-    "for the run",
+    f"{WITHOUT}: it was still fetching earlier commits",
+    "it catches up by itself; if this happens often, its network or its disk is too slow for "
+    "the run",
 )
 UNHEARD = Caution(
     "SYNC-DROPPED",
-    f"{WITHOUT}, though it was ready: its report did not reach them in time",
+    f"{WITHOUT} although it was ready: its report did not reach them in time",
     CONNECTION,
 )
 FAILED = Caution(
@@ -48,7 +48,7 @@ DOUBTED = Caution(
 )
 GONE = Caution(
     "SYNC-DROPPED",
-    "the members considered this node down and went on without it; it joins again",
+    "the members considered this node down and continued without it; it is joining again",
     CONNECTION,
 )
 
@@ -72,8 +72,8 @@ class LeftOutWatch:
         *,
         doubted: bool = False,
     ) -> Caution | None:
-        """Return why the exchange that has just opened leaves this node out. Return None if no
-        exchange is new, if it includes this node, or if nobody expected this node.
+        """Return why the exchange that has just opened leaves this node out. Return None if there
+        is no new exchange, if it includes this node, or if the members did not expect this node.
 
         `doubted`: this node's own record of failed attempts says that it should sit out.
         """
@@ -99,7 +99,7 @@ class LeftOutWatch:
 
 
 def reduce_under_way(state: LedgerState) -> tuple[int, int] | None:
-    """Return the outer step and the attempt of the exchange under way; None if there is none."""
+    """Return the outer step and attempt of the current exchange; None if there is none."""
     roster = state.roster
     return (roster.step, roster.attempt) if roster and roster.participants else None
 
@@ -107,8 +107,8 @@ def reduce_under_way(state: LedgerState) -> tuple[int, int] | None:
 async def notice_left_out(context: Context) -> None:
     """Keep the warning up to date until cancelled. It stays until an exchange includes this node.
 
-    An exchange that opened before this process began is ignored: the node was away, and its owner
-    knows that.
+    An exchange that opened before this process started is ignored: the owner knows that the node
+    was stopped.
     """
     state, alerts = context.ledger.snapshot, context.alerts
     rosters = LeftOutWatch(state.is_member(context.me), reduce_under_way(state))

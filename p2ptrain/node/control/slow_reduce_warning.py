@@ -1,7 +1,7 @@
-"""Warn once when an exchange lasts twice as long as this node's exchanges usually do.
+"""Warn once when an exchange takes more than twice as long as this node's exchanges usually take.
 
-This module only warns; the ledger decides whether the members go on without a peer. The usual time
-is measured by this process, so it never calls its first exchanges slow.
+This module only warns; the ledger decides whether the members continue without a peer. This process
+measures the usual time, so it never calls its first exchanges slow.
 """
 
 from __future__ import annotations
@@ -24,24 +24,25 @@ KNOWN_MIN = 3
 KNOWN_MAX = 15
 
 PATIENCE_S = 20.0
-"""No shorter exchange is reported, however short exchanges usually are."""
+"""Minimum duration in seconds of an exchange that is reported."""
 
 UNHEARD_S = 10.0
-"""Five heartbeats: a participant silent for longer is named in the warning."""
+"""Five heartbeats: the warning names a participant that has been silent for longer."""
 
 
 @dataclass(slots=True)
 class ReduceDurations:
-    """Durations of the newest successful exchanges from their rosters on, and the start of the
-    current one."""
+    """Durations of the latest successful exchanges, measured from their rosters, and the start of
+    the current one."""
 
     patience_s: float = PATIENCE_S
     known_s: deque[float] = field(default_factory=lambda: deque(maxlen=KNOWN_MAX))
     since: float | None = None
 
     def check(self, *, under_way: bool, done: bool, now: float) -> float | None:
-        """Return how long the current exchange has lasted if that is too long, else None. `done`:
-        an exchange has succeeded since the last look.
+        """Return how long the current exchange has lasted if that is too long, otherwise None.
+        `under_way`: there is a current exchange. `done`: an exchange has succeeded since the last
+        call.
         """
         if self.since is not None and (done or not under_way):
             if done:
@@ -63,7 +64,7 @@ class ReduceDurations:
 async def notice_slow_reduce(
     context: Context, *, patience_s: float = PATIENCE_S, look_s: float = LOOK_S
 ) -> None:
-    """Keep the warning up to date until cancelled. It stays as long as the slow exchange."""
+    """Keep the warning up to date until cancelled. It ends with the slow exchange."""
     exchanges, last = ReduceDurations(patience_s), context.reduce.last_ring
     while True:
         done, last = context.reduce.last_ring is not last, context.reduce.last_ring
@@ -80,8 +81,10 @@ async def notice_slow_reduce(
 
 
 def caution_about(context: Context, lasts_s: float, usual_s: float) -> Caution:
-    """Return the warning. It names the participant silent for longest, which may be the cause."""
-    what = f"this exchange has taken {duration(lasts_s)} so far; {duration(usual_s)} is usual"
+    """Return the warning. It names the participant that has been silent longest: a likely cause."""
+    what = (
+        f"this exchange has taken {duration(lasts_s)} so far; the usual time is {duration(usual_s)}"
+    )
     roster = context.ledger.snapshot.roster
     records = [context.peers.table.get(peer) for peer in roster.peers] if roster else []
     heard = {
@@ -94,5 +97,5 @@ def caution_about(context: Context, lasts_s: float, usual_s: float) -> Caution:
     return Caution(
         "SYNC-SLOW",
         what,
-        f"if a peer delays the exchange for long, the members go on without it; {rates}",
+        f"if a peer delays the exchange for long, the members continue without it; {rates}",
     )

@@ -1,4 +1,4 @@
-"""Build this node's status when a user asks for it."""
+"""Build this node's status when a user requests it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from p2ptrain.peers.validation_tally import Validation
 from p2ptrain.ring import ReduceStatistics
 
 ASKING_MAX = 5
-"""Anybody can ask for admission, so few requests are shown; `p2ptrain allow list` shows all."""
+"""Maximum number of requests for admission in the status, since anybody can make one. `p2ptrain
+allow list` shows all."""
 
 
 async def status(context: Context) -> NodeStatus:
-    """Return everything that a person or a program may want to know, as of now."""
+    """Return the node's current status, for users and programs."""
     state = context.ledger.snapshot
     digest = await state_digest(context.outer)
     agreement = context.ledger.core.status(context.now())
@@ -97,13 +98,13 @@ def validated(validation: Validation) -> str:
     """Return the members' measurements of θ in words."""
     said = f"θ of outer step {validation.step}: loss {validation}"
     missing = ", ".join(map(peer_name, validation.missing))
-    return f"{said}; nothing from {missing}" if missing else said
+    return f"{said}; no report from {missing}" if missing else said
 
 
 def reduce_in_words(report: ReduceStatistics) -> str:
-    """Return how a reduce went, in words."""
+    """Describe the last reduce in words."""
     said = (
-        f"the last took {report.seconds:.2f} s, of which {report.scatter_s:.2f} s for the "
+        f"the last took {report.seconds:.2f} s, including {report.scatter_s:.2f} s for the "
         f"sum; {size(report.sent_bytes)} up, {size(report.received_bytes)} down, "
         f"{report.cpu_s:.2f} s of CPU"
     )

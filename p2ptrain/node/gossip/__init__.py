@@ -1,1 +1,1 @@
-"""Gossip among peers, all the time: heartbeats, endpoints, paths, allowlists, amendments."""
+"""Gossip among peers: heartbeats, endpoints, paths, allowlists, amendments."""

@@ -1,8 +1,9 @@
-"""Handle notices of an allowlist that is too long for gossip: ask the announcing peer for the list.
+"""Handle notices of an allowlist that is too long for gossip: request it from the peer that
+announced it.
 
-A notice is an unproven claim, and a question may take long. So each question runs in a task of its
-own and does not delay lists that come by gossip. A peer cannot delay its own removal by announcing
-lists that it does not have. A peer that did not show its list is not asked again for a while.
+A notice is an unproven claim, and a request may take long. So each request runs in its own task and
+does not delay lists that arrive by gossip: a peer cannot delay its own removal by announcing lists
+that it does not have. A peer that did not send its list is not asked again for a while.
 """
 
 from __future__ import annotations
@@ -23,30 +24,31 @@ from p2ptrain.peers.hello_messages import HelloRequest
 NOTICE_BYTES_MAX = 64
 
 ASKED_MAX = 16
-"""The most peers that are being asked, or about to be."""
+"""Maximum number of peers that are being asked or are scheduled."""
 
 SILENT_S = 60.0
-"""How long a peer that did not answer is left alone; it may have been busy. Some fifty peers that
-never answer could keep all places taken.
+"""Seconds for which a peer that did not answer is not asked again; it may have been busy. About
+fifty peers that never answer could keep all places occupied.
 """
 
 LIED_S = 600.0
 KNOWN_MAX = 1024
 
 Question = Callable[[], Awaitable[bool]]
-"""Asks one peer. Returns whether we now have a newer list. Raises StoreError: it cannot be kept."""
+"""Asks one peer. Returns whether we now have a newer list. Raises StoreError: it cannot be
+stored."""
 
 
 @dataclass(slots=True)
 class AllowlistNotices:
-    """The peers to ask. It does not know how they are asked. `now` must never decrease."""
+    """The peers to ask. This class does not know how to ask them. `now` must never decrease."""
 
     next_s: float = 1.0
     """How long one peer may take before the next one is asked too: usually the first shows the list
     that all of them announce."""
     asked: set[PeerId] = field(default_factory=set)
     resting: dict[PeerId, float] = field(default_factory=dict)
-    """Until when each peer that showed no list is left alone."""
+    """For each peer that did not send its list, when it may be asked again."""
 
     def turn(self, peer: PeerId, now: float) -> int | None:
         """Return how many peers are asked before `peer`, and count it as asked until
@@ -62,7 +64,7 @@ class AllowlistNotices:
         self.asked.discard(peer)
 
     def leave_alone(self, peer: PeerId, until: float) -> None:
-        """Do not ask `peer` before `until`: it showed nothing."""
+        """Do not ask `peer` before `until`, since it did not send its list."""
         self.resting.pop(peer, None)
         self.resting[peer] = until
         if len(self.resting) > KNOWN_MAX:
@@ -72,8 +74,8 @@ class AllowlistNotices:
 def question_about(
     context: Context, notices: AllowlistNotices, peer: PeerId, notice: bytes
 ) -> Question | None:
-    """Return the question that a notice calls for, to be run in a task of its own; None if there is
-    none.
+    """Return the request to make because of a notice; None if none is needed. Run it in its own
+    task.
 
     Raises RemoteProtocolError: the payload is not a notice.
     """
@@ -99,7 +101,7 @@ async def _is_shown(
     newer, rest_s, reason = (
         False,
         LIED_S,
-        "it sent another allowlist than the one it had announced",
+        "it did not send the allowlist that it had announced",
     )
     try:
         shown = (await send_hello(context.network, peer, HelloRequest(context.run, b""))).allowlist

@@ -1,8 +1,9 @@
 """Ask neighbours for their newest allowlist before the organiser signs another one.
 
-Peers take a list only if its number is higher than that of their own. A home restored from a backup
-has an old list, so its next list would reuse a number. Peers that have the other list with that
-number would never take it. So the neighbours are asked for theirs first.
+A peer accepts a list only if its number is higher than that of the peer's own list. A home that was
+restored from a backup has an old list, so its next list would reuse a number. Peers that already
+have a different list with this number would never accept it. So the neighbours are asked for their
+lists first.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from p2ptrain.node.state.context import Context
 from p2ptrain.peers.hello_messages import HelloRequest
 
 ASKED_MAX = 8
-"""One of these peers may have missed the newest list; hardly all eight."""
+"""Maximum number of peers asked. Some may have missed the newest list, but hardly all eight."""
 
 ANSWER_S = 5.0
-"""A person waits for the answer."""
+"""Deadline in seconds. It is short, because a user waits for the answer."""
 
 
 async def newest_allowlist(context: Context, *, answer_s: float = ANSWER_S) -> dict[str, object]:
-    """Adopt the newest list that the neighbours show. Return its number, how many neighbours showed
-    a list, the other members of the run, and its voters.
+    """Adopt the newest list that the neighbours have. Return its number, how many neighbours sent a
+    list, the other members of the run, and its voters.
 
-    Raises StoreError: a newer list cannot be kept.
+    Raises StoreError: a newer list cannot be stored.
     """
     newer, shown = context.admission.reload(), await _shown(context, answer_s)
     heard = 0
@@ -50,9 +51,9 @@ async def newest_allowlist(context: Context, *, answer_s: float = ANSWER_S) -> d
 
 
 async def _shown(context: Context, answer_s: float) -> dict[PeerId, bytes]:
-    """Return the lists that some connected peers of the run show, unchecked. Voters come first.
+    """Return the unchecked lists of up to ASKED_MAX connected peers of the run, voters first.
 
-    All answers are waited for, up to the deadline: the newest list counts, not the first one.
+    Wait for all answers until the deadline: the newest list counts, not the first one.
     """
     shown: dict[PeerId, bytes] = {}
 

@@ -1,8 +1,9 @@
-"""Spread amendments: gossip for new ones, a hello for a peer that lacks an agreed one.
+"""Spread amendments by gossip, and request agreed ones that this node lacks with a hello.
 
-If this node lacks an agreed amendment, it asks until a peer sends it. A quorum has it (the ledger's
-SPEC.md, S10). Until then no outer step under that amendment is trained, averaged or applied, so
-only admitted peers are asked, voters first. Only the organiser's signature proves an amendment.
+If this node lacks an agreed amendment, it asks peers until one sends it. A quorum has it (the
+ledger's SPEC.md, S10). Until it arrives, this node does not train, average or apply any outer step
+under that amendment. Only admitted peers are asked, voters first. The organiser's signature proves
+an amendment.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ from p2ptrain.peers.hello_messages import HelloRequest
 from p2ptrain.peers.protocol_names import amendments_topic
 
 GOSSIPED_MAX = 16
-"""Only the newest are gossiped, some 8 kB for sixteen; a hello reply contains all."""
+"""Maximum number of amendments in a gossip message: the newest sixteen take about 8 kB. A hello
+reply contains all."""
 
 MISSING = Caution(
     "AMEND-MISSING",
-    "this node does not have an amendment yet on which members have agreed; it is asking for it",
+    "the members have agreed on an amendment that this node does not have yet; it is asking for it",
 )
 
 OFFER_S = 30.0
@@ -36,20 +38,20 @@ SHOWN_MAX = 4
 
 
 async def keep_amended(context: Context) -> None:
-    """Offer our amendments at intervals, and ask for missing ones, until cancelled."""
+    """Regularly publish our amendments, and ask for missing ones, until cancelled."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_offer, context)
         nursery.start_soon(_ask_for_missing, context)
 
 
 async def take_amendments(context: Context, peer: PeerId, payload: bytes) -> None:
-    """Handle amendments gossiped by a peer. Raises RemoteProtocolError, RunMismatch."""
+    """Handle amendments that a peer gossiped. Raises RemoteProtocolError, RunMismatch."""
     if context.amendments.adopt_new(payload, context.ledger.snapshot.terms):
         await amendments_changed(context)
 
 
 async def amendments_changed(context: Context) -> None:
-    """Tell the network and the ledger that this node has more amendments than before."""
+    """Tell the network and the ledger that this node has new amendments."""
     numbers = [each.amendment.number for each in context.amendments.held]
     context.journal.write("amendments", numbers=numbers)
     await _publish(context)
@@ -69,7 +71,7 @@ async def _publish(context: Context) -> None:
 
 
 async def _ask_for_missing(context: Context) -> None:
-    """Ask for every agreed amendment that is missing, also for later steps, until cancelled."""
+    """Ask for all missing agreed amendments, including those for later steps, until cancelled."""
     while True:
         if _missing(context) is None:
             context.alerts.clear("amendment")
@@ -91,9 +93,9 @@ def _missing(context: Context) -> Terms | None:
 
 
 async def _has_missing(context: Context, peer: PeerId) -> bool | None:
-    """Return True if nothing is missing after `peer` has shown its amendments; else None.
+    """Return True if nothing is missing after `peer` has sent its amendments, otherwise None.
 
-    Amendments that it shows are kept if the organiser has signed them, needed or not.
+    All amendments that it sends are stored if the organiser has signed them, even if not needed.
     """
     try:
         told = (await send_hello(context.network, peer, HelloRequest(context.run, b""))).amendments
@@ -105,7 +107,7 @@ async def _has_missing(context: Context, peer: PeerId) -> bool | None:
 
 
 def in_words(context: Context) -> str:
-    """Return the agreed amendments in words, and those not agreed or too late to be agreed."""
+    """Describe the agreed amendments, and those that are not agreed yet or come too late."""
     state, said = context.ledger.snapshot, list[str]()
     for terms in state.terms:
         found = context.amendments.get(terms.digest)

@@ -1,9 +1,9 @@
-"""Put one question to several peers at once, and take the first answer that proves good.
+"""Ask several peers the same question at once, and use the first valid answer.
 
-You want this wherever an answer from the network changes what the node does. The caller says who
-may answer (`in_order`) and what proves an answer (`first_good`). A silent peer then costs nothing:
-the next peer is asked a moment later, whatever the first one does, and one deadline covers the
-whole question. This module does not know the question or the protocol.
+Use this wherever an answer from the network changes what the node does. The caller decides which
+peers to ask (`in_order`) and how to check an answer (`first_good`). A silent peer does not delay
+the result much: the next peer is asked a moment later in any case, and one deadline covers all
+peers. This module does not know the question or the protocol.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from p2ptrain.node.state.context import Context
 Answer = TypeVar("Answer")
 
 PeerRank = Callable[[PeerId], int]
-"""How far back in the order a peer stands; the lowest rank is asked first."""
+"""rank(peer) returns the position of a peer in the order; the lowest rank is asked first."""
 
 
 @dataclass(frozen=True, slots=True)
 class AskingRate:
     """How fast a question spreads.
 
-    `at_once` peers are asked immediately. Another peer is asked for each useless answer, and one
-    more every `next_s` seconds without any answer. The question ends after `deadline_s`, so at most
-    `at_once + deadline_s / next_s` peers are being waited for.
+    `at_once` peers are asked immediately. One more peer is asked after each invalid answer, and one
+    every `next_s` seconds without an answer. The question ends after `deadline_s`, so it waits for
+    at most `at_once + deadline_s / next_s` peers at a time.
     """
 
     at_once: int
@@ -45,15 +45,15 @@ class AskingRate:
 
 
 HELLO_PACE = AskingRate(at_once=4, next_s=1.0, deadline_s=10.0)
-"""For a hello, whose reply has at most 0.5 MB. Four peers: the chance that none of four members
-drawn at random is honest and up is small, and four replies fit any line that can train. A second is
-several round trips. Ten seconds carry the longest reply over a slow line; by then up to fourteen
-peers have been asked, of which members come first."""
+"""The pace for a hello; its reply has at most 0.5 MB. Of four members drawn at random, at least one
+is very likely honest and up, and a connection that is fast enough to train can carry four replies.
+A second is several round trips. Ten seconds are enough for the longest reply over a slow
+connection; by then up to fourteen peers have been asked, members first."""
 
 
 VOTER, MEMBER, ADMITTED, STRANGER = range(4)
-"""Ranks, by how much a peer has to lose. The run has agreed on voters and members, the organiser
-has admitted the third kind, and anybody can be a stranger."""
+"""Ranks of peers, the most trustworthy first. The run has agreed on voters and members, the
+organiser has admitted the peers of the third rank, and anybody can be a stranger."""
 
 
 def rank_of(context: Context, peer: PeerId) -> int:
@@ -74,12 +74,12 @@ def whom_to_ask(context: Context, *, worst: int) -> list[PeerId]:
 
 
 def in_order(peers: Iterable[PeerId], rank: PeerRank, draw: random.Random) -> list[PeerId]:
-    """Return `peers` by rank. Within a rank the order is drawn.
+    """Sort `peers` by rank. Within a rank, the order is random.
 
-    The order must not follow the peer ids: anybody can make keys until one gives an id that sorts
-    first.
+    The order must not depend on the peer ids: anybody can create keys until one of them gives an id
+    that sorts first.
     """
-    drawn = sorted(peers)  # A set has no order that the same seed would repeat.
+    drawn = sorted(peers)  # The order of a set is not reproducible with the same seed.
     draw.shuffle(drawn)
     return sorted(drawn, key=rank)
 
@@ -89,9 +89,9 @@ async def first_good(
 ) -> Answer | None:
     """Return the first answer that is not None; None if there is none before the deadline.
 
-    `ask` puts the question to one peer, checks the answer, and returns None if the peer does not
-    answer or its answer proves nothing. Once an answer was good, the other calls of `ask` are
-    cancelled where they wait. Code that must run after a good answer belongs after this call.
+    `ask` asks one peer, checks the answer, and returns None if the peer does not answer or its
+    answer is invalid. Once an answer is valid, the other calls of `ask` are cancelled at their next
+    checkpoint. Code that must run after a valid answer belongs after this call.
 
     Raises any P2PTrainError that `ask` raises; it ends the question.
     """

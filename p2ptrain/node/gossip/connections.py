@@ -1,7 +1,8 @@
-"""Stay connected to all known peers: votes, reports and bulk data go straight between peers.
+"""Stay connected to all known peers: votes, reports and bulk data are sent directly between peers.
 
-Of two peers the one with the smaller id dials first, so that two do not usually dial each other at
-once. A lost connection is a hint for the failure detector at once, and a reason to dial again.
+Of two peers, the one with the smaller id dials first, so that they do not usually dial each other
+at the same time. A lost connection is immediately reported to the failure detector as a hint, and
+is dialled again.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ FORGET_S = 600.0
 
 
 async def stay_connected(context: Context) -> None:
-    """Dial the admitted peers that we know and are not connected to, until cancelled.
+    """Dial the known, admitted peers that are not connected, until cancelled.
 
-    When all peers were lost and the first one is connected again, the others are dialled at once,
-    however long they were silent. Only peers that are vouched for count: a connected stranger must
-    not hide that all were lost.
+    If all connections were lost and the first peer is connected again, the others are dialled
+    immediately, no matter how long they were silent. Only peers that are vouched for count: a
+    connected stranger must not hide that all of them were lost.
     """
     turns, alone = _Turns(context.me, context.timing), False
     async with trio.open_nursery() as nursery:
@@ -126,7 +127,7 @@ class _Lane:
 
 
 def known_peers(context: Context) -> list[PeerId]:
-    """Return the admitted peers that we have an address of, members or not."""
+    """Return the admitted peers with a known address, members or not."""
     return [
         peer
         for peer in context.network.dialable_peers()
@@ -142,7 +143,7 @@ async def _dial(context: Context, peer: PeerId) -> None:
 
 
 async def bootstrap_again(context: Context) -> None:
-    """Dial the configured bootstrap addresses whenever the run is out of reach, until cancelled."""
+    """Dial the configured bootstrap addresses whenever the run is unreachable, until cancelled."""
     while True:
         await trio.sleep(10 * context.timing.connection_look_s)
         ways = ways_back(context)
@@ -157,12 +158,12 @@ async def bootstrap_again(context: Context) -> None:
 
 
 def ways_back(context: Context) -> list[str]:
-    """Return the bootstrap addresses to dial now; none while the run is in reach.
+    """Return the bootstrap addresses to dial now; none while the run is reachable.
 
-    The run is in reach if a member is connected and a quorum is heard. Connected strangers do not
-    count: in an open run any peer with a key could otherwise keep this node away from its run. One
-    lying member cannot do that either, since it is not a quorum. Addresses of connected peers are
-    left out, since those peers would answer first.
+    The run is reachable if a member is connected and this node hears a quorum. Connected strangers
+    do not count: otherwise, in an open run, any peer with a key could keep this node away from its
+    run. One lying member cannot do that either, since it is not a quorum. Addresses of connected
+    peers are left out, since those peers would answer first.
     """
     connected, state = context.network.connected(), context.ledger.snapshot
     if any(map(state.is_member, connected)) and not context.state.isolated:
@@ -203,12 +204,14 @@ async def _save(context: Context, cache: PeerCache) -> None:
     try:
         known, members = context.network.known_addresses(), context.ledger.snapshot.members
         await trio.to_thread.run_sync(cache.save, known, frozenset(members).__contains__)
-    except OSError as exc:  # Without the file, the next start takes longer; nothing else happens.
+    except (
+        OSError
+    ) as exc:  # Without the file, the next start takes longer. There is no other effect.
         context.peers.report_misbehaviour("peers-not-saved", str(cache), reason=str(exc))
 
 
 async def notice_lost_connections(context: Context) -> None:
-    """Report a connection that ends without a goodbye to the failure detector at once."""
+    """Immediately report a connection that ends without a goodbye to the failure detector."""
     async for event in context.network.events:
         if isinstance(event, PeerDisconnected):
             context.peers.detector.hint_lost(event.peer, context.now())
@@ -216,7 +219,7 @@ async def notice_lost_connections(context: Context) -> None:
 
 
 async def watch_peers(context: Context, *, forget_s: float = FORGET_S) -> None:
-    """Let the failure detector judge whenever a colour may have changed, until cancelled."""
+    """Update the failure detector whenever a colour may have changed, until cancelled."""
     while True:
         _keep_room_for_members(context)
         await _expect_members(context, forget_s)
@@ -229,18 +232,18 @@ async def watch_peers(context: Context, *, forget_s: float = FORGET_S) -> None:
 
 
 def _keep_room_for_members(context: Context) -> None:
-    """Reserve places for members: both planes have few, and in an open run anybody may connect."""
+    """Reserve connections for members: both planes limit them, and anybody may join an open run."""
     members = context.ledger.snapshot.members
     context.network.set_members(members)
     context.plane.listener.set_members(members)
 
 
 async def _expect_members(context: Context, forget_s: float) -> None:
-    """Watch all members, and forget peers that are not members and were silent for long.
+    """Watch all members, and forget other peers that have been silent for long.
 
-    A member that was never heard here is missed like any other. Otherwise, after a restart of all
-    nodes, nobody would notice that one member did not come back. A run sees many other peers come
-    and go."""
+    A member that this node has never heard turns red like any other. Otherwise, after a restart of
+    all nodes, nobody would notice that one member did not come back. Peers that are not members are
+    forgotten because many of them come and go."""
     state, now = context.ledger.snapshot, context.now()
     for member in state.members:
         if member != context.me:
@@ -254,12 +257,12 @@ async def _expect_members(context: Context, forget_s: float) -> None:
 
 
 async def _judge(context: Context, ended: PeerId | None = None) -> None:
-    """Tell the ledger which peers are lost and which are back.
+    """Tell the ledger which peers are down and which are back.
 
-    An open connection with a lost peer is dropped. Messages waiting in it would be stale on
-    arrival, and the peer would have to work through them first. A new connection is made within a
-    second, while TCP may wait a quarter of a minute after a cut before it retries. The connection
-    of the peer whose old one has `ended` is kept: it may be new already.
+    An open connection to a peer that is down is dropped. Messages waiting in it would arrive stale,
+    and the peer would have to process them first. A new connection is opened within a second, while
+    TCP can wait a quarter of a minute after an interruption before it retries. If a connection to
+    the peer `ended` has just ended, its current connection is kept: it may be new.
     """
     for peer, colour in context.peers.detector.changes(context.now()):
         context.journal.write("peer", peer=peer, health=colour.value)

@@ -1,11 +1,11 @@
-"""Exchange data-plane endpoints between two peers, without waiting for a heartbeat.
+"""Exchange data-plane endpoints with a peer without waiting for a heartbeat.
 
-Certificates are new at each start, and heartbeats carry them. After a start it takes up to one
-heartbeat, two seconds, until both sides have the other's certificate. Until then neither admits the
-other, and a ring that waits for two neighbours keeps all of its members waiting. So a node that is
-refused, or does not know where to dial, sends its endpoint to that peer and asks for the peer's.
-The control plane has authenticated the peer; the endpoint is trusted no further than one in a
-heartbeat.
+A node makes a new certificate at each start, and sends it in heartbeats. After a start, it takes up
+to one heartbeat interval, two seconds, until both sides have each other's certificate. Until then,
+neither side admits the other, and a ring in which two neighbours cannot connect keeps all of its
+members waiting. So a node that is refused, or does not know where to dial, sends its endpoint to
+that peer and asks for the peer's endpoint. The control plane has authenticated the peer; the
+endpoint is trusted as much as one in a heartbeat.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from p2ptrain.peers.peer_table import endpoint_of
 from p2ptrain.peers.protocol_names import ENDPOINT_BYTES_MAX, ENDPOINT_PROTOCOL
 
 INTRODUCE_S = 2.0
-"""The request's deadline: after that time a heartbeat would have carried the endpoint too."""
+"""Deadline of the request in seconds. After that time, a heartbeat brings the endpoint anyway."""
 
 
 def answer_introductions(context: Context) -> None:
-    """Admit the data planes of admitted peers that introduce themselves, from now on."""
+    """From now on, admit the data plane of each admitted peer that sends its endpoint."""
 
     async def answer(peer: PeerId, payload: bytes) -> bytes:
         _let_in(context, peer, payload)
@@ -33,8 +33,8 @@ def answer_introductions(context: Context) -> None:
 
 
 async def introduced(context: Context, peer: PeerId) -> Endpoint | None:
-    """Ask `peer` for its data-plane endpoint; by answering it also admits us. Return None if it
-    does not answer or the answer is malformed.
+    """Ask `peer` for its data-plane endpoint. When `peer` answers, it also admits us. Return None
+    if it does not answer or the answer is malformed.
     """
     ours = pack(context.plane.endpoint.to_wire())
     try:
@@ -55,7 +55,7 @@ def _let_in(context: Context, peer: PeerId, wire: bytes) -> Endpoint | None:
     """Trust the certificate of `peer`. Return its endpoint; None if it has no data plane.
 
     Raises:
-        RemoteProtocolError: malformed, or another peer's endpoint.
+        RemoteProtocolError: the endpoint is malformed, or belongs to a different peer.
     """
     endpoint = endpoint_of(peer, wire)
     if endpoint is not None:

@@ -1,7 +1,7 @@
 """Send this node's heartbeats, entries and documents, and receive those of other peers.
 
-Received messages become events for the ledger, marks for the failure detector and rows of the peer
-table. A faulty message is dropped; other messages of its sender still count.
+Received messages become events for the ledger, arrivals for the failure detector, and rows of the
+peer table. A faulty message is dropped; other messages of its sender still count.
 """
 
 from __future__ import annotations
@@ -47,25 +47,26 @@ from p2ptrain.peers.protocol_names import (
 )
 
 PEERS_AT_FULL_RATE = 20
-"""A message costs every host about 3.5 ms of CPU: twenty peers every 2 s take 3.5 % of a core."""
+"""Number of peers up to which each sends a heartbeat every HEARTBEAT_S. A message costs every host
+about 3.5 ms of CPU time: twenty peers use 3.5 % of a core."""
 
 OTHERS_MAX = 20
-"""At most this many peers that are not members lengthen the heartbeat interval; twenty double it.
-In an open run anybody can invent hundreds of peers, and an interval stretched by hundreds looks
-like a failure.
+"""Maximum number of non-members that lengthen the heartbeat interval; twenty can double it. In an
+open run, anybody can create hundreds of peers, and a node with an interval lengthened by hundreds
+looks failed.
 """
 
 PATIENCE = 1.25
-"""Within this many intervals after a heartbeat, a live node has sent the next one."""
+"""Number of intervals after a heartbeat within which a live node sends the next one."""
 
 HASTE_S = 0.05
-"""Changes within this time share a heartbeat."""
+"""Minimum seconds between two heartbeats: changes within this time share one."""
 
 HandlePayload = Callable[[Context, PeerId, bytes], Awaitable[None]]
 
 
 async def send_heartbeats(context: Context) -> None:
-    """Send a heartbeat every `interval_s`, and at once when something changed, until cancelled."""
+    """Send a heartbeat every `interval_s`, and immediately after a change, until cancelled."""
     for serial in itertools.count():
         context.own_heartbeat.due = trio.Event()
         lacks, incarnation = (
@@ -88,7 +89,8 @@ async def send_heartbeats(context: Context) -> None:
 
 
 def heartbeat_senders(context: Context) -> int:
-    """Return how many peers send heartbeats, as heard here; our listeners count about the same."""
+    """Return how many peers send heartbeats, as far as we hear. Other nodes count about the
+    same."""
     most = len(context.ledger.snapshot.members) + OTHERS_MAX
     return (
         min(len(context.peers.table), most)
@@ -109,7 +111,7 @@ def _own_interval_s(context: Context) -> float:
 def describe(
     context: Context, incarnation: int, serial: int, lacks: tuple[PeerId, ...] = ()
 ) -> Heartbeat:
-    """Return this node's heartbeat as of now."""
+    """Return this node's current heartbeat."""
     state = context.ledger.snapshot
     return Heartbeat(
         run=context.run,
@@ -181,8 +183,8 @@ async def _follow(
 
 
 async def _report_floods(context: Context) -> None:
-    """Report peers that bring more gossip than we check. They may only forward another peer's
-    flood."""
+    """Report peers that send more gossip than we process. They may only be forwarding another
+    peer's flood."""
     while True:
         for peer, count in context.network.pop_floods().items():
             context.peers.report_misbehaviour("gossip-flood", peer, unread=count)
@@ -228,7 +230,7 @@ def _take_in(
     _is_alive(context, peer, incarnation, serial)
     if before is None or before.heartbeat.incarnation != incarnation:
         context.own_heartbeat.saying.full_next = (
-            True  # It has just started, and has no full heartbeat of ours yet.
+            True  # It has just started, and does not have a full heartbeat of ours.
         )
     if context.me in heartbeat.lacks:
         _answer_in_full(context)
@@ -246,8 +248,8 @@ def _is_alive(context: Context, peer: PeerId, incarnation: int, serial: int) -> 
 
 
 def _ask_for_full(context: Context) -> None:
-    """Ask for full heartbeats of peers whose short ones we cannot read. The request goes out early,
-    but not more often than our regular heartbeats.
+    """Ask peers for full heartbeats, since we cannot decode their small ones. Send the request
+    early, but not more often than our regular heartbeats.
     """
     now = context.now()
     if now >= context.own_heartbeat.saying.asked_s + _own_interval_s(context):
@@ -256,8 +258,8 @@ def _ask_for_full(context: Context) -> None:
 
 
 def _answer_in_full(context: Context) -> None:
-    """Make the next heartbeat a full one. It goes out early, but not more often than our regular
-    heartbeats: otherwise requests could make a whole run speak more than twice as much.
+    """Make the next heartbeat a full one. Send it early, but at most one extra heartbeat per
+    regular one: otherwise requests could make the entire run send more than twice as much.
     """
     now, saying = context.now(), context.own_heartbeat.saying
     saying.full_next = True
@@ -267,10 +269,10 @@ def _answer_in_full(context: Context) -> None:
 
 
 def report(context: Context, peer: PeerId, heartbeat: Heartbeat, before: Heartbeat | None) -> None:
-    """Send the ledger the events that a heartbeat contains. The ledger handles repetitions.
+    """Send the ledger the events that a heartbeat contains. The ledger handles repeated events.
 
-    A restarted node has lost the work that it was ready with. It counts as ready with no tokens
-    until it reports new work, so nobody waits for it or averages with it.
+    A restarted node has lost the work that it had reported as ready. It counts as ready with no
+    tokens until it reports new work, so the others neither wait for it nor average with it.
     """
     context.ledger.offer(PeerHeight(peer, heartbeat.height, heartbeat.line))
     if heartbeat.leaving:

@@ -1,4 +1,4 @@
-"""Ask a peer for the run, the allowlist and the amendments that it has: one hello."""
+"""Ask a peer for its manifest, allowlist and amendments, with one hello."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from p2ptrain.peers.hello_messages import HelloReply, HelloRequest, decode_reply
 from p2ptrain.peers.protocol_names import HELLO_BYTES_MAX, HELLO_PROTOCOL
 
 HELLO_S = 10.0
-"""Time for a manifest and an allowlist of thousands of peers over any line that can train."""
+"""Deadline in seconds: enough for a manifest and an allowlist of thousands of peers over any
+connection that is fast enough to train."""
 
 
 async def send_hello(network: Network, peer: PeerId, request: HelloRequest) -> HelloReply:

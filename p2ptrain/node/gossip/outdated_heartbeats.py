@@ -1,9 +1,9 @@
-"""Drop heartbeats that are older than what is known of their authors.
+"""Drop heartbeats that are older than what this node knows about their authors.
 
-Anybody who heard a heartbeat can send it again with its signature. A heartbeat is outdated if its
-author has started again since. It is also outdated if the author has signed a later entry of the
-chain than the heartbeat knows of; that helps a node that never heard of the new start. Outdated
-heartbeats are not processed and not passed on, and the peer that sent them is reported
+Anybody who received a heartbeat can send it again with its signature. A heartbeat is outdated if
+its author has restarted since. It is also outdated if its author has signed a chain entry that is
+later than the height in the heartbeat; this helps a node that has not heard of the restart.
+Outdated heartbeats are neither processed nor forwarded, and the peer that sent them is reported
 (`replayed_heartbeats`).
 """
 
@@ -21,13 +21,13 @@ from p2ptrain.peers.heartbeat_delta import Beat, FullHeartbeat, counts_of, decod
 from p2ptrain.peers.incarnations import IncarnationSpan
 
 LOOK_BACK_ENTRIES = 64
-"""At a peer's first heartbeat, this many of the newest entries are searched for its signature. A
-voter signs one entry of two or three."""
+"""Number of newest entries that are searched for the signature of a peer when its first heartbeat
+arrives. A voter signs about every second or third entry."""
 
 
 def is_wanted(context: Context, forwarder: PeerId, author: PeerId, payload: bytes) -> bool:
-    """Return whether to process and forward a heartbeat. Called before its signature is checked, so
-    it changes nothing here except the record of `forwarder`, which certainly sent it.
+    """Return whether to process and forward a heartbeat. This is called before its signature is
+    checked, so it only changes the record of `forwarder`, which certainly sent it.
     """
     try:
         beat = decode_beat(payload)
@@ -44,7 +44,7 @@ def is_wanted(context: Context, forwarder: PeerId, author: PeerId, payload: byte
 
 
 def is_outdated(context: Context, author: PeerId, beat: Beat) -> bool:
-    """Return whether this node knows `author` in a newer state than this heartbeat shows."""
+    """Return whether this node knows something about `author` that is newer than this heartbeat."""
     incarnation, _ = counts_of(beat)
     incarnations, ledger = context.identities.incarnations, context.ledger.core
     if incarnations.is_stale(author, incarnation):
@@ -57,10 +57,12 @@ def is_outdated(context: Context, author: PeerId, beat: Beat) -> bool:
 def is_older_than_chain(
     state: LedgerState, entries: list[Certified], author: PeerId, heartbeat: Heartbeat
 ) -> bool:
-    """Return whether `author` has signed an entry more than one above this heartbeat's height.
+    """Return whether `author` has signed an entry more than one higher than this heartbeat's
+    height.
 
-    A voter signs the entry at height h once it has all entries before, durably. If its disk was
-    lost since, it is not heard until it has fetched them again, which takes seconds or minutes.
+    A voter signs the entry at height h only when it has durably stored all earlier entries. If it
+    has lost its disk since, its heartbeats are dropped until it has fetched these entries again,
+    which takes seconds or minutes.
     """
     if heartbeat.line != state.line:
         return False
@@ -73,7 +75,8 @@ def is_older_than_chain(
 
 
 def _is_ours(context: Context, forwarder: PeerId, beat: Beat) -> bool:
-    """Judge a heartbeat with our own identity: an old one of ours, or one of a duplicate."""
+    """Judge a heartbeat with our own identity. It is an old one of ours, or comes from a
+    duplicate."""
     incarnation, _ = counts_of(beat)
     if incarnation < context.identities.incarnation:
         _report_outdated(
@@ -100,7 +103,7 @@ def _report_outdated(
         context.peers.report_misbehaviour(
             "outdated-heartbeats",
             forwarder,
-            what=f"this peer passed it on long after a later start of {author} was known",
+            what=f"this peer forwarded it long after a later start of {author} was known",
             author=author,
             incarnation=incarnation,
         )

@@ -1,8 +1,8 @@
-"""Probe unused paths and peers that were never dialled, seldom and one at a time.
+"""Probe unused paths and peers that have never been dialled, rarely and one at a time.
 
-A path in use is measured by its use. Only members are probed, and none while a reduce is under way:
-a reduce that begins cancels the probe. The prober measures the data that comes from the other peer;
-the dial itself tells that peer that it can be dialled.
+A path in use is measured by its transfers. Only members are probed, and not during a reduce: when a
+reduce begins, the probe is cancelled. The prober measures the data that it receives. The dial
+itself shows the other peer that it can be dialled.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DIAL_S = 8.0
 
 @dataclass(slots=True)
 class LastProbes:
-    """When each peer was last probed, whatever the result."""
+    """When each peer was last probed, with any result."""
 
     at: dict[PeerId, float] = field(default_factory=dict)
 
@@ -38,7 +38,7 @@ class LastProbes:
 
 
 async def probe_paths(context: Context) -> None:
-    """Probe one peer after the other until cancelled."""
+    """Probe one peer after another until cancelled."""
     tried = LastProbes()
     while True:
         await trio.sleep(context.timing.probe_every_s)
@@ -49,13 +49,13 @@ async def probe_paths(context: Context) -> None:
 
 
 def is_busy(context: Context) -> bool:
-    """Return whether a reduce is under way, which a probe would slow down. Callable from any
+    """Return whether there is a current reduce, which a probe would slow down. Callable from any
     thread."""
     return context.reduce.ring is not None or context.ledger.snapshot.phase is Phase.REDUCE
 
 
 def whom_to_probe(context: Context, tried: LastProbes) -> Endpoint | None:
-    """Return the next peer to probe: first one that was never dialled, then an unmeasured path."""
+    """Return the next peer to probe. Peers never dialled come first, then unmeasured paths."""
     state, now = context.ledger.snapshot, context.now()
     if is_busy(context) or not state.is_member(context.me):
         return None
@@ -75,7 +75,7 @@ def whom_to_probe(context: Context, tried: LastProbes) -> Endpoint | None:
 
 
 async def _unless_busy(context: Context, endpoint: Endpoint) -> None:
-    """Probe and record the result; cancel the probe as soon as a reduce begins."""
+    """Probe and record the result. Cancel the probe as soon as a reduce begins."""
 
     async def watch() -> None:
         while not is_busy(context):

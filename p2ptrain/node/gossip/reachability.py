@@ -1,8 +1,9 @@
-"""Judge which peers can be dialled, by our own incoming connections and by what peers report.
+"""Judge which peers can be dialled, from our own incoming connections and from peers' reports.
 
-Every node's data plane listens, but many routers let no connection in. A node that was dialled once
-can be dialled. Of another node nothing is known at first. Members probe it (see `path_probes`), and
-if no probe arrives for long enough, the node reports that it cannot be dialled.
+Every node's data plane listens, but many routers block incoming connections. A node that was
+dialled once can be dialled. For other nodes, this is unknown at first. Members probe such a node
+(see `path_probes`), and if no probe arrives for long enough, the node reports that it cannot be
+dialled.
 """
 
 from __future__ import annotations
@@ -15,23 +16,24 @@ from p2ptrain.node.state.context import Context
 from p2ptrain.observe.cautions import Caution
 
 DOUBT_S = 300.0
-"""By this time every member that hears of this node has probed it, unless it was dialled before."""
+"""Seconds within which every member that knows this node probes it, unless it has been dialled."""
 
 PEERS_MIN = 2
-"""Fewer members may have no reason to dial us, and a ring of so few uses every pair anyway. Only
-members probe, so missing dials of other peers prove nothing."""
+"""Minimum number of connected members for this judgement. Fewer members may not have a reason to
+dial us, and a ring of so few peers uses every pair anyway. Only members probe, so it means nothing
+if other peers do not dial us."""
 
 WARNING = "reach"
 OUTBOUND = Caution(
     "NET-OUTBOUND-ONLY",
-    "other peers cannot dial this node's data plane, so in an exchange its neighbours must "
-    "be peers that it can dial",
-    "forward a port to the data plane, and name that port with --data-listen",
+    "other peers cannot dial this node's data plane, so its neighbours in an exchange must be "
+    "peers that it can dial",
+    "forward a port on your router to the data plane, and pass that port to --data-listen",
 )
 
 
 def judged_reach(context: Context) -> tuple[bool, bool]:
-    """Return whether this node's data plane was dialled, and whether it seems dialable."""
+    """Return whether this node's data plane has been dialled, and whether it seems dialable."""
     counts = context.plane.listener.statistics()
     dialled = counts.served + counts.handler_errors + counts.connections_now > 0
     asked = sum(map(context.ledger.snapshot.is_member, context.network.connected())) >= PEERS_MIN
@@ -41,7 +43,7 @@ def judged_reach(context: Context) -> tuple[bool, bool]:
 
 
 def warn(context: Context) -> None:
-    """Update the warning of this node."""
+    """Update this node's warning."""
     if context.own_heartbeat.dialable:
         context.alerts.clear(WARNING)
     else:
@@ -49,7 +51,7 @@ def warn(context: Context) -> None:
 
 
 def is_dialable(context: Context, peer: PeerId) -> bool:
-    """Return what the peer reports of itself; True for a peer that has not been heard."""
+    """Return what `peer` reports about itself; True if it has not been heard."""
     if peer == context.me:
         return context.own_heartbeat.dialable
     record = context.peers.table.get(peer)
@@ -62,10 +64,10 @@ def undialable(context: Context, peers: Iterable[PeerId]) -> frozenset[PeerId]:
 
 def in_words(context: Context) -> str:
     if context.own_heartbeat.dialled:
-        return "others can dial this node"
+        return "other peers can dial this node"
     if context.own_heartbeat.dialable:
         return "no peer has dialled this node yet"
     return (
-        "other peers cannot dial this node: in an exchange its neighbours must be peers that it "
-        "can dial"
+        "other peers cannot dial this node, so its neighbours in an exchange must be peers that "
+        "it can dial"
     )

@@ -1,11 +1,11 @@
-"""Notice that the organiser has taken this node off the allowlist.
+"""Notice that the organiser has removed this node from the allowlist.
 
-Peers that know it do not talk to this node any more, so the new list may never reach it by gossip.
-When a peer refuses this node, or no peer is heard though some are connected, the node asks: every
-node answers a hello from anyone.
+Peers that know this do not talk to this node any more, so the new list may never reach it by
+gossip. If a peer refuses this node, or no peer is heard, the node asks connected peers: every node
+answers a hello from anyone.
 
-The answer is the organiser's word: only a newer allowlist with the organiser's signature counts.
-The node asks strangers too, after all others, because a newer list may have made members of them.
+An answer counts only if it contains a newer allowlist with the organiser's signature. The node also
+asks strangers, after all others, because the newer list may have admitted them.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ async def notice_revocation(context: Context) -> None:
         f"this node is no longer on the allowlist of run {context.manifest.name!r}",
         code="AUTH-REVOKED",
         evidence=[f"you are   {context.me}", f"organiser {organiser} {label(organiser)}"],
-        likely="the organiser has taken it off",
-        do="ask the organiser; this node's data are kept",
+        likely="the organiser has removed it",
+        do="ask the organiser; this node's data is kept",
     )
 
 
 def is_alone(context: Context) -> bool:
-    """Return whether no peer has been heard of late; in a healthy run some peer always has."""
+    """Return whether no peer has been heard recently. In a healthy run, at least one always has."""
     now = context.now()
     return not any(
         context.peers.detector.status(record.peer, now) is Colour.GREEN
@@ -58,14 +58,14 @@ def is_alone(context: Context) -> bool:
 
 
 async def _ask_everybody(context: Context) -> None:
-    """Take the first newer list that any connected peer shows."""
+    """Adopt the first newer list that a connected peer sends."""
     order = whom_to_ask(context, worst=STRANGER)
     if await first_good(order, partial(_newer_list_of, context), HELLO_PACE):
         await admission_changed(context)
 
 
 async def _newer_list_of(context: Context, peer: PeerId) -> bool | None:
-    """Return True if `peer` showed a newer list, which is kept; None if it did not."""
+    """Return True if `peer` sent a newer list, which is now stored; None if it did not."""
     try:
         reply = await send_hello(context.network, peer, HelloRequest(context.run, b""))
         newer = bool(reply.allowlist) and context.admission.adopt_if_newer(reply.allowlist)

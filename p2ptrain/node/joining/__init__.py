@@ -1,1 +1,1 @@
-"""Start a node: find its run, prove that it is alone, be admitted, and get a trusted checkpoint."""
+"""Start a node: find its run, look for a duplicate, get admitted, and start from a checkpoint."""

@@ -33,31 +33,31 @@ REQUEST_BYTES_MAX = 256
 
 KEPT_MAX = 32
 KEPT_BYTES_MAX = 32 << 20
-"""Finished bases are kept, and the least recently requested is dropped first. People name one of
-the newest checkpoints, so a few bases serve nearly everybody. The second bound is for runs of
-thousands of peers."""
+"""Limits on the finished bases that are kept. The least recently requested one is dropped first.
+Users name one of the newest checkpoints, so a few bases are enough for almost everybody. The second
+limit matters in runs of thousands of peers."""
 
 WAITING_MAX = 8
-"""Requests that may wait for the one thread. A replay of 100,000 entries takes 2.5 s, so the last
-of nine is still answered before its deadline of 30 s."""
+"""Maximum number of requests that wait for the thread. A replay of 100,000 entries takes 2.5 s, so
+the last of nine is still answered before its deadline of 30 s."""
 
 PEER_BURST, PEER_PER_S = 8, 1 / 15
-"""A newcomer needs one base for each start, and a service starts again every few seconds."""
+"""Rate limit for requests of one peer. A newcomer needs one base for each start, and a service
+manager may restart it every few seconds."""
 
 SITE_BURST, SITE_PER_S = 16, 1 / 4
-"""In an open run anybody can have many identities behind one address. This suffices for as many
-machines as start together in a laboratory; a newcomer asks other peers too."""
+"""Rate limit for requests from one address in an open run, where anybody can have many identities
+behind it. It is enough for all machines of a laboratory that start together; a newcomer also asks
+other peers."""
 
 ENTRIES_BURST, ENTRIES_PER_S = 250_000, 1_000
-"""Rate limit for replayed entries, shared by all peers: 2.5 % of a core in the long run."""
+"""Rate limit for replayed entries, shared by all peers: on average 2.5 % of a core."""
 
 BYTES_BURST, BYTES_PER_S = 32 << 20, 100_000
-"""Rate limit for bytes of answers, shared by all peers: what a slow line can spare beside a
-reduce."""
+"""Rate limit for bytes of answers, shared by all peers. A slow connection can spare this much
+during a reduce."""
 
-LATER = (
-    "too many requests for the beginning of the ledger: ask another peer, or try again in a minute"
-)
+LATER = "too many requests for the base of the ledger: ask another peer, or try again in a minute"
 
 
 def serve_bases(
@@ -65,7 +65,7 @@ def serve_bases(
     maker: BaseMaker | None = None,
     allowed: BaseRateLimits | None = None,
 ) -> None:
-    """Serve admitted peers the base that a checkpoint of our chain names, from now on. By default
+    """From now on, send admitted peers the base for any checkpoint of our chain. By default
     `maker` and `allowed` have the limits above."""
     handler = _bases(context, maker or BaseMaker(context), allowed or BaseRateLimits())
     context.network.handle(BASE_PROTOCOL, handler, bytes_max=REQUEST_BYTES_MAX)
@@ -77,7 +77,7 @@ def encode_named(named: Checkpoint) -> bytes:
 
 
 def decode_named(payload: bytes) -> Checkpoint:
-    """Decode a request. Raises RemoteProtocolError: it is malformed."""
+    """Decode a request. Raises RemoteProtocolError if it is malformed."""
     wire = fields(unpack(payload, bytes_max=REQUEST_BYTES_MAX), height=int, digest=str)
     try:
         return Checkpoint.parse(f"{wire['height']}:{wire['digest']}")
@@ -129,19 +129,19 @@ class BaseRateLimits:
         self.bytes = Allowance(self.bytes_burst, BYTES_PER_S)
 
     def asks(self, peer: PeerId, site: str | None, now: float) -> None:
-        """Count a request of `peer`. Raises TryLater: it has asked too often."""
+        """Count a request of `peer`. Raises TryLater if it has asked too often."""
         if not self.by_peer.consume(peer, 1, now):
             raise TryLater(LATER)
         if site is not None and not self.by_site.consume(site, 1, now):
             raise TryLater(LATER)
 
     def replays(self, count: int, now: float) -> None:
-        """Count entries to be replayed. Raises TryLater: too many were replayed of late."""
+        """Count entries to be replayed. Raises TryLater if too many were replayed recently."""
         if not self.entries.consume("", min(count, self.entries_burst), now):
             raise TryLater(LATER)
 
     def sends(self, count: int, now: float) -> None:
-        """Count bytes to be sent. Raises TryLater: too many were sent of late."""
+        """Count bytes to be sent. Raises TryLater if too many were sent recently."""
         if not self.bytes.consume("", min(count, self.bytes_burst), now):
             raise TryLater(LATER)
 
@@ -162,9 +162,9 @@ def _bases(context: Context, maker: BaseMaker, allowed: BaseRateLimits) -> Handl
 
 
 class BaseMaker:
-    """Makes one base at a time, in a thread of its own.
+    """Makes one base at a time, in a separate thread.
 
-    Replays take none of the threads that the node's other work shares. `replay` makes a base from
+    Replays do not use the threads that the node's other work shares. `replay` makes a base from
     a start and the entries after it; it runs in the thread.
     """
 
@@ -180,15 +180,15 @@ class BaseMaker:
         self._thread = trio.CapacityLimiter(1)
 
     async def make(self, named: Checkpoint, allowed: BaseRateLimits) -> bytes:
-        """Return the encoded base at `named`; empty if that entry can end no base.
+        """Return the encoded base for `named`; empty if that entry cannot be a base's Commit.
 
-        Raises TryLater: too many requests wait, or too much was replayed of late.
+        Raises TryLater: too many requests are waiting, or too much was replayed recently.
         """
         if self._turn.statistics().tasks_waiting >= self._waiting_max:
             raise TryLater(LATER)
         async with self._turn:
             if (base := self.kept.get(named)) is not None:
-                return base  # It was made for another request meanwhile.
+                return base  # It was made for another request in the meantime.
             if (found := entries_up_to(self._ledger.kept, named.height)) is None:
                 return b""
             allowed.replays(len(found[0]), self._now())

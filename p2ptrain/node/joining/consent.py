@@ -1,8 +1,8 @@
-"""Show the user a run before the node takes part for the first time, and ask for consent.
+"""Show the user a run and ask for consent, before the node takes part in it for the first time.
 
-Nothing of a run is kept before that. The run's organiser is not asked, and neither are observers,
-which take no part. So an observer's home knows its run, but its user is still asked when a node
-starts there.
+Nothing about the run is stored before that. The run's organiser is not asked, and neither are
+observers, since they do not take part. So the home of an observer already knows its run, but its
+user is still asked when a node starts in that home.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ from p2ptrain.trainer.host.cost import trainer_memory
 AGREED = {"y", "yes"}
 
 STEPS_A_DAY = 144
-"""Outer steps of ten minutes each. If they take twice as long, the traffic is half."""
+"""Number of outer steps a day if each takes ten minutes. If they take longer, there is less
+traffic. """
 
 HOW_TO_ANSWER = (
-    "answer y or n in the terminal where you started this node; or restart it with --yes"
+    "answer y or n in the terminal where you started this node, or restart it with --yes"
 )
 """Shown in the status of a node that waits for this answer."""
 
@@ -44,7 +45,8 @@ def promises() -> Iterator[str]:
 
 
 def screen(run: Run, config: NodeConfig, me: PeerId) -> Iterator[str]:
-    """Return the lines that describe the run, its organiser, its needs, and what it never does."""
+    """Return lines that describe the run, its organiser, its needs, and what this software
+    promises."""
     yield from run_lines(run)
     manifest = run.manifest
     node = memory_of(run.id, manifest)
@@ -57,7 +59,7 @@ def screen(run: Run, config: NodeConfig, me: PeerId) -> Iterator[str]:
     snapshots = "every snapshot" if kept is None else f"{kept} snapshots"
     each = size(node.theta + node.momentum)
     keeps_inner = config.keep_inner and not config.seed
-    inner = f" the inner optimizer ({each}, while it is written twice)," if keeps_inner else ""
+    inner = f" the inner optimizer ({each}, twice that while it is written)," if keeps_inner else ""
     updates = "every update" if config.seed else "the updates since the oldest"
     data = "all data" if config.seed else f"data up to {size(config.data_cache_bytes)}"
     yield (
@@ -71,8 +73,8 @@ def screen(run: Run, config: NodeConfig, me: PeerId) -> Iterator[str]:
 
 
 def _traffic(run: Run, config: NodeConfig, node: NodeMemory) -> Iterator[str]:
-    """Estimate a day of outer steps of ten minutes, since nobody has trained on this machine
-    yet."""
+    """Estimate the traffic of a day with outer steps of ten minutes: the real time on this machine
+    is not known yet."""
     update = node.updates // 2
     first = f"traffic   downloads a snapshot of {size(node.theta + node.momentum)} first; then,"
     indent, others = " " * 10, "data that other peers ask for (see --limit-up)"
@@ -99,12 +101,12 @@ async def ask_consent(
     shown: TextIO | None = None,
     asking: Callable[[], object] | None = None,
 ) -> None:
-    """Return if the user agrees to take part in `run`; the file `agreed` remembers it.
+    """Return once the user has agreed to take part in `run`. The file `agreed` records the consent.
 
-    `asking` is called just before the user is asked; the answer may take long.
+    `asking` is called just before the user is asked, since the answer may take long.
 
     Raises:
-        ConfigError: the user does not agree, or there is no terminal to ask on.
+        ConfigError: the user does not agree, or there is no terminal on which to ask.
     """
     is_organiser = run.manifest.organiser == me
     if config.assume_yes or is_organiser or (agreed.exists() and agreed.read_text() == run.id):
@@ -113,7 +115,7 @@ async def ask_consent(
     shown.write("\n" + "".join(f"  {line}\n" for line in screen(run, config, me)) + "\n")
     if not answers.isatty():
         raise ConfigError(
-            "you have not agreed to take part in this run, and there is no terminal to ask you at",
+            "you have not agreed to take part in this run, and there is no terminal to ask you",
             code="CONSENT",
             likely="the node was started without a terminal",
             do="if you agree to the text above, repeat the command with --yes",
@@ -127,7 +129,7 @@ async def ask_consent(
     await trio.lowlevel.wait_readable(answers.fileno())
     if answers.readline().strip().lower() not in AGREED:
         raise ConfigError(
-            "you did not agree to take part; nothing of the run was kept",
+            "you did not agree to take part; nothing about the run was stored",
             code="CONSENT",
             do="if you change your mind, repeat the command",
         )

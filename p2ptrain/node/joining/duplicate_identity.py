@@ -1,8 +1,9 @@
-"""Make sure that no other process has this identity: ask at the start and later, and answer others.
+"""Make sure that no other process has this identity: ask members at the start and regularly after
+that, and answer other nodes.
 
-`duplicate_watch` decides what to ask and what an answer proves; `identity_mailboxes` decides what a
-member does for others. This module has the tasks around them: questions over the control plane,
-notices over gossip, and the reaction to a duplicate.
+`duplicate_watch` decides what to ask and what an answer proves. `identity_mailboxes` decides how a
+member answers others. This module has the tasks that use them: questions over the control plane,
+notices by gossip, and the reaction to a duplicate.
 """
 
 from __future__ import annotations
@@ -48,14 +49,15 @@ from p2ptrain.peers.protocol_names import IDENTITY_PROTOCOL, Handler, identity_t
 from p2ptrain.run import Run
 
 ANSWER_S = 3.0
-"""Deadline of an answer, which takes a millisecond of CPU. Other members are asked meanwhile."""
+"""Deadline of an answer in seconds. An answer takes a millisecond of CPU time. Other members are
+asked in the meantime."""
 
 Admitted = Callable[[PeerId], bool]
 
 
 class IdentityQuestions:
-    """The questions of one process that are under way. A slow or silent member delays no other
-    question. At most `ANSWER_S / ALARM_S` turns are under way at once.
+    """The open questions of one process. A slow or silent member does not delay the other
+    questions. At most `ANSWER_S / ALARM_S` rounds of questions are open at once.
     """
 
     def __init__(
@@ -68,10 +70,11 @@ class IdentityQuestions:
         self.under_way = 0
         self.has_asked = False
         self.answers = Changes()
-        """Rings when a question was answered or has failed."""
+        """Rings when a question is answered or fails."""
 
     def ask_members(self, voters: Collection[PeerId], members: Collection[PeerId] = ()) -> None:
-        """Ask a few admitted members, if any is connected: voters first, chosen at random."""
+        """Ask a few admitted members if any are connected. They are chosen at random, voters
+        first."""
         found = peers_to_ask(self._network.connected(), self._admitted, voters, members)
         questions = self._watch.ask(*found, trio.current_time())
         for peer, question in questions:
@@ -107,8 +110,8 @@ async def wait_until_unique(
     admitted member is connected, little if none has heard another process lately, and `wait_s`
     otherwise. The value says whether a member could be asked.
 
-    A proof must be signed by our own key, so a peer that merely claims that another process lives
-    cannot keep this one from starting.
+    A proof must be signed with our own key, so a peer cannot keep this process from starting by
+    merely claiming that another one is alive.
 
     Raises:
         IdentityInUse: another process with this identity has answered.
@@ -124,7 +127,7 @@ async def wait_until_unique(
                     told = True
                     me = peer_name(watch.me)
                     print_line(
-                        f"another process used the identity {me} a moment ago: checking that it "
+                        f"another process recently used the identity {me}; checking whether it "
                         "has ended"
                     )
                 if watch.duplicate is not None:
@@ -138,8 +141,8 @@ async def wait_until_unique(
 
 
 async def watch_for_duplicates(context: Context) -> None:
-    """Ask members in turn, and answer them. Once another process has proved that it lives, stop
-    voting, and end if this process started later.
+    """Regularly ask members, and answer them. Once another process has proved that it is alive,
+    stop voting, and end this process if it started later.
 
     Raises:
         IdentityInUse: this process started later.
@@ -160,7 +163,7 @@ async def watch_for_duplicates(context: Context) -> None:
 
 
 async def _until_due(watch: DuplicateWatch, asking: IdentityQuestions) -> None:
-    """Return when a question was answered or failed, or when it is time to ask."""
+    """Return when a question has been answered or has failed, or when it is time to ask."""
     wait_s = max(0.0, watch.next_ask_s() - trio.current_time())
     await asking.answers.wait(at_most_s=wait_s)
 
@@ -177,7 +180,7 @@ async def _take_turn(context: Context, asking: IdentityQuestions) -> None:
 
 
 def answer_questions(context: Context) -> None:
-    """Pass on nonces and proofs between processes that share an identity, from now on."""
+    """From now on, forward nonces and proofs between processes that share an identity."""
     context.network.handle(IDENTITY_PROTOCOL, _answer(context), bytes_max=QUESTION_BYTES_MAX)
 
 
@@ -239,23 +242,22 @@ async def start(
 
 
 def in_use(me: PeerId, found: Duplicate) -> IdentityInUse:
-    """Return the error for a process that started while another one with its identity lives."""
+    """Return the error for a process that started while another one with its identity is
+    running."""
     return IdentityInUse(
         f"another node is running as {label(me)}",
         evidence=[
-            f"start {starts_of(found.incarnation)} of this identity signed a question that "
-            "this process had just made up",
-            f"its answer came through {label(found.carried_by)}",
+            f"start {starts_of(found.incarnation)} of this identity signed a random number that "
+            "this process had just drawn",
+            f"{label(found.carried_by)} forwarded its answer",
         ],
-        likely=(
-            "this home, or its identity.key, was copied from another machine where a node runs"
-        ),
-        do="stop the other node; or give this one a --home of its own, and so a new identity",
+        likely=("this home, or its identity.key, was copied from another machine that runs a node"),
+        do="stop the other node, or give this one its own --home and thereby a new identity",
     )
 
 
 async def _report_duplicate(context: Context, found: Duplicate) -> None:
-    """Stop the ledger from voting, and journal the evidence."""
+    """Stop the ledger from voting, and write the evidence to the journal."""
     mine, other = starts_of(context.identities.incarnation), starts_of(found.incarnation)
     context.journal.write(
         "duplicate",
@@ -273,7 +275,7 @@ async def _report_duplicate(context: Context, found: Duplicate) -> None:
 
 
 async def _count_on(context: Context) -> None:
-    """Take an incarnation above the newest that our key has signed; peers would ignore an older
+    """Take an incarnation above the newest one that our key has signed; peers would ignore an older
     one."""
     behind = context.identities.watch.incarnation_to_exceed(context.now())
     if not behind:
@@ -290,7 +292,7 @@ def _answer(context: Context) -> Handler:
     async def answer(peer: PeerId, payload: bytes) -> bytes:
         reply = context.identities.mailboxes.answer(peer, decode_question(payload), context.now())
         if reply is None:
-            raise TryLater("you ask too often whether you are alone")
+            raise TryLater("too many duplicate-identity checks from this peer; try again later")
         for notice in context.identities.mailboxes.pop_notices():
             await context.network.publish(identity_topic(context.run), encode_notice(notice))
         return encode_reply(reply)

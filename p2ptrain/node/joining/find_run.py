@@ -1,8 +1,8 @@
-"""Learn the run that this node serves, and wait for admission to it.
+"""Find the run that this node serves, and wait for admission to it.
 
-A home that was used before holds the run. Otherwise a peer at a bootstrap address sends it. A
-received run is checked before it is kept: the digest must be the run's id, and the signature the
-organiser's.
+A home that has been used before contains the run. Otherwise a peer at a bootstrap address sends it.
+A received run is checked before it is stored: its digest must be the run's id, and its signature
+the organiser's.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ PrintLine = Callable[[str], None]
 
 
 def known_run(home: Home, config: NodeConfig) -> Run | None:
-    """Return the run that our disk holds, if any.
+    """Return the run that is stored on our disk, if any.
 
     Raises:
-        RunMismatch: it is not the run that the user named.
+        RunMismatch: it is not the run that the user asked for.
     """
     run = load_run(home.manifest)
     if run is not None:
@@ -69,22 +69,22 @@ async def fetch_run(network: Network, config: NodeConfig, addresses: list[str]) 
     """Return the first checked run that a peer at one of `addresses` sends. Several are asked at
     once, so a silent address delays no other.
 
-    A peer that sends no run, another run, or a forged one only makes its own addresses useless.
+    If a peer does not send a run, or sends a wrong or forged one, its addresses are not used.
 
     Raises:
-        NetworkUnreachable, ConfigError: nobody can be reached or believed, or the addresses are
-            wrong; the evidence has a line for each.
-        RunMismatch, VersionMismatch: all peers serve another run than the one asked for, or runs
-            of another version. These errors stop a service for good, so one address that does not
-            answer makes it NetworkUnreachable: it may serve the right run.
+        NetworkUnreachable, ConfigError: no peer can be reached, none sends a valid run, or the
+            addresses are wrong. The evidence has a line for each address.
+        RunMismatch, VersionMismatch: all peers serve a different run than the one asked for, or
+            runs of a different version. These errors stop a service permanently. So if one address
+            does not answer, NetworkUnreachable is raised instead: it may serve the right run.
     """
     if not addresses:
         raise ConfigError(
-            "this node has no run, and no address at which it could ask for one",
+            "this node does not have a run, and has no address where it could ask for one",
             code="ADDR-NONE",
             likely="the node is new, and you did not give --bootstrap",
             do=(
-                f"{to_paste(config.home, 'node --bootstrap ADDR')}, with an address from the "
+                f"run {to_paste(config.home, 'node --bootstrap ADDR')}, with an address from the "
                 "run's organiser"
             ),
         )
@@ -131,18 +131,18 @@ async def _run_of(network: Network, peer: PeerId, config: NodeConfig, address: s
     """Return the run that `peer`, connected at `address`, serves.
 
     Raises:
-        NetworkUnreachable: it sends no run, or one without a valid signature of its organiser.
-        VersionMismatch: it sends a run of another version.
+        NetworkUnreachable: it does not send a run, or its organiser's signature is invalid.
+        VersionMismatch: it sends a run of a different version.
     """
     try:
         reply = await send_hello(network, peer, HelloRequest(config.run or "", b""))
         return Run.from_bytes(reply.manifest)
     except (PeerError, RemoteProtocolError) as exc:
         raise NetworkUnreachable(
-            f"{label(peer)} answers, but does not send a valid run: {exc.what}",
+            f"{label(peer)} answered, but did not send a valid run: {exc.what}",
             code=exc.code,
             evidence=[attempt(address, exc.what)],
-            likely="that node has a fault, runs another version, or is hostile",
+            likely="that node is faulty, runs a different version, or is malicious",
             do="ask the run's organiser for the address of another node",
         ) from exc
 
@@ -160,11 +160,11 @@ def _no_run(
     if first is None or len(addresses) == 1:
         return exc
     kind: type[P2PTrainError] = NetworkUnreachable
-    what = "no peer at these addresses sends a valid run"
+    what = "none of the peers at these addresses sent a valid run"
     if all(isinstance(each, RunMismatch) for each in at):
-        kind, what = RunMismatch, "these addresses serve another run than the one you asked for"
+        kind, what = RunMismatch, "these addresses serve a different run than you asked for"
     elif all(isinstance(each, VersionMismatch) for each in at):
-        kind, what = VersionMismatch, "these addresses serve runs of another version of p2ptrain"
+        kind, what = VersionMismatch, "these addresses serve runs of a different p2ptrain version"
     return kind(what, code=first.code, evidence=exc.evidence, likely=first.likely, do=first.do)
 
 
@@ -177,17 +177,17 @@ async def return_to(
     *,
     is_of_run: Callable[[PeerId], bool],
 ) -> None:
-    """Connect to a peer of `run`, which our disk holds, if any peer answers.
+    """Connect to a peer of `run`, which is stored on our disk, if any peer answers.
 
-    A peer at an address that the user gave is asked for its run. Otherwise a node would train for
-    the run of its home although the user started it for another. The user's choice decides, and the
-    peer only reveals it. So a peer that this home knows from its run (`is_of_run`) is not asked: a
-    bootstrap node that has turned hostile could otherwise stop every restarting node.
+    A peer at an address that the user gave is asked for its run: otherwise a node would train for
+    the run in its home although the user gave the address of a different run. But a peer that this
+    home knows from its run (`is_of_run`) is not asked: otherwise a bootstrap node that has turned
+    malicious could stop every restarting node.
 
     Raises:
         ConfigError: the addresses are wrong.
-        RunMismatch: all given addresses are of another run. While one of them may be of this
-            run, the node goes on, since a service does not restart after this error.
+        RunMismatch: all given addresses belong to other runs. If one of them may belong to this
+            run, the node continues, since a service does not restart after this error.
     """
     left, others = list(addresses), dict[str, str]()
     while left:
@@ -207,7 +207,7 @@ async def return_to(
     if others and others.keys() >= set(config.bootstrap):
         raise _of_another_run(run, others)
     for address, other in others.items():
-        print_line(f"{address} belongs to another run, {other}, and is not used")
+        print_line(f"ignoring {address}: it belongs to a different run, {other}")
 
 
 async def _other_run(
@@ -217,7 +217,7 @@ async def _other_run(
     try:
         served = await _run_of(network, peer, config, address)
     except NetworkUnreachable:
-        return None  # Perhaps it has just started and asks us. Its answers are verified anyway.
+        return None  # It may have just started without a run. Its answers are verified anyway.
     except VersionMismatch as exc:
         return exc.what
     return None if served.id == run.id else _in_words(served)
@@ -225,15 +225,15 @@ async def _other_run(
 
 def _of_another_run(run: Run, others: Mapping[str, str]) -> RunMismatch:
     return RunMismatch(
-        "the peer at the given address serves another run than the one in this home",
+        "the peer at the given address serves a different run from the one in this home",
         evidence=[
             f"this home {_in_words(run)}",
             *(f"{address}   {other}" for address, other in others.items()),
         ],
         likely="you used this home for an earlier run, or the address belongs to another run",
         do=(
-            "to join the run at the address, add --home DIR with a new folder; to continue this "
-            "home's run, leave out --bootstrap"
+            "to join the run at that address, add --home with a new directory; to continue with "
+            "this home's run, leave out --bootstrap"
         ),
     )
 
@@ -241,7 +241,7 @@ def _of_another_run(run: Run, others: Mapping[str, str]) -> RunMismatch:
 async def reconnect(
     network: Network, config: NodeConfig, addresses: list[str], print_line: PrintLine
 ) -> None:
-    """Connect to a peer of a known run. If none answers, go on and try again later."""
+    """Connect to a peer of a known run. If none answers, say so and return."""
     try:
         await _connect(network, config, addresses)
     except NetworkUnreachable as exc:
@@ -263,7 +263,7 @@ async def _connect(
 
 
 def _continuing_offline(exc: NetworkUnreachable) -> str:
-    return f"{exc.what}; continuing with the data on this disk, and trying again"
+    return f"{exc.what}; continuing with the data on this disk, and trying again later"
 
 
 async def be_admitted(
@@ -281,11 +281,11 @@ async def be_admitted(
 ) -> None:
     """Return once this node is admitted; until then ask, wait for `look_s`, and ask again.
 
-    The answer is the organiser's word: only an allowlist with the organiser's signature counts. Any
-    connected peer may show it, since this node may not know any member yet.
+    Only an allowlist with the organiser's signature counts as an answer. Any connected peer may
+    send it, since this node may not know any member yet.
 
     Raises:
-        NotAuthorised: this node is not admitted, and was told not to wait.
+        NotAuthorised: this node is not admitted, and is configured not to wait.
     """
     asked = False
     while not admission.admits(identity.peer):
@@ -308,7 +308,7 @@ async def be_admitted(
 
 
 def _rank(admission: Admission, config: NodeConfig, peer: PeerId) -> int:
-    """Return the rank of `peer`: founders and listed peers first, then peers the user named."""
+    """Return the rank of `peer`: admitted peers first, then peers at addresses the user gave."""
     if admission.admits(peer):
         return MEMBER
     named = any(peer in address for address in config.bootstrap)
@@ -316,9 +316,9 @@ def _rank(admission: Admission, config: NodeConfig, peer: PeerId) -> int:
 
 
 def _to_dial_again(network: Network, admission: Admission, ways_in: list[str]) -> list[str]:
-    """Return the addresses to dial again: none while an admitted peer is connected.
+    """Return the addresses to dial again. There are none while an admitted peer is connected.
 
-    A connected stranger does not count, since a stranger could otherwise keep this node to itself.
+    A connected stranger does not count, since it could otherwise isolate this node from the run.
     Its address is left out, since it would answer first.
     """
     connected = network.connected()
@@ -335,9 +335,9 @@ async def _refresh(
     journal: Journal,
     peer: PeerId,
 ) -> bool | None:
-    """Send `peer` our request to join and consider its allowlist. Return True if we are admitted.
+    """Send `peer` our request to join, and check its allowlist. Return True if we are admitted.
 
-    Its addresses of other peers are used only if the organiser has admitted it.
+    The addresses that it sends are used only if the organiser has admitted it.
     """
     request = JoinRequest(run.id, identity.peer, int(time.time()))
     try:
@@ -345,7 +345,7 @@ async def _refresh(
         if reply.allowlist:
             admission.adopt_if_newer(reply.allowlist)
     except (PeerError, RemoteProtocolError, RunMismatch) as exc:
-        # Another peer may give a good answer; this one is asked again later.
+        # Another peer may give a valid answer; this one is asked again later.
         journal.write("bad-hello", peer=peer, code=exc.code, reason=exc.what)
         return None
     if admission.admits(peer):
@@ -364,7 +364,7 @@ def _check_expected(
                 f"you asked for {config.run}",
                 f"found     {_in_words(run)}",
             ],
-            likely="the address belongs to another run, or you used this home for another one",
+            likely="the address belongs to a different run, or you used this home for one",
             do="ask the organiser for the right address, or use another --home",
         )
 
@@ -381,8 +381,8 @@ def _pending(run: Run, me: PeerId) -> NotAuthorised:
         evidence=[
             f"you are   {me}",
             f"organiser {organiser} {label(organiser)}",
-            "a signed request to join was sent to the nodes of the run; they pass it on to "
-            "the organiser's node when it is connected",
+            "the nodes of the run received a signed request to join; they forward it to the "
+            "organiser's node when it is connected",
         ],
         likely="the organiser has not approved this node yet",
         do=f"ask the organiser to run: p2ptrain allow add {me}",

@@ -1,10 +1,10 @@
-"""Answer newcomers: the run, the allowlist and, if they are admitted, the other peers' addresses.
+"""Answer newcomers with the run, the allowlist and, if they are admitted, other peers' addresses.
 
-A newcomer sends its request to join to any nodes that it has found. They pass the request on to the
-organiser's own node while that is connected to them: only the organiser can admit a peer.
+A newcomer sends its request to join to any nodes that it has found. They forward the request to the
+organiser's node when it is connected to them: only the organiser can admit a peer.
 
-A request of a hundred bytes may get a reply of half a megabyte. So each peer has a rate limit, and
-all strangers of one address share one, since identities cost nothing.
+A request of a hundred bytes can get a reply of half a megabyte. So each peer has a rate limit, and
+all strangers at one address share a rate limit, since identities cost nothing.
 """
 
 from __future__ import annotations
@@ -35,25 +35,26 @@ from p2ptrain.run import JoinRequest, Run
 from p2ptrain.suggested_command import to_paste
 
 PASS_ON_S = 10.0
-"""Pause between two requests that a node passes on. It uses a fifth of the node's rate limit at the
+"""Seconds between two forwarded requests. This uses a fifth of the node's rate limit at the
 organiser."""
 
 PASS_AGAIN_S = 60.0
-"""A request is passed on again after this time while its newcomer still asks: the organiser's node
-keeps requests in memory only."""
+"""Seconds after which a request that its newcomer still repeats is forwarded again: the organiser's
+node keeps requests only in memory."""
 
 PEER_PER_S = 0.5
 PEER_BURST = 16
-"""A newcomer asks every 15 s; a member that lacks something asks every two seconds."""
+"""Rate limit for one peer. A newcomer asks every 15 s, and a member that lacks a document every 2
+s. """
 
 SITE_PER_S = 1.0
 SITE_BURST = 64
-"""Enough for fifteen newcomers that wait behind one address, and for more that start at the same
-time."""
+"""Rate limit for strangers at one address: enough for fifteen waiting newcomers, and for more that
+start at the same time."""
 
 
 def answer_hellos(context: Context) -> None:
-    """Serve the run to every peer that asks, from now on."""
+    """From now on, send the run to every peer that asks."""
     context.network.handle(
         HELLO_PROTOCOL,
         _hello(context, context.around.run),
@@ -89,11 +90,11 @@ def _hello(context: Context, run: Run) -> Handler:
 
 
 def _note_request(context: Context, teller: PeerId, signed: bytes) -> bool:
-    """Remember a request to join for the organiser. Return whether `teller` passed it on for
-    another peer. Only admitted peers may do that, and only to the organiser; any other foreign
-    request is ignored.
+    """Remember a request to join for the organiser. Return whether `teller` forwarded it for
+    another peer. Only admitted peers may forward requests, and only to the organiser; other
+    forwarded requests are ignored.
 
-    Raises RemoteProtocolError: the request is malformed or wrongly signed.
+    Raises RemoteProtocolError: the request is malformed, or its signature is wrong.
     """
     for settled in [
         known for known in context.join_requests.pending if context.admission.admits(known)
@@ -125,9 +126,10 @@ def _note_request(context: Context, teller: PeerId, signed: bytes) -> bool:
 
 
 async def pass_requests_on(context: Context, *, pause_s: float = PASS_ON_S) -> None:
-    """Pass requests to join on to the organiser's node whenever it is connected, until cancelled.
+    """Forward requests to join to the organiser's node whenever it is connected, until cancelled.
 
-    One request at a time, with pauses, so that strangers cannot make members flood the organiser.
+    Forward one request at a time, with pauses, so that strangers cannot make members flood the
+    organiser.
     """
     organiser, told_s = context.manifest.organiser, dict[PeerId, float]()
     if context.me == organiser:
@@ -153,8 +155,8 @@ async def pass_requests_on(context: Context, *, pause_s: float = PASS_ON_S) -> N
 
 
 def _to_pass_on(context: Context, told_s: Mapping[PeerId, float]) -> PeerId | None:
-    """Return the peer whose request is due: it still asks, and the organiser has not been told of
-    it lately. Of several, return the one that was passed on longest ago, or never.
+    """Return the peer with the next request to forward: it still asks, and its request has not been
+    forwarded recently. Of several, return the one that was forwarded longest ago, or never.
     """
     now, never = context.now(), -math.inf
     due = [
@@ -168,8 +170,8 @@ def _to_pass_on(context: Context, told_s: Mapping[PeerId, float]) -> PeerId | No
 
 
 def _has_room(context: Context, site: str) -> bool:
-    """Return whether one more request from `site` can be remembered, and make room for it. The
-    oldest request is dropped if it was not repeated lately; otherwise the oldest of the site with
+    """Return whether one more request from `site` can be remembered, and make room for it. Drop the
+    oldest request if it has not been repeated recently, otherwise the oldest one of the site with
     the most requests.
     """
     if len(context.join_requests.pending) < context.join_requests.pending_max:

@@ -1,7 +1,7 @@
-"""Print the command with which others join, and warn if its address works only locally.
+"""Print the command with which other peers join, and warn if its address only works locally.
 
-Behind a router, and on nearly every rented machine, a node sees only private addresses of its own.
-It cannot ask the router for the public one, so it says so and names a remedy.
+Behind a router, and on most rented machines, a node only sees its private addresses. It cannot ask
+the router for the public one, so it warns the user and says what to do.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WARNING = "address"
 
 
 def invite(context: Context, print_line: PrintLine) -> None:
-    """Print how others take part. If the address cannot work for them, add a warning."""
+    """Print how other peers can take part. If the address cannot work for them, add a warning."""
     if not (addresses := context.network.addresses()):
         return
     best = best_of(addresses)
@@ -28,7 +28,8 @@ def invite(context: Context, print_line: PrintLine) -> None:
 
 
 def best_of(addresses: Sequence[str]) -> str:
-    """Return the first of the addresses that can be dialled from furthest away."""
+    """Return the first address with the widest reach: public before local network before
+    loopback."""
 
     def near(text: str) -> int:
         scope = scope_of(parse(text))
@@ -46,6 +47,5 @@ def caution_about(text: str) -> Caution | None:
         scope.code,
         f"the address for other peers, {address.transport}, is {scope.words}",
         "for peers elsewhere, start this node with --announce "
-        f"/ip4/PUBLIC-ADDRESS/tcp/{address.port}, an address at which others can dial it from "
-        "outside",
+        f"/ip4/PUBLIC-ADDRESS/tcp/{address.port}, an address at which they can dial it",
     )

@@ -1,8 +1,8 @@
-"""Answer commands at a node's control socket from the node's start on.
+"""Answer commands on a node's control socket while the node is starting.
 
-A start can take days, for instance while a volunteer waits for approval, and between two lives a
-node has no context either. Until it has one, it reports in words how far the start is, and refuses
-other commands. This module does not know the stages of a start; `main` reports them.
+A start can take days, for instance while a volunteer waits for approval. A node that starts over
+has no context for a moment either. Until the node has one, it reports how far the start is, and
+refuses other commands. This module does not know the stages of a start; `main` reports them.
 """
 
 from __future__ import annotations
@@ -27,36 +27,37 @@ Answer = dict[str, object]
 Command = Callable[[Context], Awaitable[Answer]]
 
 GONE: Answer = {
-    "error": "not yet: the previous state has just ended, and the node is starting again",
+    "error": "not yet: the node is starting over; try again in a moment",
     "code": "NOT-YET",
 }
 
 
 @dataclass(slots=True)
 class StartupStatus:
-    """State of the start and receiver of commands. Once `context` is set, the status comes from
-    it."""
+    """Receives commands, and knows how far the start is. Once `context` is set, the status comes from
+    `parts`."""
 
     me: PeerId
     journal: Journal
     state: State = field(default_factory=Starting)
     run: Run | None = None
     waits_for: str = ""
-    """The step that a person has to take, if the start waits for one."""
+    """An action of the user or the organiser that the start waits for, in words; empty if none."""
     doubts: tuple[Caution, ...] = ()
-    """Resources of this machine that may run short; kept for the whole life of the process."""
+    """Resources of this machine that may run short. Kept until the process ends."""
     context: Context | None = None
     started_s: float = field(default_factory=time.monotonic)
     _under_way: dict[trio.CancelScope, trio.Event] = field(default_factory=dict)
 
     def set_state(self, state: State, waits_for: str = "") -> None:
-        """Record that the start has reached `state`; a change of its name is journalled."""
+        """Record that the start has reached `state`. A change of its name is written to the
+        journal."""
         if state.name != self.state.name:
             self.journal.write("state", state=state.name)
         self.state, self.waits_for = state, waits_for
 
     def doubt(self, found: Sequence[Caution]) -> list[Caution]:
-        """Replace the known doubts by `found`. Return those whose code is new, to be shown."""
+        """Replace the known doubts with `found`. Return those with a new code, to show them."""
         known = {each.code for each in self.doubts}
         new = [each for each in found if each.code not in known]
         for each in new:
@@ -73,7 +74,7 @@ class StartupStatus:
         finally:
             self.context = None
             self.state, self.waits_for = Starting(), ""
-            with trio.CancelScope(shield=True):  # Only threads delay this, briefly.
+            with trio.CancelScope(shield=True):  # Only threads can delay this, and only briefly.
                 under_way = dict(self._under_way)
                 for scope in under_way:
                     scope.cancel()
@@ -98,7 +99,7 @@ class StartupStatus:
             ended.set()
 
     def status(self) -> NodeStatus:
-        """Return how far the start is."""
+        """Return the status during the start."""
         return NodeStatus(
             peer=self.me,
             peer_name=peer_name(self.me),

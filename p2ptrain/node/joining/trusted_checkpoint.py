@@ -1,11 +1,11 @@
-"""Begin at a checkpoint that the user trusts. `base_server` is the answering side.
+"""Begin at a checkpoint that the user trusts. `base_server` is the other side.
 
-If no peer keeps the ledger's old entries, a newcomer cannot check the beginning of the run. It may
-then begin at a base, but only at the base whose checkpoint its user has named.
+If no peer keeps the ledger's old entries, a newcomer cannot check the beginning of the run. It can
+then begin at a base, but only at the base with the checkpoint that its user has entered.
 
-The user's word decides: the checkpoint is the digest of a Commit, and the Commit names the digest
-of the state. So any connected peer may send the base. Admitted peers are asked first, and a wrong
-base is only a wasted answer.
+A checkpoint contains the digest of a Commit, and the Commit contains the digest of the state. So
+the checkpoint alone decides which base is right, and any connected peer may send it. Admitted peers
+are asked first. A wrong base only wastes an answer.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from p2ptrain.run import Run
 from p2ptrain.store import Disk, RecordLog
 
 BASE_PACE = AskingRate(at_once=2, next_s=5.0, deadline_s=60.0)
-"""A base of a thousand members has 0.6 MB; the largest one accepted has 9 MB. The deadline lets a
-large base come over a slow line, which too many copies at once would fill. With two, one silent
-peer causes no delay.
+"""A base of a thousand members has 0.6 MB; the largest accepted one has 9 MB. The deadline is long
+enough for a large base over a slow connection. Few peers are asked at once, since many copies would
+fill such a connection. With two, one silent peer does not cause a delay.
 """
 
 
@@ -55,12 +55,13 @@ async def begin_at_checkpoint(
     rank: PeerRank,
     draw: random.Random,
 ) -> None:
-    """Store a base in the home if the user named one and the ledger there does not reach it.
+    """If the user entered a checkpoint that the ledger in `home` does not reach, store its base
+    there.
 
     Peers of the lowest rank are asked first.
 
     Raises:
-        ConfigError: the ledger here has another entry at that height.
+        ConfigError: the ledger in `home` has a different entry at that height.
         NetworkUnreachable: no connected peer sent the named base.
     """
     if config.trust_checkpoint is None:
@@ -72,9 +73,7 @@ async def begin_at_checkpoint(
     if own.get(named.height, named.digest) != named.digest:
         raise _contradicted(named, own[named.height])
     if max(own, default=0) >= named.height:
-        print_line(
-            "--trust-checkpoint is not needed any more: the ledger in this home is longer than that"
-        )
+        print_line("--trust-checkpoint is no longer needed: the ledger in this home already reaches it")
         return
     order = in_order(network.connected(), rank, draw)
     origin = Origin(await _fetched(network, order, rules, named, journal), named)
@@ -85,7 +84,7 @@ async def begin_at_checkpoint(
 async def _fetched(
     network: Network, order: Sequence[PeerId], rules: Rules, named: Checkpoint, journal: Journal
 ) -> Base:
-    """Return the base that `named` stands for, from the first peer that sends it."""
+    """Return the base of checkpoint `named`, from the first peer that sends it."""
     tried: dict[PeerId, str] = {}
 
     async def ask(peer: PeerId) -> Base | None:
@@ -104,20 +103,21 @@ async def _fetched(
         return base
     lines = [f"tried   {label(peer)}   {why}" for peer, why in tried.items()]
     raise NetworkUnreachable(
-        f"no connected peer has the beginning of the ledger at checkpoint {named.height}",
+        f"no connected peer has the base of the ledger at checkpoint {named.height}",
         code="LEDGER-CHECKPOINT",
         evidence=[f"named   {named}", *(lines or ["no peer is connected"])],
         likely=(
-            "the checkpoint is misspelt, of another run, or all peers have dropped it meanwhile"
+            "the checkpoint is misspelt or belongs to a different run, or all peers have since "
+            "pruned it"
         ),
-        do="ask a person whom you trust for a newer one: p2ptrain ledger show prints it",
+        do="ask somebody you trust for a newer one: p2ptrain ledger show prints it",
     )
 
 
 async def _shown(network: Network, peer: PeerId, rules: Rules, named: Checkpoint) -> Base | None:
-    """Return the base that `peer` shows, checked; None if it has none.
+    """Return the base that `peer` sends, after checking it; None if `peer` does not have it.
 
-    Raises PeerError, RemoteProtocolError: no answer, or a wrong base.
+    Raises PeerError, RemoteProtocolError: `peer` does not answer, or sends a wrong base.
     """
     answer = await network.request(
         peer,
@@ -139,10 +139,10 @@ async def _shown(network: Network, peer: PeerId, rules: Rules, named: Checkpoint
 
 def _contradicted(named: Checkpoint, own: str) -> ConfigError:
     return ConfigError(
-        f"the ledger in this home has another entry at height {named.height} than the "
+        f"the entry at height {named.height} of the ledger in this home differs from the "
         "checkpoint that you gave",
         code="LEDGER-CHECKPOINT",
         evidence=[f"here    {named.height}:{own}", f"named   {named}"],
-        likely="the checkpoint is misspelt, or of another run",
-        do="leave out --trust-checkpoint, or give the node another --home",
+        likely="the checkpoint is misspelt, or belongs to a different run",
+        do="leave out --trust-checkpoint, or give the node a different --home",
     )

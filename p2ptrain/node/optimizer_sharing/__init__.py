@@ -1,1 +1,1 @@
-"""The inner optimizer states that members give to a joiner."""
+"""Share inner optimizer states: members send theirs to a joiner."""

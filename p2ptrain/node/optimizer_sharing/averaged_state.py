@@ -1,8 +1,8 @@
-"""Average the inner optimizer states that members gave to a joiner, and publish the mean.
+"""Average the inner optimizer states that members sent to this joiner, and publish the mean.
 
 Each state must be within the bounds that training can reach. Their mean is then within the same
-bounds: second moments average, and if every |m| ≤ c √v, the means satisfy it too, since the square
-root is concave. This module does not know who gave a state or how it came.
+bounds: if every state satisfies |m| ≤ c √v, their mean does too, since the square root is concave.
+This module does not know which peer sent a state, or how it arrived.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ from p2ptrain.trainer.formats.inner_bounds import check
 from p2ptrain.trainer.formats.inner_format import HEADER_BYTES
 
 PIECE_BYTES = 2**22
-"""Piece size of each of two files at a time. Their sum is made in float64 and takes more memory."""
+"""Number of bytes read from each of the two files at a time. Their float64 sum takes more
+memory."""
 
 
 @dataclass(slots=True)
 class AveragedState:
-    """The mean of the added states, as a file in `folder` that no trainer sees before `publish`.
+    """The mean of the added states, in a file in `folder`. Trainers ignore the file before
+    `publish`.
 
-    Use it as a context manager: an unpublished mean is deleted at its end. Its methods block.
+    Use it as a context manager: an unpublished mean is deleted at the end. The methods block.
     """
 
     folder: Path
@@ -51,11 +53,12 @@ class AveragedState:
         self._mean.unlink(missing_ok=True)
 
     def add(self, offer: OptimizerOffer) -> None:
-        """Add a blob that is whole in the store to the mean. A failure leaves the mean unchanged.
+        """Add a blob that is complete in the store to the mean. A failure leaves the mean
+        unchanged.
 
         Raises:
             RemoteProtocolError: training cannot produce such a state.
-            ChunkMissing, ChunkCorrupt: the store has lost part of it meanwhile.
+            ChunkMissing, ChunkCorrupt: the store has lost part of it in the meantime.
             OSError: the disk is full or fails.
         """
         new = self.folder / "donating"
@@ -70,9 +73,9 @@ class AveragedState:
 
     def publish(self) -> None:
         """Publish the mean as the state for the next trainer. Its outer step is that of the newest
-        state, and its age the average age. Raises OSError.
+        state, and its number of inner steps is the average. Raises OSError.
         """
-        assert self.offers, "no member gave a state"
+        assert self.offers, "there are no states to publish"
         step = max(offer.step for offer in self.offers)
         count = sum(offer.count for offer in self.offers) // len(self.offers)
         with self._mean.open("r+b", buffering=0) as file:
@@ -85,7 +88,7 @@ class AveragedState:
 
     def _write(self, offer: OptimizerOffer, new: Path) -> None:
         """Write the blob to the file `new`. Raises RemoteProtocolError if training cannot produce
-        it."""
+        such a state."""
         manifest = self.store.manifest(offer.digest)
         offer.check_manifest(manifest, self.layout)
         inner_format.reserve(new, self.layout)
@@ -101,9 +104,9 @@ class AveragedState:
 
 
 def _fold(mean: Path, new: Path, count: int) -> None:
-    """Replace `new` by the mean of itself and of the `count` states whose mean is in `mean`.
+    """Replace `new` with the mean of `new` and of the `count` states that `mean` averages.
 
-    The sum is made in float64: without gradient clipping it can overflow fp32.
+    The sum is computed in float64: without gradient clipping, it can overflow fp32.
     """
     with mean.open("rb") as before, new.open("r+b", buffering=0) as after:
         before.seek(HEADER_BYTES)

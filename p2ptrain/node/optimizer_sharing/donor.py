@@ -1,8 +1,8 @@
-"""Give joiners the state of our trainer's inner optimizer, where the run's manifest says so.
+"""Send joiners the state of our trainer's inner optimizer, if the run's manifest asks for that.
 
-The trainer writes the state at every outer step anyway. It is cut into chunks only on request: the
-first joiner is told to ask again, and later gets a signed offer. The offer is valid for a while,
-for other joiners too. The chunks travel like all others, at lower priority than the ring.
+The trainer writes the state at every outer step anyway. It is split into chunks only on request:
+the first joiner is told to ask again, and then gets a signed offer. The offer is valid for a while,
+for other joiners too. The chunks are sent like all others, with lower priority than the ring.
 """
 
 from __future__ import annotations
@@ -17,17 +17,19 @@ from p2ptrain.node.state.context import Context
 from p2ptrain.peers.protocol_names import INNER_PROTOCOL
 
 OFFER_S = 60.0
-"""How long an offer is handed out. Requests cannot make us write a state down more often."""
+"""Seconds for which an offer is handed out. Requests cannot make us store a state more often."""
 
 NOTHING_S = 5.0
-"""How long the answer "nothing" stands: a trainer may be about to write its first state."""
+"""Seconds for which the answer is "nothing". It is short, since a trainer may be about to write its
+first state."""
 
 KEPT_S = 3600.0
-"""How long the chunks are kept for joiners that fetch them: 8 bytes a parameter."""
+"""Seconds for which the chunks are kept for joiners. They take 8 bytes per parameter."""
 
 KEPT_MAX = 3
-"""States kept at a time; otherwise a request every minute could fill our disk. The oldest is
-dropped once it is too old for any joiner. Until then the newest offer stays in use."""
+"""Maximum number of states kept at a time; otherwise a request every minute could fill our disk.
+The oldest is dropped once it is too old for all joiners. Until then, the newest offer remains in
+use."""
 
 ASK_BYTES_MAX = 128
 NOTHING, LATER = b"", b"later"
@@ -46,7 +48,7 @@ def keeps_state_here(context: Context) -> bool:
 async def donate(
     context: Context, *, offer_s: float = OFFER_S, nothing_s: float = NOTHING_S
 ) -> None:
-    """Answer requests until cancelled. A node that keeps no state answers `NOTHING`."""
+    """Answer requests until cancelled. A node that does not keep a state answers `NOTHING`."""
     if not context.manifest.inner.donors_max:
         return
     asked = trio.Event()
@@ -56,7 +58,7 @@ async def donate(
     async def answer(peer: PeerId, payload: bytes) -> bytes:
         told = fields(unpack(payload, bytes_max=ASK_BYTES_MAX), run=str)
         if told["run"] != context.run:
-            raise RemoteProtocolError("the request is for a state of another run", peer=peer)
+            raise RemoteProtocolError("the request is for a state of a different run", peer=peer)
         if not (context.trains and keeps_state_here(context)):
             return NOTHING
         is_over = context.now() >= made_s + (offer_s if offer else nothing_s)
@@ -77,8 +79,8 @@ async def donate(
 
 
 def _has_room(context: Context, kept: list[OptimizerOffer]) -> bool:
-    """Return whether one more state may be kept. `kept` has the oldest first, and is pruned
-    here."""
+    """Return whether one more state may be kept. Prune `kept`, which lists the oldest state
+    first."""
     wanted = context.sharing.kept(context.now())
     kept[:] = [each for each in kept if each.digest in wanted]
     step, fragments = context.ledger.snapshot.step, context.manifest.sync.fragments

@@ -1,8 +1,8 @@
-"""One member's inner optimizer state for joiners: the signed offer, and the blob that it names.
+"""A member's inner optimizer state for joiners: the signed offer, and the blob that it names.
 
-The state is the donor's own, and nobody has agreed on it. So the donor signs the offer, and a
-joiner can prove whose state it took. The blob contains the two vectors of `inner_format`. The
-digest says nothing about their values, which `inner_bounds` checks.
+The state belongs to the donor, and the run has not agreed on it. So the donor signs the offer, and
+a joiner can prove whose state it used. The blob contains the two vectors of `inner_format`. The
+digest does not guarantee anything about their values, which `inner_bounds` checks.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ OFFER_BYTES_MAX = 2048
 COUNT_MAX = 2**48
 
 AGE_STEPS_MAX = 20
-"""Maximum age in outer steps, times the number of fragments: a trainer writes its state down once
-per cycle of fragments. A joiner mainly lacks the size of gradients, which changes slowly."""
+"""Maximum age of a state, in outer steps divided by the number of fragments: a trainer writes its
+state once per cycle of fragments. A joiner mainly needs the size of gradients, which changes
+slowly. """
 
 
 @dataclass(frozen=True, slots=True)
 class OptimizerOffer:
-    """The claim that the signer's optimizer state is blob `digest`. The state is of its Load of
-    outer step `step`, after `count` inner steps.
+    """The claim that the signer's optimizer state is blob `digest`. The signer wrote it when it
+    loaded outer step `step`, after `count` inner steps.
     """
 
     run: RunId
@@ -55,50 +56,52 @@ class OptimizerOffer:
         """
         document = Signed.from_bytes(data, kind=KIND, bytes_max=OFFER_BYTES_MAX)
         if document.signer != donor:
-            raise RemoteProtocolError("another peer signed the offer", peer=donor)
+            raise RemoteProtocolError("a different peer signed the offer", peer=donor)
         value = unpack(document.payload, bytes_max=OFFER_BYTES_MAX)
         names = dict.fromkeys(("run", "layout", "digest"), str)
         told = fields(value, **names, step=int, count=int)
         for name in ("step", "count"):
             count(told[name], COUNT_MAX, "the offer")
         if told["count"] == 0 or not all(is_digest(told[name]) for name in names):
-            raise RemoteProtocolError("the offer names no state", peer=donor)
+            raise RemoteProtocolError("the offer does not name a state", peer=donor)
         return cls(**told)  # type: ignore[arg-type]
 
     def is_for(self, run: RunId, layout: Layout) -> bool:
         return (self.run, self.layout) == (run, layout.digest)
 
     def is_current(self, step: int, fragments: int) -> bool:
-        """Return whether a node at outer step `step` can use it. A node before that step must
-        wait."""
+        """Return whether a node at outer step `step` can use it. A node that is behind the offer's
+        step must wait."""
         return self.step <= step and not self.is_too_old(step, fragments)
 
     def is_too_old(self, step: int, fragments: int) -> bool:
-        """Return whether it is too old for every node at outer step `step` or later."""
+        """Return whether it is too old for nodes at outer step `step` or later."""
         return self.step < step - AGE_STEPS_MAX * fragments
 
     def check_manifest(self, manifest: BlobManifest, layout: Layout) -> None:
-        """Check the blob's manifest before any more of the blob is fetched.
+        """Check the blob's manifest before the rest of the blob is fetched.
 
         Raises RemoteProtocolError.
         """
         meta = _meta(self.run, layout, self.step, self.count)
         if manifest.kind != KIND or dict(manifest.meta) != meta:
-            raise RemoteProtocolError(f"{self.digest[:12]} is not the offered state")
+            raise RemoteProtocolError(f"blob {self.digest[:12]} is not the offered state")
         if manifest.size != 2 * vector_bytes(layout):
-            raise RemoteProtocolError(f"the offered inner state has {manifest.size} bytes")
+            raise RemoteProtocolError(
+                f"the offered inner state has a wrong size of {manifest.size} bytes"
+            )
 
 
 def put_newest(
     folder: Path, store: Store, run: RunId, layout: Layout, warm_steps: int = 0
 ) -> OptimizerOffer | None:
-    """Store the newest state in `folder` as a blob. Return None if no state is whole and warm,
-    which means `warm_steps` inner steps after a fresh start. A joiner that takes it does not warm
-    up.
+    """Store the newest state in `folder` as a blob. Return None if no state is complete and warm,
+    which means at least `warm_steps` inner steps old. A joiner that uses it does not warm up.
 
-    Blocks. The trainer may replace the file meanwhile; the open file keeps its contents.
+    This function blocks. The trainer may replace the file in the meantime; the open file keeps its
+    contents.
 
-    Raises StoreError: this store takes no more.
+    Raises StoreError: the store cannot take it.
     """
     for step in reversed(inner_format.steps_in(folder)):
         try:
@@ -112,7 +115,7 @@ def put_newest(
 def _put(fd: int, store: Store, run: RunId, layout: Layout, warm_steps: int) -> OptimizerOffer:
     header, crc = inner_format.read_header(fd, layout), 0
     if header.warmed < warm_steps:
-        raise RemoteProtocolError("this member is itself warming up")
+        raise RemoteProtocolError("this member is still warming up itself")
 
     def pieces() -> Iterator[bytes]:
         nonlocal crc
@@ -123,10 +126,10 @@ def _put(fd: int, store: Store, run: RunId, layout: Layout, warm_steps: int) -> 
     meta = _meta(run, layout, header.step, header.count)
     digest = store.put_blob(KIND, pieces(), meta)
     if crc != header.crc:
-        raise RemoteProtocolError("the offer was cut short or altered")
+        raise RemoteProtocolError("the state was truncated or altered")
     return OptimizerOffer(run, layout.digest, header.step, header.count, digest)
 
 
 def _meta(run: RunId, layout: Layout, step: int, count: int) -> dict[str, object]:
-    """Return the meta data of the blob."""
+    """Return the metadata of the blob."""
     return {"run": run, "layout": layout.digest, "step": step, "count": count}

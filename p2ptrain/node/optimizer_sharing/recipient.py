@@ -1,9 +1,9 @@
-"""Fetch members' inner optimizer states where the run wants that and this node has none.
+"""Fetch inner optimizer states from members if the run asks for it and this node has none.
 
-Before its first trainer starts, a joiner asks the members, largest contributors first. One state,
-or the mean of several, is fetched, checked and stored in the place of our own state; the trainer
-sees no difference. Fewer states than wanted are accepted. If none comes in time, the trainer starts
-with a fresh optimizer and warms up, and the user is warned, since that costs the peer a warm-up.
+Before its first trainer starts, a joiner asks the members, largest contributors first. It fetches
+one state, or the mean of several, checks it and stores it in the place of its own state; the
+trainer does not notice a difference. Fewer states than wanted are accepted. If none arrives in
+time, the trainer starts with a fresh optimizer and warms up, and the user is warned.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from p2ptrain.peers.protocol_names import INNER_PROTOCOL
 from p2ptrain.trainer.formats.inner_format import newest, vector_bytes
 
 LATER_MAX = 15
-"""How often one member may answer "later", half a minute in all, before others are asked too."""
+"""Number of times that a member may answer "later" before others are asked too: half a minute."""
 
 ASK_S = 5.0
 ASKED_MAX = 4
-"""Members asked each time; those that had nothing come last."""
+"""Maximum number of members asked each time. Those that had nothing are asked last."""
 
 USELESS_MAX = 3
-"""After this many members with an unusable state or offer, no more are asked."""
+"""Number of members with an unusable state or offer after which no more are asked."""
 
 FETCH_S = 60.0
 BYTES_PER_S_MIN = 500_000
-"""A state that comes more slowly than this is given up: the run goes on meanwhile."""
+"""Minimum rate of a fetch. A slower one is abandoned, since the run continues in the meantime."""
 
 FRESH = "the inner optimizer starts empty, which costs this peer a warm-up"
 
 
 class _UnusableState(Exception):
-    """The state that a member offered cannot be used; `why` says it in words."""
+    """The state that a member offered cannot be used; `why` says why."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
@@ -55,7 +55,7 @@ class _UnusableState(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _MemberOffer:
-    """An offer of a member, and the signed bytes in which it came."""
+    """A member's offer, decoded and as signed bytes."""
 
     peer: PeerId
     offer: OptimizerOffer
@@ -64,7 +64,7 @@ class _MemberOffer:
 
 @dataclass(frozen=True, slots=True)
 class _ReceivedState:
-    """A state received from a member: its signed offer, and the seconds that it took to fetch."""
+    """A state received from a member: its signed offer, and how many seconds the fetch took."""
 
     offer: OptimizerOffer
     proof: bytes
@@ -72,21 +72,21 @@ class _ReceivedState:
 
 
 async def take_inner_state(context: Context) -> None:
-    """Fetch a state for a trainer about to start. It takes minutes at most, by the deadlines
-    above."""
+    """Fetch a state for a trainer that is about to start. The deadlines above limit this to
+    minutes."""
     if not context.manifest.inner.donors_max:
         return
     if not keeps_state_here(context):
-        return _start_fresh(context, "this machine's settings keep no inner state on disk")
+        return _start_fresh(context, "this node is configured not to keep the inner state on disk")
     await _know_the_run(context)
     state = context.ledger.snapshot
     own = await trio.to_thread.run_sync(newest, context.home.inner, context.layout, state.step)
     if own is not None or state.step == 0 or state.phase is Phase.ENDED:
         return
     if not len(context.peers.table):
-        return _start_fresh(context, "no member is connected that could give its state")
+        return _start_fresh(context, "there is no connected member that could send its state")
     context.state.set_state_unless_training(
-        StandingBy("for a member to give its inner optimizer's state")
+        StandingBy("for a member to send its inner optimizer state")
     )
     inner = context.manifest.inner
     with AveragedState(context.home.inner, context.store, context.layout, inner) as donated:
@@ -100,11 +100,11 @@ async def take_inner_state(context: Context) -> None:
 async def _ask_around(
     context: Context, donated: AveragedState
 ) -> tuple[dict[PeerId, _ReceivedState], str]:
-    """Ask members until enough have given a state, too many gave an unusable one, or time is up.
-    Return the received states, and why there is none.
+    """Ask members until enough have sent a state, too many sent an unusable one, or time is up.
+    Return the received states, and the reason if there are too few.
 
-    Members that answer "later" are waited for, so that no more members write their states than are
-    wanted. Once there is a state to begin with, this no longer waits.
+    Wait for members that answer "later", so that no more members store their states than needed.
+    Once at least one state has been received, do not wait any longer.
     """
     gifts, useless, put_off = dict[PeerId, _ReceivedState](), dict[PeerId, str](), Counter[PeerId]()
     ends_s = context.now() + context.timing.donor_answer_s
@@ -124,7 +124,7 @@ async def _ask_around(
     said = "; ".join(f"{label(peer)}: {why}" for peer, why in useless.items())
     return (
         gifts,
-        said or f"no member gave its state within {context.timing.donor_answer_s:.0f} s",
+        said or f"no member sent its state within {context.timing.donor_answer_s:.0f} s",
     )
 
 
@@ -163,8 +163,8 @@ async def _take_all(
     donated: AveragedState,
     useless: dict[PeerId, str],
 ) -> dict[PeerId, _ReceivedState]:
-    """Fetch these states at the same time, since each comes over another member's uplink. Return
-    those that are valid, in the order of the offers."""
+    """Fetch these states at the same time, since each comes over a different member's uplink.
+    Return those that are valid, in the order of the offers."""
     adding, gifts = trio.Lock(), dict[PeerId, _ReceivedState]()
 
     async def add_one(each: _MemberOffer) -> None:
@@ -187,7 +187,7 @@ def _refuse(
 
 
 async def _know_the_run(context: Context) -> None:
-    """Return once our ledger is as long as the peers', if any peer is heard."""
+    """Return once our ledger is as long as those of the peers, if any peer is heard."""
     with trio.move_on_after(context.timing.hear_first_s):
         while not len(context.peers.table):
             await context.changes.wait()
@@ -197,7 +197,7 @@ async def _know_the_run(context: Context) -> None:
 
 
 def donors(context: Context) -> Sequence[PeerId]:
-    """Return the heard members that train, largest contributors first."""
+    """Return the members that we hear and that train, largest contributors first."""
     state = context.ledger.snapshot
     heard = [
         record.peer
@@ -222,7 +222,7 @@ async def _request_offer(context: Context, peer: PeerId) -> bytes:
 
 
 def _decode_offer(context: Context, peer: PeerId, reply: bytes) -> OptimizerOffer | None:
-    """Decode the offer of `peer`. Return None if its step is too old or too new: time may fix that.
+    """Decode the offer of `peer`. Return None if its step is too old or too new, which may change.
 
     Raises _Useless.
     """
@@ -231,10 +231,10 @@ def _decode_offer(context: Context, peer: PeerId, reply: bytes) -> OptimizerOffe
     except RemoteProtocolError as exc:
         raise _UnusableState(exc.what) from exc
     if not offer.is_for(context.run, context.layout):
-        raise _UnusableState("it offers a state of another run or model")
+        raise _UnusableState("it offers a state of a different run or model")
     step = context.ledger.snapshot.step
     if not offer.is_current(step, context.manifest.sync.fragments):
-        told = f"its state is of outer step {offer.step}; outer step {step} is the newest"
+        told = f"its state is from outer step {offer.step}, but the run is at outer step {step}"
         context.peers.report_misbehaviour("donor-not-current", peer, reason=told)
         return None
     return offer
@@ -243,11 +243,11 @@ def _decode_offer(context: Context, peer: PeerId, reply: bytes) -> OptimizerOffe
 async def _fetch_and_add(
     context: Context, offered: _MemberOffer, donated: AveragedState, adding: trio.Lock, fetches: int
 ) -> _ReceivedState:
-    """Fetch an offered state and add it to the mean. `fetches` states share our line meanwhile, and
-    `adding` keeps them from being added at the same time.
+    """Fetch an offered state and add it to the mean. `fetches` is the number of states that share
+    our connection in the meantime. `adding` keeps them from being added at the same time.
 
     Raises:
-        _Useless: it could not be fetched, or is not a valid state.
+        _Useless: the state could not be fetched, or is not valid.
     """
     peer, offer, started_s = offered.peer, offered.offer, context.now()
     limit_s = FETCH_S + fetches * 2 * vector_bytes(context.layout) / BYTES_PER_S_MIN
@@ -272,7 +272,7 @@ async def _fetch_and_add(
 async def _begin_with(
     context: Context, donated: AveragedState, gifts: dict[PeerId, _ReceivedState]
 ) -> str:
-    """Publish the received states, and report whose they are. Return an error in words, or ""."""
+    """Publish the mean of the states, and report their owners. Return an error in words, or ""."""
     try:
         await trio.to_thread.run_sync(donated.publish)
     except OSError as exc:
@@ -300,7 +300,7 @@ async def _begin_with(
 
 
 async def _fetch(context: Context, peer: PeerId, offer: OptimizerOffer) -> None:
-    """Fetch the manifest first and alone. The rest is fetched only if it announces the right size;
+    """Fetch the manifest first. Fetch the rest only if the manifest states the right size;
     otherwise a member could fill our disk.
     """
 

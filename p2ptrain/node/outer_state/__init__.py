@@ -1,1 +1,1 @@
-"""Outer parameters and momentum: apply updates, fetch what is missing, keep snapshots."""
+"""Outer parameters and momentum: apply updates, fetch missing ones, and keep snapshots."""

@@ -1,8 +1,8 @@
-"""Fetch named bytes from peers that have them, for as long as it takes.
+"""Fetch blobs and chunks from peers that have them, no matter how long it takes.
 
-A digest is fetched once at a time: a second caller waits for the first. If no peer has it now, it
-is asked for again when peers have come or a little time has passed. A full disk is an error at
-once.
+Only one fetch of a digest runs at a time: a second caller waits for the first. If no peer has it
+now, the fetch is repeated when a new peer appears or after a short time. A full disk is an error
+immediately.
 """
 
 from __future__ import annotations
@@ -35,26 +35,27 @@ from p2ptrain.swarm import (
 DIAL_S = 8.0
 
 TRIES_BEFORE_WORD = 4
-"""A starting node has not heard of peers that have the bytes, so the first tries cause no
-warning."""
+"""Number of failed tries before a warning. A starting node has not yet heard of peers that have the
+bytes, so the first tries often fail."""
 
 WAITS_FOR_A_SOURCE = "the node keeps asking, and waits for a peer that has them"
 
 
 BLAMED_S = 60.0
-"""How long a peer that sent a wrong chunk is left out: a wrong chunk costs 4 MiB, and a try comes
-every 2 s."""
+"""Seconds for which a peer that sent a wrong chunk is not asked: a wrong chunk wastes 4 MiB, and
+there is a try every 2 s."""
 
 OTHERS_MAX = 16
-"""Sources of one try that are not vouched for. A fetch has 64 lanes, and in an open run silent
-peers could take all of them. Newcomers that begin together still feed each other."""
+"""Maximum number of sources of one try that are not vouched for. A fetch has 64 lanes, and in an
+open run, silent peers could occupy all of them. Newcomers that start together can still send each
+other chunks."""
 
 READS_MAX = 3
-"""A chunk damaged on our disk is fetched again. A disk that damages it this often is broken."""
+"""Maximum number of reads of a blob. Chunks damaged on our disk are fetched again; a disk that
+damages chunks this often is broken."""
 
 NO_SOURCE = "CKPT-NO-SOURCE"
-"""The code for bytes that no peer sends. A peer that has them and does not send them counts as
-lacking them."""
+"""The error code for bytes that no peer sends, even if a peer has them."""
 
 Fetch = Callable[[Sequence[Endpoint], FetchHandle[Endpoint]], FetchReport]
 Result = TypeVar("Result")
@@ -72,13 +73,14 @@ async def fetch(
     unwanted: Callable[[], bool] = never,
     patient: bool = True,
 ) -> FetchReport:
-    """Fetch the blob `digest` into the store, whole. `shown`: report it as this node's state.
+    """Fetch the complete blob `digest` into the store. `shown`: show the fetch as the node's state.
 
-    `unwanted` is asked when nobody has the blob, and after a try that brought no chunk: whether to
-    give up instead of trying again. Unless `patient`, it is asked after every failed try.
+    `unwanted` returns whether to give up instead of trying again. It is called if no peer has the
+    blob, and after a try without any new chunk. Unless `patient`, it is called after every failed
+    try.
 
     Raises:
-        StoreError: this store cannot take it; or the digest does not name a blob; or nobody has it
+        StoreError: the store cannot take it, the digest does not name a blob, or no peer has it
             (CKPT-NO-SOURCE) and it is unwanted.
     """
 
@@ -118,10 +120,10 @@ async def use(
     *,
     patient: bool = True,
 ) -> Result:
-    """Run `reader` in a thread on the blob `digest`, fetched if need be, and return its result.
+    """Run `reader`, which reads the blob `digest`, in a thread. Fetch the blob first if necessary.
 
     Raises:
-        StoreError: as `fetch` does, or the disk damages chunks again and again.
+        StoreError: as for `fetch`, or if the disk damages chunks again and again.
     """
     for _ in range(READS_MAX):
         if not await trio.to_thread.run_sync(context.store.holds_blob, digest):
@@ -142,7 +144,8 @@ async def fetch_loose(
     patient: bool = True,
     try_s: float | None = None,
 ) -> FetchReport:
-    """Fetch these chunks into the store. A try lasts `try_s`. Raises StoreError as `fetch` does."""
+    """Fetch these chunks into the store. `try_s` is the deadline of a try. Raises StoreError as
+    `fetch` does."""
     deadline_s = context.timing.fetch_limit_s if try_s is None else try_s
     return await _until_here(
         context,
@@ -206,7 +209,7 @@ async def _until_here(
 def _why_again(
     exc: TryLater | StoreError, unwanted: Callable[[], bool], progresses: bool
 ) -> TryLater | StoreError:
-    """Return why a try must be followed by another one. Raise a StoreError if it must not."""
+    """Return why a try failed if it must be repeated. Raise StoreError if it must not."""
     if isinstance(exc, TryLater):
         if not progresses and unwanted():
             raise StoreError(exc.what, code=NO_SOURCE, evidence=exc.evidence) from exc
@@ -220,8 +223,8 @@ def usable_sources(
 ) -> list[Endpoint]:
     """Return the sources to use: all that are vouched for first, then a few others.
 
-    `others` are those used in this try already. They are drawn at random, so that no peer can make
-    sure to be among them. Peers that sent a wrong chunk a short time ago are left out.
+    `others` are the other sources already used in this try. They are chosen at random, so that a
+    peer cannot ensure that it is chosen. Peers that recently sent a wrong chunk are left out.
     """
     since = context.now() - BLAMED_S
     usable = [each for each in sources(context) if blamed.get(each.peer, -math.inf) < since]
@@ -239,10 +242,10 @@ async def _run_beside_newcomers(
     handle: FetchHandle[Endpoint],
     fit: Callable[[], Sequence[Endpoint]],
 ) -> FetchReport:
-    """Run `work` and return its result; peers heard of meanwhile are offered to it as sources."""
+    """Run `work` and return its result. Peers that appear in the meantime become sources too."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_offer_newcomers, context, handle, fit)
-        # Captured, or the nursery would wrap the error in a group.
+        # Capture the error: otherwise the nursery would wrap it in a group.
         report = await outcome.acapture(in_thread, work, stop=handle.cancel)
         nursery.cancel_scope.cancel()
     return report.unwrap()
@@ -251,9 +254,9 @@ async def _run_beside_newcomers(
 async def _offer_newcomers(
     context: Context, handle: FetchHandle[Endpoint], fit: Callable[[], Sequence[Endpoint]]
 ) -> None:
-    """Offer new sources to a running fetch. A node that has just started has heard of one or two
-    peers when it begins to fetch. Most peers have not heard of it, and refuse it until they have
-    its certificate.
+    """Offer new sources to a running fetch. A node that has just started knows one or two peers
+    when it begins to fetch. Most peers have not heard of it, and refuse it until they have its
+    certificate.
     """
     while True:
         for source in fit():

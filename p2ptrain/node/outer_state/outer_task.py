@@ -1,9 +1,8 @@
-"""Keep θ and m at the ledger's head: load a snapshot once, then apply one committed update at a
-time.
+"""Keep θ and m at the ledger's head: load a snapshot, then apply committed updates one by one.
 
-A newcomer, a node that was away for an hour and a node that missed a single ring all do the same.
-They fetch the next update by its digest from any peer that has it, and apply its bytes. Nothing
-here trusts the sending peer; the ledger named the bytes.
+A newcomer, a node that was away for an hour and a node that missed one ring all do the same. They
+fetch the next update by its digest from any peer that has it, and apply its bytes. They do not have
+to trust that peer: the ledger names the digest.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ async def keep_outer_state(context: Context) -> None:
     """Load a snapshot, then follow the ledger for ever.
 
     Raises:
-        StoreError: this store cannot take a blob that it needs.
+        StoreError: the store cannot take a needed blob.
         RemoteProtocolError: the members certified bytes that are not a valid update.
     """
     with trio.move_on_after(context.timing.hear_first_s):
         while not context.peers.ledger_is_current():
             await context.changes.wait()
     if own := snapshot_choice.own_start(context.store, context.ledger.core, context.ledger.origin):
-        # Perhaps only our report is missing for its certificate (SPEC.md S8).
+        # Its certification may lack only our report (SPEC.md S8).
         await context.ledger.submit(SnapshotTaken(context.me, own.step, own.digest))
     await _load(context)
     started_s, replayed = context.now(), 0
@@ -68,8 +67,7 @@ async def keep_outer_state(context: Context) -> None:
 async def _restore_certified_state(
     context: Context, found: StateMismatch, nursery: trio.Nursery
 ) -> None:
-    """Continue from the certified snapshot. Chunks that ours has in common with it are here
-    already."""
+    """Continue from the certified snapshot. Chunks that it shares with ours are already here."""
     state_mismatch.quarantine_state(context, found)
     while context.outer.writing:
         await context.changes.wait()
@@ -81,12 +79,11 @@ async def _restore_certified_state(
 
 
 async def _load(context: Context, first_step: int = 0, *, or_log: bool = False) -> bool:
-    """Load some snapshot of `first_step` or later into θ and m.
+    """Load a snapshot of `first_step` or later into θ and m.
 
-    A snapshot that nobody has, or a certified digest that is not a snapshot, is passed over for the
-    next best. A snapshot that could not be fetched is tried again after the others: a peer that has
-    it may come back. With `or_log` this does not wait for that, and returns False if none could be
-    loaded.
+    If no peer has the best snapshot, or its certified digest does not name a snapshot, try the next
+    best. Snapshots that could not be fetched are tried again after the others: a peer that has them
+    may come back. With `or_log`, do not wait for that: return False if none can be loaded.
     """
     useless, passed = set[Digest](), set[Digest]()
     while True:
@@ -138,7 +135,7 @@ class Patience:
 async def _loaded_or_why_not(
     context: Context, start: SnapshotRef, unwanted: Callable[[], bool]
 ) -> StoreError | None:
-    """Load `start`. Return None, or the error if nobody has it or it is not a snapshot."""
+    """Load `start`. Return None, or the error if no peer has it or it is not a snapshot."""
     try:
         await _load_from(context, start, unwanted)
     except StoreError as exc:
@@ -158,7 +155,7 @@ async def _load_from(context: Context, start: SnapshotRef, unwanted: Callable[[]
     async with context.outer.lock:
         context.outer.moving = True
         try:
-            # A half-loaded θ is no loss if there was none before.
+            # If there was no θ before, a half-loaded one does no harm.
             given_up = unwanted if context.outer.step is None else fetch.never
             await fetch.use(context, start.digest, load, given_up)
         except ManifestInvalid:
@@ -170,8 +167,8 @@ async def _load_from(context: Context, start: SnapshotRef, unwanted: Callable[[]
 
 
 async def _fetch(context: Context, start: SnapshotRef, unwanted: Callable[[], bool]) -> None:
-    """Fetch the manifest first and alone. The rest is fetched only if it announces the size of a
-    snapshot. Otherwise liars that form a quorum, as one of two members can, could fill our disk.
+    """Fetch the manifest first. Fetch the rest only if the manifest states the size of a snapshot.
+    Otherwise liars that form a quorum could fill our disk; of two members, one can be a quorum.
     """
     begun = await fetch.fetch_loose(context, [start.digest], unwanted=unwanted)
     check = partial(context.outer.vectors.check_manifest, context.store, start.digest)
@@ -188,9 +185,9 @@ async def _fetch(context: Context, start: SnapshotRef, unwanted: Callable[[], bo
 
 
 async def _advance_or_leap(context: Context, nursery: trio.Nursery) -> int:
-    """Advance by one outer step, or load a newer certified snapshot instead. That happens if the
-    updates up to it have more bytes, or if nobody has them any more: peers keep a certified
-    snapshot newer than the updates that they have dropped.
+    """Advance by one outer step, or load a newer certified snapshot instead. Load the snapshot if
+    the updates up to it have more bytes, or if no peer has them any more: peers keep a certified
+    snapshot that is newer than the updates that they have dropped.
     """
     step = context.outer.step
     assert step is not None
@@ -208,9 +205,9 @@ async def _advance_or_leap(context: Context, nursery: trio.Nursery) -> int:
 
 
 async def _snapshot_that_saves_bytes(context: Context, step: int) -> SnapshotRef | None:
-    """Return the newest certified snapshot if it takes fewer bytes than the missing updates.
+    """Return the newest certified snapshot if it has fewer bytes than the missing updates.
 
-    A seed, and a node that keeps everything, fetches the updates anyway: replays need them.
+    A seed, or a node that keeps everything, fetches the updates anyway: replays need them.
     """
     certified = context.ledger.snapshot.snapshot
     if certified is None or certified.digest == context.outer.passed_over:
@@ -232,12 +229,12 @@ async def _snapshot_that_saves_bytes(context: Context, step: int) -> SnapshotRef
 
 
 def _lacking(store: Store, blobs: Sequence[Digest]) -> int:
-    """Return how many of these blobs must be fetched, at least in part."""
+    """Return how many of these blobs must be fetched, at least partly."""
     return sum(not store.has_chunk(digest) for digest in blobs)
 
 
 async def _leapt(context: Context, to: SnapshotRef) -> bool:
-    """Load this snapshot. Return False if nobody has it; the updates are then applied instead."""
+    """Load this snapshot. Return False if no peer has it; the updates are then applied instead."""
     step, since = context.outer.step, context.now()
     if (
         await _loaded_or_why_not(context, to, lambda: context.now() > since + context.timing.lost_s)
@@ -250,7 +247,7 @@ async def _leapt(context: Context, to: SnapshotRef) -> bool:
 
 
 async def _advance(context: Context, nursery: trio.Nursery) -> int:
-    """Advance by one outer step. Return how many updates that took: one, or none for a Skip."""
+    """Advance by one outer step. Return the number of updates applied: 1, or 0 for a Skip."""
     step = context.outer.step
     assert step is not None
     closing = context.ledger.history.closing(step)
@@ -274,7 +271,7 @@ async def _advance(context: Context, nursery: trio.Nursery) -> int:
 
 
 async def _apply(context: Context, commit: Commit) -> None:
-    """Apply the update's bytes, once no ring and no trainer reads θ any more."""
+    """Apply the update once neither a ring nor a trainer reads θ."""
     since = context.now()
 
     def lost() -> bool:
@@ -303,8 +300,8 @@ async def _hold_to_the_bound(
 ) -> None:
     """Check the bound on influence.
 
-    Raises RemoteProtocolError: most voters lie, and certified an update that no node may apply.
-    Continuing without it would fork θ silently.
+    Raises RemoteProtocolError: the update breaks the bound, so most voters lie. Continuing without
+    the update would silently fork θ.
     """
     try:
         await update_blobs.check_influence_bound(
@@ -313,7 +310,7 @@ async def _hold_to_the_bound(
     except RemoteProtocolError as exc:
         height = context.ledger.history.closing(commit.step).entry.height
         raise RemoteProtocolError(
-            f"entry {height} commits update {commit.update[:12]}, which no node may apply: "
+            f"entry {height} commits update {commit.update[:12]}, which nodes must not apply: "
             f"{exc.what}",
             code=exc.code,
         ) from exc
@@ -322,8 +319,8 @@ async def _hold_to_the_bound(
 async def _snapshot(context: Context, closing: Certified, nursery: trio.Nursery) -> None:
     """Write θ and m as they are after `closing`, and tell the ledger the digest to certify.
 
-    Returns once they are frozen; they may change while they are written. A snapshot that comes due
-    before the previous one is written is left out: both would only compete for the disk.
+    Return once they are frozen; they may then change while they are written. A snapshot that is due
+    before the previous one has been written is left out: both would only compete for the disk.
     """
     if context.outer.writing:
         context.journal.write("snapshot-left-out", step=closing.entry.value.step + 1)

@@ -2,10 +2,10 @@
 
 A node keeps the newest certified snapshots and every update since the oldest of them. A newcomer
 needs a snapshot and the updates after it, and a peer that was away needs the updates that it
-missed. A certified snapshot need not be here, and the peers that wrote it may be gone. So the
-newest snapshot that is here is kept too, with the updates since, until a newer one has come. Of the
-data, the blocks needed soonest are kept, up to a size. A seed exists so that nothing is lost: it
-keeps all data and, while its disk allows it, the genesis snapshot and every update
+missed. This node may not have the certified snapshots, and the peers that wrote them may be gone.
+So it also keeps the newest snapshot that it has, with the updates since, until a newer one arrives.
+It keeps data blocks up to a size limit, those needed soonest first. A seed exists to preserve
+everything: it keeps all data and, if its disk has room, the genesis snapshot and every update
 (`full_history`).
 
 `kept` makes the choice. The store guarantees that a crash or a race loses nothing else.
@@ -33,14 +33,14 @@ WARNING = "garbage"
 HISTORY_WARNING = "history"
 
 AGAIN_S = 60.0
-"""Pause between a collection that damage prevented and the next try, which reads one chunk of each
-kept blob. A user who has just unpinned the damaged blob may be waiting for it."""
+"""Seconds between a collection that damage prevented and the next try, which reads one chunk of
+each kept blob. It is short, since a user who has just unpinned the damaged blob may be waiting."""
 
 
 async def keep_store_small(context: Context, *, again_s: float = AGAIN_S) -> None:
     """Collect garbage whenever a newer snapshot has been certified, for ever.
 
-    Raises StoreError: this store cannot take a repaired chunk.
+    Raises StoreError: the store cannot take a repaired chunk.
     """
     if context.config.keep_snapshots is None:
         return
@@ -57,7 +57,7 @@ async def keep_store_small(context: Context, *, again_s: float = AGAIN_S) -> Non
 
 
 async def collect(context: Context) -> RootsDamaged | None:
-    """Collect garbage once. Return the damaged roots, if any: nothing was removed then."""
+    """Collect garbage once. If roots are damaged, remove nothing and return them."""
     assert context.blobs.data is not None, "the data index arrives before the head is reached"
     starts = all_starts(
         context.store, context.ledger.core, context.ledger.origin, context.manifest.genesis
@@ -74,7 +74,7 @@ async def collect(context: Context) -> RootsDamaged | None:
     except (ChunkCorrupt, TryLater) as exc:
         # Nothing was removed. A damaged chunk is fetched again before the next collection.
         if isinstance(exc, ChunkCorrupt) and WARNING not in context.alerts:
-            context.blobs.ask_scrub()  # If one chunk is damaged, others may be.
+            context.blobs.ask_scrub()  # If one chunk is damaged, others may be too.
         context.journal.write("not-collected", code=exc.code, reason=exc.what)
         return exc if isinstance(exc, RootsDamaged) else None
     context.alerts.clear(WARNING)
@@ -84,8 +84,8 @@ async def collect(context: Context) -> RootsDamaged | None:
 
 
 def _history(context: Context) -> tuple[Digest, ...]:
-    """Return the blobs that this seed keeps for replays from genesis, and update the warning.
-    Blocks."""
+    """Return the blobs that this seed keeps for replays from genesis, and update the warning. This
+    call blocks; run it in a thread."""
     found = held_history(
         context.store,
         context.manifest,
@@ -102,11 +102,11 @@ def _history(context: Context) -> tuple[Digest, ...]:
 
 
 async def _fetch_damaged_roots(context: Context, damaged: RootsDamaged) -> None:
-    """Fetch damaged roots again, and warn the user if no peer has them. Until the roots are whole,
-    or the user unpins them, this store only grows.
+    """Fetch damaged roots again, and warn the user if no peer has them. Until the roots are
+    repaired, or the user unpins them, the store can only grow.
     """
     left: RootsDamaged | None = damaged
-    if WARNING not in context.alerts:  # Later `scrub` asks for them in every pass.
+    if WARNING not in context.alerts:  # After that, `scrub` asks for them in every pass.
         left = damaged.without(await repair(context, damaged.roots))
     if left is not None:
         context.alerts.show(WARNING, Caution(left.code, left.what, left.remedy(context.home.root)))

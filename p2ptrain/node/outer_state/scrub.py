@@ -1,12 +1,12 @@
-"""Read the store before anybody needs its chunks, and repair those that are damaged.
+"""Read all chunks in the store regularly, and repair damaged ones before they are needed.
 
-Every chunk is hashed when it is read, so damage never goes unnoticed. But a snapshot may stay
-unread for weeks, and when it is needed, the last good copy may be gone. So everything is read
-again, slowly and all the time. The store sets damaged chunks aside. They are reported to the user,
-and fetched from peers like other missing chunks.
+Every chunk is hashed when it is read, so damage is always detected then. But a snapshot may stay
+unread for weeks, and when it is needed, the last intact copy may be gone. So everything is read
+again, slowly and continuously. The store moves damaged chunks out of the way. They are reported to
+the user, and fetched from peers like other missing chunks.
 
-A chunk that no peer has is probably not needed. It is looked for once in every pass, and the next
-garbage collection forgets it unless something here refers to it.
+A chunk that no peer has is probably not needed. This module asks for it once in every pass. The
+next garbage collection forgets it unless a kept blob refers to it.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ from p2ptrain.observe.cautions import Caution
 from p2ptrain.store import ChunkHealth
 
 FIRST_S = 300.0
-"""A starting node needs its disk for other work."""
+"""Seconds before the first pass, since a starting node needs its disk for other work."""
 
 PAUSE_S = 3600.0
-"""Pause between two passes: a store that is read in a minute need not be read all day long."""
+"""Seconds between two passes: a store that takes a minute to read does not have to be read all
+day."""
 
 WARNING = "rot"
 
 
 @dataclass(slots=True)
 class ScrubPass:
-    """One reading of the whole store."""
+    """The results of reading the entire store once."""
 
     chunks: int = 0
     bytes: int = 0
@@ -53,16 +54,16 @@ class ScrubPass:
         if self.lost:
             mended, lost = len(self.repaired), len(self.lost)
             whole = (
-                f"{found}; {mended} have been repaired from peers, and no connected peer has the "
+                f"{found}; {mended} have been repaired from peers, but no connected peer has the "
                 f"other {lost}"
             )
-        return Caution("CKPT-HASH", whole, "move the home to a sound disk soon")
+        return Caution("CKPT-HASH", whole, "move the home to a healthy disk soon")
 
 
 async def scrub(context: Context, *, first_s: float = FIRST_S) -> None:
-    """Run pass after pass until cancelled; at once and at full speed when a user asks for a pass.
+    """Run pass after pass until cancelled. If a user asks for a pass, run it now, at full speed.
 
-    Raises StoreError: this store cannot take a repaired chunk.
+    Raises StoreError: the store cannot take a repaired chunk.
     """
     rate = context.config.scrub_bytes_per_s
     await _asked_or_after(context, first_s if rate else float("inf"))
@@ -82,7 +83,7 @@ async def _asked_or_after(context: Context, seconds: float) -> None:
 
 
 async def one_pass(context: Context, bytes_per_s: float | None) -> ScrubPass:
-    """Read the store once, at `bytes_per_s` on average, and repair damaged chunks on the way."""
+    """Read the store once, at `bytes_per_s` on average, and repair damaged chunks meanwhile."""
     done = ScrubPass()
     context.alerts.clear(WARNING)
     for fan in range(context.store.fans):
@@ -108,9 +109,9 @@ def _record_damage(context: Context, done: ScrubPass, digest: Digest, health: Ch
 
 
 async def repair(context: Context, damaged: Sequence[Digest]) -> list[Digest]:
-    """Fetch chunks that the store has set aside. Return those that were fetched.
+    """Fetch chunks that were damaged and removed. Return those that were fetched.
 
-    Raises StoreError: this store cannot take them.
+    Raises StoreError: the store cannot take them.
     """
     try:
         unwanted, try_s = after(context, context.timing.repair.look_s), context.timing.repair.try_s
@@ -125,6 +126,6 @@ async def repair(context: Context, damaged: Sequence[Digest]) -> list[Digest]:
 
 
 def after(context: Context, seconds: float) -> Callable[[], bool]:
-    """Return a function that tells whether `seconds` have passed since this call."""
+    """Return a function that returns whether `seconds` have passed since this call."""
     since = context.now()
     return lambda: context.now() > since + seconds

@@ -23,8 +23,9 @@ from p2ptrain.state.outer_state import SNAPSHOT
 from p2ptrain.store import Head, Store
 
 FETCHED_MAX = 3
-"""How many of the newest certified snapshots may be fetched. Other peers keep about two, and those
-that wrote the newest may be away: a majority vouches for its digest, not for its bytes.
+"""Number of newest certified snapshots that are candidates for a fetch. Other peers keep about two,
+and the peers that wrote the newest may be offline: a certificate proves a digest, but not that a
+peer still has the bytes.
 """
 
 
@@ -66,7 +67,7 @@ def leap_pays(*, updates: int, snapshot_bytes: int, update_bytes: int) -> bool:
 
 
 def own_start(store: Store, ledger: Ledger, origin: Origin | None) -> SnapshotRef | None:
-    """Return the snapshot that our head names, if it is of the chain followed now."""
+    """Return the snapshot that our head names, if it belongs to the current chain."""
     head = store.head()
     if head is None or head.run != ledger.rules.run:
         return None
@@ -77,10 +78,11 @@ def own_start(store: Store, ledger: Ledger, origin: Origin | None) -> SnapshotRe
 
 
 def _is_ours(ledger: Ledger, origin: Origin | None, head: Head, start: SnapshotRef) -> bool:
-    """Return whether the state of a head belongs to the chain followed now.
+    """Return whether the state of a head belongs to the current chain.
 
-    It may not: the ledger was lost, or the user named a checkpoint of another line. Or another
-    snapshot of that step was certified, and the node ended before it could correct its own.
+    It does not if the ledger was lost, or if the user entered a checkpoint of another line. It also
+    does not if a different snapshot of that step was certified, and the node ended before it could
+    correct its own.
     """
     kept = ledger.kept
     if state_mismatch.is_certified_otherwise(kept.entries, start.step, start.digest):
@@ -92,7 +94,7 @@ def _is_ours(ledger: Ledger, origin: Origin | None, head: Head, start: SnapshotR
 
 
 def certified_starts(ledger: Ledger, genesis: Digest) -> list[SnapshotRef]:
-    """Return the certified snapshots that the kept chain names, newest first; genesis is last."""
+    """Return the certified snapshots that the kept chain names, newest first, with genesis last."""
     values = [each.entry.value for each in ledger.kept.entries]
     refs = [value.snapshot for value in values if isinstance(value, Commit) and value.snapshot]
     return [
@@ -110,14 +112,14 @@ def all_starts(
 
 
 def newest_held(store: Store, starts: Iterable[SnapshotRef]) -> SnapshotRef | None:
-    """Return the newest of these that is here whole: a restart could begin with it."""
+    """Return the newest of `starts` that is complete in the store: a restart can begin with it."""
     ordered = sorted(starts, key=lambda each: -each.step)
     return next((each for each in ordered if _holds(store, each.digest)), None)
 
 
 def _holds(store: Store, digest: Digest) -> bool:
-    """Return whether the blob is here and is a snapshot. Liars may have had another blob's name
-    certified.
+    """Return whether the blob is here and is a snapshot. Liars may have had the digest of a
+    different blob certified.
     """
     try:
         return store.manifest(digest).kind == SNAPSHOT and store.holds_blob(digest)
@@ -126,7 +128,7 @@ def _holds(store: Store, digest: Digest) -> bool:
 
 
 async def find_held_states(context: Context) -> HeldStates:
-    """Return which snapshots and updates are here now; later arrivals are not counted."""
+    """Return which snapshots and updates are here now."""
     ledger = context.ledger.core
     *certified, genesis = certified_starts(ledger, context.manifest.genesis)
     own = own_start(context.store, ledger, context.ledger.origin)
@@ -144,9 +146,10 @@ def _find_held_states(
     known: Iterable[int],
     committed: Mapping[int, CommittedUpdate],
 ) -> HeldStates:
-    """Find the newest held snapshot of each kind, which beats older ones, and the held updates.
+    """Find the newest stored snapshot of each kind, and the stored updates. A newer snapshot is
+    always better than an older one.
 
-    An update counts as held once its manifest is here. That suffices to find the best way.
+    An update counts as stored once its manifest is here. That is enough to choose a start.
     """
     newest = [newest_held(store, kind) for kind in kinds]
     steps = (
@@ -158,10 +161,10 @@ def _find_held_states(
 def best_start(
     context: Context, here: HeldStates, without: Collection[Digest] = (), first_step: int = 0
 ) -> SnapshotRef | None:
-    """Return the cheapest start from which the kept chain leads to its head; None if there is none.
+    """Return the cheapest start for reaching the head with the kept chain; None if there is none.
 
-    Candidates are our own snapshot, the newest certified ones, and genesis, but none before
-    `first_step`.
+    Candidates are our own snapshot, the newest certified ones, older ones that are stored here, and
+    genesis. Those before `first_step` are excluded.
     """
     ledger = context.ledger.core
     *certified, genesis = certified_starts(ledger, context.manifest.genesis)

@@ -1,8 +1,8 @@
-"""Detect that θ and m here differ from what the members certified, and stop using them.
+"""Detect that this node's θ and m differ from what the members certified, and stop using them.
 
-Equal entries produce equal states, so a difference is a fault of this machine (memory, processor)
-or a bug of ours. The certified state counts, since a majority computed it. Without this check the
-node would send pseudo-gradients of another model for ever.
+Equal entries lead to equal states, so a difference is caused by a fault of this machine (memory or
+processor) or by a bug of ours. The certified state is the right one, since a majority computed it.
+Without this check, the node would send pseudo-gradients of a different model for ever.
 
 This module detects and reports; `outer_task` corrects θ and m.
 """
@@ -20,8 +20,8 @@ from p2ptrain.observe.cautions import Caution
 from p2ptrain.store import Store
 
 TIMES_MAX = 3
-"""A machine that is wrong more often since its node started is of no use to the run or its owner.
-"""
+"""Maximum number of mismatches since the node started. A machine that is wrong more often is of no
+use to the run or its owner. """
 
 WARNING = "state"
 
@@ -36,7 +36,7 @@ class StateMismatch:
 
 
 def contradiction(context: Context) -> StateMismatch | None:
-    """Return a difference between the newest certified snapshot and ours of that step, if any."""
+    """Return the difference between the newest certified snapshot and ours of that step, if any."""
     certified = context.ledger.snapshot.snapshot
     if certified is None or certified == context.outer.disowned:
         return None
@@ -47,15 +47,15 @@ def contradiction(context: Context) -> StateMismatch | None:
 
 
 def is_certified_otherwise(entries: Iterable[Certified], step: int, digest: Digest) -> bool:
-    """Return whether the chain names another snapshot of `step`: nothing may start from ours
-    then."""
+    """Return whether the chain names a different snapshot of `step`. Then nothing may start from
+    ours."""
     commits = (each.entry.value for each in entries if isinstance(each.entry.value, Commit))
     named = (commit.snapshot for commit in commits if commit.snapshot is not None)
     return any(each.step == step and each.digest != digest for each in named)
 
 
 def quarantine_state(context: Context, found: StateMismatch) -> None:
-    """Stop the use of θ and m, and of work trained on them, until they are corrected.
+    """Stop using θ and m, and work trained on them, until they are corrected.
 
     Raises MachineUnfit: it has happened too often.
     """
@@ -73,7 +73,7 @@ def quarantine_state(context: Context, found: StateMismatch) -> None:
         Caution(
             "STATE-DIFFERS",
             f"θ and m IN THIS NODE ARE WRONG: before outer step {found.step} they differed from "
-            "what the members certified. The node sets them aside and fetches the parts that "
+            "what the members certified. The node stops using them and fetches the parts that "
             "differ",
             "test this machine's memory and processor, which may be faulty",
         ),
@@ -82,7 +82,7 @@ def quarantine_state(context: Context, found: StateMismatch) -> None:
 
 
 def disown_snapshot(store: Store) -> None:
-    """Make no restart begin at our own snapshot, which may be wrong too."""
+    """Prevent restarts from our own snapshot, which may be wrong too."""
     head = store.head()
     if head is not None and head.snapshot is not None:
         store.put_head(replace(head, snapshot=None, snapshot_step=None))
@@ -98,14 +98,14 @@ def release_state(context: Context, found: StateMismatch) -> None:
             "STATE-DIFFERS",
             f"θ and m in this node were wrong at outer step {found.step}, in {unlike} of {of} "
             "chunks; they have been corrected",
-            "if this happens once more, test this machine's memory and processor",
+            "if this happens again, test this machine's memory and processor",
         ),
     )
     context.changes.notify_all()
 
 
 def chunks_unlike(store: Store, found: StateMismatch) -> tuple[int, int]:
-    """Return how many chunks differ, of how many; zeros if a manifest is not here."""
+    """Return the number of differing chunks and of all chunks; zeros if a manifest is missing."""
     try:
         own, certified = store.manifest(found.own), store.manifest(found.certified)
     except (ChunkMissing, ChunkCorrupt):

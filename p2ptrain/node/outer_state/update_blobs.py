@@ -1,7 +1,7 @@
-"""Check the bytes of an update before a vote for it and before it is applied.
+"""Check the bytes of an update before this node votes for it and before it is applied.
 
-The ledger names an update by its digest, which says nothing of its content. A voter without a
-result of its own must not certify bytes that nobody could apply.
+The ledger names an update by its digest, which does not guarantee anything about its content. A
+voter that did not compute the update itself must not certify bytes that cannot be applied.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from p2ptrain.node.state.context import Context
 
 
 def payload_bytes_about(context: Context) -> int:
-    """Estimate the mean length of current updates, in bytes, from the terms known here."""
+    """Estimate the mean size of current updates in bytes, from the terms that this node knows."""
     state = context.ledger.snapshot
     return context.outer_steps.payload_bytes_about(state.terms, state.step)
 
@@ -36,8 +36,7 @@ async def fetch_update(
 
     Raises:
         RemoteProtocolError: the blob is not an update of this run and step.
-        StoreError: this store cannot take it, or no peer has it and it is unwanted
-            (CKPT-NO-SOURCE).
+        StoreError: the store cannot take it, or no peer has it and it is unwanted (CKPT-NO-SOURCE).
     """
     read = partial(outer_step.update.read_payload, context.store, digest)
     with _blob_expected(digest):
@@ -54,17 +53,17 @@ async def own_result(context: Context, step: int) -> None:
 async def inspect(
     context: Context, digest: Digest, outer_step: OuterStep, opened: ReduceShape | None = None
 ) -> None:
-    """Fetch an update that is to be certified, and check that it can be applied.
+    """Fetch an update before this node votes for it, and check that it can be applied.
 
-    Its manifest is fetched first and alone. The rest is fetched only if the manifest announces the
-    size of an update; otherwise any voter could fill our disk.
+    The manifest is fetched first. The rest is fetched only if the manifest states the size of an
+    update; otherwise any voter could fill our disk.
 
-    A node does not vote for an update that breaks the bound on influence (SPEC.md S14), nor for one
-    that a power cut could still remove from its store. `opened` is the reduce that should have made
-    it.
+    A node must not vote for an update that breaks the bound on influence (SPEC.md S14), nor for one
+    that a power cut could still remove from its store. `opened` is the reduce that should have
+    computed it.
 
     Raises:
-        RemoteProtocolError, StoreError: as `fetch_update` does.
+        RemoteProtocolError, StoreError: as for `fetch_update`.
     """
     await own_result(context, outer_step.step)
     with _blob_expected(digest):
@@ -81,13 +80,13 @@ async def inspect(
 async def check_influence_bound(
     payload: bytes | memoryview, outer_step: OuterStep, opened: ReduceShape
 ) -> None:
-    """Check the bound on influence. Raises RemoteProtocolError: the update breaks it."""
+    """Check the bound on influence. Raises RemoteProtocolError if the update breaks it."""
     await trio.to_thread.run_sync(outer_step.update.check_bound, payload, opened)
 
 
 @contextmanager
 def _blob_expected(digest: Digest) -> Iterator[None]:
-    """Blame the peer, not our store, for a digest that names no blob."""
+    """If a digest does not name a blob, blame the peer and not our store."""
     try:
         yield
     except ManifestInvalid as exc:

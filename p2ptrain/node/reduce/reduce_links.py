@@ -1,11 +1,11 @@
-"""Open our links in a reduce: one connection for each neighbour and stream, dialled or accepted.
+"""Open our connections in a reduce: one for each neighbour and stream, dialled or accepted.
 
-Of two neighbours, the first in the roster's order dials. The other dials instead if heartbeats say
-that only the first one can be dialled.
+Of two neighbours, the first one in the roster dials. The second one dials instead if heartbeats say
+that only the first can be dialled.
 
-This module opens the connections of one attempt, or names the neighbour that could not be
-connected. It does not close them: when an attempt fails, an early end of a connection would look
-like our fault to the neighbour.
+This module opens the connections of one attempt, or reports the neighbour that could not be
+connected. It does not close them: if an attempt fails and a connection ends early, the neighbour
+would blame us.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from p2ptrain.ring import NEIGHBOURS_MAX, Links, ReduceRequest
 AGAIN_S = 0.3
 
 LATE_S = 0.5
-"""Two round trips around the world. A slower connection is journalled."""
+"""Two round trips around the world. A slower connection is written to the journal."""
 
 THREADS_MAX = 128
-"""One thread for each connection being made: with NEIGHBOURS_MAX neighbours, all of them."""
+"""Maximum number of threads that open connections: enough for NEIGHBOURS_MAX neighbours at once."""
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class ReduceLinks:
     threads: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(THREADS_MAX))
 
     def links(self, request: ReduceRequest) -> Links:
-        """Return the connections of a reduce, all of which must be open."""
+        """Return the connections of a reduce. All of them must be open."""
         return {
             peer: [self.open[peer, stream] for stream in range(request.streams)]
             for peer in request.neighbours
@@ -59,14 +59,14 @@ class ReduceLinks:
 
 
 async def connect(context: Context, request: ReduceRequest, edges: ReduceLinks) -> Links:
-    """Fill `edges` with a connection to each neighbour for each stream, and return them all.
+    """Fill `edges` with a connection to each neighbour for each stream, and return them.
 
     Raises:
-        ReduceAborted: a neighbour cannot be connected; it is the suspect.
+        ReduceAborted: a neighbour cannot be connected. It is the suspect.
     """
     me, count = request.peers[request.me], len(request.neighbours)
     if count > NEIGHBOURS_MAX:
-        what = f"with the schedule {request.schedule} this node would have {count} neighbours"
+        what = f"with the {request.schedule} schedule this node would have {count} neighbours"
         raise ReduceAborted(request.step, request.attempt, (), what)
     dialled = {peer: dials(context, request, peer) for peer in request.neighbours}
     faults: list[ReduceAborted] = []
@@ -77,8 +77,8 @@ async def connect(context: Context, request: ReduceRequest, edges: ReduceLinks) 
         try:
             await open_one(context, peer, key, edges)
         except (PeerError, RemoteProtocolError) as exc:
-            # The neighbour that we failed to reach is at fault, whichever peer its bytes made the
-            # error name.
+            # Blame the neighbour that we failed to reach. The error may name another peer, but the
+            # neighbour's bytes may have determined that name.
             faults.append(ReduceAborted(request.step, request.attempt, (peer,), exc.what))
             nursery.cancel_scope.cancel()
 
@@ -86,7 +86,7 @@ async def connect(context: Context, request: ReduceRequest, edges: ReduceLinks) 
         for peer, stream in product(request.neighbours, range(request.streams)):
             nursery.start_soon(ensure_open, peer, stream)
     if faults:
-        raise faults[0]  # The cause; the other attempts were only cancelled because of it.
+        raise faults[0]  # This is the cause; the other attempts were cancelled because of it.
     return edges.links(request)
 
 
@@ -95,9 +95,9 @@ def dials(context: Context, request: ReduceRequest, peer: PeerId) -> bool:
     both.
 
     Raises:
-        ReduceAborted: neither can be dialled. Both know this at once and blame the same one of the
-            pair, so that the other can average. The blame alternates by step, since both have work
-            to contribute.
+        ReduceAborted: neither of the two can be dialled. Both notice this immediately and blame the
+            same one of them, so that the other can average. The blame alternates with the step,
+            since both have work to contribute.
     """
     me, mine = request.peers[request.me], context.own_heartbeat.dialable
     first = request.me < request.peers.index(peer)
@@ -113,7 +113,7 @@ def dials(context: Context, request: ReduceRequest, peer: PeerId) -> bool:
 
 async def _accept(context: Context, peer: PeerId, key: RingKey, edges: ReduceLinks) -> None:
     def take() -> None:
-        # Runs in the thread, so that no connection is lost if the task is cancelled meanwhile.
+        # This runs in the thread, so that the connection is not lost if the task is cancelled.
         edges.open[peer, key.stream] = context.plane.ring_inbox.wait_for_socket(
             key, deadline_s=context.timing.edge_s
         )
@@ -127,9 +127,10 @@ async def _accept(context: Context, peer: PeerId, key: RingKey, edges: ReduceLin
 
 
 async def reach(context: Context, peer: PeerId, key: RingKey, edges: ReduceLinks) -> None:
-    """Dial until the neighbour answers. If it was restarted, we may not know its new endpoint, or
-    it may not know our new certificate: then both are exchanged. All of this takes at most `edge_s`
-    and one last try; a longer wait would make us fail without naming the neighbour."""
+    """Dial until the neighbour answers. If one of us was restarted, we may not know its new
+    endpoint, or it may not know our new certificate: then exchange them. This takes at most `edge_s`
+    and one last try; after a longer wait, the reduce would fail before we could name the neighbour.
+    """
     ends = context.now() + context.timing.edge_s
     endpoint = context.peers.table.endpoint(peer)
     with _told_if_late(context, peer, key) as met:
@@ -153,7 +154,7 @@ async def reach(context: Context, peer: PeerId, key: RingKey, edges: ReduceLinks
 
 @contextmanager
 def _told_if_late(context: Context, peer: PeerId, key: RingKey) -> Iterator[list[str]]:
-    """Journal a line if the block took long. The block appends what happened to the list."""
+    """Write a journal line if the block takes long. The block appends what happened to the list."""
     began, met = context.now(), list[str]()
     try:
         yield met
@@ -172,7 +173,7 @@ def _dial(
     dialling: DialHandle,
     deadline_s: float,
 ) -> float:
-    """Dial, and return how long it took, in seconds."""
+    """Dial, and return how many seconds it took."""
     if endpoint is None:
         raise PeerUnreachable("it has not announced its data plane's address", peer=peer)
     began = time.monotonic()

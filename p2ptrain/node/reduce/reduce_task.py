@@ -1,8 +1,10 @@
-"""Take part in the open reduce: connect the ring, average, store the update, report the result.
+"""Take part in the open reduce: connect to neighbours, average, store the update, and report the
+result.
 
-There is one attempt at a time, and each is tried once. The outer lock is held meanwhile, so θ does
-not change under the ring. An attempt is given up at once when it has become useless: the ledger has
-moved on, or a participant is down. So no node waits for a deadline that no longer matters.
+There is one attempt at a time, and each is tried once. The outer lock is held during an attempt, so
+θ does not change while the ring reads it. An attempt is abandoned immediately when it becomes
+useless because the ledger has moved on or a participant is down. So nodes do not wait for a
+deadline that no longer matters.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ from p2ptrain.sync.fragments import Fragment
 from p2ptrain.sync.trainer_orders import LocalWork
 
 LINGER_S = 3.0
-"""How long a failed attempt's connections stay open, so that gossip carries the reason first."""
+"""Seconds for which a failed attempt's connections stay open, so that other peers first hear the
+reason by gossip."""
 
 Result = TypeVar("Result")
 
@@ -47,9 +50,9 @@ def reduce_due(
 ) -> Roster | None:
     """Return the open roster if we take part in its reduce and have the work that it names.
 
-    A node that was restarted since its Ready has nothing to average: its `local` is empty until its
-    trainer has made the work again. It must not present other work instead. So it keeps the others
-    waiting; they give up the attempt, or the work is ready again in time.
+    A node that was restarted after its Ready has nothing to average: its `local` is empty until its
+    trainer has done the work again. It must not contribute different work instead. So it makes the
+    others wait until its work is ready again or they abandon the attempt.
     """
     roster = state.roster
     if roster is None or outer_step != roster.step or work is None or work.step != roster.step:
@@ -68,11 +71,11 @@ def reduce_impossible(
     said: Ready | None,
     work: LocalWork | None,
 ) -> Roster | None:
-    """Return the open roster if it counts on work of ours that this process does not have.
+    """Return the open roster if it includes work of ours that this process does not have.
 
-    Either the work that we `said` was ready is lost, or the node was restarted and has other `work`
-    now. With overlap, a restarted node owes fewer blocks than a node that carries untaken work
-    along.
+    Either the work that we reported as ready (`said`) is lost, or the node was restarted and now
+    has different `work`. With overlap, a restarted node has fewer blocks than before, since it no
+    longer has earlier work that was not averaged.
     """
     roster = state.roster
     if roster is None or outer_step != roster.step:
@@ -86,7 +89,7 @@ def reduce_impossible(
 
 
 async def run_reduces(context: Context) -> None:
-    """Take part in every reduce that the ledger opens with us in it, or report that we cannot."""
+    """Take part in every reduce whose roster includes us, or report that we cannot."""
     tried: tuple[int, int] | None = None
     while True:
         settle(context)
@@ -112,8 +115,8 @@ async def run_reduces(context: Context) -> None:
 
 
 async def _decline(context: Context, roster: Roster) -> None:
-    """Report that we lack the work that the roster counts on. Other work that our lease covers is
-    offered for the next attempt, since no trainer will be told to make it again.
+    """Report that we lack the work that the roster names. Offer different work that our lease
+    covers for the next attempt, since the trainer will not do it again.
     """
     where, work = (roster.step, roster.attempt), context.trainer.work
     lease = context.ledger.snapshot.leases.get(context.me, ())
@@ -132,7 +135,7 @@ async def _decline(context: Context, roster: Roster) -> None:
 async def _attempt(
     context: Context, outer_step: OuterStep, roster: Roster, edges: ReduceLinks
 ) -> None:
-    """Run one reduce, from its roster to our report of it."""
+    """Run one reduce, from its roster to our report."""
     step, attempt = roster.step, roster.attempt
     where = {"step": step, "attempt": attempt, "schedule": roster.schedule}
     context.journal.write("exchange-started", **where, peers=roster.peers)
@@ -155,11 +158,11 @@ async def _attempt(
 
 
 async def give_up(context: Context, why: ReduceAborted) -> None:
-    """Report that this attempt has failed here, and the peers that this node itself found at fault.
+    """Report that this attempt has failed here, and which peers this node itself found at fault.
 
-    A neighbour's accusation of others is not repeated. The neighbour reports it too, and otherwise
-    a liar's accusation would count once for each peer that heard it (SPEC.md S13). A roster may
-    contain names that are not peer ids; nobody would read a report with such a name.
+    Do not repeat a neighbour's accusation. The neighbour reports it too; otherwise a liar's
+    accusation would count once for each peer that heard it (SPEC.md S13). A roster may contain
+    names that are not peer ids; other nodes would reject a report with such a name.
     """
     step, attempt = why.step, why.attempt
     suspects = tuple(filter(is_peer_id, why.suspects))
@@ -182,8 +185,8 @@ async def give_up(context: Context, why: ReduceAborted) -> None:
 async def _averaged(
     context: Context, outer_step: OuterStep, roster: Roster, edges: ReduceLinks
 ) -> Digest:
-    """Run `_reduce`, with `averaging` set meanwhile; tasks that would fetch the update wait for its
-    end."""
+    """Run `_reduce` with `averaging` set, so that tasks that would fetch the update wait for the
+    result."""
     context.reduce.averaging = roster.step
     try:
         return await _reduce(context, outer_step, roster, edges)
@@ -195,7 +198,7 @@ async def _averaged(
 async def _reduce(
     context: Context, outer_step: OuterStep, roster: Roster, edges: ReduceLinks
 ) -> Digest:
-    """Run the reduce, store the update that it made, and return the update's digest.
+    """Run the reduce, store the resulting update, and return its digest.
 
     Raises:
         ReduceAborted: the reduce failed.
@@ -227,7 +230,7 @@ async def _reduce(
         where = {"step": roster.step, "attempt": roster.attempt}
         context.journal.write("exchange-connected", **where, peers=roster.peers)
         report = await _run(context, roster, request, reduce, residual)
-        # Compared under the lock: later θ may be that of the next step.
+        # Compare under the lock: after that, θ may belong to the next step.
         result = np.frombuffer(payload, np.uint8)
         compared = await trio.to_thread.run_sync(compare, theta, local, result, request.codec)
     for each in report.traffic:
@@ -258,13 +261,13 @@ async def _run(
     reduce: Reduce,
     residual: Residual | None,
 ) -> ReduceStatistics:
-    """Run `reduce` for as long as the attempt matters.
+    """Run `reduce` while the attempt is needed.
 
     Raises ReduceAborted: the reduce failed.
     """
     context.reduce.ring = reduce
     try:
-        run = partial(in_thread, reduce.run, stop=partial(reduce.abort, "it was given up"))
+        run = partial(in_thread, reduce.run, stop=partial(reduce.abort, "it was abandoned"))
         return await while_it_matters(context, roster, run, context.timing.reduce.lag_s)
     except ReduceAborted:
         if residual is not None:
@@ -276,7 +279,7 @@ async def _run(
 
 
 def _side_by_side(fragment: Fragment, arena: Arena) -> tuple[Float32Vector, Float32Vector]:
-    """Return θ and local weights of the fragment, each as one vector: a view, or a copy."""
+    """Return the fragment's θ and local weights, each as one vector: a view or a copy."""
     if len(fragment.ranges) == 1:
         ((start, stop),) = fragment.ranges
         return arena.theta[start:stop], arena.local[start:stop]
@@ -287,10 +290,10 @@ def _side_by_side(fragment: Fragment, arena: Arena) -> tuple[Float32Vector, Floa
 
 
 def settle(context: Context) -> None:
-    """Account for the rounding errors of reduces that were committed, whatever their end was here.
+    """Account for the rounding errors of committed reduces, even of those that failed here.
 
-    The chain decides this, not the updates that were applied: a node that leaps over an update with
-    a snapshot has contributed to it too.
+    The chain decides which reduces were committed, not the updates applied here: a node that skips
+    an update by loading a snapshot has contributed to it too.
     """
     ledger = context.ledger.core
     for residual in context.outer.residuals:
@@ -308,7 +311,7 @@ def request_of(context: Context, outer_step: OuterStep, roster: Roster) -> Reduc
     """Return the terms of the reduce that `roster` opens, as this participant sees it."""
     update, payload_bytes = outer_step.update, outer_step.update.payload_bytes
     return ReduceRequest(
-        # Each branch has a line of its own, so attempts of different branches cannot be confused.
+        # Each branch has its own line, so attempts of different branches cannot be confused.
         run=RunId(context.ledger.snapshot.line),
         step=roster.step,
         attempt=roster.attempt,
@@ -329,8 +332,8 @@ def request_of(context: Context, outer_step: OuterStep, roster: Roster) -> Reduc
 async def while_it_matters(
     context: Context, roster: Roster, work: Callable[[], Awaitable[Result]], lag_s: float = 0.0
 ) -> Result:
-    """Return the result of `work`, which is cancelled as soon as the attempt is moot. If the others
-    have committed the update, it is cancelled `lag_s` later.
+    """Return the result of `work`. Cancel `work` as soon as the attempt is moot, or `lag_s` later
+    if the others have committed the update.
 
     Raises:
         ReduceAborted: `work` failed, or the attempt is moot.
@@ -359,10 +362,10 @@ async def while_it_matters(
 
 
 def why_moot(context: Context, roster: Roster) -> ReduceAborted | None:
-    """Return why nobody needs this attempt any more; None while it is needed."""
+    """Return why this attempt is no longer needed; None while it is needed."""
     where = roster.step, roster.attempt
     if context.ledger.snapshot.roster != roster:
-        return ReduceAborted(*where, (), "the members agreed to go on without it")
+        return ReduceAborted(*where, (), "the members agreed to continue without it")
     lost = tuple(
         peer for peer in roster.peers if peer != context.me and context.peers.is_down(peer)
     )

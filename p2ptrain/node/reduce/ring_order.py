@@ -1,7 +1,7 @@
-"""Choose the peer order and schedule that this node proposes for a reduce, from measured paths.
+"""From measured paths, choose the peer order and schedule that this node proposes for a reduce.
 
-The ledger asks for them when it makes a proposal. The choice itself is `ring.arrangement`, a pure
-function. All members run the schedule of the agreed roster.
+The ledger calls `arrange` when it makes a proposal. The choice itself is `ring.arrangement`, a pure
+function. All members use the schedule of the agreed roster.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from p2ptrain.observe.cautions import Caution
 from p2ptrain.ring import arrangement
 
 WARNING = "arrangement"
-FORWARD = "the owner of one of the two should forward the port of its data plane (--data-listen)"
+FORWARD = "the owner of one of the two should forward its data plane's port (--data-listen)"
 
 
 def arrange(context: Context, peers: Sequence[PeerId]) -> tuple[Schedule, Sequence[PeerId]]:
     """Return the schedule and the ordered peers. Called by `Ledger`.
 
-    If every order has neighbours that cannot connect, the roster contains such a pair, since no
-    peer may be dropped here. The two fail at once, and one of them stays out of the next attempt.
+    If every order has neighbours that cannot connect, the roster contains such a pair, since this
+    function must not drop peers. The two fail immediately, and one of them sits out the next
+    attempt.
     """
     context.peers.paths.keep_only(context.ledger.snapshot.since)
     about = context.about(context.ledger.snapshot.step).manifest
@@ -54,8 +55,8 @@ def arrange(context: Context, peers: Sequence[PeerId]) -> tuple[Schedule, Sequen
 
 
 def in_words(context: Context) -> str:
-    """Return in words how members averaged last, and why if this node chose it; empty before the
-    first."""
+    """Describe the last reduce's order, and why this node chose it, if it did. Empty before the
+    first reduce."""
     schedule, peers = context.ledger.history.last_arrangement()
     if not peers:
         return ""

@@ -30,7 +30,7 @@ class Changes:
         self._notified = trio.Event()
 
     async def wait(self, *, at_most_s: float = float("inf")) -> None:
-        """Return when some task calls `notify_all`, or after `at_most_s`."""
+        """Return when a task calls `notify_all`, or after `at_most_s`."""
         with trio.move_on_after(at_most_s):
             await self._notified.wait()
 
@@ -53,7 +53,9 @@ class Changes:
             try:
                 await work()
                 done = True
-            except P2PTrainError as exc:  # Raised below: the nursery would wrap it in a group.
+            except (
+                P2PTrainError
+            ) as exc:  # It is raised below: the nursery would wrap it in a group.
                 errors.append(exc)
             nursery.cancel_scope.cancel()
         if errors:

@@ -126,7 +126,7 @@ class Context:
         return self.state.shown(self.outer.fetching)
 
     def lacks_terms(self, step: int) -> bool:
-        """Return whether an agreed amendment that applies to outer step `step` is missing here."""
+        """Return whether this node lacks an agreed amendment that applies to outer step `step`."""
         return self.amendments.missing(self.ledger.snapshot.terms, step) is not None
 
     async def until_known(self, step: int) -> None:
@@ -136,21 +136,21 @@ class Context:
 
     def outer_step(self, step: int) -> OuterStep:
         """Return the run's terms for outer step `step`. Call this only after `until_known`, once
-        for each step, and pass the result on."""
+        per step, and pass on the result."""
         return self.outer_steps.at(self.ledger.snapshot.terms, step)
 
     def known_outer_step(self, step: int) -> OuterStep | None:
-        """Return the run's terms for outer step `step`; None while an agreed amendment is missing
-        here."""
+        """Return the run's terms for outer step `step`; None while this node lacks an agreed
+        amendment."""
         return None if self.lacks_terms(step) else self.outer_step(step)
 
     def about(self, step: int) -> Leg:
-        """Return the terms for outer step `step` as far as they are known here: for estimates, for
-        people, and for work ahead of the ledger."""
+        """Return the terms for outer step `step` as far as this node knows them: for estimates, for
+        display, and for work ahead of the ledger."""
         return self.amendments.nearest(self.ledger.snapshot.terms, step)
 
     def data_block(self, block: int) -> Digest:
-        """Return the digest of the data block that the ledger's block id `block` stands for."""
+        """Return the digest of the data block for the ledger's block id `block`."""
         data = self.blobs.data
         assert data is not None, "training starts after the data index has arrived"
         return data.train[self.ledger.rules.data_block(block)]

@@ -23,23 +23,24 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Identities:
-    """The state of one life of a node. `duplicate_identity` writes `watch`, `mailboxes` and `news`;
-    `gossip` writes `incarnations`; `outdated_heartbeats` writes `replays`.
+    """The state of a node from when its parts are opened until they are closed.
+    `duplicate_identity` writes `watch`, `mailboxes` and `news`; `gossip` writes `incarnations`;
+    `outdated_heartbeats` writes `replays`.
     """
 
     watch: DuplicateWatch
-    """Decides whether this process is the only one with its identity. Holds our incarnation."""
+    """Finds out whether another process has this identity. It has our incarnation."""
     incarnations: Incarnations
     """The newest incarnation of each other peer."""
     mailboxes: IdentityMailboxes
-    """Questions of other peers, and notes that wait for them here."""
+    """The mailboxes for other peers that look for a duplicate of their own identity."""
     first_question: FirstQuestion
     """Holds back the first messages of the ledger. `duplicate_identity` ends it."""
     news: Changes
-    """Rings when a peer asked or answered whether we are alone."""
+    """Rings when an answer or a challenge arrives about a duplicate of our identity."""
     replays: ReplayedHeartbeats = field(default_factory=ReplayedHeartbeats)
     since_s: float = field(default_factory=trio.current_time)
-    """When this life began, by the local monotonic clock, in seconds."""
+    """When this state was created, by the local monotonic clock, in seconds."""
 
     @classmethod
     def of(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Made by `main` once the node is connected and admitted; `assembly` makes the context from
+    """Made by `main` once the node is connected and admitted. `assembly` makes the context from
     it."""
 
     config: NodeConfig
@@ -36,9 +36,9 @@ class Surroundings:
     network: Network
     timing: Timing
     disk: Disk | None = None
-    """The disk for the store and the ledger's logs; None means this machine's own."""
+    """The disk for the store and the ledger's logs; None means this machine's disk."""
     incarnation: int = 0
-    """The number of this process among all processes that ever had this identity."""
+    """The incarnation of this process; see `incarnations`."""
     doubts: tuple[Caution, ...] = ()
     """Cautions found in this machine before the start."""
     members_answered: bool = True

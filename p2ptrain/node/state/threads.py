@@ -1,4 +1,4 @@
-"""Blocking work in threads: which limiter each kind uses, and how such work is ended.
+"""Blocking work in threads: which limiter each kind uses, and how such work is stopped.
 
 | work | limiter | threads |
 |---|---|---|
@@ -8,12 +8,12 @@
 | DNS lookups of dials | `net/names`: for our user, members, others | 4, 8, 2 |
 | everything else: reading, hashing, kernels, snapshots, trainers | trio's own | 40 |
 
-A vote must not wait for anything that a peer can make slow. Therefore durable writes share no
-thread with other work.
+A vote must not wait for anything that a peer can slow down. Therefore durable writes do not share
+threads with other work.
 
 A thread cannot be cancelled, and an abandoned thread keeps its sockets and its view of θ. So
-`in_thread` takes a `stop` that makes the work return. `stop` is called when the task is cancelled,
-and the thread is awaited all the same.
+`in_thread` takes a function `stop` that makes the work return. When the task is cancelled, it calls
+`stop` and then waits for the thread.
 """
 
 from __future__ import annotations
@@ -29,26 +29,27 @@ import trio
 Result = TypeVar("Result")
 
 DURABLE_THREADS = 4
-"""One thread for the ledger, which writes one thing at a time, and some for evidence and the
+"""One thread for the ledger, which makes one write at a time, and three for evidence and the
 head."""
 _DURABLE = trio.CapacityLimiter(DURABLE_THREADS)
 
 
 SWITCH_INTERVAL_S = 0.0005
-"""Longest time for which one thread keeps the interpreter while another one waits for it. A reduce
-returns to the interpreter for each frame. With Python's 5 ms, strangers who keep the event loop
-busy lengthened each outer step of a small model by a tenth. The kernels run without the
-interpreter, so they do not switch more often."""
+"""Maximum time for which one thread keeps the interpreter while another thread waits for it. A
+reduce returns to the interpreter for each frame. With Python's default of 5 ms, strangers that keep
+the event loop busy lengthened each outer step of a small model by a tenth. The kernels run without
+the interpreter, so this does not slow them down."""
 
 
 def switch_threads_often() -> None:
-    """Set how often threads of this process take turns: once, before the node starts."""
+    """Make the threads of this process switch more often. Call this once, before the node
+    starts."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
 
 
 async def durably(write: Callable[..., Result], *args: object) -> Result:
-    """Run `write(*args)`, a write that must be durable before the node goes on, and return its
-    result. Its threads are reserved for such writes, and for the reads that the ledger's task does
+    """Run `write(*args)`, which must be durable before the node continues, and return its result.
+    The threads used are reserved for such writes, and for the reads that the ledger's task does
     between events, since a vote would wait for those too.
     """
     return await trio.to_thread.run_sync(write, *args, limiter=_DURABLE)
@@ -60,10 +61,10 @@ async def in_thread(
     stop: Callable[[], None],
     limiter: trio.CapacityLimiter | None = None,
 ) -> Result:
-    """Run `work` in a thread and return its result. Without a `limiter`, trio's shared one is used.
+    """Run `work` in a thread and return its result. Without `limiter`, use trio's shared limiter.
 
-    When this task is cancelled, `stop` is called from the event loop and `work` is awaited. `stop`
-    must not block, and must make `work` return soon, with any result or error.
+    When this task is cancelled, call `stop` from the event loop and wait for `work`. `stop` must
+    not block, and must make `work` return soon, with any result or error.
     """
     finished = False
 
@@ -76,7 +77,7 @@ async def in_thread(
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stop_when_cancelled)
-        # Captured, since the nursery would wrap the error in a group.
+        # Capture the error: otherwise the nursery would wrap it in a group.
         captured = partial(outcome.capture, work)
         outcome_of_work = await trio.to_thread.run_sync(captured, limiter=limiter)
         finished = True

@@ -1,7 +1,7 @@
-"""Measure the loss of θ on held-out blocks every few outer steps; each member measures a share.
+"""Measure the loss of θ on held-out blocks every few outer steps. Each member measures a share.
 
-Heartbeats carry the reports and repeat them until the next one, so a lost report does no harm. A
-node that learns of a commit late finds the others' reports in their last heartbeats.
+Heartbeats repeat each report until the next one, so a lost report does no harm. A node that learns
+late of a commit finds the others' reports in their last heartbeats.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ LOOK_S = 5.0
 
 
 def shares(context: Context, step: int) -> Mapping[PeerId, ValidationShare]:
-    """Return which peer measures which share of θ of outer step `step`, which has been reached.
+    """Return each peer's share of the measurement of the θ of outer step `step`. The ledger must
+    have reached that step.
 
-    The participants of the newest committed update measure it. Before the first update, the peers
-    beside the founders in the run's first roster do, since founders often are seeds. If it names
-    none, the founders do.
+    The participants of the newest committed update measure it. Before the first update, the
+    learners in the run's first roster do, since founders are often seeds. If that roster has no
+    learners, the founders do.
     """
     peers = [each.peer for each in context.ledger.history.newest_participants(step)]
     first = context.ledger.kept.at(1)
@@ -34,7 +35,7 @@ def shares(context: Context, step: int) -> Mapping[PeerId, ValidationShare]:
 
 
 def is_measured(context: Context) -> bool:
-    """Return whether θ at the ledger's head is to be measured: every few steps, and at the end."""
+    """Return whether θ at the ledger's head must be measured: every few steps, and at the end."""
     state = context.ledger.snapshot
     return state.phase is Phase.ENDED or state.step % context.manifest.policy.evaluate_every == 0
 
@@ -50,9 +51,9 @@ def own_share(context: Context) -> tuple[Digest, ...]:
 
 
 async def own_files(context: Context, idle: Callable[[], bool]) -> tuple[str, ...]:
-    """Return the files of our share; empty if `idle` turned False or the step ended first.
+    """Return the files of our share; empty if `idle` became False or the step ended first.
 
-    Training must not wait for blocks that no peer has now.
+    Training must not wait for blocks that no peer currently has.
     """
     step, share, files = context.ledger.snapshot.step, own_share(context), list[str]()
 
@@ -64,8 +65,8 @@ async def own_files(context: Context, idle: Callable[[], bool]) -> tuple[str, ..
 
 
 def measured(context: Context, step: int, loss: float, tokens: int) -> None:
-    """Publish the trainer's measurement of our share of θ of `step`, the ledger's head at the time
-    of the request."""
+    """Publish the trainer's measurement of the θ of `step` on our share. `step` was the ledger's
+    head when the measurement was requested."""
     if not 0 <= loss <= LOSS_MAX_NATS:
         context.journal.write(
             "evaluation-failed", code="NAN", reason=f"the loss of θ is {loss:.3g}"
@@ -73,7 +74,7 @@ def measured(context: Context, step: int, loss: float, tokens: int) -> None:
         return
     share = shares(context, step).get(context.me)
     if share is None:
-        return  # The ledger has advanced and was pruned: that θ is not evaluated any more.
+        return  # The ledger has advanced and was pruned, so this θ is no longer evaluated.
     _begin(context, step)
     report = ValidationReport(step, share.first, share.stop, tokens, loss * tokens)
     context.trainer.validation.own = report
@@ -92,7 +93,8 @@ def measured(context: Context, step: int, loss: float, tokens: int) -> None:
 
 
 def note_share_report(context: Context, peer: PeerId, heartbeat: Heartbeat) -> None:
-    """Count a heartbeat's report of its sender's share. On another line θ is different."""
+    """Count the report in a heartbeat about its sender's share. Ignore it if the sender is on
+    another line, where θ is different."""
     report = heartbeat.validation
     if report is None or heartbeat.line != context.ledger.snapshot.line:
         return
@@ -101,7 +103,7 @@ def note_share_report(context: Context, peer: PeerId, heartbeat: Heartbeat) -> N
 
 
 async def gather_validation(context: Context) -> None:
-    """Sum up the reports and journal the results, until cancelled."""
+    """Sum up the reports and write the results to the journal, until cancelled."""
     while True:
         if is_measured(context):
             _begin(context, context.ledger.snapshot.step)
@@ -114,7 +116,8 @@ async def gather_validation(context: Context) -> None:
 
 
 def _begin(context: Context, step: int) -> None:
-    """Start counting for θ of `step` if its shares are known. Reports may have come before."""
+    """Start counting for the θ of `step` if its shares are known. Include reports that have already
+    arrived."""
     who = shares(context, step)
     if who and context.trainer.validation.begin(step, who, context.now()):
         for record in context.peers.table:

@@ -1,8 +1,8 @@
-"""The data blocks of our lease, on this disk before the trainer needs them.
+"""Fetch the data blocks of our lease before the trainer needs them.
 
-Blocks come through the swarm like everything else. A background task fetches ahead along the
-ledger's cursor, so that the run does not depend on one node that happens to hold all data. A
-damaged or missing block is fetched again when it is needed.
+Blocks are fetched from peers like everything else. A background task fetches blocks ahead of the
+ledger's cursor, so that the run does not depend on a single node that has all data. A damaged or
+missing block is fetched again when it is needed.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from p2ptrain.node.state.context import Context
 
 AHEAD_BATCH_BLOCKS = 64
 AHEAD_BYTES_MAX = 1 << 30
-"""How much data a node keeps ahead of need."""
+"""Maximum bytes of data that a node fetches before they are needed."""
 
 NEWCOMERS = 3
 
 
 async def paths_of(context: Context, digests: Sequence[Digest]) -> list[Path]:
-    """Fetch these blocks if need be, and return their files."""
+    """Fetch these blocks if necessary, and return their files."""
     missing = [digest for digest in digests if not context.store.has_chunk(digest)]
     if missing:
         await fetch.fetch_loose(context, missing)
@@ -32,12 +32,13 @@ async def paths_of(context: Context, digests: Sequence[Digest]) -> list[Path]:
 
 
 async def fetch_ahead(context: Context) -> None:
-    """Keep fetching the blocks that the run will need next, in the order of their need."""
+    """Keep fetching the blocks that the run will need next, the soonest needed first."""
     held: set[Digest] = set()
     while True:
         height = context.ledger.snapshot.height
         wanted = ahead(context)
-        # A block that is not wanted any more may be collected; it is fetched again if needed.
+        # Garbage collection may remove a block that is no longer wanted; it is fetched again if
+        # needed.
         held.intersection_update(wanted)
         missing = [digest for digest in wanted if digest not in held]
         for start in range(0, len(missing), AHEAD_BATCH_BLOCKS):
@@ -51,13 +52,13 @@ async def fetch_ahead(context: Context) -> None:
 
 
 def ahead(context: Context, *, bytes_max: int = AHEAD_BYTES_MAX) -> list[Digest]:
-    """Return the blocks to fetch, most urgent first: validation, our lease, others', returned ones,
-    later ones.
+    """Return the blocks to fetch, the most urgent first: validation blocks, our lease, other
+    leases, returned blocks, later blocks.
 
-    Another member's lease returns if it leaves, when the peers that held its blocks may be gone
-    too. For the same reason some more members than there are now are assumed. The order and the
-    cache limit are those of `kept`, so no block is fetched that the next collection would
-    remove.
+    Other members' leases are included because the blocks return to the pool if a member leaves, and
+    the peers that had them may then be gone too. For the same reason, the number of members is
+    assumed to grow by NEWCOMERS. The order and the cache limit are those of `kept`, so that no
+    block is fetched that the next garbage collection would remove.
     """
     assert context.blobs.data is not None, "prefetching starts after the data index has arrived"
     rules, state = context.ledger.rules, context.ledger.snapshot

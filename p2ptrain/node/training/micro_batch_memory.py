@@ -1,8 +1,8 @@
-"""Remember the micro-batch that fits, found after memory ran out, for the next start of this node.
+"""Remember the micro-batch that was found after memory ran out, for the next start of this node.
 
-Without it each start would run out of memory again first, which takes minutes on a GPU. It is only
-a hint. A missing or damaged file costs those minutes, and a hint found under other settings or for
-another device is deleted. A user's `--micro-batch` takes precedence, and deletes the hint too.
+Without it, each start would first run out of memory again, which takes minutes on a GPU. It is only
+a hint. A missing or damaged file costs those minutes, and a hint found with different settings or a
+different device is deleted. A user's `--micro-batch` takes precedence, and also deletes the hint.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def load_halving(context: Context, config: TrainerConfig) -> TrainerConfig:
         _forget(context, "a number was given")
         return config
     if kept.settings != settings_of(config, context.config.ranks):
-        _forget(context, "it was found with other settings or by another version")
+        _forget(context, "it was found with different settings or by a different version")
         return config
     context.trainer.halving = kept
     context.journal.write("halving-recalled", day=kept.day, **asdict(kept.halving))
@@ -67,14 +67,14 @@ def save_halving(context: Context, config: TrainerConfig, halving: Halving) -> N
 
 
 def in_words(context: Context, hello: Hello) -> str:
-    """Return the device of the ranks that sent `hello`, in words. Delete a hint that does not fit
-    it."""
+    """Describe the device of the ranks that sent `hello`. Delete a hint that does not fit this
+    device."""
     said = f"{hello.device}, {hello.ranks} rank{'s' * (hello.ranks != 1)}"
     kept = context.trainer.halving
     if kept is None:
         return said
     if not kept.halving.holds(hello.device, hello.memory_bytes):
-        _forget(context, "it was found on another device, or with less free memory there")
+        _forget(context, "it was found on a different device or with less free memory")
         return said
     if hello.micro_batch != kept.halving.micro_batch:
         return said

@@ -1,5 +1,5 @@
-"""Offer work that a trainer has finished, if the others would accept it. Repeat the offer until our
-own ledger has received it, even if the trainer ends.
+"""Offer work that a trainer has finished, if other members would accept it. Repeat the offer until
+our own ledger has received it, even if the trainer ends.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from p2ptrain.sync.trainer_orders import Blocks, LocalWork
 
 
 async def hold_to_the_bound(context: Context, outer_step: OuterStep) -> None:
-    """Refuse to offer work that the others would refuse. θ must stay in use during the check.
+    """Refuse to offer work that other members would refuse. The trainer must keep `theta_in_use`
+    set during the check.
 
     Raises:
-        TrainerDiverged: the weights that were trained here are too far from θ.
+        TrainerDiverged: the weights trained here are too far from θ.
     """
     arena, most = context.trainer.arena, outer_step.influence_max
     assert arena is not None
@@ -34,14 +35,15 @@ async def hold_to_the_bound(context: Context, outer_step: OuterStep) -> None:
         raise TrainerDiverged("a trained weight is not a finite number")
     if (peak := max(peaks)) > most:
         raise TrainerDiverged(
-            f"a trained weight is {peak:.3g} away from the shared one; this run allows at "
+            f"a trained weight differs from the shared one by {peak:.3g}; this run allows at "
             f"most {most:.3g}",
             code="DIVERGED",
         )
 
 
 async def offer_work(context: Context, ready: FragmentReady, lease: Blocks) -> None:
-    """Offer all of our `lease`, which the trainer has finished: from now on it may be averaged."""
+    """Offer the work for all of `lease`, which the trainer has finished. From now on, it may be
+    averaged."""
     work = LocalWork(ready.step, lease, ready.tokens)
     context.trainer.work = work
     context.journal.write(
@@ -68,7 +70,7 @@ async def offer_work_again(context: Context) -> None:
 
 
 def stands(context: Context) -> bool:
-    """Return whether the last offered work is all that our lease asks for now."""
+    """Return whether the last offered work is all that our lease currently asks for."""
     state, work = context.ledger.snapshot, context.trainer.work
     if work is None or (outer_step := context.known_outer_step(state.step)) is None:
         return False

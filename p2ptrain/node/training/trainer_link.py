@@ -1,4 +1,4 @@
-"""Give one trainer the orders of `next_orders`, and turn its answers into this node's reports."""
+"""Send one trainer the orders of `next_orders`, and turn its answers into this node's reports."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from p2ptrain.sync.trainer_orders import (
 READ_BYTES = 1 << 16
 LAST_WORDS_LOOK_S = 0.05
 RESTARTED = "trainer"
-"""Key of the warning after a restart; it is removed when work of the new trainer is offered."""
+"""Key of the warning about a restart. It is removed when the new trainer's work is offered."""
 
 
 class TrainerSession:
@@ -49,15 +49,16 @@ class TrainerSession:
         self._paths: tuple[str, ...] = ()
         """The files of the blocks in `_progress`."""
         self._rates = inner_rates(Leg(context.manifest))
-        """The rates that it trains with; at first those of its settings."""
+        """The rates that it trains with; initially those of its settings."""
         self._first_inner_step = 0
-        """The inner steps before the outer step whose θ it has loaded."""
+        """The number of inner steps before the outer step of its θ."""
         self._to_train = 0
-        """Blocks that it was given and has not trained yet."""
+        """The number of blocks that it was given and has not trained yet."""
         self._answered_step: int | None = None
-        """The outer step of the newest report: orders up to it have been carried out."""
+        """The outer step of the newest report. Orders for it and earlier steps have been carried
+        out."""
         self._asked_step: int | None = None
-        """The outer step whose θ it was last told to measure."""
+        """The last outer step for which it was told to measure θ."""
         self._evaluating = False
         self._held_out: tuple[Digest, ...] = ()
         """The held-out blocks of that measurement."""
@@ -73,7 +74,7 @@ class TrainerSession:
         """Serve the trainer until it ends.
 
         Raises:
-            TrainerError: it ended, stalled or cannot go on.
+            TrainerError: it ended, stalled or cannot continue.
         """
         if self._context.ledger.snapshot.phase is not Phase.ENDED:
             self._context.state.set_state(Loading())
@@ -86,8 +87,8 @@ class TrainerSession:
         except BaseExceptionGroup as group:
             ended, others = group.split(TrainerError)
             if others is not None:
-                raise others from None  # The node ends too: that is not the trainer's error.
-            assert ended is not None, "a group holds something"
+                raise others from None  # The node ends too: it is not the trainer's error.
+            assert ended is not None, "an exception group is never empty"
             raise first_error(ended) from None
 
     async def _listen(self) -> None:
@@ -112,12 +113,12 @@ class TrainerSession:
                 self._context.changes.notify_all()
                 told = wanted
             if self._rests_on_wrong_theta:
-                raise TrainerError("its work started from a wrong θ", code="STATE-DIFFERS")
+                raise TrainerError("its work is based on a wrong θ", code="STATE-DIFFERS")
             await trio.sleep(self._context.timing.trainer_look_s)
 
     async def _run_then_drain(self, task: Callable[[], Awaitable[None]]) -> None:
         """Run `task`. If it finds that the trainer has ended, wait until all frames are processed:
-        the last frame says why the trainer ended, and `_listen` raises that.
+        the last frame says why the trainer ended, and `_listen` raises the error.
         """
         try:
             await task()
@@ -127,7 +128,7 @@ class TrainerSession:
             raise
 
     def _has_unread_bytes(self) -> bool:
-        """Return whether unread bytes of the trainer remain, or its end of file."""
+        """Return whether there are unread bytes of the trainer, or its end of file."""
         try:
             self._running.socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -148,13 +149,13 @@ class TrainerSession:
                 await self._context.changes.wait()
 
     async def _orders_with_data(self) -> list[Order]:
-        """Return the due orders, once their data are here. Between orders nothing may take long: θ
-        must not change from the first order on until the trainer has read it.
+        """Return the due orders once their data is here. Sending them must then be fast: θ must not
+        change from the first order until the trainer has read θ.
         """
         orders, held = self._orders_due(), list[Digest]()
         while (blocks := self._blocks_of(orders)) != held:
             await lease_data.paths_of(self._context, blocks)
-            orders, held = self._orders_due(), blocks  # A lease may have grown meanwhile.
+            orders, held = self._orders_due(), blocks  # The lease may have grown in the meantime.
         return orders
 
     def _taken(self) -> bool:
@@ -167,7 +168,7 @@ class TrainerSession:
         ):
             return False
         if progress.step < context.ledger.kept.start.step:
-            return False  # That step was pruned. A Load is always correct.
+            return False  # That step was pruned. Return False, since a Load is always correct.
         return any(
             each.peer == context.me for each in context.ledger.history.participants(progress.step)
         )
@@ -190,19 +191,19 @@ class TrainerSession:
             return []
         lease = state.leases.get(context.me, ())
         if not lease:
-            self._progress = None  # If the same lease returns in this step, it starts again.
+            self._progress = None  # If the same lease returns in this step, start over.
         if not lease and self._may_read_theta():
             context.trainer.work = None
             context.state.set_state(StandingBy("for a place in the next roster"))
         if self._progress is None and ready_work.stands(context):
-            return []  # The previous trainer made the work; `local` must not change.
+            return []  # The previous trainer did the work; `local` must not change.
         taken = self._taken()
         orders = next_orders(self._progress, state.step, lease, outer_step.pace, taken=taken)
         return orders if orders and self._may_give(orders[0]) else []
 
     def _may_give(self, order: Order) -> bool:
-        """Return whether `order` may be given now. Training ahead needs no θ. A merge waits until
-        all blocks are trained."""
+        """Return whether `order` may be given now. Training ahead does not read θ. A merge waits
+        until all blocks are trained."""
         if isinstance(order, AheadOrder):
             return not self._rests_on_wrong_theta
         waits = isinstance(order, MergeOrder) and self._to_train > 0
@@ -251,13 +252,13 @@ class TrainerSession:
         await self._send(frame)
 
     async def _send(self, frame: frames.ToTrainer) -> None:
-        """Send once the socket has room; `_watch` fails if that takes too long."""
+        """Send as soon as the socket has room; `_watch` fails if that takes too long."""
         send, meanwhile = self._running.send, trio.from_thread.check_cancelled
         await trio.to_thread.run_sync(send, frame, meanwhile)
 
     async def _set_rates(self, outer_step: OuterStep, *, ahead: bool) -> None:
-        """Send the rates for `outer_step`, or for the next one if `ahead`, if a known amendment has
-        changed them."""
+        """If a known amendment has changed the rates, send the new ones: those for `outer_step`, or
+        for the next outer step if `ahead`."""
         rates = outer_step.inner_rates
         if ahead:
             rates = inner_rates(self._context.about(outer_step.step + 1))
@@ -266,8 +267,8 @@ class TrainerSession:
             await self._send(rates)
 
     async def _measure_our_share(self) -> bool:
-        """Have θ measured on our share of the held-out blocks, once per outer step. Return whether
-        a share was due."""
+        """Tell the trainer to measure θ on our share of the held-out blocks, once per outer step.
+        Return whether a share was due."""
         context, step = self._context, self._context.ledger.snapshot.step
         if not self._may_read_theta() or self._asked_step == step:
             return False
@@ -282,8 +283,8 @@ class TrainerSession:
         return True
 
     def _note_use_of_theta(self) -> None:
-        """Set `theta_in_use`: from an order until a report for its step. `outer_task` waits for
-        that."""
+        """Update `theta_in_use`, which is True from an order until a report for its step.
+        `outer_task` waits until it is False."""
         owes_report = self._progress is not None and self._answered_step != self._progress.step
         self._context.trainer.theta_in_use = owes_report or self._evaluating
 
@@ -335,10 +336,10 @@ class TrainerSession:
         context.own_heartbeat.send_now()
 
     async def _note_ready(self, ready: frames.FragmentReady) -> None:
-        """Offer the work if it is all of our lease as it is agreed now.
+        """Offer the work if it covers all of our currently agreed lease.
 
-        If it is less, the trainer has been told to train more, or soon will be, and will write its
-        weights again. They must not be averaged meanwhile.
+        If it covers less, the trainer has been told to train more, or soon will be, and will change
+        its weights again. They must not be averaged until then.
         """
         context, lease = self._context, self._whole_lease_of(ready)
         if not lease:
@@ -355,9 +356,9 @@ class TrainerSession:
         await ready_work.offer_work(context, ready, lease)
 
     def _whole_lease_of(self, ready: frames.FragmentReady) -> tuple[int, ...]:
-        """Return the due part of our lease as agreed now, if exactly that is `ready`; else (). Work
-        based on a θ that was found wrong since does not count: offered work would outlive this
-        trainer, which `_watch` ends."""
+        """Return the due part of our currently agreed lease if `ready` covers exactly that part,
+        otherwise (). Work based on a θ that has been found wrong does not count: `_watch` ends this
+        trainer, but offered work would remain valid."""
         state, progress = self._context.ledger.snapshot, self._progress
         if self._rests_on_wrong_theta or progress is None:
             return ()
@@ -389,8 +390,8 @@ class TrainerSession:
             context.state.set_state(context.trainer.shown)
 
     def _forget_damaged(self, blocks: Sequence[Digest]) -> None:
-        """Read these blocks once. The store counts a damaged one as missing from then on, so the
-        next trainer or measurement gets a fresh copy."""
+        """Read these blocks once. The store then counts a damaged block as missing, so the next
+        trainer or measurement gets a new copy."""
         for block in blocks:
             with suppress(StoreError):
                 self._context.store.get_chunk(block)

@@ -1,7 +1,7 @@
 """The interface between the node and a trainer, and its default implementation.
 
-The node sends frames to a trainer and reads its frames from a socket. It does not matter whether
-torch ranks or a test's thread is at the other end.
+The node sends frames to a trainer and reads its frames from a socket. The other end may be torch
+ranks or a thread of a test.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ from p2ptrain.trainer.host.torchrun_trainer import ExternalTrainers
 
 
 class RunningTrainer(Protocol):
-    """One trainer from start to end. See `p2ptrain.trainer.host.supervisor` for the details."""
+    """One trainer, from its start to its end. For details, see
+    `p2ptrain.trainer.host.supervisor`."""
 
     useful: bool
-    """Whether work of this trainer was offered. Set by the task that offers it."""
+    """Whether this trainer's work has been offered. Set by the task that offers it."""
 
     @property
     def socket(self) -> socket.socket: ...
@@ -41,37 +42,37 @@ class RunningTrainer(Protocol):
 
     @property
     def waits_for(self) -> str:
-        """The step that people must still take before it can start, in words; empty if none."""
+        """The steps that people must still take before it can start, in words; empty if none."""
 
     def send(self, frame: ToTrainer, meanwhile: Callable[[], None] | None = None) -> None:
-        """Send a frame. Blocks while the socket of a busy trainer is full; then `meanwhile` is
-        called every second, and may raise to stop. Raises TrainerExited."""
+        """Send a frame. This blocks while the socket of a busy trainer is full. `meanwhile` is then
+        called every second, and can raise an exception to stop. Raises TrainerExited."""
 
     def feed(self, data: bytes) -> list[Frame]:
         """Return the frames that `data` completes. Raises TrainerExited for b"", TrainerError."""
 
     def check(self) -> None:
-        """Raise TrainerExited or TrainerStalled if that is so. If the trainer has ended, block
-        until its processes are gone."""
+        """Raise TrainerExited or TrainerStalled if the trainer has ended or stalled. If it has
+        ended, block until its processes are gone."""
 
     def stop(self, deadline_s: float, *, again: bool = False) -> int:
-        """Stop the trainer, by force after the deadline, and return its exit status. Blocks. Ranks
-        started elsewhere are told whether to start `again`."""
+        """Stop the trainer, by force after the deadline, and return its exit status. This blocks.
+        Ranks started on other hosts are told whether to start `again`."""
 
 
 class Trainers(Protocol):
     """Starts trainers over one node's arena, one at a time."""
 
     def start(self) -> RunningTrainer:
-        """Start a trainer. Blocks. Raises TrainerError: the budget of restarts is spent."""
+        """Start a trainer. This blocks. Raises TrainerError: there were too many restarts."""
 
 
 MakeTrainers = Callable[[Context], Trainers]
 
 
 def subprocesses(context: Context) -> Trainers:
-    """Return the configured trainers: torch ranks on this machine, or on hosts run by torchrun."""
-    assert context.trainer.arena is not None, "a seed has no trainer"
+    """Return the configured trainers: torch ranks on this machine, or on hosts with torchrun."""
+    assert context.trainer.arena is not None, "a seed does not have a trainer"
     config = context.config
     settings = _settings(context)
     trainer, on_halving = (
@@ -83,8 +84,7 @@ def subprocesses(context: Context) -> Trainers:
             trainer, *context.trainer.arena.fds, ranks=config.ranks, on_halving=on_halving
         )
     return ExternalTrainers(
-        # The ranks' hosts keep the optimizer's state, and have a setting of their own for its
-        # folder.
+        # The ranks' hosts keep the optimizer state, and have their own setting for its folder.
         replace(trainer, state_folder=""),
         context.trainer.arena.theta.view(np.uint8).data,
         context.trainer.arena.local.view(np.uint8).data,
@@ -124,7 +124,7 @@ def _settings(context: Context) -> TrainerConfig:
     )
     if device == "cuda" or config.micro_batch or config.ranks_host:
         return settings
-    # A GPU reports that its memory is full; Linux kills a process instead.
+    # A GPU reports when its memory is full, but Linux kills a process.
     room = machine_check.room_for_activations(
         context.run, context.manifest, machine_check.memory_bytes()
     )

@@ -1,7 +1,7 @@
-"""Run one trainer after another, whatever happens to their processes.
+"""Run one trainer after another, no matter what happens to their processes.
 
-A trainer that dies is restarted within a budget, with the same lease. The work since the last
-commit is trained again, and the node stays a member meanwhile. This module does not know the
+A trainer that dies is restarted with the same lease; the number of restarts is limited. The work
+since the last commit is trained again, and the node remains a member. This module does not know the
 trainer's orders, or which process starts its ranks.
 """
 
@@ -26,7 +26,7 @@ async def train(context: Context, trainers: Trainers, *, stop_s: float = STOP_S)
     """Run trainers one after another, until cancelled.
 
     Raises:
-        TrainerError: the budget of restarts is spent, or a restart would not help.
+        TrainerError: there were too many restarts, or a restart would not help.
     """
     await take_inner_state(context)
     last: TrainerError | None = None
@@ -53,7 +53,7 @@ async def train(context: Context, trainers: Trainers, *, stop_s: float = STOP_S)
 
 
 async def _start(trainers: Trainers, last: TrainerError | None) -> RunningTrainer:
-    """Start the next trainer. An error of the start also says how the last trainer ended."""
+    """Start the next trainer. If that fails, the error also says how the last trainer ended."""
     try:
         return await trio.to_thread.run_sync(trainers.start)
     except TrainerError as exc:

@@ -328,7 +328,7 @@ async def test_node_ends_if_all_peers_have_pruned_what_it_lacks(tmp_path: Path) 
         with pytest.raises(TryLater) as caught:
             await notice_pruned(context)
         assert caught.value.code == "LEDGER-PRUNED"
-        assert f"{label(ANN.peer)} keeps entries from 16 on" in caught.value.evidence[0]
+        assert f"{label(ANN.peer)} keeps entries from 16;" in caught.value.evidence[0]
         assert f"16:{digest('e16')}" in caught.value.evidence[0]
         assert "pruned" in context.alerts
 
@@ -391,7 +391,7 @@ async def test_only_a_quorum_of_the_other_voters_can_end_a_voter(
         (said,) = r.said("nobody-keeps")
         assert (said["height"], len(said["evidence"])) == (1, len(who_says_it))  # type: ignore[arg-type]
         for peer in (each.peer for each in who_says_it):
-            told = f"{label(peer)} keeps entries from 16 on; its checkpoint is 16:{digest('e16')}"
+            told = f"{label(peer)} keeps entries from 16; its checkpoint is 16:{digest('e16')}"
             assert told in said["evidence"]  # type: ignore[operator]
             assert told in context.alerts.warnings["pruned"].what
 
@@ -502,7 +502,7 @@ async def test_newcomer_starts_at_the_checkpoint_its_user_trusts(newcomer: Newco
     assert (ledger.state.height, pruning.origin_in(log)) == (16, Origin(base, base.checkpoint))
 
     await newcomer.begins(base.checkpoint)
-    assert "not needed any more" in newcomer.said[-1]
+    assert "no longer needed" in newcomer.said[-1]
     assert len(newcomer.network.requested) == 1
 
     with pytest.raises(ConfigError) as caught:

@@ -93,7 +93,7 @@ async def test_unknown_command_is_answered_with_the_valid_ones(tmp_path: Path, l
     async with serving(tmp_path) as r:
         said = await answer(r, line)
         commands = "status, newest-allowlist, reload-allowlist, reload-amendments, pending, scrub"
-        assert said == {"error": f"a command is one of {commands}"}
+        assert said == {"error": f"unknown command; the commands are {commands}"}
         assert "peer" in await answer(r, b'{"command":"status"}\n')
 
 

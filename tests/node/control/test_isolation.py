@@ -68,5 +68,5 @@ async def test_voters_off_the_allowlist_are_named(
     """
     async with rig(tmp_path, allowed=[ANN.peer], rules=policy(participants_min=1)) as r:
         words = in_words(r.context, (ANN.peer, BOB.peer))
-        assert f"cannot be heard: {label(ANN.peer)}, {label(BOB.peer)}; off the" in words
-        assert words.endswith(f"therefore not heard: {label(BOB.peer)}")
+        assert f"cannot be heard: {label(ANN.peer)}, {label(BOB.peer)}; not heard because" in words
+        assert words.endswith(f"not on the allowlist: {label(BOB.peer)}")

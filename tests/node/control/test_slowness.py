@@ -77,7 +77,7 @@ async def test_silent_peer_is_named(tmp_path: Path) -> None:
         context.peers.table.note_heartbeat(ANN.peer, heartbeat(r.run.id), context.now() - 71)
         caution = caution_about(context, 94.0, 41.0)
         said = (
-            "this exchange has taken 94 s so far; 41 s is usual; "
+            "this exchange has taken 94 s so far; the usual time is 41 s; "
             f"{label(ANN.peer)} was last heard 71 s ago"
         )
         assert (caution.code, caution.what) == ("SYNC-SLOW", said)
@@ -85,7 +85,7 @@ async def test_silent_peer_is_named(tmp_path: Path) -> None:
         context.peers.table.note_heartbeat(ANN.peer, heartbeat(r.run.id, serial=2), context.now())
         assert (
             caution_about(context, 94.0, 41.0).what
-            == "this exchange has taken 94 s so far; 41 s is usual"
+            == "this exchange has taken 94 s so far; the usual time is 41 s"
         )
 
 

@@ -157,8 +157,8 @@ def test_reduce_is_described_with_its_slowest_path() -> None:
     )
     report = ReduceStatistics(1.5, 0.9, 0.2, 0.4, 0.9, 0.31, traffic)
     assert reduce_in_words(report) == (
-        "the last took 1.50 s, of which 0.90 s for the sum; 4.0 MB up, 4.0 MB down, 0.31 s of CPU; "
-        f"slowest connection to {peer_name(BOB.peer)}, 8 Mbit/s"
+        "the last took 1.50 s, including 0.90 s for the sum; 4.0 MB up, 4.0 MB down, "
+        f"0.31 s of CPU; slowest connection to {peer_name(BOB.peer)}, 8 Mbit/s"
     )
     facts = report.facts()
     assert facts["sent_bytes_per_s_by_peer"] == {ANN.peer: 6_000_000, BOB.peer: 1_000_000}

@@ -124,7 +124,7 @@ async def test_without_a_terminal_the_screen_is_shown_and_declined(
     run: Run, tmp_path: Path
 ) -> None:
     shown = io.StringIO()
-    with pytest.raises(ConfigError, match="there is no terminal to ask you at") as caught:
+    with pytest.raises(ConfigError, match="there is no terminal to ask you") as caught:
         config, agreed = NodeConfig(tmp_path), tmp_path / "agreed"
         answers = io.StringIO("y\n")
         await consent.ask_consent(run, config, BOB.peer, agreed, answers=answers, shown=shown)
@@ -145,7 +145,7 @@ async def test_organiser_and_prior_consent_are_not_asked(
 
 async def test_consent_to_another_run_does_not_count(run: Run, tmp_path: Path) -> None:
     (tmp_path / "agreed").write_text("ab" * 32)
-    with pytest.raises(ConfigError, match="there is no terminal to ask you at"):
+    with pytest.raises(ConfigError, match="there is no terminal to ask you"):
         await consent.ask_consent(
             run,
             NodeConfig(tmp_path),

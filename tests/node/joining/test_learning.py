@@ -72,7 +72,7 @@ async def test_all_addresses_of_another_run_are_a_mismatch(tmp_path: Path, run: 
     error = await failure(tmp_path, {ANN.peer: run.to_bytes(), BOB.peer: run.to_bytes()})
     assert isinstance(error, RunMismatch)
     assert (error.exit_code, error.code, len(error.evidence)) == (3, "RUN-MISMATCH", 2)
-    assert error.what == "these addresses serve another run than the one you asked for"
+    assert error.what == "these addresses serve a different run than you asked for"
 
 
 @pytest.mark.parametrize("bob", [None, b""], ids=["silent", "not to be believed"])
@@ -138,7 +138,7 @@ async def test_start_for_another_run_than_the_homes_names_both(run: Run, earlier
     assert run.id in told
     assert earlier.id in told
     assert ANN.peer in told
-    assert "--home DIR" in caught.value.do
+    assert "--home with a new directory" in caught.value.do
 
 
 async def test_hostile_bootstrap_node_does_not_stop_a_restart(run: Run, earlier: Run) -> None:
@@ -154,7 +154,7 @@ async def test_node_continues_while_one_address_may_be_of_its_run(
     if bob is not None:
         serves[BOB.peer] = earlier.to_bytes() if bob else b""
     said = await returned(earlier, serves, ANN.peer, BOB.peer)
-    assert said[-1].startswith(f"{ANN.peer} belongs to another run, {run.id}")
+    assert said[-1].startswith(f"ignoring {ANN.peer}: it belongs to a different run, {run.id}")
 
 
 async def test_node_that_finds_its_run_or_nobody_reports_no_other(earlier: Run) -> None:

@@ -250,7 +250,7 @@ async def test_certified_update_over_the_bound_is_not_applied(
         await commit(r, update=context.outer_step(0).update.write(context.store, payload))
         with pytest.raises(BaseExceptionGroup) as caught:
             await keep_outer_state(context)
-        words = r"entry 2 commits update .*, which no node may apply: .* moves a weight by"
+        words = r"entry 2 commits update .*, which nodes must not apply: .* moves a weight by"
         assert caught.group_contains(RemoteProtocolError, match=words)
         assert context.outer.step == 0
         genesis = OuterState(context.layout.numel)

@@ -165,10 +165,10 @@ async def test_reachability_is_described_in_words(tmp_path: FilePath) -> None:
             r.context.own_heartbeat.dialled, r.context.own_heartbeat.dialable = dialled, dialable
             told.append(reachability.in_words(r.context))
         assert told == [
-            "others can dial this node",
+            "other peers can dial this node",
             "no peer has dialled this node yet",
-            "other peers cannot dial this node: in an exchange its neighbours must be peers that "
-            "it can dial",
+            "other peers cannot dial this node, so its neighbours in an exchange must be peers "
+            "that it can dial",
         ]
 
 
@@ -209,6 +209,6 @@ async def test_number_of_connections_is_bounded(tmp_path: FilePath) -> None:
     async with rig(tmp_path) as r:
         request = replace(requested(r, *others), schedule="direct")
         with pytest.raises(
-            ReduceAborted, match="with the schedule direct this node would have 63 neighbours"
+            ReduceAborted, match="with the direct schedule this node would have 63 neighbours"
         ):
             await connect(r.context, request, ReduceLinks())

@@ -47,7 +47,7 @@ async def test_copy_does_not_start_while_the_original_lives(tmp_path: Path) -> N
         await s.start("ann-copy")
         assert copy.error is not None
         assert (copy.error.code, copy.error.exit_code) == ("ID-IN-USE", 8)
-        assert "signed a question" in copy.error.evidence[0]
+        assert "signed a random number" in copy.error.evidence[0]
         done = len(s.credits("ann"))
         await s.until(lambda: len(s.credits("ann")) > done)
         assert not is_told(s["ann"])

@@ -152,7 +152,7 @@ async def test_share_of_an_absent_member_is_a_gap_that_is_reported(tmp_path: Pat
         shown = await status(r.context)
         assert shown.validated == (
             "θ of outer step 1: loss 3.000 over 1 of 2 held-out blocks; "
-            f"nothing from {peer_name(ANN.peer)}"
+            f"no report from {peer_name(ANN.peer)}"
         )
         assert shown.validation["covered"] == 1
 
