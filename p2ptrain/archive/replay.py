@@ -171,8 +171,8 @@ def _is_whole(store: StoreReader, named: CertifiedSnapshot) -> bool:
 
 def choose(account: ChainFacts, store: StoreReader, wanted: str) -> CertifiedSnapshot | None:
     """Return the snapshot at which to start a replay. `wanted` is "newest", "oldest" (the oldest of
-    those from which a replay gets furthest), or as in `snapshot_named`. Return None if no snapshot is
-    stored.
+    those from which a replay gets furthest), or as in `snapshot_named`. Return None if no snapshot
+    is stored.
 
     Raises ConfigError for another word, or for a snapshot that is not stored.
     """

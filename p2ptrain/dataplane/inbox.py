@@ -80,7 +80,8 @@ class RingInbox:
         self._changed = threading.Condition()
         self._parked: dict[RingKey, PeerSocket] = {}
         self._wanted: dict[RingKey, bool] = {}
-        """The keys that threads wait for in `wait_for_socket`. The value is False once a key was given up."""
+        """The keys that threads wait for in `wait_for_socket`. The value is False once a key was
+        given up."""
         self._given_up: deque[tuple[RunId, int, int]] = deque(maxlen=GIVEN_UP_MAX)
 
     def __len__(self) -> int:
@@ -122,8 +123,8 @@ class RingInbox:
                 del self._wanted[key]
 
     def give_up(self, *, run: RunId, step: int, attempt: int) -> None:
-        """End every current and future `wait_for_socket` of this attempt, and close the sockets parked
-        for it.
+        """End every current and future `wait_for_socket` of this attempt, and close the sockets
+        parked for it.
 
         Future calls as well, because the waiting thread may not have started yet when its task is
         cancelled.

@@ -7,9 +7,9 @@
     README.md                    the model card
     p2ptrain.json                the same facts for programs; marks the folder as an export
 
-The folder is written next to its final path under a different name, checked by the caller's `check_folder`,
-synced, and then renamed. An existing folder is replaced only on demand, and only if it is an
-export.
+The folder is written next to its final path under a different name, checked by the caller's
+`check_folder`, synced, and then renamed. An existing folder is replaced only on demand, and only if
+it is an export.
 """
 
 from __future__ import annotations

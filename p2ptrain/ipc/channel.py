@@ -54,9 +54,8 @@ class Channel:
         """Send the whole frame, waiting until it fits into the socket's buffer. The buffer holds a
         few hundred small frames, but not a lease of 2,000 blocks.
 
-        While there is no room, `meanwhile` is called every `ask_every_s`. It may raise an exception to end
-        the
-        wait; the rest of the frame is then sent before the next one.
+        While there is no room, `meanwhile` is called every `ask_every_s`. It may raise an exception
+        to end the wait; the rest of the frame is then sent before the next one.
 
         Raises:
             ChannelClosed: the other side is gone, or did not read enough within `deadline_s`.

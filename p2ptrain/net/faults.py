@@ -49,7 +49,8 @@ _ADVICE: dict[str, tuple[str, str]] = {
 
 
 _NEAR: dict[AddressScope, str] = {
-    AddressScope.LOOPBACK: "the address refers to this machine itself, and the peer does not run here",
+    AddressScope.LOOPBACK: "the address refers to this machine itself, and the peer does not run "
+    "here",
     AddressScope.PRIVATE: "the address works only inside one private network, and the peer may be "
     "in another, or down",
     AddressScope.SHARED: "the address works only inside one provider's network, and the peer may "

@@ -241,9 +241,7 @@ def _disk(config: NodeConfig, machine: Machine, run: Run) -> Iterator[MachineFin
             f"{config.keep_snapshots} snapshots of {size(snapshot)}, and the next "
             f"one{beside}, do not fit on this disk, which has only {size(room)} free"
         )
-        yield MachineFinding(
-            "DISK-LOW", what, f"set --keep-snapshots to a smaller number, or {do}"
-        )
+        yield MachineFinding("DISK-LOW", what, f"set --keep-snapshots to a smaller number, or {do}")
 
 
 # ── measurements ─────────────────────────────────────────────────────────────────────────────────

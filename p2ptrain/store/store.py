@@ -191,8 +191,8 @@ class Store:
         """Store a blob, as `put_blob` does, whose bytes `fill` copies into the store's buffers.
 
         `fill` is called in one thread, and only when a buffer is free. So the owner of the bytes,
-        who must not change them before they are copied, does not wait for the disk. With `throttle`,
-        the writing threads have a low priority and pause while all cores are busy.
+        who must not change them before they are copied, does not wait for the disk. With
+        `throttle`, the writing threads have a low priority and pause while all cores are busy.
         """
         if throttle is None:
             return self._put_stream(kind, fill, meta, self._lanes)

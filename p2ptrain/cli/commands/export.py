@@ -135,8 +135,8 @@ def export(
 
 
 def _parity_check(compared: bool, seen: list[Parity]) -> Callable[[Path], None]:
-    """Return a `CheckFolder` function. If `compared`, it compares the logits of a folder and appends the
-    result to `seen`.
+    """Return a `CheckFolder` function. If `compared`, it compares the logits of a folder and
+    appends the result to `seen`.
     """
     from p2ptrain.export.parity import compare
 

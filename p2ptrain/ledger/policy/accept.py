@@ -214,9 +214,7 @@ def _hasty(rules: Rules, state: LedgerState, reports: Reports, now: float) -> st
     if have.awaited and not have.enough:
         return "it opens an exchange before a quorum is ready"
     if now < rested_at_least_until(rules, reports):
-        return (
-            f"it opens an exchange too soon after {reports.skips} skipped outer steps"
-        )
+        return f"it opens an exchange too soon after {reports.skips} skipped outer steps"
     return ""
 
 

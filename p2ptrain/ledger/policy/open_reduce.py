@@ -35,9 +35,7 @@ def while_gathering(
     if changed is not None:
         return changed
     if now < rest_until:
-        reason = (
-            f"waiting before the next attempt, since {reports.skips} outer steps were skipped"
-        )
+        reason = f"waiting before the next attempt, since {reports.skips} outer steps were skipped"
         return Wish(None, reason, have.awaited, rest_until)
     if reports.enough_since is not None:
         until = reports.enough_since + grace_s

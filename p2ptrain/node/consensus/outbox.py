@@ -1,8 +1,8 @@
 """Send ledger messages: one queue and one task per peer, so that a slow peer delays only itself.
 
 A queue is short, and a message that does not fit is dropped. A message that cannot be delivered is
-lost. The ledger treats both like loss in the network: it repeats its messages. The first messages of a
-process wait until it has asked whether it is alone (`state/first_question`).
+lost. The ledger treats both like loss in the network: it repeats its messages. The first messages
+of a process wait until it has asked whether it is alone (`state/first_question`).
 
 A message that is already queued is not queued again when the ledger repeats it. Otherwise, if
 answers take seconds, repeated messages would fill the queue faster than they leave it. A new

@@ -34,8 +34,8 @@ GONE: Answer = {
 
 @dataclass(slots=True)
 class StartupStatus:
-    """Receives commands, and knows how far the start is. Once `context` is set, the status comes from
-    `parts`."""
+    """Receives commands, and knows how far the start is. Once `context` is set, the status comes
+    from it."""
 
     me: PeerId
     journal: Journal

@@ -73,7 +73,9 @@ async def begin_at_checkpoint(
     if own.get(named.height, named.digest) != named.digest:
         raise _contradicted(named, own[named.height])
     if max(own, default=0) >= named.height:
-        print_line("--trust-checkpoint is no longer needed: the ledger in this home already reaches it")
+        print_line(
+            "--trust-checkpoint is no longer needed: the ledger in this home already reaches it"
+        )
         return
     order = in_order(network.connected(), rank, draw)
     origin = Origin(await _fetched(network, order, rules, named, journal), named)

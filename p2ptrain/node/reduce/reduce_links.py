@@ -128,8 +128,9 @@ async def _accept(context: Context, peer: PeerId, key: RingKey, edges: ReduceLin
 
 async def reach(context: Context, peer: PeerId, key: RingKey, edges: ReduceLinks) -> None:
     """Dial until the neighbour answers. If one of us was restarted, we may not know its new
-    endpoint, or it may not know our new certificate: then exchange them. This takes at most `edge_s`
-    and one last try; after a longer wait, the reduce would fail before we could name the neighbour.
+    endpoint, or it may not know our new certificate: then exchange them. This takes at most
+    `edge_s` and one last try; after a longer wait, the reduce would fail before we could name the
+    neighbour.
     """
     ends = context.now() + context.timing.edge_s
     endpoint = context.peers.table.endpoint(peer)

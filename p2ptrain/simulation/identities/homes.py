@@ -1,7 +1,7 @@
 """The home of a simulated process, which survives crashes. Its disk can lose unsynced writes.
 
-The real `start_count.count_start` runs on it, so a checker finds any count that a process shows before
-the count is durable.
+The real `start_count.count_start` runs on it, so a checker finds any count that a process shows
+before the count is durable.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ from p2ptrain.trainer.host.flops import flops_per_step, peak_flops_per_s
 
 _PACES = 8
 LOOKS_S = 5.0
-"""Longest time between two calls of `check_overdue`, which is called every second. After a longer gap,
-this process itself stood still.
+"""Longest time between two calls of `check_overdue`, which is called every second. After a longer
+gap, this process itself stood still.
 """
 
 STATE_BYTES = 8
