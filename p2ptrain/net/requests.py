@@ -43,7 +43,7 @@ from p2ptrain.net.host.hardening import is_open, sever, shielded_for
 log = logging.getLogger(__name__)
 
 REQUEST_BYTES_MAX = 1 << 20
-"""Bulk data use the data plane; a longer write would delay other requests on this connection."""
+"""Bulk data uses the data plane; a longer write would delay other requests on this connection."""
 IN_FLIGHT_PER_PEER_MAX = 64
 STREAMS_PER_PEER_MAX = 32
 """Maximum number of open streams from one peer to our handlers."""
@@ -77,9 +77,7 @@ class ReplyStatus(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """How long the answering side waits, in seconds: `idle_s` for a request, `body_s` for the rest
-    of it, and `handler_s` for the handler.
-    """
+    """How long the answering side waits for a request, for the rest of it, and for the handler."""
 
     idle_s: float = IDLE_S
     body_s: float = BODY_S
@@ -92,9 +90,7 @@ WAITS = Waits()
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A handler of a protocol, its longest request, whether anyone may send one, and how long we
-    wait.
-    """
+    """A handler of a protocol, its longest request, whether anyone may send one, and our waits."""
 
     handler: Handler
     bytes_max: int
@@ -129,9 +125,7 @@ async def open_stream(
         try:
             stream = await host.new_stream(ID.from_base58(peer), [TProtocol(protocol)])
         except _GONE as exc:
-            raise PeerUnreachable(
-                f"could not open a stream to it: {_text(exc)}", peer=peer
-            ) from exc
+            raise PeerUnreachable(f"could not open a stream: {_text(exc)}", peer=peer) from exc
     if opening.cancelled_caught:
         await sever(host, ID.from_base58(peer))
         raise PeerTooSlow(

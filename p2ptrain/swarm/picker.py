@@ -17,11 +17,10 @@ source that has just reported a missing chunk gets one request at a time until i
 A source is assumed to have everything until it reports that it lacks a chunk. A chunk that all
 sources have lacked counts as unavailable; asking for it again does not delay the end of the fetch.
 Each source is a *lane*, one connection to one peer, identified by any hashable value. The picker
-does not know sockets or stores, and does not lock; its caller must.
+does not know sockets or stores. Its caller must lock it.
 
 Chunks are numbered, and a set of chunks is an integer with one bit per chunk. So for a blob of
-100,000 chunks, the sets of 64 sources take one megabyte, and a pick costs a few operations per
-source, no matter how many chunks the sources lack.
+100,000 chunks, the sets of 64 sources take one megabyte, and a pick costs few operations a source.
 """
 
 from __future__ import annotations
