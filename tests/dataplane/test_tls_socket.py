@@ -1,4 +1,4 @@
-"""TLS over records in memory: the cases that the conformance suite in test_sockets.py cannot reach."""
+"""TLS over records in memory: the cases that the suite in test_sockets.py cannot reach."""
 
 from __future__ import annotations
 
@@ -82,9 +82,7 @@ def test_send_returns_its_count_only_once_all_records_are_sent(pair: Pair) -> No
     scratch = memoryview(bytearray(100_000))
     while len(arrived) < sent:
         arrived += scratch[: right.recv_into(scratch)]
-    assert left.send(data) == len(
-        data
-    )  # The blocked send is repeated with the same data: no byte may be sent twice.
+    assert left.send(data) == len(data)  # The blocked send again, with the same data.
     while len(arrived) < sent + len(data):
         arrived += scratch[: right.recv_into(scratch)]
     assert bytes(arrived) == bytes(data) * (sent // len(data) + 1)

@@ -1,4 +1,4 @@
-"""Vectors that kernels often handle wrongly, and the codec implementations that must agree on them."""
+"""Vectors that kernels often handle wrongly, and the codec implementations, which must agree."""
 
 from __future__ import annotations
 

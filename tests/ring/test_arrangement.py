@@ -50,9 +50,7 @@ def test_estimate_is_hops_times_delay_plus_transfer_plus_setup() -> None:
     four = named(4)
     paths = alike(four, 1e6, 0.1)
     ring, direct, grid = (estimate_s(each, four, 4_000_000, paths) for each in SCHEDULES)
-    assert ring == pytest.approx(
-        6 * 0.1 + 6.0 + 2 * 3 * 0.004
-    )  # 3 connections to each of 2 neighbours
+    assert ring == pytest.approx(6 * 0.1 + 6.0 + 2 * 3 * 0.004)  # 2 neighbours, 3 connections each
     assert direct == pytest.approx(2 * 0.1 + 6.0 + 3 * 0.004)  # 3 neighbours, but only one uplink
     assert grid == pytest.approx(4 * 0.1 + 6.0 + 2 * 0.004)
 

@@ -177,9 +177,9 @@ def test_sender_of_an_overflowing_sum_is_named_alone(
 
 
 class Two:
-    """The second peer in a ring of two with equal weights, where each of its differences is `own`.
+    """The second peer in a ring of two with equal weights. Each of its differences is `own`.
 
-    The first peer sends a sum or a mean of blocks with `scale` and `codes`.
+    The first peer sends it a sum or a mean with blocks of `scale` and `codes`.
     """
 
     def __init__(self, codec: CodecName, own: float, scale: bytes, codes: bytes) -> None:

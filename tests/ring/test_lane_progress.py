@@ -170,12 +170,12 @@ def announced(work_of: int, **fields: Any) -> Header:
         (
             announced(0, part=0),
             3,
-        ),  # this peer sends the first sum of part 0 and does not receive one
+        ),  # this peer starts part 0, so it does not receive its sum
         (announced(0, part=4), 3),
         (
             announced(0, kind=Kind.MEAN, part=1),
             3,
-        ),  # this peer owns part 1, so it does not receive its mean
+        ),  # this peer owns part 1
         (announced(0, index=1), 3),
         (announced(0, length=259), 3),
         (announced(0), 1),  # in a ring, the next peer does not send to this one

@@ -149,9 +149,7 @@ def test_rarest_chunk_is_requested_first() -> None:
 def test_requests_of_a_dropped_source_go_to_the_others() -> None:
     picker = picker_of(["x", "y"], [A])
     assert picker.next("x", 0) == A
-    assert (
-        picker.next("y", 0) is None
-    )  # The request to `x` is not late yet, so there is no reason for a second one.
+    assert picker.next("y", 0) is None  # The first request is not late yet.
     picker.drop("x")
     assert picker.next("x", 0) is None
     assert picker.next("y", 0) == A
