@@ -51,7 +51,7 @@ class Screen:
         return "\n".join(self.lines("do"))
 
     def is_error(self, code: str, status: int) -> None:
-        """Check that stderr shows exactly one explained error, with advice and without a traceback."""
+        """Check that stderr shows one explained error, with advice and without a traceback."""
         assert (self.code, self.status) == (code, status), self.err
         assert self.do, self.err
         assert self.lines("more") == [f"p2ptrain explain {code}"]

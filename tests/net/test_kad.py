@@ -57,9 +57,7 @@ def test_recorded_peers_are_found() -> None:
     reply = asked.answer(STRANGER, question(KEY), 1.0)
     assert reply is not None
     assert providers_in(reply, KEY) == {MEMBER: [f"{ADDRESS}/p2p/{MEMBER}"]}
-    assert list(Message.FromString(reply).closerPeers) == [], (
-        "the asking peer is not listed in its own answer"
-    )
+    assert list(Message.FromString(reply).closerPeers) == [], "the asking peer itself"
     assert providers_in(reply, key_of("another")) == {}
 
 

@@ -35,13 +35,13 @@ def arguments() -> argparse.Namespace:
         "--seeds",
         type=int,
         default=10_000,
-        help="seeds of each simulation campaign (default: 10,000)",
+        help="seeds of each campaign (default: 10,000)",
     )
     parser.add_argument(
         "--processes",
         type=int,
         default=1,
-        help="processes for the simulation campaigns (default: 1)",
+        help="processes for campaigns (default: 1)",
     )
     parser.add_argument("--only", nargs="+", default=[], metavar="WORD")
     parser.add_argument("--read", nargs="+", default=[], metavar="NAME=FILE")

@@ -60,7 +60,7 @@ ATTACKS = (
     ),
     Attack(
         "9",
-        "a home that other users can write to, or with symbolic links",
+        "a home that other users can write to, symbolic links",
         ("tests/node/test_home_safety.py",),
     ),
     Attack(
