@@ -1,4 +1,4 @@
-"""The author of an event."""
+"""Events that report something about a peer have an author."""
 
 from __future__ import annotations
 
