@@ -62,7 +62,7 @@ def test_failing_test_of_an_attack_is_reported(tmp_path: Path) -> None:
     assert (line["ok"], line["value"]) == (False, "the test fails")
 
 
-def test_objects_are_found_between_other_lines() -> None:
+def test_json_objects_are_found_between_other_lines() -> None:
     assert objects_in('x\n{"a": 1}\n{broken\n[2]\n') == [{"a": 1}]
 
 

@@ -203,7 +203,7 @@ def test_closed_flow_does_not_delay_other_flows() -> None:
     assert [pacer.wait_s(each, 1000.0) > 0 for each in theirs] == [True, False, False, False]
 
 
-def test_sender_that_never_returns_does_not_delay_others_for_ever() -> None:
+def test_sender_that_stops_polling_delays_others_only_once() -> None:
     pacer, dead, here = (
         Pacer(RATE, burst_bytes=0),
         Flow(SendPriority.RING),

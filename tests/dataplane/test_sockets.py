@@ -59,7 +59,9 @@ def pair(
     arrived[0].close()
 
 
-def test_each_end_knows_the_other(pair: Pair, client: Credentials, server: Credentials) -> None:
+def test_each_end_knows_the_peer_id_of_the_other(
+    pair: Pair, client: Credentials, server: Credentials
+) -> None:
     left, right = pair
     assert (left.peer, right.peer) == (server.peer, client.peer)
 
@@ -252,7 +254,7 @@ def test_nonblocking_calls_transfer_as_much_as_possible(pair: Pair) -> None:
     assert left.fileno() != right.fileno()
 
 
-def test_full_connection_accepts_more_once_there_is_room(pair: Pair) -> None:
+def test_full_connection_accepts_more_bytes_once_there_is_room(pair: Pair) -> None:
     left, right = pair
     data, sent = memoryview(bytes(1 << 17)), 0
     while (count := left.send_some(data)) > 0:

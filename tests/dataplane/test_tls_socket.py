@@ -63,7 +63,9 @@ def pair(
     right.close()
 
 
-def test_each_end_has_seen_the_other(pair: Pair, server: Credentials, client: Credentials) -> None:
+def test_each_end_has_the_certificate_of_the_other(
+    pair: Pair, server: Credentials, client: Credentials
+) -> None:
     left, right = pair
     assert left.certificate_der() == server.certificate_der
     assert right.certificate_der() == client.certificate_der

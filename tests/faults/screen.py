@@ -1,4 +1,4 @@
-"""What a user sees after a command has ended, and the checks on it."""
+"""The output that a user sees after a command has ended, and checks on it."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ DAMAGES: list[tuple[str, Damage, str, int, str]] = [
     DAMAGES,
     ids=[f"{row[0].rpartition('/')[2]}-{row[2]}" for row in DAMAGES],
 )
-def test_damaged_file_is_named_and_left_alone(
+def test_damaged_file_is_named_and_not_changed(
     name: str, damage: Damage, code: str, status: int, do: str, organiser: Path, here: Here
 ) -> None:
     damage(organiser / name)

@@ -221,7 +221,7 @@ def test_roster_that_drops_a_live_member_is_not_forced_while_doubtful() -> None:
     assert verdict(GENESIS, WITHOUT_C, ME_READY, forced=True) == YES
 
 
-def test_differing_views_do_not_block_agreement_for_ever() -> None:
+def test_voters_accept_despite_differing_views_after_the_doubt_period() -> None:
     assert verdict(GENESIS, WITHOUT_C, ME_READY, late=True) == YES
     assert verdict(GENESIS, Roster(0, 0, (B, C), ()), late=True).answer is Answer.NO
 
@@ -252,7 +252,7 @@ def test_one_accuser_cannot_exclude_several_participants() -> None:
     later = Judgement(Answer.LATER, "it leaves out 3 of 5 peers that could take part")
     assert may_accept(rules, opened, reports, again, 0.0, forced=False) == later
     assert survivors(rules, opened, reports) == everybody[:4], (
-        "the peer that accuses many is excluded"
+        "the peer that accuses many others must be excluded"
     )
     for peer in (A, B, D):
         reports.note(ReduceFailed(peer, 0, 0, (C,)))
@@ -314,7 +314,7 @@ def test_roster_must_contain_the_reported_token_counts() -> None:
     assert verdict(GENESIS, bent, *ALL_READY, Ready(C, 0, 199, 2)) == YES
     again = replace(AGAIN, participants=(EVERYBODY[0], Participant(B, 199, 2)))
     failed = (ME_READY, PeerDown(C), ReduceFailed(B, 0, 0))
-    assert verdict(REDUCING, AGAIN, *failed) == YES, "these are the numbers of the last roster"
+    assert verdict(REDUCING, AGAIN, *failed) == YES, "the roster in force already has these numbers"
     assert verdict(REDUCING, again, *failed).answer is Answer.LATER
 
 
@@ -413,8 +413,10 @@ def test_doubted_proposer_cannot_readmit_itself() -> None:
     assert judged(C, late=True) is Answer.YES
     needs_all = replace(rules, participants_min=3)
     known = (needs_all, GENESIS, reports, opening, 0.0)
-    assert may_accept(*known, forced=False, proposer=C) == YES, "all participants are needed"
+    assert may_accept(*known, forced=False, proposer=C) == YES, (
+        "c is needed, since all three must take part"
+    )
     reports.blame.failures.clear()
     reports.blame.failed((A, B, C), {B: (C,)})
     reports.blame.failed((A, B, C), {B: (C,)})
-    assert judged(A) is Answer.YES, "a voter judges only the proposer's own place"
+    assert judged(A) is Answer.YES, "a voter may refuse only the doubted proposer itself"

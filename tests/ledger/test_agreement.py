@@ -97,7 +97,7 @@ def test_proposers_take_turns() -> None:
     assert some.electorate("a").proposer(0) == C
 
 
-def test_a_founder_alone_decides_alone() -> None:
+def test_single_founder_decides_without_messages() -> None:
     some = group("a")
     some.ready("a")
     some.hold_update(U, "a")

@@ -233,7 +233,7 @@ def test_voter_before_the_base_can_still_be_accused() -> None:
 # ── pruning ───────────────────────────────────────────────────────────────────────────────────
 
 
-def test_pruning_forgets_what_came_before_the_base() -> None:
+def test_pruning_removes_the_entries_before_the_base() -> None:
     kept = kept_chain()
     assert kept.prune(BASE) == 9
     assert (kept.base, kept.start, kept.entries) == (BASE, BASE.state, CHAIN[9:])
@@ -289,7 +289,7 @@ def asked(ledger: Ledger, event: object, now: float) -> list[str]:
     return [it.peer for it in effects if isinstance(it, AskEntries)]
 
 
-def test_peer_is_asked_at_once_when_another_has_pruned_the_entries() -> None:
+def test_next_peer_is_asked_at_once_if_the_first_has_pruned_the_entries() -> None:
     ledger = newcomer()
     assert asked(ledger, PeerHeight(A, 20), 0.0) == [A]
     assert ledger.out_of_reach() == {}
@@ -299,7 +299,7 @@ def test_peer_is_asked_at_once_when_another_has_pruned_the_entries() -> None:
     assert asked(ledger, Tick(), 5.0) == [B]
 
 
-def test_old_entries_that_everybody_pruned_are_out_of_reach() -> None:
+def test_entries_that_all_peers_have_pruned_are_out_of_reach() -> None:
     ledger = newcomer()
     assert asked(ledger, PeerHeight(A, 20), 0.0) == [A]
     assert asked(ledger, PeerHeight(B, 20), 0.0) == []

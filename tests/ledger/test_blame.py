@@ -40,7 +40,9 @@ def test_peer_that_most_accuse_sits_out_and_its_accusers_do_not() -> None:
     memory = FailureMemory()
     attempts(memory, {A: [E], B: [E], E: [A]})
     assert out(memory) == "e"
-    assert out(memory, most=5) == "e", "without e, no accusation is left"
+    assert out(memory, most=5) == "e", (
+        "only e must sit out, since it is involved in every accusation"
+    )
 
 
 def test_peer_that_accuses_several_is_doubted_most() -> None:
@@ -75,7 +77,7 @@ def test_report_accuses_at_most_four_peers() -> None:
     assert len(failure.doubts) == 4
 
 
-def test_peer_that_accuses_itself_gets_half_the_doubt_alone() -> None:
+def test_peer_that_accuses_itself_gets_half_of_the_doubt() -> None:
     memory = FailureMemory()
     attempts(memory, {A: [A, B]})
     assert out(memory, most=5) == ""
@@ -94,7 +96,7 @@ def test_one_failure_is_forgiven_after_a_commit_but_not_two() -> None:
     commits(memory, HALF_LIFE - 1, ALL[:4])
     assert out(memory) == "e"
     commits(memory, 1, ALL[:4])
-    assert out(memory) == "", "both failures have halved by now"
+    assert out(memory) == "", "by now two failures must count less than one"
 
 
 def test_expensive_failures_are_remembered_for_longer() -> None:
@@ -161,12 +163,12 @@ def test_without_accusations_peers_absent_from_a_success_are_doubted() -> None:
     commits(memory, 1, (A, B, C))
     assert out(memory) == "", "the failures may have been accidents"
     attempts(memory, {})
-    assert out(memory) == "d", "d was absent from the success"
+    assert out(memory) == "d", "d was absent from the successful reduce, so it is suspected"
     commits(memory, 1, (A, B, D))
     assert out(memory) == "e"
 
 
-def test_skipped_step_says_nothing_about_absent_peers() -> None:
+def test_skipped_step_does_not_exonerate_or_accuse_absent_peers() -> None:
     memory = FailureMemory()
     attempts(memory, {}, times=2)
     memory.skipped()

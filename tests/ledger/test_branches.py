@@ -231,7 +231,7 @@ AFTER_S = 60.0
 
 
 def three_of_seven(silent: str) -> LedgerGroup:
-    """Return the group of three of seven peers; the other four are gone for good. The peers in
+    """Return a group with three of seven peers; the other four have left for good. The peers in
     `silent` count as up but do not answer.
     """
     rules = small_rules("a b c d e f g", branch_after_s=AFTER_S)
@@ -275,7 +275,9 @@ def test_b3_branch_waits_for_a_peer_that_started_later() -> None:
 
 
 def test_b3_peer_that_has_signed_does_not_count_as_silent() -> None:
-    """B signs at once. C never signs, and is left out after a time. D comes and goes."""
+    """B signs at once. C never signs, and is left out after a time. D is present only for a
+    moment.
+    """
     rules = small_rules("a b c d e f g h i", branch_after_s=AFTER_S)
     state, it = genesis(rules), BranchProposer(rules, A, signer(A), verify, 0.0)
 
@@ -331,7 +333,7 @@ def test_b3_returned_peer_is_asked_again() -> None:
     assert proposal(it, state, Presence((A, B, C), ()), 179.0) == (A,)
 
 
-def test_b3_peer_that_comes_and_goes_only_delays_a_branch() -> None:
+def test_b3_peer_with_short_absences_is_left_out_after_its_time() -> None:
     """A peer cannot restart its waiting time by an absence in which the others have no time to sign
     without it.
     """
@@ -485,7 +487,7 @@ def test_entry_of_another_line_is_not_reported_as_invalid() -> None:
     assert some["a"].state == MAIN_STATE
 
 
-def test_run_without_branches_says_so() -> None:
+def test_run_without_branches_ignores_messages_about_them() -> None:
     some = LedgerGroup(small_rules("a b c"))
     entry = Entry(1, some["a"].state.head, Branch(0, (B,)))
     some.send_events("a", Received(B, ProposeBranch(entry)))
@@ -602,7 +604,7 @@ def test_b4_lower_ranked_chain_is_asked_for_again_when_it_grows() -> None:
     assert rivals.ask({C: (line, 2)}, state, set(), 20.0) == [AskEntries(C, 1)]
 
 
-def test_every_second_question_goes_to_a_member() -> None:
+def test_every_second_question_is_sent_to_a_member() -> None:
     rivals, state = Rivals(RULES, verify), after(START, HIGH)
     rivals.branched(START)
     line = digest("another line")
@@ -625,7 +627,7 @@ def test_memory_of_rivals_is_bounded() -> None:
     assert rivals.ask({names[1]: there, names[-1]: there}, state, set(), later) == []
     places = dict.fromkeys((names[0], unasked), there)
     assert rivals.ask(places, state, set(), later) == [AskEntries(names[0], 1)], (
-        "forgotten"
+        "the oldest remembered peer must be forgotten"
     )
 
 

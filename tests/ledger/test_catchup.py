@@ -90,7 +90,7 @@ def test_single_missing_entry_is_awaited_before_it_is_requested() -> None:
     assert some["d"].state.height == 200
 
 
-def test_unanswered_question_goes_to_another_peer() -> None:
+def test_unanswered_question_is_sent_to_a_different_peer() -> None:
     catchup = Catchup()
     catchup.note_height(A, 9, 0, now=0.0)
     catchup.note_height(B, 7, 0, now=0.0)
@@ -131,7 +131,7 @@ def test_member_is_asked_although_strangers_claimed_first() -> None:
     assert (catchup.whom_to_ask(0, set(), now=0.0), len(catchup.heights)) == (A, PEERS_MAX)
 
 
-def test_every_second_question_goes_to_a_member() -> None:
+def test_every_second_question_is_sent_to_a_member() -> None:
     catchup = Catchup(members=frozenset({A, B}))
     for n in range(300):
         catchup.note_height(PeerId(f"x{n}"), 2**53, 0, now=0.0)

@@ -40,7 +40,7 @@ A, B, C, D = peers("a b c d")
 U = digest("u")
 
 
-def test_status_says_what_is_agreed_and_which_peers_are_awaited() -> None:
+def test_status_shows_the_agreed_state_and_the_awaited_peers() -> None:
     some = LedgerGroup(small_rules())
     some.send_events("a", Ready(A, 0, 200, 2))
     assert some["a"].status(0.0) == LedgerStatus(
@@ -148,7 +148,7 @@ def test_update_that_was_voted_for_is_listed_until_decided() -> None:
     assert [some[name].voted_for() for name in "abc"] == [(), (), ()]
 
 
-def test_updates_say_where_each_step_was_committed() -> None:
+def test_committed_updates_are_listed_by_step_with_their_height() -> None:
     some = LedgerGroup(small_rules())
     some.ready("a b c")
     some.deliver()

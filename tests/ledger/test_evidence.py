@@ -388,7 +388,7 @@ def test_accused_peer_does_not_take_part_in_the_next_attempt() -> None:
     assert (roster.voters, roster.peers) == ((A, B), (A, B))
 
 
-def test_evidence_is_kept_once_and_accepted_again_after_a_restart() -> None:
+def test_evidence_is_stored_only_once_until_a_restart() -> None:
     some = LedgerGroup(RULES)
     evidence = evidence_against(C)
     assert some.send_events("a", Accused(evidence))[0] == Accuse(evidence)
@@ -521,7 +521,7 @@ def leads_round_1(unicast: Unicast) -> bool:
     return isinstance(message, Prepare | Propose) and message.round == 1
 
 
-def test_voter_told_of_a_second_process_stops_until_restart() -> None:
+def test_voter_with_a_reported_second_process_does_not_vote_until_restart() -> None:
     some = LedgerGroup(RULES)
     assert in_use(some.send_events("a", CloneFound("b hears two of a"))) == ["b hears two of a"]
     assert in_use(some.send_events("a", CloneFound("c hears two of a"))) == []

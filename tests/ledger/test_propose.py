@@ -96,7 +96,7 @@ def test_member_that_is_down_is_dropped_without_a_wait() -> None:
     assert got.value == opening((A, B), voters=(A, B))
 
 
-def test_member_that_is_heard_again_counts_again() -> None:
+def test_member_that_is_up_again_takes_part_again() -> None:
     got = wish(GENESIS, [*ready(A, B, C), PeerDown(C), PeerUp(C)])
     assert got.value == opening((A, B, C))
 

@@ -134,7 +134,7 @@ def test_strangers_cannot_crowd_out_members_or_newcomers() -> None:
         Leaving(B),
     ]
     assert all(reports.note(report) for report in of_members)
-    assert not reports.note(Ready(D, 0, 1, 1)), "there is no room for another stranger"
+    assert not reports.note(Ready(D, 0, 1, 1)), "a further stranger must be ignored"
     tables = (reports.ready, reports.done, reports.failed, reports.snapshots)
     assert all(B in table and len(table) == PEERS_MAX for table in tables)
     assert reports.leaving == {B}

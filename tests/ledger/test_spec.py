@@ -444,7 +444,7 @@ def test_rounds_of_proposers_that_are_down_are_skipped_at_once() -> None:
     assert not any("after" in line for line in lines)
 
 
-def test_pruned_peer_says_so_and_another_peer_is_asked() -> None:
+def test_peer_that_has_pruned_says_so_and_a_different_peer_is_asked() -> None:
     lines = told(
         *("members a b c", "crash c", "down c at a b", "ready a b", "deliver"),
         *("snapshot a 0 s", "snapshot b 0 s", "done a b u", "deliver", "prune a 2"),

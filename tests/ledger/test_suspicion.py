@@ -29,4 +29,4 @@ def test_silent_peer_has_failed_when_most_others_gave_up() -> None:
     assert suspicion.fallen(4) == {C}
     assert suspicion.fallen(5) == set(), "two reports of four are not enough"
     suspicion.add(C, [])
-    assert suspicion.fallen(4) == set(), "c has reported itself"
+    assert suspicion.fallen(4) == set(), "c has reported, so it is not silent"

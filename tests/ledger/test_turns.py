@@ -69,9 +69,9 @@ def test_lapsed_turn_is_remembered_until_its_proposer_decides_a_height() -> None
     memory.decided(1, turns)
     assert [memory.at(5), memory.at(4 + TARDY_HEIGHTS)] == [frozenset({B}), frozenset()]
     memory.decided(0, turns_of(5))
-    assert memory.at(6) == {B}, "c decided that height"
+    assert memory.at(6) == {B}, "b must still be tardy, since c decided height 5"
     memory.decided(0, turns_of(7))
-    assert memory.at(8) == frozenset(), "b decided that height"
+    assert memory.at(8) == frozenset(), "b must not be tardy, since it decided height 7"
 
 
 def test_old_lapsed_turns_are_forgotten() -> None:
@@ -110,4 +110,4 @@ def heights_took_s(group: LedgerGroup, silent: PeerId, steps: int) -> dict[int, 
 def test_silent_proposer_delays_the_others_by_only_one_round() -> None:
     took_s = heights_took_s(LedgerGroup(small_rules(outer_steps=9)), B, steps=4)
     slow = {height for height, seconds in took_s.items() if seconds > 2 * TARDY_PART * ROUND_S}
-    assert slow == {1}, "only its first turn is slow; it also leads heights 4 and 7"
+    assert slow == {1}, "of heights 1, 4 and 7, which b leads, only the first may be slow"

@@ -158,7 +158,7 @@ async def test_announcement_replaces_all_addresses_except_the_one_that_answered(
         assert left.connected() == {right.peer}
 
 
-async def test_remembered_peer_that_is_gone_is_unreachable() -> None:
+async def test_remembered_peer_that_is_down_raises_peer_unreachable() -> None:
     async with networks(1) as (left,):
         left.remember(NOBODY, [f"/ip4/127.0.0.1/tcp/{unused_port()}"])
         with pytest.raises(PeerUnreachable) as caught:
@@ -322,7 +322,9 @@ async def test_concurrent_dials_to_addresses_from_peers_are_bounded() -> None:
             nursery.start_soon(partial(dialler.connect_peer, identity(number).peer, deadline_s=60))
         await eventually(lambda: at_once == dialling.OTHERS_DIALS + 8)
         nursery.cancel_scope.cancel()
-    assert most == dialling.OTHERS_DIALS + 8, "8 of the dials are to the member"
+    assert most == dialling.OTHERS_DIALS + 8, (
+        "there may be OTHERS_DIALS dials to strangers and 8 to the member"
+    )
 
 
 async def test_libp2p_does_not_dial_a_peer_by_itself() -> None:

@@ -34,7 +34,7 @@ def test_number_of_looked_up_message_ids_is_bounded(monkeypatch: pytest.MonkeyPa
     asked = [rpc_pb2.ControlIWant(messageIDs=names) for _ in range(3)]
     bounded(rpc_pb2.ControlMessage(iwant=asked), OURS, looked_up.append)
     assert len(looked_up) == IDS_MAX
-    assert asking(b"abc", b"ffff") == [], "abc is not a valid id, and ffff is unknown"
+    assert asking(b"abc", b"ffff") == [], "abc is not a valid message id, and ffff is unknown"
 
 
 def test_only_our_topics_count_with_one_entry_of_each_kind() -> None:

@@ -231,7 +231,9 @@ class TestAdmission:
                 at_others += await heard(a, TOPIC, payload, at_c)
             assert b"removed" not in at_others
             while len(at_b):
-                assert at_b.receive_nowait()[1] == b"x", "published before the removal"
+                assert at_b.receive_nowait()[1] == b"x", (
+                    "after its removal the peer received a new message"
+                )
 
 
 class TestFeed:

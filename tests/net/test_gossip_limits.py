@@ -71,7 +71,9 @@ class TestIntake:
         gate = limits()
         assert taken(gate, FORWARDER, [LIAR] * 10_000, 0.0) == AT_ONCE * AUTHOR_SHARE
         assert taken(gate, FORWARDER, STRANGERS, 0.0) == AT_ONCE * OTHERS_SHARE
-        assert taken(gate, FORWARDER, MEMBERS, 0.0) == 99, "all except the liar"
+        assert taken(gate, FORWARDER, MEMBERS, 0.0) == 99, (
+            "messages of all members except the liar must be accepted"
+        )
 
     def test_flood_from_many_neighbours_is_bounded_in_total(self) -> None:
         """The neighbours send messages in their own names and in those of members, which cost as
@@ -82,7 +84,9 @@ class TestIntake:
             now = float(second)
             flood = [taken(gate, s, [s, *MEMBERS, *STRANGERS[:99]], now) for s in STRANGERS[:320]]
             assert sum(flood) == most
-            assert taken(gate, FORWARDER, [*STRANGERS[:9], *MEMBERS], now) == 100, "only members"
+            assert taken(gate, FORWARDER, [*STRANGERS[:9], *MEMBERS], now) == 100, (
+                "only messages of members must be accepted"
+            )
 
     def test_forwarded_flood_leaves_room_for_members(self) -> None:
         """An honest neighbour forwards the flood to the next peer while a hundred members end an

@@ -57,7 +57,9 @@ def test_recorded_peers_are_found() -> None:
     reply = asked.answer(STRANGER, question(KEY), 1.0)
     assert reply is not None
     assert providers_in(reply, KEY) == {MEMBER: [f"{ADDRESS}/p2p/{MEMBER}"]}
-    assert list(Message.FromString(reply).closerPeers) == [], "the asking peer itself"
+    assert list(Message.FromString(reply).closerPeers) == [], (
+        "an answer must not list the asking peer"
+    )
     assert providers_in(reply, key_of("another")) == {}
 
 

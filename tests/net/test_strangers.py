@@ -253,7 +253,7 @@ async def test_only_admitted_peers_are_recorded_with_few_addresses() -> None:
         assert await on_record(hostile) == {hostile.peer: 8}
 
 
-async def test_stranger_that_uses_the_dht_is_not_named_to_others() -> None:
+async def test_stranger_that_uses_the_dht_is_not_listed_in_its_answers() -> None:
     """Plain libp2p adds each peer that opens a stream to its routing table, then asks it and names
     it to others.
     """

@@ -159,7 +159,7 @@ def test_sender_of_codes_that_exceed_the_scale_is_named(
 
 @every_schedule
 @pytest.mark.parametrize("number", [0, -1])
-def test_sender_of_an_overflowing_sum_is_named_alone(
+def test_only_the_sender_of_an_overflowing_sum_is_named(
     build: Build, schedule: Schedule, number: int
 ) -> None:
     ring = build(

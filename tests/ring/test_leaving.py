@@ -30,7 +30,7 @@ class PaperSocket:
 
     def receive_some(self, view: memoryview) -> int:
         self.reads += self.floods
-        assert self.reads < ENDLESS, "it never stops reading"
+        assert self.reads < ENDLESS, "the peer never stops reading"
         return len(view) if self.floods else 0
 
     def finish_sending(self) -> None:

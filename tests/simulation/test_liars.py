@@ -29,7 +29,7 @@ def test_fewer_than_a_third_of_liars_cannot_fork_a_two_thirds_quorum() -> None:
     assert [it for it in reports if not it.good] == []
     assert [it.forks for it in reports] == [()] * len(reports)
     assert {it.commits + it.skips for it in reports} == {6}
-    assert sum(it.skips for it in reports) < 6, "liars may cost an outer step only now and then"
+    assert sum(it.skips for it in reports) < 6, "the liars caused too many skipped steps"
     assert {peer for it in reports for peer in it.exposed} == {"p5", "p6"}
 
 

@@ -151,7 +151,7 @@ def test_digest_covers_every_part_of_the_state() -> None:
     assert OuterState(1000).digest() == OuterState(1000).digest()
 
 
-def test_snapshot_brings_another_node_to_the_same_bits(store: Store) -> None:
+def test_node_that_loads_a_snapshot_has_the_same_bits(store: Store) -> None:
     state, other = state_of(3000), OuterState(3000)
     state.apply(payload(3000, 1), LR, MU, CODEC)
     digest = state.write_snapshot(store, {"step": 1})

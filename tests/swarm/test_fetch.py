@@ -440,7 +440,7 @@ def test_fetch_without_sources_fails_at_once(seed: Seed, dialled: Dialled) -> No
     assert caught.value.evidence == ("no source is known",)
 
 
-def test_one_chunk_that_nobody_has_does_not_stop_the_others(
+def test_missing_chunk_does_not_stop_the_fetch_of_other_chunks(
     seed: Seed, seed_disk: MemoryDisk, dialled: Dialled
 ) -> None:
     store, digest = seed

@@ -47,7 +47,7 @@ def test_least_recently_requested_chunk_is_evicted() -> None:
     assert source.read == ["a", "b", "c", "b"]
 
 
-def test_large_chunk_evicts_as_many_as_it_needs() -> None:
+def test_large_chunk_evicts_only_as_many_chunks_as_needed() -> None:
     source = Counted()
     hot = HotChunks(source, bytes_max=30)
     asked(hot, "abc")

@@ -146,7 +146,7 @@ def test_rarest_chunk_is_requested_first() -> None:
     assert picker.next("y", 0) == A
 
 
-def test_requests_of_a_dropped_source_go_to_the_others() -> None:
+def test_requests_of_a_dropped_source_are_given_to_other_sources() -> None:
     picker = picker_of(["x", "y"], [A])
     assert picker.next("x", 0) == A
     assert picker.next("y", 0) is None  # The first request is not late yet.

@@ -107,7 +107,7 @@ def draw(rng: random.Random) -> Source:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_with_one_good_source_everything_arrives_once(seed: int) -> None:
+def test_with_one_good_source_every_chunk_arrives_once(seed: int) -> None:
     for number in range(20):
         rng = random.Random(f"{seed}/{number}")
         chunks = rng.randint(1, 60)
