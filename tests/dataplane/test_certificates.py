@@ -68,7 +68,7 @@ def test_every_call_makes_a_new_key_for_the_same_peer() -> None:
     assert peer_of_certificate(again.certificate_der) == ANNA.peer
 
 
-def test_secret_stays_out_of_repr() -> None:
+def test_repr_does_not_contain_the_secret_key() -> None:
     assert "PRIVATE" not in repr(CREDENTIALS)
 
 

@@ -194,7 +194,7 @@ def test_peer_that_requests_too_many_answers_is_disconnected(pair: Pair) -> None
         right.recv_into(memoryview(bytearray(10)))
 
 
-def test_plain_bytes_follow_the_end_of_tls(
+def test_bytes_after_leaving_encryption_are_sent_unencrypted(
     pair: Pair,
 ) -> None:
     left, right = pair

@@ -233,9 +233,7 @@ def test_only_newer_allowlists_of_the_organiser_are_accepted_from_gossip(
     assert (seed.home / "run" / "allowlist.signed").read_bytes() == signed(3)
 
 
-def test_nothing_is_kept_of_a_run_that_the_user_declined(
-    run: Run, here: Here, tmp_path: Path
-) -> None:
+def test_run_that_the_user_declined_is_not_saved(run: Run, here: Here, tmp_path: Path) -> None:
     with peer(LIAR, lambda: reply(run.to_bytes())) as seed:
         words = ("--bootstrap", seed.address, *ON_LOOPBACK)
         screen = here("node", "--home", tmp_path / "home", *words)
@@ -245,7 +243,7 @@ def test_nothing_is_kept_of_a_run_that_the_user_declined(
     assert not (tmp_path / "home" / "run" / "manifest.signed").exists()
 
 
-def test_peers_that_know_no_run_are_reported(run: Run, node_here: Here) -> None:
+def test_peers_that_do_not_know_a_run_are_reported(run: Run, node_here: Here) -> None:
     with peer(LIAR, lambda: reply(altered(run))) as liar:
         screen = node_here("--bootstrap", liar.address, "--bootstrap", at(dead_port()))
     assert screen.status == 5

@@ -2,8 +2,8 @@
 reduce.
 
 Whenever a peer quantises its vector or requantises a sum, it adds its residual first and keeps the
-new loss as its residual. So after T reduces, the sum of outputs plus the residuals of the peers is
-the true sum.
+new loss as its residual. So at any time the sum of the outputs differs from the sum of the true
+means only by the mean of the peers' residuals.
 """
 
 from __future__ import annotations

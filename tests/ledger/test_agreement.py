@@ -197,7 +197,7 @@ def test_proposer_that_is_known_to_be_down_is_skipped_at_once() -> None:
     assert some["a"].chain[0].certificate.round == 1
 
 
-def test_a_silent_proposer_costs_one_round() -> None:
+def test_silent_proposer_delays_the_decision_by_one_round() -> None:
     some = group()
     some.crash("b")
     for peer in (A, C):

@@ -249,7 +249,7 @@ def test_making_a_base_stops_when_it_is_no_longer_wanted() -> None:
     found = entries_up_to(kept, 10)
     assert found is not None
     assert base_after(RULES, kept.start, *found, lambda: not next(wanted)) is None
-    assert next(wanted, None) is None, "stopped before the third entry"
+    assert next(wanted, None) is None, "it must stop before the third entry"
 
 
 @pytest.mark.parametrize("height", [0, 1, 9, 12, 21])

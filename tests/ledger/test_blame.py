@@ -85,7 +85,7 @@ def test_peer_that_accuses_itself_gets_half_of_the_doubt() -> None:
     assert out(memory, most=5) == "a"
 
 
-def test_one_failure_is_forgiven_after_a_commit_but_not_two() -> None:
+def test_single_failure_is_forgiven_after_one_commit_but_two_are_not() -> None:
     memory = FailureMemory()
     attempts(memory, {A: [E], B: [E]})
     assert out(memory) == "e"
@@ -168,7 +168,7 @@ def test_without_accusations_peers_absent_from_a_success_are_doubted() -> None:
     assert out(memory) == "e"
 
 
-def test_skipped_step_does_not_exonerate_or_accuse_absent_peers() -> None:
+def test_failures_without_accusations_are_forgotten_after_a_skip() -> None:
     memory = FailureMemory()
     attempts(memory, {}, times=2)
     memory.skipped()

@@ -141,7 +141,7 @@ def test_every_second_question_is_sent_to_a_member() -> None:
     assert (asked[::2], len(set(asked[1::2]))) == ([A, B, A], 3)
 
 
-def test_memory_of_turns_is_bounded() -> None:
+def test_memory_of_asked_peers_is_bounded() -> None:
     catchup = Catchup(members=frozenset({A}))
     for n in range(PEERS_MAX + 1):
         peer = PeerId(f"x{n}")
@@ -199,7 +199,7 @@ def asked_for(catchup: Catchup, own_height: int, since: float, seconds: float) -
     return now
 
 
-def test_claim_without_proof_is_disbelieved_after_a_time() -> None:
+def test_claim_without_proof_is_no_longer_believed_after_a_time() -> None:
     catchup = Catchup()
     catchup.note_height(A, 2**53, 5, now=0.0)
     now = asked_for(catchup, 5, 0.0, SHOW_S)

@@ -1,4 +1,4 @@
-"""A peer that signs two contradicting statements is detected, exposed to all, and evicted."""
+"""A peer that signs two contradictory statements is detected, exposed to all, and removed."""
 
 from __future__ import annotations
 
@@ -335,7 +335,7 @@ def test_strangers_and_old_statements_are_not_kept() -> None:
     assert some["a"].reports.accused == {}
 
 
-def test_false_evidence_is_only_noted() -> None:
+def test_false_evidence_is_reported_but_not_used() -> None:
     some = LedgerGroup(RULES)
     one, other = vote(0, "x"), vote(0, "y")
     effects = some.send_events("a", Received(B, Accusation(Evidence(RULES.run, 1, C, one, other))))

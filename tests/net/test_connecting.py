@@ -104,7 +104,7 @@ async def test_connected_peer_is_listed_with_its_address() -> None:
         assert bob.site_of(ann.peer) == ""
 
 
-async def test_connecting_twice_reports_nothing_new() -> None:
+async def test_repeated_connects_are_reported_only_once() -> None:
     async with networks(2) as (left, right):
         for _ in range(3):
             await left.connect(right.addresses()[0])

@@ -108,7 +108,7 @@ class TestIntake:
         assert taken(gate, FORWARDER, [LIAR] * 5, 0.0, longest) == 2
         assert taken(gate, FORWARDER, MEMBERS, 0.0, longest) == 14
 
-    def test_frames_are_limited_too(self) -> None:
+    def test_number_of_frames_is_limited_too(self) -> None:
         gate = limits()
         looked_into = sum(gate.admits_frame(FORWARDER, 100, 0.0) for _ in range(2 * FRAMES_AT_ONCE))
         assert looked_into == FRAMES_AT_ONCE

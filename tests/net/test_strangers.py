@@ -232,7 +232,7 @@ async def on_record(hostile: Hostile) -> dict[PeerId, int]:
 
 
 @pytest.mark.parametrize("admitted", [nobody, everybody])
-async def test_dht_stores_no_values(admitted: Admitted) -> None:
+async def test_dht_does_not_store_values(admitted: Admitted) -> None:
     async with networks(1, admitted) as (victim,), hostile_to(victim) as hostile:
         record = Record(key=b"anything", value=bytes(1000))
         put = Message(type=Message.PUT_VALUE, key=b"anything", record=record)

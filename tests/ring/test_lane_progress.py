@@ -87,7 +87,7 @@ class Crowd:
         arrival = IncomingSegment(sender, send.kind, send.segment)
         place = self.works[me].place(arrival)
         if place is None:
-            # A single connection preserves the order, so a segment is never early.
+            # On a single connection a sender's segments are in order and never wait for each other.
             assert self.streams > 1 or self.works[me].held_up_by(arrival) != sender
             return False
         self.held[sender, me, stream].popleft()

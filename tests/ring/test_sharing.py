@@ -140,8 +140,9 @@ class Stopped:
 def test_capped_neighbours_take_turns_segment_by_segment(
     build: Build, schedule: Schedule, peers: int, asked: int
 ) -> None:
-    """A neighbour has one open request, whatever its number of connections. In a ring, where there
-    are few neighbours, it has several.
+    """With several neighbours, each has one open request, whatever the number of connections.
+
+    A single neighbour has several open requests.
     """
     uplink = Stopped()
     ring = build((1,) * peers, 200_000, schedule=schedule, streams=4, deadline_s=0.3)

@@ -160,7 +160,7 @@ def test_manifest_that_does_not_fit_in_a_chunk_is_refused() -> None:
         manifest(size=1024 * len(chunks), chunks=chunks).to_wire()
 
 
-def test_one_digest_cannot_stand_for_two_lengths() -> None:
+def test_chunks_with_one_digest_must_have_one_length() -> None:
     assert manifest(size=2048, chunks=(A, A)).sizes() == {A: 1024}
     with pytest.raises(ManifestInvalid):
         manifest(chunks=(A, A)).sizes()

@@ -62,7 +62,7 @@ def test_new_chunk_is_spared_by_the_next_collection(store: Store) -> None:
     assert not store.has_chunk(fresh)
 
 
-def test_storing_a_chunk_again_spares_it_again(store: Store) -> None:
+def test_chunk_that_is_stored_again_is_spared_again(store: Store) -> None:
     store.put_chunk(b"again")
     grown_up(store)
     digest = store.put_chunk(b"again")

@@ -26,7 +26,7 @@ def test_usage_is_split_by_kind_and_counts_shared_chunks_once(tmp_path: Path) ->
         assert store.holds_blob(update)
 
 
-def test_missing_store_holds_nothing(tmp_path: Path) -> None:
+def test_missing_store_counts_as_empty(tmp_path: Path) -> None:
     survey = Survey(tmp_path / "none", LocalDisk())
     assert survey.usage() == {}
     assert list(survey.damaged()) == []
