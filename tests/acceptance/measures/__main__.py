@@ -1,9 +1,9 @@
 """Measure the acceptance criteria of an issue and print a line of JSON for each result.
 
-    scripts/accept siege measure everything; takes several hours scripts/accept siege --quick
-    measure less, within minutes; each line is marked as quick scripts/accept siege --only attack
-    only measures whose name contains this word scripts/accept siege --read siege=FILE use an
-    earlier result instead of measuring again
+    scripts/accept siege                       measure everything; takes several hours
+    scripts/accept siege --quick               measure less, within minutes; marks each line as quick
+    scripts/accept siege --only attack         only measures whose name contains this word
+    scripts/accept siege --read siege=FILE     use an earlier result instead of measuring again
 
 These results can be read: `test` (a log of scripts/test), `demo` (the JSON file of scripts/demo),
 `matrix` (a log of scripts/test_matrix), `siege` (the lines of scripts/siege), `fuzz` (a log of

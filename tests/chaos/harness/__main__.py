@@ -1,9 +1,9 @@
 """Inject faults into real nodes at every point of the protocol, and print the results.
 
-    python -m tests.chaos.harness everything: about 70 minutes python -m tests.chaos.harness
-    --points '*:send-*' --faults SIGKILL --scenarios none python -m tests.chaos.harness --part 1/3
-    --json part1.jsonl every third case python -m tests.chaos.harness --sum part1.jsonl part2.jsonl
-    combine the results of several runs
+    python -m tests.chaos.harness                                 everything: about 70 minutes
+    python -m tests.chaos.harness --points '*:send-*' --faults SIGKILL --scenarios none
+    python -m tests.chaos.harness --part 1/3 --json part1.jsonl   every third case
+    python -m tests.chaos.harness --sum part1.jsonl part2.jsonl   combine results of several runs
 
 Without root, or where namespaces are not allowed, all nodes run on loopback and links are not cut.
 """
