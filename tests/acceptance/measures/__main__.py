@@ -1,7 +1,7 @@
 """Measure the acceptance criteria of an issue and print a line of JSON for each result.
 
     scripts/accept siege                       measure everything; takes several hours
-    scripts/accept siege --quick               measure less, within minutes; marks each line as quick
+    scripts/accept siege --quick               take minutes; mark each line as quick
     scripts/accept siege --only attack         only measures whose name contains this word
     scripts/accept siege --read siege=FILE     use an earlier result instead of measuring again
 
