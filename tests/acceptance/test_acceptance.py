@@ -1,4 +1,6 @@
-"""An acceptance says what it measured, fails where something is missing, and names real tests."""
+"""The acceptance measures report what they measured, fail if something is missing, and name
+existing tests.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ def test_log_with_a_failure_is_not_green(tmp_path: Path) -> None:
     assert (line["ok"], line["read"]) == (False, True)
 
 
-def test_partial_run_of_the_tests_is_not_taken_for_all(tmp_path: Path) -> None:
+def test_partial_run_of_the_tests_is_not_accepted(tmp_path: Path) -> None:
     part = "== pytest, the ledger\n12 passed in 3 s\n"
     (line,) = siege.tests(reading(tmp_path, "test", part))
     assert line["ok"] is False
@@ -41,7 +43,7 @@ def test_partial_run_of_the_tests_is_not_taken_for_all(tmp_path: Path) -> None:
     assert line["ok"] is True
 
 
-def test_lines_of_a_siege_are_passed_on_unchanged(tmp_path: Path) -> None:
+def test_lines_of_a_siege_are_reported_unchanged(tmp_path: Path) -> None:
     told = {"measure": "nodes ended", "value": 1, "required": "0", "ok": False}
     (line,) = siege.siege(reading(tmp_path, "siege", f"noise\n{json.dumps(told)}\n"))
     assert line == told | {"measure": "siege: nodes ended"}
@@ -53,18 +55,18 @@ def test_attack_without_a_test_is_not_accepted(tmp_path: Path) -> None:
         assert line["ok"] is False
 
 
-def test_failing_test_of_an_attack_shows(tmp_path: Path) -> None:
+def test_failing_test_of_an_attack_is_reported(tmp_path: Path) -> None:
     failing = tmp_path / "test_it.py"
     failing.write_text("def test_it() -> None:\n    assert False\n")
     (line,) = siege.attack(Attack("0", "x", (str(failing),)), Setting(tmp_path))
     assert (line["ok"], line["value"]) == (False, "the test fails")
 
 
-def test_objects_are_found_between_other_lines() -> None:
+def test_json_objects_are_found_between_other_lines() -> None:
     assert objects_in('x\n{"a": 1}\n{broken\n[2]\n') == [{"a": 1}]
 
 
-def test_measures_are_chosen_by_a_word() -> None:
+def test_measures_are_selected_by_a_word() -> None:
     chosen = select(ACCEPTANCES["siege"], ["campaign"])
     assert len(chosen) == len(siege.CAMPAIGNS)
     assert select(ACCEPTANCES["siege"], []) == list(ACCEPTANCES["siege"])

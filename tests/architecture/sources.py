@@ -29,7 +29,9 @@ class Module:
 
     @property
     def part(self) -> str:
-        """The first name below p2ptrain, which has a rank. Empty for the package itself."""
+        """The name of the subpackage of p2ptrain, which has a rank in the import order; "" for the
+        package itself.
+        """
         return (*self.name.split("."), "")[1]
 
     @property
@@ -55,13 +57,13 @@ def modules_of_tests() -> tuple[Module, ...]:
 
 
 HARNESSES = "harness", "measures", "transcript_player", "defects"
-"""Folders of the tests that hold programs, to which the rules of the package apply."""
+"""Test folders that contain programs. The rules for the package also apply to them."""
 
 
 @lru_cache(maxsize=1)
 def programs() -> tuple[Module, ...]:
-    """Return all modules that are read as programs: p2ptrain, research, and the harnesses of the
-    tests.
+    """Return all modules to which the rules for programs apply: p2ptrain, scripts/, and the test
+    harnesses.
     """
     research = (_module(path) for path in sorted((ROOT / "scripts").rglob("*.py")))
     harnesses = (each for each in modules_of_tests() if is_harness(each))
@@ -88,7 +90,7 @@ def imports(module: Module) -> Iterator[str]:
             for alias in node.names:
                 yield alias.name
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{module.where}: relative imports hide where they lead"
+            assert node.level == 0, f"{module.where}: use an absolute import here"
             for alias in node.names:
                 yield f"{node.module}.{alias.name}"
 

@@ -1,4 +1,6 @@
-"""Every async test has a deadline, and the check for threads finds one that keeps running."""
+"""Every async test has a deadline, and the check for leftover threads finds a thread that is still
+running.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +30,12 @@ async def test_every_async_test_has_the_deadline(
 
 
 @pytest.mark.parametrize("swallows", [False, True])
-def test_hung_test_fails_and_shows_where(swallows: bool) -> None:
+def test_hung_test_fails_and_shows_where_it_hangs(swallows: bool) -> None:
     async def hangs() -> None:
         try:
             await trio.sleep_forever()
         except trio.Cancelled:
-            if swallows:  # pytest-trio reports an interrupted fixture by another error.
+            if swallows:  # pytest-trio reports an interrupted fixture with a different error.
                 raise RuntimeError("a fixture cancelled the test") from None
             raise
 
@@ -52,7 +54,7 @@ def test_failure_of_a_test_is_raised_unchanged() -> None:
         run_with_deadline(fails, clock=None, instruments=[])
 
 
-def test_thread_that_keeps_running_is_found() -> None:
+def test_thread_that_is_still_running_is_found() -> None:
     before, end = set(threading.enumerate()), threading.Event()
     threads = [
         threading.Thread(target=end.wait, name=name) for name in ("leftover", "Trio thread 7")

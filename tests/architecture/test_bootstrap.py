@@ -1,4 +1,4 @@
-"""The commands in bootstrap/ are commands of this version."""
+"""The commands in bootstrap/, the links in pages, and the scripts work in this version."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def command_of_container() -> list[str]:
 
 
 @pytest.mark.parametrize("command", [command_of_unit, command_of_container])
-def test_seed_script_starts_a_seed(command: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bootstrap_command_starts_a_seed(command: object, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[NodeConfig] = []
 
     def start(config: NodeConfig) -> int:
@@ -79,7 +79,7 @@ def test_every_script_runs_from_anywhere_and_stops_at_the_first_error() -> None:
 
 
 PAGE_BYTES_MAX = 12_000
-"""ARCHITECTURE.md is short. Everything else is a decision with a page of its own."""
+"""The maximum length of ARCHITECTURE.md. Details belong in the pages of docs/decisions."""
 
 
 def test_architecture_page_is_short_and_the_index_lists_every_decision() -> None:

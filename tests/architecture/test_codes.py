@@ -1,4 +1,4 @@
-"""Every error code has an explanation, and every explanation has an error."""
+"""Every error code that the code uses is explained, and every explained code is used."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ AUTH-PENDING AUTH-DENIED AUTH-REVOKED ID-IN-USE GPU-NONE GPU-DRIVER GPU-BUSY MEM
 MEM-HOST DISK-LOW FD-LIMIT SHM-SMALL CKPT-HASH CKPT-NO-SOURCE SYNC-SLOW SYNC-DROPPED ISOLATED
 NAN BUG
 """.split()
-"""Codes that users have known from the beginning."""
+"""Codes of the first version, on which users rely."""
 
 
 def codes_in(module: Module, *, and_compared: bool = True) -> set[str]:
-    """Return the codes that a module uses, by how they are used or by how they begin.
+    """Return the error codes in a module: strings in the place of a code, and strings that start
+    like one.
 
-    Without `and_compared`, a code does not count where it is only compared with another.
+    Without `and_compared`, leave out codes that are only compared with something.
     """
     compared = set() if and_compared else _compared(module.tree)
     found: set[str] = set()
@@ -49,7 +50,7 @@ def codes_in(module: Module, *, and_compared: bool = True) -> set[str]:
 
 
 def _compared(tree: ast.Module) -> set[int]:
-    """Return the ids of the nodes inside a comparison or in the pattern of a match statement."""
+    """Return the `id()` of each node inside a comparison or the pattern of a match statement."""
     readings = [node for node in ast.walk(tree) if isinstance(node, ast.Compare | ast.MatchValue)]
     return {id(part) for reading in readings for part in ast.walk(reading)}
 
@@ -83,7 +84,7 @@ def test_code_is_well_formed_and_explained_in_a_sentence(code: str) -> None:
     assert "  " not in text
 
 
-def test_walker_finds_codes_however_they_are_written() -> None:
+def test_codes_are_found_in_every_form() -> None:
     text = 'class E:\n    default_code = "A"\nraise E(code="B-C")\nTABLE = {"NET-X": "D-E"}\n'
     text += 'Caution("F", "words")\n'
     module = Module(modules()[0].path, "p2ptrain.x", text)

@@ -1,4 +1,4 @@
-"""Generated examples have no time limit: see `tests/conftest.py`."""
+"""Hypothesis examples have no time limit: see `tests/conftest.py`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.architecture.sources import ROOT
 _CLOCK = re.compile(r"@settings\([^)]*\bdeadline=(?!None)")
 
 
-def test_no_example_has_a_deadline() -> None:
+def test_no_hypothesis_example_has_a_deadline() -> None:
     usual = settings.default
     assert usual is not None
     assert usual.deadline is None

@@ -1,4 +1,4 @@
-"""Inside a package imports have no circles, and their longest chain is short.
+"""Inside a package, there are no circular imports, and the longest chain of imports is short.
 
 A chain is a sequence of modules, each of which imports the next. Its length is the number of
 imports. A reader who wants to understand the first module may have to read all the others.
@@ -15,14 +15,15 @@ import pytest
 from tests.architecture.sources import Module, imports, modules
 
 LONGEST = {"ledger": 7, "node": 9}
-"""For each package that is measured, the most imports that a chain inside it may have."""
+"""Maximum length of an import chain inside each package that is measured."""
 
 Graph = dict[str, frozenset[str]]
 
 
 def graph(package: str, *, types: bool) -> Graph:
-    """Return which modules of the package import which. `types`: count also imports under
-    TYPE_CHECKING, which never run but make a reader turn the same pages.
+    """Return, for each module of the package, the modules of the package that it imports. With
+    `types`, include imports under TYPE_CHECKING: they never run, but a reader has to follow them
+    too.
     """
     inside = {module.name: module for module in modules() if module.part == package}
     return {
@@ -46,7 +47,7 @@ def _imports(module: Module, *, types: bool) -> Iterator[str]:
 
 
 class _WithoutTypes(ast.NodeTransformer):
-    """Empty every `if TYPE_CHECKING`."""
+    """Empties every `if TYPE_CHECKING` block."""
 
     def visit_If(self, node: ast.If) -> ast.If:
         if "TYPE_CHECKING" in ast.unparse(node.test):
@@ -56,7 +57,7 @@ class _WithoutTypes(ast.NodeTransformer):
 
 
 def circles(uses: Graph) -> list[str]:
-    """Return the modules that import themselves by way of others."""
+    """Return the modules that import themselves indirectly."""
 
     def reached(name: str) -> set[str]:
         found: set[str] = set()
@@ -71,7 +72,9 @@ def circles(uses: Graph) -> list[str]:
 
 
 def folders_of(uses: Graph) -> Graph:
-    """Return which folders of a package import which. Modules beside the folders do not count."""
+    """Return, for each folder of a package, the folders that it imports. Ignore modules that are
+    not in a folder.
+    """
 
     def folder(name: str) -> str:
         return ".".join(name.split(".")[:3]) if name.count(".") > 2 else ""
@@ -83,7 +86,7 @@ def folders_of(uses: Graph) -> Graph:
 
 
 def longest_chain(uses: Graph) -> tuple[str, ...]:
-    """Return the modules of the longest chain. There must be no circle."""
+    """Return the modules of the longest chain. The graph must not have circles."""
 
     @cache
     def chain(name: str) -> tuple[str, ...]:
@@ -93,22 +96,22 @@ def longest_chain(uses: Graph) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("package", LONGEST)
-def test_imports_inside_a_package_have_no_circle(package: str) -> None:
+def test_package_has_no_circular_imports(package: str) -> None:
     assert circles(graph(package, types=True)) == []
 
 
 @pytest.mark.parametrize("package", LONGEST)
-def test_folders_of_a_package_do_not_import_each_other_in_circles(package: str) -> None:
+def test_folders_of_a_package_have_no_circular_imports(package: str) -> None:
     assert circles(folders_of(graph(package, types=False))) == []
 
 
 @pytest.mark.parametrize("package", LONGEST)
-def test_the_longest_chain_of_imports_is_short(package: str) -> None:
+def test_longest_chain_of_imports_is_short(package: str) -> None:
     chain = longest_chain(graph(package, types=False))
     assert len(chain) - 1 <= LONGEST[package], " imports ".join(chain)
 
 
-def test_a_planted_circle_and_chain_are_found() -> None:
+def test_planted_circle_and_longest_chain_are_found() -> None:
     planted = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set[str](), "e": {"d"}}
     uses = {name: frozenset(used) for name, used in planted.items()}
     assert circles(uses) == ["b", "c"]
@@ -124,7 +127,7 @@ def test_a_planted_circle_and_chain_are_found() -> None:
     assert longest_chain({**uses, "c": frozenset("d")}) == ("a", "b", "c", "d")
 
 
-def test_an_import_for_types_makes_a_circle_but_no_chain() -> None:
+def test_import_for_types_counts_for_circles_but_not_for_chains() -> None:
     text = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import p2ptrain.ledger.core\n"
     module = Module(modules()[0].path, "p2ptrain.ledger.planted", text)
     assert "p2ptrain.ledger.core" in _imports(module, types=True)

@@ -1,4 +1,6 @@
-"""Imports only go down, and each heavy or foreign package has few importers."""
+"""A part of p2ptrain imports only lower parts, and only a few parts import each heavy or
+third-party package.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ demo
 bench
 cli
 """.split("\n")[1:-1]
-"""The tiers, lowest first. Parts in one line do not import each other."""
+"""The tiers, lowest first. Parts on the same line do not import each other."""
 
 RANKS = {part: rank for rank, parts in enumerate(TIERS) for part in parts.split()} | {"": 0}
 
@@ -46,7 +48,9 @@ DOORS = {
     "transformers": {"trainer"},
     "cryptography": {"identity", "dataplane"},
 }
-"""Allowed importers. A part that is not listed may not import, and a listed one does."""
+"""The parts that import each third-party package. A part that is not listed must not import the
+package, and every listed part does import it.
+"""
 
 
 def ours(name: str) -> str | None:
@@ -56,7 +60,7 @@ def ours(name: str) -> str | None:
 
 
 def upward(module: Module) -> list[str]:
-    """Return the imports of `module` that do not go strictly down or stay in its own part."""
+    """Return the imports of `module` that neither go strictly down nor stay within its part."""
     return [
         f"{module.where} imports {name}"
         for name in imports(module)
@@ -75,7 +79,7 @@ def test_imports_go_strictly_down() -> None:
     assert [fault for module in modules() for fault in upward(module)] == []
 
 
-def test_walker_sees_imports_at_any_level() -> None:
+def test_imports_inside_functions_are_found() -> None:
     text = "def f():\n    from p2ptrain.node import main\n    import p2ptrain.cli\n"
     module = Module(modules()[0].path, "p2ptrain.ledger.core", text)
     assert [fault.split(" imports ")[1] for fault in upward(module)] == [
@@ -85,7 +89,7 @@ def test_walker_sees_imports_at_any_level() -> None:
 
 
 @pytest.mark.parametrize("foreign", DOORS)
-def test_foreign_package_is_imported_only_by_its_importers(foreign: str) -> None:
+def test_third_party_package_is_imported_only_by_the_listed_parts(foreign: str) -> None:
     found = {
         module.part
         for module in modules()
@@ -100,7 +104,7 @@ def test_architecture_page_shows_these_tiers() -> None:
     assert "\n".join(TIERS) in page
 
 
-def test_architecture_page_lists_the_importers_of_each_foreign_package() -> None:
+def test_architecture_page_lists_the_importers_of_each_third_party_package() -> None:
     page = (PACKAGE.parent / "ARCHITECTURE.md").read_text()
     lines = [f"{foreign:<14}{', '.join(sorted(parts))}" for foreign, parts in DOORS.items()]
     assert "\n".join(lines) in page
@@ -144,7 +148,7 @@ def modules_below(packages: tuple[str, ...]) -> list[str]:
         ("p2ptrain.run", {"torch", "libp2p", "trio", "numpy"}),
     ],
 )
-def test_importing_one_part_does_not_load_another(imported: str, absent: set[str]) -> None:
+def test_importing_a_part_does_not_load_heavy_packages(imported: str, absent: set[str]) -> None:
     program = f"import sys, {imported}; print(*(m for m in sys.modules if '.' not in m))"
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=True

@@ -1,9 +1,10 @@
-"""The rules of language that a machine can check: headless sentences, and sentences that are too
+"""The language rules that a program can check: no headless sentences, and no sentences that are too
 long.
 
-A sentence that begins with a relative clause without a noun ("Who is gone leaves a hole") has to be
-read twice. So has a sentence of more than 40 words. This holds for docstrings, comments and pages,
-and for all texts that a program shows: its string literals. CONTRIBUTING.md has the other rules.
+A headless sentence begins with a relative clause without a noun ("Who is gone leaves a hole"). Such
+a sentence has to be read twice, and so has a sentence of more than 40 words. The rules apply to
+docstrings, comments, pages, and string literals, which a program may show to a user.
+CONTRIBUTING.md has the other rules.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def headless(sentence: str) -> bool:
 
 
 def endless(sentence: str) -> bool:
-    """Items of a list separated by semicolons are counted one by one."""
+    """Return whether the sentence is too long. Items separated by semicolons count separately."""
     return any(len(item.split()) > WORDS_MAX for item in sentence.split(";"))
 
 
@@ -73,14 +74,15 @@ def found(module: Module) -> Iterator[str]:
 
 
 PHRASE = re.compile(r"(?<=[.;:!?]) ")
-"""The border between two sentences of a message, which need not begin with a capital."""
+"""The space between two phrases of a message. A phrase need not begin with a capital letter."""
 
 MESSAGE_WORDS_MIN = 3
 
 
 def messages(module: Module) -> Iterator[str]:
-    """The string literals that are texts, with `…` for each field of an f-string. Docstrings and
-    names are none; nor are programs, documents and tables, which have lines or columns."""
+    """Yield the string literals that can be messages, with `…` for each field of an f-string. Leave
+    out docstrings, names, and texts of several lines, such as programs and tables.
+    """
     inside = {id(part) for node in ast.walk(module.tree) for part in _no_messages(node)}
     for node in ast.walk(module.tree):
         if id(node) in inside:
@@ -97,7 +99,7 @@ def messages(module: Module) -> Iterator[str]:
 
 
 def _no_messages(node: ast.AST) -> Iterator[ast.AST]:
-    """Docstrings, and the parts of f-strings."""
+    """Yield docstrings and the parts of f-strings."""
     if isinstance(node, ast.Expr):
         yield node.value
     elif isinstance(node, ast.JoinedStr):
@@ -134,13 +136,13 @@ def of_page(name: str) -> Iterator[str]:
             yield f"{name}: {sentence[:90]}"
 
 
-def test_pages_have_no_headless_and_no_endless_sentences() -> None:
+def test_pages_have_no_headless_or_overlong_sentences() -> None:
     pages = sorted({str(path.relative_to(ROOT)) for each in PAGES for path in ROOT.glob(each)})
     assert {"README.md", "docs/metrics.md", "docs/results/chaos.md"} <= set(pages)
     assert [fault for name in pages for fault in of_page(name)] == []
 
 
-def test_pattern_finds_headless_sentences_but_no_questions() -> None:
+def test_headless_sentences_are_found_but_questions_are_not() -> None:
     assert headless("Who is gone leaves a hole.")
     assert headless("What comes too late is dropped.")
     assert not headless("Who may answer?")
@@ -148,11 +150,11 @@ def test_pattern_finds_headless_sentences_but_no_questions() -> None:
     assert not headless("A departed member leaves a hole.")
 
 
-def test_messages_have_no_headless_and_no_endless_sentences() -> None:
+def test_messages_have_no_headless_or_overlong_sentences() -> None:
     assert [fault for module in modules() for fault in of_messages(module)] == []
 
 
-def test_each_sentence_of_a_message_is_looked_at() -> None:
+def test_every_sentence_of_a_message_is_checked() -> None:
     text = (
         'raise Wrong(f"{name} is late: who comes late waits", do="wait; what is it waiting for?")'
     )
@@ -164,6 +166,6 @@ def test_each_sentence_of_a_message_is_looked_at() -> None:
     assert list(of_messages(module)) == ["a.py: who comes late waits"]
 
 
-def test_code_and_tests_have_no_headless_and_no_endless_sentences() -> None:
+def test_code_and_tests_have_no_headless_or_overlong_sentences() -> None:
     read = {module.where: module for module in (*programs(), *modules_of_tests())}
     assert [fault for module in read.values() for fault in found(module)] == []

@@ -1,4 +1,6 @@
-"""Suggested commands name the home: `suggested_command.to_paste` writes them."""
+"""Commands that messages suggest name the user's home folder: `suggested_command.to_paste` writes
+them.
+"""
 
 from __future__ import annotations
 
@@ -14,28 +16,30 @@ OF_A_HOME = re.compile(
 )
 
 ELSEWHERE = {
-    "p2ptrain/node/joining/invitation.py": "others paste it, on machines of their own",
-    "p2ptrain/node/joining/find_run.py": "the organiser pastes it, where the organiser's home is",
+    "p2ptrain/node/joining/invitation.py": "other people paste it on their own machines",
+    "p2ptrain/node/joining/find_run.py": "the organiser pastes it, next to their home",
     "p2ptrain/node/joining/trusted_checkpoint.py": "looked up on the host of another node",
-    "p2ptrain/node/consensus/pruning.py": "somebody else looks it up, where that node runs",
-    "p2ptrain/config/node.py": "the organiser, or somebody trusted, has printed it",
-    "p2ptrain/cli/error_codes.py": "explains a code, wherever it was met",
-    "p2ptrain/cli/network_codes.py": "the same",
-    "p2ptrain/cli/homes.py": "the volunteer pastes it, and has a home there",
-    "p2ptrain/data/text_tokens.py": "made of any run, which is not told here",
-    "p2ptrain/trainer/formats/huggingface.py": "made of any run, which is not told here",
-    "p2ptrain/trainer/tools/generating.py": "a folder of weights does not know whose they were",
-    "p2ptrain/trainer/rank/node_client.py": "the node's host has the home, the rank's has none",
-    "p2ptrain/export/card.py": "strangers read it beside the weights",
+    "p2ptrain/node/consensus/pruning.py": "looked up on the host of another node",
+    "p2ptrain/config/node.py": "the organiser or another trusted person runs it",
+    "p2ptrain/cli/error_codes.py": "explains an error code, whichever home it came from",
+    "p2ptrain/cli/network_codes.py": "explains an error code, whichever home it came from",
+    "p2ptrain/cli/homes.py": "the volunteer pastes it on a host with a home",
+    "p2ptrain/data/text_tokens.py": "the file can be of any run",
+    "p2ptrain/trainer/formats/huggingface.py": "the file can be of any run",
+    "p2ptrain/trainer/tools/generating.py": "the folder of weights can be of any run",
+    "p2ptrain/trainer/rank/node_client.py": "the home is on the node's host",
+    "p2ptrain/export/card.py": "strangers read the card together with the weights",
     "p2ptrain/cli/commands/run_amend.py": "help is the same in every home",
-    "p2ptrain/cli/commands/run.py": "`run new` makes a file, and no home yet",
-    "p2ptrain/cli/commands/data.py": "`data pack` knows of no home",
+    "p2ptrain/cli/commands/run.py": "`run new` writes a file; there is no home yet",
+    "p2ptrain/cli/commands/data.py": "`data pack` does not use a home",
 }
-"""Files where commands with a home may be written by hand, and the reason."""
+"""Files that may contain handwritten commands that depend on a home, with the reason."""
 
 
 def by_hand(module: Module) -> Iterator[str]:
-    """Strings that contain such a command. Docstrings, help and its examples are not messages."""
+    """Yield the strings that contain a command that depends on a home. Leave out docstrings, help
+    texts and their examples, which are not messages.
+    """
     exempt: set[ast.AST] = set()
     for node in ast.walk(module.tree):
         match node:
@@ -51,18 +55,18 @@ def by_hand(module: Module) -> Iterator[str]:
                 yield text
 
 
-def test_no_message_contains_a_handwritten_command_with_a_home() -> None:
+def test_no_message_contains_a_handwritten_command_for_a_home() -> None:
     found = {module.where: list(by_hand(module)) for module in modules()}
     assert {
         where: texts for where, texts in found.items() if texts and where not in ELSEWHERE
     } == {}
 
 
-def test_no_exception_outlives_its_reason() -> None:
+def test_every_file_listed_as_an_exception_still_needs_it() -> None:
     assert {module.where for module in modules() if any(by_hand(module))} >= set(ELSEWHERE)
 
 
-def test_walker_sees_messages_and_skips_docstrings_and_help() -> None:
+def test_commands_are_found_in_messages_but_not_in_docstrings_or_help() -> None:
     text = '"""p2ptrain status"""\nE = examples("p2ptrain status")\nsay(f"p2ptrain store {x}")\n'
     text += 'Option(help="as p2ptrain id prints it")\nsay("p2ptrain run new")\n'
     assert list(by_hand(Module(modules()[0].path, "p2ptrain.x", text))) == ["p2ptrain store "]

@@ -1,4 +1,4 @@
-"""The set-up says in one line what a machine lacks, and pins what it installs."""
+"""scripts/setup reports a missing tool in one line, and installs pinned versions only."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def normal(name: str) -> str:
 def pins() -> dict[str, str]:
     lines = (ROOT / "requirements.lock").read_text().splitlines()
     found = [PIN.fullmatch(line) for line in lines if line and not line.startswith("#")]
-    assert None not in found, "every line is one exact version"
+    assert None not in found, "every line must be of the form NAME==VERSION"
     pairs = [(normal(match[1]), match[2]) for match in found if match is not None]
     assert len(dict(pairs)) == len(pairs), "a package is pinned twice"
     return dict(pairs)
@@ -37,22 +37,22 @@ def test_all_dependencies_of_the_project_are_pinned() -> None:
     assert names - set(pins()) == {"torch"}
 
 
-def test_pinned_libp2p_is_the_version_we_hardened() -> None:
+def test_pinned_libp2p_is_the_version_that_our_patches_are_for() -> None:
     assert (pins()["libp2p"], pins()["fastecdsa"]) == ("0.8.1", "4.0.0")
 
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """The files that scripts/setup needs, in a folder of their own."""
+    """Return a new folder with copies of the files that scripts/setup needs."""
     (tmp_path / "scripts").mkdir()
     for name in ("scripts/setup", "requirements.lock", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path / name)
     return tmp_path
 
 
-def test_incomplete_environment_is_made_anew(checkout: Path) -> None:
-    """Python is there seconds before pip is. Without a compiler, setup stops before it downloads
-    anything.
+def test_incomplete_environment_is_created_again(checkout: Path) -> None:
+    """An interrupted setup can leave an environment that has Python but not pip. CC names no
+    compiler, so setup stops before it downloads anything.
     """
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", checkout / ".venv"], check=True)
     environment = os.environ | {"P2PTRAIN_PYTHON": sys.executable, "CC": "no-such-compiler"}

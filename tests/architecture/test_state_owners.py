@@ -1,4 +1,4 @@
-"""State belongs to its writer: only the folder that owns a state object changes it."""
+"""Only the folder that owns a state object changes it."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ FOR_ALL = {
     "OwnHeartbeat.send_now",
     "TrainerState.discard_work",
 }
-"""Methods that change an object at the request of another folder."""
+"""Methods that change an object and that any folder may call."""
 
 CONSUMING = {"EventQueue.next_event", "EventQueue.next_event_nowait"}
-"""Methods that assign to no field and yet belong to the owner."""
+"""Methods that only the owner may call, although they do not assign to a field."""
 
 FIELDS_MAX = 20
-"""The most fields of a state object, the context included."""
+"""Maximum number of fields of a state object, including the context."""
 
 CHANGING = frozenset(
     "add append clear discard extend insert pop popitem remove set setdefault update".split()
 )
-"""Methods of containers and events that change them."""
+"""Methods that change a container or event."""
 
 
 def state_classes() -> dict[str, ast.ClassDef]:
-    """The dataclasses of `node/state` by name."""
+    """Return the classes of `node/state` by name."""
     return {
         node.name: node
         for module in modules()
@@ -68,7 +68,9 @@ def fields_of(found: ast.ClassDef) -> list[str]:
 
 
 def handle_of(name: str) -> str:
-    """The name under which the context, or the port in it, holds the object of this class."""
+    """Return the name of the field of the context, or of its ledger port, that holds an object of
+    this class.
+    """
     for holder in ("Context", "LedgerPort"):
         for node in state_classes()[holder].body:
             if isinstance(node, ast.AnnAssign) and ast.unparse(node.annotation) == name:
@@ -77,7 +79,7 @@ def handle_of(name: str) -> str:
 
 
 def changed(node: ast.AST) -> Iterator[ast.Attribute]:
-    """The attributes that a statement or a call changes: x.a = 1, x.a[0] = 1, x.a.add(1)."""
+    """Yield the attributes that a statement or call changes: x.a = 1, x.a[0] = 1, x.a.add(1)."""
     targets: list[ast.expr] = []
     if isinstance(node, ast.Assign | ast.Delete):
         targets = node.targets
@@ -94,7 +96,9 @@ def changed(node: ast.AST) -> Iterator[ast.Attribute]:
 
 
 def methods_of_owner(found: ast.ClassDef) -> set[str]:
-    """The methods of a state object that only its owner calls: those that change its fields."""
+    """Return the methods of a state object that only its owner may call: those that change its
+    fields.
+    """
     changing = {
         method.name
         for method in found.body
@@ -107,13 +111,15 @@ def methods_of_owner(found: ast.ClassDef) -> set[str]:
 
 
 def holder_name(attribute: ast.Attribute) -> str:
-    """The last name before an attribute: `outer` in both `context.outer.step` and `outer.step`."""
+    """Return the name just before an attribute: `outer` in `context.outer.step` and in
+    `outer.step`.
+    """
     value = attribute.value
     return value.attr if isinstance(value, ast.Attribute) else getattr(value, "id", "")
 
 
 def trespasses(module: Module) -> Iterator[str]:
-    """The places where `module` changes a state object of another folder."""
+    """Yield the places where `module` changes a state object that belongs to another folder."""
     folder = module.name.split(".")[2] if module.name.count(".") > 2 else ""
     for name, found in state_classes().items():
         if name not in OWNERS or OWNERS[name] == folder or folder == "state":
@@ -149,12 +155,12 @@ def test_only_the_owner_changes_a_state_object() -> None:
     assert [fault for module in in_node() for fault in trespasses(module)] == []
 
 
-def test_a_state_object_is_small() -> None:
+def test_state_objects_have_few_fields() -> None:
     counts = {name: len(fields_of(found)) for name, found in state_classes().items()}
     assert {name: count for name, count in counts.items() if count > FIELDS_MAX} == {}
 
 
-def test_only_the_owner_of_the_ledger_calls_handle() -> None:
+def test_only_the_consensus_folder_calls_handle_of_the_ledger() -> None:
     callers = {
         module.name.split(".")[2]
         for module in in_node()
@@ -164,7 +170,7 @@ def test_only_the_owner_of_the_ledger_calls_handle() -> None:
     assert callers == {"consensus"}
 
 
-def test_the_test_sees_every_kind_of_change() -> None:
+def test_every_kind_of_change_is_found() -> None:
     text = """
 context.outer.step = 1
 context.outer.step += 1

@@ -1,4 +1,4 @@
-"""The style rules that a machine can check, each with its exceptions named."""
+"""The style rules that a program can check, each with a list of its exceptions."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ MODULE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 60
 
 BANNED_WORDS = {"utils", "util", "helper", "helpers", "common", "manager", "worker", "epoch", "job"}
-"""Words that say nothing, or that have another meaning here."""
+"""Words that are too vague for a name, or that have a different meaning in this project."""
 
 NAMES_ALLOWED = {
-    "manager": "libp2p's own word for what runs its tasks",
-    "_common_start": "how much two byte strings share",
+    "manager": "libp2p's name for the object that runs its tasks",
+    "_common_start": "the length of the common prefix of two byte strings",
 }
 
 BROAD_EXCEPT_ALLOWED = (
@@ -36,19 +36,23 @@ BROAD_EXCEPT_ALLOWED = (
     "p2ptrain/cli/main.py",
     "p2ptrain/data/tokenizer_file.py",
 )
-"""A foreign library may raise anything, and the user must see an error whatever it is."""
+"""Third-party libraries can raise any exception, and the command line must report every
+exception.
+"""
 
 SLEEPS_ALLOWED = {"tests/node/test_slow_answers.py"}
-"""Uses trio's MockClock, on which hours pass at once."""
+"""Uses trio's MockClock, on which hours pass instantly."""
 
 HOSTS = re.compile(
     r"www\.apache\.org|www\.w3\.org|github\.com|([\w-]+\.)?example(\.org)?|203\.0\.113\.\d+"
 )
-"""The hosts of the licence, of SVG's namespace, of the project, and those reserved for examples."""
+"""The hosts of the licence, of SVG's namespace and of the project, and hosts reserved for
+examples.
+"""
 
 
 def words_of(name: str) -> set[str]:
-    """Return the words of an identifier, in either case."""
+    """Return the words of an identifier in snake case or camel case, in lower case."""
     return {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)}
 
 
@@ -106,7 +110,7 @@ def test_functions_are_short() -> None:
     assert long == {}
 
 
-def test_every_module_says_why_it_exists() -> None:
+def test_every_module_has_a_docstring() -> None:
     silent = [module.where for module in programs() if not ast.get_docstring(module.tree)]
     assert silent == []
 
@@ -121,7 +125,7 @@ def test_native_sources_do_not_shadow_cython() -> None:
     assert list((ROOT / "cython").rglob("*.py")) == []
 
 
-def test_every_native_source_is_built() -> None:
+def test_every_native_source_is_listed_in_the_build() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     named = {
         path
@@ -135,7 +139,7 @@ def test_every_native_source_is_built() -> None:
 
 
 def broad(node: ast.AST) -> bool:
-    """Return whether an except clause catches everything and does not raise it again."""
+    """Return whether an except clause catches every exception and does not raise it again."""
     if not isinstance(node, ast.ExceptHandler):
         return False
     kinds = ast.unparse(node.type) if node.type else "BaseException"
@@ -143,7 +147,7 @@ def broad(node: ast.AST) -> bool:
     return bool(re.search(r"\b(Base)?Exception\b", kinds)) and not raises
 
 
-def test_broad_except_has_only_its_allowed_places() -> None:
+def test_broad_except_occurs_only_where_allowed() -> None:
     found = [
         f"{module.where}:{node.lineno}"
         for module in programs()
@@ -163,7 +167,9 @@ def calls(module: Module, wanted: Callable[[str], bool]) -> list[str]:
 
 
 def test_no_test_sleeps() -> None:
-    """Tests wait for a condition with `settled` or `eventually`. Only harnesses poll processes."""
+    """Tests wait for a condition with `settled` or `eventually`. Only harnesses, which poll
+    processes, may sleep.
+    """
     sleeps = re.compile(r"((time|trio|anyio|asyncio)\.)?sleep(_until)?")
     found = [
         call
@@ -185,12 +191,12 @@ def test_no_test_is_skipped() -> None:
     assert found == []
 
 
-def test_no_comment_leaves_something_to_do() -> None:
+def test_no_file_contains_a_to_do_mark() -> None:
     mark = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|X" + r"XX)\b")
     assert [name for name, text in tracked_texts() if mark.search(text)] == []
 
 
-def test_no_file_names_a_developers_folder() -> None:
+def test_no_file_contains_a_path_of_a_developers_machine() -> None:
     folder = re.compile(r"(?<![\w.~}$*-])/(?:root|work|mnt|(?:home|Users)/\w+)/[\w.]+")
     found = {
         f"{name}: {match.group()}"
@@ -201,7 +207,7 @@ def test_no_file_names_a_developers_folder() -> None:
     assert found <= {"tests/cli/test_errors.py: /root/x"}
 
 
-def test_no_file_names_an_unknown_host() -> None:
+def test_no_file_names_a_host_that_is_not_allowed() -> None:
     url = re.compile(r"https?://([\w.-]+)")
     found = {
         f"{name}: {host}"

@@ -1,4 +1,4 @@
-"""The page about trust in peers' messages names every protocol and every topic that nodes have."""
+"""The page about trust in peers' messages names every protocol and topic that nodes use."""
 
 from __future__ import annotations
 

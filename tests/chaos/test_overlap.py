@@ -1,8 +1,8 @@
-"""Nodes in runs that do not wait for means die as whole processes, and restart from their homes.
+"""In runs in which trainers do not wait for means, nodes are killed and restart from their homes.
 
-Each one dies in the reduce of its reported work, while its trainer is ahead of θ. It loses
-everything that a plain run would not have had. After the restart it must offer neither less nor
-more.
+A node is killed in the reduce of its reported work, while its trainer is ahead of θ. It loses the
+state that a plain run does not have. After the restart it must contribute exactly the work that it
+still has.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def test_node_killed_while_its_trainer_is_ahead_contributes_again(
             victim = stopped_ahead(three)
             victim.kill()
             three.start(victim)
-            step = three.step + 1  # The work it had reported may still be committed, without it.
-            three.wait_for("all together", lambda: three.calm_since(step), deadline_s=SOON_S)
+            step = three.step + 1  # Its reported work may still be committed without it.
+            three.wait_for("a joint commit", lambda: three.calm_since(step), deadline_s=SOON_S)
             three.wait_for(
                 "equal snapshots",
                 lambda: three.same_state_since(step) is not None,
@@ -44,16 +44,16 @@ def test_node_killed_while_its_trainer_is_ahead_contributes_again(
 
 
 def stopped_ahead(three: Crew) -> ChaosNode:
-    """Return a node that is stopped in a reduce while its trainer is not."""
+    """Return a node that is stopped in a reduce while its trainer continues."""
     *others, victim = three.nodes
     victim.arm(GATHER, Role.OTHER)
-    three.wait_for("one in a reduce", lambda: victim.at == GATHER, deadline_s=SOON_S)
-    three.wait_for("its trainer ahead", lambda: is_ahead(victim), deadline_s=SOON_S)
+    three.wait_for("a node in a reduce", lambda: victim.at == GATHER, deadline_s=SOON_S)
+    three.wait_for("its trainer ahead of it", lambda: is_ahead(victim), deadline_s=SOON_S)
     assert all(node.running for node in others)
     return victim
 
 
 def is_ahead(node: ChaosNode) -> bool:
-    """Whether its trainer has done more than it last reported."""
+    """Return whether the node's trainer has done more work than the node last reported."""
     kinds = [record["event"] for record in read_journal(Home(node.home).journal)]
     return kinds[::-1].index("inner-step") < kinds[::-1].index("ready")

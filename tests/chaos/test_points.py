@@ -1,4 +1,4 @@
-"""The table of points, and the gate at which a node stops."""
+"""The table of points at which a node can be stopped, and the gate that stops it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PATIENCE_S = 60.0
 
 @contextmanager
 def gate() -> Iterator[tuple[Gate, socket.socket]]:
-    """A gate, and the harness's end of its connection."""
+    """Yield a gate and the harness's end of its connection."""
     ours, theirs = socket.socketpair()
     ours.settimeout(PATIENCE_S)
     with ours, theirs:
@@ -41,13 +41,13 @@ def heard(line: socket.socket, count: int) -> list[str]:
     return text.decode().splitlines()
 
 
-def test_every_deed_is_named_once_and_has_two_sides() -> None:
+def test_every_action_has_a_unique_name_and_a_point_before_and_after_it() -> None:
     points = [str(point) for point in all_points()]
     assert len(set(points)) == len(points) == 2 * len(DEEDS)
     assert [Point.parse(text) for text in points] == list(all_points())
 
 
-def test_every_deed_has_a_role_that_performs_it() -> None:
+def test_every_action_has_a_role_that_performs_it() -> None:
     assert all(deed.roles for deed in DEEDS)
     assert {deed.name for deed in DEEDS if deed.later_round} == {
         "send-prepare",
@@ -75,7 +75,7 @@ def test_each_point_is_reported_once_for_each_role() -> None:
         ]
 
 
-def test_failed_deed_has_no_point_after_it() -> None:
+def test_failed_action_does_not_pass_the_point_after_it() -> None:
     with gate() as (node, line):
         with pytest.raises(OSError), node.passing("apply", never):
             raise OSError
@@ -99,7 +99,7 @@ def test_armed_node_stops_at_the_point_in_that_role_until_released() -> None:
         node.come_by(APPLY, always)
 
 
-def test_closing_the_harness_releases_every_node() -> None:
+def test_closing_the_connection_releases_a_stopped_node() -> None:
     with gate() as (node, line):
         line.sendall(b"arm before:apply other\n")
         while node.armed is None:

@@ -1,5 +1,5 @@
-"""A short run of the harness: five real nodes, every point of an ordinary step, one death, all
-deaths.
+"""A short run of the harness with five real nodes: every point of an ordinary step is reached, one
+node is killed, then all nodes are killed.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from tests.chaos.harness.points import DEED, Point, Role, all_points
 from tests.chaos.harness.strike import Case, Fault
 
 STRIKES_MAX = 3
-"""The machine may have troubles of its own once or twice. A death with a lasting effect shows every
-time.
+"""Maximum number of kills. The machine itself may cause one or two failures, but a kill with a
+lasting effect fails every time.
 """
 
 CALM_S = 0.5
-"""Seconds of an inner step. Five nodes then use half a core, which leaves room on a machine with
-one.
+"""Seconds per inner step. Five nodes then use half a core, so the test also runs on a machine with
+a single core.
 """
 
 
@@ -51,7 +51,7 @@ def soon_over(five: Crew, case: Case) -> bool:
     return account.to_commit_s < 10
 
 
-def test_every_point_is_reached_and_deaths_delay_only_briefly(tmp_path: Path) -> None:
+def test_every_point_is_reached_and_kills_delay_the_run_only_briefly(tmp_path: Path) -> None:
     kill = Case(Point.parse("after:send-promise"), Fault.KILL, Role.OTHER)
     with opened(5) as place:
         with crew(tmp_path, place, inner_step_s=CALM_S) as five:
@@ -67,7 +67,7 @@ def test_every_point_is_reached_and_deaths_delay_only_briefly(tmp_path: Path) ->
         assert verdict.at_the_end(five) == []
 
 
-def test_on_loopback_links_are_not_cut_and_the_report_says_so() -> None:
+def test_on_loopback_links_cannot_be_cut() -> None:
     with opened(5, loopback=True) as place:
         assert not place.can_cut
         assert len({place.address(number)[1] for number in range(5)}) == 5

@@ -1,4 +1,4 @@
-"""Figures from accounts, and the problems found in observations."""
+"""The figures computed from accounts, and the problems found in sightings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_percentile_is_one_of_the_values(share: float, value: float) -> None:
     assert report.percentile([4.0, 2.0, 1.0, 3.0], share) == value
 
 
-def test_line_holds_all_of_an_account() -> None:
+def test_line_contains_all_fields_of_an_account() -> None:
     told = account(Fault.STOP, 0.5)
     told.troubles.append("late")
     assert asdict(report.account_of(report.line_of(told))) == asdict(told)
@@ -70,7 +70,7 @@ def test_scenarios_are_measured_unless_they_ended_without_a_result() -> None:
     )
 
 
-def test_text_for_people_shows_times_and_troubles() -> None:
+def test_readable_line_shows_times_and_troubles() -> None:
     told = account(Fault.CUT, 0.5)
     told.troubles.append("a fork")
     assert report.in_words(report.line_of(told)) == (
@@ -84,7 +84,7 @@ def sighting(head: str, state: str, entry: str) -> Sighting:
     return Sighting(commits, {4: state}, [(1.0, 8, entry, "commit")])
 
 
-def test_nodes_that_report_the_same_agree() -> None:
+def test_nodes_that_report_the_same_do_not_disagree() -> None:
     same = sighting("h", "s", "e")
     assert disagreements({"ann": same, "ben": same, "cat": Sighting()}) == []
 
@@ -102,7 +102,7 @@ def test_every_difference_is_found(other: Sighting, what: str) -> None:
     assert found.startswith(what)
 
 
-def test_node_that_contradicts_its_earlier_life_is_found() -> None:
+def test_node_that_contradicts_its_own_earlier_report_is_found() -> None:
     seen = sighting("h", "s", "e")
     seen.decided.append((2.0, 8, "another", "commit"))
     assert len(disagreements({"ann": seen})) == 1

@@ -1,4 +1,4 @@
-"""A node's reports are recognised at its gate, in full and in small heartbeats."""
+"""A node's reports pass its gate, in full heartbeats and in deltas."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Published:
         self.sizes.append(len(payload))
 
 
-def test_reports_in_small_heartbeats_pass_the_gate_like_full_ones() -> None:
+def test_reports_in_heartbeat_deltas_pass_the_gate() -> None:
     state = SimpleNamespace(height=0, voters=(PeerId("a"), PeerId("b")))
     core = SimpleNamespace(state=state, me=PeerId("b"))
     context: Any = SimpleNamespace(run=RUN, ledger=SimpleNamespace(core=core))
@@ -44,7 +44,7 @@ def test_reports_in_small_heartbeats_pass_the_gate_like_full_ones() -> None:
             trio.run(wires.publish, heartbeat_topic(RUN), saying.encode_next(beat))
         told = ours.recv(1 << 12).decode().split("\n")[:-1]
         ours.shutdown(socket.SHUT_RDWR)
-    assert 2 * max(network.sizes[-2:]) <= min(network.sizes[:-2]), "the last two are small"
+    assert 2 * max(network.sizes[-2:]) <= min(network.sizes[:-2]), "the last two are deltas"
     assert told == [
         f"passed {side}:{deed} proposer"
         for deed in ("send-ready", "send-done")

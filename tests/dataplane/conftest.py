@@ -1,4 +1,4 @@
-"""Two peers with credentials, and a listener that one of them runs."""
+"""Peers with credentials, a listener that one of them runs, and connections to it."""
 
 from __future__ import annotations
 
@@ -20,22 +20,24 @@ from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId
 
 DEADLINE_S = 60.0
-"""Seconds for what takes milliseconds on an idle machine."""
+"""Time limit in seconds. The operations take milliseconds on an idle machine."""
 
 
 SHORT_S = 0.3
 DRIP_S = 0.05
 DROPS = 200
-"""Seconds between bytes. Each byte comes in time, and all of them together far too late."""
+"""A dripping peer sends this many bytes, one every DRIP_S seconds. Each byte arrives in time, but
+all of them together take far too long.
+"""
 SOON_S = DROPS * DRIP_S / 2
 
 HANDSHAKE = b"\x16\x03\x01\x40\x00\x01\x00\x3f\xfc" + bytes(1 << 14)
-"""The start of a record of 16 KiB. It cannot be used before it is complete."""
+"""The start of a TLS record of 16 KiB. The receiver has to wait for the complete record."""
 
 
 @contextmanager
 def dripping(sock: socket.socket, data: bytes) -> Iterator[None]:
-    """Meanwhile `data` goes to the other end, byte by byte."""
+    """Inside the block, send `data` to the other end, byte by byte."""
     enough = threading.Event()
 
     def drip() -> None:
@@ -54,7 +56,7 @@ def dripping(sock: socket.socket, data: bytes) -> Iterator[None]:
 
 @contextmanager
 def in_time() -> Iterator[None]:
-    """The code under test ends before the last byte."""
+    """Check that the block ends long before the last byte is sent."""
     begun_s = time.monotonic()
     yield
     assert time.monotonic() - begun_s < SOON_S
@@ -71,9 +73,7 @@ def named(peer: str) -> x509.Name:
 def certificate_in_the_name_of(
     maker: Identity, subject: x509.Name, issuer: x509.Name, *more: x509.ExtensionType
 ) -> bytes:
-    """A certificate by `maker` with valid signatures, and with names and extensions as the test
-    likes.
-    """
+    """Return a certificate by `maker` with valid signatures and with any names and extensions."""
     pem = Credentials.create(maker).pem
     key = serialization.load_pem_private_key(pem, password=None)
     assert isinstance(key, ec.EllipticCurvePrivateKey)
@@ -109,7 +109,7 @@ def stranger() -> Credentials:
 
 @dataclass
 class Echo:
-    """A handler that echoes every frame and remembers the peers that came."""
+    """A handler that echoes every frame and records the peers that connected."""
 
     served: list[tuple[PeerId, Mapping[str, object]]]
     arrived: threading.Semaphore
@@ -136,7 +136,7 @@ def connect(
     *,
     encrypted: bool = True,
 ) -> PeerSocket:
-    """Dial. The connection is closed at the end of the test."""
+    """Dial the endpoint. The connection is closed at the end of the test."""
     connection = dial(credentials, endpoint, hello, deadline_s=DEADLINE_S, encrypted=encrypted)
     _opened.append(connection)
     return connection
@@ -154,7 +154,9 @@ ListenerFactory = Callable[..., tuple[Listener, Endpoint]]
 
 @pytest.fixture
 def listening(server: Credentials, client: Credentials, echo: Echo) -> Iterator[ListenerFactory]:
-    """Makes listeners that trust `client`, serve "echo", and end with the test."""
+    """Return a function that makes listeners that trust `client` and serve "echo" until the test
+    ends.
+    """
     with ExitStack() as stack:
 
         def make(
@@ -181,7 +183,9 @@ def listening(server: Credentials, client: Credentials, echo: Echo) -> Iterator[
 
 
 def in_thread(call: Callable[[], object]) -> Callable[[], object]:
-    """Start `call` in a thread. The function returned waits for its result or exception."""
+    """Start `call` in a thread. Return a function that waits for its result or exception and
+    returns it.
+    """
     outcome: list[object] = []
 
     def run() -> None:
@@ -207,7 +211,7 @@ def background() -> Callable[[Callable[[], object]], Callable[[], object]]:
 
 
 def eventually(holds: Callable[[], bool]) -> None:
-    """Wait without sleeping until another thread has made `holds` true."""
+    """Wait until another thread has made `holds` true."""
     never = threading.Event()
     for _ in range(int(DEADLINE_S / 0.005)):
         if holds():

@@ -1,4 +1,4 @@
-"""A certificate proves a peer id, and nothing else does."""
+"""Only a valid certificate proves a peer id."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from p2ptrain.identity import Identity
 
 from .conftest import certificate_in_the_name_of, named
 
-# A changed serial number may become negative. Its signature is refused, after a warning.
+# A changed serial number can be negative. The library then warns before the signature is refused.
 pytestmark = pytest.mark.filterwarnings("ignore:Parsed a serial number")
 
 ANNA = Identity.from_seed(b"a" * 32)
@@ -62,13 +62,13 @@ def test_certificate_names_the_peer_that_made_it() -> None:
     assert CREDENTIALS.peer == ANNA.peer
 
 
-def test_every_start_makes_a_new_key_for_the_same_peer() -> None:
+def test_every_call_makes_a_new_key_for_the_same_peer() -> None:
     again = Credentials.create(ANNA)
     assert again.certificate_der != CREDENTIALS.certificate_der
     assert peer_of_certificate(again.certificate_der) == ANNA.peer
 
 
-def test_secret_stays_out_of_repr() -> None:
+def test_repr_does_not_contain_the_secret_key() -> None:
     assert "PRIVATE" not in repr(CREDENTIALS)
 
 
@@ -95,7 +95,7 @@ def test_certificate_without_the_extension_is_refused() -> None:
         peer_of_certificate(forged(None))
 
 
-def test_certificate_with_another_kind_of_key_is_refused() -> None:
+def test_certificate_with_a_key_of_another_type_is_refused() -> None:
     key = ed25519.Ed25519PrivateKey.generate()
     with pytest.raises(RemoteProtocolError, match="P-256"):
         peer_of_certificate(forged(extension_of(CREDENTIALS), key=key))
@@ -110,9 +110,9 @@ def test_certificate_with_another_kind_of_key_is_refused() -> None:
         (x509.Name([]), x509.Name([])),
         (x509.Name([*named(BORIS.peer), *named(ANNA.peer)]), named(BORIS.peer)),
     ],
-    ids=["another's", "issued by another", "issued for another", "none", "two"],
+    ids=["name of another peer", "wrong subject", "wrong issuer", "no name", "two names"],
 )
-def test_certificate_with_a_foreign_name_is_refused(subject: x509.Name, issuer: x509.Name) -> None:
+def test_certificate_with_a_wrong_name_is_refused(subject: x509.Name, issuer: x509.Name) -> None:
     with pytest.raises(RemoteProtocolError):
         peer_of_certificate(certificate_in_the_name_of(BORIS, subject, issuer))
 
@@ -146,12 +146,12 @@ def test_malformed_extension_is_refused(extension: bytes) -> None:
 
 @given(st.binary(max_size=3000))
 @settings(max_examples=100, deadline=None)
-def test_arbitrary_bytes_are_refused_and_raise_nothing_else(der: bytes) -> None:
+def test_arbitrary_bytes_raise_only_remote_protocol_error(der: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
         peer_of_certificate(der)
 
 
-def test_certificate_has_one_encoding_for_any_signature() -> None:
+def test_signature_with_unused_bits_is_refused() -> None:
     ends_with_zero_bit = next(
         der
         for der in (Credentials.create(ANNA).certificate_der for _ in range(200))
@@ -166,7 +166,7 @@ def test_certificate_has_one_encoding_for_any_signature() -> None:
 
 @given(st.integers(0, len(CREDENTIALS.certificate_der) - 1), st.integers(1, 255))
 @settings(max_examples=150, deadline=None)
-def test_no_byte_of_a_certificate_can_be_changed(position: int, change: int) -> None:
+def test_certificate_with_any_changed_byte_is_refused(position: int, change: int) -> None:
     der = bytearray(CREDENTIALS.certificate_der)
     der[position] ^= change
     with pytest.raises(RemoteProtocolError):

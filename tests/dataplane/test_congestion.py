@@ -1,4 +1,4 @@
-"""Sockets ask for BBR, and report the algorithm that is used instead."""
+"""Sockets request BBR, and report the algorithm that the system uses instead."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from p2ptrain.dataplane.congestion import Congestion, prefer_bbr, probe
 from p2ptrain.dataplane.tls import tune
 
 OPTION = 13
-"""Linux's number. The kernel below is simulated, and so the same everywhere."""
+"""The option's number on Linux. The tests use a simulated kernel, so the number is fixed."""
 
 
 @dataclass
 class PaperSocket:
-    """A kernel that allows some algorithms. If not `told`, it does not say which one it uses."""
+    """A fake socket of a kernel that allows some algorithms. If `told` is false, the kernel does
+    not report which one it uses.
+    """
 
     allowed: tuple[str, ...] = ("cubic",)
     control: str = "cubic"
@@ -40,7 +42,7 @@ class PaperSocket:
         return self.control.encode().ljust(length, b"\0")[:length]
 
 
-def test_kernel_that_offers_bbr_grants_it() -> None:
+def test_bbr_is_used_if_the_kernel_offers_it() -> None:
     sock = PaperSocket(allowed=("cubic", "bbr"))
     found = prefer_bbr(sock, OPTION)
     assert (found, sock.asked) == (Congestion("bbr"), [b"bbr"])
@@ -48,8 +50,8 @@ def test_kernel_that_offers_bbr_grants_it() -> None:
 
 
 @pytest.mark.parametrize("refused", [errno.ENOENT, errno.EPERM])
-def test_kernel_that_refuses_keeps_its_own_algorithm(refused: int) -> None:
-    """It lacks BBR, or reserves it for root."""
+def test_refusal_of_bbr_keeps_the_systems_algorithm(refused: int) -> None:
+    """The kernel does not have BBR, or reserves it for root."""
     found = prefer_bbr(PaperSocket(refuses_with=refused), OPTION)
     assert found == Congestion("cubic", os.strerror(refused))
     assert found.words == (
@@ -57,14 +59,14 @@ def test_kernel_that_refuses_keeps_its_own_algorithm(refused: int) -> None:
     )
 
 
-def test_kernel_may_refuse_and_not_say_what_it_uses() -> None:
+def test_kernel_can_refuse_without_reporting_its_algorithm() -> None:
     found = prefer_bbr(PaperSocket(told=False), OPTION)
     assert found.words == (
         "congestion control the system's; bbr is not available: No such file or directory"
     )
 
 
-def test_kernel_that_agrees_but_keeps_its_own_is_not_believed() -> None:
+def test_kernel_that_ignores_the_request_is_detected() -> None:
     class Deaf(PaperSocket):
         def setsockopt(self, level: int, option: int, value: bytes) -> None:
             pass
@@ -72,14 +74,14 @@ def test_kernel_that_agrees_but_keeps_its_own_is_not_believed() -> None:
     assert prefer_bbr(Deaf(), OPTION) == Congestion("cubic", "the system keeps its own choice")
 
 
-def test_system_without_the_choice_is_not_asked() -> None:
+def test_system_without_the_option_is_not_asked() -> None:
     sock = PaperSocket()
     found = prefer_bbr(sock, None)
     assert (found.control, sock.asked) == ("", [])
     assert "does not let programs choose" in found.words
 
 
-def test_sockets_of_this_machine_get_what_the_probe_says() -> None:
+def test_sockets_of_this_machine_get_the_algorithm_that_probe_reports() -> None:
     found = probe()
     with socket.socket() as sock:
         assert tune(sock) == found

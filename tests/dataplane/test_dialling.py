@@ -1,4 +1,4 @@
-"""Another thread can cancel a dial, whatever the dial waits for."""
+"""Another thread can cancel a dial at any stage."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from p2ptrain.errors import PeerUnreachable
 
 LONG_S = 60.0
 SOON_S = 20.0
-"""Seconds: far below the deadline, and far above what a busy machine needs."""
+"""Seconds: far less than the deadline, and far more than a busy machine needs."""
 
 
 def test_dial_of_a_frozen_peer_is_cancelled_at_once(
@@ -31,14 +31,14 @@ def test_dial_of_a_frozen_peer_is_cancelled_at_once(
         dialled = pool.submit(work)
         accepted, _ = frozen.accept()
         with accepted:
-            accepted.recv(1)  # It waits for the other half of the handshake.
+            accepted.recv(1)  # The dialler now waits for the server's half of the handshake.
             dialling.give_up()
             with pytest.raises(PeerUnreachable):
                 dialled.result()
         assert time.monotonic() - begun_s < SOON_S
 
 
-def test_dial_cancelled_before_it_began_does_not_begin(
+def test_dial_that_was_cancelled_before_it_began_fails_at_once(
     client: Credentials, server: Credentials
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as frozen:

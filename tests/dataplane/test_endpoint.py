@@ -1,4 +1,4 @@
-"""An endpoint that came from a peer is checked field by field."""
+"""An endpoint received from a peer is checked field by field."""
 
 from __future__ import annotations
 

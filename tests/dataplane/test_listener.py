@@ -1,4 +1,6 @@
-"""The listener admits the right peers, tells the others why not, and survives any connection."""
+"""The listener admits only the right peers, tells a refused peer why, and survives any
+connection.
+"""
 
 from __future__ import annotations
 
@@ -67,8 +69,8 @@ def works(client: Credentials, endpoint: Endpoint) -> bool:
 
 
 def works_in_the_end(client: Credentials, endpoint: Endpoint) -> bool:
-    """Use this if the time limits are so short that an honest peer on a busy machine could be too
-    late. It tries again.
+    """Like `works`, with retries: for short time limits, which an honest peer can miss on a busy
+    machine.
     """
 
     def works_now() -> bool:
@@ -83,7 +85,9 @@ def works_in_the_end(client: Credentials, endpoint: Endpoint) -> bool:
 def says_after_its_handshake(
     client: Credentials, listener: Listener, endpoint: Endpoint, words: bytes
 ) -> None:
-    """Connect and say `words` until we are dropped for these words and not for a late handshake."""
+    """Connect and send `words`, again and again, until the listener refuses a hello and not a late
+    handshake.
+    """
     context = tls_context(client, [endpoint.certificate_der], server=False)
     while not listener.statistics().refused_hello:
         with (
@@ -158,8 +162,8 @@ def test_restarted_peer_replaces_its_certificate(
 def test_trusted_peer_cannot_issue_certificates_for_others(
     server: Credentials, client: Credentials, listening: ListenerFactory, echo: Echo
 ) -> None:
-    """OpenSSL accepts whatever a trusted certificate has signed. We compare the certificate
-    itself.
+    """OpenSSL accepts any certificate that a trusted one has signed. The listener compares the
+    certificate itself.
     """
     _, endpoint = listening()
     issuer = x509.load_der_x509_certificate(client.certificate_der)
@@ -188,8 +192,10 @@ def test_trusted_peer_cannot_issue_certificates_for_others(
     assert echo.served == []
 
 
-def test_peer_that_takes_anothers_name_locks_nobody_out(listening: ListenerFactory) -> None:
-    """OpenSSL looks for an issuer by name, and tries only one of those with that name."""
+def test_certificate_in_another_peers_name_does_not_lock_that_peer_out(
+    listening: ListenerFactory,
+) -> None:
+    """OpenSSL looks up an issuer by name, and tries only one certificate of that name."""
     listener, endpoint = listening()
     victim = Credentials.create(identity(4))
     name = named(victim.peer)
@@ -199,7 +205,9 @@ def test_peer_that_takes_anothers_name_locks_nobody_out(listening: ListenerFacto
     assert works(victim, endpoint)
 
 
-def test_certificate_that_proves_no_peer_is_not_trusted(listening: ListenerFactory) -> None:
+def test_certificate_without_a_valid_peer_identity_is_not_trusted(
+    listening: ListenerFactory,
+) -> None:
     listener, _ = listening()
     with pytest.raises(RemoteProtocolError):
         listener.trust_certificate(b"\x30\x03\x02\x01\x01")
@@ -295,7 +303,7 @@ def test_silent_strangers_make_room_for_an_honest_peer(
         raw.close()
 
 
-def test_repeated_dials_drop_nobody_elses_handshake(
+def test_repeated_dials_do_not_drop_another_peers_handshake(
     client: Credentials, listening: ListenerFactory
 ) -> None:
     listener, endpoint = listening(strangers_max=8, handshake_s=DEADLINE_S)
@@ -313,7 +321,7 @@ def test_repeated_dials_drop_nobody_elses_handshake(
             eventually(lambda: listener.statistics().connections_now == 1)
 
 
-def test_addresses_of_one_customer_share_one_place() -> None:
+def test_addresses_in_one_network_prefix_share_one_slot() -> None:
     ends = [socket.socketpair() for _ in range(4)]
     hosts = ["2001:db8::1", "2001:db8:0:1::1", "2001:db8:0:1::2", "::ffff:192.0.2.1"]
     strangers = Strangers(4)
@@ -323,7 +331,7 @@ def test_addresses_of_one_customer_share_one_place() -> None:
     for token, (_, theirs) in enumerate(ends):
         theirs.setblocking(False)
         if token == 1:
-            assert theirs.recv(1) == b"", "the oldest of the two at one customer"
+            assert theirs.recv(1) == b"", "the older of the two in one prefix must be dropped"
         else:
             with pytest.raises(BlockingIOError):
                 theirs.recv(1)
@@ -359,7 +367,7 @@ def test_number_of_all_connections_is_bounded(
         connection.close()
 
 
-def test_each_member_takes_the_place_of_another_stranger(
+def test_each_new_member_replaces_a_different_stranger(
     client: Credentials, stranger: Credentials, listening: ListenerFactory
 ) -> None:
     """A connection that was shut down no longer counts, even if its handler has not ended."""
@@ -386,7 +394,7 @@ def test_each_member_takes_the_place_of_another_stranger(
         connection.close()
 
 
-def test_stranger_has_to_leave_for_a_member(
+def test_members_replace_strangers_when_the_listener_is_full(
     client: Credentials, stranger: Credentials, listening: ListenerFactory
 ) -> None:
     listener, endpoint = listening(connections_max=2)
@@ -406,7 +414,7 @@ def test_stranger_has_to_leave_for_a_member(
         connection.close()
 
 
-def test_members_certificate_is_kept_among_many_others(
+def test_members_certificate_is_kept_when_many_others_arrive(
     client: Credentials, listening: ListenerFactory
 ) -> None:
     listener, endpoint = listening(trusted_max=3)
@@ -419,7 +427,7 @@ def test_members_certificate_is_kept_among_many_others(
 
 
 def test_newest_certificates_are_kept(listening: ListenerFactory) -> None:
-    listener, endpoint = listening(trusted_max=3)  # Our own is one of them.
+    listener, endpoint = listening(trusted_max=3)  # The listener's own certificate is one of them.
     a, b, c = (Credentials.create(identity(number)) for number in (50, 51, 52))
     a_again = Credentials.create(identity(50))
     for each in (a, b, a_again, c):
@@ -434,7 +442,7 @@ def is_known(peer: Credentials, endpoint: Endpoint) -> bool:
         return False
 
 
-def test_failing_handler_costs_only_its_connection(
+def test_failing_handler_ends_only_its_connection(
     client: Credentials, listening: ListenerFactory
 ) -> None:
     listener, endpoint = listening()
@@ -451,7 +459,7 @@ def test_failing_handler_costs_only_its_connection(
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_bug_in_a_handler_costs_only_its_connection(
+def test_bug_in_a_handler_ends_only_its_connection(
     client: Credentials, listening: ListenerFactory
 ) -> None:
     listener, endpoint = listening()
@@ -478,7 +486,7 @@ def test_removed_peer_is_disconnected_at_once(
         connection.receive_frame()
 
 
-def test_leaving_ends_every_thread_and_closes_every_socket(
+def test_closing_the_listener_ends_every_thread_and_closes_every_socket(
     server: Credentials, client: Credentials, echo: Echo
 ) -> None:
     threads, descriptors = set(threading.enumerate()), len(os.listdir("/proc/self/fd"))
@@ -512,14 +520,16 @@ def test_port_in_use_is_a_clear_error(server: Credentials, listening: ListenerFa
 
 
 @pytest.mark.parametrize("host", ["203.0.113.7", "not an address"])
-def test_foreign_host_is_a_clear_error(server: Credentials, host: str) -> None:
+def test_listening_on_an_address_of_another_host_is_a_clear_error(
+    server: Credentials, host: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
         Listener(server, host, 0, allowed=lambda peer: True)
     assert caught.value.code == "ADDR-LISTEN"
 
 
 class TestDialling:
-    """Return the dialler's error for a peer that misbehaves."""
+    """Each kind of misbehaving peer gives the dialler a clear error."""
 
     def test_refused_connection_is_a_clear_error(
         self, server: Credentials, client: Credentials
@@ -567,7 +577,7 @@ class TestDialling:
                 connect(client, endpoint, ECHO)
             assert done() is None
 
-    def test_other_peer_at_the_address_is_a_clear_error(
+    def test_wrong_peer_at_the_address_is_a_clear_error(
         self, stranger: Credentials, client: Credentials, listening: ListenerFactory
     ) -> None:
         _, endpoint = listening()
@@ -576,7 +586,7 @@ class TestDialling:
             connect(client, wrong, ECHO)
         assert caught.value.peer == stranger.peer
 
-    def test_endpoint_with_a_foreign_certificate_is_a_clear_error(
+    def test_endpoint_with_another_peers_certificate_is_a_clear_error(
         self, stranger: Credentials, client: Credentials, listening: ListenerFactory
     ) -> None:
         _, endpoint = listening()
@@ -623,7 +633,7 @@ class TestRingInbox:
         listener.handle("ring", inbox.handle)
         return endpoint
 
-    def test_parked_socket_waits_until_it_is_taken(
+    def test_parked_socket_is_kept_until_it_is_taken(
         self, client: Credentials, endpoint: Endpoint, inbox: RingInbox
     ) -> None:
         ours = connect(client, endpoint, self.key(client).to_hello())
@@ -650,14 +660,14 @@ class TestRingInbox:
         for connection in (other, wanted, theirs):
             connection.close()
 
-    def test_neighbour_that_does_not_come_is_named(
+    def test_neighbour_that_does_not_connect_is_named(
         self, client: Credentials, inbox: RingInbox
     ) -> None:
         with pytest.raises(PeerTooSlow) as caught:
             inbox.wait_for_socket(self.key(client), deadline_s=0.05)
         assert caught.value.peer == client.peer
 
-    def test_giving_up_an_attempt_ends_its_waits_and_sockets(
+    def test_giving_up_an_attempt_ends_its_waits_and_closes_its_sockets(
         self, client: Credentials, endpoint: Endpoint, inbox: RingInbox, background: Background
     ) -> None:
         parked = connect(client, endpoint, self.key(client, 0).to_hello())
@@ -675,14 +685,16 @@ class TestRingInbox:
     def test_wait_for_an_attempt_already_given_up_ends_at_once(
         self, client: Credentials, inbox: RingInbox
     ) -> None:
-        """Its thread was started a moment before, and had not reached the wait."""
+        """The thread that waits can be started just before the attempt is given up, and reach the
+        wait only afterwards.
+        """
         inbox.give_up(run=self.RUN, step=3, attempt=0)
         with pytest.raises(PeerLost):
             inbox.wait_for_socket(self.key(client), deadline_s=30)
         with pytest.raises(PeerTooSlow):
             inbox.wait_for_socket(self.key(client, attempt=1), deadline_s=0.05)
 
-    def test_second_dial_replaces_the_first(
+    def test_second_connection_replaces_the_first(
         self, client: Credentials, endpoint: Endpoint, inbox: RingInbox
     ) -> None:
         first = connect(client, endpoint, self.key(client).to_hello())
@@ -710,7 +722,7 @@ class TestRingInbox:
         for connection in held:
             connection.close()
 
-    def test_socket_that_nobody_takes_is_closed_in_time(
+    def test_socket_that_is_not_taken_is_closed_in_time(
         self, client: Credentials, listening: ListenerFactory
     ) -> None:
         inbox = RingInbox(parked_s=0.05)

@@ -1,4 +1,4 @@
-"""The order in which capped senders take turns, in simulated time."""
+"""The turns and shares of senders behind a rate cap, in simulated time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RATE = 1000
 
 @dataclass
 class Sender:
-    """Sends tickets of these sizes over and over, with `open_max` of them requested at once."""
+    """A sender that requests tickets of these sizes again and again, `open_max` at a time."""
 
     rank: SendPriority
     sizes: list[int]
@@ -37,17 +37,19 @@ class Sender:
 
 @dataclass
 class Line:
-    """A capped line, its senders, and the time. `granted` holds (time, sender, bytes)."""
+    """A link with a rate cap, its senders, and the time. `granted` holds (time, sender, bytes)."""
 
     senders: list[Sender]
     pacer: Pacer = field(default_factory=lambda: Pacer(RATE, burst_bytes=0))
     late: Iterator[float] = field(default_factory=lambda: repeat(0.0))
-    """How late each waiting sender is woken, one time after the other."""
+    """The delays of the successive wake-ups, in seconds."""
     now: float = 1000.0
     granted: list[tuple[float, Sender, int]] = field(default_factory=list)
 
     def run(self, until: float) -> None:
-        """Each sender looks when it was told to, until the line has reached the time `until`."""
+        """Let the senders request and send until the time `until`. Each sender polls when its wait
+        has ended.
+        """
         while self.now < until:
             waits = [self._look(sender) for sender in self.senders]
             self.now += min(waits) + next(self.late) if min(waits) else 1e-9
@@ -73,7 +75,7 @@ senders = st.lists(
 )
 
 
-def test_line_gives_its_burst_at_once_and_then_its_rate() -> None:
+def test_burst_is_granted_at_once_and_the_rest_at_the_rate() -> None:
     pacer, flow = Pacer(100, burst_bytes=50), Flow(SendPriority.RING)
     tickets = [pacer.request_ticket(flow, count, 10.0) for count in (50, 10, 30)]
     assert [pacer.wait_s(each, 10.0) for each in tickets] == pytest.approx([0.0, 0.1, 0.4])
@@ -81,7 +83,7 @@ def test_line_gives_its_burst_at_once_and_then_its_rate() -> None:
     assert pacer.wait_s(pacer.request_ticket(flow, 100, 10.4), 10.4) == pytest.approx(1.0)
 
 
-def test_line_saves_up_no_more_than_its_burst() -> None:
+def test_idle_link_saves_up_no_more_than_its_burst() -> None:
     pacer, flow = Pacer(100, burst_bytes=50), Flow(SendPriority.SWARM)
     pacer.request_ticket(flow, 50, 10.0)
     assert pacer.wait_s(pacer.request_ticket(flow, 150, 3610.0), 3610.0) == pytest.approx(1.0)
@@ -92,8 +94,8 @@ def test_line_saves_up_no_more_than_its_burst() -> None:
 def test_no_interval_exceeds_the_cap(senders: list[Sender], burst: int) -> None:
     line = Line(senders, Pacer(RATE, burst_bytes=burst))
     line.run(1002.0)
-    # How far the line is ahead of its rate since the time at which it was furthest behind. It may
-    # be ahead by at most the burst and the ticket that was half paid for at that time.
+    # `ahead` is the number of granted bytes minus the bytes that the rate allows. It may exceed its
+    # lowest value by at most the burst and one ticket, which was partly earned at that time.
     largest = max(size for sender in senders for size in sender.sizes)
     ahead = ahead_least = 0.0
     before = 1000.0
@@ -108,7 +110,7 @@ def test_no_interval_exceeds_the_cap(senders: list[Sender], burst: int) -> None:
 
 @settings(deadline=None, max_examples=40)
 @given(senders)
-def test_line_with_a_waiting_sender_is_never_idle(senders: list[Sender]) -> None:
+def test_link_with_a_waiting_sender_is_never_idle(senders: list[Sender]) -> None:
     line = Line(senders)
     line.run(1002.0)
     assert RATE * 2 - 300 <= sum(count for _, _, count in line.granted) <= RATE * 2 + 0.001
@@ -119,7 +121,7 @@ def test_line_with_a_waiting_sender_is_never_idle(senders: list[Sender]) -> None
 def test_long_run_rate_is_within_a_percent_despite_late_wake_ups(
     senders: list[Sender], late: list[float]
 ) -> None:
-    """The burst that an uplink has by default makes up for late wake-ups of threads."""
+    """The default burst of an uplink makes up for late wake-ups of threads."""
     line = Line(senders, Pacer(RATE, burst_bytes=round(BURST_S * RATE)), cycle(late))
     line.run(1040.0)
     assert sum(sender.sent for sender in senders) == pytest.approx(RATE * 40, rel=0.01)
@@ -130,7 +132,7 @@ def test_long_run_rate_is_within_a_percent_despite_late_wake_ups(
 def test_two_waiting_flows_get_equal_bytes(
     left: list[int], right: list[int], left_open: int, right_open: int, rank: SendPriority
 ) -> None:
-    """This holds for any sizes of their pieces, and for any number requested at once."""
+    """This holds for any ticket sizes, and for any number of tickets requested at a time."""
     one, other = Sender(rank, left, left_open), Sender(rank, right, right_open)
     line = Line([one, other])
     sent: Counter[int] = Counter()
@@ -142,7 +144,7 @@ def test_two_waiting_flows_get_equal_bytes(
 
 @settings(deadline=None, max_examples=40)
 @given(st.integers(10, 64), st.integers(10, 64), st.integers(1, 3), st.integers(1, 8))
-def test_swarm_gets_its_floor_of_a_line_the_ring_could_fill(
+def test_swarm_gets_its_floor_when_the_ring_could_fill_the_link(
     piece: int, slice_: int, ring_open: int, swarm_open: int
 ) -> None:
     ring = Sender(SendPriority.RING, [piece], 1 + ring_open)
@@ -153,15 +155,17 @@ def test_swarm_gets_its_floor_of_a_line_the_ring_could_fill(
     assert abs(swarm.sent - due) <= slice_ + piece
 
 
-def test_node_gives_the_swarm_a_sixteenth_beside_a_reduce() -> None:
-    """`FLOOR` in figures: of 8 Mbit/s the only fetcher gets 64 kB in a second."""
+def test_swarm_gets_a_sixteenth_of_the_uplink_during_a_reduce() -> None:
+    """An example of `FLOOR`: of 8 Mbit/s, a single fetcher gets about 62 kB per second."""
     ring, swarm = Sender(SendPriority.RING, [16_000], 2), Sender(SendPriority.SWARM, [16_000], 2)
     Line([ring, swarm], Pacer(1_000_000, burst_bytes=0)).run(1010.0)
     assert swarm.sent == pytest.approx(10 * 62_500, abs=32_000)
 
 
-def test_swarm_gets_everything_that_the_ring_leaves() -> None:
-    """The ring sends for a second and then stops. When it returns, it waits for one slice only."""
+def test_swarm_gets_all_capacity_that_the_ring_does_not_use() -> None:
+    """The ring sends for a second and then stops. When it sends again, it waits for only one slice
+    of the swarm.
+    """
     ring, swarm = Sender(SendPriority.RING, [50], 2), Sender(SendPriority.SWARM, [16], 4)
     line = Line([ring, swarm])
     line.run(1001.0)
@@ -174,13 +178,13 @@ def test_swarm_gets_everything_that_the_ring_leaves() -> None:
     assert line.pacer.wait_s(back, line.now) <= (16 + 50) / RATE
 
 
-def test_ring_without_a_swarm_has_the_whole_line() -> None:
+def test_ring_without_a_swarm_gets_the_whole_link() -> None:
     ring = Sender(SendPriority.RING, [50])
     Line([ring]).run(1002.0)
     assert ring.sent == pytest.approx(2 * RATE, abs=50)
 
 
-def test_idle_sender_saves_nothing_up() -> None:
+def test_idle_sender_does_not_save_up_capacity() -> None:
     early, late = Sender(SendPriority.RING, [50]), Sender(SendPriority.RING, [50])
     line = Line([early])
     line.run(1010.0)
@@ -190,16 +194,16 @@ def test_idle_sender_saves_nothing_up() -> None:
     assert abs(late.sent - (early.sent - before)) <= 2 * 50
 
 
-def test_closed_flow_delays_nobody() -> None:
+def test_closed_flow_does_not_delay_other_flows() -> None:
     pacer, gone, here = Pacer(RATE, burst_bytes=0), Flow(SendPriority.RING), Flow(SendPriority.RING)
     theirs = [pacer.request_ticket(gone, 500, 1000.0) for _ in range(4)]
     ours = pacer.request_ticket(here, 500, 1000.0)
     pacer.close(gone)
-    assert pacer.wait_s(ours, 1000.0) == pytest.approx(1.0)  # one of theirs was begun
+    assert pacer.wait_s(ours, 1000.0) == pytest.approx(1.0)  # for the ticket that was partly earned
     assert [pacer.wait_s(each, 1000.0) > 0 for each in theirs] == [True, False, False, False]
 
 
-def test_sender_that_never_returns_does_not_delay_others_for_ever() -> None:
+def test_sender_that_stops_polling_delays_others_only_once() -> None:
     pacer, dead, here = (
         Pacer(RATE, burst_bytes=0),
         Flow(SendPriority.RING),
@@ -211,8 +215,8 @@ def test_sender_that_never_returns_does_not_delay_others_for_ever() -> None:
     assert pacer.wait_s(ours, 1000.6 + 1e-6) == 0.0
 
 
-def test_late_sender_finds_its_ticket_granted_and_the_next_paid() -> None:
-    """A busy machine wakes threads late. Meanwhile the line serves the other waiting senders."""
+def test_late_sender_finds_several_tickets_granted() -> None:
+    """A busy machine wakes threads late. The link keeps granting tickets meanwhile."""
     pacer, flow = Pacer(RATE, burst_bytes=0), Flow(SendPriority.RING)
     tickets = [pacer.request_ticket(flow, 100, 1000.0) for _ in range(3)]
     assert [pacer.wait_s(each, 1000.25) for each in tickets] == pytest.approx([0, 0, 0.05])
@@ -222,6 +226,6 @@ def test_late_sender_finds_its_ticket_granted_and_the_next_paid() -> None:
     ("rate", "burst", "floor"),
     [(0, 0, 0), (-1.0, 0, 0), (math.nan, 0, 0), (1, -1, 0), (1, 0, 1.0), (1, 0, -0.1)],
 )
-def test_cap_without_a_rate_cannot_be_made(rate: float, burst: int, floor: float) -> None:
+def test_invalid_rate_burst_or_floor_is_refused(rate: float, burst: int, floor: float) -> None:
     with pytest.raises(LocalProtocolError):
         Pacer(rate, burst_bytes=burst, floor=floor)

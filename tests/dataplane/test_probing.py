@@ -1,4 +1,4 @@
-"""A probe measures the rate of a path within bounds, and requests no more than it may."""
+"""A probe measures the rate of a path, and its bytes, duration and frequency are bounded."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ ANN, BOB = (Identity.from_seed(bytes([n]) * 32).peer for n in (1, 2))
 
 
 patient = partial(probe, probe_s=60.0)
-"""These tests are not about how late a busy machine ends three seconds."""
+"""`probe` with a long time limit, so that a busy machine does not end it early."""
 
 
 @contextmanager
 def served(server: ProbeServer) -> Iterator[SecureSocket]:
-    """Our end of a connection that `server` serves."""
+    """Yield our end of a connection that `server` serves."""
     ours, theirs = plain_pair(ANN, BOB)
     faults: list[Exception] = []
 
@@ -50,7 +50,7 @@ def counted(limited: list[int]) -> Callable[[int], None]:
     return limited.append
 
 
-def test_half_of_the_bytes_count_and_every_piece_was_allowed() -> None:
+def test_probe_counts_about_half_of_the_bytes_and_obeys_the_rate_limit() -> None:
     limited: list[int] = []
     with served(ProbeServer(never, counted(limited), probe_s=60.0)) as sock:
         found = patient(sock)
@@ -61,7 +61,7 @@ def test_half_of_the_bytes_count_and_every_piece_was_allowed() -> None:
     assert found.round_trip_s > 0
 
 
-def test_busy_node_refuses_and_serves_no_peer_twice_in_a_row() -> None:
+def test_probe_is_refused_by_a_busy_node_and_to_a_peer_just_served() -> None:
     busy = ProbeServer(lambda: True)
     with served(busy) as sock:
         assert patient(sock).count_bytes == 0
@@ -72,7 +72,7 @@ def test_busy_node_refuses_and_serves_no_peer_twice_in_a_row() -> None:
         assert patient(sock, 1000).count_bytes == 0
 
 
-def test_interrupted_probe_counts_what_arrived() -> None:
+def test_interrupted_probe_counts_the_bytes_that_arrived() -> None:
     answers = iter([False, False, False, False, True])
     with served(ProbeServer(lambda: next(answers), probe_s=60.0)) as sock:
         found = patient(sock)
@@ -80,7 +80,7 @@ def test_interrupted_probe_counts_what_arrived() -> None:
 
 
 @pytest.mark.parametrize("count_bytes", [0, -1, PROBE_BYTES_MAX + 1])
-def test_request_for_too_much_or_nothing_is_refused(count_bytes: int) -> None:
+def test_request_for_too_many_or_zero_bytes_is_refused(count_bytes: int) -> None:
     ours, theirs = plain_pair(ANN, BOB)
     ours.send_frame(pack({"bytes": count_bytes}))
     with pytest.raises(RemoteProtocolError, match="zero bytes or too many"):
@@ -95,13 +95,13 @@ def test_request_for_too_much_or_nothing_is_refused(count_bytes: int) -> None:
         ([(1.0, 0)], ProbeResult(0.5, 0, 1e-6)),
         ([(1.0, 0), (2.0, 10)], ProbeResult(0.5, 10, 1.0)),
         ([(1.0, 0), (2.0, 10), (3.0, 20), (4.0, 30), (5.0, 40)], ProbeResult(0.5, 20, 2.0)),
-        # TCP started slowly: after half of the time little had arrived.
+        # TCP started slowly: little had arrived after half of the time.
         ([(1.0, 0), (3.0, 1), (4.0, 21), (5.0, 41)], ProbeResult(0.5, 40, 2.0)),
-        # A bucket was full at first: half of the bytes arrived at once.
+        # A token bucket on the path was full at first, so most bytes arrived at once.
         ([(1.0, 0), (1.1, 30), (2.0, 35), (3.0, 40)], ProbeResult(0.5, 40, 2.0)),
     ],
 )
-def test_first_half_of_a_probe_lets_tcp_find_its_rate(
+def test_first_half_of_a_probe_is_not_counted(
     came: list[tuple[float, int]], found: ProbeResult
 ) -> None:
     assert measured(0.5, came) == found

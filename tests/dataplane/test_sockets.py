@@ -1,4 +1,6 @@
-"""One conformance suite for SecureSocket: TLS, TLS that has ended, and the plain pair."""
+"""One conformance suite for TLS sockets, sockets that drop encryption after the handshake, and
+plain socket pairs.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ def pair(
     server: Credentials,
     client: Credentials,
 ) -> Iterator[Pair]:
-    """(the client's end, the server's end)"""
+    """Yield (the client's end, the server's end) of a connection."""
     if request.param == "plain":
         left, right = plain_pair(client.peer, server.peer, deadline_s=DEADLINE_S)
         yield left, right
@@ -57,13 +59,15 @@ def pair(
     arrived[0].close()
 
 
-def test_each_end_knows_the_other(pair: Pair, client: Credentials, server: Credentials) -> None:
+def test_each_end_knows_the_peer_id_of_the_other(
+    pair: Pair, client: Credentials, server: Credentials
+) -> None:
     left, right = pair
     assert (left.peer, right.peer) == (server.peer, client.peer)
 
 
 @pytest.mark.parametrize("size", [0, 1, 16_384, 16_385, 3_000_001])
-def test_bytes_arrive_whole_and_in_order(pair: Pair, background: Background, size: int) -> None:
+def test_bytes_arrive_complete_and_in_order(pair: Pair, background: Background, size: int) -> None:
     left, right = pair
     sent = os.urandom(size)
     received = bytearray(size)
@@ -74,7 +78,7 @@ def test_bytes_arrive_whole_and_in_order(pair: Pair, background: Background, siz
 
 
 @pytest.mark.parametrize("size", [0, 1, 16_384, 16_385, 1 << 20])
-def test_frames_arrive_whole(pair: Pair, background: Background, size: int) -> None:
+def test_frames_arrive_complete(pair: Pair, background: Background, size: int) -> None:
     left, right = pair
     frame = os.urandom(size)
     done = background(lambda: left.send_frame(frame))
@@ -82,7 +86,7 @@ def test_frames_arrive_whole(pair: Pair, background: Background, size: int) -> N
     assert done() is None
 
 
-def test_numbers_are_sent_from_their_own_memory(pair: Pair) -> None:
+def test_buffers_of_integers_are_sent_and_received_as_bytes(pair: Pair) -> None:
     left, right = pair
     sent = memoryview(bytearray(range(8))).cast("I")
     received = memoryview(bytearray(8)).cast("I")
@@ -101,7 +105,7 @@ def test_frame_longer_than_allowed_ends_the_connection(pair: Pair) -> None:
         right.receive_frame(100)
 
 
-def test_end_by_the_peer_is_peer_lost(pair: Pair) -> None:
+def test_connection_closed_by_the_peer_raises_peer_lost(pair: Pair) -> None:
     left, right = pair
     left.close()
     with pytest.raises(PeerLost) as caught:
@@ -110,7 +114,7 @@ def test_end_by_the_peer_is_peer_lost(pair: Pair) -> None:
     assert not isinstance(caught.value, ShutDownHere)
 
 
-def test_half_a_message_is_peer_lost(pair: Pair) -> None:
+def test_truncated_message_raises_peer_lost(pair: Pair) -> None:
     left, right = pair
     left.send_all(b"half")
     left.close()
@@ -118,7 +122,7 @@ def test_half_a_message_is_peer_lost(pair: Pair) -> None:
         right.receive_into(bytearray(8))
 
 
-def test_silent_peer_is_too_slow(pair: Pair) -> None:
+def test_silent_peer_raises_peer_too_slow(pair: Pair) -> None:
     _, right = pair
     right.set_deadline(0.05)
     with pytest.raises(PeerTooSlow) as caught:
@@ -144,14 +148,14 @@ def test_dripping_peer_does_not_extend_the_deadline(pair: Pair, background: Back
     done()
 
 
-def test_peer_that_does_not_read_is_too_slow(pair: Pair) -> None:
+def test_peer_that_does_not_read_raises_peer_too_slow(pair: Pair) -> None:
     left, _ = pair
     left.set_deadline(0.1)
     with pytest.raises(PeerTooSlow):
         left.send_all(bytes(64 << 20))
 
 
-def test_past_deadline_is_not_waited_for(pair: Pair) -> None:
+def test_deadline_in_the_past_raises_at_once(pair: Pair) -> None:
     left, right = pair
     left.send_all(b"x")
     right.set_deadline(-1)
@@ -189,7 +193,7 @@ def test_close_waits_for_the_reader_that_it_wakes(pair: Pair, background: Backgr
     assert right.ended.is_set()
 
 
-def test_use_after_a_local_shutdown_blames_nobody(pair: Pair) -> None:
+def test_use_after_a_local_shutdown_does_not_blame_the_peer(pair: Pair) -> None:
     left, _ = pair
     left.shutdown()
     with pytest.raises(ShutDownHere):
@@ -197,7 +201,7 @@ def test_use_after_a_local_shutdown_blames_nobody(pair: Pair) -> None:
 
 
 def nothing_waits(sock: PeerSocket) -> bool:
-    """Whether all bytes that arrived here were read."""
+    """Return whether all bytes that arrived here have been read."""
     with socket.socket(fileno=os.dup(sock.fileno())) as raw:
         try:
             return not raw.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
@@ -205,7 +209,9 @@ def nothing_waits(sock: PeerSocket) -> bool:
             return True
 
 
-def test_two_threads_at_once_are_our_own_bug(pair: Pair, background: Background) -> None:
+def test_concurrent_use_by_two_threads_raises_local_protocol_error(
+    pair: Pair, background: Background
+) -> None:
     left, right = pair
     left.send_all(b"1")
     outcome = background(lambda: right.receive_into(bytearray(2)))
@@ -216,7 +222,7 @@ def test_two_threads_at_once_are_our_own_bug(pair: Pair, background: Background)
     assert outcome() is None
 
 
-def test_tampered_ciphertext_never_becomes_data(
+def test_tampered_ciphertext_raises_peer_lost(
     server: Credentials, client: Credentials, listening: Callable[..., tuple[Listener, Endpoint]]
 ) -> None:
     _, endpoint = listening()
@@ -230,7 +236,7 @@ def test_tampered_ciphertext_never_becomes_data(
 
 
 def exchanged(left: PeerSocket, right: PeerSocket, data: bytes) -> bytes:
-    """Return what arrives of `data` when nobody ever blocks."""
+    """Send `data` with non-blocking calls only, and return what arrives."""
     arrived = bytearray(len(data))
     sent = received = 0
     while received < len(data):
@@ -239,7 +245,7 @@ def exchanged(left: PeerSocket, right: PeerSocket, data: bytes) -> bytes:
     return bytes(arrived)
 
 
-def test_bytes_move_without_blocking_as_far_as_possible(pair: Pair) -> None:
+def test_nonblocking_calls_transfer_as_much_as_possible(pair: Pair) -> None:
     left, right = pair
     data = os.urandom(3_000_000)
     assert right.receive_some(memoryview(bytearray(10))) == 0
@@ -248,7 +254,7 @@ def test_bytes_move_without_blocking_as_far_as_possible(pair: Pair) -> None:
     assert left.fileno() != right.fileno()
 
 
-def test_full_connection_accepts_more_once_there_is_room(pair: Pair) -> None:
+def test_full_connection_accepts_more_bytes_once_there_is_room(pair: Pair) -> None:
     left, right = pair
     data, sent = memoryview(bytes(1 << 17)), 0
     while (count := left.send_some(data)) > 0:
@@ -261,7 +267,7 @@ def test_full_connection_accepts_more_once_there_is_room(pair: Pair) -> None:
     assert received == len(arrived)
 
 
-def test_blocking_and_nonblocking_calls_may_alternate(pair: Pair) -> None:
+def test_blocking_and_nonblocking_calls_can_alternate(pair: Pair) -> None:
     left, right = pair
     assert exchanged(left, right, b"one") == b"one"
     left.set_deadline(DEADLINE_S)
@@ -271,7 +277,7 @@ def test_blocking_and_nonblocking_calls_may_alternate(pair: Pair) -> None:
     assert exchanged(left, right, b"three") == b"three"
 
 
-def test_peer_that_has_finished_sending_can_still_receive(pair: Pair) -> None:
+def test_end_of_the_peers_sending_raises_peer_lost(pair: Pair) -> None:
     left, right = pair
     left.finish_sending()
     with pytest.raises(PeerLost):
@@ -291,7 +297,7 @@ def test_bytes_before_the_end_are_received_first(pair: Pair) -> None:
     assert "closed" in told.value.what
 
 
-def test_nothing_moves_after_a_local_shutdown(pair: Pair) -> None:
+def test_nonblocking_calls_fail_after_a_local_shutdown(pair: Pair) -> None:
     left, _ = pair
     left.shutdown()
     with pytest.raises(ShutDownHere):

@@ -1,6 +1,4 @@
-"""TLS over records in memory: the cases that the suite for secure sockets cannot reach from
-outside.
-"""
+"""TLS over records in memory: the cases that the suite in test_sockets.py cannot reach."""
 
 from __future__ import annotations
 
@@ -22,7 +20,9 @@ Pair = tuple[TlsSocket, TlsSocket]
 
 
 class RawSocket(socket.socket):
-    """A socket that delivers the bytes in `forged`, one by one, before what arrives."""
+    """A socket that delivers the bytes in `forged`, one by one, before the bytes from the
+    network.
+    """
 
     forged = b""
 
@@ -35,7 +35,7 @@ class RawSocket(socket.socket):
 
 @pytest.fixture
 def raws() -> tuple[RawSocket, RawSocket]:
-    """The sockets under `pair`."""
+    """Return the raw sockets of `pair`."""
     one, other = (RawSocket(fileno=sock.detach()) for sock in socket.socketpair())
     for sock in (one, other):
         sock.settimeout(DEADLINE_S)
@@ -46,7 +46,7 @@ def raws() -> tuple[RawSocket, RawSocket]:
 def pair(
     server: Credentials, client: Credentials, raws: tuple[RawSocket, RawSocket]
 ) -> Iterator[Pair]:
-    """The client's end and the server's end, after the handshake."""
+    """Yield the client's end and the server's end, after the handshake."""
     at_client, at_server = raws
     left = TlsSocket(
         at_client, tls_context(client, [server.certificate_der], server=False), server=False
@@ -63,14 +63,16 @@ def pair(
     right.close()
 
 
-def test_each_end_has_seen_the_other(pair: Pair, server: Credentials, client: Credentials) -> None:
+def test_each_end_has_the_certificate_of_the_other(
+    pair: Pair, server: Credentials, client: Credentials
+) -> None:
     left, right = pair
     assert left.certificate_der() == server.certificate_der
     assert right.certificate_der() == client.certificate_der
     assert (left.version(), right.version()) == ("TLSv1.3", "TLSv1.3")
 
 
-def test_send_counts_once_all_of_its_records_are_out(pair: Pair) -> None:
+def test_send_returns_its_count_only_once_all_records_are_sent(pair: Pair) -> None:
     left, right = pair
     left.settimeout(0)
     right.settimeout(0)
@@ -82,7 +84,7 @@ def test_send_counts_once_all_of_its_records_are_out(pair: Pair) -> None:
     scratch = memoryview(bytearray(100_000))
     while len(arrived) < sent:
         arrived += scratch[: right.recv_into(scratch)]
-    assert left.send(data) == len(data)  # The same data again: no byte is sent twice.
+    assert left.send(data) == len(data)  # The blocked send again, with the same data.
     while len(arrived) < sent + len(data):
         arrived += scratch[: right.recv_into(scratch)]
     assert bytes(arrived) == bytes(data) * (sent // len(data) + 1)
@@ -103,7 +105,7 @@ def test_encrypted_bytes_in_memory_are_bounded(pair: Pair) -> None:
     reader.join()
 
 
-def test_ended_stream_gives_the_earlier_bytes_and_then_nothing(pair: Pair) -> None:
+def test_ended_stream_delivers_the_earlier_bytes_first(pair: Pair) -> None:
     left, right = pair
     left.send(memoryview(b"last words"))
     left.shutdown(socket.SHUT_WR)
@@ -164,10 +166,10 @@ def test_peer_that_reads_in_pieces_does_not_block_a_send(
         thread.join()
 
 
-def test_nonblocking_receive_looks_once_and_returns(
+def test_nonblocking_receive_reads_at_most_once(
     pair: Pair, raws: tuple[RawSocket, RawSocket]
 ) -> None:
-    """Otherwise a peer whose records are empty could hold the caller as long as they arrive."""
+    """Otherwise a peer that sends empty records could block the caller for as long as it likes."""
     _, right = pair
     right.settimeout(0)
     raws[1].forged = b"\x17\x03\x03\x40\x00" + bytes(10)
@@ -185,14 +187,14 @@ def test_bytes_that_are_not_records_end_the_stream(
         right.recv_into(memoryview(bytearray(10)))
 
 
-def test_peer_that_requests_endless_answers_gets_none(pair: Pair) -> None:
+def test_peer_that_requests_too_many_answers_is_disconnected(pair: Pair) -> None:
     _, right = pair
     right._outgoing.write(bytes(RECORDS_BYTES + 1))
     with pytest.raises(ConnectionAbortedError):
         right.recv_into(memoryview(bytearray(10)))
 
 
-def test_plain_bytes_follow_the_end_of_tls(
+def test_bytes_after_leaving_encryption_are_sent_unencrypted(
     pair: Pair,
 ) -> None:
     left, right = pair

@@ -1,4 +1,4 @@
-"""A capped uplink as threads see it."""
+"""An uplink with a rate cap, shared by threads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from p2ptrain.ids import PeerId
 from .conftest import DEADLINE_S
 
 
-def test_taking_blocks_until_the_bytes_are_paid_for() -> None:
+def test_ticket_waits_until_the_rate_limit_allows_the_bytes() -> None:
     times = iter([10.0, 10.0, 10.0, 12.0])
     share = Uplink(1000, burst_bytes=0, clock=lambda: next(times)).share(SendPriority.SWARM)
     ticket = share.request_ticket(2000)
@@ -23,7 +23,7 @@ def test_taking_blocks_until_the_bytes_are_paid_for() -> None:
 
 
 def test_closing_an_uplink_releases_its_waiting_threads() -> None:
-    """A node that ends must not wait for minutes until a slice may go to a slow peer."""
+    """A node that stops must not wait for minutes until the cap allows the next slice."""
     uplink = Uplink(1000)
     with ThreadPoolExecutor(2) as pool:
         waiting = [pool.submit(uplink.share(rank).wait_to_send, 10**9) for rank in SendPriority]
@@ -32,7 +32,7 @@ def test_closing_an_uplink_releases_its_waiting_threads() -> None:
     uplink.share(SendPriority.RING).wait_to_send(10**9)
 
 
-def test_uplink_without_a_rate_cannot_be_made() -> None:
+def test_uplink_without_a_valid_rate_is_refused() -> None:
     for rate in (0, -1.0, float("nan")):
         with pytest.raises(LocalProtocolError):
             Uplink(rate)
@@ -40,7 +40,7 @@ def test_uplink_without_a_rate_cannot_be_made() -> None:
 
 @dataclass
 class PaperUplink:
-    """Records which peer took how much of which share."""
+    """A fake uplink that records the shares that it creates."""
 
     shares: list[PaperShare] = field(default_factory=list)
 
@@ -71,7 +71,7 @@ def test_peer_has_one_share_for_all_its_connections() -> None:
     ]
 
 
-def test_fast_line_makes_up_for_late_wake_ups_of_threads() -> None:
+def test_fast_uplink_allows_a_burst_that_makes_up_for_late_wake_ups() -> None:
     share = Uplink(100_000_000, clock=lambda: 10.0).share(SendPriority.RING)
     assert share.wait_s(share.request_ticket(1_000_000)) == 0.0
     assert share.wait_s(share.request_ticket(1_000_000)) == pytest.approx(0.01)

@@ -1,5 +1,5 @@
-"""Every order of messages, timeouts and crashes within a bound is correct, and a defect would be
-found.
+"""No order of messages, timeouts and crashes within a bound leads to a fault, and planted defects
+are found.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.simulation.defects.mutants import MUTANTS
     ("timeouts", "crashes", "worlds_min"), [(0, 0, 50), (1, 1, 10_000), (2, 0, 300_000)]
 )
 def test_no_world_within_the_bound_is_wrong(timeouts: int, crashes: int, worlds_min: int) -> None:
-    """The bounds: one lost round and one crash, and two lost rounds."""
+    """The bounds are no timeouts or crashes, one timeout and one crash, and two timeouts."""
     found = explore(Bound(timeouts, crashes))
     assert (found.fault, found.story) == ("", ())
     assert found.finished
@@ -39,7 +39,7 @@ def test_no_honest_member_is_ever_accused() -> None:
     ("mutant", "steps"),
     [("promise-not-persisted", 5), ("vote-not-persisted", 5), ("lower-round-accepted", 4)],
 )
-def test_explored_defect_is_found_with_its_shortest_story(mutant: str, steps: int) -> None:
+def test_planted_defect_is_found_with_a_short_story(mutant: str, steps: int) -> None:
     (planted,) = (each for each in MUTANTS if each.name == mutant)
     with planted.planted():
         found = explore(Bound(timeouts=1, crashes=1), worlds_max=5_000)
@@ -53,15 +53,15 @@ def test_command_prints_the_number_of_visited_worlds(capsys: pytest.CaptureFixtu
     assert "within 0 timeouts, 1 crashes" in capsys.readouterr().out
 
 
-def test_command_tells_the_story_of_a_fault(capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_prints_the_steps_to_a_fault(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--bound", "1,1", "--mutant", "lower-round-accepted"]) == 1
     assert "c times out\nc -> a: Prepare\nb -> a: Propose\nfault: a" in capsys.readouterr().out
 
 
-# ── the parts that the exploration rests on ───────────────────────────────────────────────────────
+# ── the parts that the exploration relies on─────────────────────────────────────────────────────
 
 
-def test_copy_is_equal_and_shares_nothing_that_changes() -> None:
+def test_copy_is_equal_and_shares_no_mutable_object() -> None:
     some = LedgerGroup(small_rules())
     some.ready("a b c")
     twin = copy_of(some["a"])
@@ -97,7 +97,7 @@ ONE, OTHER = Entry(1, digest("x"), Skip(0)), Entry(1, digest("y"), Skip(0))
         (Prepare(1, 1), _vote(1, ONE), False),
     ],
 )
-def test_contradictions_are_those_that_no_honest_voter_states(
+def test_contradictions_between_statements_are_found(
     first: Accept, second: Accept, is_contrary: bool
 ) -> None:
     assert contrary(statement_of(first), statement_of(second)) is is_contrary

@@ -1,4 +1,6 @@
-"""Programs that answer at an address: nothing, a web server, a firewall, and peers that lie."""
+"""Programs that answer at an address: a silent server, a web server, a server that hangs up, and
+peers that lie.
+"""
 
 from __future__ import annotations
 
@@ -23,19 +25,19 @@ Answer = Callable[[socket.socket], None]
 
 
 def at(port: int, peer: PeerId = STRANGER) -> str:
-    """The address of the program that listens at this port of this machine."""
+    """Return the address of the program that listens at this port of this machine."""
     return f"/ip4/127.0.0.1/tcp/{port}/p2p/{peer}"
 
 
 def dead_port() -> int:
-    """A port at which nothing listens."""
+    """Return a port at which nothing listens."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         return int(probe.getsockname()[1])
 
 
 def says_nothing(client: socket.socket) -> None:
     while client.recv(4096):
-        pass  # Until the other side gives up.
+        pass  # Wait until the other side gives up.
 
 
 def is_a_web_server(client: socket.socket) -> None:
@@ -46,12 +48,14 @@ def is_a_web_server(client: socket.socket) -> None:
 
 
 def hangs_up(client: socket.socket) -> None:
-    """Close at once."""
+    """Let the server close the connection at once."""
 
 
 @contextmanager
 def server(answer: Answer) -> Iterator[int]:
-    """The port of a TCP server that sends this answer on each connection, and closes it."""
+    """Yield the port of a TCP server that gives this answer on each connection and then closes
+    it.
+    """
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:
@@ -60,7 +64,7 @@ def server(answer: Answer) -> Iterator[int]:
                     client, _ = listener.accept()
                 except OSError:
                     return
-                with client, suppress(OSError):  # The peer that asked may leave at any time.
+                with client, suppress(OSError):  # The client can disconnect at any time.
                     client.settimeout(START_S)
                     answer(client)
 
@@ -75,7 +79,7 @@ def server(answer: Answer) -> Iterator[int]:
 
 @dataclass
 class Peer:
-    """A real peer of the network that says what a test tells it to say."""
+    """A real peer of the network that sends what a test wants."""
 
     identity: Identity
     address: str
@@ -102,7 +106,7 @@ class Peer:
 
 @contextmanager
 def peer(identity: Identity, answer: Callable[[], HelloReply]) -> Iterator[Peer]:
-    """A peer that answers every hello with `answer()`."""
+    """Run a peer that answers every hello with `answer()`."""
     opened: list[Peer] = []
     ready = threading.Event()
     asked: list[HelloRequest] = []

@@ -1,4 +1,4 @@
-"""One tiny published run, one seed that serves it, and a way to run a command in this process."""
+"""A tiny published run, a seed that serves it, and functions that run a command in this process."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from tests.faults.processes import ON_LOOPBACK, NodeProcess, running
 from tests.faults.screen import Screen
 
 FAULT_S = 90.0
-"""Every fault is reported within this time, even on a crowded machine. The tests here take at most
+"""Every fault must be reported within this time, even on a busy machine. Normally it takes at most
 ten seconds, the time that a node gives a silent address.
 """
 
 END_S = 30.0
-"""A thread may have done its last work and not have ended yet."""
+"""Time limit for threads that have finished their work to end."""
 
 THREADS_THAT_STAY = ("Trio thread", "_background_cleanup")
-"""Threads that trio keeps for the next call, and one daemon thread of libp2p's own."""
+"""Names of threads that trio keeps for reuse, and of a daemon thread of libp2p."""
 
 RUN_TOML = """
 run = { name = "faults" }
@@ -44,13 +44,13 @@ TRAINERS = tuple(Identity.from_seed(b"trainer %d" % number + bytes(23)) for numb
 """Peers on the allowlist besides the organiser, which is the only founder."""
 
 FEW_FILES_AT_FIRST = "ulimit -S -n 64"
-"""The open-file limit of some systems. A node raises it as far as it may."""
+"""The open-file limit on some systems. A node raises it as far as it is allowed to."""
 
 Here = Callable[..., Screen]
 
 
 def ended(threads: Iterable[threading.Thread]) -> bool:
-    """Whether all of these threads end, except those that stay."""
+    """Return whether all of these threads end within END_S, except those in THREADS_THAT_STAY."""
     left = [
         thread for thread in threads if not any(known in thread.name for known in THREADS_THAT_STAY)
     ]
@@ -61,7 +61,9 @@ def ended(threads: Iterable[threading.Thread]) -> bool:
 
 @pytest.fixture
 def here(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Here:
-    """Runs a command in this process. It must end within FAULT_S and leave no thread behind."""
+    """Return a function that runs a command in this process. The command must end within FAULT_S
+    and leave no thread behind.
+    """
     monkeypatch.delenv("P2PTRAIN_HOME", raising=False)
     monkeypatch.setenv("NO_COLOR", "1")
 
@@ -91,7 +93,9 @@ def here(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture
 def node_here(here: Here, tmp_path: Path) -> Here:
-    """Run `p2ptrain node` in this process, in a new home, listening on loopback only."""
+    """Return a function that runs `p2ptrain node` in this process, in a new home, on loopback
+    only.
+    """
 
     def run(*words: object, home: Path = tmp_path / "home") -> Screen:
         return here("node", "--home", home, "--yes", *ON_LOOPBACK, *words)
@@ -101,7 +105,9 @@ def node_here(here: Here, tmp_path: Path) -> Here:
 
 @pytest.fixture(scope="session")
 def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The organiser's home. Nobody changes it: take a copy."""
+    """Return the organiser's home. All tests share it, so a test must not change it: use
+    `organiser`.
+    """
     folder = tmp_path_factory.mktemp("published")
     (folder / "text.txt").write_text(TEXT)
     (folder / "run.toml").write_text(RUN_TOML)
@@ -113,7 +119,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def organiser(published: Path, tmp_path: Path) -> Path:
-    """A copy of the organiser's home, for this test alone."""
+    """Return a copy of the organiser's home, for this test only."""
     return Path(shutil.copytree(published, tmp_path / "organiser"))
 
 
@@ -133,13 +139,13 @@ def allowlist(published: Path, run: Run) -> SignedAllowlist:
 
 @pytest.fixture(scope="session")
 def trainers() -> Iterator[Identity]:
-    """A new volunteer for each test that wants one."""
+    """Return an iterator that gives each test a different volunteer."""
     return iter(TRAINERS)
 
 
 @pytest.fixture(scope="session")
 def seed(published: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    """A seed that serves the run to all tests."""
+    """Run a seed that serves the run to all tests."""
     home = tmp_path_factory.mktemp("seed") / "home"
     shutil.copytree(published, home)
     with running(home, "--seed", limits=FEW_FILES_AT_FIRST) as node:

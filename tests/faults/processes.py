@@ -1,4 +1,4 @@
-"""Nodes as processes of their own, observed through what any user can see of them."""
+"""Nodes in separate processes, observed only through what a user can see."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from tests.faults.screen import Screen
 
 LOOK_EVERY_S = 0.02
 WAIT_S = 90.0
-"""Several times what anything takes here, since tests share their machine."""
+"""Several times as long as any operation takes here, since tests share their machine."""
 ON_LOOPBACK = ("--listen", "/ip4/127.0.0.1/tcp/0", "--data-listen", "127.0.0.1:0")
 
 Seen = TypeVar("Seen")
 
 
 def wait_until(what: str, seen: Callable[[], Seen | None], *, deadline_s: float = WAIT_S) -> Seen:
-    """Return the first true value of `seen`."""
+    """Call `seen` until it returns a true value, and return that value."""
     ends_s = time.monotonic() + deadline_s
     never = threading.Event()
     while not (value := seen()):
@@ -40,12 +40,13 @@ def wait_until(what: str, seen: Callable[[], Seen | None], *, deadline_s: float 
 
 
 class NodeProcess(DemoNode):
-    """`p2ptrain node` in a home, on loopback."""
+    """A process of `p2ptrain node` in a home, on loopback."""
 
     def begin(self, *arguments: str, limits: str = "", terminal: int | None = None) -> None:
-        """Start it; `limits` are shell commands such as `ulimit -n 16`, for it alone.
+        """Start the node. `limits` are shell commands such as `ulimit -n 16` that apply to this
+        node only.
 
-        Its user agrees beforehand, unless there is a `terminal` to be asked at.
+        The user agrees in advance, unless there is a `terminal` at which the node can ask.
         """
         self.home.mkdir(exist_ok=True)
         words = [*command("node"), "--home", str(self.home), *ON_LOOPBACK, *arguments]
@@ -63,7 +64,7 @@ class NodeProcess(DemoNode):
             )
 
     def saw(self, kind: str, *, deadline_s: float = WAIT_S, **fields: object) -> Event:
-        """Return the journal's record of this kind with these fields. Wait for it if necessary."""
+        """Wait for an event of this kind with these fields in the journal, and return it."""
 
         def look() -> Event | None:
             list(self.new_events())
@@ -74,7 +75,7 @@ class NodeProcess(DemoNode):
         return wait_until(f"{kind} {fields}", look, deadline_s=deadline_s)
 
     def said(self, text: str, *, deadline_s: float = WAIT_S) -> str:
-        """Return the output, once it contains `text`."""
+        """Wait until the output contains `text`, and return the output."""
         wait_until(
             f"{text!r} in:\n{self.output()}",
             lambda: text in self.output() or not self.running,
@@ -84,7 +85,7 @@ class NodeProcess(DemoNode):
         return self.output()
 
     def address(self) -> str:
-        """Return the node's address, once it serves the run."""
+        """Wait until the node serves the run, and return its address."""
 
         def look() -> dict[str, Any] | None:
             assert self.running, f"the node ended:\n{self.output()}"
@@ -95,14 +96,14 @@ class NodeProcess(DemoNode):
         return str(status["addresses"][0])
 
     def interrupt(self) -> None:
-        """Send Ctrl-C. In a terminal it reaches the node alone, since trainers have sessions of
-        their own.
+        """Send Ctrl-C. As in a terminal, it reaches only the node, since trainers run in separate
+        sessions.
         """
         assert self.process is not None
         self.process.send_signal(signal.SIGINT)
 
     def ended(self, *, deadline_s: float = WAIT_S) -> Screen:
-        """Return what is left on the screen after the node has ended by itself."""
+        """Wait until the node ends by itself, and return its screen."""
         assert self.process is not None
         status = self.process.wait(deadline_s)
         return Screen(status, "", self.output())
@@ -116,7 +117,7 @@ class NodeProcess(DemoNode):
 def running(
     home: Path, *arguments: str, limits: str = "", terminal: int | None = None
 ) -> Iterator[NodeProcess]:
-    """A node that runs in `home` at most as long as the block."""
+    """Run a node in `home`. It is killed at the end of the block."""
     node = NodeProcess(home.name, home)
     node.begin(*arguments, limits=limits, terminal=terminal)
     try:
@@ -126,7 +127,7 @@ def running(
 
 
 def home_of(identity: Identity, folder: Path) -> Path:
-    """Make a new home in `folder` with this identity's key."""
+    """Make a new home in `folder` with this identity's key, and return it."""
     home = folder / f"home-{identity.peer[-6:]}"
     home.mkdir()
     key = home / "identity.key"
@@ -136,7 +137,9 @@ def home_of(identity: Identity, folder: Path) -> Path:
 
 
 def rot_genesis(home: Path, run: Run) -> Digest:
-    """Flip a bit of the first weights in a store that is not in use. Return the chunk's name."""
+    """Flip a bit of the first chunk of the initial weights in a store that is not in use. Return
+    the chunk's digest.
+    """
     with Store(home / "store") as store:
         chunk = store.manifest(run.manifest.genesis).chunks[0]
         with store.chunk_path(chunk).open("r+b") as file:

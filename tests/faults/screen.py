@@ -1,4 +1,4 @@
-"""The screen of a user after a command has ended, and the checks that it must pass."""
+"""The output that a user sees after a command has ended, and checks on it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DETAIL = re.compile(r"^  (?P<label>tried|seen|likely|do|more)\s+(?P<text>.+)$",
 
 @dataclass(frozen=True)
 class Screen:
-    """An ended command: its exit status, its stdout and its stderr."""
+    """A finished command: its exit status, stdout and stderr."""
 
     status: int
     out: str
@@ -22,7 +22,7 @@ class Screen:
 
     @property
     def code(self) -> str:
-        """The code of the one error that is shown."""
+        """The code of the error on the screen. There must be exactly one error."""
         heads = list(_HEAD.finditer(self.err))
         assert len(heads) == 1, self.err
         return heads[0]["code"]
@@ -34,7 +34,7 @@ class Screen:
         return head["what"]
 
     def lines(self, *labels: str) -> list[str]:
-        """Return the texts behind these labels, in their order."""
+        """Return the texts after these labels, in the order in which they appear."""
         details = _DETAIL.finditer(self.err)
         return [found["text"] for found in details if found["label"] in labels]
 
@@ -51,9 +51,7 @@ class Screen:
         return "\n".join(self.lines("do"))
 
     def is_error(self, code: str, status: int) -> None:
-        """Check that there is one explained error on stderr, with advice and nothing
-        frightening.
-        """
+        """Check that stderr shows one explained error, with advice and without a traceback."""
         assert (self.code, self.status) == (code, status), self.err
         assert self.do, self.err
         assert self.lines("more") == [f"p2ptrain explain {code}"]

@@ -1,4 +1,6 @@
-"""Each kind of wrong address has its code, the party at fault, and advice."""
+"""The error for each kind of wrong address has its own code, says whose fault it is, and gives
+advice.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ def test_address_where_nothing_listens_is_explained(node_here: Here) -> None:
     screen.is_error("NET-REFUSED", 5)
     assert at(port) in screen.evidence
     assert f"no program listens on port {port}" in screen.evidence
-    assert "this machine itself" in screen.likely, "a loopback address leads to this machine only"
+    assert "this machine itself" in screen.likely, "a loopback address is always on this machine"
 
 
 def test_address_of_a_web_server_is_explained(node_here: Here) -> None:

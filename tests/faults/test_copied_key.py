@@ -1,5 +1,5 @@
-"""A key on two machines stops the second node with a message. A restart right after a kill is not
-mistaken for one.
+"""If two machines use the same key, the second node stops with a message. A restart right after a
+kill is not mistaken for a second machine.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def test_copied_key_does_not_start_twice_but_a_restart_works(
     with running(original, *way_in) as node:
         node.saw("state", state="serving")
         with running(copy, *way_in) as second:
-            screen = second.ended(deadline_s=180)  # It continues to ask for a while.
+            screen = second.ended(deadline_s=180)  # The second node retries for a while.
         screen.is_error("ID-IN-USE", 8)
         assert label(load_or_create(seed.home / "identity.key").peer) in screen.evidence
         assert "stop the other node" in screen.do

@@ -1,4 +1,4 @@
-"""After Ctrl-C a node leaves in any situation, says so, and leaves nothing running."""
+"""After Ctrl-C a node ends in any situation, says so, and leaves nothing running."""
 
 from __future__ import annotations
 
@@ -20,11 +20,15 @@ from tests.faults.processes import NodeProcess, home_of, rot_genesis, running, w
 from tests.faults.screen import Screen
 
 LEAVE_S = 60.0
-"""Leaving takes a moment where nobody must be waited for, and longer on a crowded machine."""
+"""Time limit in seconds. Normally a node leaves within a moment, but it takes longer on a busy
+machine.
+"""
 
 
 def left_cleanly(node: NodeProcess, *, deadline_s: float = LEAVE_S) -> Screen:
-    """It ends quietly with status 0, and its home is as if it had never run."""
+    """Check that the node ends without an error, with status 0, and leaves no process, socket or
+    lock behind.
+    """
     children = node.descendants()
     node.interrupt()
     screen = node.ended(deadline_s=deadline_s)
@@ -88,7 +92,7 @@ def test_ctrl_c_works_while_fetching_and_while_serving(
 def trained(
     seed: NodeProcess, trainers: Iterator[Identity], tmp_path: Path
 ) -> Iterator[NodeProcess]:
-    """A node whose trainer is at work."""
+    """Yield a node with a running trainer."""
     home = home_of(next(trainers), tmp_path)
     with running(home, "--bootstrap", seed.address(), "--device", "cpu") as node:
         node.saw("inner-step", deadline_s=180.0)
@@ -104,7 +108,7 @@ def test_ctrl_c_works_while_training(trained: NodeProcess) -> None:
 
 
 def test_second_ctrl_c_leaves_at_once(trained: NodeProcess, seed: NodeProcess) -> None:
-    """The node votes and the seed is frozen, so nobody can agree to this node's leaving."""
+    """The node votes and the seed is frozen, so no quorum can agree that the node leaves."""
 
     me = load_or_create(trained.home / "identity.key").peer
 

@@ -1,5 +1,5 @@
-"""A newcomer trusts no document unchecked: forged, truncated, foreign and old ones are refused by
-name.
+"""A newcomer checks every document: forged, truncated, foreign and old documents are refused with a
+clear error.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ def reply(manifest: bytes, allowlist: bytes = b"", *, admitted: bool = False) ->
 
 
 def tampered(document: bytes, name: str, value: object) -> bytes:
-    """The signed document with one field of its envelope replaced."""
+    """Return the signed document with one field of its envelope replaced."""
     envelope = unpack(document, bytes_max=1 << 20)
     assert isinstance(envelope, dict)
     return pack(envelope | {name: value})
 
 
 def altered(run: Run) -> bytes:
-    """The same run with an outer learning rate that nobody signed."""
+    """Return the same run with a changed outer learning rate and the old signature."""
     outer = replace(run.manifest.outer, lr=99.0)
     return tampered(run.to_bytes(), "payload", replace(run.manifest, outer=outer).to_payload())
 
@@ -80,7 +80,9 @@ def test_liar_does_not_hide_an_honest_peer(run: Run, node_here: Here, seed: Node
     screen.is_error("AUTH-PENDING", 6)
 
 
-def test_other_run_than_requested_is_refused(run: Run, node_here: Here, seed: NodeProcess) -> None:
+def test_run_other_than_the_requested_one_is_refused(
+    run: Run, node_here: Here, seed: NodeProcess
+) -> None:
     wanted = RunId("ab" * 32)
     screen = node_here("--bootstrap", seed.address(), "--run", wanted)
     screen.is_error("RUN-MISMATCH", 3)
@@ -130,7 +132,7 @@ def test_run_of_another_version_is_refused(run: Run, node_here: Here) -> None:
     assert "upgrade" in screen.do
 
 
-def test_peer_missing_from_the_list_learns_what_to_do(
+def test_peer_missing_from_the_allowlist_learns_what_to_do(
     run: Run, node_here: Here, here: Here, seed: NodeProcess, tmp_path: Path
 ) -> None:
     screen = node_here("--bootstrap", seed.address(), "--no-wait")
@@ -172,7 +174,7 @@ LISTS: list[tuple[str, Callable[[Run, PeerId], bytes], str]] = [
 @pytest.mark.parametrize(
     ("forge", "reason"), [row[1:] for row in LISTS], ids=[row[0] for row in LISTS]
 )
-def test_forged_list_in_a_hello_admits_nobody(
+def test_forged_allowlist_in_a_hello_is_ignored(
     forge: Callable[[Run, PeerId], bytes],
     reason: str,
     run: Run,
@@ -195,7 +197,7 @@ def test_forged_list_in_a_hello_admits_nobody(
 
 @pytest.fixture
 def member(run: Run, allowlist: SignedAllowlist, seed: NodeProcess) -> Iterator[Peer]:
-    """A listed peer that is connected to the seed and can say what it likes."""
+    """Yield a peer on the allowlist that is connected to the seed and can publish anything."""
     topic = f"/p2ptrain/1/{run.id}/allowlist"
     with peer(MEMBER, lambda: reply(run.to_bytes(), allowlist.to_bytes())) as other:
         other.follow(topic)
@@ -203,7 +205,7 @@ def member(run: Run, allowlist: SignedAllowlist, seed: NodeProcess) -> Iterator[
         yield other
 
 
-def test_only_newer_lists_of_the_organiser_count_in_gossip(
+def test_only_newer_allowlists_of_the_organiser_are_accepted_from_gossip(
     member: Peer, published: Path, run: Run, allowlist: SignedAllowlist, seed: NodeProcess
 ) -> None:
     organiser = load_or_create(published / "identity.key")
@@ -231,9 +233,7 @@ def test_only_newer_lists_of_the_organiser_count_in_gossip(
     assert (seed.home / "run" / "allowlist.signed").read_bytes() == signed(3)
 
 
-def test_nothing_is_kept_of_a_run_that_the_user_declined(
-    run: Run, here: Here, tmp_path: Path
-) -> None:
+def test_run_that_the_user_declined_is_not_saved(run: Run, here: Here, tmp_path: Path) -> None:
     with peer(LIAR, lambda: reply(run.to_bytes())) as seed:
         words = ("--bootstrap", seed.address, *ON_LOOPBACK)
         screen = here("node", "--home", tmp_path / "home", *words)
@@ -243,7 +243,7 @@ def test_nothing_is_kept_of_a_run_that_the_user_declined(
     assert not (tmp_path / "home" / "run" / "manifest.signed").exists()
 
 
-def test_peers_that_know_no_run_are_reported(run: Run, node_here: Here) -> None:
+def test_peers_that_do_not_know_a_run_are_reported(run: Run, node_here: Here) -> None:
     with peer(LIAR, lambda: reply(altered(run))) as liar:
         screen = node_here("--bootstrap", liar.address, "--bootstrap", at(dead_port()))
     assert screen.status == 5

@@ -1,4 +1,4 @@
-"""Faults of a node's own folder are reported before anything is changed in it."""
+"""Faults in a node's home are reported before anything in it is changed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ SEED = ("node", "--seed", "--listen", "/ip4/127.0.0.1/tcp/0", "--data-listen", "
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """All files in the folder. A node must not touch them when it cannot start."""
+    """Return the contents of all files in the folder that a node must not change when it cannot
+    start.
+    """
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in folder.rglob("*")
@@ -88,7 +90,7 @@ DAMAGES: list[tuple[str, Damage, str, int, str]] = [
     DAMAGES,
     ids=[f"{row[0].rpartition('/')[2]}-{row[2]}" for row in DAMAGES],
 )
-def test_damaged_file_is_named_and_left_alone(
+def test_damaged_file_is_named_and_not_changed(
     name: str, damage: Damage, code: str, status: int, do: str, organiser: Path, here: Here
 ) -> None:
     damage(organiser / name)
@@ -125,7 +127,7 @@ LOOKERS = (
     ["ckpt", "pin"],
     ["store", "pin", "ab" * 32],
 )
-"""Some of these commands write too, but not where there is no run."""
+"""Some of these commands write too, but not in a home without a run."""
 CANNOT_BE = ("/proc/home", "/dev/null/home")
 
 
@@ -193,7 +195,9 @@ def test_data_port_in_use_is_reported(organiser: Path, here: Here) -> None:
 
 
 @pytest.mark.parametrize("words", [["status"], ["status", "--json"]])
-def test_missing_node_to_ask_is_reported(words: list[str], here: Here, tmp_path: Path) -> None:
+def test_status_without_a_running_node_is_reported(
+    words: list[str], here: Here, tmp_path: Path
+) -> None:
     screen = here(*words, "--home", tmp_path / "nowhere")
     assert (screen.code, screen.status) == ("NO-NODE", 75)
     assert "p2ptrain node" in screen.do

@@ -1,4 +1,4 @@
-"""Faults of the machine: limits on files, a full disk, and corrupt chunks."""
+"""Faults of the machine: a full disk and corrupt chunks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.faults.processes import home_of, rot_genesis, running
 from tests.faults.screen import Screen
 
 
-def test_full_disk_leaves_no_half_of_a_key(here: Here, tmp_path: Path) -> None:
+def test_full_disk_does_not_leave_a_partial_key(here: Here, tmp_path: Path) -> None:
     words = ["sh", "-c", 'ulimit -f 0 && exec "$@"', "sh", *command("id", "--home", str(tmp_path))]
     ended = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     Screen(ended.returncode, ended.stdout, ended.stderr).is_error("DISK-LOW", 4)
@@ -23,7 +23,7 @@ def test_full_disk_leaves_no_half_of_a_key(here: Here, tmp_path: Path) -> None:
     assert here("id", "--home", tmp_path).status == 0
 
 
-def test_corrupt_chunk_of_one_store_comes_from_another(
+def test_corrupt_chunk_is_fetched_from_another_store(
     published: Path, organiser: Path, run: Run, tmp_path: Path
 ) -> None:
     genesis = run.manifest.genesis

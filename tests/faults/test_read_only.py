@@ -1,4 +1,4 @@
-"""On a read-only disk, reading commands work and the others fail with a code."""
+"""On a read-only disk, commands that only read work, and the others fail with an error code."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ ANY = Digest("ab" * 32)
 
 
 class ReadOnly:
-    """From here on make the system answer for `folder` as for a disk that is mounted read-only.
+    """Make the system treat `folder` as if it were on a disk that is mounted read-only.
 
-    Mode bits do not restrict root, and a mount needs more rights than a user has.
+    Mode bits would not restrict root, and a real mount needs root.
     """
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,12 @@
-"""Fuzz the decoders for a given time, guided by coverage, with atheris.
+"""Fuzz the decoders with atheris, guided by coverage, for a given time.
 
 scripts/fuzz --minutes 30 [--targets heartbeat hello-reply]
 
-Each target is fuzzed in a process of its own, since a crash ends the process, and begins with its
-examples in tests/fuzz/corpus. Prints one JSON line for each target, and one for all. Inputs that
-crashed are left in build/fuzz/TARGET. An input that takes longer than `INPUT_S` or more memory than
-`MEMORY_MB` counts as a crash. The time is CPU time of the fuzzers, shared equally among the
-targets.
+Each target is fuzzed in a separate process, since a crash ends the process. Fuzzing starts from the
+target's examples in tests/fuzz/corpus. Prints one JSON line for each target, and one for all
+targets together. Inputs that cause a crash are kept in build/fuzz/TARGET. An input that takes
+longer than `INPUT_S` or more memory than `MEMORY_MB` counts as a crash. The time is CPU time of the
+fuzzers, shared equally among the targets.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from tests.fuzz.recording import CORPUS
 
 INPUT_S = 10
-"""The slowest honest input takes milliseconds, and the machine may be crowded."""
+"""The slowest legitimate input takes milliseconds; the rest allows for a busy machine."""
 MEMORY_MB = 2048
 LENGTH_MAX = 1 << 16
 RUNS_DONE = re.compile(r"Done (\d+) runs|#(\d+)\s+DONE|stat::number_of_executed_units: (\d+)")
@@ -47,8 +47,8 @@ def main() -> int:
     if unknown := set(names) - set(TARGETS):
         parser.error(f"no such target: {', '.join(sorted(unknown))}")
     began_s, lines = _children_cpu_s(), list[dict[str, int]]()
-    # The fuzzer limits its own time by the wall clock. On a busy machine that is less CPU time, so
-    # the remaining time is shared among the targets again.
+    # The fuzzer limits its time by the wall clock, so on a busy machine it uses less CPU time. The
+    # remaining CPU time is then shared among the targets again.
     while (left_s := 60 * given.minutes - (_children_cpu_s() - began_s)) > 0:
         seconds = max(1, round(left_s / len(names)))
         lines += [_fuzzed(name, GOOD.get(name, b""), seconds) for name in names]
@@ -99,7 +99,7 @@ def _fuzzed(name: str, good: bytes, seconds: int) -> dict[str, int]:
 
 
 def _fuzz(name: str, options: list[str]) -> None:
-    """Never return. The modules are instrumented as they are imported."""
+    """Fuzz the target, and never return. The modules are instrumented while they are imported."""
     import atheris
 
     with atheris.instrument_imports(include=["p2ptrain"]):

@@ -1,6 +1,7 @@
-"""An example of each kind of message, made by our own encoders. Fuzzing starts from these.
+"""A valid example of each kind of message, made by our own encoders. Fuzzing starts from these
+examples.
 
-Recorded examples become outdated when a format changes. These do not.
+Recorded examples become outdated when a format changes. These examples do not.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ NONCE = bytes(16)
 
 
 def frame(body: bytes) -> bytes:
-    """`body` as the data plane's sockets send it."""
+    """Return `body` as a frame of the data plane."""
     return struct.pack(">I", len(body)) + body
 
 

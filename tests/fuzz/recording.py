@@ -2,9 +2,9 @@
 
 python -m pytest -p tests.fuzz.recording tests/ledger tests/node tests/net tests/run tests/ring
 
-Real nodes and hostile peers communicate in these tests, so the corpus has good and bad examples of
-each kind. At most `EXAMPLES_MAX` short ones are kept of each. The profiler sees every call, so the
-tests take several times as long.
+Real nodes and hostile peers communicate in these tests, so the corpus has valid and invalid
+examples of each kind. At most `EXAMPLES_MAX` short examples of each kind are kept. The profiler
+sees every call, so the tests take several times as long as usual.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from p2ptrain.store.blob import BlobManifest
 CORPUS = Path(__file__).parent / "corpus"
 EXAMPLES_MAX = 6
 BYTES_MAX = 1500
-"""Longer examples add little, and the corpus is in the repository."""
+"""Longer examples are not worth their space in the repository."""
 
 Names = Callable[[dict[str, Any]], list[tuple[str, bytes]]]
 
@@ -48,7 +48,7 @@ def _argument(target: str, name: str) -> Names:
 
 
 def _document(values: dict[str, Any]) -> list[tuple[str, bytes]]:
-    """A signed document as it is sent, and its payload alone."""
+    """Return a signed document as it is sent, and its payload."""
     document = values["self"]
     kinds = {"inner-state": "donation-offer"}
     whole = {"kind": document.kind, "payload": document.payload, "signer": document.signer}
@@ -63,7 +63,7 @@ def code_of(method: Any) -> CodeType:
     return code
 
 
-DECODERS: dict[CodeType, Names] = {  # The profiler sees code objects.
+DECODERS: dict[CodeType, Names] = {  # by code object, since that is what the profiler sees
     ledger_wire.decode.__code__: _argument("ledger-message", "data"),
     evidence.decode_evidence.__code__: _argument("ledger-evidence", "data"),
     base.decode_base.__code__: _argument("ledger-base", "data"),

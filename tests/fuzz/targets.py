@@ -1,8 +1,8 @@
-"""Every function that reads foreign bytes, as a target for fuzzers.
+"""Every function that reads bytes from peers or from other processes, as a target for fuzzers.
 
-A target accepts any bytes. It returns, or raises one of the errors that its callers handle. Every
-other error is a crash. Signed documents get a correct signature here, so that the fuzzer reaches
-the code behind the check of the signature. The module knows neither the fuzzer nor the corpus.
+A target takes any bytes. It returns, or raises one of the errors that its callers handle. Any other
+error is a crash. Documents are signed correctly here, so that the fuzzer reaches the code after the
+signature check. The module knows neither the fuzzer nor the corpus.
 """
 
 from __future__ import annotations
@@ -65,20 +65,22 @@ from p2ptrain.testing.published import manifest_of
 ORGANISER = Identity.from_seed(bytes(32))
 MEMBERS = tuple(Identity.from_seed(bytes([n]) * 32).peer for n in range(1, 4))
 WAIT_S = 0.5
-"""The other end of each socket sends nothing more, so nothing waits."""
+"""Socket timeout in seconds. It is never reached, since the other end of each socket has finished
+sending.
+"""
 
 Read = Callable[[bytes], object]
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """`read` raises only `handled`."""
+    """A function to fuzz. `read` may raise only the errors in `handled`."""
 
     read: Read
     handled: tuple[type[BaseException], ...] = (RemoteProtocolError,)
 
     def run(self, data: bytes) -> bool:
-        """Return whether `data` is accepted. Raise every error that callers do not handle."""
+        """Return whether `data` is accepted. Errors that callers do not handle are not caught."""
         try:
             self.read(data)
         except self.handled:
@@ -92,17 +94,17 @@ def run() -> Run:
 
 
 def _signed(kind: str, read: Read) -> Read:
-    """Read a document with a fuzzed payload and a valid signature."""
+    """Return a reader of a document with a fuzzed payload and a valid signature."""
     return lambda data: read(Signed.by(ORGANISER, kind, data).to_bytes())
 
 
 def _over_socket(read: Callable[[PeerSocket], object]) -> Read:
-    """Read the bytes that a peer has sent before it ended its side."""
+    """Return a reader of bytes that a peer has sent before it finished sending."""
 
     def over_socket(data: bytes) -> object:
         ours, theirs = socket.socketpair()
         with closing(ours), closing(theirs):
-            theirs.sendall(data[: 1 << 16])  # More would block, since nobody reads meanwhile.
+            theirs.sendall(data[: 1 << 16])  # More would block, since nothing is read meanwhile.
             theirs.shutdown(socket.SHUT_WR)
             return read(PeerSocket(ours, MEMBERS[0], deadline_s=WAIT_S))
 
@@ -125,12 +127,14 @@ def _chunk(sock: PeerSocket) -> object:
 
 
 def _ring_header(data: bytes) -> object:
-    """A lane reads exactly this many bytes."""
+    """Decode a header of exactly HEADER_BYTES, since a lane reads exactly as many bytes."""
     return ring_wire.decode_header(data[: ring_wire.HEADER_BYTES].ljust(ring_wire.HEADER_BYTES))
 
 
 def _codec(name: kernels.CodecName, block: int) -> Read:
-    """Dequantise a payload of the right length, since a lane reads no other."""
+    """Return a reader that dequantises a payload of the right length, since a lane reads only such
+    payloads.
+    """
     codec = kernels.codec(name, block)
     count = 1000
     out = np.empty(count, dtype=np.float32)
@@ -162,13 +166,13 @@ def _reception() -> StartupStatus:
 
 
 def _command(line: bytes) -> object:
-    """The control socket. A node that has no parts yet answers at once."""
+    """Answer a command of the control socket. A node that is still starting answers at once."""
     answering: Any = control_socket.answer(_reception(), line)
     try:
         answering.send(None)
     except StopIteration as done:
         return json.dumps(done.value)
-    raise AssertionError("an answer to a command waited")
+    raise AssertionError("the answer to a command must not wait for anything")
 
 
 def _texts(data: bytes) -> list[str]:
@@ -254,4 +258,4 @@ TARGETS: dict[str, Target] = {
         (RemoteProtocolError, OSError),
     ),
 }
-"""Targets by the name of what they read."""
+"""Targets by the name of the message that they read."""

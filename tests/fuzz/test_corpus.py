@@ -1,4 +1,4 @@
-"""No decoder of foreign bytes crashes on its examples, nor on inputs close to them."""
+"""No decoder crashes on its examples or on slightly changed examples."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.fuzz.recording import CORPUS
 from tests.fuzz.targets import TARGETS
 
 MUTANTS = 40
-"""Mutants of each example. `scripts/fuzz` tries millions."""
+"""Number of mutants of each example. `scripts/fuzz` tries millions."""
 
 PARTS = ("dataplane", "ipc", "ledger", "net", "node", "ring", "run", "swarm")
 NAMES = ("decode", "from_bytes", "from_wire")
@@ -26,14 +26,14 @@ OURS = {
 
 
 def examples(name: str) -> list[bytes]:
-    """Recorded examples, and one made now in case the recorded ones are outdated."""
+    """Return the recorded examples, and a fresh one in case the recorded ones are outdated."""
     recorded = sorted((CORPUS / name).glob("*"))
     made = [GOOD[name]] if name in GOOD else []
     return [*made, *(path.read_bytes() for path in recorded)]
 
 
 def mutants(data: bytes, draw: random.Random) -> Iterator[bytes]:
-    """Byte strings close to `data`: cut, lengthened, with bytes changed, doubled or left out."""
+    """Yield byte strings close to `data`, with bytes changed, inserted, doubled or left out."""
     for _ in range(MUTANTS):
         changed = bytearray(data)
         for _ in range(draw.randint(1, 4)):
@@ -63,11 +63,13 @@ def test_no_example_or_mutant_crashes_its_decoder(name: str) -> None:
 
 
 NOTHING_ACCEPTED = {"rank-greeting", "rank-proof"}
-"""A proof is about fresh random nonces, so no example can be valid."""
+"""These decoders accept no example, since a valid proof depends on fresh random nonces."""
 
 
 def decoders() -> Iterator[str]:
-    """Functions whose names say that they read bytes, in the parts that talk to peers and ranks."""
+    """Yield the functions that read bytes, according to their names, in the parts that talk to
+    peers and ranks.
+    """
     for module in modules():
         for node in ast.walk(module.tree):
             if module.part not in PARTS or not isinstance(node, ast.FunctionDef):
@@ -77,7 +79,9 @@ def decoders() -> Iterator[str]:
 
 
 def test_every_decoder_is_a_target() -> None:
-    """The profiler records every decoder. One that no target calls is missing among the targets."""
+    """The profiler records every function that the targets call. Every decoder must be among
+    them.
+    """
     called: set[str] = set()
 
     def note(frame: object, event: str, argument: object) -> None:

@@ -1,6 +1,4 @@
-"""Vectors that kernels often get wrong, and the implementations of the codecs that must agree on
-them.
-"""
+"""Vectors that kernels often handle wrongly, and the codec implementations, which must agree."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from p2ptrain.kernels import reference
 SIZES = (0, 1, 7, 31, 32, 33, 255, 256, 257, 4095)
 BLOCKS = (1, 7, 32, 64, 256, 4096)
 RANGE = {"fp32": 2.0**100, "fp16": 65519.0, "int8": 2.0**100, "int4": 2.0**100}
-"""The largest magnitude that a codec accepts."""
+"""The largest magnitude that each codec accepts."""
 
 Array = np.ndarray
 variants = pytest.mark.parametrize("variant", kernels.VARIANTS)
@@ -25,7 +23,7 @@ codecs = pytest.mark.parametrize("name", kernels.CODECS)
 
 
 class Forced:
-    """A native codec that demands one variant in all calls."""
+    """A native codec that uses the same variant in all calls."""
 
     def __init__(self, codec: kernels.Codec, variant: str) -> None:
         self._codec = codec
@@ -37,14 +35,16 @@ class Forced:
 
 
 def implementation(kind: str, name: kernels.CodecName, block: int) -> Any:
-    """The reference, or the native codec with `kind` as its variant."""
+    """Return the reference codec, or the native codec with `kind` as its variant."""
     if kind == "reference":
         return reference.codec(name, block)
     return Forced(kernels.codec(name, block), kind)
 
 
 def mixed(numel: int, seed: int, name: str = "int8") -> Array:
-    """Segments of very different magnitude: usual, denormal, zeros of both signs, huge, ties."""
+    """Return a vector of segments of very different magnitude: normal, denormal, zeros of both
+    signs, huge, ties.
+    """
     rng = np.random.default_rng(seed)
     values = rng.standard_normal(numel).astype(np.float32)
     kind = np.arange(numel) // 37 % 7
@@ -58,7 +58,9 @@ def mixed(numel: int, seed: int, name: str = "int8") -> Array:
 
 
 def tame(numel: int, seed: int, name: str = "int8") -> Array:
-    """The same vector, so much smaller that sums of a few with large weights stay in range."""
+    """Return the same vector, scaled down so that sums of a few vectors with large weights stay in
+    range.
+    """
     return mixed(numel, seed, name) / np.float32(2**13 if name == "fp16" else 1e10)
 
 

@@ -1,8 +1,8 @@
-/* Runs every kernel of every codec and variant over awkward sizes and values, in buffers that end where
- * they must, for a build with sanitizers, or for a processor that has no Python here.
+/* Runs every kernel of every codec and variant on awkward sizes and values, in buffers of exactly the
+ * required size. It is used in a build with sanitizers, and for processors without Python.
  *
- * Prints, for each variant, its name and a checksum of all outputs and faults; all must be equal.
- * scripts/check_kernels builds and runs it. */
+ * Prints, for each variant, its name and a checksum of all outputs and faults. All checksums must be
+ * equal. scripts/check_kernels builds and runs this program. */
 #include "codec_impl.h"
 
 #include <stdio.h>
@@ -26,7 +26,8 @@ static void mix(const void *at, size_t size)
         sum = (sum ^ *bytes++) * 1099511628211ull;
 }
 
-/* Stretches of usual values, denormals, tiny values, zeros of both signs, and any bits at all. */
+/* Returns a value for a stretch of normal values, denormals, tiny values, zeros of both signs, or
+ * random bits. */
 static float awkward(int stretch)
 {
     uint32_t bits = (uint32_t)next();
@@ -41,7 +42,7 @@ static float awkward(int stretch)
     return x;
 }
 
-/* `count` elements that start one byte off every boundary and end with the allocation. */
+/* Returns `size` bytes that start one byte after an aligned address and end with the allocation. */
 static void *place(size_t size)
 {
     uint8_t *at = malloc(size + 1);
@@ -92,7 +93,7 @@ static void sums(const p2p_kernels *kernels, p2p_share share, int64_t numel, int
         p2p_outcome added = kernels->add_difference(share, numel, block);
         for (int64_t at = 0; at < numel; at++)
             if (share.sum[at] != share.sum[at])
-                share.sum[at] = 7.0f; /* which NaN it is depends on the processor */
+                share.sum[at] = 7.0f; /* the bits of a NaN depend on the processor */
         tell(added, share.sum, 4 * numel);
         share.local = 0;
     }

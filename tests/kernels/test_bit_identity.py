@@ -1,4 +1,6 @@
-"""Every native variant gives the bits of the numpy reference, for awkward sizes and values."""
+"""Every native variant returns the same bits as the numpy reference, for awkward sizes and
+values.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ GARBAGE = 7
 
 
 def told(call: Callable[..., object], *arguments: Any, **options: Any) -> object:
-    """The result of a call, its peaks, or the fault it found and the block."""
+    """Return the result of a call, or a text with the fault that it found and the block."""
     try:
         return call(*arguments, **options)
     except (BadScale, NonFinite) as fault:
@@ -39,7 +41,9 @@ def told(call: Callable[..., object], *arguments: Any, **options: Any) -> object
 
 
 def sums(codec: Any, given: list[Array], weight: float, divisor: float) -> dict[str, object]:
-    """The functions that make a sum, with and without residuals: faults, peaks and outputs."""
+    """Return the faults, results and outputs of the functions that add vectors, with and without
+    residuals.
+    """
     payload, theta, local, residual = given
     found: dict[str, object] = {}
     for name, old, keeps in [
@@ -73,7 +77,7 @@ def sums(codec: Any, given: list[Array], weight: float, divisor: float) -> dict[
 
 
 def alone(codec: Any, given: list[Array]) -> dict[str, object]:
-    """The other functions, which make no sum."""
+    """Return the results and outputs of the other functions, which do not add vectors."""
     payload, theta, momentum, _ = given
     out, values = np.full_like(payload, GARBAGE), np.full_like(theta, GARBAGE)
     moved, theta_moved = momentum.copy(), theta.copy()
@@ -90,7 +94,9 @@ def alone(codec: Any, given: list[Array]) -> dict[str, object]:
 
 
 def outcome(returned: object, *outputs: Array) -> list[bytes]:
-    """After a fault an output holds nothing useful, and NaNs may have any bits."""
+    """Return the bytes to compare. Outputs are undefined after a fault, and NaNs can have any
+    bits.
+    """
     if isinstance(returned, str):
         return []
     return [np.where(np.isnan(each), GARBAGE, each).tobytes() for each in outputs]
@@ -113,7 +119,7 @@ def agree(
 
 
 def vectors(name: CodecName, block: int, numel: int) -> list[Array]:
-    """A payload, two vectors and a residual."""
+    """Return a payload, two vectors and a residual."""
     payload = encoded(name, block, mixed(numel, 1, name))
     return [payload, *(tame(numel, seed, name) for seed in (2, 3, 4))]
 
@@ -122,7 +128,9 @@ def vectors(name: CodecName, block: int, numel: int) -> list[Array]:
 @codecs
 @pytest.mark.parametrize("block", BLOCKS)
 @pytest.mark.parametrize("numel", SIZES)
-def test_variants_match_for_any_size(numel: int, block: int, name: CodecName, variant: str) -> None:
+def test_variants_match_the_reference_for_any_size(
+    numel: int, block: int, name: CodecName, variant: str
+) -> None:
     agree(variant, name, block, vectors(name, block, numel))
 
 
@@ -130,7 +138,7 @@ def test_variants_match_for_any_size(numel: int, block: int, name: CodecName, va
 @codecs
 @pytest.mark.parametrize("weight", [0.0, 1.0, 8191.0, 3e9, 3e38])
 @pytest.mark.parametrize("divisor", [1.0, 3.0, 40961.0, 3e38])
-def test_variants_match_for_any_weight_and_divisor(
+def test_variants_match_the_reference_for_any_weight_and_divisor(
     divisor: float, weight: float, name: CodecName, variant: str
 ) -> None:
     agree(variant, name, 64, vectors(name, 64, 700), weight, divisor)
@@ -138,7 +146,7 @@ def test_variants_match_for_any_weight_and_divisor(
 
 @variants
 @codecs
-def test_variants_match_for_any_alignment(name: CodecName, variant: str) -> None:
+def test_variants_match_the_reference_for_any_alignment(name: CodecName, variant: str) -> None:
     agree(variant, name, 256, vectors(name, 256, 777), place=unaligned)
 
 
@@ -149,7 +157,7 @@ def test_variants_match_for_any_alignment(name: CodecName, variant: str) -> None
     data=st.data(),
     block=st.sampled_from([1, 3, 64, 256]),
 )
-def test_variants_match_for_any_finite_vector(
+def test_variants_match_the_reference_for_any_finite_vector(
     data: st.DataObject, block: int, name: CodecName, variant: str
 ) -> None:
     top = float(np.float32(RANGE[name]))
@@ -163,11 +171,11 @@ def test_variants_match_for_any_finite_vector(
 @codecs
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), numel=st.integers(0, 300), block=st.sampled_from([1, 3, 64]))
-def test_variants_match_for_any_bytes_from_a_peer(
+def test_variants_match_the_reference_for_any_bytes_from_a_peer(
     data: st.DataObject, numel: int, block: int, name: CodecName, variant: str
 ) -> None:
-    """This includes codes that no quantise writes, codes beside a scale of zero, and every bad
-    scale.
+    """The bytes can hold codes that `quantise` never writes, nonzero codes with a scale of zero,
+    and any bad scale.
     """
     size = implementation("reference", name, block).encoded_bytes(numel)
     payload = np.frombuffer(data.draw(st.binary(min_size=size, max_size=size)), np.uint8)
@@ -182,7 +190,7 @@ def test_variants_match_for_any_bytes_from_a_peer(
 @pytest.mark.parametrize("poison", [np.nan, -np.nan, np.inf, -np.inf, 2.0**101, -(2.0**127)])
 @pytest.mark.parametrize("at", [0, 31, 255, 256, 511, 512, 599])
 @pytest.mark.parametrize("where", [1, 2, 3], ids=["theta", "local", "residual"])
-def test_variants_match_for_nan_and_infinity(
+def test_variants_match_the_reference_for_nan_and_infinity(
     where: int, poison: float, at: int, name: CodecName, variant: str
 ) -> None:
     given = vectors(name, 256, 600)

@@ -1,4 +1,4 @@
-"""Promises that every codec keeps, whichever implementation runs."""
+"""Properties of every codec in every implementation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from p2ptrain.kernels import CodecName
 from tests.kernels.awkward import Array, codecs, encoded, implementation, implementations, tame
 
 STEP = {"fp32": 0.0, "fp16": 2.0**-10, "int8": 1 / 127, "int4": (1 + 2**-7) / 7}
-"""The distance of neighbouring values near the largest value, divided by the largest value."""
+"""The distance between neighbouring values near the largest value of a block, divided by that
+value.
+"""
 
 
 def random(numel: int, seed: int) -> Array:
@@ -25,7 +27,9 @@ def random(numel: int, seed: int) -> Array:
 @implementations
 @codecs
 @pytest.mark.parametrize("amax", [2.0**-98, 1e-20, 1.0, 3.4e10, 2.0**100])
-def test_error_is_at_most_half_a_step_of_its_block(amax: float, name: CodecName, kind: str) -> None:
+def test_quantisation_error_is_at_most_half_a_step_of_the_block(
+    amax: float, name: CodecName, kind: str
+) -> None:
     if name == "fp16":
         amax = min(max(amax, 2.0**-10), 65504)
     codec = implementation(kind, name, 250)
@@ -41,7 +45,7 @@ def test_error_is_at_most_half_a_step_of_its_block(amax: float, name: CodecName,
 @implementations
 @codecs
 @pytest.mark.parametrize("amax", [2.0**-25 * 1.01, 1e-3, 1.0, 60_000.0])
-def test_peak_is_an_upper_bound_and_close_to_the_vectors(
+def test_peak_is_a_tight_upper_bound_on_the_vectors_values(
     amax: float, name: CodecName, kind: str
 ) -> None:
     codec = implementation(kind, name, 64)
@@ -57,7 +61,7 @@ def test_peak_is_an_upper_bound_and_close_to_the_vectors(
 
 
 @codecs
-def test_payload_with_any_codes_stays_within_its_codecs_reach(
+def test_decoded_values_are_at_most_the_peak_times_the_codecs_reach(
     name: CodecName,
 ) -> None:
     codec, back = kernels.codec(name, 64), np.empty(640, np.float32)
@@ -84,8 +88,10 @@ def test_quantising_a_quantised_vector_changes_nothing(name: CodecName, kind: st
 
 @implementations
 @codecs
-def test_run_of_whole_blocks_is_one_slice(name: CodecName, kind: str) -> None:
-    """Contributions, hops and outer steps, divided in three, give the bytes of a single call."""
+def test_processing_whole_blocks_separately_gives_the_same_bytes(
+    name: CodecName, kind: str
+) -> None:
+    """A hop in three calls gives the same bytes as a hop in a single call."""
     codec = implementation(kind, name, 64)
     theta, local, residual = (tame(1000, seed, name) for seed in (1, 2, 3))
     payload = encoded(name, 64, random(1000, 0))
@@ -107,7 +113,7 @@ def test_run_of_whole_blocks_is_one_slice(name: CodecName, kind: str) -> None:
 
 @implementations
 @codecs
-def test_hop_may_write_over_its_input(name: CodecName, kind: str) -> None:
+def test_hop_can_overwrite_its_input(name: CodecName, kind: str) -> None:
     theta, local, residual = (tame(999, seed, name) for seed in (1, 2, 3))
     codec = implementation(kind, name, 64)
     payload = encoded(name, 64, random(999, 0))
@@ -124,7 +130,7 @@ def test_hop_may_write_over_its_input(name: CodecName, kind: str) -> None:
 
 @implementations
 @codecs
-def test_residual_is_what_the_output_lacks(name: CodecName, kind: str) -> None:
+def test_residual_is_the_difference_between_true_sum_and_output(name: CodecName, kind: str) -> None:
     codec = implementation(kind, name, 64)
     theta, local, residual = random(500, 1), random(500, 2), random(500, 3) / 10
     out = np.empty(codec.encoded_bytes(500), np.uint8)
@@ -154,9 +160,9 @@ def test_residual_of_zeros_changes_nothing(name: CodecName, kind: str) -> None:
 
 @implementations
 @pytest.mark.parametrize("name", ["int8", "int4"])
-def test_residual_out_of_range_is_refused(name: CodecName, kind: str) -> None:
-    """The sums are so large that only the division brings them into range. Their loss must not be
-    kept.
+def test_residual_that_is_out_of_range_is_an_error(name: CodecName, kind: str) -> None:
+    """The sums are so large that only the division brings them into range. Their rounding losses
+    are too large to keep.
     """
     codec = implementation(kind, name, 4)
     theta, local = np.array([2.0**126, 2.0**125], np.float32), np.zeros(2, np.float32)
@@ -170,7 +176,7 @@ def test_residual_out_of_range_is_refused(name: CodecName, kind: str) -> None:
 
 @implementations
 @codecs
-def test_payload_that_no_codec_wrote_changes_no_weight(name: CodecName, kind: str) -> None:
+def test_malformed_payload_does_not_change_the_weights(name: CodecName, kind: str) -> None:
     codec = implementation(kind, name, 256)
     theta, momentum = random(600, 1), random(600, 2)
     payload = encoded(name, 256, theta)
@@ -183,7 +189,7 @@ def test_payload_that_no_codec_wrote_changes_no_weight(name: CodecName, kind: st
 
 
 @codecs
-def test_threads_of_an_outer_step_give_the_bits_of_one_thread(name: CodecName) -> None:
+def test_outer_step_in_several_threads_gives_the_bits_of_one_thread(name: CodecName) -> None:
     codec = kernels.codec(name, 256)
     payload = encoded(name, 256, random(100_000, 0))
     theta, momentum = random(100_000, 1), random(100_000, 2)
@@ -213,7 +219,7 @@ def test_plain_bytes_and_memoryviews_are_accepted(name: CodecName) -> None:
     codec.check(bytes(out), 5)
 
 
-def test_buffers_that_do_not_fit_are_our_own_bug() -> None:
+def test_buffers_of_a_wrong_size_or_type_raise_an_error() -> None:
     codec, floats, payload = kernels.codec("int8", 8), np.zeros(8, np.float32), bytearray(12)
     with pytest.raises(ValueError):
         codec.quantise(floats[:7], payload)
@@ -236,12 +242,12 @@ def test_buffers_that_do_not_fit_are_our_own_bug() -> None:
 @pytest.mark.parametrize(
     ("name", "block"), [("zip", 256), ("int8", 0), ("int4", -1), ("fp16", kernels.BLOCK_MAX + 1)]
 )
-def test_impossible_codec_is_refused(name: CodecName, block: int) -> None:
+def test_codec_with_an_invalid_name_or_block_is_refused(name: CodecName, block: int) -> None:
     with pytest.raises(ValueError):
         kernels.codec(name, block)
 
 
-def test_negative_number_of_elements_has_no_size() -> None:
+def test_encoded_size_of_a_negative_number_of_elements_is_an_error() -> None:
     with pytest.raises(ValueError):
         kernels.codec("int8", 256).encoded_bytes(-1)
 
@@ -253,7 +259,7 @@ def test_missing_compiled_kernels_are_reported() -> None:
     assert found.stderr.endswith("run scripts/setup\n")
 
 
-def test_missing_variant_is_an_error_and_never_replaced() -> None:
+def test_missing_variant_is_an_error() -> None:
     floats, payload = np.zeros(8, np.float32), np.zeros(12, np.uint8)
     with pytest.raises(MachineUnfit) as fault:
         kernels.codec("int8", 8).quantise(floats, payload, variant="avx1024")

@@ -1,7 +1,9 @@
-"""Error feedback: over many reduces nothing is lost, since rounding losses are paid back later.
+"""Error feedback: over many reduces nothing is lost, since each rounding loss is added to a later
+reduce.
 
-Each peer adds its residual and keeps the new loss, at its own quantisation and wherever it
-requantises a sum. So after T reduces the sum of outputs lacks exactly the residuals of the peers.
+Whenever a peer quantises its vector or requantises a sum, it adds its residual first and keeps the
+new loss as its residual. So at any time the sum of the outputs differs from the sum of the true
+means only by the mean of the peers' residuals.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ def fresh(peers: int, seed: int) -> list[Array]:
 
 
 def drift(name: CodecName, peers: int, reduces: int, feedback: bool) -> list[float]:
-    """After each reduce: the largest difference between the sum of outputs and the sum of true
-    means.
+    """Return, after each reduce, the largest difference between the sum of outputs and the sum of
+    true means.
     """
     codec = kernels.codec(name, BLOCK)
     residuals = [np.zeros(ELEMENTS, np.float32) for _ in range(peers)] if feedback else None
@@ -39,10 +41,10 @@ def drift(name: CodecName, peers: int, reduces: int, feedback: bool) -> list[flo
 
 
 def bound(name: CodecName, peers: int) -> float:
-    """A peer keeps at most half a step of the largest sum that it has seen. There are N such
-    residuals, divided by N.
+    """Return an upper bound on the total error, which is the mean of the peers' residuals. A
+    residual is at most half a step of the largest sum that the peer has quantised.
 
-    Sums of `peers` normal vectors and their residuals are below 6 √N here.
+    Here sums of N normal vectors and their residuals are below 6 √N.
     """
     sums: float = 6 * peers**0.5
     return 0.5 * STEP[name] * sums * (1 + STEP[name]) + 1e-3
@@ -64,7 +66,7 @@ def test_without_feedback_the_error_grows(name: CodecName) -> None:
 
 
 @pytest.mark.parametrize("name", ["int8", "int4"])
-def test_total_error_equals_the_residuals_of_the_peers(name: CodecName) -> None:
+def test_total_error_equals_the_mean_of_the_peers_residuals(name: CodecName) -> None:
     codec = kernels.codec(name, BLOCK)
     residuals = [np.zeros(ELEMENTS, np.float32) for _ in range(3)]
     off = np.zeros(ELEMENTS)

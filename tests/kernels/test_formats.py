@@ -1,4 +1,4 @@
-"""The bytes of each codec."""
+"""The byte format of each codec."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_payload_has_the_documented_size(
 
 
 @implementations
-def test_int8_has_its_scale_in_fp32_and_then_its_codes(kind: str) -> None:
+def test_int8_block_is_an_fp32_scale_followed_by_codes(kind: str) -> None:
     payload, back = trip(kind, "int8", 4, [1.0, -127.0, 63.5, 0.0, 2.0])
     second = np.float32(2) / np.float32(127)
     assert payload == b"".join(
@@ -52,12 +52,12 @@ def test_int8_has_its_scale_in_fp32_and_then_its_codes(kind: str) -> None:
 
 
 @implementations
-def test_int4_has_its_scale_in_bf16_and_two_codes_in_a_byte(kind: str) -> None:
+def test_int4_block_is_a_bf16_scale_followed_by_two_codes_per_byte(kind: str) -> None:
     payload, back = trip(kind, "int4", 5, [7.0, -7.0, 1.0, 2.0, -1.0, 14.0])
     assert payload.hex(" ") == " ".join(
         [
             "80 3f",  # 1.0
-            "27 f9 01",  # 2 and 7, −1 and −7, nothing and 1
+            "27 f9 01",  # codes in pairs: 2 and 7, −1 and −7, padding and 1
             "00 40",  # 2.0
             "07",
         ]
@@ -76,7 +76,7 @@ def test_int4_scale_is_rounded_up_so_that_all_codes_fit(kind: str) -> None:
 
 
 @implementations
-def test_halves_round_to_even(kind: str) -> None:
+def test_values_halfway_between_codes_round_to_even(kind: str) -> None:
     eighths, _ = trip(kind, "int8", 16, [0.5, 1.5, 2.5, 3.5, -0.5, -1.5, -2.5, 126.5, 127.0])
     assert np.frombuffer(eighths[4:], np.int8).tolist() == [0, 2, 2, 4, 0, -2, -2, 126, 127]
     _, fourths = trip(kind, "int4", 16, [0.5, 1.5, 2.5, 3.5, -0.5, -1.5, -2.5, 6.5, 7.0])
@@ -101,7 +101,7 @@ def test_fp16_rounds_to_nearest_even_and_keeps_denormals(kind: str) -> None:
 
 
 @implementations
-def test_every_half_survives(kind: str) -> None:
+def test_every_finite_fp16_value_is_kept_exactly(kind: str) -> None:
     halves = np.arange(2**16, dtype=np.uint16)
     halves = halves[np.isfinite(halves.view(np.float16))]
     codec = implementation(kind, "fp16", 256)
@@ -123,7 +123,7 @@ def test_fp32_is_sent_unchanged(kind: str) -> None:
 @implementations
 @pytest.mark.parametrize("name", ["int8", "int4"])
 @pytest.mark.parametrize("amax", [0.0, -0.0, 1e-45, 1e-38, 2.0**-101])
-def test_block_too_small_to_scale_becomes_plain_zeros(
+def test_block_of_tiny_values_is_encoded_as_zero_bytes(
     amax: float, name: CodecName, kind: str
 ) -> None:
     payload, back = trip(kind, name, 16, [amax] * 40)
@@ -137,7 +137,7 @@ def test_block_too_small_to_scale_becomes_plain_zeros(
 )
 @pytest.mark.parametrize("block", [0, 1, 2])
 @pytest.mark.parametrize("name", ["int8", "int4"])
-def test_scale_that_no_codec_writes_is_refused(
+def test_scale_that_the_codec_never_writes_is_refused(
     name: CodecName, block: int, bad: float, kind: str
 ) -> None:
     codec = implementation(kind, name, 256)
@@ -146,7 +146,7 @@ def test_scale_that_no_codec_writes_is_refused(
     scale = whole if name == "int8" else whole[2:]
     payload[start : start + len(scale)] = np.frombuffer(scale, np.uint8)
     if name == "int4" and bad == 1e-42:
-        codec.check(payload, 600)  # its upper half is 0: a scale of zero
+        codec.check(payload, 600)  # The upper half of 1e-42 is 0, so the bf16 scale is zero.
         return
     with pytest.raises(kernels.BadScale) as fault:
         codec.check(payload, 600)
@@ -166,7 +166,7 @@ def test_scale_that_no_codec_writes_is_refused(
     ],
 )
 @pytest.mark.parametrize("at", [0, 255, 256, 599])
-def test_value_that_no_codec_writes_is_refused(
+def test_value_that_the_codec_never_writes_is_refused(
     at: int, name: CodecName, bad: np.floating, kind: str
 ) -> None:
     codec = implementation(kind, name, 256)

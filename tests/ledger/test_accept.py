@@ -1,4 +1,4 @@
-"""The values that a voter accepts, told as situations."""
+"""The values that a voter accepts in different situations."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ YES = Judgement(Answer.YES, "it agrees with what this node knows")
 MADE = (ReduceDone(B, 0, 0, U), ReduceDone(C, 0, 0, U))
 
 
-def test_a_commit_needs_the_bytes() -> None:
+def test_voter_accepts_a_commit_only_if_it_has_the_update() -> None:
     lacks = Judgement(Answer.LATER, "this node does not have the update yet", U)
     assert verdict(REDUCING, Commit(0, 0, U), *MADE) == lacks
     assert verdict(REDUCING, Commit(0, 0, U), *MADE, UpdateHeld(U)) == YES
@@ -84,7 +84,7 @@ UNMADE = Judgement(
 )
 
 
-def test_commit_needs_most_participants_or_the_voters_own_result() -> None:
+def test_commit_needs_results_of_most_participants_or_of_the_voter() -> None:
     commit, held = Commit(0, 0, U), UpdateHeld(U)
     assert verdict(REDUCING, commit, held) == UNMADE
     assert verdict(REDUCING, commit, held, MADE[0]) == UNMADE
@@ -95,13 +95,13 @@ def test_commit_needs_most_participants_or_the_voters_own_result() -> None:
     assert verdict(REDUCING, commit, held, *MADE, PeerDown(B), PeerDown(C)) == YES
 
 
-def test_commit_that_may_be_chosen_needs_no_reports() -> None:
+def test_forced_commit_needs_no_reports_of_participants() -> None:
     commit, held = Commit(0, 0, U), UpdateHeld(U)
     assert verdict(REDUCING, commit, held, forced=True) == YES
     assert verdict(REDUCING, commit, held, forced=True, doubtful=True) == UNMADE
 
 
-def test_even_a_forced_commit_needs_the_bytes() -> None:
+def test_voter_accepts_even_a_forced_commit_only_if_it_has_the_update() -> None:
     assert verdict(REDUCING, Commit(0, 0, U), forced=True).fetch == U
     assert verdict(REDUCING, Commit(0, 0, U), UpdateHeld(U), forced=True) == YES
 
@@ -120,7 +120,7 @@ def test_roster_that_names_an_amendment_needs_the_amendment() -> None:
     assert verdict(GENESIS, OPENING, *ALL_READY, have) == YES
 
 
-def test_a_voter_with_another_result_refuses_unless_forced() -> None:
+def test_voter_with_a_different_result_refuses_unless_forced() -> None:
     own: list[AnyReport] = [ReduceDone(A, 0, 0, digest("mine")), UpdateHeld(U)]
     got = verdict(REDUCING, Commit(0, 0, U), *own)
     assert got.answer is Answer.NO
@@ -128,7 +128,7 @@ def test_a_voter_with_another_result_refuses_unless_forced() -> None:
     assert verdict(REDUCING, Commit(0, 0, U), *own, forced=True) == YES
 
 
-def test_result_of_another_attempt_is_not_a_contradiction() -> None:
+def test_result_of_a_different_attempt_is_not_a_contradiction() -> None:
     own: list[AnyReport] = [ReduceDone(A, 0, 7, digest("mine")), UpdateHeld(U)]
     assert verdict(REDUCING, Commit(0, 0, U), *MADE, *own) == YES
 
@@ -138,7 +138,7 @@ SNAPPED = Commit(0, 0, U, SnapshotRef(0, S), REDUCING.digest)
 UNVOUCHED = Judgement(Answer.LATER, f"this node does not know that a quorum has snapshot {S[:8]}")
 
 
-def test_a_voter_with_another_snapshot_refuses() -> None:
+def test_voter_with_a_different_snapshot_refuses() -> None:
     held: list[AnyReport] = [*MADE, UpdateHeld(U)]
     assert verdict(REDUCING, SNAPPED, *held, SnapshotTaken(A, 0, S)) == YES
     another = SnapshotTaken(A, 0, digest("t"))
@@ -157,17 +157,17 @@ def test_one_voters_report_does_not_certify_a_snapshot() -> None:
     assert verdict(REDUCING, SNAPPED, *held, one, SnapshotTaken(B, 1, S)) == UNVOUCHED
 
 
-def test_voter_without_the_snapshot_believes_a_quorum_even_if_it_is_down() -> None:
+def test_voter_without_the_snapshot_believes_reports_of_a_quorum() -> None:
     said: list[AnyReport] = [*MADE, UpdateHeld(U), *(SnapshotTaken(peer, 0, S) for peer in (B, C))]
     assert verdict(REDUCING, SNAPPED, *said) == YES
     assert verdict(REDUCING, SNAPPED, *said, PeerDown(B)) == YES
 
 
-def test_update_is_fetched_before_the_snapshot_is_vouched_for() -> None:
+def test_update_is_fetched_even_if_the_snapshot_is_not_confirmed_yet() -> None:
     assert verdict(REDUCING, SNAPPED, *MADE).fetch == U
 
 
-def test_unvouched_snapshot_is_accepted_if_it_may_be_chosen() -> None:
+def test_unconfirmed_snapshot_is_accepted_if_it_is_forced() -> None:
     held: list[AnyReport] = [*MADE, UpdateHeld(U)]
     assert verdict(REDUCING, SNAPPED, *held, forced=True, doubtful=True) == UNVOUCHED
     assert verdict(REDUCING, SNAPPED, *held, forced=True) == YES
@@ -201,8 +201,10 @@ def test_member_that_is_up_is_not_dropped() -> None:
     assert verdict(learner, OPENING, *ALL_READY) == drops_d
 
 
-def test_member_that_two_peers_call_silent_may_be_dropped() -> None:
-    """A peer that is not its neighbour in the ring learns of its death from others first."""
+def test_member_that_two_peers_report_as_silent_can_be_dropped() -> None:
+    """A voter that is not a neighbour of the dead peer in the ring learns of its death from
+    others.
+    """
     everybody = Roster(0, 0, (A, B, C, D), (), (*EVERYBODY, Participant(D, 200, 2)))
     open_state = chain_of(small_rules("a b c d"), [everybody])[1]
     without_d = Roster(0, 1, (A, B, C), (), EVERYBODY)
@@ -213,18 +215,18 @@ def test_member_that_two_peers_call_silent_may_be_dropped() -> None:
     assert verdict(open_state, without_d, *said, ME_READY, ReduceFailed(D, 0, 0)) == here
 
 
-def test_roster_that_drops_a_live_member_is_not_forced_on_a_voter() -> None:
-    """Perhaps only its proposer has accepted it."""
+def test_roster_that_drops_a_live_member_is_not_forced_while_doubtful() -> None:
+    """Perhaps only the proposer has accepted the roster."""
     assert verdict(GENESIS, WITHOUT_C, ME_READY, forced=True, doubtful=True) == C_IS_HERE
     assert verdict(GENESIS, WITHOUT_C, ME_READY, forced=True) == YES
 
 
-def test_differing_views_do_not_block_agreement_for_ever() -> None:
+def test_voters_accept_despite_differing_views_after_the_doubt_period() -> None:
     assert verdict(GENESIS, WITHOUT_C, ME_READY, late=True) == YES
     assert verdict(GENESIS, Roster(0, 0, (B, C), ()), late=True).answer is Answer.NO
 
 
-def test_reduce_needs_most_of_the_members_that_could_take_part() -> None:
+def test_reduce_needs_most_of_the_members_that_can_take_part() -> None:
     rules_of_one = replace(RULES, participants_min=1)
     alone = Roster(0, 0, (A, B, C), (), (EVERYBODY[1],))
     reports = Reports(A)
@@ -237,8 +239,8 @@ def test_reduce_needs_most_of_the_members_that_could_take_part() -> None:
 
 
 def test_one_accuser_cannot_exclude_several_participants() -> None:
-    """Otherwise the first peer that gives up a reduce could accuse everybody except its accomplice,
-    and average with the accomplice alone.
+    """Otherwise the first peer that gives up a reduce could accuse everybody except an accomplice,
+    and average only with the accomplice.
     """
     rules = small_rules("a b c d e", participants_min=2)
     names = peers("a b c d e")
@@ -250,7 +252,7 @@ def test_one_accuser_cannot_exclude_several_participants() -> None:
     later = Judgement(Answer.LATER, "it leaves out 3 of 5 peers that could take part")
     assert may_accept(rules, opened, reports, again, 0.0, forced=False) == later
     assert survivors(rules, opened, reports) == everybody[:4], (
-        "the peer that accuses many is doubted most"
+        "the peer that accuses many others must be excluded"
     )
     for peer in (A, B, D):
         reports.note(ReduceFailed(peer, 0, 0, (C,)))
@@ -258,8 +260,8 @@ def test_one_accuser_cannot_exclude_several_participants() -> None:
 
 
 def test_after_repeated_failures_participants_take_turns() -> None:
-    """A peer that sends two different means, or accuses another peer each time, sits out some turns
-    too.
+    """So a peer that sends two different means, or always accuses another peer, also sits out
+    sometimes.
     """
     rules = small_rules("a b c", participants_min=2, attempts_max=4)
     taking = []
@@ -290,8 +292,10 @@ def test_reduce_is_not_opened_before_a_quorum_is_ready() -> None:
     assert may_accept(rules, four, reports, two, 0.0, forced=True) == YES
 
 
-def test_proposer_waits_after_skips_before_it_opens_a_reduce() -> None:
-    """An honest proposer waits the whole time. Voters enforce half of it on a liar."""
+def test_reduce_is_not_opened_too_soon_after_skipped_steps() -> None:
+    """An honest proposer waits for the full time. Voters refuse proposals in the first half of
+    it.
+    """
     reports = Reports(A, skips=3, enough_since=100.0)
     for event in ALL_READY:
         reports.note(event)
@@ -302,7 +306,7 @@ def test_proposer_waits_after_skips_before_it_opens_a_reduce() -> None:
     assert judged(100.0 + rests_s / 2) == YES
 
 
-def test_participants_keep_the_token_counts_they_reported() -> None:
+def test_roster_must_contain_the_reported_token_counts() -> None:
     bent = replace(OPENING, participants=(*EVERYBODY[:2], Participant(C, 199, 2)))
     unsaid = Judgement(Answer.LATER, "this node does not know that c trained 199 tokens")
     assert verdict(GENESIS, bent, *ALL_READY) == unsaid
@@ -310,7 +314,7 @@ def test_participants_keep_the_token_counts_they_reported() -> None:
     assert verdict(GENESIS, bent, *ALL_READY, Ready(C, 0, 199, 2)) == YES
     again = replace(AGAIN, participants=(EVERYBODY[0], Participant(B, 199, 2)))
     failed = (ME_READY, PeerDown(C), ReduceFailed(B, 0, 0))
-    assert verdict(REDUCING, AGAIN, *failed) == YES, "the roster already has the reported numbers"
+    assert verdict(REDUCING, AGAIN, *failed) == YES, "the roster in force already has these numbers"
     assert verdict(REDUCING, again, *failed).answer is Answer.LATER
 
 
@@ -331,27 +335,25 @@ def test_peer_missing_from_our_allowlist_waits_for_a_newer_list() -> None:
     ],
     ids=["as reported", "other numbers", "another step", "not ready"],
 )
-def test_roster_must_use_this_nodes_work_as_it_was_reported(
-    report: Ready | None, answer: Answer
-) -> None:
+def test_roster_must_contain_this_nodes_own_numbers(report: Ready | None, answer: Answer) -> None:
     events = OTHERS_READY if report is None else (*OTHERS_READY, report)
     assert verdict(GENESIS, OPENING, *events).answer is answer
 
 
-def test_reduce_is_not_given_up_before_a_failure_is_known() -> None:
+def test_retry_is_accepted_only_after_a_reported_failure() -> None:
     waits = Judgement(Answer.LATER, "this node does not know that the exchange failed")
     assert verdict(REDUCING, AGAIN, ME_READY, PeerDown(C)) == waits
     assert verdict(REDUCING, AGAIN, ME_READY, PeerDown(C), ReduceFailed(B, 0, 0)) == YES
 
 
-def test_finished_result_is_defended_for_the_grace_time() -> None:
+def test_retry_is_refused_for_the_grace_time_if_results_were_reported() -> None:
     done = [ReduceDone(peer, 0, 0, U) for peer in (A, C)]
     events: list[AnyReport] = [ME_READY, ReduceFailed(B, 0, 0), *done, UpdateHeld(U), PeerDown(C)]
     assert verdict(REDUCING, AGAIN, *events).answer is Answer.LATER
     assert verdict(REDUCING, AGAIN, *events, now=RULES.grace_s) == YES
 
 
-def test_own_result_that_too_few_can_share_is_given_up_at_once() -> None:
+def test_retry_is_accepted_if_too_few_can_have_the_own_result() -> None:
     own: list[AnyReport] = [ME_READY, ReduceDone(A, 0, 0, U), UpdateHeld(U)]
     assert verdict(REDUCING, AGAIN, *own, ReduceFailed(B, 0, 0)).answer is Answer.LATER
     assert verdict(REDUCING, AGAIN, *own, ReduceFailed(B, 0, 0), PeerDown(C)) == YES
@@ -371,7 +373,7 @@ def test_a_skip_is_accepted_when_attempts_are_used_up() -> None:
     assert verdict(last, Skip(0), ReduceFailed(B, 0, 2)) == YES
 
 
-def test_bytes_are_asked_first_of_live_peers_that_reported_them() -> None:
+def test_update_is_requested_first_from_live_peers_that_reported_it() -> None:
     reports = Reports(A)
     for event in (ReduceDone(B, 0, 0, U), ReduceDone(A, 0, 0, U), PeerDown(B)):
         reports.note(event)
@@ -379,7 +381,7 @@ def test_bytes_are_asked_first_of_live_peers_that_reported_them() -> None:
 
 
 def test_ready_peer_is_not_left_out_for_ever() -> None:
-    """This holds whatever the proposer claims to remember (SPEC.md S11, S13)."""
+    """It does not matter which failures the proposer claims to remember (SPEC.md S11, S13)."""
     rules = small_rules("a b c", participants_min=2)
     without_c = Roster(0, 0, (A, B, C), (), EVERYBODY[:2])
     reports = Reports(B)
@@ -394,7 +396,7 @@ def test_ready_peer_is_not_left_out_for_ever() -> None:
     assert may_accept(rules, GENESIS, reports, without_c, 0.0, forced=False, late=True) == YES
 
 
-def test_proposer_may_not_readmit_itself_while_it_is_doubted() -> None:
+def test_doubted_proposer_cannot_readmit_itself() -> None:
     rules = small_rules("a b c", participants_min=2)
     reports = Reports(B)
     for peer in (A, B, C):
@@ -411,8 +413,10 @@ def test_proposer_may_not_readmit_itself_while_it_is_doubted() -> None:
     assert judged(C, late=True) is Answer.YES
     needs_all = replace(rules, participants_min=3)
     known = (needs_all, GENESIS, reports, opening, 0.0)
-    assert may_accept(*known, forced=False, proposer=C) == YES, "no other peer could replace it"
+    assert may_accept(*known, forced=False, proposer=C) == YES, (
+        "c is needed, since all three must take part"
+    )
     reports.blame.failures.clear()
     reports.blame.failed((A, B, C), {B: (C,)})
     reports.blame.failed((A, B, C), {B: (C,)})
-    assert judged(A) is Answer.YES, "memories differ, so it refuses nothing about others"
+    assert judged(A) is Answer.YES, "a voter may refuse only the doubted proposer itself"

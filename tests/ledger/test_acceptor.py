@@ -1,4 +1,4 @@
-"""A voter never contradicts itself, and its records make it the same voter again."""
+"""A voter never contradicts itself, and its records restore its exact state after a restart."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIGNED = b"the proposer's"
 ONE, OTHER = Entry(5, digest("p"), Skip(0)), Entry(5, digest("p"), Skip(1))
 
 
-def test_a_fresh_voter_may_accept_in_round_0_without_a_promise() -> None:
+def test_fresh_voter_can_accept_in_round_0_without_a_promise() -> None:
     acceptor = Acceptor(LINE, 5)
     acceptor.accept(0, ONE, SIGNED)
     assert acceptor == Acceptor(LINE, 5, 0, Accepted(0, ONE, SIGNED))
@@ -33,7 +33,7 @@ def test_promise_excludes_earlier_rounds(round: int) -> None:
         acceptor.promise(round)
 
 
-def test_voter_accepts_one_entry_in_a_round() -> None:
+def test_voter_accepts_only_one_entry_in_a_round() -> None:
     acceptor = Acceptor(LINE, 5)
     acceptor.accept(1, ONE, SIGNED)
     assert not acceptor.may_accept(1, OTHER)
@@ -41,7 +41,7 @@ def test_voter_accepts_one_entry_in_a_round() -> None:
     assert acceptor.may_accept(2, OTHER)
 
 
-def test_an_entry_of_another_height_is_not_accepted() -> None:
+def test_entry_of_a_different_height_is_not_accepted() -> None:
     with pytest.raises(LocalProtocolError):
         Acceptor(LINE, 6).accept(0, ONE, SIGNED)
 
@@ -50,7 +50,9 @@ MOVES = st.lists(st.tuples(st.booleans(), st.integers(0, 6), st.booleans()), max
 
 
 @given(MOVES)
-def test_records_rebuild_the_voter_whatever_it_did(moves: list[tuple[bool, int, bool]]) -> None:
+def test_records_restore_the_voter_after_any_sequence_of_moves(
+    moves: list[tuple[bool, int, bool]],
+) -> None:
     acceptor, records = Acceptor(LINE, 5), []
     for promises, round, first in moves:
         entry = ONE if first else OTHER
@@ -78,6 +80,6 @@ def test_records_of_decided_heights_are_forgotten() -> None:
 
 
 @pytest.mark.parametrize("record", [b"", b"{}", b'{"height":1,"round":0}', b"\x00" * 40])
-def test_a_voter_that_cannot_read_its_promises_does_not_vote(record: bytes) -> None:
+def test_voter_with_unreadable_records_does_not_start(record: bytes) -> None:
     with pytest.raises(LocalProtocolError):
         restored_acceptors([record], decided={})

@@ -1,5 +1,5 @@
-"""Stories of a few ledgers: the messages they send, the failures they meet, and what they agree
-on.
+"""Stories of a few ledgers: their messages, their reactions to failures, and the values that they
+agree on.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ def group(founders: str = "a b c", **rules: Any) -> LedgerGroup:
 
 
 def reducing(founders: str = "a b c", **rules: int) -> LedgerGroup:
-    """Return a group whose first roster is agreed: everybody takes part in the reduce of step 0."""
+    """Return a group that has agreed on its first roster: all peers take part in the reduce of step
+    0.
+    """
     some = group(founders, **rules)
     some.ready(founders)
     some.deliver()
@@ -69,7 +71,7 @@ def kinds(messages: list[Unicast]) -> list[str]:
 # ── without faults ───────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_step_takes_two_entries_and_each_takes_one_round_trip() -> None:
+def test_step_takes_two_entries_of_one_round_trip_each() -> None:
     some = group()
     some.ready("a b c")
     proposals, some.mail = some.mail, []
@@ -95,7 +97,7 @@ def test_proposers_take_turns() -> None:
     assert some.electorate("a").proposer(0) == C
 
 
-def test_a_founder_alone_decides_alone() -> None:
+def test_single_founder_decides_without_messages() -> None:
     some = group("a")
     some.ready("a")
     some.hold_update(U, "a")
@@ -103,7 +105,7 @@ def test_a_founder_alone_decides_alone() -> None:
     assert (some["a"].state.height, some["a"].state.step, some.mail) == (2, 1, [])
 
 
-def test_votes_are_durable_before_sent_entries_before_announced() -> None:
+def test_votes_are_durable_before_they_are_sent_and_entries_before_announced() -> None:
     some = group()
     log = []
     for peer in (A, B, C):
@@ -157,7 +159,7 @@ def test_lost_messages_are_sent_again() -> None:
     assert some["a"].chain[0].certificate.round == 0
 
 
-def test_voter_that_missed_the_outcome_learns_it_in_the_next_round() -> None:
+def test_voter_that_missed_the_outcome_gets_it_in_the_next_round() -> None:
     some = group()
     some.ready("a b c")
     some.deliver(lambda unicast: not isinstance(unicast.message, Outcome))
@@ -183,7 +185,7 @@ def test_refusal_updates_a_proposer_that_lost_its_memory() -> None:
 # ── proposers fail ───────────────────────────────────────────────────────────────────────────────
 
 
-def test_dead_proposer_is_skipped_at_once() -> None:
+def test_proposer_that_is_known_to_be_down_is_skipped_at_once() -> None:
     some = group()
     some.crash("b")
     some.send_to_all(PeerDown(B))
@@ -195,7 +197,7 @@ def test_dead_proposer_is_skipped_at_once() -> None:
     assert some["a"].chain[0].certificate.round == 1
 
 
-def test_a_silent_proposer_costs_one_round() -> None:
+def test_silent_proposer_delays_the_decision_by_one_round() -> None:
     some = group()
     some.crash("b")
     for peer in (A, C):
@@ -207,8 +209,8 @@ def test_a_silent_proposer_costs_one_round() -> None:
 
 
 def test_value_that_one_voter_accepted_is_adopted_after_a_crash() -> None:
-    """b's proposal reaches only a; then b dies. c leads round 1 and would prefer a skip, but it
-    must adopt b's proposal.
+    """The proposal of b reaches only a; then b crashes. c leads round 1 and would prefer a
+    different roster, but it must adopt b's proposal.
     """
     some = group()
     some.ready("a b c")
@@ -264,7 +266,7 @@ def test_restarted_voter_keeps_its_promise() -> None:
     assert some.acceptor("a").promised == 1
 
 
-def test_all_crash_at_once_and_continue_from_disk() -> None:
+def test_after_a_crash_of_all_peers_they_continue_from_disk() -> None:
     some = reducing()
     heads = {ledger.state.head for ledger in some.ledgers.values()}
     for name in "abc":
@@ -295,7 +297,7 @@ def test_all_crash_at_once_and_continue_from_disk() -> None:
         ("a b c d e", "c d e", True),
     ],
 )
-def test_majority_or_half_with_the_first_ranked_continues(
+def test_majority_or_half_with_the_first_ranked_voter_decides(
     founders: str, alive: str, decides: bool
 ) -> None:
     some = group(founders)
@@ -307,7 +309,7 @@ def test_majority_or_half_with_the_first_ranked_continues(
     assert set(some.heights().values()) == {1 if decides else 0}
 
 
-def test_rounds_are_not_used_up_without_a_quorum() -> None:
+def test_rounds_do_not_advance_without_a_quorum() -> None:
     some = group()
     some.send_events("a", PeerDown(B), PeerDown(C), *_ready(A, 0), *_ready(B, 0))
     some.wait(100, lambda unicast: False)
@@ -333,9 +335,9 @@ def test_two_halves_never_both_decide() -> None:
 # ── commits ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_voter_without_the_bytes_fetches_them_and_then_votes() -> None:
+def test_voter_without_the_update_fetches_it_and_then_votes() -> None:
     some = reducing()
-    """b has lost its result, and one more of the five is needed for a quorum."""
+    """b has lost its result, so one more of the five voters is needed for a quorum."""
     some = reducing("a b c d e")
     some.hold_update(U, "c e")
     some.made(U, "b c e")
@@ -350,7 +352,7 @@ def test_a_voter_without_the_bytes_fetches_them_and_then_votes() -> None:
     assert some["b"].updates[0].update == U
 
 
-def test_a_proposer_without_the_bytes_fetches_them_before_it_proposes() -> None:
+def test_proposer_without_the_update_fetches_it_before_it_proposes() -> None:
     some = reducing()
     some.send_events("c", ReduceDone(A, 0, 0, U), ReduceDone(B, 0, 0, U))
     some.send_events("a", ReduceDone(A, 0, 0, U), ReduceDone(B, 0, 0, U))
@@ -361,7 +363,7 @@ def test_a_proposer_without_the_bytes_fetches_them_before_it_proposes() -> None:
     assert set(some.heights().values()) == {2}
 
 
-def test_fetch_is_repeated_while_the_bytes_are_wanted() -> None:
+def test_fetch_is_repeated_while_the_update_is_needed() -> None:
     some = reducing()
     some.hold_update(U, "c")
     some.made(U, "b c")
@@ -375,9 +377,9 @@ def test_fetch_is_repeated_while_the_bytes_are_wanted() -> None:
 
 
 def test_result_that_cannot_be_fetched_is_given_up() -> None:
-    """b and c have finished, c has lost the bytes, and nobody can get them from b. After the grace
-    time they try again although b has accepted its own commit: a quorum has not accepted it and is
-    free.
+    """b and c have finished, but c has lost the update, and nobody can fetch it from b. After the
+    grace time they try again, although b has accepted its own commit: that commit was not accepted
+    by a quorum.
     """
     some = reducing()
     some.hold_update(U, "b")
@@ -407,7 +409,7 @@ def test_killed_participant_is_dropped_without_a_timeout() -> None:
     assert {it.state.step for it in some.ledgers.values()} == {1}
 
 
-def test_one_failure_is_acted_on_after_a_short_wait() -> None:
+def test_single_failure_report_leads_to_a_retry_after_a_short_wait() -> None:
     some = reducing()
     some.send_to_all(ReduceFailed(A, 0, 0))
     some.wait(0.4)
@@ -431,7 +433,7 @@ def test_joiner_is_admitted_then_contributes_then_votes() -> None:
     assert {it.state.voters for it in some.ledgers.values()} == {(A, B, D)}
 
 
-def test_a_joiner_cannot_vote_before_its_roster() -> None:
+def test_joiner_cannot_vote_before_a_roster_admits_it() -> None:
     some = LedgerGroup(small_rules("a b c"), names=peers("a b c d"))
     some.send_to_all(Joining(D))
     entry = Entry(1, some["d"].state.head, Skip(0))
@@ -442,7 +444,7 @@ def test_a_joiner_cannot_vote_before_its_roster() -> None:
     ]
 
 
-def test_a_leaver_votes_for_the_roster_without_it() -> None:
+def test_leaving_voter_votes_for_the_roster_without_it() -> None:
     some = group("a b")
     some.send_to_all(Leaving(A))
     some.deliver()
@@ -463,7 +465,7 @@ def notes_of(some: LedgerGroup, name: str) -> list[str]:
 def promised(
     some: LedgerGroup, voter: PeerId, round: int, had: Accepted | None = None
 ) -> PromiseProof:
-    """A promise signed by `voter`, which may be any peer."""
+    """Return a promise signed by `voter`, which can be any peer."""
     mine = replace(some.electorate("a"), me=voter, sign=signer(voter))
     return proof_of(voter, mine.promise(round, had))
 
@@ -479,7 +481,7 @@ def test_only_the_proposer_of_a_round_can_propose_in_it() -> None:
     ]
 
 
-def test_proposal_in_a_later_round_needs_a_quorums_promises() -> None:
+def test_proposal_in_a_later_round_needs_promises_of_a_quorum() -> None:
     some = group()
     entry = Entry(1, some["a"].state.head, Roster(0, 0, (A, B, C), (D,)))
     proof, stranger = promised(some, C, 1), promised(some, D, 1)
@@ -500,8 +502,8 @@ def test_proposal_in_a_later_round_needs_a_quorums_promises() -> None:
 @pytest.mark.parametrize(
     ("round", "claims"), [(1, "its own round"), (4, "an earlier one, unsigned")]
 )
-def test_proposal_needs_promises_whose_claims_were_proposed(round: int, claims: str) -> None:
-    """Otherwise its proposer could pretend that it must propose the value it prefers."""
+def test_claims_in_promises_must_be_of_proposed_entries(round: int, claims: str) -> None:
+    """Otherwise a proposer could pretend that the promises require the value that it prefers."""
     some = group()
     entry = Entry(1, some["a"].state.head, Roster(0, 0, (A, B, C), (D,)))
     own = accepted(some.rules, round, entry)
@@ -515,7 +517,7 @@ def test_proposal_needs_promises_whose_claims_were_proposed(round: int, claims: 
     assert some.acceptor("a").accepted is None
 
 
-def test_proposer_cannot_omit_an_accepted_value() -> None:
+def test_proposer_cannot_ignore_an_accepted_value() -> None:
     some = group()
     some.ready("a b c")
     accepted = some.acceptor("b").accepted
@@ -537,7 +539,7 @@ def test_two_proposals_of_one_round_are_noticed() -> None:
     assert notes_of(some, "a")[-1] == "b proposes two different entries in round 0"
 
 
-def test_proposal_for_another_chain_or_absurd_round_is_ignored() -> None:
+def test_proposal_for_a_different_chain_or_a_far_round_is_ignored() -> None:
     some = group()
     elsewhere, far = Entry(1, digest("elsewhere"), Skip(0)), (1 << 40) * 3
     here = Entry(1, some["a"].state.head, Skip(0))
@@ -566,7 +568,7 @@ def test_electorate_remembers_a_bounded_number_of_proposals() -> None:
     assert [checked.count(it.signature) for it in proposals] == [2] + [1] * PROPOSALS_KEPT
 
 
-def test_an_absurd_round_is_not_followed() -> None:
+def test_prepare_for_a_far_round_is_ignored() -> None:
     some = group()
     far = (1 << 40) * 3
     assert some.electorate("a").proposer(far) == B
@@ -618,8 +620,8 @@ def test_invalid_promises_are_not_counted() -> None:
     assert kinds(some.mail) == ["c→a Propose", "c→b Propose"]
 
 
-def test_commit_is_not_proposed_twice_with_other_contents() -> None:
-    """The proposal of a round stays the same, whatever the proposer hears meanwhile."""
+def test_proposal_of_a_round_does_not_change() -> None:
+    """New reports must not change the proposal of the current round."""
     some = reducing()
     some.send_to_all(PeerDown(B))
     some.send_to_all(ReduceFailed(A, 0, 0), ReduceFailed(C, 0, 0))

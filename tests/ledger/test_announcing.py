@@ -1,4 +1,4 @@
-"""Many voters are asked by gossip and few by unicast. They agree on the same values."""
+"""Proposals go to many voters by gossip and to few by unicast. Both ways lead to agreement."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def gossip(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def crowd(voters: int) -> LedgerGroup:
-    """Return a group of so many voters."""
+    """Return a group of this many voters."""
     return LedgerGroup(small_rules(" ".join(f"v{index:03}" for index in range(voters))))
 
 
@@ -78,7 +78,7 @@ def test_learners_ignore_announced_proposals(gossip: None) -> None:
     assert len(some.notes) == said
 
 
-def test_proposer_that_is_behind_hears_it_from_all_and_asks_one(gossip: None) -> None:
+def test_proposer_that_is_behind_is_told_so_and_asks_one_peer_for_entries(gossip: None) -> None:
     some = LedgerGroup(small_rules())
     some.ready("a b c")
     some.deliver(lambda unicast: C not in (unicast.sender, unicast.receiver))
@@ -88,7 +88,7 @@ def test_proposer_that_is_behind_hears_it_from_all_and_asks_one(gossip: None) ->
     assert some["c"].state.height == 1
 
 
-def test_second_proposal_is_evidence_even_if_it_comes_late() -> None:
+def test_second_proposal_of_a_round_is_evidence_even_if_it_arrives_late() -> None:
     some = LedgerGroup(small_rules())
     some.ready("a b c")
     first = some.mail[0].message
@@ -111,7 +111,7 @@ def test_lost_announcement_costs_one_round(gossip: None) -> None:
 
 
 @pytest.mark.parametrize(("profile", "seeds"), [("chaos", 6), ("liars", 15)])
-def test_simulations_pass_with_gossip_as_with_unicast(
+def test_simulations_pass_with_gossip_instead_of_unicast(
     gossip: None, profile: str, seeds: int
 ) -> None:
     reports = [simulate(seed, peers=5, steps=8, profile=profile) for seed in range(seeds)]

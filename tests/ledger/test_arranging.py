@@ -1,6 +1,4 @@
-"""The proposer arranges the participants in the ring, and the others use the order in the
-roster.
-"""
+"""The proposer arranges the participants of a reduce, and all peers use the order in the roster."""
 
 from __future__ import annotations
 
@@ -36,7 +34,7 @@ def test_membership_roster_is_not_arranged(value: Roster | Commit) -> None:
 
 
 @pytest.mark.parametrize("order", [(A,), (A, C, A), (A, A)])
-def test_arranging_adds_nobody_and_drops_nobody(order: tuple[PeerId, ...]) -> None:
+def test_arranging_must_not_add_or_drop_participants(order: tuple[PeerId, ...]) -> None:
     with pytest.raises((AssertionError, ValueError)):
         arranged(OPENING, lambda those: ("ring", order))
 
@@ -69,5 +67,5 @@ def test_roster_without_a_schedule_is_refused() -> None:
         value_from_plain(plain)
 
 
-def test_ring_can_run_every_schedule_that_a_roster_may_name() -> None:
+def test_ring_can_run_every_schedule_that_a_roster_can_name() -> None:
     assert SCHEDULES == RUN_BY_THE_RING

@@ -1,5 +1,5 @@
-"""A chain may begin at a base: a state that its first Commit names. Everything else works as
-before.
+"""A chain can begin at a base: a state together with the Commit that names it. Everything else
+works as with a complete chain.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ PART = (Participant(A, 200, 2),)
 
 
 def history(steps: int, *, snapshot_every: int = 2) -> list[Certified]:
-    """Two entries a step. The snapshot before step s is certified at the end of step s."""
+    """Return a chain with two entries for each outer step. The snapshot from before step s is
+    certified at the end of step s.
+    """
     values: list[Value] = []
     for step in range(steps):
         snaps = step % snapshot_every == 0 and step > 0
@@ -76,7 +78,7 @@ def base_of(height: int) -> Base:
 
 
 BASE = base_of(10)
-"""The height at the end of outer step 4."""
+"""The base at the end of outer step 4, which is height 10."""
 
 
 def ledger_from_base(rest: list[Certified] | None = None) -> Ledger:
@@ -118,7 +120,7 @@ NO_BASE: dict[str, tuple[LedgerState, Certified]] = {
 
 
 @pytest.mark.parametrize("name", NO_BASE)
-def test_invalid_base_can_be_neither_made_nor_read(name: str) -> None:
+def test_invalid_base_can_be_neither_made_nor_decoded(name: str) -> None:
     state, commit = NO_BASE[name]
     with pytest.raises(ValueError, match="base"):
         Base(state, commit)
@@ -156,14 +158,15 @@ def test_base_must_match_the_checkpoint_the_user_names() -> None:
             check_base(RULES, BASE, other, verify)
 
 
-def test_base_whose_commit_has_no_quorum_is_refused() -> None:
+def test_base_with_a_commit_without_a_quorum_is_refused() -> None:
     few = replace(BASE.commit.certificate, votes=BASE.commit.certificate.votes[:1])
     bad = Base(BASE.state, replace(BASE.commit, certificate=few))
     with pytest.raises(RemoteProtocolError, match="not a quorum"):
         check_base(RULES, bad, bad.checkpoint, verify)
 
 
-# ── the chain from a base on ─────────────────────────────────────────────────────────────────────
+# ── chains that begin at a base
+# ─────────────────────────────────────────────────────────────────────
 
 
 def test_ledger_continues_from_a_base_as_from_genesis() -> None:
@@ -185,14 +188,14 @@ def test_request_for_pruned_entries_is_answered_with_pruned(from_height: int) ->
     assert said.message == pruned  # type: ignore[union-attr]
 
 
-def test_a_base_alone_is_a_chain() -> None:
+def test_base_without_further_entries_is_a_valid_chain() -> None:
     ledger = ledger_from_base([])
     assert (ledger.state.height, ledger.page(10)) == (10, Entries(10, (CHAIN[9],)))
     effects = ledger.handle(Received(B, Entries(20, tuple(CHAIN[10:]))), 0.0)
     assert [it.certified for it in effects if isinstance(it, Decided)] == CHAIN[10:]
 
 
-def test_an_old_entry_that_is_pruned_here_is_not_compared() -> None:
+def test_received_entry_that_is_pruned_here_is_not_compared() -> None:
     ledger = ledger_from_base()
     other = certify(RULES, chain_of(RULES, [])[1], Roster(0, 0, (A, B, C), (D,)))
     assert ledger.handle(Received(D, Outcome(other)), 0.0) == []
@@ -213,7 +216,9 @@ def double_vote(peer: str) -> Evidence:
 
 
 def test_voter_before_the_base_can_still_be_accused() -> None:
-    """Every voter had contributed before, and contributions are part of the state."""
+    """Every voter has contributed before, and contributions are part of the state, so the base
+    names d.
+    """
     gone = replace(BASE.state, tokens_by_peer={**BASE.state.tokens_by_peer, D: 5})
     value = CHAIN[9].entry.value
     assert isinstance(value, Commit)
@@ -225,10 +230,10 @@ def test_voter_before_the_base_can_still_be_accused() -> None:
     assert set(ledger.reports.accused) == {B, D}
 
 
-# ── forgetting ───────────────────────────────────────────────────────────────────────────────────
+# ── pruning ───────────────────────────────────────────────────────────────────────────────────
 
 
-def test_pruning_forgets_what_came_before_the_base() -> None:
+def test_pruning_removes_the_entries_before_the_base() -> None:
     kept = kept_chain()
     assert kept.prune(BASE) == 9
     assert (kept.base, kept.start, kept.entries) == (BASE, BASE.state, CHAIN[9:])
@@ -239,12 +244,12 @@ def test_pruning_forgets_what_came_before_the_base() -> None:
     assert kept.entries == CHAIN[13:]
 
 
-def test_replaced_base_is_not_finished() -> None:
+def test_making_a_base_stops_when_it_is_no_longer_wanted() -> None:
     kept, wanted = kept_chain(), iter([True, True, False])
     found = entries_up_to(kept, 10)
     assert found is not None
     assert base_after(RULES, kept.start, *found, lambda: not next(wanted)) is None
-    assert next(wanted, None) is None, "pruning stopped before the third entry"
+    assert next(wanted, None) is None, "it must stop before the third entry"
 
 
 @pytest.mark.parametrize("height", [0, 1, 9, 12, 21])
@@ -259,18 +264,18 @@ def test_only_a_commit_that_names_a_state_can_be_a_base(height: int) -> None:
         *((0, 8, 18), (0, 7, 14), (0, 1, None), (50, 50, None)),
     ],
 )
-def test_the_newest_commit_that_is_old_enough_is_the_base(
+def test_newest_commit_that_is_old_enough_is_the_base(
     keep_entries: int, step_max: int, height: int | None
 ) -> None:
     assert prunable_to(CHAIN, keep_entries=keep_entries, step_max=step_max) == height
 
 
-def test_a_chain_that_begins_at_its_base_already_is_left_alone() -> None:
+def test_chain_that_begins_at_its_newest_base_is_not_pruned() -> None:
     assert prunable_to(CHAIN[9:14], keep_entries=1, step_max=50) is None
     assert prunable_to([], keep_entries=0, step_max=50) is None
 
 
-# ── catching up with those who have pruned ───────────────────────────────────────────────────────
+# ── catching up with peers that have pruned ───────────────────────────────────────────────────────
 
 PRUNED = Pruned(20, 9, CHAIN[9].entry.digest)
 
@@ -284,7 +289,7 @@ def asked(ledger: Ledger, event: object, now: float) -> list[str]:
     return [it.peer for it in effects if isinstance(it, AskEntries)]
 
 
-def test_peer_asks_another_at_once_when_told_entries_are_pruned() -> None:
+def test_next_peer_is_asked_at_once_if_the_first_has_pruned_the_entries() -> None:
     ledger = newcomer()
     assert asked(ledger, PeerHeight(A, 20), 0.0) == [A]
     assert ledger.out_of_reach() == {}
@@ -294,7 +299,7 @@ def test_peer_asks_another_at_once_when_told_entries_are_pruned() -> None:
     assert asked(ledger, Tick(), 5.0) == [B]
 
 
-def test_old_entries_that_everybody_pruned_are_out_of_reach() -> None:
+def test_entries_that_all_peers_have_pruned_are_out_of_reach() -> None:
     ledger = newcomer()
     assert asked(ledger, PeerHeight(A, 20), 0.0) == [A]
     assert asked(ledger, PeerHeight(B, 20), 0.0) == []
@@ -307,7 +312,7 @@ def test_old_entries_that_everybody_pruned_are_out_of_reach() -> None:
 
 
 def test_unasked_claim_of_pruned_entries_is_ignored() -> None:
-    """Otherwise one message could make all trainers believe that they are far behind."""
+    """Otherwise one message could make a node believe that it is far behind."""
     ledger = newcomer()
     assert asked(ledger, Received(A, PRUNED), 0.0) == []
     assert asked(ledger, PeerHeight(A, 20), 1.0) == [A]
@@ -317,7 +322,7 @@ def test_unasked_claim_of_pruned_entries_is_ignored() -> None:
     assert ledger.out_of_reach() == {}
 
 
-def test_claimed_height_in_a_pruned_answer_is_not_believed() -> None:
+def test_height_claimed_in_a_pruned_answer_is_not_believed() -> None:
     ledger = newcomer()
     assert asked(ledger, PeerHeight(A, 20), 0.0) == [A]
     assert asked(ledger, Received(A, Pruned(10**9, 10**9, Digest("e" * 64))), 0.1) == []
@@ -326,8 +331,8 @@ def test_claimed_height_in_a_pruned_answer_is_not_believed() -> None:
     assert (ledger.state.height, ledger.out_of_reach()) == (20, {})
 
 
-def test_entries_pruned_before_the_next_one_do_not_matter() -> None:
-    """Repeating the claim does not make us ask that peer more often."""
+def test_pruned_entries_that_we_already_have_do_not_matter() -> None:
+    """A repeated claim does not make us ask the peer more often."""
     ledger = ledger_from_base([])
     assert asked(ledger, PeerHeight(B, 20), 0.0) == [B]
     assert asked(ledger, Received(B, PRUNED), 0.1) == []
@@ -335,7 +340,7 @@ def test_entries_pruned_before_the_next_one_do_not_matter() -> None:
     assert asked(ledger, Tick(), 2.0) == [B]
 
 
-def test_late_pruned_answer_counts_but_triggers_no_question() -> None:
+def test_late_pruned_answer_counts_but_does_not_trigger_a_question() -> None:
     ledger = newcomer()
     assert asked(ledger, PeerHeight(A, 20), 0.0) == [A]
     assert asked(ledger, PeerHeight(B, 20), 0.1) == []
@@ -346,7 +351,7 @@ def test_late_pruned_answer_counts_but_triggers_no_question() -> None:
 
 
 def on_a_branch() -> Ledger:
-    """A ledger on a branch whose only voter is a."""
+    """Return a ledger on a branch that has a as its only voter."""
     rules = small_rules("a b c", participants_min=1, branch_after_s=60.0)
     start = genesis(rules)
     entry = Entry(1, start.head, Branch(0, (A,)))
@@ -355,8 +360,8 @@ def on_a_branch() -> Ledger:
     return Ledger(rules, A, signer(A), verify, [branch])
 
 
-def test_pruning_by_a_peer_on_another_line_is_not_ours() -> None:
-    """We asked it as a rival, whose chain may outrank ours."""
+def test_pruned_answer_of_a_peer_on_another_line_does_not_count() -> None:
+    """We asked the peer because its chain could outrank ours."""
     ledger = on_a_branch()
     run, line = ledger.rules.run, ledger.state.line
     assert asked(ledger, PeerHeight(B, 20, run), 0.0) == [B]
@@ -369,9 +374,9 @@ def test_pruning_by_a_peer_on_another_line_is_not_ours() -> None:
     assert ledger.out_of_reach() == {}
 
 
-def test_a_pruned_peer_restarts_and_takes_part() -> None:
-    """Its disk holds the base and the entries after it. It still votes together with peers that
-    keep everything.
+def test_peer_that_has_pruned_can_restart_and_vote() -> None:
+    """Its disk has the base and the later entries. It votes together with peers that keep the whole
+    chain.
     """
     some = LedgerGroup(RULES)
     for name in "abc":

@@ -1,4 +1,4 @@
-"""The ledger remembers failed attempts, and the most doubted peers sit out (SPEC.md S13)."""
+"""The ledger remembers failed attempts, and the most doubted peers are left out (SPEC.md S13)."""
 
 from __future__ import annotations
 
@@ -36,11 +36,13 @@ def out(memory: FailureMemory, most: int = 1, able: Iterable[PeerId] = ALL) -> s
     return "".join(sorted(memory.sitting_out(frozenset(able), most)))
 
 
-def test_most_accused_peer_sits_out_and_its_accusers_do_not() -> None:
+def test_peer_that_most_accuse_sits_out_and_its_accusers_do_not() -> None:
     memory = FailureMemory()
     attempts(memory, {A: [E], B: [E], E: [A]})
     assert out(memory) == "e"
-    assert out(memory, most=5) == "e", "its absence explains all accusations"
+    assert out(memory, most=5) == "e", (
+        "only e must sit out, since it is involved in every accusation"
+    )
 
 
 def test_peer_that_accuses_several_is_doubted_most() -> None:
@@ -49,7 +51,7 @@ def test_peer_that_accuses_several_is_doubted_most() -> None:
     assert out(memory, most=5) == "e"
 
 
-def test_when_two_peers_dispute_they_sit_out_in_turn() -> None:
+def test_two_peers_in_dispute_sit_out_in_turn() -> None:
     """A liar that accuses an honest peer is left out as often as that peer."""
     memory, left_out = FailureMemory(), ""
     attempts(memory, {E: [A]}, times=2)
@@ -75,7 +77,7 @@ def test_report_accuses_at_most_four_peers() -> None:
     assert len(failure.doubts) == 4
 
 
-def test_peer_that_accuses_itself_gets_half_the_doubt_alone() -> None:
+def test_peer_that_accuses_itself_gets_half_of_the_doubt() -> None:
     memory = FailureMemory()
     attempts(memory, {A: [A, B]})
     assert out(memory, most=5) == ""
@@ -83,7 +85,7 @@ def test_peer_that_accuses_itself_gets_half_the_doubt_alone() -> None:
     assert out(memory, most=5) == "a"
 
 
-def test_one_failure_is_forgiven_after_a_commit_but_not_two() -> None:
+def test_single_failure_is_forgiven_after_one_commit_but_two_are_not() -> None:
     memory = FailureMemory()
     attempts(memory, {A: [E], B: [E]})
     assert out(memory) == "e"
@@ -94,7 +96,7 @@ def test_one_failure_is_forgiven_after_a_commit_but_not_two() -> None:
     commits(memory, HALF_LIFE - 1, ALL[:4])
     assert out(memory) == "e"
     commits(memory, 1, ALL[:4])
-    assert out(memory) == "", "two failures weigh less than one by now"
+    assert out(memory) == "", "by now two failures must count less than one"
 
 
 def test_expensive_failures_are_remembered_for_longer() -> None:
@@ -109,7 +111,7 @@ def test_expensive_failures_are_remembered_for_longer() -> None:
     assert out(memory) == ""
 
 
-def test_expensive_failures_without_an_accusation_are_remembered_for_longer() -> None:
+def test_expensive_failures_without_accusations_are_remembered_for_longer() -> None:
     memory, half_life = FailureMemory(), 5 * HALF_LIFE
     for _ in range(2):
         memory.opened(ALL, ALL, ALL)
@@ -134,7 +136,7 @@ def test_voter_allows_a_longer_absence_after_an_expensive_failure() -> None:
     }
 
 
-def test_skipped_steps_do_not_forgive() -> None:
+def test_skipped_steps_do_not_reduce_the_doubt() -> None:
     memory = FailureMemory()
     attempts(memory, {A: [E], B: [E]})
     for _ in range(100):
@@ -142,31 +144,31 @@ def test_skipped_steps_do_not_forgive() -> None:
     assert out(memory) == "e"
 
 
-def test_many_accusers_of_one_failure_weigh_no_more_than_one() -> None:
+def test_many_accusers_of_one_failure_count_no_more_than_one() -> None:
     memory = FailureMemory()
     attempts(memory, {A: [E], B: [E], C: [E], D: [E]})
     commits(memory, 1, ALL[:4])
     assert out(memory) == ""
 
 
-def test_absence_of_either_peer_settles_a_doubt() -> None:
+def test_doubt_about_two_peers_is_settled_if_either_is_absent() -> None:
     memory = FailureMemory()
     attempts(memory, {A: [E]}, times=3)
     assert out(memory, able=ALL[:4]) == out(memory, able=ALL[1:]) == ""
 
 
-def test_without_accusations_the_peers_absent_from_success_are_doubted() -> None:
+def test_without_accusations_peers_absent_from_a_success_are_doubted() -> None:
     memory = FailureMemory()
     attempts(memory, {}, times=2)
     commits(memory, 1, (A, B, C))
-    assert out(memory) == "", "it may have been an accident"
+    assert out(memory) == "", "the failures may have been accidents"
     attempts(memory, {})
-    assert out(memory) == "d", "the second failure leaves only the absent peers as suspects"
+    assert out(memory) == "d", "d was absent from the successful reduce, so it is suspected"
     commits(memory, 1, (A, B, D))
     assert out(memory) == "e"
 
 
-def test_skipped_step_says_nothing_about_absent_peers() -> None:
+def test_failures_without_accusations_are_forgotten_after_a_skip() -> None:
     memory = FailureMemory()
     attempts(memory, {}, times=2)
     memory.skipped()
@@ -182,7 +184,7 @@ def test_nobody_is_left_out_longer_than_the_limit() -> None:
     commits(memory, 1, ALL[:4])
     assert out(memory) == ""
     attempts(memory, {A: [E], B: [E]})
-    assert out(memory) == "e", "it has taken part again"
+    assert out(memory) == "e", "e has taken part again, so the count restarts"
 
 
 REPORTS = st.dictionaries(st.sampled_from(ALL), st.lists(st.sampled_from(ALL), max_size=5))

@@ -1,4 +1,6 @@
-"""SPEC.md B1 to B8: how peers leave a lost quorum behind on a branch, and how the branch heals."""
+"""SPEC.md B1 to B8: how peers continue on a branch after the quorum is lost, and how the branch
+heals.
+"""
 
 from __future__ import annotations
 
@@ -72,10 +74,11 @@ def opened(state: LedgerState) -> Certified:
     return certify(RULES, state, Roster(state.step, state.attempt, state.voters, (), parts))
 
 
-# ── B1, B2: what a branch is ─────────────────────────────────────────────────────────────────────
+# ── B1, B2: the contents of a branch
+# ─────────────────────────────────────────────────────────────────────
 
 
-def test_b2_absent_voter_loses_its_lease_and_the_reduce_ends() -> None:
+def test_b2_branch_takes_leases_from_absent_voters_and_ends_the_reduce() -> None:
     reducing = after(START, opened(START))
     branched = after(reducing, signed(reducing, PAIR))
     assert (branched.phase, branched.roster, branched.attempt) == (Phase.GATHER, None, 1)
@@ -103,7 +106,7 @@ def test_b2_malformed_branch_is_refused(branch: Branch, fault: str) -> None:
     assert why_invalid(RULES, START, branch).startswith(fault)
 
 
-def test_b2_waiting_run_has_no_branches_and_branches_are_bounded() -> None:
+def test_b2_run_that_waits_does_not_branch_and_branches_are_bounded() -> None:
     waits = replace(RULES, quorum_loss="wait")
     assert why_invalid(waits, START, PAIR) == "this run waits for its quorum and does not branch"
     deep = replace(ON_A_BRANCH, past=ON_A_BRANCH.past * STRETCHES_MAX)
@@ -114,7 +117,7 @@ def test_b2_waiting_run_has_no_branches_and_branches_are_bounded() -> None:
     )
 
 
-def test_b2_all_voters_of_a_branch_sign_it_and_votes_do_not_count() -> None:
+def test_b2_branch_needs_signatures_of_exactly_its_voters() -> None:
     good = signed(START, PAIR)
     votes = certify(RULES, START, PAIR)
     forged = replace(good.certificate, votes=((A, b"x"), (B, b"y")))
@@ -134,7 +137,7 @@ def test_b1_votes_of_one_line_do_not_count_on_another() -> None:
         after(replace(ON_A_BRANCH, line=RULES.run), follows)
 
 
-def test_after_a_heal_or_the_end_only_certain_entries_follow() -> None:
+def test_only_certain_entries_can_follow_a_heal_or_the_end() -> None:
     healed = apply(RULES, ON_A_BRANCH, Entry(2, ON_A_BRANCH.head, Heal(0, 1, digest("main"))))
     assert healed.phase is Phase.HEALED
     assert why_invalid(RULES, healed, Skip(0)) == "this branch has healed"
@@ -146,7 +149,8 @@ def test_after_a_heal_or_the_end_only_certain_entries_follow() -> None:
     assert not may_branch(healed, outranked=True)
 
 
-# ── B3: when ─────────────────────────────────────────────────────────────────────────────────────
+# ── B3: the time of a branch
+# ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def branching(me: PeerId = A, now: float = 0.0) -> BranchProposer:
@@ -156,7 +160,7 @@ def branching(me: PeerId = A, now: float = 0.0) -> BranchProposer:
 PRESENT = Presence((A, B), ())
 
 
-def test_b3_branch_waits_for_its_time_after_the_last_quorum() -> None:
+def test_b3_branch_is_due_some_time_after_the_last_quorum() -> None:
     it = branching()
     it.note_presence(START, PRESENT, 30.0)
     assert (it.due_at, it.is_due(59.0), it.is_due(60.0)) == (60.0, False, True)
@@ -166,7 +170,7 @@ def test_b3_branch_waits_for_its_time_after_the_last_quorum() -> None:
     assert it.next_deadline(71.0) == 130.0
 
 
-def test_b3_quorum_too_small_to_average_counts_as_none() -> None:
+def test_b3_quorum_too_small_to_average_does_not_count() -> None:
     rules = small_rules("a b", participants_min=2, branch_after_s=60.0)
     it = BranchProposer(rules, A, signer(A), verify, 0.0)
     it.note_presence(genesis(rules), Presence((A,), ()), 1.0)
@@ -181,7 +185,7 @@ def proposal_of(it: BranchProposer, entry: Entry, sender: PeerId = A, now: float
     return said.message
 
 
-def test_b3_voter_refuses_to_sign_an_improper_branch() -> None:
+def test_b3_voter_refuses_to_sign_an_invalid_or_early_branch() -> None:
     it, entry = branching(B), Entry(1, START.head, PAIR)
     assert isinstance(proposal_of(it, entry), SignBranch)
     refusals = {
@@ -203,7 +207,7 @@ def test_b3_voter_refuses_to_sign_an_improper_branch() -> None:
     assert proposal_of(it, entry) == RefuseBranch(1, "this node sees a quorum")
 
 
-def test_b3_proposer_repeats_and_counts_only_valid_signatures() -> None:
+def test_b3_proposer_resends_and_counts_only_valid_signatures() -> None:
     it, entry = branching(), Entry(1, START.head, PAIR)
     first = it.propose(START, PRESENT, 60.0)
     assert first[1:] == [Send(B, ProposeBranch(entry))]
@@ -227,8 +231,8 @@ AFTER_S = 60.0
 
 
 def three_of_seven(silent: str) -> LedgerGroup:
-    """The other four are gone for good. The peers in `silent` are up but do not answer about
-    branches.
+    """Return a group with three of seven peers; the other four have left for good. The peers in
+    `silent` count as up but do not answer.
     """
     rules = small_rules("a b c d e f g", branch_after_s=AFTER_S)
     some = LedgerGroup(rules, names=(A, B, C))
@@ -255,13 +259,13 @@ def test_b3_silent_peer_does_not_block_a_branch(
     some = three_of_seven(silent)
     some.wait(at_s - 0.1)
     assert set(some.heights().values()) == {0}
-    some.wait(5.0)  # The upper bound of the time until a proposal is repeated.
+    some.wait(5.0)  # the maximum time until a proposal is resent
     for ledger in some.ledgers.values():
         (branch,) = ledger.chain
         assert branch.entry.value == Branch(0, voters)
 
 
-def test_b3_peer_that_started_later_is_waited_for() -> None:
+def test_b3_branch_waits_for_a_peer_that_started_later() -> None:
     some = three_of_seven("c")
     some.wait(AFTER_S / 2)
     some.start("c")
@@ -270,8 +274,10 @@ def test_b3_peer_that_started_later_is_waited_for() -> None:
     assert some["c"].chain[0].entry.value == Branch(0, (A, B, C))
 
 
-def test_b3_peer_that_has_signed_is_not_taken_for_silent() -> None:
-    """B signs at once. C never signs, until it is left out. D comes and goes."""
+def test_b3_peer_that_has_signed_does_not_count_as_silent() -> None:
+    """B signs at once. C never signs, and is left out after a time. D is present only for a
+    moment.
+    """
     rules = small_rules("a b c d e f g h i", branch_after_s=AFTER_S)
     state, it = genesis(rules), BranchProposer(rules, A, signer(A), verify, 0.0)
 
@@ -298,8 +304,8 @@ NAMES = "a b c d e f g h i"
 def proposal(
     it: BranchProposer, state: LedgerState, here: Presence, now: float
 ) -> tuple[PeerId, ...]:
-    """Return the voters that `it` proposes for a branch at this time. It signs alone a branch that
-    has no other voter.
+    """Return the voters of the branch that `it` proposes at this time. If there is no other voter,
+    it signs the branch itself.
     """
     it.note_presence(state, here, now)
     effects, alone = it.propose(state, here, now), it.outcome()
@@ -307,7 +313,7 @@ def proposal(
 
 
 def proposed_voters(effects: list[Effect]) -> tuple[PeerId, ...]:
-    """Return the voters of the branch that these effects ask others to sign."""
+    """Return the voters of the branch that these effects propose to others."""
     said = [effect.message for effect in effects if isinstance(effect, Send)]
     (value,) = {message.entry.value for message in said if isinstance(message, ProposeBranch)}
     assert isinstance(value, Branch)
@@ -315,9 +321,7 @@ def proposed_voters(effects: list[Effect]) -> tuple[PeerId, ...]:
 
 
 def test_b3_returned_peer_is_asked_again() -> None:
-    """B never signs. C was asked, went away, and came back just before its time would have been
-    over.
-    """
+    """B never signs. C was asked, went away, and returned just before it would be left out."""
     rules = small_rules(NAMES, branch_after_s=AFTER_S)
     state, it = genesis(rules), BranchProposer(rules, A, signer(A), verify, 0.0)
     assert proposal(it, state, Presence((A, B, C), ()), 60.0) == (A, B, C)
@@ -329,8 +333,10 @@ def test_b3_returned_peer_is_asked_again() -> None:
     assert proposal(it, state, Presence((A, B, C), ()), 179.0) == (A,)
 
 
-def test_b3_peer_that_comes_and_goes_only_delays_a_branch() -> None:
-    """An absence shorter than the time that the others need to sign without it gains nothing."""
+def test_b3_peer_with_short_absences_is_left_out_after_its_time() -> None:
+    """A peer cannot restart its waiting time by an absence in which the others have no time to sign
+    without it.
+    """
     rules = small_rules(NAMES, branch_after_s=AFTER_S)
     state, it = genesis(rules), BranchProposer(rules, A, signer(A), verify, 0.0)
     for now in (60.0, 80.0, 100.0):
@@ -341,8 +347,8 @@ def test_b3_peer_that_comes_and_goes_only_delays_a_branch() -> None:
 
 
 def test_b3_outdated_proposal_is_not_repeated() -> None:
-    """A quorum is back, but it is too small to average. There is nothing to do until some of it
-    leave again.
+    """A quorum is back, but it is too small to average. Nothing needs to be done until some of
+    these peers leave again.
     """
     rules = small_rules("a b c d e", participants_min=4, branch_after_s=AFTER_S)
     state, it = genesis(rules), BranchProposer(rules, A, signer(A), verify, 0.0)
@@ -369,7 +375,7 @@ def test_b3_named_voter_follows_and_the_others_wait() -> None:
         assert it.adoptable(200.0) is None
 
 
-# ── B4: which chain outranks which ───────────────────────────────────────────────────────────────
+# ── B4: the rank of chains ───────────────────────────────────────────────────────────────
 
 
 def rank(past: list[Stretch], line: str, height: int, tokens: int) -> Rank:
@@ -377,7 +383,7 @@ def rank(past: list[Stretch], line: str, height: int, tokens: int) -> Rank:
     return rank_of(replace(START, **at))  # type: ignore[arg-type]
 
 
-def test_b4_the_order_of_chains() -> None:
+def test_b4_chains_are_ordered_by_rank() -> None:
     run, low, high = (char * 64 for char in "abc")
     base = Stretch(run, 5, 2, 100, ())  # type: ignore[arg-type]
     branch = rank([base], low, 9, 300)
@@ -387,7 +393,7 @@ def test_b4_the_order_of_chains() -> None:
     assert rank([], run, 5, 100) < branch
 
 
-def test_b6_no_three_chains_outrank_each_other_in_a_circle() -> None:
+def test_b6_rank_of_chains_is_transitive() -> None:
     run, a, b, a_1 = (char * 64 for char in "0abc")
     base = Stretch(run, 5, 2, 0, ())  # type: ignore[arg-type]
     left = Stretch(a, 7, 3, 5, ())  # type: ignore[arg-type]
@@ -441,7 +447,7 @@ def test_b5_ended_ledger_sends_nothing() -> None:
     assert over.next_deadline() is None
 
 
-def test_b5_unverified_chain_or_one_that_ends_healed_is_not_followed() -> None:
+def test_b5_invalid_or_healed_chain_is_not_followed() -> None:
     forged = replace(MAIN, certificate=replace(MAIN.certificate, votes=((A, b"x"),)))
     some = group("a", signed(START, Branch(0, (A,))))
     some.send_events("a", PeerHeight(C, 1, RULES.run))
@@ -474,21 +480,21 @@ def test_peer_on_another_line_counts_as_down() -> None:
     assert reports.down == set()
 
 
-def test_entry_of_another_line_is_not_a_bad_entry() -> None:
+def test_entry_of_another_line_is_not_reported_as_invalid() -> None:
     some = group("a", MAIN)
     branch = signed(START, Branch(0, (D, E)))
     some.send_events("a", PeerHeight(D, 1, branch.entry.digest), Received(D, Outcome(branch)))
     assert some["a"].state == MAIN_STATE
 
 
-def test_run_without_branches_says_so() -> None:
+def test_run_without_branches_ignores_messages_about_them() -> None:
     some = LedgerGroup(small_rules("a b c"))
     entry = Entry(1, some["a"].state.head, Branch(0, (B,)))
     some.send_events("a", Received(B, ProposeBranch(entry)))
     assert some.notes == [(A, "b sent a message about a branch, but this run does not branch")]
 
 
-def test_status_says_that_the_quorum_is_gone_and_that_this_is_a_branch() -> None:
+def test_status_reports_a_lost_quorum_and_a_branch() -> None:
     some = group("a")
     some.send_events("a", PeerDown(B))
     words = some["a"].status(20.0).branch
@@ -499,7 +505,7 @@ def test_status_says_that_the_quorum_is_gone_and_that_this_is_a_branch() -> None
     assert said.endswith("branch off now")
 
 
-def test_b3_branch_of_our_own_branch_is_followed_in_time() -> None:
+def test_b3_branch_of_our_own_branch_is_followed_once_the_wait_is_over() -> None:
     first = signed(START, PAIR)
     second = signed(ON_A_BRANCH, Branch(0, (B,)))
     some = group("a", first)
@@ -511,7 +517,7 @@ def test_b3_branch_of_our_own_branch_is_followed_in_time() -> None:
     assert some["a"].state == after(ON_A_BRANCH, second)
 
 
-def test_peer_that_may_not_vote_signs_no_branch() -> None:
+def test_peer_that_must_not_vote_does_not_sign_a_branch() -> None:
     some = group("b")
     some.send_events("b", CloneFound("a copy was seen"))
     entry = Entry(1, START.head, PAIR)
@@ -528,7 +534,7 @@ def test_peer_that_may_not_vote_signs_no_branch() -> None:
 
 
 def test_b1_peer_that_returns_to_a_line_keeps_its_promises() -> None:
-    """This holds even if its log of votes was rewritten in between."""
+    """The promises must survive even if the log of votes was rewritten in between."""
     some = group("a")
     some.send_events("a", Received(C, Prepare(1, 1)))
     promise = some["a"].records()
@@ -545,7 +551,7 @@ def test_b1_peer_that_returns_to_a_line_keeps_its_promises() -> None:
     assert [(it.receiver, it.message) for it in some.mail] == [(B, refused)]
 
 
-def test_places_of_strangers_are_kept_in_bounded_number() -> None:
+def test_number_of_remembered_positions_of_strangers_is_bounded() -> None:
     some = group("a")
     for number in range(PEERS_MAX):
         some.send_events("a", PeerHeight(PeerId(f"x{number}"), 0, RULES.run))
@@ -565,12 +571,12 @@ def test_status_does_not_mention_branches_while_a_quorum_is_up() -> None:
 LOW, HIGH = sorted(
     (signed(START, Branch(0, pair)) for pair in ((A, B), (C, D))), key=lambda it: it.entry.digest
 )
-"""Two branches of one entry. While they have equal tokens, LOW outranks HIGH."""
+"""Two branches of the same entry. While they have equal tokens, LOW outranks HIGH."""
 
 
 def shown(ours: Certified, theirs: Certified, *, height: int = 1) -> tuple[Rivals, list[Effect]]:
-    """On the chain `ours`, ask C for its entry of that height, and let it show the one of
-    `theirs`.
+    """Starting on chain `ours`, ask C for its first entry. C has a chain of `height` and answers
+    with `theirs`.
     """
     rivals, state = Rivals(RULES, verify), after(START, ours)
     rivals.branched(START)
@@ -598,7 +604,7 @@ def test_b4_lower_ranked_chain_is_asked_for_again_when_it_grows() -> None:
     assert rivals.ask({C: (line, 2)}, state, set(), 20.0) == [AskEntries(C, 1)]
 
 
-def test_every_second_question_goes_to_a_member() -> None:
+def test_every_second_question_is_sent_to_a_member() -> None:
     rivals, state = Rivals(RULES, verify), after(START, HIGH)
     rivals.branched(START)
     line = digest("another line")
@@ -620,7 +626,9 @@ def test_memory_of_rivals_is_bounded() -> None:
     later, unasked = 10.0 * len(names), PeerId("z")
     assert rivals.ask({names[1]: there, names[-1]: there}, state, set(), later) == []
     places = dict.fromkeys((names[0], unasked), there)
-    assert rivals.ask(places, state, set(), later) == [AskEntries(names[0], 1)], "it is forgotten"
+    assert rivals.ask(places, state, set(), later) == [AskEntries(names[0], 1)], (
+        "the oldest remembered peer must be forgotten"
+    )
 
 
 def test_b5_a_long_chain_is_asked_for_page_by_page() -> None:
@@ -637,8 +645,8 @@ def test_b5_a_long_chain_is_asked_for_page_by_page() -> None:
 
 
 def test_b7_returning_peer_is_asked_for_other_chains() -> None:
-    """Found by seed 1097 of the profile `islands`. The chain that outranks ours has ended, so only
-    the peer's return shows that there is something to ask for.
+    """Found by seed 1097 of the profile `islands`. The chain that outranks ours has ended and does
+    not grow, so only the peer's return can trigger the question.
     """
     some = group("a", signed(START, Branch(0, (A,))))
     assert some.send_events("a", PeerHeight(C, 1, RULES.run)) == [AskEntries(C, 1)]
@@ -648,7 +656,7 @@ def test_b7_returning_peer_is_asked_for_other_chains() -> None:
     assert some.send_events("a", PeerUp(C)) == [AskEntries(C, 1)]
 
 
-def test_b7_two_silent_rivals_do_not_block_other_questions() -> None:
+def test_b7_silent_rivals_do_not_block_questions_to_others() -> None:
     rivals, state = Rivals(RULES, verify), after(START, HIGH)
     rivals.branched(START)
     there: tuple[RunId | Digest, int] = (LOW.entry.digest, 1)

@@ -1,4 +1,4 @@
-"""A ledger that lacks entries asks for them in pages and believes only certificates."""
+"""A ledger that lacks entries requests them in pages, and believes only valid certificates."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ CHAIN = history(100)
 
 
 def old_and_new() -> LedgerGroup:
-    """a has 200 entries, and d is new."""
+    """Return a group in which a has 200 entries and d has none."""
     some = LedgerGroup(small_rules(outer_steps=1000), names=peers("a d"))
     some.disks[A].chain.extend(CHAIN)
     some.start("a")
@@ -79,7 +79,7 @@ def test_a_newcomer_gets_the_whole_chain_page_by_page() -> None:
     assert pages == [64, 64, 64, 8]
 
 
-def test_one_missing_entry_is_awaited_and_several_are_asked_for() -> None:
+def test_single_missing_entry_is_awaited_before_it_is_requested() -> None:
     some = old_and_new()
     some.send_events("d", PeerHeight(A, 1), Tick())
     assert some.mail == []
@@ -90,7 +90,7 @@ def test_one_missing_entry_is_awaited_and_several_are_asked_for() -> None:
     assert some["d"].state.height == 200
 
 
-def test_unanswered_question_goes_to_another_peer() -> None:
+def test_unanswered_question_is_sent_to_a_different_peer() -> None:
     catchup = Catchup()
     catchup.note_height(A, 9, 0, now=0.0)
     catchup.note_height(B, 7, 0, now=0.0)
@@ -100,7 +100,9 @@ def test_unanswered_question_goes_to_another_peer() -> None:
 
 
 def test_silent_peers_do_not_block_the_others() -> None:
-    """Two peers that claim the longest chains do not block them either: peers are asked in turn."""
+    """Peers are asked in turn, so even two silent peers that claim the longest chains block
+    nobody.
+    """
     catchup = Catchup()
     for peer, height in ((A, 2**53), (B, 2**53), (C, 9), (D, 9)):
         catchup.note_height(peer, height, 0, now=0.0)
@@ -108,7 +110,7 @@ def test_silent_peers_do_not_block_the_others() -> None:
     assert asked == [A, B, C, D, A, B, C, D]
 
 
-def test_strangers_with_bad_entries_do_not_fill_memory() -> None:
+def test_number_of_remembered_strangers_with_bad_entries_is_bounded() -> None:
     some = old_and_new()
     bad = replace(CHAIN[0], certificate=replace(CHAIN[0].certificate, votes=()))
     for n in range(PEERS_MAX + 10):
@@ -129,7 +131,7 @@ def test_member_is_asked_although_strangers_claimed_first() -> None:
     assert (catchup.whom_to_ask(0, set(), now=0.0), len(catchup.heights)) == (A, PEERS_MAX)
 
 
-def test_every_second_question_goes_to_a_member() -> None:
+def test_every_second_question_is_sent_to_a_member() -> None:
     catchup = Catchup(members=frozenset({A, B}))
     for n in range(300):
         catchup.note_height(PeerId(f"x{n}"), 2**53, 0, now=0.0)
@@ -139,7 +141,7 @@ def test_every_second_question_goes_to_a_member() -> None:
     assert (asked[::2], len(set(asked[1::2]))) == ([A, B, A], 3)
 
 
-def test_memory_of_turns_is_bounded() -> None:
+def test_memory_of_asked_peers_is_bounded() -> None:
     catchup = Catchup(members=frozenset({A}))
     for n in range(PEERS_MAX + 1):
         peer = PeerId(f"x{n}")
@@ -153,14 +155,14 @@ def test_memory_of_turns_is_bounded() -> None:
     assert all(PeerId("x0") not in each for each in known)
 
 
-def test_complete_ledger_asks_nobody() -> None:
+def test_complete_ledger_does_not_ask_for_entries() -> None:
     catchup = Catchup()
     catchup.note_height(A, 9, 0, now=0.0)
     assert catchup.whom_to_ask(9, set(), now=0.0) is None
     assert catchup.ask_at is None
 
 
-def test_peer_that_cannot_show_its_claim_is_asked_a_bounded_time() -> None:
+def test_peer_with_invalid_entries_is_reported_and_not_believed() -> None:
     some = old_and_new()
     effects = some.send_events("d", PeerHeight(A, 200), Tick())
     assert AskEntries(A, 1) in effects
@@ -189,7 +191,7 @@ def test_peer_without_new_entries_is_not_asked_again_at_once() -> None:
 
 
 def asked_for(catchup: Catchup, own_height: int, since: float, seconds: float) -> float:
-    """Ask questions for this many seconds. Return the time of the last one."""
+    """Ask repeatedly for this many seconds. Return the time at the end."""
     now = since
     while now < since + seconds:
         assert catchup.whom_to_ask(own_height, set(), now) is not None
@@ -197,7 +199,7 @@ def asked_for(catchup: Catchup, own_height: int, since: float, seconds: float) -
     return now
 
 
-def test_claim_without_proof_is_disbelieved_after_a_time() -> None:
+def test_claim_without_proof_is_no_longer_believed_after_a_time() -> None:
     catchup = Catchup()
     catchup.note_height(A, 2**53, 5, now=0.0)
     now = asked_for(catchup, 5, 0.0, SHOW_S)
@@ -217,8 +219,8 @@ def test_peer_that_shows_entries_is_believed_again() -> None:
     assert catchup.is_believed(A, 69, now)
 
 
-def test_claim_that_came_true_through_others_is_believed_again() -> None:
-    """The entry was on its way to us each time, and the heartbeat overtook it."""
+def test_claim_confirmed_by_other_peers_is_believed_again() -> None:
+    """Each time the entry was still on its way when the heartbeat with the new height arrived."""
     catchup = Catchup()
     for height in range(6, 6 + 2 * QUESTIONS_MIN):
         now = SHOW_S * height
@@ -245,7 +247,7 @@ def test_claim_of_pruned_entries_is_not_believed_for_ever() -> None:
     assert not catchup.is_believed(A, 5, SHOW_S)
 
 
-def test_ledger_says_whose_height_it_believes() -> None:
+def test_ledger_reports_which_peers_heights_it_believes() -> None:
     some = old_and_new()
     some.send_events("d", PeerHeight(A, 200), PeerHeight(B, 2**53), Tick())
     some.wait(2 * SHOW_S)
@@ -262,7 +264,7 @@ def test_page_with_a_bad_entry_is_used_up_to_that_entry() -> None:
     assert decided == [1, 2, 3, 4]
 
 
-def test_known_and_far_ahead_entries_change_nothing() -> None:
+def test_entries_that_are_known_or_far_ahead_change_nothing() -> None:
     some = old_and_new()
     assert some.send_events("a", Received(D, Entries(0, tuple(CHAIN[:3])))) == []
     some.send_events("d", Received(A, Outcome(CHAIN[5])))
@@ -270,7 +272,7 @@ def test_known_and_far_ahead_entries_change_nothing() -> None:
     assert some["d"].next_deadline() is not None
 
 
-def test_another_entry_at_a_decided_height_is_reported_as_a_fork() -> None:
+def test_different_entry_at_a_decided_height_is_reported_as_a_fork() -> None:
     some = old_and_new()
     rules = some.rules
     other = certify(rules, chain_of(rules, [])[1], Roster(0, 0, (A, B, C), (D,)))
@@ -282,7 +284,7 @@ def test_another_entry_at_a_decided_height_is_reported_as_a_fork() -> None:
     assert accused == [A, B, C]
 
 
-def test_a_forged_fork_accuses_nobody() -> None:
+def test_forged_fork_does_not_accuse_any_peer() -> None:
     some = old_and_new()
     other = certify(some.rules, chain_of(some.rules, [])[1], Roster(0, 0, (A, B, C), (D,)))
     forged = replace(other.certificate, votes=((A, b"forged"), *other.certificate.votes[1:]))
@@ -323,7 +325,9 @@ def test_page_of_large_entries_is_bounded_but_not_empty() -> None:
 
 
 def test_message_about_the_next_height_waits_for_its_entry() -> None:
-    """The proposal overtakes the outcome. It is kept, and answered once the outcome has arrived."""
+    """The proposal arrives before the outcome. It is kept, and answered once the outcome has
+    arrived.
+    """
     some = LedgerGroup(small_rules())
     some.ready("a b c")
     kept: list[Unicast] = []
@@ -346,7 +350,7 @@ def test_message_about_the_next_height_waits_for_its_entry() -> None:
     assert set(some.heights().values()) == {2}
 
 
-def test_every_ledger_answers_questions() -> None:
+def test_every_ledger_answers_requests_for_entries() -> None:
     some = old_and_new()
     some.send_events("a", Received(D, EntriesRequest(200)))
     assert [unicast.message for unicast in some.mail] == [Entries(200, (CHAIN[-1],))]

@@ -1,5 +1,5 @@
-"""The node's view of its ledger: status in words, compact records, and robustness against odd
-input.
+"""The interface of a ledger: its status in words, its records after a rewrite, and its handling of
+unusual input.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ A, B, C, D = peers("a b c d")
 U = digest("u")
 
 
-def test_status_says_what_is_agreed_and_which_peers_are_awaited() -> None:
+def test_status_shows_the_agreed_state_and_the_awaited_peers() -> None:
     some = LedgerGroup(small_rules())
     some.send_events("a", Ready(A, 0, 200, 2))
     assert some["a"].status(0.0) == LedgerStatus(
@@ -70,14 +70,14 @@ def test_status_follows_the_run_to_its_end() -> None:
     assert said == ["members are still training", "an exchange is in progress", "the run has ended"]
 
 
-def test_run_without_voters_says_so_and_waits() -> None:
+def test_run_in_which_all_voters_leave_waits() -> None:
     some = LedgerGroup(small_rules("a b"))
     some.send_events("a", Leaving(A), Leaving(B), Ready(A, 0, 200, 2), Ready(B, 0, 200, 2))
     assert some.mail == []
     assert some["a"].status(0.0).reason == "1 more participant needed"
 
 
-def test_rewritten_log_of_votes_holds_what_a_restart_needs() -> None:
+def test_rewritten_log_of_votes_contains_everything_for_a_restart() -> None:
     some = LedgerGroup(small_rules())
     for step in range(3):
         some.ready("a b c")
@@ -86,7 +86,7 @@ def test_rewritten_log_of_votes_holds_what_a_restart_needs() -> None:
         some.made(digest(f"u{step}"), "a b c")
         some.deliver()
     assert some["a"].records() == some.disks[A].records[-1:], (
-        "its last vote, although that height is decided"
+        "the last vote is kept, although its height is decided"
     )
     assert len(some.disks[A].records) == 6
     some.send_events("a", Received(C, Prepare(7, 1)))
@@ -96,8 +96,8 @@ def test_rewritten_log_of_votes_holds_what_a_restart_needs() -> None:
 
 
 def test_voter_that_lost_entries_does_not_vote_until_it_has_them() -> None:
-    """Otherwise this voter and another one that is behind could form a quorum and decide the height
-    a second time.
+    """Otherwise this voter and another that is behind could form a quorum and decide a height a
+    second time.
     """
     some = LedgerGroup(small_rules())
     for step in range(2):
@@ -118,9 +118,7 @@ def test_voter_that_lost_entries_does_not_vote_until_it_has_them() -> None:
 
 
 def test_records_of_heights_lost_from_the_chain_are_kept() -> None:
-    """The last entries of the chain were torn off. The promises for the heights after them still
-    bind.
-    """
+    """The chain has lost its last entries. The promises for later heights are still binding."""
     rules = small_rules()
     chain = chain_of(rules, [Roster(0, 0, (A, B, C), (D,))])[0]
     later = Acceptor(LINE, 2)
@@ -134,8 +132,8 @@ def test_records_of_heights_lost_from_the_chain_are_kept() -> None:
     assert refusals == [Refused(2, 2, 4, "this node has promised a later round")]
 
 
-def test_update_that_was_voted_for_is_named_until_decided() -> None:
-    """The store must keep those bytes although no entry names them yet."""
+def test_update_that_was_voted_for_is_listed_until_decided() -> None:
+    """The store must keep the update although no entry names it yet."""
     some = LedgerGroup(small_rules())
     some.ready("a b c")
     some.deliver()
@@ -150,7 +148,7 @@ def test_update_that_was_voted_for_is_named_until_decided() -> None:
     assert [some[name].voted_for() for name in "abc"] == [(), (), ()]
 
 
-def test_updates_say_where_each_step_was_committed() -> None:
+def test_committed_updates_are_listed_by_step_with_their_height() -> None:
     some = LedgerGroup(small_rules())
     some.ready("a b c")
     some.deliver()
@@ -169,7 +167,7 @@ def test_repeated_reports_cause_no_messages() -> None:
     assert (first, again) == ([], [])
 
 
-def test_only_the_last_message_about_later_heights_is_kept_and_no_strangers() -> None:
+def test_only_a_voters_last_message_about_later_heights_is_kept() -> None:
     some = LedgerGroup(small_rules())
     first = certify(some.rules, some["a"].state, Roster(0, 0, (A, B, C), (D,)))
     some.send_events("a", Received(D, Prepare(2, 2)))
@@ -181,7 +179,7 @@ def test_only_the_last_message_about_later_heights_is_kept_and_no_strangers() ->
 
 
 def test_waiting_message_is_answered_after_the_entry_is_durable() -> None:
-    """Otherwise a crash could leave a promise for a height whose parent nobody here knows (R6)."""
+    """Otherwise a crash could leave a promise for a height without the entry before it (R6)."""
     some = LedgerGroup(small_rules())
     first = certify(some.rules, some["a"].state, Roster(0, 0, (A, B, C), (D,)))
     assert some.send_events("a", Received(B, Prepare(2, 2))) == []
@@ -200,7 +198,7 @@ def test_late_answers_about_decided_heights_are_ignored() -> None:
     assert some.send_events("b", Received(A, Accept(vote))) == []
 
 
-def test_refusals_of_unreached_or_absurd_rounds_are_ignored() -> None:
+def test_refusals_of_unreached_or_far_rounds_are_ignored() -> None:
     some = LedgerGroup(small_rules())
     some.send_events(
         "a", Received(B, Refused(1, 5, 6, "no")), Received(B, Refused(1, 0, 1 << 40, "no"))
@@ -218,7 +216,7 @@ def test_number_of_remembered_heights_is_bounded() -> None:
     ]
 
 
-def test_a_status_or_a_tick_changes_nothing() -> None:
+def test_status_and_tick_do_not_change_the_state() -> None:
     some = LedgerGroup(small_rules())
     some.send_to_all(Tick())
     before = [ledger.state for ledger in some.ledgers.values()]
@@ -228,10 +226,10 @@ def test_a_status_or_a_tick_changes_nothing() -> None:
     assert [ledger.state for ledger in some.ledgers.values()] == before
 
 
-# ── an electorate alone ──────────────────────────────────────────────────────────────────────────
+# ── electorates ──────────────────────────────────────────────────────────────────────────
 
 
-def test_votes_and_promises_are_valid_only_for_their_place() -> None:
+def test_votes_and_promises_are_valid_only_for_their_height_and_sender() -> None:
     electorate = LedgerGroup(small_rules()).electorate("a")
     entry = Entry(1, digest("a run"), Skip(0))
     vote = electorate.vote(0, entry)
@@ -250,12 +248,13 @@ def test_votes_and_promises_are_valid_only_for_their_place() -> None:
     assert electorate.promise_fault(A, invented) == unproposed
 
 
-def test_a_vote_names_what_it_signs() -> None:
+def test_vote_signs_its_line_height_round_and_entry() -> None:
     vote = Vote(small_rules().run, 1, 0, digest("e"), A, b"")
     assert vote.message == f'p2ptrain-vote/1\n["{vote.line}",1,0,"{digest("e")}"]'.encode()
 
 
-# ── entries from strangers ───────────────────────────────────────────────────────────────────────
+# ── entries received from peers
+# ───────────────────────────────────────────────────────────────────────
 
 GOOD = json.dumps(certify(small_rules(), chain_of(small_rules(), [])[1], Skip(0)).plain())
 
@@ -277,7 +276,7 @@ GOOD = json.dumps(certify(small_rules(), chain_of(small_rules(), [])[1], Skip(0)
     ],
     ids=str,
 )
-def test_malformed_entry_is_the_senders_fault(place: tuple[str, str], junk: object) -> None:
+def test_malformed_entry_raises_remote_protocol_error(place: tuple[str, str], junk: object) -> None:
     plain = json.loads(GOOD)
     assert certified_from_plain(json.loads(GOOD)).entry == entry_from_plain(plain["entry"])
     plain[place[0]][place[1]] = junk

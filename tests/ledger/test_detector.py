@@ -1,4 +1,4 @@
-"""The failure detector decides which peers are up, by the local clock alone."""
+"""The failure detector decides which peers are up, using only the local clock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def regular(until: float = 20.0) -> Detector:
 
 
 def watch_from(detector: Detector, now: float, until: float) -> list[tuple[float, PeerId, Colour]]:
-    """Look whenever the detector asks for it. Return the changes and their times."""
+    """Check the detector at each of its deadlines. Return the changes with their times."""
     seen = []
     while now <= until:
         seen += [(now, peer, colour) for peer, colour in detector.changes(now)]
@@ -46,14 +46,14 @@ def test_peer_that_is_heard_again_is_green_again() -> None:
     assert detector.changes(41.0) == [(A, GREEN)]
 
 
-def test_a_reset_connection_is_acted_on_at_once() -> None:
+def test_reset_connection_turns_a_peer_red_at_once() -> None:
     detector = regular()
     detector.hint_lost(A, 20.5)
     assert detector.changes(20.5) == [(A, RED)]
     assert detector.status(A, 20.5) is RED
 
 
-def test_late_message_of_a_lost_peer_is_no_sign_of_life() -> None:
+def test_message_in_flight_during_a_loss_does_not_count_as_a_return() -> None:
     detector = regular()
     detector.hint_lost(A, 20.5)
     detector.changes(20.5)
@@ -64,8 +64,8 @@ def test_late_message_of_a_lost_peer_is_no_sign_of_life() -> None:
 
 
 def test_pause_of_this_process_does_not_turn_peers_red() -> None:
-    """This process pauses from 20 to 80. The peer turns yellow at most, as after a normal pause
-    between looks.
+    """This process pauses from 20 to 80. The peer turns at most yellow: the pause counts only as a
+    normal interval between two checks.
     """
     detector = regular()
     assert detector.changes(80.0) == [(A, YELLOW)]
@@ -78,7 +78,7 @@ def test_live_peer_stays_green_through_a_pause_of_this_process() -> None:
     assert detector.changes(80.0) == []
 
 
-def test_unheard_peer_is_expected_from_the_start_of_the_watch() -> None:
+def test_silence_of_a_new_peer_counts_from_the_start_of_the_watch() -> None:
     detector = Detector(2.0)
     detector.watch(B, 0.0)
     detector.watch(B, 1.0)
@@ -86,7 +86,7 @@ def test_unheard_peer_is_expected_from_the_start_of_the_watch() -> None:
     assert watch_from(detector, 1.0, 30.0) == [(4.0, B, YELLOW), (8.0, B, RED)]
 
 
-def test_irregular_peer_gets_the_time_it_usually_takes() -> None:
+def test_irregular_peer_gets_more_time() -> None:
     times = [0.0]
     for n in range(20):
         times.append(times[-1] + (2.0 if n % 3 else 4.0))
@@ -98,7 +98,7 @@ def test_irregular_peer_gets_the_time_it_usually_takes() -> None:
     ]
 
 
-def test_time_for_irregular_peers_is_bounded() -> None:
+def test_extra_time_for_irregular_peers_is_bounded() -> None:
     detector = Detector(1.0)
     for second in range(401):
         if second % 100 == 0:
@@ -107,14 +107,14 @@ def test_time_for_irregular_peers_is_bounded() -> None:
     assert watch_from(detector, 400.0, 500.0) == [(408.0, A, YELLOW), (416.0, A, RED)]
 
 
-def test_frequent_messages_do_not_shorten_the_patience() -> None:
+def test_frequent_messages_do_not_shorten_the_timeouts() -> None:
     detector = beating(Detector(2.0), A, [0.1 * n for n in range(100)])
     at, *change = watch_from(detector, 9.9, 30.0)[0]
     assert at == pytest.approx(13.9)
     assert change == [A, YELLOW]
 
 
-def test_unknown_peer_is_red_and_forgotten_peer_not_reported() -> None:
+def test_unknown_peer_is_red_and_forgotten_peer_is_not_reported() -> None:
     detector = regular()
     assert detector.status(B, 20.0) is RED
     detector.hint_lost(B, 20.0)
@@ -123,7 +123,7 @@ def test_unknown_peer_is_red_and_forgotten_peer_not_reported() -> None:
     assert detector.next_deadline() is None
 
 
-def test_many_fresh_peers_cause_no_changes_until_they_are_silent() -> None:
+def test_new_peers_cause_no_changes_until_they_are_silent() -> None:
     detector = Detector(2.0)
     names = [PeerId(f"p{n}") for n in range(1000)]
     for name in names:

@@ -1,4 +1,4 @@
-"""The author of an event."""
+"""Events that report something about a peer have an author."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from p2ptrain.ledger.messages.peer_reports import PeerDown, ReduceFailed
 from p2ptrain.testing.ledgers import peers
 
 
-def test_peers_reports_have_an_author_and_local_findings_have_none() -> None:
+def test_reports_of_peers_have_an_author_and_local_events_do_not() -> None:
     ann, bob = peers("ann bob")
     asked = Received(ann, EntriesRequest(1))
     said = (asked, PeerHeight(ann, 3), ReduceFailed(ann, 0, 0, (bob,)))

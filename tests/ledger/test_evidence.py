@@ -1,4 +1,4 @@
-"""A peer that signs two contradicting statements is detected, exposed to all, and evicted."""
+"""A peer that signs two contradictory statements is detected, exposed to all, and removed."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def evidence_against(peer: PeerId, height: int = 1) -> Evidence:
     return Evidence(RULES.run, height, peer, one, other)
 
 
-# ── what contradicts what ────────────────────────────────────────────────────────────────────────
+# ── contradictions ────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def evidence_against(peer: PeerId, height: int = 1) -> Evidence:
         (promise(5, 3, "x"), promise(5, 2, "y"), True),
     ],
 )
-def test_contradictions_are_those_that_no_honest_voter_signs(
+def test_contradictory_pairs_of_statements_are_found(
     one: Statement, other: Statement, lie: bool
 ) -> None:
     assert contradict(one, other) is contradict(other, one) is lie
@@ -120,10 +120,10 @@ STEPS = st.lists(st.tuples(st.booleans(), st.integers(0, 6), st.sampled_from("xy
 
 
 @given(STEPS, st.sets(st.integers(0, 30)))
-def test_an_honest_voter_never_contradicts_itself(
+def test_honest_voter_never_contradicts_itself(
     steps: list[tuple[bool, int, str]], crashes: set[int]
 ) -> None:
-    """The questions come in any order, with restarts from its records in between."""
+    """Requests arrive in any order, and the voter restarts from its records in between."""
     entries = {name: Entry(1, digest("p"), Skip(ord(name))) for name in "xyz"}
     acceptor, records, said = Acceptor(LINE, 1), [], []
     for index, (votes, round, name) in enumerate(steps):
@@ -176,7 +176,7 @@ def test_anybody_can_check_evidence() -> None:
     assert check_evidence({LINE}, elsewhere, verify) == "a signature of b is not valid"
 
 
-def test_evidence_says_in_words_what_was_done() -> None:
+def test_evidence_describes_the_contradiction_in_words() -> None:
     said = Evidence(RULES.run, 4, B, promise(3, 1, "x"), promise(5)).words
     assert said == (
         "b signed contradictory statements at height 4: a promise of round 3, having accepted "
@@ -191,7 +191,7 @@ def test_statements_that_agree_are_not_evidence() -> None:
         Statement(None, None, None, b"")
 
 
-def test_evidence_reads_back_as_itself() -> None:
+def test_evidence_survives_encoding() -> None:
     for evidence in (
         evidence_against(B),
         Evidence(RULES.run, 2, C, promise(5, 3, "x"), promise(7)),
@@ -215,17 +215,18 @@ def test_evidence_reads_back_as_itself() -> None:
         ("surplus", "x", "expected a map with the fields height, line, peer, statements"),
     ],
 )
-def test_ill_formed_evidence_is_refused_by_its_rule(field: str, value: object, rule: str) -> None:
+def test_malformed_evidence_is_refused_with_a_reason(field: str, value: object, rule: str) -> None:
     plain = json.loads(encode_evidence(evidence_against(B)))
     with pytest.raises(RemoteProtocolError) as raised:
         decode_evidence(json.dumps({**plain, field: value}).encode())
     assert rule in raised.value.what
 
 
-# ── the log ──────────────────────────────────────────────────────────────────────────────────
+# ── the log of statements
+# ──────────────────────────────────────────────────────────────────────────────────
 
 
-def test_witness_checks_signatures_only_to_compare_statements() -> None:
+def test_signatures_are_checked_only_when_statements_contradict() -> None:
     checked = []
 
     def counting(peer: PeerId, message: bytes, signature: bytes) -> bool:
@@ -249,7 +250,7 @@ def test_forged_statements_neither_accuse_nor_hide_a_liar() -> None:
 
 
 def signed_by(voters: str, value: Skip | Roster) -> Certified:
-    """`value` as the first entry, with the votes of these voters."""
+    """Return `value` as the first entry, certified by the votes of these voters."""
     whole = certify(RULES, genesis(RULES), value)
     votes = tuple(each for each in whole.certificate.votes if each[0] in peers(voters))
     return replace(whole, certificate=replace(whole.certificate, votes=votes))
@@ -262,7 +263,7 @@ def test_only_voters_that_signed_both_of_two_entries_are_accused() -> None:
     assert [each.peer for each in found] == [B]
 
 
-def test_witness_remembers_the_last_statements_of_a_voter() -> None:
+def test_log_keeps_a_bounded_number_of_statements_of_a_voter() -> None:
     log = StatementLog(LINE, verify)
     for round in range(3 * STATEMENTS_MAX):
         log.note(1, B, signed(B, vote(round)))
@@ -271,7 +272,7 @@ def test_witness_remembers_the_last_statements_of_a_voter() -> None:
     assert [each is not None for each in found] == [True, False]
 
 
-def test_witness_remembers_statements_about_the_last_heights() -> None:
+def test_log_keeps_statements_about_the_last_heights() -> None:
     log, heights = StatementLog(LINE, verify), range(1, 10)
     for height in heights:
         log.note(height, B, signed(B, vote(0), height))
@@ -309,7 +310,7 @@ def test_peer_that_breaks_its_promise_is_accused() -> None:
     assert accusations(effects) == [C]
 
 
-def test_promises_inside_a_proposal_are_witnessed_too() -> None:
+def test_promises_inside_a_proposal_are_recorded_too() -> None:
     some = LedgerGroup(RULES)
     entry = Entry(1, some["a"].state.head, Skip(0))
     own = some.electorate("b").promise(1, accepted(RULES, 0, entry))
@@ -334,7 +335,7 @@ def test_strangers_and_old_statements_are_not_kept() -> None:
     assert some["a"].reports.accused == {}
 
 
-def test_false_evidence_is_only_noted() -> None:
+def test_false_evidence_is_reported_but_not_used() -> None:
     some = LedgerGroup(RULES)
     one, other = vote(0, "x"), vote(0, "y")
     effects = some.send_events("a", Received(B, Accusation(Evidence(RULES.run, 1, C, one, other))))
@@ -342,7 +343,7 @@ def test_false_evidence_is_only_noted() -> None:
     assert some.notes[-1][1] == "evidence against c proves nothing: a signature of c is not valid"
 
 
-def test_accused_peer_is_evicted_and_not_readmitted() -> None:
+def test_accused_peer_is_removed_and_not_readmitted() -> None:
     some = LedgerGroup(RULES)
     some.send_to_all(Accused(evidence_against(C)))
     some.deliver()
@@ -353,9 +354,9 @@ def test_accused_peer_is_evicted_and_not_readmitted() -> None:
     assert some["a"].state.members == (A, B)
 
 
-def test_voter_with_evidence_refuses_and_shows_it() -> None:
-    """Only a has the evidence. b proposes as usual, a refuses, and b learns. The value that b
-    accepted itself may still be agreed, but the next roster is without c.
+def test_voter_with_evidence_refuses_and_sends_it() -> None:
+    """Only a has the evidence. b proposes as usual, a refuses, and b learns why. The value that b
+    has accepted itself may still be decided, but the next roster excludes c.
     """
     some = LedgerGroup(RULES)
     some.send_events("a", Accused(evidence_against(C)))
@@ -375,7 +376,7 @@ def test_voter_with_evidence_refuses_and_shows_it() -> None:
     assert some["b"].state.members == some["a"].state.members == (A, B)
 
 
-def test_the_accused_takes_no_part_in_the_next_attempt() -> None:
+def test_accused_peer_does_not_take_part_in_the_next_attempt() -> None:
     some = LedgerGroup(RULES)
     some.ready("a b c")
     some.deliver()
@@ -387,7 +388,7 @@ def test_the_accused_takes_no_part_in_the_next_attempt() -> None:
     assert (roster.voters, roster.peers) == ((A, B), (A, B))
 
 
-def test_evidence_is_kept_once_and_accepted_again_after_a_restart() -> None:
+def test_evidence_is_stored_only_once_until_a_restart() -> None:
     some = LedgerGroup(RULES)
     evidence = evidence_against(C)
     assert some.send_events("a", Accused(evidence))[0] == Accuse(evidence)
@@ -403,7 +404,7 @@ def in_use(effects: list[Effect]) -> list[str]:
     return [effect.what for effect in effects if isinstance(effect, VotingStopped)]
 
 
-def test_message_from_oneself_reveals_a_second_process() -> None:
+def test_message_in_the_own_name_reveals_a_second_process() -> None:
     some = LedgerGroup(RULES)
     effects = some.send_events("a", Received(A, Prepare(1, 2)))
     assert in_use(effects) == ["another process sent a Prepare as a"]
@@ -411,7 +412,7 @@ def test_message_from_oneself_reveals_a_second_process() -> None:
 
 
 def test_vote_missing_from_own_records_reveals_a_second_process() -> None:
-    """A copy of c has voted, and the slower c has not."""
+    """A copy of c has voted; this process of c has not."""
     some = LedgerGroup(RULES)
     some.ready("a b c")
     some.deliver(lambda unicast: C not in (unicast.sender, unicast.receiver))
@@ -421,7 +422,7 @@ def test_vote_missing_from_own_records_reveals_a_second_process() -> None:
     assert some["c"].state.height == 1
 
 
-def test_peer_without_its_disk_may_vote_after_it_caught_up() -> None:
+def test_peer_that_lost_its_disk_can_vote_after_it_has_caught_up() -> None:
     some = LedgerGroup(RULES)
     for joiner in (D, PeerId("e")):
         some.send_to_all(Joining(joiner))
@@ -432,7 +433,7 @@ def test_peer_without_its_disk_may_vote_after_it_caught_up() -> None:
     assert fresh.state.height == 2
 
 
-def test_process_that_noticed_its_copy_follows_but_does_not_vote() -> None:
+def test_process_that_noticed_a_copy_follows_but_does_not_vote() -> None:
     some = LedgerGroup(RULES)
     stranger = signed(A, promise(7))
     entry = Entry(1, some["a"].state.head, Skip(0))
@@ -463,10 +464,8 @@ def test_restarted_voter_recognises_its_own_votes() -> None:
     assert in_use(effects) == []
 
 
-def test_accused_peer_may_vote_for_the_roster_without_it() -> None:
-    """Its vote may be needed, and does no more harm than before: certificates count the same
-    votes.
-    """
+def test_accused_peer_can_vote_for_the_roster_without_it() -> None:
+    """Its vote may be needed, and does no additional harm: certificates count it anyway."""
     some = LedgerGroup(small_rules("a b"))
     effects = some.send_events("a", Accused(evidence_against(B)))
     assert (accusations(effects), in_use(effects)) == ([B], [])
@@ -484,7 +483,7 @@ def proof(voter: PeerId, round: int | None, entry: str) -> PromiseProof:
 
 
 @pytest.mark.parametrize("order", list(permutations(range(3))))
-def test_of_two_entries_of_a_round_the_more_accepted_is_forced(
+def test_of_two_entries_in_a_round_the_more_accepted_one_is_forced(
     order: tuple[int, ...],
 ) -> None:
     proofs = (proof(A, 1, "x"), proof(B, 1, "y"), proof(C, 1, "x"))
@@ -494,8 +493,8 @@ def test_of_two_entries_of_a_round_the_more_accepted_is_forced(
 
 
 def test_double_proposal_cannot_fork_a_two_thirds_quorum() -> None:
-    """b asks a and c to accept one entry, and d to accept its twin. The first is chosen, but nobody
-    hears of it. Every next leader, even d, proposes the first.
+    """b asks a and c to accept one entry, and d to accept a different one. The first is chosen, but
+    no peer learns of it. Every later proposer, even d, must propose the first.
     """
     some = LedgerGroup(small_rules("a b c d", quorum="two-thirds"))
     some.ready("a b c d")
@@ -522,7 +521,7 @@ def leads_round_1(unicast: Unicast) -> bool:
     return isinstance(message, Prepare | Propose) and message.round == 1
 
 
-def test_voter_told_of_a_second_process_stops_until_restart() -> None:
+def test_voter_with_a_reported_second_process_does_not_vote_until_restart() -> None:
     some = LedgerGroup(RULES)
     assert in_use(some.send_events("a", CloneFound("b hears two of a"))) == ["b hears two of a"]
     assert in_use(some.send_events("a", CloneFound("c hears two of a"))) == []

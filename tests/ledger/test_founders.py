@@ -1,4 +1,4 @@
-"""Open runs (SPEC.md, F1 to F5): which peers vote, which keep their vote, and which regain it."""
+"""Open runs (SPEC.md F1 to F5): which peers vote, keep their vote, and regain it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from p2ptrain.testing.ledgers import LedgerGroup, Unicast, chain_of, digest, pee
 
 A, B, C, D, E = peers("a b c d e")
 S, T, U = peers("s t u")
-"""Names of strangers."""
+"""Peers that are not founders."""
 
 
 def open_rules(names: str = "a b c", quorum: QuorumPolicy = "majority") -> Rules:
@@ -89,7 +89,7 @@ def membership(
 # ── F1 ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_stranger_never_votes_although_it_took_part() -> None:
+def test_stranger_never_votes_even_if_it_took_part() -> None:
     part = (Participant(S, 200, 2), Participant(A, 200, 2))
     admitted = membership(A, B, C, learners=(S,))
     done: list[Value] = [admitted, Roster(0, 0, (A, B, C), (S,), part), Commit(0, 0, digest("u"))]
@@ -147,8 +147,8 @@ def test_founder_that_is_down_is_not_dropped(*, late: bool) -> None:
     assert judged(FOUR, state, without, accused=(D,)).answer is Answer.YES
 
 
-def test_participants_reports_do_not_cost_a_founder_its_vote() -> None:
-    """Most participants are strangers, and they report that a founder fell silent."""
+def test_reports_of_participants_do_not_cost_a_founder_its_vote() -> None:
+    """Most participants are strangers, and they report that a founder is silent."""
     parts = tuple(Participant(peer, 200, 2) for peer in (D, S, T))
     opened = Roster(0, 0, (A, B, C, D), (S, T), parts)
     values = [Roster(0, 0, (A, B, C, D), (S, T)), opened]
@@ -160,7 +160,7 @@ def test_participants_reports_do_not_cost_a_founder_its_vote() -> None:
     assert "takes the vote from d" in judged(FOUR, state, without, *blame).reason
 
 
-def test_of_two_leaving_founders_one_keeps_its_vote() -> None:
+def test_one_of_two_leaving_founders_keeps_its_vote() -> None:
     two, state = open_rules("a b"), chain_of(open_rules("a b"), [])[1]
     assert wanted(two, state, Leaving(B)) == Roster(0, 0, (A,), ())
     assert judged(two, state, Roster(0, 0, (B,), ()), Leaving(A)).answer is Answer.YES
@@ -199,7 +199,7 @@ def test_roster_with_too_few_voters_is_refused(*, forced: bool) -> None:
     assert judged(RULES, START, two, forced=forced, accused=(C,)).answer is Answer.YES
 
 
-def test_founder_may_leave_without_waiting() -> None:
+def test_founder_can_leave_at_once_if_it_keeps_its_vote() -> None:
     two = open_rules("a b")
     assert keeps_its_vote(founders_of(RULES), START, C)
     assert not keeps_its_vote(founders_of(two), chain_of(two, [])[1], B)
@@ -220,7 +220,7 @@ def test_proposer_sends_the_evidence_against_a_dropped_founder() -> None:
 
 
 def test_returning_founder_is_a_voter_at_once() -> None:
-    """This includes seeds, which never train. Nothing except the key is required."""
+    """It need not have trained, so this is also true for seeds."""
     state = chain_of(FOUR, [Roster(0, 0, (A, B, C), ())])[1]
     back = Roster(0, 0, (A, B, C, D), (S,))
     assert wanted(FOUR, state, Joining(D), Joining(S)) == back
@@ -232,7 +232,7 @@ def test_returning_founder_is_a_voter_at_once() -> None:
     assert wanted(FOUR, state, Joining(D), PeerDown(D)) is None
 
 
-def test_absent_founder_is_not_made_a_voter_unasked() -> None:
+def test_founder_becomes_a_voter_only_if_it_asked_to_join() -> None:
     """Otherwise a lying founder could fill the quorum with founders that are down."""
     state = chain_of(FOUR, [Roster(0, 0, (A, B, C), ())])[1]
     back = Roster(0, 0, (A, B, C, D), ())
@@ -241,10 +241,10 @@ def test_absent_founder_is_not_made_a_voter_unasked() -> None:
     assert judged(FOUR, state, back, late=True, forced=True).answer is Answer.YES
     reports = heard(FOUR)
     doubtful = may_accept(FOUR, state, reports, back, 0.0, forced=True, doubtful=True)
-    assert doubtful.answer is Answer.LATER  # Until the height has waited long enough.
+    assert doubtful.answer is Answer.LATER  # until the height has been undecided for long enough
 
 
-def test_founder_that_lied_does_not_come_back() -> None:
+def test_founder_that_lied_is_not_readmitted() -> None:
     state = chain_of(FOUR, [Roster(0, 0, (A, B, C), ())])[1]
     reports = heard(FOUR, Joining(D))
     reports.accused[D] = lies_of(FOUR, D)
@@ -253,7 +253,7 @@ def test_founder_that_lied_does_not_come_back() -> None:
     assert judged(FOUR, state, back, Joining(D), accused=(D,)).answer is Answer.NO
 
 
-def test_no_more_founders_return_than_voters_stay() -> None:
+def test_returning_founders_never_outnumber_the_remaining_voters() -> None:
     five = open_rules("a b c d e")
     branched = replace(chain_of(five, [])[1], voters=(A,), since={A: 0})
     value = wanted(five, branched, *map(Joining, (B, C, D, E)))
@@ -272,13 +272,13 @@ def test_nothing_is_proposed_if_all_founders_lied() -> None:
     assert what_to_propose(RULES, START, reports, 0.0).value is None
 
 
-# ── F5, and reduces without any report ────────────────────────────────────────────────────────────
+# ── F5, and reduces without reports ────────────────────────────────────────────────────────────
 
 
-def test_founder_that_is_catching_up_is_not_waited_for() -> None:
+def test_reduce_does_not_wait_for_a_founder_that_is_catching_up() -> None:
     ready = [Ready(peer, 0, 200, 2) for peer in (A, B)]
     value = wanted(RULES, START, *ready)
-    assert value is None, "c is up, and trains"
+    assert value is None, "c is up, so it is waited for"
     back: list[AnyReport] = [PeerDown(C), PeerUp(C)]
     value = wanted(RULES, START, *ready, *back)
     assert isinstance(value, Roster)
@@ -287,8 +287,8 @@ def test_founder_that_is_catching_up_is_not_waited_for() -> None:
     assert reports.returned == set()
 
 
-def test_reduce_without_any_report_ends_after_a_time() -> None:
-    """All its participants are liars that are up and report nothing."""
+def test_reduce_without_reports_is_retried_after_a_time() -> None:
+    """All participants are liars that are up but never report anything."""
     rules = replace(RULES, reduce_s=60.0)
     parts = tuple(Participant(peer, 200, 2) for peer in (S, T))
     admitted = membership(A, B, C, learners=(S, T))
@@ -303,8 +303,8 @@ def test_reduce_without_any_report_ends_after_a_time() -> None:
     assert may_accept(rules, state, reports, then.value, 71.0, forced=False).answer is Answer.YES
 
 
-def test_evidence_comes_with_the_proposal_that_depends_on_it() -> None:
-    """The announcement and every copy of it were lost."""
+def test_proposer_sends_evidence_with_the_proposal_that_depends_on_it() -> None:
+    """The announcement of the evidence was lost."""
     some = LedgerGroup(RULES)
     effects = some.send_events("b", Accused(evidence_against_c(some)))
     sent = [it.peer for it in effects if isinstance(it, Send) and type(it.message) is Accusation]

@@ -1,4 +1,4 @@
-"""The grace time follows from the usual lags of late members."""
+"""The grace time is computed from the usual lags of late members."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from p2ptrain.testing.ledgers import LedgerGroup, digest, peers, small_rules
 A, B, C, D = peers("a b c d")
 
 
-def test_agreed_time_holds_before_there_is_data() -> None:
+def test_agreed_grace_time_is_used_until_there_are_enough_lags() -> None:
     assert grace_after([], 30.0) == grace_after([1.0] * (LAGS_MIN - 1), 30.0) == 30.0
 
 
@@ -41,7 +41,7 @@ def test_grace_stays_within_its_bounds(lags: list[float], upper_s: float) -> Non
     assert FLOOR * upper_s <= grace_after(lags, upper_s) <= upper_s
 
 
-def test_only_the_first_report_after_the_quorum_is_a_lag() -> None:
+def test_only_a_members_first_report_after_the_quorum_counts_as_a_lag() -> None:
     reports = Reports(A, quorum_at=(3, 100.0))
     arrivals = [Ready(B, 2, 1, 1), Ready(C, 3, 1, 1), Ready(C, 3, 2, 2), Ready(D, 4, 1, 1)]
     for seconds, report in enumerate(arrivals):
@@ -50,9 +50,9 @@ def test_only_the_first_report_after_the_quorum_is_a_lag() -> None:
     assert list(reports.lags) == [1.0]
 
 
-def test_members_are_waited_for_no_longer_than_their_usual_lag() -> None:
-    """c comes about 5 s after a and b in every step. When it once does not come, nobody waits
-    10 s.
+def test_others_wait_no_longer_than_the_usual_lag() -> None:
+    """c is ready about 5 s after a and b in every step. The one time that it is not, nobody waits
+    the full 10 s.
     """
     some = LedgerGroup(small_rules(outer_steps=20))
     for step in range(10):
@@ -80,8 +80,8 @@ def done(some: LedgerGroup, peer: str, update: Digest) -> ReduceDone:
 
 
 def test_nobody_waits_long_for_a_member_that_is_never_ready() -> None:
-    """c is up but never finishes training. The others wait for it twice, and then for 5 % of their
-    time.
+    """c is up but never finishes training. The others wait for it twice, and later for only 5 % of
+    their time.
     """
     some, waits = LedgerGroup(small_rules(outer_steps=20)), []
     for step in range(8):
@@ -98,9 +98,9 @@ def test_nobody_waits_long_for_a_member_that_is_never_ready() -> None:
     assert waits == pytest.approx(expected, abs=0.051)
 
 
-def test_a_member_that_is_never_in_time_lengthens_no_grace() -> None:
-    """c becomes ready after each reduce has begun. Its lags count only while the others wait for
-    it.
+def test_member_that_is_always_late_does_not_lengthen_the_grace_time() -> None:
+    """c becomes ready only after each reduce has begun. Its lags count only while the others still
+    wait for it.
     """
     some = LedgerGroup(small_rules(outer_steps=20))
     for step in range(10):
@@ -114,8 +114,8 @@ def test_a_member_that_is_never_in_time_lengthens_no_grace() -> None:
     assert len(some["a"].reports.lags) == 1
 
 
-def test_a_quorum_that_is_lost_and_found_again_earns_its_credit_once() -> None:
-    """Otherwise a voter that repeatedly withdraws its Ready could lengthen the wait."""
+def test_quorum_that_is_lost_and_regained_earns_its_credit_once() -> None:
+    """Otherwise a voter could lengthen the wait by repeatedly withdrawing its Ready."""
     some = LedgerGroup(small_rules(outer_steps=20))
     some.ready("a b c")
     some.deliver()

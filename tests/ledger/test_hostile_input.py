@@ -1,4 +1,4 @@
-"""A voter neither fails nor contradicts itself, whatever peers send or report."""
+"""A voter never crashes or contradicts itself, whatever peers send or report."""
 
 from __future__ import annotations
 
@@ -77,7 +77,9 @@ CERTIFIED += [certify(RULES, OPEN, VALUES[2]), certify(RULES, OPEN, VALUES[3])]
 
 PEERS = st.sampled_from([A, B, C, D])
 OTHERS = st.sampled_from([B, C, D])
-"""Peers that may sign here. Only a can sign its own statements."""
+"""Peers that sign the random statements. Only the voter under test, a, can sign its own
+statements.
+"""
 NUMBERS = st.integers(0, 4)
 ENTRY = st.sampled_from(ENTRIES)
 
@@ -168,8 +170,8 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
 
 
 class Watched:
-    """Shows the statements of a voter, and its disk, to all checkers of statements. The rosters
-    here have the founders as voters, so these checkers need not hear of decisions. The other peers
+    """Passes the statements of a voter, and its disk, to all checkers of statements. All rosters
+    here have the founders as voters, so these checkers do not need the decisions. The other peers
     may lie.
     """
 
@@ -208,7 +210,7 @@ class Watched:
 def test_voter_among_random_messages_keeps_its_promises(
     story: list[tuple[Event, float, bool]],
 ) -> None:
-    """Crashes happen in between. After a crash the voter has only its disk."""
+    """The voter crashes in between, and then restarts from its disk."""
     watched, now = Watched(), 0.0
     disk, ledger = watched.disk, Ledger(RULES, A, signer(A), verify)
     for event, passed, crashes in story:
@@ -226,13 +228,13 @@ def test_voter_among_random_messages_keeps_its_promises(
 
 
 ELIGIBLE = [Entry(1, START.head, value) for value in (OPENING, OTHER_WAY_ROUND)]
-"""The values that a votes for when all are ready and no other value is forced."""
+"""Entries for which a votes if all members are ready and no other entry is forced."""
 
 
 @st.composite
 def later_proposals(draw: st.DrawFn) -> Received:
-    """Proposals of later rounds by b and c. They are mostly valid; at most one or two promises are
-    wrong.
+    """Draw a proposal of a later round by b or c. It is mostly valid; one or two of its promises
+    can be wrong.
     """
     round, entry, proofs = draw(st.sampled_from([1, 3, 4])), draw(st.sampled_from(ELIGIBLE)), []
     for voter in draw(st.sets(OTHERS, min_size=2)):

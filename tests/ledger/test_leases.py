@@ -1,4 +1,4 @@
-"""A data block is always in exactly one place."""
+"""Every data block is in exactly one place: leased, returned, committed, or not yet handed out."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from p2ptrain.testing.ledgers import peers
 A, B, C = peers("a b c")
 
 
-def test_members_are_topped_up_in_order_from_the_cursor() -> None:
+def test_leases_are_filled_in_order_with_the_next_blocks() -> None:
     book = leases.top_up(Leases({}), (A, B), 3)
     assert book == Leases({A: (0, 1, 2), B: (3, 4, 5)}, (), 6)
 
 
-def test_returned_blocks_go_out_first_and_the_lowest_first() -> None:
+def test_returned_blocks_are_leased_first_in_ascending_order() -> None:
     book = leases.top_up(Leases({}), (A, B), 2)
     book = leases.give_back(book, (B, A))
     assert book == Leases({}, (0, 1, 2, 3), 4)
     assert leases.top_up(book, (C,), 5) == Leases({C: (0, 1, 2, 3, 4)}, (), 5)
 
 
-def test_committed_blocks_leave_the_front_of_a_lease() -> None:
+def test_committed_blocks_are_removed_from_the_front_of_a_lease() -> None:
     book = leases.top_up(Leases({}), (A, B), 3)
     book = leases.top_up(leases.commit(book, [(A, 2)]), (A, B), 3)
     assert book.held == {A: (2, 6, 7), B: (3, 4, 5)}
 
 
-def test_a_skipped_step_extends_leases_up_to_a_bound() -> None:
+def test_leases_are_extended_after_skipped_steps_up_to_a_bound() -> None:
     book = leases.top_up(Leases({}), (A,), 2)
     for _ in range(10):
         book = leases.extend(book, (A,), 2)
@@ -49,7 +49,7 @@ MOVES = st.lists(
 
 
 @given(MOVES)
-def test_no_sequence_of_moves_loses_or_doubles_a_block(
+def test_no_sequence_of_moves_loses_or_duplicates_a_block(
     moves: list[tuple[str, set[PeerId], int]],
 ) -> None:
     book, committed = Leases({}), []

@@ -1,4 +1,4 @@
-"""How many outer steps a failed attempt costs, and for how long it is remembered."""
+"""The cost of a failed attempt in outer steps, and the time for which it is remembered."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def watched_steps(clock: LostTime, *took_s: float) -> float:
     return now
 
 
-def test_a_failure_costs_its_own_time_in_outer_steps() -> None:
+def test_cost_of_a_failure_is_its_duration_in_outer_steps() -> None:
     clock = LostTime()
     now = watched_steps(clock, 2.0, 2.0)
     clock.opened(now + 1.0)
@@ -41,16 +41,16 @@ def test_steps_that_were_only_replayed_do_not_count() -> None:
     for _ in range(100):
         clock.stepped(50.0, watched=False)
     clock.opened(51.0)
-    assert clock.failed(60.0) == 0.0, "the usual duration is not known yet"
+    assert clock.failed(60.0) == 0.0, "the usual duration of a step is not known yet"
 
 
-def test_an_attempt_that_this_node_did_not_see_begin_costs_nothing() -> None:
+def test_attempt_that_this_node_did_not_see_begin_costs_nothing() -> None:
     clock = LostTime()
     now = watched_steps(clock, 2.0)
     assert clock.failed(now + 9.0) == 0.0
 
 
-def test_an_expensive_failure_is_remembered_until_it_costs_a_twentieth() -> None:
-    assert half_life_after(0.1) == HALF_LIFE, "outer steps of ten minutes"
+def test_memory_of_a_failure_is_proportional_to_its_cost() -> None:
+    assert half_life_after(0.1) == HALF_LIFE, "cheap failures have the shortest half-life"
     assert half_life_after(3.0) * LOST_SHARE == 3.0
     assert half_life_after(1e9) == HALF_LIFE_MAX

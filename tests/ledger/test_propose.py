@@ -1,4 +1,4 @@
-"""The value that a node wants to propose next, told as situations."""
+"""The value that a node wants to propose next in different situations."""
 
 from __future__ import annotations
 
@@ -63,16 +63,16 @@ def opening(names: tuple[PeerId, ...], *, voters: tuple[PeerId, ...] = (A, B, C)
 # ── gathering ────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_members_that_train_are_waited_for() -> None:
+def test_proposer_waits_for_members_that_are_training() -> None:
     assert wish(GENESIS, ready(A)) == Wish(None, "members are still training", (B, C))
 
 
-def test_when_all_are_ready_they_reduce() -> None:
+def test_reduce_is_opened_when_all_members_are_ready() -> None:
     got = wish(GENESIS, ready(A, B, C))
     assert got == Wish(opening((A, B, C)), "all members are ready")
 
 
-def test_ready_quorum_gives_the_others_the_grace_time() -> None:
+def test_ready_quorum_waits_for_the_others_for_the_grace_time() -> None:
     got = wish(GENESIS, ready(A, B), now=3.0, enough_since=1.0)
     assert got == Wish(
         None, "a quorum is ready; waiting for the others until the grace period is over", (C,), 11.0
@@ -85,28 +85,28 @@ def test_reduce_needs_a_voter_that_stays() -> None:
     assert got == Wish(None, "all voters are leaving or down")
 
 
-def test_after_the_grace_late_members_are_left_out_but_stay() -> None:
+def test_late_members_are_left_out_after_the_grace_but_stay_members() -> None:
     got = wish(GENESIS, ready(A, B), now=11.0, enough_since=1.0)
     assert got.value == opening((A, B))
     assert got.reason == "a quorum was ready 10 s ago; starting without the others"
 
 
-def test_member_that_is_down_is_not_waited_for_and_is_dropped() -> None:
+def test_member_that_is_down_is_dropped_without_a_wait() -> None:
     got = wish(GENESIS, [*ready(A, B, C), PeerDown(C)])
     assert got.value == opening((A, B), voters=(A, B))
 
 
-def test_member_that_is_heard_again_counts_again() -> None:
+def test_member_that_is_up_again_takes_part_again() -> None:
     got = wish(GENESIS, [*ready(A, B, C), PeerDown(C), PeerUp(C)])
     assert got.value == opening((A, B, C))
 
 
-def test_too_few_contributors_wait_for_more() -> None:
+def test_too_few_participants_wait_for_more() -> None:
     got = wish(GENESIS, [*ready(A), PeerDown(B), PeerDown(C)])
     assert got == Wish(None, "1 more participant needed")
 
 
-def test_seed_votes_but_takes_no_part_in_reduces() -> None:
+def test_seed_votes_but_does_not_take_part_in_reduces() -> None:
     got = wish(GENESIS, [*ready(A, B), Ready(C, 0, 0, 0)])
     assert got.value == opening((A, B))
 
@@ -132,13 +132,13 @@ def test_joiner_is_admitted_at_once_as_a_learner() -> None:
         [Joining(D), PeerDown(D)],
         [Joining(D), Leaving(D)],
     ],
-    ids=["not allowed", "down", "gone again"],
+    ids=["not allowed", "down", "leaving again"],
 )
-def test_peer_that_may_not_join_is_not_admitted(events: list[AnyReport]) -> None:
+def test_peer_that_cannot_join_is_not_admitted(events: list[AnyReport]) -> None:
     assert wish(GENESIS, events) == Wish(None, "members are still training", (A, B, C))
 
 
-def test_leaving_voter_is_released_while_it_can_still_vote() -> None:
+def test_leaving_voter_is_dropped_while_it_can_still_vote() -> None:
     got = wish(GENESIS, [*ready(A), Leaving(C)])
     assert got == Wish(Roster(0, 0, (A, B), ()), "0 join, 1 leave")
 
@@ -148,7 +148,7 @@ def test_withdrawn_goodbye_is_ignored() -> None:
     assert wish(GENESIS, [*ready(A), Staying(C)]) == wish(GENESIS, ready(A))
 
 
-def test_leaving_learner_is_released_so_that_it_can_return() -> None:
+def test_leaving_learner_is_dropped_so_that_it_can_return() -> None:
     admitting, letting_go = Roster(0, 0, (A, B, C), (D,)), Roster(0, 0, (A, B, C), ())
     with_learner = chain_of(RULES, [admitting])[1]
     assert wish(with_learner, [*ready(A), Leaving(D)]) == Wish(letting_go, "0 join, 1 leave")
@@ -161,7 +161,7 @@ def test_member_removed_from_the_allowlist_is_dropped() -> None:
     assert got.value == opening((A, B), voters=(A, B))
 
 
-def test_learner_admitted_in_mid_step_is_optional() -> None:
+def test_learner_admitted_during_a_step_is_not_waited_for() -> None:
     values: list[Value] = [
         Roster(0, 0, (A, B, C), (), EVERYBODY),
         Commit(0, 0, digest("u")),
@@ -176,7 +176,7 @@ def test_learner_admitted_in_mid_step_is_optional() -> None:
     assert together.peers == (A, B, C, D)
 
 
-def test_no_more_learners_are_promoted_than_voters_stay() -> None:
+def test_promoted_learners_never_outnumber_the_remaining_voters() -> None:
     rules = small_rules("a", participants_min=1)
     parts = tuple(Participant(peer, 200, 2) for peer in (A, B, C, D))
     values: list[Value] = [
@@ -193,8 +193,8 @@ def test_no_more_learners_are_promoted_than_voters_stay() -> None:
     assert (got.voters, got.learners) == ((A, B), (C, D))
 
 
-def test_no_learner_is_promoted_while_a_voter_is_down() -> None:
-    """If the newcomers vanished, the two remaining voters would be two of eight."""
+def test_learners_are_not_promoted_while_a_voter_is_down() -> None:
+    """If the newcomers then vanished, only two of eight voters would remain."""
     four, newcomers = (A, B, C, D), peers("e f g h")
     rules = small_rules("a b c d", participants_min=2)
     parts = tuple(Participant(peer, 200, 2) for peer in (*four, *newcomers))
@@ -236,7 +236,7 @@ def rested(skips: int, now: float, *events: AnyReport) -> Wish:
 
 
 def test_each_skip_lengthens_the_wait_before_the_next_reduce() -> None:
-    """The first wait is the grace time of 10 s, and the longest an hour."""
+    """The first wait is the grace time of 10 s, and the longest wait is an hour."""
     assert [rested(skips, 1.0).look_again_at for skips in (0, 1, 2, 3, 4, 12, 10**6)] == [
         *(None, None, 11.0, 21.0, 41.0, 3601.0, 3601.0)
     ]
@@ -263,7 +263,7 @@ def test_skips_are_counted_until_the_next_commit() -> None:
     assert counted == [0, 1, 1, 2, 2, 0, 0, 1]
 
 
-def test_reduce_in_progress_is_waited_for() -> None:
+def test_proposer_waits_for_a_reduce_in_progress() -> None:
     assert wish(REDUCING, []) == Wish(None, "an exchange is in progress", (A, B, C))
 
 
@@ -283,7 +283,7 @@ def test_result_that_one_other_peer_reports_is_not_committed() -> None:
     assert wish(REDUCING, made(B)) == Wish(None, "an exchange is in progress", (A, B, C))
 
 
-def test_own_result_is_committed_while_most_may_have_made_it() -> None:
+def test_own_result_is_committed_while_most_participants_may_have_it() -> None:
     assert wish(REDUCING, made(A)) == IS_DONE
     assert wish(REDUCING, [*made(A), *failed(B)], failed_since=0.0) == IS_DONE
     gone = wish(REDUCING, [*made(A), *failed(B, C)], failed_since=0.0, now=1.0)
@@ -292,18 +292,18 @@ def test_own_result_is_committed_while_most_may_have_made_it() -> None:
     assert isinstance(differ.value, Roster)
 
 
-def test_if_results_differ_the_most_reported_one_wins() -> None:
+def test_most_reported_of_different_results_is_committed() -> None:
     assert wish(REDUCING, [*made(A, update="x"), *made(B, C)]) == IS_DONE
 
 
-def test_result_that_only_dead_peers_hold_is_lost() -> None:
+def test_result_that_only_dead_peers_have_is_not_committed() -> None:
     events = [*made(B, C), PeerDown(B), PeerDown(C), *failed(A)]
     got = wish(REDUCING, events, failed_since=0.0, now=1.0)
     assert got == Wish(None, "too few are left to try again", look_again_at=10.0)
     assert wish(REDUCING, [*events, UpdateHeld(digest("u"))]) == IS_DONE
 
 
-def test_result_that_cannot_be_fetched_is_given_up_after_the_grace() -> None:
+def test_result_that_cannot_be_fetched_is_given_up_after_the_grace_time() -> None:
     reports = Reports(A, done_since=1.0)
     for event in (*made(B, C), *ready(A, B, C)):
         reports.note(event)
@@ -323,7 +323,7 @@ def taken(text: str, *names: PeerId, step: int = 0) -> list[AnyReport]:
 def snapshot_named(
     state: LedgerState, *events: list[AnyReport], rules: Rules = RULES
 ) -> SnapshotRef | None:
-    """The wish, given the commit that `a` would propose."""
+    """Return the snapshot in the commit that a wants to propose after these events."""
     reports = Reports(A)
     for event in [ReduceDone(A, state.step, 0, digest("u")), *chain.from_iterable(events)]:
         reports.note(event)
@@ -336,7 +336,7 @@ def snapshot_named(
 FIRST, SECOND = SnapshotRef(0, digest("s0")), SnapshotRef(1, digest("s1"))
 
 
-def test_commit_carries_the_newest_snapshot_a_quorum_wrote() -> None:
+def test_commit_names_the_newest_snapshot_that_a_quorum_wrote() -> None:
     values: list[Value] = [Roster(0, 0, (A, B, C), (), EVERYBODY), Commit(0, 0, digest("u"))]
     state = chain_of(RULES, [*values, Roster(1, 0, (A, B, C), (), EVERYBODY)])[1]
     early = taken("s7", A, B, C, step=7)
@@ -361,27 +361,27 @@ def test_certified_snapshot_is_not_named_again() -> None:
         [*taken("s0", A), *taken("other", B), *taken("s0", C, step=1)],
         [*taken("other", A), *taken("s0", B, C)],
     ],
-    ids=["one word", "no voters", "a quorum is not up", "all differ", "we differ"],
+    ids=["one report", "reports of others", "no quorum up", "all differ", "own differs"],
 )
-def test_commit_does_not_wait_for_a_snapshots_quorum(events: list[AnyReport]) -> None:
+def test_commit_does_not_wait_for_a_quorum_of_snapshot_reports(events: list[AnyReport]) -> None:
     assert snapshot_named(REDUCING, events) is None
 
 
-def test_half_of_the_voters_with_the_first_vouch_for_a_snapshot() -> None:
+def test_half_of_the_voters_with_the_first_can_confirm_a_snapshot() -> None:
     four = small_rules("a b c d")
     state = chain_of(four, [Roster(0, 0, (A, B, C, D), (), EVERYBODY)])[1]
     assert snapshot_named(state, taken("s0", A, D), rules=four) == FIRST
     assert snapshot_named(state, taken("s0", B, D), rules=four) is None
 
 
-def test_two_thirds_quorum_needs_more_vouchers_for_a_snapshot() -> None:
+def test_two_thirds_quorum_needs_more_reports_for_a_snapshot() -> None:
     strict = small_rules("a b c d", quorum="two-thirds")
     state = chain_of(strict, [Roster(0, 0, (A, B, C, D), (), EVERYBODY)])[1]
     assert snapshot_named(state, taken("s0", A, B), rules=strict) is None
     assert snapshot_named(state, taken("s0", A, B, C), rules=strict) == FIRST
 
 
-def test_first_failure_waits_a_moment_for_other_reports() -> None:
+def test_proposer_waits_briefly_for_other_reports_after_a_failure() -> None:
     got = wish(REDUCING, failed(A), now=1.2, failed_since=1.0)
     assert got == Wish(
         None, "an exchange failed; waiting for the other participants' reports", (B, C), 1.5
@@ -394,12 +394,12 @@ def test_retry_starts_at_once_when_all_live_participants_failed() -> None:
     assert got == Wish(again, "attempt 0: it failed")
 
 
-def test_peer_that_half_suspect_sits_out_but_stays_a_member() -> None:
+def test_peer_suspected_by_half_sits_out_but_stays_a_member() -> None:
     got = wish(REDUCING, failed(A, B, C, suspects=(C,)), now=1.0, failed_since=1.0)
     assert got.value == Roster(0, 1, (A, B, C), (), EVERYBODY[:2])
 
 
-def test_neighbours_that_accuse_each_other_get_another_chance() -> None:
+def test_neighbours_that_accuse_each_other_take_part_in_the_retry() -> None:
     events: list[AnyReport] = [
         PeerDown(C),
         ReduceFailed(A, 0, 0, (B,)),

@@ -1,4 +1,4 @@
-"""Any two quorums share a voter: the safety of the ledger depends on it."""
+"""Any two quorums share a voter. The safety of the ledger depends on this."""
 
 from __future__ import annotations
 
@@ -54,13 +54,15 @@ def test_two_thirds_tolerate_fewer_than_a_third_of_liars(count: int) -> None:
         (5, "v0 v1", False),
     ],
 )
-def test_an_exact_half_needs_the_first_ranked(count: int, present: str, enough: bool) -> None:
+def test_exact_half_is_a_quorum_only_with_the_first_ranked_voter(
+    count: int, present: str, enough: bool
+) -> None:
     there = {PeerId(name) for name in present.split()}
     assert quorum.reached("majority", voters_of(count), there) is enough
 
 
 @given(st.integers(1, 30), st.sets(st.integers(0, 40)))
-def test_second_simpler_count_agrees(count: int, indices: set[int]) -> None:
+def test_simpler_second_implementation_agrees(count: int, indices: set[int]) -> None:
     present = {PeerId(f"v{index}") for index in indices}
     inside = sorted(index for index in indices if index < count)
     half = len(inside) * 2
@@ -68,7 +70,7 @@ def test_second_simpler_count_agrees(count: int, indices: set[int]) -> None:
     assert quorum.reached("majority", voters_of(count), present) is expected
 
 
-def test_missing_voters_are_named_only_while_it_matters() -> None:
+def test_missing_voters_are_listed_only_without_a_quorum() -> None:
     voters = voters_of(3)
     assert quorum.missing("majority", voters, {voters[0]}) == voters[1:]
     assert quorum.missing("majority", voters, set(voters[:2])) == ()

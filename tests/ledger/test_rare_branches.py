@@ -1,4 +1,4 @@
-"""Rare situations that the ledger must handle as well."""
+"""Rare code paths of the ledger."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ A, B, C, D = peers("a b c d")
 U = digest("u")
 
 
-def test_unrequested_entries_start_no_question() -> None:
+def test_unrequested_entries_do_not_trigger_a_question() -> None:
     catchup = Catchup(heights={A: 9})
     catchup.note_growth(B, 4, now=1.0)
     assert catchup.ask_at is None
 
 
-def test_round_0_is_not_prepared() -> None:
+def test_prepare_for_round_0_is_ignored() -> None:
     some = LedgerGroup(small_rules())
     some.send_events("a", Received(B, Prepare(1, 0)))
     assert some.notes == [(A, "b prepares round 0: the first round does not need promises")]
 
 
-def test_earlier_round_is_refused_and_an_accepted_one_skipped() -> None:
+def test_late_proposal_of_an_earlier_round_does_not_block_the_next_one() -> None:
     some = LedgerGroup(small_rules())
     some.ready("a b c")
     some.mail.clear()
@@ -55,9 +55,10 @@ def test_repeated_promise_counts_once() -> None:
     assert not any(isinstance(letter.message, Propose) for letter in some.mail)
 
 
-def test_leader_without_bytes_or_wish_waits_for_either() -> None:
-    """It has accepted a Commit and lost its bytes in a crash, and a quorum has accepted nothing. So
-    the Commit is passed over. After the restart it has heard nothing that it could propose instead.
+def test_leader_without_the_update_or_a_value_to_propose_waits() -> None:
+    """The leader has accepted a Commit and lost the update in a crash. A quorum has not accepted
+    anything, so the Commit need not be proposed. After the restart the leader has no reports from
+    which to propose another value.
     """
     some = LedgerGroup(small_rules("a b c d e"))
     some.ready("a b c d e")
@@ -82,7 +83,7 @@ def test_leader_without_bytes_or_wish_waits_for_either() -> None:
     assert some["a"].updates[0].update == U
 
 
-def test_bytes_of_an_unwanted_commit_are_not_waited_for() -> None:
+def test_update_that_is_no_longer_needed_is_not_fetched_again() -> None:
     some = LedgerGroup(small_rules())
     some.ready("a b c")
     some.deliver()
@@ -121,8 +122,8 @@ def test_promise_proof_and_its_claim_have_three_parts(proof: list[object]) -> No
         decode(canonical(plain))
 
 
-def test_bytes_that_acceptance_does_not_wait_for_are_not_refetched() -> None:
-    """The proposal stays undecided for another reason, and the repetition ends by itself."""
+def test_update_that_is_held_is_not_fetched_again() -> None:
+    """The fetch stops being repeated once the update has arrived."""
     some = LedgerGroup(small_rules())
     some.ready("a b c")
     some.deliver()

@@ -1,4 +1,4 @@
-"""Reports may be repeated, late, outdated or excessively many."""
+"""Reports can be repeated, late, outdated or excessive."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ REPORTS: tuple[AnyReport, ...] = (
 
 
 @pytest.mark.parametrize("report", REPORTS, ids=lambda report: type(report).__name__)
-def test_report_is_news_only_once(report: AnyReport) -> None:
+def test_repeated_report_changes_nothing(report: AnyReport) -> None:
     reports = Reports(A)
     assert reports.note(report)
     assert not reports.note(report)
 
 
-def test_an_older_report_never_replaces_a_newer_one() -> None:
+def test_older_report_never_replaces_a_newer_one() -> None:
     reports = Reports(A)
     reports.note(Ready(B, 3, 1, 1))
     assert not reports.note(Ready(B, 2, 9, 9))
@@ -69,7 +69,7 @@ def test_peer_that_lists_itself_withdraws_its_ready() -> None:
     assert set(reports.ready) == {B}
 
 
-def test_a_corrected_report_replaces_the_first() -> None:
+def test_corrected_report_replaces_the_first() -> None:
     reports = Reports(A)
     reports.note(Ready(B, 3, 1, 1))
     assert reports.note(Ready(B, 3, 2, 2))
@@ -82,11 +82,11 @@ def test_peers_cannot_declare_this_node_down() -> None:
     assert reports.down == set()
 
 
-def test_peer_that_was_never_down_does_not_come_up() -> None:
+def test_peer_up_report_of_a_peer_that_is_up_changes_nothing() -> None:
     assert not Reports(A).note(PeerUp(B))
 
 
-def test_goodbye_and_wish_to_join_cancel_each_other() -> None:
+def test_leaving_and_joining_reports_cancel_each_other() -> None:
     reports = Reports(A)
     reports.note(Joining(D))
     reports.note(Leaving(D))
@@ -95,7 +95,7 @@ def test_goodbye_and_wish_to_join_cancel_each_other() -> None:
     assert (list(reports.joining), reports.leaving) == ([D], set())
 
 
-def test_memory_is_bounded_whatever_is_gossiped() -> None:
+def test_memory_for_reports_is_bounded() -> None:
     reports = Reports(A)
     for n in range(3 * PEERS_MAX):
         peer = PeerId(f"p{n}")
@@ -134,13 +134,13 @@ def test_strangers_cannot_crowd_out_members_or_newcomers() -> None:
         Leaving(B),
     ]
     assert all(reports.note(report) for report in of_members)
-    assert not reports.note(Ready(D, 0, 1, 1)), "a further peer that is not a member finds no room"
+    assert not reports.note(Ready(D, 0, 1, 1)), "a further stranger must be ignored"
     tables = (reports.ready, reports.done, reports.failed, reports.snapshots)
     assert all(B in table and len(table) == PEERS_MAX for table in tables)
     assert reports.leaving == {B}
 
 
-def test_a_new_step_forgets_the_last_ones_reports() -> None:
+def test_reports_of_the_last_step_are_forgotten_in_a_new_step() -> None:
     rules = small_rules("a b")
     values: list[Value] = [
         Roster(0, 0, (A, B), (D,), (Participant(A, 1, 1),)),
@@ -164,7 +164,7 @@ def test_a_new_step_forgets_the_last_ones_reports() -> None:
     assert not any(reports.note(report) for report in events[:4])
 
 
-def test_membership_roster_does_not_stop_the_grace_time() -> None:
+def test_membership_roster_does_not_restart_the_grace_time() -> None:
     rules = small_rules("a b")
     before, after = chain_of(rules, [])[1], chain_of(rules, [Roster(0, 0, (A, B), (D,))])[1]
     reports = Reports(A, enough_since=1.0)
@@ -189,8 +189,8 @@ def test_repeated_report_of_a_past_step_is_not_a_lag() -> None:
     assert list(reports.lags) == [2.0]
 
 
-def test_held_update_counts_only_for_the_reduce_it_was_checked_for() -> None:
-    """Another attempt has other participants and so another bound."""
+def test_held_update_counts_only_for_the_attempt_it_was_checked_for() -> None:
+    """Another attempt has different participants, and so a different bound on influence."""
     reports, update = Reports(A, position=(2, 1)), digest("u")
     for old in ((2, 0), (1, 3)):
         assert not reports.note(UpdateHeld(update, old))

@@ -1,4 +1,4 @@
-"""SPEC.md, sentence by sentence. A story of a few lines shows each sentence (see transcripts)."""
+"""Tests of SPEC.md, rule by rule, mostly as short scripts for tests/ledger/transcript_player."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ A, B, C = peers("a b c")
 
 
 def told(*commands: str) -> list[str]:
-    """Return the trace of the ledgers, one line for each action. The expectations in the commands
-    are checked too.
+    """Play the commands and return the trace of the ledgers, one line for each action. This also
+    checks the expectations among the commands.
     """
     (block,) = played([Block(1, commands, ())])
     return list(block.expected)
@@ -48,10 +48,10 @@ ALL_READY = ("members a b c", "ready a b c")
 REDUCING = (*ALL_READY, "deliver")
 
 
-# ── words ────────────────────────────────────────────────────────────────────────────────────────
+# ── terms ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_proposer_of_a_round_is_voter_height_plus_round() -> None:
+def test_proposer_of_a_round_is_chosen_by_height_plus_round() -> None:
     electorate = LedgerGroup(small_rules()).electorate("a")
     assert [electorate.proposer(round) for round in range(4)] == [B, C, A, B]
 
@@ -82,7 +82,7 @@ def test_r1_statement_is_written_before_it_is_sent() -> None:
         assert written in lines[place - 1]
 
 
-def test_r1_restarted_voter_starts_from_its_promise() -> None:
+def test_r1_restarted_voter_keeps_its_promise() -> None:
     told(
         *ALL_READY,
         "down b at c",
@@ -93,7 +93,7 @@ def test_r1_restarted_voter_starts_from_its_promise() -> None:
     )
 
 
-def test_r2_prepare_is_answered_if_its_round_is_later() -> None:
+def test_r2_prepare_of_a_later_round_is_answered() -> None:
     lines = told(*ALL_READY, "down b at c", "deliver c->a prepare")
     assert lines[-2:] == ["a writes promise 1/1", "a -> c: promise 1/1, free"]
 
@@ -110,7 +110,7 @@ def test_r3_proposal_without_its_proposers_vote_is_refused() -> None:
     assert lines[-1] == f"a notes: {said}"
 
 
-def test_r5_claim_of_a_value_never_proposed_is_ignored() -> None:
+def test_r5_promise_with_a_claim_that_was_never_proposed_is_ignored() -> None:
     lines = told(
         *(*ALL_READY, "deliver b->a propose", "crash b", "down b", "deliver c->a prepare"),
         *("tamper a->c promise claim", "deliver a->c promise", "expect a,c height 0"),
@@ -131,7 +131,7 @@ def test_r6_certificate_without_its_proposers_vote_is_invalid() -> None:
     assert "it lacks the vote of its proposer, b" in some.notes[-1][1]
 
 
-def test_r4_the_proposers_own_accept_is_durable_before_it_proposes() -> None:
+def test_r4_proposers_own_vote_is_durable_before_it_proposes() -> None:
     lines = told(*ALL_READY)
     assert [line.split(" e1")[0] for line in lines] == [
         "b writes vote 1/0",
@@ -144,7 +144,7 @@ def test_r4_restarted_proposer_of_round_0_repeats_its_value() -> None:
     assert lines[-1] == "b -> a c: propose 1/0 e1"
 
 
-def test_r4_restarted_proposer_leads_no_round_it_had_promised() -> None:
+def test_r4_restarted_proposer_does_not_lead_a_round_it_promised_before() -> None:
     start = ("members a b c", "crash b", "down b", "ready a c", "drop", "crash c", "restart c")
     before = told(*start)
     assert told(*start, "down b at c", "ready a c at c") == before
@@ -156,7 +156,7 @@ def test_r5_the_entry_accepted_in_the_highest_round_is_proposed() -> None:
     assert "c -> a b: propose 1/1 e1, promised by c a" in lines
 
 
-def test_r5_commit_without_bytes_is_passed_over_if_not_chosen() -> None:
+def test_r5_commit_without_its_update_is_given_up_if_not_chosen() -> None:
     told(*REDUCING, "says c u0", "done b u0", "fail a", "tick 40", "expect * attempt 2")
 
 
@@ -164,7 +164,9 @@ ROTTEN = (
     *(*REDUCING, "snapshot a b c 0 rotten at c", "snapshot a b 0 good at a b"),
     *("done a b c u0", "deliver"),
 )
-"""c is a liar. It has proposed and accepted a commit whose snapshot a and b know to be wrong."""
+"""c is a liar. It has proposed and accepted a commit with a snapshot that a and b know to be
+wrong.
+"""
 
 
 def test_r5_voter_that_disagrees_asks_all_live_peers_first() -> None:
@@ -176,7 +178,7 @@ def test_r5_voter_that_disagrees_asks_all_live_peers_first() -> None:
     assert "a notes: no vote yet: this node's snapshot of step 0 is good" in lines
 
 
-def test_r5_value_that_may_be_chosen_is_forced_on_dissenters() -> None:
+def test_r5_voter_must_accept_a_value_that_may_be_chosen() -> None:
     told(
         *(*ROTTEN, "crash b", "down b at a c", "tick 3"),
         "expect a,c entry 2 commit 0.0 u0, snapshot 0=rotten",
@@ -186,11 +188,11 @@ def test_r5_value_that_may_be_chosen_is_forced_on_dissenters() -> None:
 @pytest.mark.parametrize(
     ("round", "after_s", "accepts"), [(1, 0, False), (4, 0, False), (4, 9, False), (4, 10, True)]
 )
-def test_r5_roster_that_omits_live_voters_is_refused_for_a_time(
+def test_r5_doubtful_value_that_a_voter_contradicts_is_refused_for_a_time(
     round: int, after_s: int, accepts: bool
 ) -> None:
     """The refusal lasts for some time, whatever round the proposal names. A voter that is up but
-    silent must not delay the others for ever.
+    silent must not block the others for ever.
     """
     some = LedgerGroup(small_rules())
     some.ready("a b c")
@@ -213,7 +215,7 @@ def test_r5_roster_that_omits_live_voters_is_refused_for_a_time(
     assert [type(answer) for answer in answers] == [Accept if accepts else Refused]
 
 
-def test_r6_votes_of_a_quorum_are_the_certificate() -> None:
+def test_r6_certificate_consists_of_the_votes_of_a_quorum() -> None:
     told(*ALL_READY, "deliver b->a propose", "deliver a->b accept", "expect b votes 1 a b")
 
 
@@ -225,15 +227,17 @@ def test_r6_entry_is_appended_before_messages_of_later_heights() -> None:
 # ── proposing and accepting ──────────────────────────────────────────────────────────────────────
 
 
-def test_commit_is_accepted_only_by_holders_of_its_bytes() -> None:
+def test_commit_is_accepted_only_by_voters_that_hold_its_update() -> None:
     lines = told(
         *REDUCING, "says b u0", "done c u0", "deliver", "expect * height 1", "holds a u0", "deliver"
     )
     assert lines.index("a fetches u0 from b c") < lines.index("a writes vote 2/0 e2")
 
 
-def test_forced_entry_is_not_judged_again() -> None:
-    """a must take part although it would refuse: it never heard its own Ready."""
+def test_forced_entry_is_accepted_although_the_voter_would_refuse_it() -> None:
+    """Peer a would refuse a fresh roster, since it lost its own Ready in a restart. But this one is
+    forced.
+    """
     told(
         *ALL_READY,
         "deliver b->c propose",
@@ -253,18 +257,18 @@ def test_s1_at_most_one_entry_per_height() -> None:
     assert (found.fault, found.finished) == ("", True)
 
 
-def test_s1_votes_count_nowhere_else() -> None:
+def test_s1_vote_counts_only_for_its_own_line_height_and_entry() -> None:
     start = (*ALL_READY, "deliver b->a propose")
     for part in ("line", "height", "entry", "signature"):
         told(*start, f"tamper a->b accept {part}", "deliver a->b accept", "expect b height 0")
 
 
-def test_s2_no_crash_makes_a_voter_contradict_itself() -> None:
+def test_s2_voter_does_not_contradict_itself_after_a_crash() -> None:
     found = explore(Bound(timeouts=0, crashes=1))
     assert (found.fault, found.finished) == ("", True)
 
 
-def test_s3_commit_needs_a_quorum_that_holds_its_bytes() -> None:
+def test_s3_commit_needs_a_quorum_that_holds_its_update() -> None:
     made = (*REDUCING, "says a u0", "done c u0")
     told(*made, "tick 9", "expect * height 1")
     told(*made, "holds b u0", "tick 2", "expect * height 2", "expect a votes 2 b c")
@@ -278,7 +282,7 @@ def test_s4_and_s5_replay_of_the_chain_gives_the_same_state() -> None:
     assert apply(some.rules, genesis(some.rules), some["a"].chain[0].entry) == some["b"].state
 
 
-def test_s6_block_is_in_one_place_and_committed_once() -> None:
+def test_s6_block_is_in_one_place_and_is_committed_once() -> None:
     told(
         *("members a b c", "crash c", "down c", "ready a b", "deliver"),
         *("expect a,b returned 4 5", "done a b u0", "deliver"),
@@ -294,7 +298,7 @@ def test_s7_newcomer_votes_only_after_its_first_update() -> None:
 
 
 def snapped() -> LedgerGroup:
-    """Return a group whose second entry certifies a snapshot."""
+    """Return a group in which the second entry certifies a snapshot."""
     some = LedgerGroup(small_rules())
     some.send_to_all(*(SnapshotTaken(peer, 0, digest("s")) for peer in (A, B)))
     some.ready("a b c")
@@ -335,7 +339,7 @@ def test_s8_false_snapshot_costs_one_round_and_is_not_certified() -> None:
     )
 
 
-def test_s9_base_is_the_state_and_commit_that_were_named() -> None:
+def test_s9_base_must_match_the_named_checkpoint() -> None:
     some = snapped()
     base = base_at(some.rules, some["a"].kept, 2)
     assert base is not None
@@ -349,13 +353,13 @@ def test_s9_base_is_the_state_and_commit_that_were_named() -> None:
 # ── liars ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_e1_double_proposer_has_signed_both_entries() -> None:
+def test_e1_peer_that_proposes_two_entries_is_accused() -> None:
     start = (*ALL_READY, "tamper b->c propose twin", "deliver b->c propose")
     lines = told(*start, "deliver", "expect * height 1")
     assert "c accuses b" in lines
 
 
-def test_e2_peer_that_meets_evidence_announces_it() -> None:
+def test_e2_peer_that_finds_evidence_announces_it() -> None:
     lines = told(*ALL_READY, "tamper b->c propose twin", "deliver")
     (told_all,) = (line for line in lines if line.startswith("c -> all: accusation of b"))
     assert told_all.endswith("a vote for e1' in round 0; and a vote for e1 in round 0")
@@ -376,7 +380,7 @@ def test_e2_every_peer_that_sees_both_statements_keeps_them() -> None:
     assert "a accuses d" in told(*TWO_VOTES_OF_D)
 
 
-def test_e3_accused_peer_is_in_no_roster_and_not_readmitted() -> None:
+def test_e3_accused_peer_is_removed_and_not_readmitted() -> None:
     told(
         *TWO_VOTES_OF_D, "ready a b c d", "tick 3", "expect a,b,c voters a b c", "join d", "tick 3"
     )
@@ -392,13 +396,13 @@ def test_e4_peer_with_a_second_process_follows_without_voting() -> None:
 # ── liveness ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_due_entry_is_decided_while_a_quorum_is_connected() -> None:
+def test_next_entry_is_decided_while_a_quorum_is_connected() -> None:
     told("members a b c d e", "crash b c", "ready a d e", "down b c", "tick 1", "expect a height 1")
 
 
-def test_rounds_lengthen_with_timeouts_up_to_sixteen_times() -> None:
-    """However long the rounds are then, the next repetition decides once a decision is possible
-    again.
+def test_each_timeout_lengthens_the_rounds_up_to_sixteen_times() -> None:
+    """Even when rounds have become long, the next resent message leads to a decision as soon as a
+    quorum is connected again.
     """
     story = [*ALL_READY, "partition a | b | c", "tick 0.9"]
     for number in range(18):
@@ -430,17 +434,17 @@ def test_unanswered_messages_are_sent_again(lost: tuple[str, ...], hears: str) -
     told(*lost, "expect c height 0", hears, "expect c height 1")
 
 
-def test_missing_bytes_are_asked_for_again() -> None:
+def test_fetch_of_a_missing_update_is_repeated() -> None:
     lines = told(*REDUCING, "says a u0", "done b u0", "tick 0.6")
     assert lines.count("c fetches u0 from a b") == 2
 
 
-def test_rounds_of_dead_proposers_are_skipped_at_once() -> None:
+def test_rounds_of_proposers_that_are_down_are_skipped_at_once() -> None:
     lines = told("members a b c", "crash b", "down b", "ready a c", "deliver", "expect a height 1")
     assert not any("after" in line for line in lines)
 
 
-def test_pruned_peer_says_so_and_another_peer_is_asked() -> None:
+def test_peer_that_has_pruned_says_so_and_a_different_peer_is_asked() -> None:
     lines = told(
         *("members a b c", "crash c", "down c at a b", "ready a b", "deliver"),
         *("snapshot a 0 s", "snapshot b 0 s", "done a b u", "deliver", "prune a 2"),
@@ -451,14 +455,14 @@ def test_pruned_peer_says_so_and_another_peer_is_asked() -> None:
     )
 
 
-def test_finished_reduce_is_committed_by_any_holder_of_its_bytes() -> None:
+def test_finished_reduce_is_committed_by_any_holder_of_its_update() -> None:
     told(
         *(*REDUCING, "says c u0", "crash c", "down c", "done b u0", "holds a u0", "tick 1"),
         "expect a,b height 2",
     )
 
 
-def test_reduce_is_retried_after_the_grace_if_its_bytes_are_lost() -> None:
+def test_reduce_is_retried_after_the_grace_if_its_update_is_lost() -> None:
     told(
         *("members a b c grace=10", *REDUCING[1:], "says c u0", "done b u0", "fail a"),
         *("tick 9", "expect * height 1", "tick 9"),
@@ -475,19 +479,21 @@ def test_peer_that_lost_its_work_is_left_out_until_ready_again() -> None:
     )
 
 
-def test_needed_voter_with_the_only_copy_is_waited_for() -> None:
+def test_voters_wait_for_a_needed_voter_that_has_the_only_copy() -> None:
     told(
         *("members a b c grace=10", *REDUCING[1:], "crash b", "done c u0", "down b", "fail a"),
         *("tick 100", "expect a,c height 1", "holds a u0", "tick 10", "expect a,c height 2"),
     )
 
 
-def test_lost_majority_is_waited_for() -> None:
+def test_minority_waits_for_a_lost_majority() -> None:
     told("members a b c", "crash b c", "down b c", "ready a", "tick 100", "expect a height 0")
 
 
-def test_lost_reports_are_repeated() -> None:
-    """Reports are volatile: a restarted node knows of no Ready until it is told again."""
+def test_reports_lost_in_a_restart_are_sent_again() -> None:
+    """Reports are not stored: a restarted node does not know of any Ready until it is sent
+    again.
+    """
     some = LedgerGroup(small_rules("a b"))
     some.ready("a b")
     some.crash("b")
@@ -510,9 +516,9 @@ def test_reports_decide_what_is_proposed_but_not_what_is_valid() -> None:
     assert fresh["c"].state == some["a"].state
 
 
-def test_s10_voter_without_the_amendment_passes_over_its_roster() -> None:
-    """The peer that voted for it and has it is gone. So nothing was chosen, and the others go
-    on.
+def test_s10_voters_without_the_amendment_decide_a_roster_without_it() -> None:
+    """Only b has the amendment and voted for the roster that names it, and b is down. So that
+    roster was not chosen, and the others continue without it.
     """
     told(
         *("members a b c", "amend 1 step=1 at b", "ready a b c", "deliver"),
@@ -523,7 +529,7 @@ def test_s10_voter_without_the_amendment_passes_over_its_roster() -> None:
 
 
 def test_s11_proposer_cannot_drop_live_voters() -> None:
-    """With two such rosters b would have the run to itself."""
+    """After two such rosters, b would be the only voter of the run."""
     some = LedgerGroup(small_rules("a b c d e"))
     b, c, d, e = peers("b c d e")
     rules, state = some.rules, some["a"].state
@@ -555,7 +561,7 @@ def test_peer_that_ends_rounds_early_leaves_time_for_others() -> None:
     assert prepares(C, 7) == [Persist, Send]
 
 
-def test_proposer_leaves_its_round_only_if_its_quorum_is_lost() -> None:
+def test_proposer_leaves_its_round_only_when_a_quorum_is_impossible() -> None:
     some = LedgerGroup(small_rules("a b c d e"))
     some.ready("a b c d e")
     later = {"c": 9, "d": 12, "e": 9}

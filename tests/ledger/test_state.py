@@ -1,4 +1,4 @@
-"""The state that follows from a chain of entries."""
+"""The state that results from a chain of entries."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def opening(step: int, attempt: int = 0) -> Roster:
     return Roster(step, attempt, (A, B), (), FULL)
 
 
-def test_at_genesis_the_founders_vote_and_hold_leases() -> None:
+def test_founders_vote_and_hold_leases_at_genesis() -> None:
     assert genesis(RULES) == LedgerState(
         line=RULES.run,
         past=(),
@@ -77,13 +77,13 @@ def test_member_that_is_left_out_keeps_its_lease() -> None:
     assert state.leases == {A: (4, 5), B: (2, 3)}
 
 
-def test_a_failed_attempt_is_followed_by_the_next_with_other_members() -> None:
+def test_failed_attempt_is_followed_by_the_next_with_different_members() -> None:
     state = state_after(opening(0), Roster(0, 1, (A,), (), FULL[:1]))
     assert (state.phase, state.attempt, state.voters) == (Phase.REDUCE, 2, (A,))
     assert state.lease_book == Leases({A: (0, 1)}, (2, 3), 4)
 
 
-def test_after_a_skip_the_work_remains_and_leases_grow() -> None:
+def test_leases_are_kept_and_extended_after_a_skip() -> None:
     state = state_after(opening(0), Skip(0))
     assert (state.step, state.tokens, state.phase) == (1, 0, Phase.GATHER)
     assert state.leases == {A: (0, 1, 4, 5), B: (2, 3, 6, 7)}
@@ -104,14 +104,14 @@ def test_blocks_of_a_leaving_member_go_to_the_next_joiner() -> None:
     assert state.lease_book == Leases({A: (0, 1), C: (2, 3)}, (), 4)
 
 
-def test_the_run_ends_after_its_steps_whether_committed_or_skipped() -> None:
+def test_run_ends_after_its_steps_whether_committed_or_skipped() -> None:
     values: list[Value] = [opening(0), Commit(0, 0, digest("u")), opening(1), Skip(1), opening(2)]
     state = state_after(*values, Commit(2, 0, digest("w")))
     assert (state.step, state.phase) == (3, Phase.ENDED)
     assert why_invalid(RULES, state, opening(3)) == "the run has ended"
 
 
-def test_leases_wrap_into_a_new_pass_through_the_data() -> None:
+def test_leases_continue_with_a_new_pass_through_the_data() -> None:
     rules = small_rules("a", outer_steps=50)
     values: list[Value] = []
     for step in range(10):
@@ -144,7 +144,7 @@ INVALID: dict[str, tuple[LedgerState, Value, str]] = {
         Roster(0, 0, (B, A), (), FULL),
         "the remaining voters must keep their order, and come before the new ones",
     ),
-    "nobody stays": (GATHER, Roster(0, 0, (C,), ()), "it keeps none of the voters"),
+    "no voter stays": (GATHER, Roster(0, 0, (C,), ()), "it keeps none of the voters"),
     "unproven voter": (
         LEARNING,
         Roster(0, 0, (A, B, C), (D,)),

@@ -1,4 +1,6 @@
-"""A state has one encoding, its digest covers all of it, and a decoded state is consistent."""
+"""A state has only one encoding, its digest covers all fields, and a decoded state is
+consistent.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,7 @@ def stretches(draw: st.DrawFn) -> Stretch:
 
 @st.composite
 def states(draw: st.DrawFn) -> LedgerState:
-    """Consistent states, though perhaps no chain leads to them."""
+    """Draw a consistent state. Perhaps no chain leads to it."""
     names = draw(st.lists(NAMES.map(PeerId), min_size=1, max_size=7, unique=True))
     voting = draw(st.integers(1, len(names)))
     voters, learners = tuple(names[:voting]), tuple(names[voting:])
@@ -103,14 +105,14 @@ def test_every_field_changes_the_digest(one: LedgerState, name: str, other: Ledg
 
 
 def test_every_field_of_a_state_is_encoded_and_decoded() -> None:
-    """A field that is missing from a table would be in no digest."""
+    """A field that is missing from the tables would not be covered by the digest."""
     names = {each.name for each in fields(LedgerState) if each.compare}
     assert set(ENCODERS) == set(READERS) == names
 
 
 @dataclass(frozen=True, slots=True)
 class Longer(LedgerState):
-    """A state with one more field."""
+    """A state with an additional field."""
 
     colour: str = "green"
 
@@ -121,7 +123,7 @@ def test_state_with_an_unknown_field_has_no_digest() -> None:
         longer.digest  # noqa: B018 (asking is the point)
 
 
-def test_digest_is_computed_once_and_not_copied_with_a_state() -> None:
+def test_digest_is_computed_once_and_not_kept_by_a_changed_copy() -> None:
     state = replace(REDUCING)
     assert state.digest is state.digest
     changed = replace(state, tokens=state.tokens + 1)
@@ -134,7 +136,7 @@ def test_lease_is_encoded_as_a_few_runs_of_blocks() -> None:
     assert runs_of((7, 8, 3, 4, 4)) == [[7, 2], [3, 2], [4, 1]]
 
 
-def test_state_that_others_would_refuse_as_too_large_is_not_made() -> None:
+def test_state_larger_than_peers_accept_is_not_encoded() -> None:
     size = len(encode_state(REDUCING))
     assert encode_state(REDUCING, bytes_max=size) == encode_state(REDUCING)
     with pytest.raises(LocalProtocolError, match="larger than peers accept"):
@@ -148,36 +150,38 @@ def bent(state: LedgerState, **changes: Any) -> bytes:
 LEASED = plain_state(LEARNING)["lease_book"]
 assert isinstance(LEASED, dict)
 NO_STATE: dict[str, bytes] = {
-    "no JSON": b"{",
+    "not JSON": b"{",
     "a list": b"[]",
     "a field too few": canonical({k: v for k, v in plain_state(LEARNING).items() if k != "head"}),
     "a field too many": bent(LEARNING, colour="x"),
-    "a line that is no digest": bent(LEARNING, line="x"),
-    "a stretch with a part too few": bent(LEARNING, past=[[digest("l"), 1, 0, 0]]),
+    "a line that is not a digest": bent(LEARNING, line="x"),
+    "a stretch with a missing part": bent(LEARNING, past=[[digest("l"), 1, 0, 0]]),
     "a height below zero": bent(LEARNING, height=-1),
-    "a head that is none": bent(LEARNING, head="x"),
-    "a phase that is none": bent(LEARNING, phase="dreaming"),
+    "a head that is not a digest": bent(LEARNING, head="x"),
+    "an unknown phase": bent(LEARNING, phase="dreaming"),
     "a phase that is a list": bent(LEARNING, phase=[]),
     "a roster that is a skip": bent(LEARNING, roster={"kind": "skip", "step": 0}),
     "a roster outside a reduce": bent(LEARNING, roster=OPEN.plain()),
     "a reduce without a roster": bent(LEARNING, phase="reduce"),
-    "a roster of others": bent(REDUCING, roster=Roster(0, 0, (A,), (), BOTH[:1]).plain()),
-    "nobody who votes": bent(REDUCING, voters=[], since={}, lease_book={**LEASED, "held": {}}),
+    "a roster with different voters": bent(
+        REDUCING, roster=Roster(0, 0, (A,), (), BOTH[:1]).plain()
+    ),
+    "no voters": bent(REDUCING, voters=[], since={}, lease_book={**LEASED, "held": {}}),
     "a member twice": bent(LEARNING, learners=["a", "c", "d"]),
     "too many members": bent(
         LEARNING, voters=[f"v{n}" for n in range(1000)], learners=[f"l{n}" for n in range(1000)]
     ),
-    "a member never admitted": bent(LEARNING, since={"a": 0}),
+    "a member without an admission step": bent(LEARNING, since={"a": 0}),
     "a member without a lease": bent(LEARNING, lease_book={**LEASED, "held": {}}),
     "a proven voter": bent(LEARNING, proven=["a"]),
     "names out of order": bent(replace(LEARNING, proven=frozenset((C, D))), proven=["d", "c"]),
-    "tokens of a list": bent(LEARNING, tokens_by_peer=[]),
-    "a run of three": bent(LEARNING, lease_book={**LEASED, "returned": [[1, 2, 3]]}),
-    "a run of one number": bent(LEARNING, lease_book={**LEASED, "returned": [[1]]}),
-    "runs that could be one": bent(LEARNING, lease_book={**LEASED, "returned": [[1, 2], [3, 1]]}),
+    "tokens as a list": bent(LEARNING, tokens_by_peer=[]),
+    "a run with three numbers": bent(LEARNING, lease_book={**LEASED, "returned": [[1, 2, 3]]}),
+    "a run with one number": bent(LEARNING, lease_book={**LEASED, "returned": [[1]]}),
+    "adjacent runs": bent(LEARNING, lease_book={**LEASED, "returned": [[1, 2], [3, 1]]}),
     "an empty run": bent(LEARNING, lease_book={**LEASED, "returned": [[1, 0]]}),
     "a run of gigabytes": bent(LEARNING, lease_book={**LEASED, "returned": [[0, 2**52]]}),
-    "a snapshot of three": bent(LEARNING, snapshot=[1, digest("s"), 2]),
+    "a snapshot with three parts": bent(LEARNING, snapshot=[1, digest("s"), 2]),
     "with spaces": json.dumps(plain_state(LEARNING), sort_keys=True).encode(),
     "too long": b" " * (STATE_BYTES_MAX + 1),
 }

@@ -1,4 +1,4 @@
-"""Finding the peers that gave up the reduce in progress, and those that fell silent in it."""
+"""Find the peers that gave up the current reduce, and those that fell silent during it."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ def test_accusation_is_distinguished_from_a_plain_failure_report() -> None:
     assert (suspicion.reporters, suspicion.accused) == ({A, B}, {D})
 
 
-def test_peer_that_accuses_itself_confesses_and_is_not_accused() -> None:
+def test_peer_that_accuses_itself_counts_as_confessed_not_accused() -> None:
     suspicion = Suspicion()
     assert suspicion.add(A, (A, B))
     assert (suspicion.confessed, suspicion.accused) == ({A}, {B})
 
 
-def test_peer_that_is_silent_when_most_gave_up_has_failed() -> None:
+def test_silent_peer_has_failed_when_most_others_gave_up() -> None:
     suspicion = Suspicion()
     suspicion.add(A, [C])
-    assert suspicion.fallen(4) == set(), "one of three others may report first, and lie"
+    assert suspicion.fallen(4) == set(), "one report of three is not enough"
     suspicion.add(B, [])
     assert suspicion.fallen(4) == {C}
-    assert suspicion.fallen(5) == set(), "two of four others are not most"
+    assert suspicion.fallen(5) == set(), "two reports of four are not enough"
     suspicion.add(C, [])
-    assert suspicion.fallen(4) == set(), "it has reported itself"
+    assert suspicion.fallen(4) == set(), "c has reported, so it is not silent"

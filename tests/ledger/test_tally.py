@@ -1,4 +1,6 @@
-"""Counting reports only saves time: every decision is the same as one computed from all reports."""
+"""Counting reports only saves time: decisions are the same as if they were computed from all
+reports.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,7 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.sampled_from([(JOINED,), (JOINED, OPEN), (JOINED, OPEN_TO_SOME), (JOINED, *LAST)]),
     st.lists(st.tuples(EVENTS, st.sampled_from([0.0, 0.3, 4.0])), max_size=40),
 )
-def test_counting_changes_no_decision(
+def test_counting_does_not_change_any_decision(
     name: str, values: tuple[Roster, ...], story: list[tuple[Event, float]]
 ) -> None:
     quick = told(name, values, story)
@@ -96,7 +98,7 @@ def told(
     return heard
 
 
-def test_tally_counts_one_more_report_for_the_wanted_commit() -> None:
+def test_tally_absorbs_a_report_that_supports_the_current_commit() -> None:
     tally = CommitTally(Commit(0, 0, U), failing=False, agreed=False)
     assert tally.absorbs(ReduceDone(NAMES[0], 0, 0, U))
     assert not tally.absorbs(ReduceDone(NAMES[0], 0, 0, V))
@@ -105,9 +107,9 @@ def test_tally_counts_one_more_report_for_the_wanted_commit() -> None:
     assert tally.absorbs(Ready(NAMES[0], 1, 200, 2))
 
 
-def test_failure_changes_nothing_once_the_result_is_agreed() -> None:
-    """A failure matters while only we have the result: a peer that gave up can no longer make
-    it.
+def test_failure_changes_nothing_once_most_have_the_result() -> None:
+    """A failure matters only while too few have reported the result: a peer that gave up can no
+    longer produce it.
     """
     failure = ReduceFailed(NAMES[0], 0, 0)
     assert not CommitTally(Commit(0, 0, U), failing=False, agreed=True).absorbs(failure)
@@ -125,7 +127,7 @@ EVERYBODY = Roster(0, 0, MANY, (), tuple(Participant(peer, 200, 2) for peer in M
 def considered(
     ledger: Ledger, events: Iterable[Event], between_s: float, *, since: float = 0.0
 ) -> int:
-    """How often the proposal was computed from all reports."""
+    """Return how often the proposal was computed from all reports."""
     now = since
     with mock.patch.object(policy, "reconsider", side_effect=reconsider) as worked_out:
         for event in events:
@@ -138,28 +140,30 @@ def in_the_crowd(*values: Roster) -> Ledger:
     return Ledger(CROWD, MANY[1], signer(MANY[1]), verify, chain_of(CROWD, values)[0])
 
 
-def test_thousand_ready_reports_cost_a_few_computations() -> None:
-    """One at the start, one when a quorum is ready, and one when the last member is ready."""
+def test_thousand_ready_reports_need_three_computations() -> None:
+    """One computation at the start, one when a quorum is ready, and one when the last member is
+    ready.
+    """
     readies = [Ready(peer, 0, 200, 2) for peer in MANY]
     assert considered(in_the_crowd(), readies, 0.0) == 3
 
 
-def test_thousand_done_reports_cost_a_few_computations() -> None:
+def test_thousand_done_reports_need_two_computations() -> None:
     results = [ReduceDone(peer, 0, 0, U) for peer in MANY]
     assert considered(in_the_crowd(EVERYBODY), [UpdateHeld(U), *results], 0.0) == 2
 
 
 @pytest.mark.parametrize("between_s", [0.0, 0.001, 0.002], ids=["at once", "1 s", "2 s"])
-def test_thousand_failure_reports_cost_a_few_computations(between_s: float) -> None:
-    """One at the start, one at the first failure, and one at the end of the patience or at the last
-    failure.
+def test_thousand_failure_reports_need_few_computations(between_s: float) -> None:
+    """One computation at the start, one at the first failure, and one when the wait for further
+    reports ends.
     """
     blamed = (MANY[7],)
     failures = [ReduceFailed(peer, 0, 0, blamed if n < 2 else ()) for n, peer in enumerate(MANY)]
     assert considered(in_the_crowd(EVERYBODY), failures, between_s) <= 4
 
 
-def test_thousand_snapshot_reports_cost_one_computation() -> None:
+def test_thousand_snapshot_reports_need_one_computation() -> None:
     written = [SnapshotTaken(peer, 0, U) for peer in MANY]
     failures = [ReduceFailed(peer, 0, 0) for peer in MANY]
     assert considered(in_the_crowd(), written, 0.0) == 1
@@ -169,8 +173,8 @@ def test_thousand_snapshot_reports_cost_one_computation() -> None:
     assert considered(trying_again, written, 0.0) == 0
 
 
-def test_late_report_counts_if_it_accuses_somebody() -> None:
-    """The patience of 0.5 s ends before the third report."""
+def test_late_report_counts_if_it_accuses_a_peer() -> None:
+    """The wait of 0.5 s for further reports ends before the third report."""
     late = [ReduceFailed(peer, 0, 0, (MANY[9],)) for peer in MANY[3:5]]
     ledger = in_the_crowd(EVERYBODY)
     assert considered(ledger, [ReduceFailed(peer, 0, 0) for peer in MANY[:3]], 0.3) == 2

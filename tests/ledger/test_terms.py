@@ -1,6 +1,4 @@
-"""Amendments as the ledger knows them: a number, an outer step, a digest, and the size of a
-lease.
-"""
+"""Amendments in the ledger: a number, an outer step, a digest, and possibly the size of a lease."""
 
 from __future__ import annotations
 
@@ -45,7 +43,7 @@ AGREED = (terms(1, 2, blocks=5), terms(2, 4), terms(4, 6, blocks=3))
         (3, terms(5, 6), "amendment 5 must take effect after outer step 6"),
     ],
 )
-def test_numbers_and_steps_rise_and_only_later_steps_are_amended(
+def test_amendment_must_have_a_higher_number_and_a_later_step(
     step: int, new: Terms, fault: str
 ) -> None:
     assert amendment_fault(AGREED, step, new) == fault
@@ -56,12 +54,12 @@ def test_number_of_amendments_is_bounded() -> None:
     assert amendment_fault(many, 1, terms(100, 100)) == f"a run has at most {TERMS_MAX} amendments"
 
 
-def test_terms_of_a_step_and_its_lease_size_are_known() -> None:
+def test_amendments_in_force_determine_the_lease_size_of_a_step() -> None:
     assert [len(in_force(AGREED, step)) for step in (0, 2, 3, 4, 6, 99)] == [0, 1, 1, 2, 3, 3]
     assert [lease_blocks(AGREED, step, 2) for step in (1, 2, 5, 6)] == [2, 5, 5, 3]
 
 
-def test_proposer_names_the_lowest_number_still_possible() -> None:
+def test_proposer_names_the_valid_amendment_with_the_lowest_number() -> None:
     known = [terms(7, 9), terms(3, 9), terms(5, 8), terms(6, 4)]
     assert amended(opening(4), AGREED, known) == opening(4, terms(5, 8))
     assert amended(opening(4), AGREED, []) == opening(4)
@@ -83,13 +81,13 @@ def test_leases_change_when_the_amended_step_begins() -> None:
     assert sizes == [[2, 2], [2, 2], [2, 2], [2, 2], [5, 5]]
 
 
-def test_a_skip_leads_to_the_amended_leases_too() -> None:
+def test_amended_lease_size_also_applies_after_a_skip() -> None:
     soon = replace(LARGER, step=1)
     state = chain_of(RULES, [opening(0, soon), Skip(0)])[1]
     assert [len(lease) for lease in state.leases.values()] == [7, 7]
 
 
-def test_a_newcomer_gets_a_lease_of_the_step_under_way() -> None:
+def test_newcomer_gets_a_lease_of_the_current_size() -> None:
     soon = replace(LARGER, step=1)
     joins = Roster(1, 0, (A, B), peers("c"))
     state = chain_of(RULES, [opening(0, soon), Commit(0, 0, digest("u0")), joins])[1]

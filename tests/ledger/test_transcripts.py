@@ -1,4 +1,6 @@
-"""Every story in transcripts/ plays as written, and the player notices a story that does not."""
+"""Every story in transcripts/ has the expected trace, and the player detects a story that does
+not.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +20,15 @@ ANEW = "python -m tests.ledger.transcript_player --rewrite FILE, and read the di
 
 
 @pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
-def test_story_plays_as_it_is_written(path: Path) -> None:
+def test_story_has_the_expected_trace(path: Path) -> None:
     text = path.read_text()
-    assert rewritten(text) == text, f"if the change is meant: {ANEW}"
+    assert rewritten(text) == text, f"if the change is intended, run {ANEW}"
 
 
 @pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
-def test_story_says_what_it_shows_and_expects_something(path: Path) -> None:
-    """The claim of a story is in its first sentence and its expectations, which no rewrite
-    changes.
+def test_story_has_a_claim_and_expectations(path: Path) -> None:
+    """The claim of a story is in its first sentence and its expectations. A rewrite does not change
+    them.
     """
     text = path.read_text()
     first = " ".join(text.partition("\n\n")[0].replace("# ", "").split())
@@ -77,19 +79,19 @@ def test_without_rewrite_the_story_is_printed(
     ("command", "fault"),
     [
         ("dance a", "there is no command 'dance'"),
-        ("deliver a->b propose", "there is no mail a->b propose"),
-        ("done a u0", "a knows of no reduce"),
-        ("expect a weight 5", "nobody knows what 'weight' is"),
+        ("deliver a->b propose", "no waiting message matches a->b propose"),
+        ("done a u0", "a does not know of a reduce"),
+        ("expect a weight 5", "there is no fact 'weight'"),
         ("expect a notes hello", "a noted nothing"),
         ("expect a entry 1 skip 0", "a has nothing"),
     ],
 )
-def test_line_that_cannot_be_parsed_is_named(command: str, fault: str) -> None:
+def test_line_with_an_error_is_named(command: str, fault: str) -> None:
     with pytest.raises(StoryFault, match="line 3") as caught:
         played(blocks_of(f"members a b c\n\n{command}\n"))
     assert fault in str(caught.value)
 
 
-def test_a_story_begins_with_its_members() -> None:
+def test_story_must_begin_with_its_members() -> None:
     with pytest.raises(StoryFault, match="begins with its members"):
         played(blocks_of("ready a\n"))

@@ -1,4 +1,6 @@
-"""A proposer that lets its turn pass costs one round, and little afterwards (SPEC.md, In time)."""
+"""A proposer that lets its turn pass delays the others by one round, and later by little (SPEC.md,
+In time).
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ def turns_of(height: int, tardy: frozenset[PeerId] = frozenset(), me: PeerId = A
 
 
 def lengths(turns: Turns, count: int) -> list[float]:
-    """How long each of `count` rounds lasts, in seconds, if nobody proposes."""
+    """Return the durations in seconds of `count` rounds in which nobody proposes."""
     now, seconds = 100.0, []
     for round in range(count):
         turns.begin(round, now)
@@ -33,46 +35,46 @@ def lengths(turns: Turns, count: int) -> list[float]:
     return seconds
 
 
-def test_rounds_get_longer_while_nobody_is_known_to_be_tardy() -> None:
+def test_rounds_get_longer_if_no_proposer_is_tardy() -> None:
     assert lengths(turns_of(3), 4) == [ROUND_S, 2 * ROUND_S, 3 * ROUND_S, 4 * ROUND_S]
 
 
-def test_a_tardy_proposer_has_two_short_turns_and_lengthens_no_other() -> None:
-    """Height 4 of three voters: b, c, a propose in this order."""
+def test_rounds_of_a_tardy_proposer_are_short_and_do_not_lengthen_others() -> None:
+    """At height 4 of three voters, b, c and a propose in this order."""
     short = TARDY_PART * ROUND_S
     seconds = lengths(turns_of(4, frozenset({B})), 7)
     assert seconds == [short, *(ROUND_S * it for it in (1, 2)), short, *(3, 4, 5)]
 
 
-def test_if_many_voters_are_tardy_all_turns_have_full_length() -> None:
+def test_rounds_have_full_length_if_many_voters_are_tardy() -> None:
     assert lengths(turns_of(3, frozenset({B, C})), 3) == [ROUND_S, 2 * ROUND_S, 3 * ROUND_S]
 
 
-def test_if_many_turns_lapse_nobody_is_tardy() -> None:
+def test_nobody_counts_as_tardy_if_many_turns_lapse() -> None:
     memory, turns = Tardiness(), turns_of(4)
     lengths(turns, 2)
     memory.decided(2, turns)
     assert memory.at(5) == frozenset()
 
 
-def test_a_node_does_not_count_itself_as_tardy() -> None:
+def test_node_does_not_count_itself_as_tardy() -> None:
     turns = turns_of(3)
     lengths(turns, 3)
     assert turns.lapsed == {B, C}
 
 
-def test_a_lapsed_turn_is_remembered_until_the_proposer_decides_a_height() -> None:
+def test_lapsed_turn_is_remembered_until_its_proposer_decides_a_height() -> None:
     memory, turns = Tardiness(), turns_of(4, me=A)
     lengths(turns, 1)
     memory.decided(1, turns)
     assert [memory.at(5), memory.at(4 + TARDY_HEIGHTS)] == [frozenset({B}), frozenset()]
     memory.decided(0, turns_of(5))
-    assert memory.at(6) == {B}, "c decided that height"
+    assert memory.at(6) == {B}, "b must still be tardy, since c decided height 5"
     memory.decided(0, turns_of(7))
-    assert memory.at(8) == frozenset(), "b decided that height"
+    assert memory.at(8) == frozenset(), "b must not be tardy, since it decided height 7"
 
 
-def test_old_lapses_are_forgotten() -> None:
+def test_old_lapsed_turns_are_forgotten() -> None:
     memory, turns = Tardiness(), turns_of(4)
     lengths(turns, 1)
     memory.decided(1, turns)
@@ -81,8 +83,8 @@ def test_old_lapses_are_forgotten() -> None:
 
 
 def heights_took_s(group: LedgerGroup, silent: PeerId, steps: int) -> dict[int, float]:
-    """Let outer steps pass in which `silent` sends nothing but is up. Return how many seconds each
-    height took.
+    """Run outer steps in which the peer `silent` is up but sends nothing. Return the duration of
+    each height in seconds.
     """
 
     def arrives(unicast: Unicast) -> bool:
@@ -105,7 +107,7 @@ def heights_took_s(group: LedgerGroup, silent: PeerId, steps: int) -> dict[int, 
     return took_s
 
 
-def test_a_silent_proposer_costs_the_others_one_round() -> None:
+def test_silent_proposer_delays_the_others_by_only_one_round() -> None:
     took_s = heights_took_s(LedgerGroup(small_rules(outer_steps=9)), B, steps=4)
     slow = {height for height, seconds in took_s.items() if seconds > 2 * TARDY_PART * ROUND_S}
-    assert slow == {1}, "it was to propose heights 1, 4 and 7"
+    assert slow == {1}, "of heights 1, 4 and 7, which b leads, only the first may be slow"

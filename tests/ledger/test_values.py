@@ -1,4 +1,4 @@
-"""Malformed values cannot exist, and each value has one encoding."""
+"""Malformed values cannot be constructed, and each value has only one encoding."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ ILL_FORMED: dict[str, Callable[[], object]] = {
     "participant without blocks": lambda: Participant(A, 1, 0),
     "roster without voters": lambda: Roster(0, 0, (), (A,)),
     "voter named twice": lambda: Roster(0, 0, (A, A), ()),
-    "voter who is a learner": lambda: Roster(0, 0, (A,), (A,)),
-    "participant who is no member": lambda: Roster(0, 0, (A,), (), (Participant(B, 1, 1),)),
+    "voter that is also a learner": lambda: Roster(0, 0, (A,), (A,)),
+    "participant that is not a member": lambda: Roster(0, 0, (A,), (), (Participant(B, 1, 1),)),
     "participant named twice": lambda: Roster(0, 0, (A,), (), (Participant(A, 1, 1),) * 2),
-    "roster of an unknown schedule": lambda: Roster(0, 0, (A,), (), PART, "star"),  # type: ignore[arg-type]
-    "roster of a schedule for nobody": lambda: Roster(0, 0, (A,), (), (), "direct"),
+    "roster with an unknown schedule": lambda: Roster(0, 0, (A,), (), PART, "star"),  # type: ignore[arg-type]
+    "roster with a schedule but without participants": lambda: Roster(0, 0, (A,), (), (), "direct"),
     "roster of a negative step": lambda: Roster(-1, 0, (A,), ()),
     "commit without a digest": lambda: Commit(0, 0, Digest("update")),
     "commit of a negative attempt": lambda: Commit(0, -1, digest("u")),
@@ -78,21 +78,21 @@ VALUES: tuple[Value, ...] = (
 
 
 @pytest.mark.parametrize("value", VALUES)
-def test_an_entry_reads_back_as_itself(value: Value) -> None:
+def test_entry_survives_encoding(value: Value) -> None:
     entry = Entry(7, digest("parent"), value)
     again = entry_from_plain(parse(canonical(entry.plain()), bytes_max=10_000))
     assert again == entry
     assert again.digest == entry.digest
 
 
-def test_a_certified_entry_reads_back_as_itself() -> None:
+def test_certified_entry_survives_encoding() -> None:
     rules = small_rules()
     certified = certify(rules, genesis(rules), Roster(0, 0, (A, B, C), (PeerId("d"),)))
     plain = parse(canonical(certified.plain()), bytes_max=10_000)
     assert certified_from_plain(plain) == certified
 
 
-def test_every_part_of_an_entry_is_under_its_digest() -> None:
+def test_digest_covers_every_part_of_an_entry() -> None:
     entries = [Entry(1, digest("p"), value) for value in VALUES]
     entries += [Entry(2, digest("p"), Skip(4)), Entry(1, digest("q"), Skip(4))]
     assert len({entry.digest for entry in entries}) == len(entries)
@@ -122,7 +122,7 @@ def test_signed_messages_are_complete_and_unambiguous() -> None:
         max_leaves=20,
     )
 )
-def test_canonical_encoding_is_a_fixed_point(value: object) -> None:
+def test_canonical_encoding_is_unique(value: object) -> None:
     data = canonical(value)
     assert parse(data, bytes_max=1 << 20) == value
     assert canonical(parse(data, bytes_max=1 << 20)) == data
@@ -134,7 +134,7 @@ def test_canonical_encoding_is_a_fixed_point(value: object) -> None:
     [b"", b"{", b"nul", b"[NaN]", b"[Infinity]", b"\xff\xfe", b"[" * 100_000, b"1" * 5000],
     ids=lambda data: repr(data[:12]),
 )
-def test_message_that_is_not_json_is_the_peers_fault(data: bytes) -> None:
+def test_message_that_is_not_json_raises_remote_protocol_error(data: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
         parse(data, bytes_max=200_000)
 
@@ -144,6 +144,6 @@ def test_oversized_message_is_refused_before_decoding() -> None:
         parse(b"[          ]", bytes_max=10)
 
 
-def test_a_block_id_past_the_end_is_a_new_pass_through_the_data() -> None:
+def test_block_ids_beyond_the_end_start_a_new_pass_through_the_data() -> None:
     rules: Rules = small_rules()
     assert [rules.data_block(block) for block in (0, 15, 16, 33)] == [0, 15, 0, 1]

@@ -1,4 +1,4 @@
-"""A stranger's chain is believed only as far as its certificates go."""
+"""A chain from a peer is believed only as far as its certificates are valid."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def with_votes(certified: Certified, names: str) -> Certified:
     return replace(certified, certificate=replace(certified.certificate, votes=kept))
 
 
-def test_a_good_chain_is_replayed_to_the_same_state() -> None:
+def test_valid_chain_is_replayed_to_the_same_state() -> None:
     assert replay(RULES, CHAIN, verify) == END
 
 
-def test_the_votes_of_a_quorum_are_enough() -> None:
+def test_votes_of_a_quorum_are_enough() -> None:
     assert check_certified(RULES, genesis(RULES), with_votes(CHAIN[0], "b c"), verify).height == 1
 
 
@@ -75,7 +75,7 @@ def replace_value(entry: Entry, value: Commit) -> Entry:
 
 BAD: dict[str, tuple[Callable[[Certified], Certified], str]] = {
     "a minority": (lambda it: with_votes(it, "a"), "1 of 3 votes are not a quorum"),
-    "nobody": (lambda it: with_votes(it, ""), "0 of 3 votes are not a quorum"),
+    "no votes": (lambda it: with_votes(it, ""), "0 of 3 votes are not a quorum"),
     "a forged signature": (_forged_signature, "the signature of a is not valid"),
     "a stranger": (_with_a_stranger, "z is not a voter"),
     "another round": (_of_another_round, "the signature of a is not valid"),
@@ -87,7 +87,7 @@ BAD: dict[str, tuple[Callable[[Certified], Certified], str]] = {
 
 @pytest.mark.parametrize("name", BAD)
 @pytest.mark.parametrize("height", [1, 2])
-def test_a_bad_certificate_is_named_with_its_height(name: str, height: int) -> None:
+def test_invalid_certificate_is_reported_with_its_height(name: str, height: int) -> None:
     spoil, fault = BAD[name]
     chain = [*CHAIN[: height - 1], spoil(CHAIN[height - 1]), *CHAIN[height:]]
     with pytest.raises(RemoteProtocolError) as caught:
@@ -95,8 +95,8 @@ def test_a_bad_certificate_is_named_with_its_height(name: str, height: int) -> N
     assert caught.value.what == f"the certificate of entry {height} is not valid: {fault}"
 
 
-def test_every_certificate_contains_its_proposers_vote() -> None:
-    """So the proposer of a round has signed both of any two certificates of that round."""
+def test_certificate_without_its_proposers_vote_is_refused() -> None:
+    """This makes sure that, if a round has two certificates, its proposer has signed both."""
     for height, missing in ((1, "b"), (2, "c")):
         others = " ".join({"a", "b", "c"} - {missing})
         chain = [*CHAIN[: height - 1], with_votes(CHAIN[height - 1], others)]
@@ -104,7 +104,7 @@ def test_every_certificate_contains_its_proposers_vote() -> None:
             replay(RULES, chain, verify)
 
 
-def test_a_gap_is_found() -> None:
+def test_gap_in_a_chain_is_refused() -> None:
     with pytest.raises(RemoteProtocolError, match="does not follow height 0"):
         replay(RULES, CHAIN[1:], verify)
 

@@ -1,4 +1,6 @@
-"""Messages survive encoding. Anything else is the peer's fault and has no worse effect."""
+"""Messages survive encoding. Malformed messages raise RemoteProtocolError and have no other
+effect.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,7 @@ MESSAGES: tuple[Message, ...] = (
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
-def test_a_message_reads_back_as_itself(message: Message) -> None:
+def test_message_survives_encoding(message: Message) -> None:
     assert decode(encode(message)) == message
 
 
@@ -91,7 +93,7 @@ JUNK: st.SearchStrategy[object] = st.recursive(
 def test_message_with_a_broken_field_is_refused_or_still_valid(
     message: Message, data: st.DataObject
 ) -> None:
-    """Replace one part at any depth by junk. Nothing but RemoteProtocolError may result."""
+    """Replace one part at any depth by junk. Only RemoteProtocolError may be raised."""
     plain = json.loads(encode(message))
     place = plain
     while True:
@@ -136,7 +138,7 @@ def test_long_reason_is_shortened_before_it_is_sent() -> None:
     assert len(said.reason) == 300
 
 
-def test_oversized_message_is_refused_by_both_sides() -> None:
+def test_oversized_message_is_refused_by_sender_and_receiver() -> None:
     with pytest.raises(RemoteProtocolError):
         decode(b" " * (MESSAGE_BYTES_MAX + 1))
     page = Entries(1, (certify(RULES, genesis(RULES), Skip(0)),) * 4000)
@@ -144,8 +146,8 @@ def test_oversized_message_is_refused_by_both_sides() -> None:
         encode(page)
 
 
-def test_the_largest_proposal_can_be_gossiped() -> None:
-    """It carries the promises of all voters, each with an accepted value."""
+def test_largest_proposal_can_be_gossiped() -> None:
+    """It contains the promises of all voters, each with an accepted value."""
     names = tuple(PeerId(f"12D3KooW{index:044d}") for index in range(MEMBERS_MAX))
     parts = tuple(Participant(name, 10**9, 10**4) for name in names)
     entry, signed = Entry(1, genesis(RULES).head, Roster(0, 0, names, (), parts)), bytes(64)
@@ -153,7 +155,7 @@ def test_the_largest_proposal_can_be_gossiped() -> None:
     assert len(encode(Propose(100, entry, signed, proofs))) <= PAYLOAD_BYTES_MAX
 
 
-def test_the_largest_roster_and_its_certificate_fit_one_message() -> None:
+def test_largest_roster_and_its_certificate_fit_into_one_message() -> None:
     names = tuple(PeerId(f"12D3KooW{index:044d}") for index in range(MEMBERS_MAX))
     parts = tuple(Participant(name, 10**9, 10**4) for name in names)
     rules = small_rules(" ".join(names))

@@ -1,4 +1,4 @@
-"""Networks of real hosts on loopback, and waiting for things without sleeping."""
+"""Networks of real hosts on loopback, and functions that wait for a condition without sleeping."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from p2ptrain.net.room import ROOM, Room
 
 LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)
 DEADLINE_S = 60.0
-"""Seconds for what takes milliseconds on an idle machine."""
+"""Time limit in seconds. The operations take milliseconds on an idle machine."""
 
 Admitted = Callable[[PeerId], bool]
 
@@ -67,7 +67,7 @@ def host_of(network: Network) -> IHost:
 
 
 async def eventually(holds: Callable[[], bool], deadline_s: float = DEADLINE_S) -> None:
-    """Wait until something elsewhere has made `holds` true."""
+    """Wait until another task has made `holds` true."""
     never = trio.Event()
     with trio.fail_after(deadline_s):
         while not holds():
@@ -82,8 +82,8 @@ async def heard(
     channel: SharedFeed[bytes],
     deadline_s: float = DEADLINE_S,
 ) -> list[bytes]:
-    """Publish `payload` repeatedly, as heartbeats are, until it arrives from `source`. Return what
-    arrived before.
+    """Publish `payload` repeatedly, like a heartbeat, until it arrives from `source`. Return the
+    messages that arrived before.
     """
     others: list[bytes] = []
     message = None
@@ -104,7 +104,7 @@ async def echo(peer: PeerId, payload: bytes) -> bytes:
 
 @pytest.fixture
 def checked(monkeypatch: pytest.MonkeyPatch) -> list[rpc_pb2.Message]:
-    """All gossip messages whose signatures were checked in this process."""
+    """Return a list of all gossip messages with signatures that were checked in this process."""
     messages: list[rpc_pb2.Message] = []
     validate = signature_validator
 

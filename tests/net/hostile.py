@@ -1,4 +1,4 @@
-"""A peer that speaks enough libp2p to get in, and then does what it likes."""
+"""A peer that speaks enough libp2p to connect, and then sends anything a test wants."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Hostile:
 
 @asynccontextmanager
 async def hostile_to(victim: Network, who: Identity = IDENTITY) -> AsyncIterator[Hostile]:
-    """A hostile peer that is connected to `victim`."""
+    """Yield a hostile peer that is connected to `victim`."""
     host = build_host(who, announce=[], mdns=False)
     async with running(host, list(LOOPBACK)):
         await dial(host, victim)
@@ -46,7 +46,9 @@ async def hostile_to(victim: Network, who: Identity = IDENTITY) -> AsyncIterator
 
 
 async def dial(host: IHost, target: Network) -> None:
-    """Connect `host` to `target`. Hosts that we build do not dial a peer by its id alone."""
+    """Connect `host` to `target`. Our hosts do not dial a peer by its id alone, so give its
+    address.
+    """
     network: Any = host.get_network()
     address = Multiaddr(parse(target.addresses()[0]).transport)
     await network.dial_addr(address, ID.from_base58(target.peer))

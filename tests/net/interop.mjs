@@ -3,7 +3,7 @@ import { createRequire } from 'node:module'
 import { pathToFileURL } from 'node:url'
 import path from 'node:path'
 
-// js-libp2p wants node 22; the one thing that node 20 lacks is this.
+// js-libp2p requires node 22. On node 20, only this function is missing.
 Promise.withResolvers ??= function () {
   const all = {}
   all.promise = new Promise((resolve, reject) => Object.assign(all, { resolve, reject }))

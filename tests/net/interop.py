@@ -1,4 +1,6 @@
-"""go-libp2p and js-libp2p find the nodes of a run in the DHT. Run it with `scripts/interop`."""
+"""Check that go-libp2p and js-libp2p find the nodes of a run in the DHT. Run it with
+`scripts/interop`.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ from .worst_frames import nested
 
 RUN = "p2ptrain/1/" + "ab" * 32
 CID = b"\x01\x55" + key_of(RUN)
-"""Version 1, raw bytes, and the multihash."""
+"""The CID of the run: version 1, codec "raw", and the multihash."""
 
 Frames = list[dict[str, str]]
 
@@ -36,7 +38,9 @@ def number(tag: int, value: int) -> bytes:
 
 
 async def exchange(socket: Path, request: bytes, wanted: list[bytes]) -> bytes:
-    """Ask the go daemon. Return its output once it contains all of `wanted`, or after 10 s."""
+    """Send a request to the go daemon. Return its output once it contains all of `wanted`, or after
+    10 s.
+    """
     heard = b""
     async with await trio.open_unix_socket(str(socket)) as stream:
         await stream.send_all(nested(0, request)[1:])
@@ -61,7 +65,7 @@ async def go_finds(p2pd: str, seed: Network, wanted: set[PeerId]) -> set[PeerId]
             asked = number(0x08, 2) + nested(0x1A, CID) + number(0x30, 20)
             ids = {peer: ID.from_base58(peer).to_bytes() for peer in wanted}
             found: set[PeerId] = set()
-            while not wanted <= found:  # its routing table fills once identify is done
+            while not wanted <= found:  # its routing table is empty until identify is done
                 dht = number(0x08, 4) + nested(0x2A, asked)
                 told = await exchange(control, dht, list(ids.values()))
                 found = {peer for peer, raw in ids.items() if raw in told}
@@ -84,8 +88,8 @@ async def js_finds(folder: str, seed: Network, wanted: set[PeerId]) -> set[PeerI
 
 @asynccontextmanager
 async def a_run() -> AsyncIterator[tuple[Network, set[PeerId], Frames]]:
-    """A seed with the records of three nodes, itself included, and the requests that their DHT
-    receives.
+    """Yield a seed with the records of three nodes (itself included), their peer ids, and a list of
+    the requests that their DHT receives.
     """
     frames: Frames = []
     answer = KadServer.answer

@@ -1,4 +1,4 @@
-"""Parsing addresses, the message for malformed ones, and the cache of addresses."""
+"""Parsing of addresses, the error for a malformed address, and the cache of addresses."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ HERE = f"/ip4/127.0.0.1/tcp/4201/p2p/{PEER}"
         ("/dns6/localhost/tcp/1", Address("dns6", "localhost", 1)),
     ],
 )
-def test_address_is_written_as_it_was_read(text: str, address: Address) -> None:
+def test_parsed_address_is_written_unchanged(text: str, address: Address) -> None:
     assert parse(text) == address
     assert str(parse(text)) == text
 
@@ -80,7 +80,7 @@ def test_address_is_written_as_it_was_read(text: str, address: Address) -> None:
         "/dns4/" + "a" * 500 + "/tcp/1",
     ],
 )
-def test_malformed_address_is_explained_in_words(text: str) -> None:
+def test_malformed_address_raises_a_clear_error(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(text)
     assert caught.value.code == "ADDR-SYNTAX"
@@ -89,7 +89,7 @@ def test_malformed_address_is_explained_in_words(text: str) -> None:
 
 
 @given(st.text(max_size=60) | st.from_regex(r"/(ip4|dns)/[^/]*/tcp/[^/]*(/p2p/.*)?"))
-def test_any_text_is_an_address_or_a_clear_error(text: str) -> None:
+def test_any_text_parses_or_raises_a_clear_error(text: str) -> None:
     try:
         address = parse(text)
     except ConfigError:
@@ -104,7 +104,7 @@ def test_address_to_dial_names_its_peer() -> None:
     assert caught.value.code == "ADDR-NO-PEER-ID"
 
 
-def test_only_dialable_addresses_told_by_peers_are_kept() -> None:
+def test_only_dialable_addresses_from_peers_are_kept() -> None:
     told = [
         "/ip4/10.0.0.1/tcp/4201",
         f"/ip4/10.0.0.2/tcp/4201/p2p/{PEER}",
@@ -128,8 +128,8 @@ class TestAddressBook:
         book.remember(PEER, [])
         assert book.snapshot() == {}
 
-    def test_address_where_a_peer_answered_outlives_its_announcements(self) -> None:
-        """Behind a port that was opened by hand, a peer may not know its own best address."""
+    def test_address_where_a_peer_answered_is_kept_when_it_announces_others(self) -> None:
+        """A peer behind a manually forwarded port may not know its own best address."""
         book = AddressBook()
         book.note_answer(PEER, parse("/dns4/opened.example/tcp/1"))
         for port in range(2, 4):
@@ -157,7 +157,7 @@ class TestAddressBook:
         book.remember(PEER, ["/ip4/10.0.0.3/tcp/1"])
         assert [a.host for a in book.known(PEER)] == ["203.0.113.7", "10.0.0.3"]
 
-    def test_peers_not_heard_for_longest_are_forgotten_but_no_member(self) -> None:
+    def test_peers_unheard_for_longest_are_forgotten_but_members_are_kept(self) -> None:
         book = AddressBook({OTHER}.__contains__)
         book.remember(OTHER, ["/ip4/127.0.0.1/tcp/1"])
         peers = [Identity.from_seed(n.to_bytes(32, "big")).peer for n in range(PEERS_MAX + 2)]
@@ -165,7 +165,7 @@ class TestAddressBook:
             book.remember(peer, ["/ip4/127.0.0.1/tcp/1"])
         assert set(book.snapshot()) == {OTHER, *peers} - set(peers[1:4])
 
-    def test_addresses_told_by_others_come_last_and_expire(self) -> None:
+    def test_addresses_reported_by_others_come_last_and_expire(self) -> None:
         book = AddressBook()
         book.remember(PEER, ["/ip4/10.0.0.1/tcp/1"])
         book.record_reported(PEER, ["/ip4/10.0.0.9/tcp/1", "/ip4/10.0.0.1/tcp/1"], 0.0)
@@ -178,7 +178,7 @@ class TestAddressBook:
         assert book.addresses_of(OTHER, HEARSAY_S) == []
         assert book.peers(HEARSAY_S) == [PEER]
 
-    def test_addresses_told_by_others_are_bounded_and_have_no_names(self) -> None:
+    def test_reported_addresses_are_bounded_and_exclude_dns_names(self) -> None:
         book = AddressBook({PEER}.__contains__)
         book.record_reported(PEER, [f"/ip4/10.0.0.{n}/tcp/1" for n in range(1, 30)], 0.0)
         assert len(book.addresses_of(PEER, 0.0)) == HEARSAY_PER_PEER_MAX
@@ -190,7 +190,7 @@ class TestAddressBook:
         assert len(book.peers(0.0)) == HEARSAY_PEERS_MAX
         assert PEER in book.peers(0.0)
 
-    def test_peer_may_have_only_a_few_dns_names(self) -> None:
+    def test_number_of_dns_names_of_a_peer_is_bounded(self) -> None:
         book = AddressBook()
         book.remember(
             PEER, [f"/dns4/{n}.example/tcp/1" for n in range(6)] + ["/ip4/10.0.0.1/tcp/1"]
@@ -198,12 +198,12 @@ class TestAddressBook:
         hosts = [address.host for address in book.known(PEER)]
         assert hosts == ["0.example", "1.example", "10.0.0.1"]
 
-    def test_nonsense_is_not_stored(self) -> None:
+    def test_malformed_address_is_not_stored(self) -> None:
         book = AddressBook()
         book.remember(PEER, ["nonsense"])
         assert book.snapshot() == {}
 
-    def test_most_recently_heard_peer_is_dialled_first(self) -> None:
+    def test_most_recently_heard_peer_is_listed_first(self) -> None:
         book = AddressBook()
         book.remember(PEER, ["/ip4/10.0.0.1/tcp/2", "/ip4/10.0.0.1/tcp/1"])
         book.remember(OTHER, ["/ip4/10.0.0.2/tcp/1"])
@@ -228,7 +228,7 @@ class TestPeerCache:
     @pytest.mark.parametrize(
         "content",
         [b"", b"{", b"[]", b"7", b"\xff\xfe", b"[" * 100_000, b"1" * (3 << 20)],
-        ids=["empty", "cut", "a list", "a number", "no text", "deep", "huge"],
+        ids=["empty", "truncated", "a list", "a number", "not text", "deeply nested", "huge"],
     )
     def test_broken_file_is_ignored_with_a_message(self, tmp_path: Path, content: bytes) -> None:
         path = tmp_path / "peers.json"
@@ -270,7 +270,7 @@ class TestPeerCache:
         assert all(kept[peer] == met[peer] for peer in kept)
         assert len(kept) > 800
 
-    def test_failed_save_leaves_the_old_file(self, tmp_path: Path) -> None:
+    def test_failed_save_keeps_the_old_file(self, tmp_path: Path) -> None:
         path = tmp_path / "peers.json"
         cache = PeerCache(path)
         cache.save({PEER: [HERE]})

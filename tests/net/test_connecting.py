@@ -1,4 +1,4 @@
-"""Each kind of failed dial soon has its own code, message and advice."""
+"""Each kind of failed dial is soon reported with its own code, message and advice."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def unused_port() -> int:
 
 @asynccontextmanager
 async def server(serve: Serve) -> AsyncIterator[str]:
-    """The address of a TCP server that is not a peer."""
+    """Yield the address of a TCP server that is not a peer."""
     async with trio.open_nursery() as nursery:
         listeners = await nursery.start(
             lambda task_status: trio.serve_tcp(serve, 0, host="127.0.0.1", task_status=task_status)
@@ -104,7 +104,7 @@ async def test_connected_peer_is_listed_with_its_address() -> None:
         assert bob.site_of(ann.peer) == ""
 
 
-async def test_connecting_twice_reports_nothing_new() -> None:
+async def test_repeated_connects_are_reported_only_once() -> None:
     async with networks(2) as (left, right):
         for _ in range(3):
             await left.connect(right.addresses()[0])
@@ -145,7 +145,7 @@ async def test_peer_is_found_by_its_remembered_address() -> None:
         assert left.connected() == {right.peer}
 
 
-async def test_announcement_replaces_all_addresses_but_the_one_that_answered() -> None:
+async def test_announcement_replaces_all_addresses_except_the_one_that_answered() -> None:
     async with networks(2) as (left, right):
         (here,) = right.addresses()
         left.remember(right.peer, [f"/ip4/127.0.0.1/tcp/{unused_port()}", here])
@@ -158,7 +158,7 @@ async def test_announcement_replaces_all_addresses_but_the_one_that_answered() -
         assert left.connected() == {right.peer}
 
 
-async def test_remembered_peer_that_is_gone_is_unreachable() -> None:
+async def test_remembered_peer_that_is_down_raises_peer_unreachable() -> None:
     async with networks(1) as (left,):
         left.remember(NOBODY, [f"/ip4/127.0.0.1/tcp/{unused_port()}"])
         with pytest.raises(PeerUnreachable) as caught:
@@ -178,9 +178,11 @@ async def test_remembered_peer_that_is_gone_is_unreachable() -> None:
         (half_a_banner, "NET-RESET", "closed"),
     ],
 )
-async def test_each_kind_of_wrong_answer_has_its_code(serve: Serve, code: str, words: str) -> None:
+async def test_each_kind_of_wrong_answer_has_its_own_code(
+    serve: Serve, code: str, words: str
+) -> None:
     async with networks(1) as (network,), server(serve) as address:
-        # more than one, if a busy machine was too slow at first
+        # A busy machine may need more time than the first deadline.
         for deadline_s in (1.0, 5.0, 20.0):
             with trio.fail_after(deadline_s + 8), pytest.raises(NetworkUnreachable) as caught:
                 await network.connect(address, deadline_s=deadline_s)
@@ -195,7 +197,7 @@ async def test_each_kind_of_wrong_answer_has_its_code(serve: Serve, code: str, w
         assert network.connected() == set()
 
 
-async def test_refused_connection_has_its_code() -> None:
+async def test_refused_connection_has_its_own_code() -> None:
     async with networks(1) as (network,):
         with pytest.raises(NetworkUnreachable) as caught:
             await network.connect(f"/ip4/127.0.0.1/tcp/{unused_port()}/p2p/{NOBODY}")
@@ -204,7 +206,7 @@ async def test_refused_connection_has_its_code() -> None:
 
 
 @pytest.mark.parametrize("kind", ["dns", "dns4", "dns6"])
-async def test_unknown_name_has_its_code(kind: str) -> None:
+async def test_unknown_name_has_its_own_code(kind: str) -> None:
     async with networks(1) as (network,):
         with pytest.raises(NetworkUnreachable) as caught:
             await network.connect(f"/{kind}/no-such-name.invalid/tcp/1/p2p/{NOBODY}", deadline_s=8)
@@ -214,7 +216,7 @@ async def test_unknown_name_has_its_code(kind: str) -> None:
 
 @pytest.fixture
 def no_dns(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """A system whose DNS servers never answer. Returns the names that were looked up."""
+    """Simulate DNS servers that never answer. Yield a list of the names that were looked up."""
     looked_up: list[str] = []
     over = threading.Event()
 
@@ -236,11 +238,11 @@ async def test_unanswered_name_lookup_times_out(no_dns: list[str]) -> None:
         assert "no answer" in caught.value.evidence[0]
 
 
-async def test_hanging_name_lookups_leave_threads_for_other_work(
+async def test_hanging_name_lookups_do_not_use_up_threads_for_other_work(
     no_dns: list[str],
 ) -> None:
-    """The attack of the issue: such names occupied trio's 40 threads, and votes waited for a free
-    one.
+    """In a reported attack, such names occupied all of trio's 40 threads, and votes had to wait for
+    a free one.
     """
     async with networks(1) as (network,), trio.open_nursery() as nursery:
 
@@ -260,7 +262,7 @@ async def test_hanging_name_lookups_leave_threads_for_other_work(
     assert len(no_dns) <= dialling.OTHERS_LOOKUPS
 
 
-async def test_names_told_by_peers_do_not_block_the_users_lookup(
+async def test_names_from_peers_do_not_block_the_users_lookup(
     no_dns: list[str],
 ) -> None:
     async with networks(1) as (network,):
@@ -273,8 +275,12 @@ async def test_names_told_by_peers_do_not_block_the_users_lookup(
         assert no_dns.count("given.example") == 1
 
 
-async def test_peer_with_ever_new_slow_names_does_not_hold_all_lookups(no_dns: list[str]) -> None:
-    """A heartbeat may announce other names each time. One member held all eight threads."""
+async def test_peer_that_keeps_announcing_slow_names_does_not_use_all_lookups(
+    no_dns: list[str],
+) -> None:
+    """Each heartbeat can announce new names. In this way one member once occupied all eight
+    threads.
+    """
     slow, sound = identity(2).peer, identity(3).peer
     async with networks(1) as (network,):
         network.set_members([slow, sound])
@@ -290,8 +296,8 @@ async def test_peer_with_ever_new_slow_names_does_not_hold_all_lookups(no_dns: l
     assert len(slow_names) <= NAMES_PER_PEER_MAX
 
 
-async def test_dials_to_addresses_told_by_peers_are_bounded() -> None:
-    """In an open run anybody can tell us thousands of addresses that drop packets."""
+async def test_concurrent_dials_to_addresses_from_peers_are_bounded() -> None:
+    """In an open run anybody can send us thousands of addresses that drop packets."""
     at_once = most = 0
 
     async def silent_probe(address: Address, resolver: Resolver, *, deadline_s: float) -> str:
@@ -316,12 +322,14 @@ async def test_dials_to_addresses_told_by_peers_are_bounded() -> None:
             nursery.start_soon(partial(dialler.connect_peer, identity(number).peer, deadline_s=60))
         await eventually(lambda: at_once == dialling.OTHERS_DIALS + 8)
         nursery.cancel_scope.cancel()
-    assert most == dialling.OTHERS_DIALS + 8, "the last addresses are those of a member"
+    assert most == dialling.OTHERS_DIALS + 8, (
+        "there may be OTHERS_DIALS dials to strangers and 8 to the member"
+    )
 
 
-async def test_libp2p_dials_no_peer_by_itself() -> None:
-    """Otherwise, when we open a stream to a peer, libp2p would try all addresses that the peer ever
-    claimed.
+async def test_libp2p_does_not_dial_a_peer_by_itself() -> None:
+    """Otherwise libp2p would dial all addresses that a peer has ever claimed when we open a stream
+    to it.
     """
     async with networks(2) as (left, right):
         peer = ID.from_base58(right.peer)
@@ -332,15 +340,15 @@ async def test_libp2p_dials_no_peer_by_itself() -> None:
         assert right.connected() == set()
 
 
-async def test_existing_name_is_dialled() -> None:
+async def test_address_with_a_dns_name_is_dialled() -> None:
     async with networks(2) as (left, right):
         port = right.addresses()[0].split("/")[4]
         address = f"/dns4/localhost/tcp/{port}/p2p/{right.peer}"
         assert await left.connect(address) == right.peer
 
 
-async def test_full_backlog_is_a_timeout() -> None:
-    """A machine that drops packets looks the same: the SYN is never answered."""
+async def test_full_backlog_is_reported_as_a_timeout() -> None:
+    """A firewall that drops packets has the same effect: the SYN is never answered."""
     with socket.socket() as listener, socket.socket() as first, socket.socket() as second:
         listener.bind(("127.0.0.1", 0))
         listener.listen(0)
@@ -354,7 +362,7 @@ async def test_full_backlog_is_a_timeout() -> None:
             assert caught.value.code == "NET-TIMEOUT"
 
 
-async def test_other_peer_at_the_address_has_its_code() -> None:
+async def test_wrong_peer_at_the_address_has_its_own_code() -> None:
     async with networks(2) as (left, right):
         address = right.addresses()[0].replace(right.peer, NOBODY)
         with pytest.raises(NetworkUnreachable) as caught:
@@ -369,7 +377,7 @@ async def test_other_peer_at_the_address_has_its_code() -> None:
     ("address", "code"),
     [("nonsense", "ADDR-SYNTAX"), ("/ip4/127.0.0.1/tcp/1", "ADDR-NO-PEER-ID")],
 )
-async def test_malformed_address_is_our_own_mistake(address: str, code: str) -> None:
+async def test_malformed_address_is_a_configuration_error(address: str, code: str) -> None:
     async with networks(1) as (network,):
         with pytest.raises(ConfigError) as caught:
             await network.connect(address)
@@ -400,7 +408,7 @@ class TestSeveralAddresses:
                 await network.connect_any(addresses)
         error = caught.value
         assert error.what == "none of the 3 addresses answered"
-        assert error.code == "NET-DNS"  # Nobody wanted to hear about this machine itself.
+        assert error.code == "NET-DNS"  # not the loopback address
         assert len(error.evidence) == 3
         for address, line in zip(addresses, error.evidence, strict=True):
             assert line.startswith("tried   ")
@@ -419,12 +427,12 @@ class TestSeveralAddresses:
                 await network.connect_any([])
         assert caught.value.code == "ADDR-NONE"
 
-    async def test_silent_addresses_share_the_time(self) -> None:
+    async def test_silent_addresses_share_the_time_limit(self) -> None:
         async with networks(1) as (network,), server(silent) as address:
             with trio.fail_after(15), pytest.raises(NetworkUnreachable):
                 await network.connect_any([address] * 20, deadline_s=1.0)
 
-    async def test_slow_peer_is_reached_beside_many_dead_ones(self) -> None:
+    async def test_slow_peer_is_reached_among_many_dead_ones(self) -> None:
         async with (
             networks(2) as (left, right),
             server(silent) as dead,
@@ -433,7 +441,7 @@ class TestSeveralAddresses:
             far = address.replace(NOBODY, right.peer)
             assert await left.connect_any([far, *of_many(dead)]) == right.peer
 
-    async def test_remembered_peers_have_time_of_their_own(self) -> None:
+    async def test_remembered_peers_have_a_separate_time_limit(self) -> None:
         async with networks(2) as (left, right), server(silent) as dead:
             some = of_many(dead)
             assert await left.connect_any(some, or_else=right.addresses(), deadline_s=1) == (
@@ -452,12 +460,12 @@ DEAD = 150
 
 
 def of_many(address: str) -> list[str]:
-    """Use `address` as the address of many peers."""
+    """Return `address` as the address of each of many peers."""
     return [address.replace(NOBODY, identity(1000 + number).peer) for number in range(DEAD)]
 
 
 def far_away(network: Network) -> Serve:
-    """A relay to `network` that delays everything by 100 ms."""
+    """Return a relay to `network` that delays everything by 100 ms."""
 
     async def carry(source: trio.SocketStream, sink: trio.SocketStream) -> None:
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
@@ -480,7 +488,7 @@ def far_away(network: Network) -> Serve:
 
 
 def put_instead(place: Path, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put `what` in the place of a folder of ours."""
+    """Replace one of our folders by `what`."""
     if what == "others can write":
         place.chmod(0o777)
     elif what == "another user's":
@@ -517,7 +525,7 @@ class TestListening:
             f"/ip4/127.0.0.1/tcp/0/p2p/{NOBODY}",
         ],
     )
-    async def test_foreign_listen_address_is_a_clear_error(self, address: str) -> None:
+    async def test_invalid_listen_address_is_a_clear_error(self, address: str) -> None:
         with pytest.raises(ConfigError) as caught:
             async with open_network(identity(9), listen=[address], admitted=everybody):
                 pass
@@ -530,7 +538,7 @@ class TestListening:
                 assert network.addresses() == [f"{listen[0]}/p2p/{network.peer}"]
 
     @pytest.mark.parametrize("what", ["a file", "a link", "others can write", "another user's"])
-    def test_foreign_file_in_place_of_the_locks_is_skipped_or_told(
+    def test_unsafe_lock_folder_is_replaced_or_reported(
         self, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
@@ -591,7 +599,7 @@ async def test_exception_in_the_block_is_raised_unchanged() -> None:
             raise RunMismatch("another run")
 
 
-async def test_closing_leaves_nothing_behind() -> None:
+async def test_closing_leaves_no_tasks_or_descriptors_behind() -> None:
     async with networks(2) as (left, right):
         await left.connect(right.addresses()[0])
     await eventually(lambda: trio.lowlevel.current_statistics().tasks_living < 12)

@@ -1,4 +1,4 @@
-"""A neighbour's control messages can make a node send, keep or dial only a little."""
+"""The work that a neighbour's control messages can cause a node is bounded."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def test_number_of_looked_up_message_ids_is_bounded(monkeypatch: pytest.MonkeyPa
     asked = [rpc_pb2.ControlIWant(messageIDs=names) for _ in range(3)]
     bounded(rpc_pb2.ControlMessage(iwant=asked), OURS, looked_up.append)
     assert len(looked_up) == IDS_MAX
-    assert asking(b"abc", b"ffff") == [], "the first is not a name, and the second is unknown"
+    assert asking(b"abc", b"ffff") == [], "abc is not a valid message id, and ffff is unknown"
 
 
-def test_only_our_topic_counts_with_one_message_of_each_kind() -> None:
+def test_only_our_topics_count_with_one_entry_of_each_kind() -> None:
     topics = [*(str(number) for number in range(50)), "ledger", "ledger", "heartbeats"]
     stranger = rpc_pb2.PeerInfo(peerID=b"somebody")
     control = rpc_pb2.ControlMessage(
@@ -52,9 +52,9 @@ def test_only_our_topic_counts_with_one_message_of_each_kind() -> None:
     assert all((told.backoff, list(told.peers)) == (5, []) for told in heeded.prune)
 
 
-def test_node_requests_nothing_that_it_was_not_offered() -> None:
-    """libp2p counts the peers that want something, and accepts at most ten requests a second from
-    one peer.
+def test_message_without_offers_is_left_unchanged() -> None:
+    """libp2p itself accepts at most ten requests a second from one peer, so an empty request must
+    not be added.
     """
     grafting = rpc_pb2.ControlMessage(graft=[rpc_pb2.ControlGraft(topicID="ledger")])
     for control in (grafting, rpc_pb2.ControlMessage()):

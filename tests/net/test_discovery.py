@@ -1,5 +1,5 @@
-"""Peers of a run find each other by the DHT and by remembered addresses, without a bootstrap
-node.
+"""Peers of a run find each other through the DHT and through remembered addresses, without a
+bootstrap node.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ RUN = "ab" * 32
 
 
 async def found(network: Network, peers: set[PeerId]) -> dict[PeerId, list[str]]:
-    """Ask repeatedly, as a node does, until all of `peers` are on record."""
+    """Ask repeatedly, as a node does, until the answers contain all of `peers`. Return the
+    records.
+    """
     with trio.fail_after(60):
         while True:
             records = dict(await network.find_providers(RUN))
@@ -42,7 +44,7 @@ async def found(network: Network, peers: set[PeerId]) -> dict[PeerId, list[str]]
                 return records
 
 
-async def test_recorded_peer_is_found_by_one_that_never_met_it() -> None:
+async def test_recorded_peer_is_found_by_a_peer_that_never_met_it() -> None:
     async with networks(3) as (seed, old, new):
         await old.connect(seed.addresses()[0])
         await old.provide(RUN)
@@ -54,7 +56,9 @@ async def test_recorded_peer_is_found_by_one_that_never_met_it() -> None:
 
 
 async def test_peer_with_an_old_record_still_asks_others() -> None:
-    """As with nodes, each provides before it asks. Nobody tells the new peer about the old one."""
+    """Like a node, each peer announces itself before it asks. The new peer learns of the old one
+    only from its answers.
+    """
     gone = identity(9).peer
     async with networks(3) as (seed, old, new):
         await old.connect(seed.addresses()[0])
@@ -71,7 +75,7 @@ async def test_peer_with_an_old_record_still_asks_others() -> None:
 
 
 class Liar:
-    """A peer whose DHT names any peers it likes. It counts the questions it gets."""
+    """A peer with a DHT that returns false records. It counts the requests it gets."""
 
     def __init__(self, hostile: Hostile, told: dict[PeerId, list[str]]) -> None:
         self.asked = 0
@@ -91,7 +95,7 @@ class Liar:
 
 
 class TestAnswersOfOthers:
-    """The attack of the issue: a stranger replaces the known addresses of members."""
+    """A reported attack: a stranger replaced the known addresses of members."""
 
     async def test_strangers_are_not_asked_for_addresses(self) -> None:
         member, me = identity(2).peer, identity(1).peer
@@ -116,7 +120,7 @@ class TestAnswersOfOthers:
                 assert set(await found(victim, {honest.peer})) == {honest.peer}
                 assert liar.asked == 0
 
-    async def test_told_addresses_rank_last_and_told_names_are_ignored(self) -> None:
+    async def test_addresses_in_answers_rank_last_and_dns_names_are_ignored(self) -> None:
         lies = [f"/ip4/203.0.113.{n}/tcp/1" for n in range(1, 30)]
         names = [f"/dns4/{n}.slow.example/tcp/1" for n in range(8)]
         async with networks(2) as (victim, honest):
@@ -127,10 +131,12 @@ class TestAnswersOfOthers:
                 records = await found(victim, {honest.peer, identity(7).peer})
             ours = [f"{lie}/p2p/{honest.peer}" for lie in lies[:HEARSAY_PER_PEER_MAX]]
             assert records == {honest.peer: known + ours, identity(7).peer: []}
-            assert victim.known_addresses() == {honest.peer: known}, "the saved addresses"
+            assert victim.known_addresses() == {honest.peer: known}, (
+                "addresses from DHT answers must not be saved"
+            )
 
-    async def test_own_record_of_a_peer_replaces_no_address_and_brings_no_name(self) -> None:
-        """A record of the DHT bears no signature of its peer, unlike a heartbeat."""
+    async def test_record_by_a_peer_itself_does_not_replace_its_known_addresses(self) -> None:
+        """A DHT record is not signed by its peer, unlike a heartbeat."""
         async with networks(2) as (victim, other):
             await other.connect(victim.addresses()[0])
             victim.remember(other.peer, ["/ip4/10.0.0.1/tcp/1"])
@@ -149,8 +155,10 @@ class TestAnswersOfOthers:
             await seed.provide(RUN)
             assert (await found(newcomer, {member}))[member] == seed.addresses()
 
-    async def test_peer_is_not_dialled_because_an_answer_names_it(self) -> None:
-        """Plain libp2p dials every peer that an answer names, at all addresses, to ask it too."""
+    async def test_peer_named_in_an_answer_is_not_dialled(self) -> None:
+        """Plain libp2p dials all addresses of every peer that an answer names, to ask that peer
+        too.
+        """
         dialled = 0
 
         async def count(stream: trio.SocketStream) -> None:
@@ -179,13 +187,13 @@ async def test_peer_does_not_find_itself() -> None:
         assert set(await found(other, {seed.peer})) == {seed.peer}
 
 
-async def test_single_peer_finds_nobody_without_an_error() -> None:
+async def test_lone_peer_finds_nobody_and_gets_no_error() -> None:
     async with networks(1) as (alone,):
         await alone.provide(RUN)
         assert await alone.find_providers(RUN) == []
 
 
-async def test_run_outlives_its_bootstrap_node() -> None:
+async def test_peers_find_each_other_after_the_bootstrap_node_has_left() -> None:
     async with networks(2) as (a, b):
         async with networks(1) as (_,):
             pass
@@ -212,8 +220,8 @@ async def test_addresses_found_by_mdns_are_checked_and_reported() -> None:
     assert told == [(other, [f"/ip4/10.0.0.2/tcp/4201/p2p/{other}"])]
 
 
-async def test_addresses_found_by_mdns_are_only_hearsay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Anybody on the LAN can send such packets in the name of any peer."""
+async def test_addresses_found_by_mdns_are_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anybody on the LAN can send mDNS packets in the name of any peer."""
 
     def without_mdns(identity: Identity, *, announce: list[str], mdns: bool) -> IHost:
         assert mdns

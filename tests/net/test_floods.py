@@ -1,4 +1,4 @@
-"""Endless gossip: little of it is checked, and honest peers are still heard."""
+"""A flood of gossip: only a bounded part is checked, and messages of honest peers still arrive."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def refused(victim: Network) -> int:
 
 @asynccontextmanager
 async def attacked() -> AsyncIterator[tuple[Network, SharedFeed[bytes], Network, Hostile]]:
-    """A victim with its feed, an honest member, and a hostile peer that is not a member."""
+    """Yield a victim, its feed, an honest member, and a hostile peer that is not a member."""
     async with networks(2) as (victim, honest):
         victim.set_members([honest.peer])
         channel = victim.subscribe(TOPIC)
@@ -72,7 +72,7 @@ async def attacked() -> AsyncIterator[tuple[Network, SharedFeed[bytes], Network,
             yield victim, channel, honest, hostile
 
 
-async def test_messages_over_the_allowance_are_dropped_unchecked(
+async def test_messages_beyond_the_allowance_are_dropped_without_a_check(
     checked: list[rpc_pb2.Message],
 ) -> None:
     async with attacked() as (victim, channel, honest, hostile):
@@ -88,7 +88,7 @@ async def test_messages_over_the_allowance_are_dropped_unchecked(
         assert victim.pop_floods() == {}
 
 
-async def test_message_refused_from_one_neighbour_is_taken_from_another() -> None:
+async def test_message_refused_from_one_neighbour_is_accepted_from_another() -> None:
     async with attacked() as (victim, channel, _, hostile):
         flood = [signed(hostile, number) for number in range(AT_ONCE)]
         async with hostile_to(victim, AUTHOR) as other:
@@ -101,9 +101,9 @@ async def test_message_refused_from_one_neighbour_is_taken_from_another() -> Non
                     pass
 
 
-async def test_endless_names_are_not_printed_in_full(checked: list[rpc_pb2.Message]) -> None:
-    """libp2p's base58 takes a second for forty kilobytes, and the time grows with the square of the
-    length.
+async def test_oversized_peer_ids_are_not_converted_to_text(checked: list[rpc_pb2.Message]) -> None:
+    """libp2p's base58 encoder takes a second for forty kilobytes, and its time grows with the
+    square of the length.
     """
     async with attacked() as (victim, channel, honest, hostile):
         stream = await hostile.open(MESHSUB)
@@ -116,7 +116,7 @@ async def test_endless_names_are_not_printed_in_full(checked: list[rpc_pb2.Messa
         assert victim.pop_floods() == {IDENTITY.peer: 2}
 
 
-async def test_endless_frames_are_left_unread() -> None:
+async def test_flood_of_empty_frames_is_not_read() -> None:
     async with attacked() as (victim, channel, honest, hostile):
         stream = await hostile.open(MESHSUB)
         await stream.write(b"\x00" * 2 * FRAMES_AT_ONCE)
@@ -125,7 +125,7 @@ async def test_endless_frames_are_left_unread() -> None:
 
 
 async def test_sender_of_an_oversized_frame_has_its_streams_reset() -> None:
-    """Otherwise nobody would read its messages although it stays in the mesh."""
+    """Otherwise the sender would stay in the mesh although its messages are no longer read."""
     async with attacked() as (_, channel, honest, hostile):
         at_hostile: list[INetStream] = []
 
@@ -144,7 +144,7 @@ async def test_sender_of_an_oversized_frame_has_its_streams_reset() -> None:
 
 
 class TestSharedFeed:
-    async def test_peer_that_fills_the_feed_loses_its_own_messages(self) -> None:
+    async def test_peer_that_floods_a_feed_loses_only_its_own_messages(self) -> None:
         feed = SharedFeed[int](FEED_SIZE, PER_AUTHOR_MAX)
         liar, *honest = [identity(number).peer for number in range(1, 102)]
         for number, peer in enumerate(honest):
@@ -158,7 +158,7 @@ class TestSharedFeed:
         with pytest.raises(trio.WouldBlock):
             feed.receive_nowait()
 
-    async def test_in_a_full_feed_the_largest_share_loses_its_oldest(self) -> None:
+    async def test_full_feed_drops_the_oldest_message_of_the_largest_share(self) -> None:
         a, b, c = (PeerId(name) for name in "abc")
         feed = SharedFeed[int](4, 3)
         for author, value in ((a, 1), (b, 2), (b, 3), (b, 4), (c, 5), (c, 6), (a, 7)):
@@ -187,7 +187,7 @@ class TestSharedFeed:
             await feed.receive()
 
 
-async def test_members_connect_however_many_others_are_connected() -> None:
+async def test_members_can_connect_when_the_limit_for_others_is_reached() -> None:
     async with networks(3, room=Room(others=1)) as (victim, first, member):
         victim.set_members([member.peer])
         await first.connect(victim.addresses()[0])
@@ -197,7 +197,7 @@ async def test_members_connect_however_many_others_are_connected() -> None:
             await eventually(lambda: victim.connected() == {first.peer, member.peer})
 
 
-def test_members_are_the_last_to_be_disconnected() -> None:
+def test_strangers_are_disconnected_before_members() -> None:
     a, b, c = (PeerId(name) for name in "abc")
     assert most_dispensable((a, b, c), {a}.__contains__) == b
     assert most_dispensable((a, b), {a, b}.__contains__) == a

@@ -1,7 +1,7 @@
-"""The cost is bounded of gossip frames that would make plain libp2p loop, store or answer without
-end.
+"""Gossip frames that would make plain libp2p loop, store or answer endlessly have a bounded cost
+here.
 
-Each test sends an attacker's frame to a real host. `scripts/worst_frames` measures the CPU time of
+Most tests send an attacker's frame to a real host. `scripts/worst_frames` measures the CPU time of
 such frames.
 """
 
@@ -61,7 +61,7 @@ def frame(**fields: Any) -> bytes:
 
 @asynccontextmanager
 async def gossiping() -> AsyncIterator[Gossip]:
-    """Gossip on a host of its own, without the rest of a network."""
+    """Yield a `Gossip` on a host of its own, without the rest of a network."""
     host = build_host(identity(50))
     gossip = Gossip(host, everybody, nobody)
     async with running(host, list(LOOPBACK)), gossip.running():
@@ -72,8 +72,8 @@ class TestTopics:
     async def test_message_on_many_topics_is_neither_checked_nor_forwarded(
         self, checked: list[rpc_pb2.Message]
     ) -> None:
-        """The attack of the issue: such a message cost each receiver 1.65 s of CPU time, and
-        spread.
+        """In a reported attack, such a message cost each receiver 1.65 s of CPU time and was
+        forwarded.
         """
         async with networks(2) as (victim, behind):
             at_victim, at_behind = victim.subscribe(TOPIC), behind.subscribe(TOPIC)
@@ -92,7 +92,7 @@ class TestTopics:
                 assert victim.pop_floods() == {IDENTITY.peer: 2}
                 assert {len(message.topicIDs) for message in checked} == {1}
 
-    async def test_message_without_our_topic_is_refused(self) -> None:
+    async def test_malformed_message_is_refused(self) -> None:
         async with networks(1) as (victim,), hostile_to(victim) as hostile:
             assert is_ordinary(signed(hostile, 1, [TOPIC]))
             assert not is_ordinary(signed(hostile, 1, []))
@@ -121,8 +121,8 @@ class TestSubscriptions:
         assert subscriptions_of(rpc_pb2.RPC(subscriptions=told)) == []
 
     async def test_repeated_subscriptions_are_not_answered_each_time(self) -> None:
-        """Plain libp2p sends the recent messages again each time, a hundred of them in a large
-        run.
+        """Plain libp2p sends the recent messages again after each subscription: a hundred messages
+        in a large run.
         """
         async with networks(1) as (victim,), hostile_to(victim) as hostile:
             feed = victim.subscribe(TOPIC)
@@ -142,7 +142,7 @@ class TestSubscriptions:
                 await stream.write(frame(subscriptions=[one(subscribe=False, topicid=TOPIC)]))
                 await stream.write(frame(subscriptions=[one(subscribe=True, topicid=TOPIC)]))
             await stream.write(frame(publish=[signed(hostile, 1, [TOPIC])]))
-            await feed.receive()  # The victim has processed everything before.
+            await feed.receive()  # By now the victim has processed all earlier frames.
             await victim.publish(TOPIC, b"last")
             await eventually(lambda: b"last" in told)
             assert 0 < told.count(b"recent") <= REPLAYS_AT_ONCE + 1
@@ -158,7 +158,7 @@ class TestSubscriptions:
             await eventually(lambda: victim.statistics()["gossip_refused"] != 0)
 
 
-def test_control_entries_are_few_and_their_names_short() -> None:
+def test_number_of_control_entries_and_length_of_ids_are_bounded() -> None:
     topics = [str(number) for number in range(2 * ENTRIES_MAX)]
     long = b"aa" * NAME_BYTES_MAX
     control = rpc_pb2.ControlMessage(
@@ -175,14 +175,14 @@ def test_control_entries_are_few_and_their_names_short() -> None:
     assert {told.backoff for told in heeded.prune} == {BACK_OFF_S_MAX}
 
 
-async def test_empty_requests_for_messages_are_not_looped_over(
+async def test_number_of_iwant_entries_that_are_read_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Half a million empty entries fit into a frame."""
+    """A frame has room for half a million empty entries."""
 
     class Endless(list[rpc_pb2.ControlIWant]):
         def __iter__(self) -> object:  # type: ignore[override]
-            raise AssertionError("all entries are looped over")
+            raise AssertionError("the code loops over all entries")
 
     class Control:
         ihave = graft = prune = ()
@@ -200,8 +200,8 @@ def test_long_frames_use_up_a_neighbours_allowance() -> None:
     assert not gate.admits_entries(IDENTITY.peer, 50, 0.0)
 
 
-async def test_whole_messages_are_not_kept_for_comparison() -> None:
-    """Plain libp2p keeps up to 1,000 of them, of 480 kB each."""
+async def test_messages_are_not_kept_to_detect_equivocation() -> None:
+    """Plain libp2p keeps up to 1,000 messages of 480 kB each to detect equivocation."""
     async with gossiping() as gossip, networks(1) as (other,):
         await gossip.follow(TOPIC)
         feed, _ = gossip.feed(TOPIC)
@@ -210,7 +210,7 @@ async def test_whole_messages_are_not_kept_for_comparison() -> None:
         assert gossip.router.equivocation_detection == {}
 
 
-async def test_backoff_times_of_departed_peers_are_forgotten() -> None:
+async def test_expired_backoff_times_of_departed_peers_are_forgotten() -> None:
     async with gossiping() as gossip:
         router = gossip.router
         peers = [ID.from_base58(identity(number).peer) for number in range(2, 4)]

@@ -1,4 +1,6 @@
-"""Gossip reaches admitted peers, carries its true author, and comes from admitted peers only."""
+"""Gossip reaches admitted peers, is accepted from admitted peers only, and names its true
+author.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ async def test_published_message_arrives_with_its_author() -> None:
         await heard(b, TOPIC, b"from b", channels[2])
 
 
-async def test_publisher_does_not_hear_itself() -> None:
+async def test_publisher_does_not_receive_its_own_messages() -> None:
     async with networks(2) as (a, b):
         own, channel = a.subscribe(TOPIC), b.subscribe(TOPIC)
         await a.connect(b.addresses()[0])
@@ -39,7 +41,7 @@ async def test_publisher_does_not_hear_itself() -> None:
             own.receive_nowait()
 
 
-async def test_large_payload_arrives_and_a_larger_one_is_our_bug() -> None:
+async def test_largest_payload_arrives_and_a_larger_one_raises_an_error() -> None:
     async with networks(2) as (a, b):
         channel = b.subscribe(TOPIC)
         await a.connect(b.addresses()[0])
@@ -63,7 +65,7 @@ async def test_equal_payloads_arrive_each_time_they_are_published() -> None:
             assert (author, payload) == (a.peer, b"again")
 
 
-async def test_late_peer_hears_only_the_newest_message_of_each_author() -> None:
+async def test_late_peer_receives_only_the_newest_message_of_each_author() -> None:
     async with networks(3) as (a, b, late):
         a.subscribe(TOPIC)
         at_b = b.subscribe(TOPIC)
@@ -80,10 +82,12 @@ async def test_late_peer_hears_only_the_newest_message_of_each_author() -> None:
         assert first == [(a.peer, b"old 9"), (a.peer, b"new")]
 
 
-async def test_peer_restarted_with_an_earlier_clock_hears_and_is_heard(
+async def test_gossip_works_after_a_restart_with_an_earlier_clock(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Plain libp2p ignores everything that comes with a record older than the one it knows."""
+    """Plain libp2p ignores all frames of a peer that contain an older peer record than the one it
+    has.
+    """
     async with networks(1) as (a,):
         at_a = a.subscribe(TOPIC)
         for made_at in (10**18, 10**17):
@@ -96,8 +100,10 @@ async def test_peer_restarted_with_an_earlier_clock_hears_and_is_heard(
             await eventually(lambda: a.connected() == set())
 
 
-async def test_all_is_heard_again_after_a_restart_with_the_same_identity() -> None:
-    """Plain libp2p numbers messages from the second of the start, so they look repeated."""
+async def test_all_messages_arrive_after_a_restart_with_the_same_identity() -> None:
+    """Plain libp2p derives sequence numbers from the start time in whole seconds, so messages after
+    a quick restart look like duplicates.
+    """
     async with networks(1) as (a,):
         channel = a.subscribe(TOPIC)
         for start in range(3):
@@ -107,14 +113,14 @@ async def test_all_is_heard_again_after_a_restart_with_the_same_identity() -> No
                 payloads = [f"{start} {number}".encode() for number in range(25)]
                 for payload in payloads:
                     await b.publish(TOPIC, payload)
-                missing = set(payloads)  # in any order: gossip keeps none
+                missing = set(payloads)  # gossip does not preserve order
                 while missing:
                     missing.discard((await channel.receive())[1])
 
 
-async def test_unhealthy_mesh_keeps_the_pace_of_its_heartbeats() -> None:
-    """libp2p takes a mesh of few neighbours, or one whose peers come and go, for unhealthy. Its
-    heartbeats, which repair the mesh and forget messages, were then 30 s apart.
+async def test_heartbeat_interval_stays_short_in_an_unhealthy_mesh() -> None:
+    """libp2p considers a mesh unhealthy if it is small or its peers come and go. Plain libp2p then
+    sends heartbeats, which repair the mesh and expire messages, only every 30 s.
     """
     async with networks(1) as (a,):
         router = a._gossip.router
@@ -124,7 +130,7 @@ async def test_unhealthy_mesh_keeps_the_pace_of_its_heartbeats() -> None:
 
 
 class TestAdmission:
-    async def test_stranger_is_not_heard_and_hears_nothing(self) -> None:
+    async def test_stranger_neither_sends_nor_receives_gossip(self) -> None:
         admitted: set[PeerId] = set()
         async with networks(3, [admitted.__contains__, everybody, everybody]) as (a, b, stranger):
             admitted.add(b.peer)
@@ -140,7 +146,7 @@ class TestAdmission:
                 at_stranger.receive_nowait()
             assert a.statistics()["gossip_peers"] == [b.peer]
 
-    async def test_stranger_is_not_heard_through_a_member_either(self) -> None:
+    async def test_stranger_is_not_heard_through_a_member(self) -> None:
         admitted: set[PeerId] = set()
         async with networks(3, [admitted.__contains__, everybody, everybody]) as (a, b, stranger):
             admitted.add(b.peer)
@@ -169,10 +175,10 @@ class TestAdmission:
                 await eventually(lambda: a.statistics()["gossip_waiting"] == only)  # noqa: B023
             admitted.update((b.peer, c.peer))
             a.refresh_admission()
-            for other in (b, c):  # b has to open its stream again, which it does by itself
+            for other in (b, c):  # b opens its stream again by itself
                 await heard(other, TOPIC, b"x", at_a)
 
-    async def test_peer_admitted_later_hears_and_is_heard(self) -> None:
+    async def test_peer_admitted_later_sends_and_receives_gossip(self) -> None:
         admitted: set[PeerId] = set()
         async with networks(2, [admitted.__contains__, everybody]) as (a, b):
             at_a, at_b = a.subscribe(TOPIC), b.subscribe(TOPIC)
@@ -186,9 +192,9 @@ class TestAdmission:
                 await heard(b, TOPIC, b"late", at_a)
                 await heard(a, TOPIC, b"late", at_b)
 
-    async def test_strangers_meet_once_both_admit_the_other(self) -> None:
-        """For example, a volunteer learns the run, and so whom to admit, from the seed it is
-        connected to.
+    async def test_peers_exchange_gossip_once_each_admits_the_other(self) -> None:
+        """For example, a volunteer learns from the seed that it is connected to which run this is,
+        and so which peers to admit.
         """
         known_to_a: set[PeerId] = set()
         known_to_b: set[PeerId] = set()
@@ -206,7 +212,7 @@ class TestAdmission:
                 await heard(b, TOPIC, b"x", at_a)
                 await heard(a, TOPIC, b"x", at_b)
 
-    async def test_removed_peer_hears_and_is_heard_no_more(self) -> None:
+    async def test_removed_peer_no_longer_sends_or_receives_gossip(self) -> None:
         admitted: set[PeerId] = set()
         async with networks(3, [admitted.__contains__, everybody, everybody]) as (a, b, c):
             admitted.update((b.peer, c.peer))
@@ -225,7 +231,9 @@ class TestAdmission:
                 at_others += await heard(a, TOPIC, payload, at_c)
             assert b"removed" not in at_others
             while len(at_b):
-                assert at_b.receive_nowait()[1] == b"x", "published before, and still on its way"
+                assert at_b.receive_nowait()[1] == b"x", (
+                    "after its removal the peer received a new message"
+                )
 
 
 class TestFeed:

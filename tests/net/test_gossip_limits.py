@@ -1,5 +1,5 @@
-"""How much of a neighbour's gossip is accepted, and that one peer's flood does not silence
-another.
+"""The amount of gossip accepted from a neighbour is limited, and a flood by one peer does not block
+another's messages.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def taken(
 
 
 class TestIntake:
-    def test_honest_neighbour_may_forward_the_gossip_of_100_members(self) -> None:
-        """That is the backlog of a new connection, then heartbeats, lists, and ten messages of each
-        member at the end of a step.
+    def test_honest_neighbour_can_forward_the_gossip_of_100_members(self) -> None:
+        """First the backlog of a new connection arrives, then heartbeats and lists, and at the end
+        of each step ten messages of each member.
         """
         gate = limits()
         assert taken(gate, FORWARDER, MEMBERS * 4, 0.0) == 400
@@ -57,7 +57,7 @@ class TestIntake:
                 assert taken(gate, FORWARDER, MEMBERS, now) == 100
         assert gate.pop_refused() == {}
 
-    def test_flood_in_many_names_is_refused_and_counted_per_neighbour(self) -> None:
+    def test_flood_by_many_authors_is_refused_and_counted_per_neighbour(self) -> None:
         gate = limits()
         assert taken(gate, FORWARDER, MEMBERS * 9, 0.0) == AT_ONCE
         assert taken(gate, FORWARDER, MEMBERS * 9, 1.0) == PER_S
@@ -71,19 +71,27 @@ class TestIntake:
         gate = limits()
         assert taken(gate, FORWARDER, [LIAR] * 10_000, 0.0) == AT_ONCE * AUTHOR_SHARE
         assert taken(gate, FORWARDER, STRANGERS, 0.0) == AT_ONCE * OTHERS_SHARE
-        assert taken(gate, FORWARDER, MEMBERS, 0.0) == 99, "all peers except the liar"
+        assert taken(gate, FORWARDER, MEMBERS, 0.0) == 99, (
+            "messages of all members except the liar must be accepted"
+        )
 
-    def test_flood_is_bounded_however_many_neighbours_bring_it(self) -> None:
-        """It comes in their own names and in those of members, which cost as much to check."""
+    def test_flood_from_many_neighbours_is_bounded_in_total(self) -> None:
+        """The neighbours send messages in their own names and in those of members, which cost as
+        much to check.
+        """
         gate = limits()
         for second, most in ((0, AT_ONCE * OTHERS_SHARE), (1, PER_S * OTHERS_SHARE)):
             now = float(second)
             flood = [taken(gate, s, [s, *MEMBERS, *STRANGERS[:99]], now) for s in STRANGERS[:320]]
             assert sum(flood) == most
-            assert taken(gate, FORWARDER, [*STRANGERS[:9], *MEMBERS], now) == 100, "members only"
+            assert taken(gate, FORWARDER, [*STRANGERS[:9], *MEMBERS], now) == 100, (
+                "only messages of members must be accepted"
+            )
 
     def test_forwarded_flood_leaves_room_for_members(self) -> None:
-        """An honest neighbour forwards it to the next while a hundred members end an outer step."""
+        """An honest neighbour forwards the flood to the next peer while a hundred members end an
+        outer step.
+        """
         first, second = limits(), limits()
         for tenth in range(100):
             now = tenth / 10
@@ -100,14 +108,14 @@ class TestIntake:
         assert taken(gate, FORWARDER, [LIAR] * 5, 0.0, longest) == 2
         assert taken(gate, FORWARDER, MEMBERS, 0.0, longest) == 14
 
-    def test_frames_are_limited_too(self) -> None:
+    def test_number_of_frames_is_limited_too(self) -> None:
         gate = limits()
         looked_into = sum(gate.admits_frame(FORWARDER, 100, 0.0) for _ in range(2 * FRAMES_AT_ONCE))
         assert looked_into == FRAMES_AT_ONCE
         assert gate.admits_frame(OTHER, 100, 0.0)
         assert gate.pop_refused() == {FORWARDER: FRAMES_AT_ONCE}
 
-    def test_list_of_peers_complained_about_is_bounded(self) -> None:
+    def test_list_of_refused_peers_is_bounded(self) -> None:
         gate = GossipLimits(nobody, complaints_max=3)
         for stranger in STRANGERS[:10]:
             gate.refuse(stranger)

@@ -1,6 +1,6 @@
-"""No frame, stream or connection of a peer ends the node or keeps it from serving others.
+"""No frame, stream or connection of a peer crashes the node or keeps it from serving others.
 
-The first group replays input that was seen to end a process with plain libp2p 0.8.1.
+The first group replays input that crashed a process with plain libp2p 0.8.1.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def rpc(**fields: Any) -> bytes:
 
 
 def rsa_message() -> bytes:
-    """A message whose author's id is that of an RSA key, and the key is malformed."""
+    """Return a message by an author with an RSA key id and a malformed key."""
     message = rpc_pb2.Message(
         data=b"x",
         topicIDs=[TOPIC],
@@ -95,7 +95,7 @@ GOSSIP_FRAMES = {
     "endless length": b"\xff" * 40,
     "two megabytes announced": b"\x80\x80\x80\x01" + bytes(2000),
     "cut short": b"\x64half",
-    "false record": rpc(senderRecord=os.urandom(100)),
+    "invalid record": rpc(senderRecord=os.urandom(100)),
     "no author": unsigned(b""),
     "odd author": unsigned(b"\x00\x01x"),
     "not utf-8": b"\x06\x0a\x04\x12\x02\xff\xfe",
@@ -103,7 +103,7 @@ GOSSIP_FRAMES = {
 
 
 class Swarm:
-    """A victim, an honest peer, and a hostile one. The victim must continue to serve the honest
+    """A victim, an honest peer, and a hostile peer. The victim must continue to serve the honest
     peer.
     """
 
@@ -116,7 +116,7 @@ class Swarm:
         self._at_honest = honest.subscribe(TOPIC)
 
     async def serves(self) -> None:
-        """Check that the victim answers a request, hears gossip and is heard."""
+        """Check that the victim answers a request, and that gossip passes in both directions."""
         asked = await self.honest.request(self.victim.peer, P, b"x", deadline_s=DEADLINE_S)
         assert asked == b"x"
         await heard(self.honest, TOPIC, os.urandom(8), self._at_victim)
@@ -188,7 +188,9 @@ async def test_garbage_on_every_protocol_does_no_harm(protocol: str) -> None:
 
 @pytest.mark.parametrize("raised", [RuntimeError("bug"), StreamError("stream reset")])
 async def test_exception_in_a_stream_handler_does_no_harm(raised: Exception) -> None:
-    """Some kinds end a plain host. Others stop the connection from accepting streams."""
+    """With plain libp2p, some exceptions end the host. Others make the connection refuse further
+    streams.
+    """
     async with swarm() as here:
 
         async def boom(stream: object) -> None:
@@ -204,7 +206,7 @@ async def test_exception_in_a_stream_handler_does_no_harm(raised: Exception) -> 
         await here.serves()
 
 
-async def test_exception_in_a_judge_costs_only_the_message() -> None:
+async def test_exception_in_a_validator_loses_only_the_message() -> None:
     async with swarm() as here:
 
         def boom(forwarder: PeerId, author: PeerId, payload: bytes) -> bool:
@@ -218,7 +220,7 @@ async def test_exception_in_a_judge_costs_only_the_message() -> None:
         await here.serves()
 
 
-async def test_peer_that_once_sent_garbage_hears_and_is_heard_again() -> None:
+async def test_gossip_works_again_with_a_peer_that_once_sent_garbage() -> None:
     async with networks(2) as (victim, other):
         at_victim, at_other = victim.subscribe(TOPIC), other.subscribe(TOPIC)
         await other.connect(victim.addresses()[0])
@@ -274,7 +276,7 @@ async def test_connections_that_do_not_speak_libp2p_do_no_harm(attack: Attack) -
 
 
 async def test_peer_that_dials_repeatedly_does_not_exhaust_the_node() -> None:
-    """Plain libp2p refuses every peer after 250 connections in the life of a host."""
+    """A plain libp2p host refuses every peer after a total of 250 connections."""
     async with networks(2) as (victim, honest), hostile_to(victim) as hostile:
         address = Multiaddr(victim.addresses()[0].split("/p2p/")[0])
         for _ in range(20):
@@ -293,7 +295,7 @@ async def test_peer_that_dials_repeatedly_does_not_exhaust_the_node() -> None:
 
 @asynccontextmanager
 async def speaking(offer: str) -> AsyncIterator[IHost]:
-    """A host that speaks Noise and yamux and has an Ed25519 key, except where `offer` differs."""
+    """Run a host with Noise, yamux and an Ed25519 key, one of which is replaced by `offer`."""
     keys = create_rsa_key_pair() if offer == "rsa" else create_new_key_pair(b"k" * 32)
     noise = {NOISE_ID: NoiseTransport(keys, create_x25519_key_pair().private_key)}
     plain = {TProtocol(PLAINTEXT_PROTOCOL_ID): InsecureTransport(keys, peerstore=None)}
@@ -309,7 +311,7 @@ async def speaking(offer: str) -> AsyncIterator[IHost]:
 
 
 @pytest.mark.parametrize("offer", ["plaintext", "mplex", "rsa"])
-async def test_peer_with_unsupported_protocols_is_not_let_in(offer: str) -> None:
+async def test_peer_with_unsupported_protocols_is_refused(offer: str) -> None:
     async with networks(1) as (victim,):
         address = info_from_p2p_addr(Multiaddr(victim.addresses()[0]))
         async with speaking("what we do") as host:
@@ -338,7 +340,7 @@ async def test_number_of_strangers_connections_is_bounded() -> None:
         await eventually(lambda: len(victim.connected()) == 4)
 
 
-async def test_flood_of_events_loses_the_oldest_and_stops_nothing() -> None:
+async def test_flood_of_events_drops_the_oldest_events() -> None:
     def ignore(what: object) -> None:
         pass
 

@@ -1,8 +1,7 @@
-"""go-libp2p and js-libp2p find a run's nodes: replaying their recorded requests gives the recorded
-answers.
+"""go-libp2p and js-libp2p can find a run's nodes: their recorded requests get the recorded answers.
 
 `scripts/interop` made the recording with hivemind 1.1.12's p2pd and js-libp2p 3.3.11, after both
-had found all three nodes. It explains how to repeat that.
+had found all three nodes. The script explains how to repeat this.
 """
 
 from __future__ import annotations
@@ -42,7 +41,9 @@ def answerer_of(node: PeerId, answers: list[Message]) -> KadServer:
 
 
 @pytest.mark.parametrize("implementation", ["go-libp2p", "js-libp2p"])
-def test_foreign_requests_are_answered_with_the_runs_nodes(implementation: str) -> None:
+def test_requests_of_other_implementations_are_answered_with_the_runs_nodes(
+    implementation: str,
+) -> None:
     found: set[PeerId] = set()
     for node in NODES:
         frames = [frame for frame in RECORDED[implementation] if frame["node"] == node]

@@ -1,4 +1,4 @@
-"""The DHT's messages: which records are kept, for how long, and which answers a peer gets."""
+"""The DHT: which records are kept, for how long, and which answers a peer gets."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def answerer(
 
 
 def test_key_is_a_sha2_256_multihash() -> None:
-    """Only then can other implementations ask for it by a CID."""
+    """Other implementations can look up such a key by a CID."""
     decoded = multihash.decode(KEY)
     assert (decoded.name, decoded.digest) == ("sha2-256", hashlib.sha256(b"a run").digest())
 
@@ -57,7 +57,9 @@ def test_recorded_peers_are_found() -> None:
     reply = asked.answer(STRANGER, question(KEY), 1.0)
     assert reply is not None
     assert providers_in(reply, KEY) == {MEMBER: [f"{ADDRESS}/p2p/{MEMBER}"]}
-    assert list(Message.FromString(reply).closerPeers) == [], "the asker knows itself"
+    assert list(Message.FromString(reply).closerPeers) == [], (
+        "an answer must not list the asking peer"
+    )
     assert providers_in(reply, key_of("another")) == {}
 
 
@@ -67,7 +69,7 @@ def test_peer_can_announce_only_itself() -> None:
     assert records.of(KEY, 0.0) == {}
 
 
-def test_peers_not_admitted_are_neither_stored_nor_named() -> None:
+def test_peers_that_are_not_admitted_are_neither_stored_nor_named() -> None:
     admitted = {MEMBER}
     records = ProviderRecords(admitted.__contains__)
     for peer in (MEMBER, STRANGER):
@@ -86,7 +88,7 @@ def test_records_expire_except_our_own() -> None:
     assert list(providers_in(reply, KEY)) == [ME]
 
 
-def test_old_records_make_room_for_newer_ones() -> None:
+def test_old_records_are_replaced_by_newer_ones() -> None:
     records = ProviderRecords(everybody)
     for number, peer in enumerate(PEERS):
         records.add(KEY, peer, [ADDRESS], 0.0)
@@ -105,7 +107,7 @@ def test_keys_of_wrong_length_are_refused(key: bytes) -> None:
         assert answerer(ProviderRecords(everybody)).answer(MEMBER, asked, 0.0) is None
 
 
-def test_nearest_neighbours_fit_a_readable_answer() -> None:
+def test_nearest_neighbours_fit_into_the_size_limit_of_an_answer() -> None:
     name = ".".join(["x" * 63, "y" * 63, "z" * 63, "w" * 61])
     names = [f"/dns4/{name}/tcp/4201", f"/dns6/{name}/tcp/4201"]
     addresses = names + [f"/ip6/2001:db8::{n}/tcp/4201" for n in range(1, 7)]

@@ -1,4 +1,4 @@
-"""The names of one peer share a budget of thread time."""
+"""The lookups of one peer's DNS names share a budget of thread time."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def time(clock: Clock) -> LookupTime:
 
 
 def look_up(time: LookupTime, clock: Clock, took_s: float) -> bool:
-    """One lookup of the slow peer."""
+    """Simulate a lookup of one of the slow peer's names. Return whether it was allowed."""
     with time.spent_by(SLOW) as allowed:
         clock.now_s += took_s if allowed else 0.0
     return allowed
 
 
-def test_names_of_one_peer_share_a_budget_that_is_paid_back_slowly(
+def test_names_of_one_peer_share_a_budget_that_refills_slowly(
     time: LookupTime, clock: Clock
 ) -> None:
     assert [look_up(time, clock, 5.0) for _ in range(4)] == [True, True, False, False]
@@ -54,27 +54,27 @@ def test_names_of_one_peer_share_a_budget_that_is_paid_back_slowly(
     assert look_up(time, clock, 0.0)
 
 
-def test_lookups_under_way_count_before_they_end(time: LookupTime, clock: Clock) -> None:
+def test_running_lookups_count_against_the_budget(time: LookupTime, clock: Clock) -> None:
     with ExitStack() as hanging:
         for _ in range(AT_ONCE_MAX):
             assert hanging.enter_context(time.spent_by(SLOW))
-        assert not time.is_left(SLOW), "two are under way"
+        assert not time.is_left(SLOW), "two lookups are running, which is the maximum"
     assert time.is_left(SLOW)
     with time.spent_by(SLOW) as allowed:
         assert allowed
         clock.now_s += NAMES_S_MAX - 0.001
         assert time.is_left(SLOW)
         clock.now_s += 0.002
-        assert not time.is_left(SLOW), "one has used the whole budget"
+        assert not time.is_left(SLOW), "the running lookup has used the whole budget"
 
 
-def test_sound_names_cost_next_to_nothing(time: LookupTime, clock: Clock) -> None:
+def test_fast_lookups_hardly_use_the_budget(time: LookupTime, clock: Clock) -> None:
     for _ in range(1000):
         assert look_up(time, clock, 0.02)
         clock.now_s += 4.0
 
 
-def test_peers_with_a_whole_budget_are_forgotten(time: LookupTime, clock: Clock) -> None:
+def test_peers_with_a_full_budget_are_forgotten(time: LookupTime, clock: Clock) -> None:
     for number in range(1000):
         with time.spent_by(identity(number + 10).peer):
             clock.now_s += 1.0

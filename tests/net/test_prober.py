@@ -1,4 +1,4 @@
-"""Whether a libp2p peer answers at an address."""
+"""The check whether a libp2p peer answers at an address."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from p2ptrain.net.names import Resolver
 from p2ptrain.net.prober import probe
 
 
-async def test_answer_at_the_very_end_of_the_time_does_not_count() -> None:
-    """A busy machine may finish a connection only after its deadline."""
+async def test_answer_after_the_deadline_does_not_count() -> None:
+    """On a busy machine a connection can complete only after its deadline."""
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     port = listener.socket.getsockname()[1]
     clock = iter([0.0, 7.0])

@@ -1,4 +1,4 @@
-"""Between real processes, the loss of a killed peer is noticed at once."""
+"""With peers in real processes, a node notices at once that a peer was killed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from p2ptrain.net import Network, PeerConnected, PeerDisconnected
 from .conftest import DEADLINE_S, networks
 
 SOON_S = 25.0
-"""The notice takes milliseconds. A request that nobody ends waits four times as long as this."""
+"""A loss is normally noticed within milliseconds. Without the notice, the request would time out
+after four times this limit.
+"""
 
 PEER_PROCESS = """
 import trio
@@ -46,7 +48,7 @@ trio.run(main)
 
 @asynccontextmanager
 async def peer_process(network: Network) -> AsyncIterator[tuple[trio.Process, PeerId]]:
-    """A peer in a process of its own, connected to `network`."""
+    """Run a peer in a separate process, connected to `network`."""
     process = await trio.lowlevel.open_process(
         [sys.executable, "-c", PEER_PROCESS], stdout=subprocess.PIPE
     )
@@ -65,7 +67,7 @@ async def peer_process(network: Network) -> AsyncIterator[tuple[trio.Process, Pe
         await process.stdout.aclose()
 
 
-async def test_killed_peer_is_missed_at_once() -> None:
+async def test_loss_of_a_killed_peer_is_noticed_at_once() -> None:
     async with networks(1) as (network,), peer_process(network) as (process, peer):
         ended: list[PeerError] = []
 
@@ -86,7 +88,7 @@ async def test_killed_peer_is_missed_at_once() -> None:
         assert network.connected() == set()
 
 
-async def test_restarted_peer_is_missed_and_found_again() -> None:
+async def test_loss_and_return_of_a_restarted_peer_are_noticed() -> None:
     async with networks(1) as (network,):
         for _ in range(2):
             async with peer_process(network) as (process, peer):
@@ -94,7 +96,7 @@ async def test_restarted_peer_is_missed_and_found_again() -> None:
                 assert await network.events.receive() == PeerDisconnected(peer)
 
 
-def test_only_this_package_loads_libp2p() -> None:
+def test_dataplane_and_identity_do_not_load_libp2p() -> None:
     loaded = (
         "import sys, p2ptrain.dataplane, p2ptrain.identity;"
         "print('libp2p' in sys.modules, 'trio' in sys.modules)"

@@ -55,7 +55,9 @@ P = "/test/1"
 async def connected_pair(
     admitted: Callable[[PeerId], bool] = everybody,
 ) -> AsyncIterator[tuple[Network, Network]]:
-    """(a peer that asks, a peer that answers). The second one's admission is `admitted`."""
+    """Yield (a peer that asks, a peer that answers). The second peer admits others by
+    `admitted`.
+    """
     async with networks(2, [everybody, admitted]) as (asks, answers):
         await asks.connect(answers.addresses()[0])
         yield asks, answers
@@ -63,7 +65,7 @@ async def connected_pair(
 
 @asynccontextmanager
 async def raw_host(target: Network | None = None) -> AsyncIterator[IHost]:
-    """A foreign peer that may do anything, connected to `target`."""
+    """Run a plain host for a hostile peer, connected to `target`."""
     host = build_host(identity(99), announce=[], mdns=False)
     async with running(host, list(LOOPBACK)):
         if target is not None:
@@ -86,12 +88,14 @@ async def read_all(stream: INetStream) -> bytes:
 
 
 def streams(answers: Network) -> dict[str, int]:
-    """How many streams peers have opened to its handlers, and how many are open now."""
+    """Return how many streams have been opened to the handlers of `answers`, and how many are open
+    now.
+    """
     statistics = answers.statistics()
     return {each: int(str(statistics[f"streams_{each}"])) for each in ("opened", "open")}
 
 
-async def test_reply_comes_back_to_its_request() -> None:
+async def test_handler_gets_the_request_and_its_reply_arrives() -> None:
     async with connected_pair() as (asks, answers):
 
         async def greet(peer: PeerId, payload: bytes) -> bytes:
@@ -103,7 +107,7 @@ async def test_reply_comes_back_to_its_request() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 65_536, 1 << 20])
-async def test_requests_of_every_size_arrive_whole(size: int) -> None:
+async def test_requests_of_every_size_arrive_complete(size: int) -> None:
     async with connected_pair() as (asks, answers):
         answers.handle(P, echo, bytes_max=1 << 20)
         payload = bytes(range(256)) * (size // 256) + bytes(size % 256)
@@ -126,7 +130,7 @@ async def test_hundred_simultaneous_requests_do_not_mix() -> None:
         assert replies == {number: str(number).encode() for number in range(100)}
 
 
-async def test_requests_beyond_the_bound_are_refused_here() -> None:
+async def test_requests_beyond_the_limit_are_refused_locally() -> None:
     async with connected_pair() as (asks, answers):
         free = trio.Event()
 
@@ -150,7 +154,7 @@ async def test_requests_beyond_the_bound_are_refused_here() -> None:
             for _ in range(IN_FLIGHT_PER_PEER_MAX + 6):
                 nursery.start_soon(ask)
         assert outcomes[:6] == [PeerTooSlow] * 6
-        # Of the streams opened, the other side serves as many as it allows and resets the others.
+        # The other side serves as many streams as it allows and resets the rest.
         assert outcomes.count(bytes) >= STREAMS_PER_PEER_MAX
         assert await asks.request(answers.peer, P, b"", deadline_s=DEADLINE_S) == b""
 
@@ -163,7 +167,7 @@ async def test_streams_are_reused() -> None:
         assert streams(answers) == {"opened": 1, "open": 1}
 
 
-async def test_broken_kept_stream_is_replaced() -> None:
+async def test_broken_idle_stream_is_replaced() -> None:
     async with connected_pair() as (asks, answers):
         answers.handle(P, echo)
         for opened in range(1, 4):
@@ -182,13 +186,13 @@ async def test_request_dials_a_remembered_peer() -> None:
         assert await asks.request(answers.peer, P, b"x", deadline_s=DEADLINE_S) == b"x"
 
 
-async def test_request_to_an_unknown_peer_is_unreachable() -> None:
+async def test_request_to_an_unknown_peer_raises_peer_unreachable() -> None:
     async with networks(1) as (asks,):
         with pytest.raises(PeerUnreachable):
             await asks.request(identity(7).peer, P, b"x", deadline_s=DEADLINE_S)
 
 
-async def test_unsupported_protocol_is_unreachable() -> None:
+async def test_unsupported_protocol_raises_peer_unreachable() -> None:
     async with connected_pair() as (asks, answers):
         with pytest.raises(PeerUnreachable) as caught:
             await asks.request(answers.peer, "/unknown/1", b"x", deadline_s=DEADLINE_S)
@@ -240,7 +244,7 @@ class TestHandlers:
             (trio.TooSlowError(), PeerUnreachable, "PEER-FAILED"),
         ],
     )
-    async def test_handlers_exception_is_reported_and_ends_nothing(
+    async def test_exception_in_a_handler_is_reported_to_the_peer_that_asked(
         self, raised: Exception, expected: type[Exception], code: str
     ) -> None:
         async with connected_pair() as (asks, answers):
@@ -283,7 +287,7 @@ class TestHandlers:
 
 
 class TestOversize:
-    async def test_request_too_long_to_send_is_our_bug(self) -> None:
+    async def test_request_too_long_to_send_raises_local_protocol_error(self) -> None:
         async with connected_pair() as (asks, answers):
             with pytest.raises(LocalProtocolError):
                 await asks.request(answers.peer, P, bytes((1 << 20) + 1), deadline_s=DEADLINE_S)
@@ -297,7 +301,7 @@ class TestOversize:
                 100
             )
 
-    async def test_reply_longer_than_requested_is_refused(self) -> None:
+    async def test_reply_longer_than_allowed_is_refused(self) -> None:
         async with connected_pair() as (asks, answers):
             answers.handle(P, echo)
             with pytest.raises(RemoteProtocolError) as caught:
@@ -307,7 +311,7 @@ class TestOversize:
 
 
 class TestHostileClient:
-    """A host that speaks libp2p well and our protocol badly."""
+    """Requests by a host that speaks libp2p correctly and violates our protocol."""
 
     @pytest.mark.parametrize(
         "sent",
@@ -326,11 +330,11 @@ class TestHostileClient:
             answers.handle(P, echo, bytes_max=1000, waits=Waits(idle_s=0.1, body_s=0.1))
             stream = await open_raw(hostile, answers)
             if sent:
-                with suppress(StreamError):  # If said too late, it ends the stream as well.
+                with suppress(StreamError):  # The stream may have ended already.
                     await stream.write(sent)
             await read_all(stream)
             await eventually(lambda: streams(answers)["open"] == 0)
-            answers.handle(P, echo)  # An honest peer may be slow on a busy machine.
+            answers.handle(P, echo)  # An honest peer can be slow on a busy machine.
             assert await asks.request(answers.peer, P, b"x", deadline_s=DEADLINE_S) == b"x"
 
     async def test_number_of_streams_of_one_peer_is_bounded(self) -> None:
@@ -347,7 +351,7 @@ class TestHostileClient:
 
 
 class TestHostileServer:
-    """Our request to a host that accepts the stream and then does as it likes."""
+    """Our request to a host that accepts the stream and then violates the protocol."""
 
     @asynccontextmanager
     async def asking(
@@ -360,7 +364,7 @@ class TestHostileServer:
             await asks.connect_peer(peer)
             yield asks, peer
 
-    async def test_silence_is_peer_too_slow(self) -> None:
+    async def test_silent_peer_raises_peer_too_slow(self) -> None:
         async def silent(stream: INetStream) -> None:
             await read_all(stream)
 
@@ -400,9 +404,9 @@ class TestHostileServer:
             assert "\x1b" not in caught.value.what
 
     @pytest.mark.parametrize("stuck_in", ["open_s", "write_s"])
-    async def test_frozen_peer_costs_only_its_own_connection(self, stuck_in: str) -> None:
-        """It stops reading, so our writes block. Cancelling a blocked write spoils the
-        connection.
+    async def test_frozen_peer_loses_only_its_own_connection(self, stuck_in: str) -> None:
+        """A frozen peer stops reading, so our writes block. A connection cannot be used after a
+        blocked write was cancelled.
         """
         outcomes: list[str] = []
 
@@ -414,7 +418,7 @@ class TestHostileServer:
 
         async with self.asking(answer_once) as (asks, peer), trio.open_nursery() as nursery:
             requester = Requester(host_of(asks), nursery, **{stuck_in: 0.3})
-            if stuck_in == "write_s":  # There is a stream already.
+            if stuck_in == "write_s":  # Open a stream before the freeze.
                 await requester.request(peer, P, b"", deadline_s=DEADLINE_S, bytes_max=9)
             [connection] = host_of(asks).get_network().get_connections(ID.from_base58(peer))
             freeze(connection)
@@ -435,9 +439,7 @@ async def answer_once(stream: INetStream) -> None:
 
 
 def freeze(connection: Any) -> None:
-    """Behave as if the other machine had been unplugged: sent data stays until the socket is
-    closed.
-    """
+    """Simulate an unplugged machine: writes block until the socket is closed."""
     stream = connection.muxed_conn.secured_conn.conn.read_writer.read_write_closer.stream
     closed = trio.Event()
     close = stream.close

@@ -1,4 +1,6 @@
-"""From how far away an address can be dialled, and the message where that is not far enough."""
+"""The scope in which an address can be dialled, and the message after a failed dial of a local
+address.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,7 @@ def test_scope_of_each_kind_of_address(place: str, scope: AddressScope) -> None:
     assert scope_of(parse(f"{place}/tcp/4201")) is scope
 
 
-def test_address_without_public_scope_has_a_code_and_message() -> None:
+def test_address_scopes_have_documented_codes_and_explanations() -> None:
     assert (
         {each.code for each in AddressScope}
         == {"ADDR-LOOPBACK", "ADDR-PRIVATE", ""}
@@ -84,7 +86,7 @@ def test_failed_dial_of_a_public_address_keeps_its_message() -> None:
         assert failed(place).likely == "the peer is down; your machine is not at fault"
 
 
-def test_advice_is_about_an_address_that_could_be_dialled() -> None:
+def test_advice_is_about_the_address_that_is_not_loopback() -> None:
     near, far = failed("/ip4/127.0.0.1", "NET-WRONG-ID"), failed("/ip4/203.0.113.7")
     error = none_answered([("near", near), ("far", far)])
     assert isinstance(error, NetworkUnreachable)

@@ -1,4 +1,4 @@
-"""A peer that is not admitted can make a node hold only little, whatever it sends."""
+"""A peer that is not admitted can use only little memory of a node, whatever it sends."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def nobody(peer: PeerId) -> bool:
 
 
 def muxed(victim: Network, hostile: Hostile) -> Yamux:
-    """The victim's end of the connection."""
+    """Return the victim's end of the connection."""
     (connection,) = host_of(victim).get_network().get_connections(ID.from_base58(hostile.peer))
     ours = connection.muxed_conn
     assert isinstance(ours, Yamux)
@@ -75,7 +75,7 @@ def data(stream_id: int, payload: bytes, flags: int = 0) -> bytes:
 
 
 async def send(hostile: Hostile, *frames: bytes) -> None:
-    """Send arbitrary frames while the connection accepts them."""
+    """Send raw frames until the connection breaks."""
     (connection,) = hostile.host.get_network().get_connections(hostile.victim)
     theirs = connection.muxed_conn
     assert isinstance(theirs, Yamux)
@@ -92,7 +92,7 @@ async def all_arrived(ping: INetStream) -> None:
 
 
 @pytest.mark.parametrize("flags", [0, FLAG_SYN], ids=["one stream", "many streams"])
-async def test_sender_that_exceeds_its_windows_is_dropped(flags: int) -> None:
+async def test_sender_that_exceeds_its_windows_is_disconnected(flags: int) -> None:
     async with networks(1, nobody) as (victim,), hostile_to(victim) as hostile:
         stream = await hostile.open(MESHSUB)
         await eventually(lambda: victim.statistics()["gossip_waiting"] == [hostile.peer])
@@ -106,8 +106,8 @@ async def test_sender_that_exceeds_its_windows_is_dropped(flags: int) -> None:
         assert WINDOW_BYTES < most <= UNREAD_BYTES_MAX
 
 
-async def test_sender_that_keeps_to_its_windows_stays() -> None:
-    """It has filled three streams that nobody reads."""
+async def test_sender_that_keeps_to_its_windows_stays_connected() -> None:
+    """The sender has filled the windows of three streams that are not read."""
     async with networks(1, nobody) as (victim,), hostile_to(victim) as hostile:
         read_not = trio.Event()
 
@@ -115,7 +115,7 @@ async def test_sender_that_keeps_to_its_windows_stays() -> None:
             await read_not.wait()
 
         host_of(victim).set_stream_handler(TProtocol(P), wait)
-        almost = WINDOW_BYTES - 200  # the name of the protocol went before
+        almost = WINDOW_BYTES - 200  # the protocol's name also counts
         for _ in range(3):
             await (await hostile.open(P)).write(bytes(almost))
         held = muxed(victim, hostile).stream_buffers
@@ -138,7 +138,7 @@ async def test_number_of_streams_on_a_connection_is_bounded() -> None:
 
 
 async def test_length_of_a_protocol_name_is_bounded() -> None:
-    """The bound holds on a stream, and before the dialler has identified itself."""
+    """The bound applies to streams, and to connections before the handshake."""
     endless = encode_uvarint(1 << 40) + bytes(4 * NAME_BYTES_MAX)
     async with networks(1, nobody) as (victim,), hostile_to(victim) as hostile:
         stream = await hostile.host.get_network().new_stream(hostile.victim)
@@ -165,14 +165,16 @@ async def still_open(raw: trio.SocketStream) -> bool:
     return True
 
 
-async def test_handshakes_are_bounded_and_shared_by_address() -> None:
-    """A peer that dials repeatedly displaces only itself, and others get in meanwhile."""
+async def test_handshakes_are_bounded_and_shared_fairly_between_addresses() -> None:
+    """A peer that dials repeatedly evicts only its own handshakes. Other peers can connect
+    meanwhile.
+    """
     async with networks(2, handshakes_max=8) as (victim, honest), AsyncExitStack() as stack:
         port = int(victim.addresses()[0].split("/")[4])
 
         async def dial(source: str) -> trio.SocketStream:
             raw = await trio.open_tcp_stream("127.0.0.1", port, local_address=source)
-            await raw.receive_some(1 << 10)  # it has a place: libp2p speaks first
+            await raw.receive_some(1 << 10)  # libp2p sends first, so the handshake was accepted
             return await stack.enter_async_context(raw)
 
         patient = await dial("127.0.0.2")
@@ -196,7 +198,7 @@ async def test_ended_connections_leave_no_tasks_behind() -> None:
 
 
 async def tell(hostile: Hostile, message: Message) -> bytes:
-    """Return the answer of the other side's DHT."""
+    """Send `message` to the other side's DHT and return the answer."""
     stream = await hostile.open(KAD)
     answer = b""
     with suppress(StreamError), trio.fail_after(DEADLINE_S):
@@ -217,7 +219,9 @@ def provider(hostile: Hostile, addresses: int) -> Message:
 
 
 async def on_record(hostile: Hostile) -> dict[PeerId, int]:
-    """Ask the victim for the peers on record for the run. Return how many addresses each has."""
+    """Ask the victim for the peers that it has on record for the run. Return the number of
+    addresses of each.
+    """
     stream = await hostile.open(KAD)
     with trio.fail_after(DEADLINE_S):
         await stream.write(encode_varint_prefixed(question(key_of(RUN))))
@@ -228,7 +232,7 @@ async def on_record(hostile: Hostile) -> dict[PeerId, int]:
 
 
 @pytest.mark.parametrize("admitted", [nobody, everybody])
-async def test_dht_stores_no_values(admitted: Admitted) -> None:
+async def test_dht_does_not_store_values(admitted: Admitted) -> None:
     async with networks(1, admitted) as (victim,), hostile_to(victim) as hostile:
         record = Record(key=b"anything", value=bytes(1000))
         put = Message(type=Message.PUT_VALUE, key=b"anything", record=record)
@@ -249,9 +253,9 @@ async def test_only_admitted_peers_are_recorded_with_few_addresses() -> None:
         assert await on_record(hostile) == {hostile.peer: 8}
 
 
-async def test_stranger_that_uses_the_dht_is_not_named_to_others() -> None:
-    """libp2p puts each peer that opens a stream into its routing table, then asks it and names
-    it.
+async def test_stranger_that_uses_the_dht_is_not_listed_in_its_answers() -> None:
+    """Plain libp2p adds each peer that opens a stream to its routing table, then asks it and names
+    it to others.
     """
     async with networks(1, nobody) as (victim,), hostile_to(victim) as hostile:
         asked = Message(type=Message.FIND_NODE, key=hostile.host.get_id().to_bytes())
@@ -261,7 +265,7 @@ async def test_stranger_that_uses_the_dht_is_not_named_to_others() -> None:
             assert list(Message.FromString(answer[1:]).closerPeers) == []
 
 
-async def test_peer_that_asks_without_end_is_not_answered_each_time() -> None:
+async def test_number_of_answers_to_one_peers_queries_is_limited() -> None:
     async with networks(1) as (victim,), hostile_to(victim) as hostile:
         asked = Message(type=Message.FIND_NODE, key=b"anything")
         answers = [await tell(hostile, asked) for _ in range(2 * discovery.QUERIES_AT_ONCE)]
@@ -270,7 +274,7 @@ async def test_peer_that_asks_without_end_is_not_answered_each_time() -> None:
 
 
 def introduction(hostile: Hostile, *, listened: int, recorded: int, protocols: int) -> bytes:
-    """The contents of identify and of its push, properly signed."""
+    """Return a correctly signed identify message, as it is also pushed."""
     addresses = [Multiaddr(f"/ip4/10.0.{n >> 8}.{n & 255}/tcp/1") for n in range(1, 1 + recorded)]
     record = PeerRecord(hostile.host.get_id(), addresses, seq=2**62)
     envelope = seal_record(record, hostile.host.get_private_key())
@@ -283,21 +287,21 @@ def introduction(hostile: Hostile, *, listened: int, recorded: int, protocols: i
 
 
 def known_of(victim: Network, hostile: Hostile) -> tuple[int, int]:
-    """The number of addresses, and of protocols."""
+    """Return how many addresses and protocols of the hostile peer the victim has stored."""
     known: Any = host_of(victim).get_peerstore()
     data = known.peer_data_map[hostile.host.get_id()]
     return len(data.addrs), len(data.protocols)
 
 
 async def push(hostile: Hostile, introduction: bytes) -> None:
-    """Return once the other side has processed it."""
+    """Push `introduction`. Return once the other side has processed it."""
     stream = await hostile.open("/ipfs/id/push/1.0.0")
     with suppress(StreamError):
         await stream.write(introduction)
         await stream.read(1)
 
 
-async def test_only_little_of_a_peers_self_description_is_kept() -> None:
+async def test_number_of_stored_addresses_and_protocols_of_a_peer_is_bounded() -> None:
     async with networks(1) as (victim,), hostile_to(victim) as hostile:
         await push(hostile, introduction(hostile, listened=16, recorded=0, protocols=70))
         assert known_of(victim, hostile) == (0, 64)
@@ -305,10 +309,10 @@ async def test_only_little_of_a_peers_self_description_is_kept() -> None:
         assert known_of(victim, hostile) == (16, 1)
 
 
-async def test_stranger_with_thousands_of_addresses_stops_nobody(
+async def test_thousands_of_addresses_of_a_stranger_do_not_block_the_node(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Comparing its addresses with each other would take us a minute. Twenty times as many fit."""
+    """Comparing all these addresses with each other would take a minute."""
     compared = 0
     same = Multiaddr.__eq__
 
@@ -347,7 +351,7 @@ async def test_peer_that_is_not_admitted_can_find_the_run() -> None:
                 pass
 
 
-async def test_idle_queries_do_not_block_others() -> None:
+async def test_idle_dht_streams_of_one_peer_do_not_block_others() -> None:
     async with networks(2) as (victim, other), hostile_to(victim) as hostile:
         for _ in range(30):
             await hostile.open(KAD)

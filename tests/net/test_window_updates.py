@@ -1,4 +1,4 @@
-"""Flow control returns credit in halves of a window: none after a short message, enough during a
+"""Flow control grants credit in halves of a window: none after a short message, and enough during a
 long one.
 """
 
@@ -20,14 +20,14 @@ from .conftest import echo, heard, networks
 TOPIC = "/test/words"
 P = "/test/1"
 WINDOW_BYTES = 256 << 10
-"""Yamux's initial window. A sender that fills it could make it grow, but bounds.py prevents
-that.
+"""Yamux's initial window. In plain libp2p a sender can make it grow by filling it. bounds.py
+prevents that.
 """
 
 
 @pytest.fixture
 def credits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The bytes granted by each window update on all connections of this process."""
+    """Return a list of the bytes granted by each window update in this process."""
     given: list[int] = []
     write = Yamux._write_frame
 
@@ -53,7 +53,9 @@ async def test_short_messages_are_read_without_a_window_update(credits: list[int
 
 
 async def test_sender_never_runs_out_of_window(credits: list[int]) -> None:
-    """Send four windows each way at once, then again on the same connection."""
+    """Four requests send four windows of data each way at the same time, twice on the same
+    connection.
+    """
     payload = bytes(4 * WINDOW_BYTES)
     async with networks(2) as (a, b):
         b.handle(P, echo, bytes_max=len(payload))

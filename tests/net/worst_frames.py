@@ -1,8 +1,9 @@
-"""CPU seconds that a real node needs for one received gossip frame, for the costliest frames.
+"""Measure the CPU time that a real node needs for one received gossip frame, for the costliest
+frames.
 
 Run `scripts/worst_frames`. Each line is one frame, sent by an admitted peer that is not a member.
-"in" says whether its message was accepted, and "limit" how many such frames a second one neighbour
-may send over a long time.
+Column "in" says whether its message was accepted. Column "limit/s" says how many such frames per
+second one neighbour may send in the long run.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def distinct_topics() -> list[str]:
 
 
 def nested(tag: int, body: bytes) -> bytes:
-    """A field of a protocol buffer."""
+    """Return `body` as a field of a protocol buffer."""
     length, rest = bytearray(), len(body)
     while rest >= 128:
         length.append(rest & 127 | 128)
@@ -56,8 +57,8 @@ def nested(tag: int, body: bytes) -> bytes:
 
 
 def frames(by: Hostile, number: int) -> Iterator[tuple[str, bytes]]:
-    """Frames of at most 1 MiB. Numbers distinguish repetitions, so that none counts as a
-    duplicate.
+    """Yield frames of at most 1 MiB. A different `number` makes the messages of each repetition
+    different, so they do not count as duplicates.
     """
     half = MIB // 2 - 16
     many = signed(by, number, [TOPIC, *distinct_topics()])
@@ -103,7 +104,7 @@ async def main() -> None:
             spent, let_in, frame, name = [], 0, b"", ""
             for repeat in range(REPEATS):
                 name, frame = list(frames(hostile, 1000 * (index * REPEATS + repeat)))[index]
-                pubsub._limits = GossipLimits(nobody)  # each frame finds its whole allowance
+                pubsub._limits = GossipLimits(nobody)  # each frame has the full allowance
                 seen, began = len(router.mcache.msgs), time.process_time()
                 await pubsub._take_frame(peer, rpc_pb2.RPC.FromString(frame))
                 spent.append(time.process_time() - began)

@@ -1,4 +1,6 @@
-"""Peers that average in this process: real threads, over socket pairs, loopback TCP or TLS."""
+"""Peers that average inside this process, in real threads, over socket pairs, loopback TCP or
+TLS.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +37,13 @@ from p2ptrain.ring.attempt import GRACE_S
 
 RUN = RunId("ab" * 32)
 DEADLINE_S = 120.0
-"""A later end counts as a hang. A reduce takes milliseconds, but on a busy machine its threads were
-seen to get one second of processor time in a minute.
+"""A reduce that takes longer counts as hung. It normally takes milliseconds, but on a busy machine
+its threads sometimes got only one second of processor time in a minute.
 """
 SILENCE_S = 60.0
-"""So long that a starved peer is never suspected. Tests of silence set their own limit."""
+"""Long enough that a peer on a busy machine is never suspected. Tests of silent peers set a shorter
+limit.
+"""
 
 Pair = tuple[PeerSocket, PeerSocket]
 Connect = Callable[[PeerId, PeerId], Pair]
@@ -59,8 +63,8 @@ def tcp_pair(left: PeerId, right: PeerId) -> Pair:
 
 @dataclass
 class Ring:
-    """`edges[i, j]`, i < j, are the socket pairs between two neighbours; i has the first socket of
-    each.
+    """The peers of one reduce. `edges[i, j]`, i < j, are the socket pairs between two neighbours; i
+    has the first socket of each pair.
     """
 
     requests: list[ReduceRequest]
@@ -74,7 +78,7 @@ class Ring:
     reduces: dict[int, Reduce] = field(default_factory=dict)
     grace_s: float = GRACE_S
     took_s: float = 0.0
-    """Seconds from the start of the honest peers to the end of the last one."""
+    """Seconds from the start of the honest peers until the last of them has ended."""
 
     @property
     def peers(self) -> tuple[PeerId, ...]:
@@ -116,8 +120,8 @@ class Ring:
         hostile: dict[int, Hostile] | None = None,
         meanwhile: Callable[[], None] = lambda: None,
     ) -> dict[int, Outcome]:
-        """Return how the reduce ended for each honest peer. Peers in `hostile` run their own
-        script.
+        """Run the reduce and return its outcome for each honest peer. Peers in `hostile` run their
+        own script.
         """
         hostile = hostile or {}
         honest = [me for me in range(len(self.peers)) if me not in hostile]
@@ -152,8 +156,8 @@ Build = Callable[..., Ring]
 
 @pytest.fixture
 def build() -> Iterator[Build]:
-    """Returns a maker of rings. Afterwards it closes every connection and checks that no ring
-    thread is left.
+    """Return a function that builds rings. After the test, close every connection and check that no
+    ring thread is left.
     """
     with ExitStack() as stack:
 
@@ -209,8 +213,8 @@ def tcp() -> Connect:
 
 @pytest.fixture
 def tls() -> Iterator[Connect]:
-    """Connects peers as nodes do, with mutual TLS, a listener, and the inbox that holds waiting
-    streams.
+    """Return a function that connects two peers as nodes do: with mutual TLS, a listener, and an
+    inbox for streams.
     """
     with ExitStack() as stack:
         yield _Secured(stack, encrypted=True)
@@ -218,7 +222,7 @@ def tls() -> Iterator[Connect]:
 
 @pytest.fixture
 def plaintext() -> Iterator[Connect]:
-    """The same for a run whose bulk data is not encrypted."""
+    """Like `tls`, for a run that does not encrypt its bulk data."""
     with ExitStack() as stack:
         yield _Secured(stack, encrypted=False)
 
@@ -259,7 +263,7 @@ class _Secured:
 
 
 class _Renamed:
-    """A connection under the short name that the tests give its peer."""
+    """A connection that shows the short name that the tests give to its peer."""
 
     def __init__(self, connection: PeerSocket, peer: PeerId) -> None:
         self._connection = connection

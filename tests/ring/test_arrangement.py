@@ -1,4 +1,4 @@
-"""The fastest schedule is chosen, in the best order, and the reason is stated."""
+"""`arrangement` chooses the fastest schedule and the best order of peers, and states the reason."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Mbit/s.
 @pytest.mark.parametrize(
     ("payload_bytes", "chosen"), [(250_000, "direct"), (1_000_000, "direct"), (1 << 30, "ring")]
 )
-def test_small_vectors_go_direct_and_large_ones_around_the_ring(
+def test_small_vectors_use_direct_and_large_ones_the_ring(
     payload_bytes: int, chosen: Schedule
 ) -> None:
     assert arrangement(named(16), payload_bytes, FAR).schedule == chosen
@@ -50,12 +50,12 @@ def test_estimate_is_hops_times_delay_plus_transfer_plus_setup() -> None:
     four = named(4)
     paths = alike(four, 1e6, 0.1)
     ring, direct, grid = (estimate_s(each, four, 4_000_000, paths) for each in SCHEDULES)
-    assert ring == pytest.approx(6 * 0.1 + 6.0 + 2 * 3 * 0.004)  # 3 connections to each of 2
-    assert direct == pytest.approx(2 * 0.1 + 6.0 + 3 * 0.004)  # 3 paths, but one uplink
+    assert ring == pytest.approx(6 * 0.1 + 6.0 + 2 * 3 * 0.004)  # 2 neighbours, 3 connections each
+    assert direct == pytest.approx(2 * 0.1 + 6.0 + 3 * 0.004)  # 3 neighbours, but only one uplink
     assert grid == pytest.approx(4 * 0.1 + 6.0 + 2 * 0.004)
 
 
-def test_slow_path_slows_a_ring_fully_and_direct_by_its_share() -> None:
+def test_slow_path_slows_a_ring_more_than_a_direct_reduce() -> None:
     four = named(4)
     paths = alike(four, 1e6, 0.0)
     slow = Paths({**paths.rates, (four[0], four[1]): 1e5}, paths.delays_s)
@@ -86,16 +86,16 @@ def test_reason_names_every_schedule_that_was_compared() -> None:
     ("delay_s", "after_ring", "after_direct"),
     [(0.5, "direct", "direct"), (0.0011, "ring", "direct"), (0.0001, "ring", "grid")],
 )
-def test_current_schedule_stays_unless_another_is_much_faster(
+def test_current_schedule_is_kept_unless_another_is_much_faster(
     delay_s: float, after_ring: Schedule, after_direct: Schedule
 ) -> None:
-    """At 1.1 ms `grid` would take a sixth less time than either."""
+    """With a delay of 1.1 ms, `grid` would take a sixth less time than `ring` and than `direct`."""
     peers, paths = named(4), alike(named(4), 1e9, delay_s)
     assert arrangement(peers, 0, paths, current=("ring", peers)).schedule == after_ring
     assert arrangement(peers, 0, paths, current=("direct", peers)).schedule == after_direct
 
 
-def test_order_of_the_remaining_peers_stays_when_one_leaves() -> None:
+def test_order_of_the_remaining_peers_is_kept_when_one_leaves() -> None:
     peers = named(6)
     last = (peers[3], peers[0], peers[5], peers[1], peers[2], peers[4])
     found = arrangement(peers[:5], 1 << 30, alike(peers, 1e6, 0.01), current=("ring", last))
@@ -125,8 +125,8 @@ def test_unavoidable_impossible_connection_is_reported() -> None:
     )
 
 
-def test_four_bits_avoid_a_ring_of_more_than_four_peers() -> None:
-    """Each hop of a ring rounds, and 2 GB would otherwise go round one."""
+def test_four_bit_codec_avoids_a_ring_of_more_than_four_peers() -> None:
+    """Each hop of a ring rounds the sum. With a finer codec, 2 GB would go around a ring."""
     for count, chosen in ((4, "ring"), (5, "direct"), (16, "direct"), (64, "grid")):
         peers = named(count)
         current: tuple[Schedule, tuple[PeerId, ...]] = ("ring", peers)
@@ -137,7 +137,7 @@ def test_four_bits_avoid_a_ring_of_more_than_four_peers() -> None:
         assert arrangement(peers, 1 << 31, paths, current=current).schedule == "ring"
 
 
-def test_four_bits_go_round_if_nothing_else_connects() -> None:
+def test_four_bit_codec_uses_a_ring_if_no_other_schedule_can_connect() -> None:
     peers = named(6)
     rates = dict.fromkeys(combinations(peers, 2), 0.0)
     rates |= dict.fromkeys(pairwise(peers), 1e6)
@@ -153,7 +153,7 @@ def test_few_peers_have_only_one_arrangement(count: int) -> None:
     assert (found.schedule, found.peers) == ("ring", named(count))
 
 
-def test_many_peers_are_arranged_quickly_and_not_fully_connected() -> None:
+def test_many_peers_are_arranged_quickly_without_the_direct_schedule() -> None:
     peers = named(200)
     paths = alike(peers, 1e8, 0.05)
     begun = time.process_time()

@@ -1,4 +1,6 @@
-"""The payload is the weighted mean, bit for bit as the definition says, and equal on all peers."""
+"""The payload is the weighted mean, equal on all peers and bit for bit equal to a simple
+reference.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,12 @@ WEIGHTS = [(3,), (1, 1), (5, 3), (1, 2, 4), (7, 7, 7, 7), (100, 1, 50, 1, 20_000
 
 
 def dumb_average(ring: Ring) -> bytes:
-    """The same algorithm without streams, segments, sockets or threads: part by part, in numpy."""
+    """Return the same mean, computed part by part in numpy, without streams, segments, sockets or
+    threads.
+    """
     request = ring.requests[0]
     peers, numel, block = len(request.peers), request.numel, request.codec.block
-    # A part is divided among the streams. The divisions of all streams are those of N × K parts.
+    # A part is divided among the lanes. With K lanes, the vector is cut as if it had N × K parts.
     runs, blocks = peers * request.lanes, -(-numel // block)
     edges = [min(run * blocks // runs * block, numel) for run in range(runs + 1)]
     dumb = {"ring": _circle, "direct": _star, "grid": _star_of_stars}[request.schedule]
@@ -55,7 +59,9 @@ def _rounded(ring: Ring, values: np.ndarray) -> np.ndarray:
 
 
 def _circle(ring: Ring, part: int, start: int, stop: int) -> np.ndarray:
-    """The sum goes around the ring from the peer with the part's number on. Each peer rounds it."""
+    """Sum around the ring, starting at the peer with the part's number. Each peer rounds the sum
+    that it sends.
+    """
     total = _contribution(ring, part, start, stop)
     for after in range(1, len(ring.peers)):
         peer = (part + after) % len(ring.peers)
@@ -64,7 +70,7 @@ def _circle(ring: Ring, part: int, start: int, stop: int) -> np.ndarray:
 
 
 def _star(ring: Ring, part: int, start: int, stop: int) -> np.ndarray:
-    """Every contribution is rounded once. They are added in ring order, beginning at the owner."""
+    """Round every contribution once, and add them in ring order, starting at the owner."""
     total = _contribution(ring, part, start, stop)
     for after in range(1, len(ring.peers)):
         peer = (part + after) % len(ring.peers)
@@ -73,7 +79,7 @@ def _star(ring: Ring, part: int, start: int, stop: int) -> np.ndarray:
 
 
 def _star_of_stars(ring: Ring, part: int, start: int, stop: int) -> np.ndarray:
-    """Follow the tree of the plan. A child sends its rounded sum."""
+    """Sum along the tree of the plan. A child sends its rounded sum."""
 
     def total_at(peer: int) -> np.ndarray:
         total = _contribution(ring, peer, start, stop)
@@ -112,10 +118,10 @@ def test_every_codec_works_with_every_schedule(
 @pytest.mark.parametrize("codec", ["int8", "int4"])
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("peers", [1, 4, 5])
-def test_error_feedback_returns_what_rounding_lost(
+def test_error_feedback_makes_up_for_rounding_losses(
     build: Build, schedule: Schedule, codec: CodecName, peers: int
 ) -> None:
-    """The sum of many means stays as near to the truth as a single mean."""
+    """The sum of many means is as accurate as a single mean."""
     numel, repeats = 5000, 12
     lost = np.zeros(numel)
     residuals = {me: np.zeros(numel, np.float32) for me in range(peers)}
@@ -146,7 +152,7 @@ def test_error_feedback_returns_what_rounding_lost(
 
 @pytest.mark.parametrize("weights", WEIGHTS, ids=lambda weights: f"N={len(weights)}")
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_mean_is_right_within_the_codecs_rounding(
+def test_mean_is_correct_within_the_codecs_rounding_error(
     build: Build, schedule: Schedule, weights: tuple[int, ...]
 ) -> None:
     ring = build(weights, 50_000, schedule=schedule)
@@ -184,7 +190,7 @@ def test_streams_segments_and_transport_do_not_change_the_mean(
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_vector_much_larger_than_the_socket_buffers_gets_through(
+def test_vector_much_larger_than_the_socket_buffers_is_averaged(
     build: Build, schedule: Schedule
 ) -> None:
     ring = build((1, 2, 3, 1, 1), 2_000_000, schedule=schedule, segment_bytes=1 << 16)
@@ -195,7 +201,7 @@ def test_vector_much_larger_than_the_socket_buffers_gets_through(
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_a_reduce_runs_over_tls(build: Build, tls: Connect, schedule: Schedule) -> None:
+def test_reduce_runs_over_tls(build: Build, tls: Connect, schedule: Schedule) -> None:
     ring = build((4, 1, 2, 3), 300_000, schedule=schedule, connect=tls)
     outcomes = ring.run()
     assert all(isinstance(outcome, ReduceStatistics) for outcome in outcomes.values()), outcomes
@@ -203,9 +209,7 @@ def test_a_reduce_runs_over_tls(build: Build, tls: Connect, schedule: Schedule) 
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_report_counts_the_bytes_and_progress_reaches_all_of_them(
-    build: Build, schedule: Schedule
-) -> None:
+def test_report_and_progress_count_all_bytes(build: Build, schedule: Schedule) -> None:
     ring = build((1, 1, 1, 1), 100_000, schedule=schedule)
     assert ring.reduce(2).progress() == (0, ring.requests[2].plan().bytes_moved)
     outcomes = ring.run()
@@ -240,7 +244,7 @@ def test_single_peer_reports_no_traffic(build: Build) -> None:
     assert (report.traffic, report.sent_bytes, report.waiting_s) == ((), 0, 0.0)
 
 
-def test_payload_may_be_a_bytearray(build: Build) -> None:
+def test_payload_can_be_a_bytearray(build: Build) -> None:
     ring = build((1, 2), 3000)
     plain = [bytearray(len(payload)) for payload in ring.payloads]
     ring.payloads = cast(list[np.ndarray], plain)
@@ -258,13 +262,14 @@ def test_all_streams_together_keep_to_the_rate_limit(
     outcomes = ring.run()
     due_s = (sent - burst) / rate
     assert all(isinstance(outcome, ReduceStatistics) for outcome in outcomes.values()), outcomes
-    assert due_s <= stopwatch()  # tests/dataplane/test_pacing shows that none of the rate is lost
+    assert due_s <= stopwatch()  # test_pacing.py tests the opposite bound
     assert {payload.tobytes() for payload in ring.payloads} == {dumb_average(ring)}
 
 
 def test_slow_sender_is_not_mistaken_for_a_silent_one(build: Build) -> None:
-    """Each segment takes longer than the limit for silence, and all peers behind the sender wait as
-    long. The slowest line that is worth waiting for takes about as long for a whole segment.
+    """Each segment takes longer than the silence limit, and the peers after the sender have to wait
+    as long. A production-size segment takes about this long on the slowest link that is still worth
+    waiting for.
     """
     ring = build((1, 1, 1), 3 * 256, streams=1, segment_bytes=600, silence_s=1.0)
     segment_bytes = ring.requests[0].plan().bytes_to(1) // 4
@@ -274,7 +279,7 @@ def test_slow_sender_is_not_mistaken_for_a_silent_one(build: Build) -> None:
     assert {payload.tobytes() for payload in ring.payloads} == {dumb_average(ring)}
 
 
-def test_reduce_that_exceeds_its_deadline_blames_nobody(build: Build) -> None:
+def test_reduce_that_exceeds_its_deadline_does_not_blame_anyone(build: Build) -> None:
     ring = build((1, 1, 1), 100_000, deadline_s=0.3)
     ring.limits = {me: Uplink(20_000, burst_bytes=0) for me in range(3)}
     outcomes = ring.run()

@@ -1,4 +1,4 @@
-"""Every peer soon names the neighbour at fault, and nothing is left running."""
+"""Every peer soon names the neighbour at fault, and no thread is left running."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from p2ptrain.ring.wire import HEADER_BYTES, Header, Kind, encode_blame
 from tests.ring.conftest import Build, Outcome, Ring
 
 HOSTILE = 1
-"""The peer that misbehaves. In rings of three or more it stands between two honest ones."""
+"""The peer that misbehaves. In rings of three or more it is between two honest peers."""
 
 SOON_S = 25.0
-"""Less than half of the time that peers here need to detect an unannounced fault."""
+"""Less than half of the time that peers need here to detect a silent peer."""
 
 Frame = tuple[Header, bytes]
 
 
 def first_frame(ring: Ring, scale: float = 1.0) -> Frame:
-    """The first segment that the hostile peer owes its neighbour, with codes of zero and
+    """Return the first segment that the hostile peer owes its neighbour, with codes of zero and
     `scale`.
     """
     request = ring.requests[HOSTILE]
@@ -68,7 +68,7 @@ def with_scale(scale: float) -> Callable[[Ring], bytes]:
 
 
 def overwhelming(ring: Ring) -> bytes:
-    """Scales that a codec may write, with codes that take the sum out of range."""
+    """Return a segment with valid scales and with codes that bring the sum out of range."""
     header, body = first_frame(ring, 2.0**94)
     return header.encode() + body[:4] + bytes([127]) * (len(body) - 4)
 
@@ -119,21 +119,21 @@ BAD_FRAMES = {
     "an oversize frame": altered(length=2**32 - 1),
     "no length": altered(length=0),
     "a later segment": altered(index=1),
-    "a segment that is none": altered(index=10**6),
-    "a part that is none": altered(part=99),
-    "a part of another's": altered(part=2),
+    "a segment that does not exist": altered(index=10**6),
+    "a part that does not exist": altered(part=99),
+    "a part that another peer sends": altered(part=2),
     "a mean before its sum": altered(kind=Kind.MEAN, part=2),
     "a wait with a body": altered(kind=Kind.WAITING),
     "a last frame with a body": altered(kind=Kind.DONE),
-    "a frame behind the last": behind_the_last,
+    "a frame after the last one": behind_the_last,
     "a segment twice": twice,
     "an unknown kind": unknown_kind,
     "noise": noise,
     "a frame cut short": cut_short,
-    "nothing but an end": lambda ring: b"",
+    "only an end of stream": lambda ring: b"",
     "an oversize abort": abort_with(b"", length=1 << 30),
     "a garbled abort": abort_with(b"\xc1garbage"),
-    "an abort that names a stranger": abort_with(
+    "an abort that names an unknown peer": abort_with(
         encode_blame(Blame((PeerId("nobody"),), "it was nobody"))
     ),
     "an abort with other fields": abort_with(pack({"reason": "because"})),
@@ -173,7 +173,7 @@ def test_sender_of_a_bad_frame_is_named(build: Build, fault: str) -> None:
 
 @pytest.mark.parametrize("scale", [float("nan"), float("inf"), -0.0])
 def test_sender_of_a_bad_mean_is_named(build: Build, scale: float) -> None:
-    """In a ring of two, the hostile peer's sum is correct but its mean is not."""
+    """The ring has two peers. The hostile peer sends a correct sum, then a bad mean."""
 
     def script(ring: Ring, me: int) -> None:
         (sock,) = ring.next(me)
@@ -192,13 +192,13 @@ def test_sender_of_a_bad_mean_is_named(build: Build, scale: float) -> None:
 
 
 def stands_still(ring: Ring, me: int) -> None:
-    """Connected, but neither reads nor sends: a stopped process."""
+    """Stay connected without reading or sending, like a stopped process."""
 
 
 @pytest.mark.parametrize("peers", [2, 3, 5])
 @pytest.mark.parametrize("numel", [5000, 1_000_000], ids=["fits-in-buffers", "blocks-senders"])
 def test_stalled_peer_is_named_by_all(build: Build, peers: int, numel: int) -> None:
-    silence_s = 1.0  # Longer than a busy machine delays a thread that could run.
+    silence_s = 1.0  # Longer than a busy machine delays a runnable thread.
     ring = build((1,) * peers, numel, silence_s=silence_s)
     outcomes = ring.run({HOSTILE: stands_still})
     for outcome in outcomes.values():
@@ -208,9 +208,11 @@ def test_stalled_peer_is_named_by_all(build: Build, peers: int, numel: int) -> N
 
 
 @pytest.mark.parametrize("patient_s", [1.2, 10.0], ids=["noticed", "not-noticed"])
-def test_abort_confirms_what_a_peer_has_noticed_itself(build: Build, patient_s: float) -> None:
-    """The first peer to lose patience ends the reduce. Others accuse the silent peer, too, if it
-    has been silent for more than half of their own patience.
+def test_abort_counts_as_own_observation_if_the_peer_has_noticed_the_silence(
+    build: Build, patient_s: float
+) -> None:
+    """The first peer to lose patience aborts the reduce. Another peer accuses the silent one itself
+    if the silence has lasted more than half of its own patience.
     """
     ring = build((1,) * 4, 5000, schedule="direct", silence_s=1.0)
     for me in range(1, 4):
@@ -228,7 +230,7 @@ def test_abort_confirms_what_a_peer_has_noticed_itself(build: Build, patient_s: 
 
 @pytest.mark.parametrize("transport", ["pair", "tcp", "tls"])
 @pytest.mark.parametrize("peers", [2, 3, 4])
-def test_peer_that_dies_in_mid_reduce_is_named_at_once(
+def test_peer_that_dies_during_a_reduce_is_named_at_once(
     build: Build,
     request: pytest.FixtureRequest,
     transport: str,
@@ -256,7 +258,7 @@ def test_peer_that_dies_in_mid_reduce_is_named_at_once(
 
 @pytest.mark.parametrize("poisoned", [0, 1, 2])
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e38])
-def test_peer_whose_own_numbers_are_bad_names_itself(
+def test_peer_with_non_finite_values_names_itself(
     build: Build, poisoned: int, value: float
 ) -> None:
     ring = build((1, 1, 1), 25_000)
@@ -267,7 +269,7 @@ def test_peer_whose_own_numbers_are_bad_names_itself(
         assert "not finite" in outcome.reason
 
 
-def test_peer_alone_in_its_ring_names_itself_too(build: Build) -> None:
+def test_single_peer_with_non_finite_values_names_itself_too(build: Build) -> None:
     ring = build((1,), 1000)
     ring.locals[0][999] = np.nan
     (outcome,) = ring.run().values()
@@ -276,21 +278,21 @@ def test_peer_alone_in_its_ring_names_itself_too(build: Build) -> None:
 
 
 @pytest.mark.parametrize("suspects", [(), (2,)])
-def test_abort_from_outside_reaches_all(build: Build, suspects: tuple[int, ...]) -> None:
+def test_abort_by_the_caller_reaches_all_peers(build: Build, suspects: tuple[int, ...]) -> None:
     ring = build((1, 1, 1, 1), 200_000)
     ring.limits = {me: Uplink(20_000, burst_bytes=0) for me in range(4)}
     whom = named(ring, *suspects)
     outcomes = ring.run(meanwhile=lambda: ring.reduce(0).abort("the ledger has moved on", whom))
     for me, outcome in outcomes.items():
         assert isinstance(outcome, ReduceAborted)
-        # A peer that others accuse does not thereby confess.
+        # A peer that others accuse does not name itself.
         assert outcome.suspects == tuple(peer for peer in whom if peer != ring.peers[me])
         assert outcome.reason == "the ledger has moved on"
     assert ring.took_s < SOON_S
 
 
-def test_leaving_peer_does_not_wait_for_neighbours_not_yet_started(build: Build) -> None:
-    """They may still be connecting, and are silent while they wait for other peers."""
+def test_aborting_peer_does_not_wait_for_neighbours_that_have_not_started(build: Build) -> None:
+    """Neighbours that are still connecting to other peers do not read or send anything."""
     ring = build((1, 1, 1), 5000)
     ring.grace_s = 30.0
     ring.reduce(0).abort("a participant is down", (ring.peers[1],))
@@ -299,7 +301,7 @@ def test_leaving_peer_does_not_wait_for_neighbours_not_yet_started(build: Build)
     assert ring.took_s < SOON_S
 
 
-def test_abort_before_the_start_is_obeyed(build: Build) -> None:
+def test_abort_before_the_start_takes_effect(build: Build) -> None:
     ring = build((1, 1, 1), 5000)
     for me in range(3):
         ring.reduce(me).abort("never mind")
@@ -307,8 +309,10 @@ def test_abort_before_the_start_is_obeyed(build: Build) -> None:
     assert {reason_of(outcome) for outcome in ring.run().values()} == {"never mind"}
 
 
-def test_peers_with_different_reduces_detect_it(build: Build) -> None:
-    """Peer 2 assumes other weights. Nobody averages, whoever is blamed."""
+def test_peers_with_different_requests_abort(build: Build) -> None:
+    """Peer 2 uses different weights. No peer may return a mean; it does not matter which peer is
+    blamed.
+    """
     ring = build((1, 1, 1), 5000)
     ring.requests[2] = replace(ring.requests[2], weights=(1, 1, 2))
     for outcome in ring.run().values():
@@ -324,10 +328,10 @@ def test_abort_message_is_shortened_and_made_printable(build: Build) -> None:
     assert len(reason) == 200
 
 
-def test_process_that_was_suspended_blames_nobody(
+def test_process_that_was_suspended_does_not_blame_anyone(
     build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every clock jumps at once in the middle of the reduce, as after a suspend."""
+    """All clocks jump in the middle of the reduce, as after a suspend of the machine."""
     leap_s = 0.0
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + leap_s)
     for each in (lane, watch):
@@ -347,11 +351,11 @@ def test_process_that_was_suspended_blames_nobody(
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_at_the_deadline_finished_peers_name_the_one_still_missing(
+def test_at_the_deadline_finished_peers_name_the_unfinished_one(
     build: Build, schedule: Schedule
 ) -> None:
-    """It sends all the time, but too slowly. Another attempt with the same members would be no
-    better.
+    """The unfinished peer sends all the time, but too slowly. Another attempt with the same members
+    would fail too.
     """
     ring = build(
         (1, 1, 1, 1), 100_000, schedule=schedule, deadline_s=4.0, silence_s=4.0, streams=1

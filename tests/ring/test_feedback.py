@@ -1,4 +1,6 @@
-"""Error feedback, when every reduce has other participants and not all of them see its end."""
+"""Error feedback when the participants change from reduce to reduce, and not all reduces are
+committed.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ NUMEL, MEMBERS, STEPS = 300, 5, 40
 
 
 class Members:
-    """Peers that average, each with the residual it owes. `off` is the sum of the means minus the
-    sum of the exact means.
+    """Peers that average, with their residuals. `off` is the sum of the means minus the sum of the
+    exact means.
     """
 
     def __init__(self, name: CodecName, seed: int) -> None:
@@ -27,7 +29,9 @@ class Members:
         self.off = np.zeros(NUMEL)
 
     def reduce(self, step: int, attempt: int, peers: list[int]) -> NDArray[np.float64]:
-        """Return the error of the mean of these peers, with random weights and work."""
+        """Average random vectors of these peers with random weights. Return the error of the
+        mean.
+        """
         given = []
         for peer in peers:
             residual = self.residuals[peer]
@@ -45,8 +49,8 @@ class Members:
         return error
 
     def step(self, step: int) -> float:
-        """Run an outer step of one to three attempts, of which at most the last is committed.
-        Return the error of its mean.
+        """Run an outer step of one to three attempts. At most the last attempt is committed. Return
+        the error of its mean.
         """
         attempts = int(self.random.integers(1, 4))
         for attempt in range(attempts):
@@ -63,14 +67,14 @@ class Members:
 
     @property
     def owed(self) -> NDArray[np.float64]:
-        """In units of means."""
+        """The sum of the residuals, in units of means."""
         owed = [each.owed.astype(np.float64) / each.peers for each in self.residuals]
         return np.asarray(np.sum(owed, 0))
 
 
 @pytest.mark.parametrize("name", ["fp16", "int8", "int4"])
 @pytest.mark.parametrize("seed", range(3))
-def test_sum_of_the_means_lacks_exactly_the_residuals(name: CodecName, seed: int) -> None:
+def test_error_of_the_sum_of_means_equals_the_residuals(name: CodecName, seed: int) -> None:
     members = Members(name, seed)
     largest = max(members.step(step) for step in range(STEPS))
     assert np.abs(members.owed).max() > 0.01 * largest
@@ -79,8 +83,10 @@ def test_sum_of_the_means_lacks_exactly_the_residuals(name: CodecName, seed: int
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("peers", [2, 5, 12])
-def test_finished_mean_implies_that_all_peers_have_rounded(schedule: Schedule, peers: int) -> None:
-    """So a peer that is late by then knows what its rounding lost, and has sent what it owed."""
+def test_peer_finishes_only_after_all_peers_have_rounded(schedule: Schedule, peers: int) -> None:
+    """So when a peer has finished, a late peer already knows its rounding losses and has sent its
+    residual.
+    """
     for seed in range(8):
         crowd = Crowd(schedule, peers, streams=2, depth=3, seed=seed)
         for lost in crowd.lost:

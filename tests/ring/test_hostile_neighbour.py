@@ -1,4 +1,4 @@
-"""All peers soon name a hostile neighbour, under any schedule, and nothing is left behind."""
+"""All peers soon name a hostile neighbour, with any schedule, and no thread or socket is left."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ Script = Callable[["Hostile"], None]
 
 @dataclass
 class Hostile:
-    """The hostile peer of a ring, the neighbour it owes a segment first, and the correct bytes of
-    that segment.
+    """The hostile peer of a ring, the neighbour to which it must send the first segment, and the
+    correct bytes of that segment.
 
-    Nobody adds to this segment before it leaves.
+    The segment contains only the hostile peer's own contribution.
     """
 
     ring: Ring
@@ -58,7 +58,7 @@ class Hostile:
         return cls(ring, header, bytes(segment.bytes), ring.links(HOSTILE)[to][0])
 
     def said(self, words: bytes, *sockets: PeerSocket) -> list[PeerSocket]:
-        """Say `words`, read the answers, and return the connections that are left."""
+        """Send `words`, read the answers, and return the connections that are still open."""
         return [each for each in sockets if self._moves(each, words)]
 
     def _moves(self, sock: PeerSocket, words: bytes) -> bool:
@@ -73,7 +73,7 @@ class Hostile:
 
 
 def nothing(hostile: Hostile) -> None:
-    """Connected, but neither reads nor sends: a stopped process."""
+    """Stay connected without reading or sending, like a stopped process."""
 
 
 def frame(**fields: Any) -> Script:
@@ -102,8 +102,8 @@ def half_a_frame(hostile: Hostile) -> None:
 
 
 def waits(*for_whom: Callable[[Hostile], int]) -> Script:
-    """Reads everything, sends nothing that it owes, and repeats that it waits for one of these
-    peers, then for the next.
+    """Return a script that reads everything and sends no segment. It keeps claiming to wait for
+    these peers, one after the other.
     """
 
     def script(hostile: Hostile) -> None:
@@ -127,7 +127,7 @@ def a_neighbour(hostile: Hostile) -> int:
 
 
 def crumbs(hostile: Hostile) -> None:
-    """Sends a byte now and then. It is never silent and never finishes."""
+    """Send a byte now and then. The peer is never silent and never finishes."""
     others = [sock for sock in hostile.ring.sockets(HOSTILE) if sock is not hostile.victim]
     never, at = threading.Event(), 0
     whole = hostile.header.encode() + hostile.body
@@ -138,15 +138,15 @@ def crumbs(hostile: Hostile) -> None:
 
 
 def half_a_header(hostile: Hostile) -> None:
-    """Like `crumbs`, but so slow that not even a header arrives."""
+    """Like `crumbs`, but stop within the header, then claim to wait."""
     hostile.body = b""
     crumbs(hostile)
     waits(itself)(hostile)
 
 
 def what_comes_later(hostile: Hostile) -> None:
-    """Begins with the second segment, which nobody reads before the first, and then sends
-    nothing.
+    """Start with the second segment, which the receiver does not read before the first, and then
+    send nothing.
     """
     request = hostile.ring.requests[HOSTILE]
     plan = request.plan()
@@ -160,55 +160,57 @@ def what_comes_later(hostile: Hostile) -> None:
 
 
 @dataclass(frozen=True)
-class Deed:
+class Attack:
     script: Script
     words: str
-    """A part of the reason that every peer gives."""
+    """A part of the reason that every honest peer gives."""
     within_s: float = 0.0
-    """The longest time until a peer notices."""
+    """The longest time in seconds until a peer notices."""
 
 
-DEEDS = {
-    "stalls": Deed(nothing, "it did not send anything for 0.4 s", SILENCE_S),
-    "sends crumbs": Deed(crumbs, "this node's neighbour in the exchange: it ", SILENCE_S),
-    "sends crumbs of a header": Deed(
+ATTACKS = {
+    "stalls": Attack(nothing, "it did not send anything for 0.4 s", SILENCE_S),
+    "sends crumbs": Attack(crumbs, "this node's neighbour in the exchange: it ", SILENCE_S),
+    "sends crumbs of a header": Attack(
         half_a_header, "this node's neighbour in the exchange: it ", SILENCE_S
     ),
-    "waits for itself": Deed(waits(itself), "has not sent its segments", STALL_S),
-    "says it waits": Deed(
+    "claims to wait for itself": Attack(waits(itself), "has not sent its segments", STALL_S),
+    "falsely claims to wait": Attack(
         waits(a_neighbour), "it claims to wait for segments that it has received", STALL_S
     ),
-    "changes its wait": Deed(
+    "changes its wait": Attack(
         waits(itself, a_neighbour), "in the exchange: it ", (NEWS_STALLS + 1) * STALL_S
     ),
-    "begins with what comes later": Deed(what_comes_later, "in the exchange: it ", STALL_S),
-    "sends garbage": Deed(garbage, "unknown kind"),
-    "leaves in mid-frame": Deed(half_a_frame, "the peer closed the connection", SILENCE_S),
-    "sends a NaN scale": Deed(scale(float("nan")), "contains an invalid scale or value"),
-    "sends an infinite scale": Deed(scale(float("inf")), "contains an invalid scale or value"),
-    "exceeds the bound": Deed(scale(1.0), "its magnitude is 127; the run allows"),
-    "sends a wrong length": Deed(frame(length=77), "a frame has 77 bytes"),
-    "replays an old attempt": Deed(frame(attempt=0), "a frame is for step 7, attempt 0"),
+    "begins with a later segment": Attack(what_comes_later, "in the exchange: it ", STALL_S),
+    "sends garbage": Attack(garbage, "unknown kind"),
+    "leaves in the middle of a frame": Attack(
+        half_a_frame, "the peer closed the connection", SILENCE_S
+    ),
+    "sends a NaN scale": Attack(scale(float("nan")), "contains an invalid scale or value"),
+    "sends an infinite scale": Attack(scale(float("inf")), "contains an invalid scale or value"),
+    "exceeds the bound": Attack(scale(1.0), "its magnitude is 127; the run allows"),
+    "sends a wrong length": Attack(frame(length=77), "a frame has 77 bytes"),
+    "replays an old attempt": Attack(frame(attempt=0), "a frame is for step 7, attempt 0"),
 }
 
 
 CASES = [
-    (schedule, transport, deed)
+    (schedule, transport, attack)
     for schedule in SCHEDULES
     for transport in ("tls", "plaintext")
-    for deed in DEEDS
-    if transport == "tls" or not DEEDS[deed].within_s  # the schedule does not change the wait
+    for attack in ATTACKS
+    if transport == "tls" or not ATTACKS[attack].within_s  # slow attacks only once
 ]
 
 
 def open_sockets() -> int:
-    """Return the open descriptors of this process."""
+    """Return the number of open descriptors of this process."""
     return len(os.listdir("/proc/self/fd"))
 
 
-@pytest.mark.parametrize(("schedule", "transport", "deed"), CASES)
+@pytest.mark.parametrize(("schedule", "transport", "attack"), CASES)
 def test_all_peers_name_a_hostile_neighbour_and_clean_up(
-    build: Build, request: pytest.FixtureRequest, schedule: Schedule, transport: str, deed: str
+    build: Build, request: pytest.FixtureRequest, schedule: Schedule, transport: str, attack: str
 ) -> None:
     connect = request.getfixturevalue(transport)
     ring = build(
@@ -217,7 +219,7 @@ def test_all_peers_name_a_hostile_neighbour_and_clean_up(
     )  # fmt: skip
     ring.locals = [ring.theta - np.float32(0.1) for _ in ring.peers]
     ends, before = 2 * sum(map(len, ring.edges.values())), open_sockets()
-    expected = DEEDS[deed]
+    expected = ATTACKS[attack]
     outcomes = ring.run({HOSTILE: lambda ring, me: expected.script(Hostile.of(ring))})
     assert set(outcomes) == {0, 2, 3}
     for outcome in outcomes.values():
@@ -231,7 +233,7 @@ def test_all_peers_name_a_hostile_neighbour_and_clean_up(
 
 
 def threads_left(patience_s: float = 10.0) -> list[str]:
-    """Threads of reduces and of their connections, after they had time to end."""
+    """Return the threads of reduces and connections that have not ended after `patience_s`."""
     ends = time.monotonic() + patience_s
     while True:
         names = [thread.name for thread in threading.enumerate()]

@@ -1,5 +1,5 @@
-"""No peer moves the mean further than agreed. A peer that tries is named, and an honest peer never
-is.
+"""No peer can move the mean farther than agreed. A peer that tries is named, and an honest peer is
+never named.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def test_owner_gets_each_contribution_once(schedule: Schedule, peers: int) -> No
 def test_peers_at_the_bound_are_never_accused(
     build: Build, schedule: Schedule, codec: CodecName, feedback: bool
 ) -> None:
-    """Every element of every peer is at the bound, with the same sign: the sums are as large as
+    """All peers have every element at the bound, with the same sign, so the sums are as large as
     possible.
     """
     weights = (3, 1, 1000, 7, 20_000)
@@ -72,9 +72,7 @@ def test_peers_at_the_bound_are_never_accused(
 
 
 @every_schedule
-def test_peer_over_the_bound_names_itself_and_sends_nothing(
-    build: Build, schedule: Schedule
-) -> None:
+def test_peer_over_the_bound_names_itself(build: Build, schedule: Schedule) -> None:
     ring = build((1, 1, 1, 1), 25_000, schedule=schedule, influence_max=BOUND)
     for me, local in enumerate(ring.locals):
         local[:] = ring.theta + np.float32(BOUND * (1.05 if me == 2 else 0.5))
@@ -85,7 +83,7 @@ def test_peer_over_the_bound_names_itself_and_sends_nothing(
         assert outcome.reason.endswith("farther than this run allows: by 0.525; the maximum is 0.5")
 
 
-def test_single_peer_keeps_to_the_bound_too(build: Build) -> None:
+def test_single_peer_over_the_bound_names_itself_too(build: Build) -> None:
     ring = build((1,), 1000, influence_max=BOUND)
     ring.locals[0][:] = ring.theta
     ring.locals[0][999] += 2 * BOUND
@@ -95,21 +93,21 @@ def test_single_peer_keeps_to_the_bound_too(build: Build) -> None:
 
 
 PEERS, LIAR, BLOCK = 9, 4, 64
-"""Nine peers form three rows of a grid. Some of them collect from two others."""
+"""Nine peers form a grid of three rows. Some of them collect the sums of two other peers."""
 EXTREME = {"int8": b"\x80" * 64, "int4": b"\x88" * 32}
-"""Codes of a block that no codec writes: -128 and -8."""
+"""A block of codes that the codec never writes: -128 and -8."""
 
 
 def scale_of(codec: CodecName, peak: float) -> bytes:
-    """Return the largest scale with which a block stays within `peak`."""
+    """Return the largest scale for which valid codes decode to at most `peak`."""
     if codec == "int4":
         return struct.pack("<f", peak / 7)[2:]
     return struct.pack("<f", np.nextafter(np.float32(peak) / np.float32(127), np.float32(0)))
 
 
 def place_of_the_liar(schedule: Schedule, number: int) -> tuple[int, int]:
-    """Return a part to which the liar only contributes, and the receiver: the first part of those
-    whose sum the liar sends there, or with -1 the last.
+    """Return a part to which the liar only contributes, and the peer that receives its sum. Among
+    the sums of that receiver, the liar's is the first if `number` is 0, and the last if it is -1.
     """
     for part in range(PEERS):
         ours = route(schedule, PEERS, LIAR, part)
@@ -121,7 +119,9 @@ def place_of_the_liar(schedule: Schedule, number: int) -> tuple[int, int]:
 
 
 def sends(block: Callable[[float], bytes], part: int, to: int) -> Callable[[Ring, int], None]:
-    """Send one segment. `block` makes its blocks from the bound on the sums."""
+    """Return a script that sends one segment. `block` makes each block, given the bound on the
+    sum.
+    """
 
     def script(ring: Ring, me: int) -> None:
         request = ring.requests[me]
@@ -137,11 +137,11 @@ def sends(block: Callable[[float], bytes], part: int, to: int) -> Callable[[Ring
 @every_schedule
 @pytest.mark.parametrize("number", [0, -1])
 @pytest.mark.parametrize("codec", EXTREME)
-def test_codes_beyond_the_stated_scale_are_the_senders_fault(
+def test_sender_of_codes_that_exceed_the_scale_is_named(
     build: Build, schedule: Schedule, codec: CodecName, number: int
 ) -> None:
-    """By its scales, the liar's sum is at its bound. The sum that honest peers
-    compute from it exceeds theirs.
+    """According to its scales, the liar's sum is at its bound. Its codes make the sum of the next
+    honest peer exceed that peer's bound.
     """
     weights = tuple(5000 if peer == LIAR else 1 for peer in range(PEERS))
     ring = build(
@@ -159,7 +159,7 @@ def test_codes_beyond_the_stated_scale_are_the_senders_fault(
 
 @every_schedule
 @pytest.mark.parametrize("number", [0, -1])
-def test_sender_of_an_overflowing_sum_is_named_alone(
+def test_only_the_sender_of_an_overflowing_sum_is_named(
     build: Build, schedule: Schedule, number: int
 ) -> None:
     ring = build(
@@ -177,9 +177,9 @@ def test_sender_of_an_overflowing_sum_is_named_alone(
 
 
 class Two:
-    """The second peer in a ring of two with equal weights, where each of its differences is `own`.
+    """The second peer in a ring of two with equal weights. Each of its differences is `own`.
 
-    The first peer sends a sum or a mean of blocks with `scale` and `codes`.
+    The first peer sends it a sum or a mean with blocks of `scale` and `codes`.
     """
 
     def __init__(self, codec: CodecName, own: float, scale: bytes, codes: bytes) -> None:
@@ -209,7 +209,7 @@ class Two:
 
 
 @pytest.mark.parametrize("codec", EXTREME)
-def test_mean_beyond_the_bound_is_the_senders_fault(codec: CodecName) -> None:
+def test_sender_of_a_mean_beyond_the_bound_is_named(codec: CodecName) -> None:
     codes = {"int8": b"\x81" * BLOCK, "int4": b"\x99" * (BLOCK // 2)}[codec]
     at_bound, near = scale_of(codec, BOUND), scale_of(codec, BOUND * 0.86)
     assert Two(codec, 0.0, at_bound, codes).blame(Kind.MEAN) is None
@@ -220,7 +220,7 @@ def test_mean_beyond_the_bound_is_the_senders_fault(codec: CodecName) -> None:
 
 
 @pytest.mark.parametrize("codec", EXTREME)
-def test_peer_that_adds_too_much_to_a_full_sum_names_itself(
+def test_peer_that_exceeds_the_bound_on_a_sum_names_itself(
     codec: CodecName,
 ) -> None:
     codes = {"int8": b"\x7f" * BLOCK, "int4": b"\x77" * (BLOCK // 2)}[codec]
@@ -240,9 +240,9 @@ def limits(schedule: Schedule, **settings: Any) -> Influence:
     return Influence(replace(request, **settings), feedback=False)
 
 
-def test_bound_of_a_sum_follows_the_weights_in_it() -> None:
+def test_bound_of_a_sum_depends_on_the_weights_of_its_contributors() -> None:
     ring, direct = limits("ring"), limits("direct")
-    # Each weighs four times its share of 8.
+    # The weights sum to 8, so each of the four peers counts for 4/8 of its weight.
     sums = [ring.sum_max(0, PeerId(f"peer-{sender}")) / BOUND for sender in range(4)]
     assert sums == pytest.approx([0.5, 1.0, 2.0, 4.0], rel=1e-4)
     sums = [direct.sum_max(0, PeerId(f"peer-{sender}")) / BOUND for sender in range(1, 4)]
@@ -250,7 +250,7 @@ def test_bound_of_a_sum_follows_the_weights_in_it() -> None:
     assert ring.mean_max == pytest.approx(BOUND, rel=1e-4) == direct.mean_max
 
 
-def test_without_an_agreed_bound_the_codecs_range_is_the_bound() -> None:
+def test_without_an_agreed_bound_sums_and_means_are_unbounded() -> None:
     free = limits("grid", influence_max=UNBOUNDED)
     assert (free.bounded, free.mean_max) == (False, math.inf)
     assert free.sum_max(1, PeerId("peer-0")) == math.inf

@@ -1,4 +1,4 @@
-"""Peers never wait in a circle, and memory stays bounded, for any order of delivery."""
+"""Peers never deadlock, and memory stays bounded, whatever the order of delivery."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ BLOCK = 8
 
 
 class Crowd:
-    """Peers whose connections each hold `depth` segments. A random hand moves the segments."""
+    """Peers with connections that each hold at most `depth` segments. The segments are moved in
+    random order.
+    """
 
     def __init__(self, schedule: Schedule, peers: int, streams: int, depth: int, seed: int) -> None:
         self.random = random.Random(seed)
@@ -41,7 +43,7 @@ class Crowd:
         theta, local = np.ones(numel, np.float32), np.zeros(numel, np.float32)
         self.payloads = [bytearray(request.codec.encoded_bytes(numel)) for _ in range(peers)]
         self.lost = [np.zeros(numel, np.float32) for _ in range(peers)]
-        """Busy rounding, by peer."""
+        """The rounding losses of each peer."""
         self.works = []
         for me, payload in enumerate(self.payloads):
             mine = replace(request, me=me)
@@ -85,7 +87,7 @@ class Crowd:
         arrival = IncomingSegment(sender, send.kind, send.segment)
         place = self.works[me].place(arrival)
         if place is None:
-            # One connection keeps its order: an early segment waits for the earlier ones.
+            # On a single connection a sender's segments are in order and never wait for each other.
             assert self.streams > 1 or self.works[me].held_up_by(arrival) != sender
             return False
         self.held[sender, me, stream].popleft()
@@ -107,7 +109,7 @@ def mine_of(work: LaneProgress) -> list[int]:
     ],
 )
 @pytest.mark.parametrize(("streams", "depth"), [(1, 1), (2, 3)])
-def test_peers_never_wait_in_a_circle_on_small_connections(
+def test_peers_never_deadlock_on_connections_with_small_buffers(
     schedule: Schedule, peers: int, streams: int, depth: int
 ) -> None:
     crowd = Crowd(schedule, peers, streams, depth, seed=peers)
@@ -127,9 +129,9 @@ def attempt_of(request: ReduceRequest) -> Attempt:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_lane_allocates_at_most_four_segments_beside_the_vector(schedule: Schedule) -> None:
-    """This holds for any number of peers. It is measured as the lane's threads would allocate
-    it.
+def test_lane_allocates_at_most_four_segments(schedule: Schedule) -> None:
+    """This holds for any number of peers. The memory is allocated by `place`, as in the lane's
+    threads.
     """
     request = ReduceRequest(
         RunId("ab" * 32), 0, 0, tuple(PeerId(f"peer-{n}") for n in range(16)), 0, (1,) * 16,
@@ -165,13 +167,19 @@ def announced(work_of: int, **fields: Any) -> Header:
 @pytest.mark.parametrize(
     ("header", "sender"),
     [
-        (announced(0, part=0), 3),  # our own part starts with us
+        (
+            announced(0, part=0),
+            3,
+        ),  # this peer starts part 0, so it does not receive its sum
         (announced(0, part=4), 3),
-        (announced(0, kind=Kind.MEAN, part=1), 3),  # the part that we own
+        (
+            announced(0, kind=Kind.MEAN, part=1),
+            3,
+        ),  # this peer owns part 1
         (announced(0, index=1), 3),
         (announced(0, length=259), 3),
-        (announced(0), 1),  # the next peer has nothing for us
-        (announced(0, kind=Kind.MEAN), 3),  # its sum has not left
+        (announced(0), 1),  # in a ring, the next peer does not send to this one
+        (announced(0, kind=Kind.MEAN), 3),  # this peer's sum has not been sent yet
     ],
 )
 def test_segment_that_is_not_due_is_refused(header: Header, sender: int) -> None:
@@ -185,10 +193,10 @@ def test_segment_that_is_not_due_is_refused(header: Header, sender: int) -> None
 
 
 @pytest.mark.parametrize(("schedule", "early", "held_up_by"), [("direct", 2, 1), ("grid", 1, 1)])
-def test_early_segment_waits_for_the_peer_that_must_send_first(
+def test_early_segment_waits_for_the_segment_that_is_added_first(
     schedule: Schedule, early: int, held_up_by: int
 ) -> None:
-    """Peer 0 adds the segments of peer 1 before those of the others, all in order."""
+    """Peer 0 adds the segments of peer 1 first, and the segments of one peer in their order."""
     request = ReduceRequest(
         RunId("ab" * 32), 0, 0, PEERS, 0, (1,) * 4, 4 * 2 * 256, codec_of("int8", 256),
         schedule=schedule, streams=2, segment_bytes=300,

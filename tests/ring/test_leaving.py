@@ -1,4 +1,4 @@
-"""Leaving an attempt ends in time, whatever the neighbours do."""
+"""A peer that leaves an attempt stops in time, whatever its neighbours do."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from p2ptrain.ring.neighbour import Connection, Neighbour
 
 FLOOD, QUIET = PeerId("flood"), PeerId("quiet")
 ENDLESS = 100_000
-"""Reads in one go, as if no interruption were possible."""
+"""A number of reads that shows that the reading never stops."""
 
 
 class PaperSocket:
-    """Accepts everything. If it `floods`, there is always more to receive from it."""
+    """A fake socket that accepts every send. If it `floods`, there is always more to receive."""
 
     def __init__(self, *, floods: bool) -> None:
         self.floods, self.reads, self.told = floods, 0, 0
 
     def fileno(self) -> int:
-        return -1  # Nobody waits for it, and each look finds it ready.
+        return -1  # It is always ready, so no thread waits for it.
 
     def send_some(self, view: memoryview) -> int:
         self.told += len(view)
@@ -30,14 +30,14 @@ class PaperSocket:
 
     def receive_some(self, view: memoryview) -> int:
         self.reads += self.floods
-        assert self.reads < ENDLESS, "it never stops reading"
+        assert self.reads < ENDLESS, "the peer never stops reading"
         return len(view) if self.floods else 0
 
     def finish_sending(self) -> None:
-        """Keep sending all the same."""
+        """Ignore the request: a flooding peer keeps sending."""
 
 
-def test_flooding_neighbour_is_left_in_time_and_others_are_told() -> None:
+def test_flooding_neighbour_does_not_delay_leaving() -> None:
     sockets = {FLOOD: PaperSocket(floods=True), QUIET: PaperSocket(floods=False)}
     request = SimpleNamespace(step=3, attempt=0)
     verdict = SimpleNamespace(blame=Blame((), "the ledger has moved on"))

@@ -1,4 +1,6 @@
-"""The order is the best one or close to it, is found soon, and does not change without need."""
+"""The chosen order is the best one or close to it, is found quickly, and does not change without
+need.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ def named(count: int) -> list[PeerId]:
 
 
 def random_rates(count: int, seed: int) -> dict[tuple[PeerId, PeerId], float]:
-    """Make rates like those of paths between sites: distant ones are slow, and a few are much
+    """Make random rates like those between sites: distant pairs are slow, and a few pairs are much
     slower.
     """
     draw = random.Random(seed)
@@ -53,7 +55,7 @@ def matrix_of(names: list[PeerId], rates: Rates) -> list[list[float]]:
 
 @pytest.mark.parametrize("count", [2, 3, 4, 5, 6, 7])
 @pytest.mark.parametrize("seed", range(5))
-def test_up_to_nine_peers_get_the_order_that_brute_force_finds(count: int, seed: int) -> None:
+def test_few_peers_get_the_order_that_brute_force_finds(count: int, seed: int) -> None:
     names, rates = named(count), random_rates(count, seed)
     found = best_order(names, rates, assumed=0.0)
     brute = max(slowest_of((names[0], *rest), rates) for rest in permutations(names[1:]))
@@ -81,7 +83,7 @@ def test_two_hundred_peers_are_ordered_within_a_second() -> None:
     assert found.slowest >= 0.5 * min(sorted(row)[-2] for row in matrix)
 
 
-def test_one_bad_link_is_left_out() -> None:
+def test_slow_links_are_left_out() -> None:
     names = named(4)
     rates = {(names[0], names[1]): 1.0, (names[2], names[3]): 2.0}
     found = best_order(names, rates, assumed=10.0)
@@ -102,7 +104,7 @@ def test_pairs_that_cannot_connect_are_avoided_where_possible() -> None:
     assert impossible.slowest == 0.0
 
 
-def test_current_order_stays_unless_another_is_much_faster() -> None:
+def test_current_order_is_kept_unless_another_is_much_faster() -> None:
     names = named(4)
     present = (names[0], names[1], names[2], names[3])
     rates = {(names[1], names[2]): 10.0 / BETTER_BY * 1.01}
@@ -114,7 +116,7 @@ def test_current_order_stays_unless_another_is_much_faster() -> None:
     assert left.slowest == 10.0
 
 
-def test_order_of_other_peers_does_not_bind() -> None:
+def test_current_order_of_other_peers_is_ignored() -> None:
     names = named(4)
     found = best_order(names, {}, assumed=1.0, current=[names[2], names[1], names[0]])
     assert sorted(found.peers) == names
@@ -129,7 +131,7 @@ def test_ring_without_edges_has_no_slowest_edge(count: int) -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(2, 14), st.integers(0, 1000), st.randoms())
-def test_order_does_not_depend_on_who_was_heard_first(
+def test_order_does_not_depend_on_the_order_of_the_input(
     count: int, seed: int, shuffle: random.Random
 ) -> None:
     names, rates = named(count), random_rates(count, seed)

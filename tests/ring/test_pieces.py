@@ -1,4 +1,4 @@
-"""Frames, requests and verdicts, each tested alone."""
+"""Frames, requests and verdicts, each tested separately."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_header_survives_encoding(header: Header) -> None:
 @example(bytes([max(Kind)]).ljust(HEADER_BYTES, b"\0"))
 @example(bytes([max(Kind) + 1]).ljust(HEADER_BYTES, b"\0"))
 @given(st.binary(min_size=HEADER_BYTES, max_size=HEADER_BYTES))
-def test_arbitrary_bytes_are_a_header_or_a_peers_fault(data: bytes) -> None:
+def test_arbitrary_bytes_are_a_header_or_a_remote_protocol_error(data: bytes) -> None:
     if data[0] in set(Kind):
         assert decode_header(data).encode() == data
     else:
@@ -65,13 +65,13 @@ def test_blame_survives_encoding(suspects: list[PeerId], reason: str) -> None:
     data = encode_blame(Blame(tuple(suspects), reason))
     read = decode_blame(data, PEERS)
     assert read.suspects == tuple(suspects)
-    assert read.heard, "a neighbour's statement is not our observation"
+    assert read.heard, "a blame from a neighbour must be marked as heard"
     assert len(read.reason) == len(reason)
     assert read.reason.isprintable()
 
 
 @given(st.binary(max_size=ABORT_BYTES_MAX + 10))
-def test_arbitrary_bytes_are_a_blame_or_a_peers_fault(data: bytes) -> None:
+def test_arbitrary_bytes_are_refused_as_a_blame(data: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
         decode_blame(data, PEERS)
 
@@ -83,7 +83,7 @@ def test_longest_blame_fits_the_bound() -> None:
     assert decode_blame(data, peers) == Blame(peers[:16], "€" * 200, heard=True)
 
 
-def test_neighbours_are_the_adjacent_peers_of_the_ring() -> None:
+def test_neighbours_are_the_adjacent_peers_in_the_ring() -> None:
     ends = [replace(REQUEST, me=me) for me in range(3)]
     assert [each.neighbours for each in ends] == [("b", "c"), ("a", "c"), ("a", "b")]
 
@@ -142,7 +142,7 @@ def test_invalid_request_cannot_be_made(change: dict[str, object]) -> None:
         replace(REQUEST, **change)  # type: ignore[arg-type]
 
 
-def test_first_verdict_stands() -> None:
+def test_first_verdict_is_final() -> None:
     calls: list[str] = []
     verdict = SharedVerdict(lambda: calls.append("settled"))
     assert (verdict.settled, verdict.blame) == (False, None)
@@ -152,5 +152,5 @@ def test_first_verdict_stands() -> None:
     assert (verdict.settled, verdict.blame, calls) == (True, first, ["settled"])
 
 
-def test_header_fields_have_the_sizes_that_the_bounds_assume() -> None:
+def test_header_has_28_bytes() -> None:
     assert struct.calcsize("<BBHIIII8s") == HEADER_BYTES == 28

@@ -1,4 +1,6 @@
-"""Every byte travels exactly once where it must, and every receive matches one send."""
+"""Every byte is sent exactly once to each peer that needs it, and every receive matches one
+send.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ def plans(
 
 
 def covered(segments: list[Segment]) -> list[tuple[int, int]]:
-    """The element ranges of `segments` in order, adjacent ones merged."""
+    """Return the element ranges of `segments` in order, with adjacent ranges merged."""
     joined: list[tuple[int, int]] = []
     for start, stop in sorted((segment.start, segment.stop) for segment in segments):
         if joined and joined[-1][1] == start:
@@ -46,7 +48,7 @@ def covered(segments: list[Segment]) -> list[tuple[int, int]]:
 
 
 def all_routes(schedule: Schedule, peers: int) -> list[tuple[Route, ...]]:
-    """Indexed by peer, then by part."""
+    """Return the routes, indexed by peer, then by part."""
     return [routes(schedule, peers, me) for me in range(peers)]
 
 
@@ -70,7 +72,9 @@ def test_every_receive_matches_one_send(schedule: Schedule) -> None:
 
 @every_schedule
 def test_every_peer_adds_to_each_part_once_and_gets_its_mean_once(schedule: Schedule) -> None:
-    """Sums lead to the one owner without a circle. From there, means lead to every peer."""
+    """The sums form a tree without cycles that ends at the single owner. From there, means reach
+    every peer.
+    """
     for peers in EVERY_SIZE:
         by_peer = all_routes(schedule, peers)
         for part in range(peers):
@@ -95,8 +99,10 @@ def test_every_peer_owns_one_part(schedule: Schedule) -> None:
 
 
 @every_schedule
-def test_hop_numbers_grow_along_the_way(schedule: Schedule) -> None:
-    """A sum leaves later than the sums it is made of, and a mean leaves later than that."""
+def test_hop_numbers_grow_along_the_route(schedule: Schedule) -> None:
+    """A sum is sent after the sums that it contains, and a mean is sent after all sums and after
+    the mean that it forwards.
+    """
     for peers in EVERY_SIZE:
         by_peer = all_routes(schedule, peers)
         for mine in by_peer:
@@ -111,7 +117,7 @@ def test_hop_numbers_grow_along_the_way(schedule: Schedule) -> None:
 @pytest.mark.parametrize(
     ("schedule", "hops", "neighbours"), [("ring", 30, 2), ("direct", 2, 15), ("grid", 4, 6)]
 )
-def test_sixteen_peers_have_the_hops_and_neighbours_of_the_docs(
+def test_sixteen_peers_have_the_documented_number_of_hops_and_neighbours(
     schedule: Schedule, hops: int, neighbours: int
 ) -> None:
     by_peer = all_routes(schedule, 16)
@@ -134,7 +140,7 @@ def test_sixteen_peers_have_the_hops_and_neighbours_of_the_docs(
 
 @settings(max_examples=60, deadline=None)
 @given(cuts)
-def test_segments_cover_each_element_once_and_equally_everywhere(
+def test_segments_cover_each_element_once_and_are_the_same_at_all_peers(
     cut: tuple[Schedule, int, int, int, int, int],
 ) -> None:
     numel, every = cut[2], plans(*cut)
@@ -146,7 +152,7 @@ def test_segments_cover_each_element_once_and_equally_everywhere(
 
 @settings(max_examples=40, deadline=None)
 @given(cuts)
-def test_one_peers_sends_are_the_other_peers_receives(
+def test_peers_send_exactly_the_bytes_that_their_neighbours_expect(
     cut: tuple[Schedule, int, int, int, int, int],
 ) -> None:
     every = plans(*cut)
@@ -182,8 +188,10 @@ def test_segments_are_whole_blocks_within_the_bound(
 
 @every_schedule
 @pytest.mark.parametrize("peers", [2, 3, 4, 16, 64])
-def test_peer_sends_about_twice_its_share(schedule: Schedule, peers: int) -> None:
-    """In a grid, however, collectors forward what they have collected."""
+def test_peer_sends_about_twice_the_vector(schedule: Schedule, peers: int) -> None:
+    """A peer receives about as much as it sends, except in a grid, where some peers collect sums
+    for others.
+    """
     numel = 1_000_000
     mine = plan(schedule, peers, 1, numel, CODEC, 4, 65_536)
     ideal = 2 * (peers - 1) / peers * CODEC.encoded_bytes(numel)

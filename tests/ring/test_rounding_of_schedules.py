@@ -1,4 +1,6 @@
-"""A codec of 4 bits errs more in a longer ring, and nearly the same with the other schedules."""
+"""A 4-bit codec loses more in a longer ring. With the other schedules the loss hardly depends on
+the number of peers.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def rounded(vector: Vector) -> Vector:
 
 
 def mean_of(schedule: Schedule, vectors: Vector) -> Vector:
-    """The mean of these peers' vectors, a part for each peer, rounded at each hop of its tree."""
+    """Return the mean of these peers' vectors. There is one part for each peer, and its sums are
+    rounded at each hop.
+    """
     peers = len(vectors)
     trees = [routes(schedule, peers, me) for me in range(peers)]
     out = np.empty(vectors.shape[1], np.float32)
@@ -44,7 +48,7 @@ def mean_of(schedule: Schedule, vectors: Vector) -> Vector:
 
 
 def error(schedule: Schedule, peers: int) -> float:
-    """|error| ÷ |mean|, of Gaussian vectors."""
+    """Return |error| ÷ |mean| for Gaussian vectors."""
     vectors = np.random.default_rng(peers).standard_normal((peers, peers * PART), np.float32)
     exact = vectors.mean(axis=0, dtype=np.float64)
     found = mean_of(schedule, vectors) - exact
@@ -55,13 +59,13 @@ def error(schedule: Schedule, peers: int) -> float:
     ("peers", "of_ring", "of_direct", "of_grid"),
     [(4, 0.17, 0.15, 0.16), (16, 0.33, 0.15, 0.17), (64, 0.71, 0.15, 0.18)],
 )
-def test_the_error_of_four_bits_grows_with_a_ring_alone(
+def test_error_of_four_bits_grows_with_the_peers_only_in_a_ring(
     peers: int, of_ring: float, of_direct: float, of_grid: float
 ) -> None:
-    """Other random vectors change these figures by some hundredths of themselves."""
+    """With different random vectors these figures change by a few percent."""
     found = [error(schedule, peers) for schedule in SCHEDULES]
     assert found == pytest.approx([of_ring, of_direct, of_grid], rel=0.06)
 
 
-def test_up_to_four_peers_a_ring_is_nearly_as_good() -> None:
+def test_ring_of_four_peers_is_nearly_as_accurate_as_direct() -> None:
     assert error("ring", COARSE_RING_PEERS_MAX) < 1.25 * error("direct", COARSE_RING_PEERS_MAX)

@@ -1,4 +1,4 @@
-"""One cap on a node's uplink for everything it sends, counted in bytes on real sockets."""
+"""All traffic of a node shares one cap on its uplink, measured in bytes on real sockets."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from tests.ring.conftest import Build, Connect
 from .conftest import DEADLINE_S
 
 RATE = 500_000
-"""So low that each sender has asked for half a second of traffic: a busy machine wakes threads
-late, and no thread may lose its turn by that.
+"""In bytes per second. The rate is low, so that each sender's open request covers half a second of
+traffic. A busy machine wakes threads late, and no thread should lose its turn because of that.
 """
 FETCHERS = 3
 LEAP_S_MAX = 0.1
-"""The line does not make up for what it could have sent while this machine was busy with something
-else. Otherwise it would release all waiting senders at once, however many streams there are.
+"""Longer jumps of the clock are cut to this many seconds. After a pause of a busy machine, the
+uplink would otherwise release all waiting senders at once.
 """
 
 
 class SteadyClock:
-    """Real time without its jumps. Each reading of the clock calls `look`: the uplink's lock is
-    held then, so nobody continues.
+    """Real time without jumps. Each reading of the clock calls `look`. The uplink holds its lock at
+    that time, so no sender can continue.
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,9 @@ class SteadyClock:
 
 @contextmanager
 def greedy_fetchers(server: ChunkServer, chunk: Digest, connect: Connect) -> Iterator[list[int]]:
-    """Peers that fetch one chunk over and over, and the bytes that each has received."""
+    """Run peers that fetch one chunk again and again. Yield the number of bytes that each has
+    received.
+    """
     got = [0] * FETCHERS
 
     def fetch(me: int, sock: PeerSocket) -> None:
@@ -87,7 +89,7 @@ def sent_by(reduce: Reduce) -> int:
     return sum(each.sent_bytes for each in reduce.traffic())
 
 
-def test_ring_and_swarm_keep_to_the_cap_and_the_ring_goes_first(build: Build, tcp: Connect) -> None:
+def test_ring_and_swarm_share_the_cap_and_the_ring_has_priority(build: Build, tcp: Connect) -> None:
     """Three greedy fetchers of small chunks and a reduce of 1 MB share the uplink."""
     store = Store(Path("/store"), disk=MemoryDisk(), chunk_bytes=1 << 16)
     chunk = store.put_chunk(bytes(30_000))
@@ -108,12 +110,14 @@ def test_ring_and_swarm_keep_to_the_cap_and_the_ring_goes_first(build: Build, tc
     ring_bytes = reports[0].sent_bytes
     total, cap = ring_bytes + swarm_bytes, RATE * taken_s
     assert 0.85 * cap <= total <= 1.05 * cap, (ring_bytes, swarm_bytes, taken_s)
-    # With these sizes, three fetchers and four streams in strict turns would give it 25 %.
+    # With strict turns between three fetchers and four streams, the swarm would get 25 %.
     assert FLOOR / 2 * total <= swarm_bytes <= 0.15 * total, (ring_bytes, swarm_bytes)
 
 
 class Stopped:
-    """A closed uplink and its share, with the number of requests for each byte count."""
+    """An uplink that never lets anything through, and its share. `asked` has the byte counts of the
+    requests.
+    """
 
     def __init__(self) -> None:
         self.asked: list[int] = []
@@ -136,7 +140,10 @@ class Stopped:
 def test_capped_neighbours_take_turns_segment_by_segment(
     build: Build, schedule: Schedule, peers: int, asked: int
 ) -> None:
-    """This holds for any number of connections. To a single neighbour, several go ahead."""
+    """With several neighbours, each has one open request, whatever the number of connections.
+
+    A single neighbour has several open requests.
+    """
     uplink = Stopped()
     ring = build((1,) * peers, 200_000, schedule=schedule, streams=4, deadline_s=0.3)
     ring.limits = {0: cast(Uplink, uplink)}
@@ -146,8 +153,8 @@ def test_capped_neighbours_take_turns_segment_by_segment(
 
 
 def test_three_simultaneous_reduces_get_equal_bytes(build: Build, tcp: Connect) -> None:
-    """They have the same neighbours. When the shortest is nearly done, the others have sent as
-    much.
+    """The reduces have the same neighbours. When the shortest is nearly done, the other two have
+    sent as many bytes.
     """
     clock = SteadyClock()
     uplink = Uplink(RATE, burst_bytes=0, clock=clock)
@@ -177,7 +184,7 @@ def test_three_simultaneous_reduces_get_equal_bytes(build: Build, tcp: Connect) 
 
 
 class SlowLine:
-    """Two socket pairs, joined by a line that carries bytes at a steady rate each way."""
+    """Connects two peers by a link that carries bytes at a steady rate in each direction."""
 
     PIECE_BYTES = 8192
     PIECES_PER_S = 25
@@ -217,9 +224,9 @@ class SlowLine:
             each.close()
 
 
-def test_slow_line_is_not_taken_for_a_trickle(build: Build) -> None:
-    """A segment takes 5.1 s, longer than a neighbour may be inside a segment without progress.
-    64 KiB in each 4 s count as progress.
+def test_slow_link_is_not_mistaken_for_a_trickling_peer(build: Build) -> None:
+    """A segment takes 5.1 s, more than the 4 s that a neighbour may spend inside a segment without
+    progress. But 64 KiB within 4 s count as progress.
     """
     with ExitStack() as stack:
         ring = build(

@@ -1,4 +1,4 @@
-"""The number of connections to each neighbour: all peers compute the same, and it pays off."""
+"""The number of connections to each neighbour is bounded and grows with the bytes to send."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ def test_number_of_connections_of_a_peer_is_bounded(
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("payload", [1_000_000, 7_000_000, 25_000_000])
-def test_no_connection_is_opened_without_bytes_to_carry(schedule: Schedule, payload: int) -> None:
-    """Each connection except the last has two megabytes to carry."""
+def test_no_connection_is_opened_without_enough_bytes_to_send(
+    schedule: Schedule, payload: int
+) -> None:
+    """Each connection except the last has at least WINDOW_BYTES to send."""
     int8 = codec("int8", 256)
     numel = payload // 260 * 256
     plans = [plan(schedule, 4, me, numel, int8, 1, 1 << 20) for me in range(4)]
@@ -42,5 +44,5 @@ def test_no_connection_is_opened_without_bytes_to_carry(schedule: Schedule, payl
 def test_more_bytes_between_two_peers_get_more_connections() -> None:
     found = {mb: streams_for("ring", 4, mb * 1_000_000) for mb in (0, 1, 2, 5, 25, 1000)}
     assert found == {0: 1, 1: 1, 2: 2, 5: STREAMS_BEST, 25: STREAMS_BEST, 1000: STREAMS_BEST}
-    # With `direct` a part is N times smaller, and each peer has N − 1 neighbours.
+    # With `direct`, a neighbour gets only the Nth part, and each peer has N − 1 neighbours.
     assert [streams_for("direct", 16, mb * 1_000_000) for mb in (5, 25, 1000)] == [1, 2, 2]

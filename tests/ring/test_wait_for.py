@@ -1,4 +1,4 @@
-"""When all peers say that they are waiting, the peer that causes the wait is found."""
+"""When all peers claim to be waiting, the peer that causes the wait is found."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ def graph_of(
 
 
 def fault(waits: WaitForGraph, now: float, *, held_for: tuple[int, ...] = ()) -> tuple[int, ...]:
-    """Return the peer at fault where peer 1 owes us something and peer 3 does not."""
+    """Return the peers at fault if peer 1 owes us segments and peer 3 does not."""
     return waits.at_fault({1: 5, 3: 0}, held_for, now)[0]
 
 
 @pytest.mark.parametrize(
     ("said", "in_time", "late"),
     [
-        (None, (1,), (1,)),  # it sends tiny pieces
-        (Wait(1, 1), (1,), (1,)),  # it says so itself
+        (None, (1,), (1,)),  # it says nothing, or sends tiny pieces
+        (Wait(1, 1), (1,), (1,)),  # it says that it is the cause itself
         (Wait(1, 0), (), (1, 0)),
-        (Wait(0, 3), (), (0, 3)),  # honest peers in a chain pass this on
+        (Wait(0, 3), (), (0, 3)),  # honest peers in a chain forward such a wait
         (Wait(0, 0), (), (0,)),
-        (Wait(3, 2), (3,), (3,)),  # it waits for us, and we have sent everything we can
-        (Wait(2, 1), (), ()),  # we say ourselves that we wait for peer 1
+        (Wait(3, 2), (3,), (3,)),  # peer 3 waits for us, but we have sent everything we can
+        (Wait(2, 1), (), ()),  # this repeats our own claim that we wait for peer 1
     ],
 )
-def test_peer_that_causes_a_wait_is_blamed_in_the_end(
+def test_peer_that_causes_a_wait_is_eventually_blamed(
     said: Wait | None, in_time: tuple[int, ...], late: tuple[int, ...]
 ) -> None:
     waits = graph_of(me=2)
@@ -85,7 +85,7 @@ def test_progress_restarts_the_wait_but_tiny_pieces_do_not() -> None:
     ("said", "found", "stalls"),
     [((1, 1), (1,), NEWS_STALLS + 1), ((1, 0), (1, 0), OTHERS_STALLS)],
 )
-def test_peer_that_keeps_changing_its_wait_is_blamed_in_the_end(
+def test_peer_that_keeps_changing_its_wait_is_eventually_blamed(
     said: tuple[int, int], found: tuple[int, ...], stalls: int
 ) -> None:
     waits, now = graph_of(me=2), 0.0
@@ -97,8 +97,10 @@ def test_peer_that_keeps_changing_its_wait_is_blamed_in_the_end(
     assert fault(waits, now) == found
 
 
-def test_neighbour_of_a_liar_blames_it_before_others_blame_both() -> None:
-    """Peer 0 forwards less than it hears. By chance it always forwards the same wait."""
+def test_neighbour_blames_a_liar_before_others_blame_them_both() -> None:
+    """Peer 0 does not forward every wait that it receives. Here it always forwards the same one by
+    chance.
+    """
     hears, hears_of, now = graph_of(0, "grid"), graph_of(2, "grid"), 0.0
     hears_of.note_wait(0, Wait(0, 1), now)
     while not (found := hears.at_fault({1: 5, 2: 0}, (), now)[0]):
@@ -110,7 +112,7 @@ def test_neighbour_of_a_liar_blames_it_before_others_blame_both() -> None:
     assert hears_of.at_fault({0: 5, 3: 0}, (), now + STALL_S / 2) == ((), "")
 
 
-def test_peer_in_the_middle_of_a_segment_waits_for_no_other() -> None:
+def test_wait_of_a_peer_in_the_middle_of_a_segment_is_not_forwarded() -> None:
     waits = graph_of(me=2)
     waits.note_wait(1, Wait(0, 3), 1.0)
     waits.note_bytes(1, 10, 2.0, complete=False)
@@ -119,13 +121,13 @@ def test_peer_in_the_middle_of_a_segment_waits_for_no_other() -> None:
     assert waits.own_wait([1], holds_back=False) == Wait(0, 3)
 
 
-def test_slow_sender_gets_time_for_a_segment_to_each_neighbour() -> None:
+def test_slow_sender_gets_enough_time_to_send_a_segment_to_each_neighbour() -> None:
     peers = NEIGHBOURS_MAX + 1
     waits = graph_of(me=2, schedule="direct", peers=peers, numel=40_000_000)
     assert waits.stall_s > 1.5 * NEIGHBOURS_MAX * 400_000 / SLOWEST_BYTES_PER_S
 
 
-def test_last_peer_in_a_chain_of_waits_is_passed_on() -> None:
+def test_end_of_a_chain_of_waits_is_forwarded() -> None:
     waits = graph_of(me=2)
     assert waits.own_wait([1], holds_back=False) == Wait(2, 1)
     assert waits.own_wait([1], holds_back=True) == Wait(2, 2)
@@ -140,7 +142,7 @@ def test_last_peer_in_a_chain_of_waits_is_passed_on() -> None:
     ("schedule", "waiting", "awaited"),
     [("ring", 0, 1), ("ring", 3, 1), ("ring", 4, 4), ("ring", 0, 99), ("grid", 0, 3)],
 )
-def test_wait_that_the_plan_does_not_contain_is_refused(
+def test_wait_that_does_not_fit_the_plan_is_refused(
     schedule: Schedule, waiting: int, awaited: int
 ) -> None:
     waits = graph_of(me=2, schedule=schedule)
@@ -149,9 +151,7 @@ def test_wait_that_the_plan_does_not_contain_is_refused(
 
 
 def trickled(waits: WaitForGraph, bytes_per_s: float, until_s: float) -> tuple[int, float] | None:
-    """Peer 1 is in the middle of a segment and continues at this rate. Return the peer that is
-    named, and when.
-    """
+    """Let peer 1 continue a segment at this rate. Return the peer that is named, and when."""
     now, tick_s = 0.0, 0.25
     while now < until_s:
         waits.note_frame(1, now, begun=True)
@@ -164,7 +164,7 @@ def trickled(waits: WaitForGraph, bytes_per_s: float, until_s: float) -> tuple[i
 
 @pytest.mark.parametrize("said", [None, Wait(1, 1), Wait(0, 3)])
 def test_trickling_sender_is_dropped_as_soon_as_a_silent_one(said: Wait | None) -> None:
-    """This is so whichever peer the neighbour claims to wait for."""
+    """It does not matter for which peer the sender claims to wait."""
     waits = graph_of(me=2)
     if said is not None:
         waits.note_wait(1, said, 0.0)
@@ -173,14 +173,16 @@ def test_trickling_sender_is_dropped_as_soon_as_a_silent_one(said: Wait | None) 
 
 
 @pytest.mark.parametrize(("schedule", "peers"), [("ring", 4), ("direct", 4), ("direct", 17)])
-def test_slowest_acceptable_line_is_never_blamed(schedule: Schedule, peers: int) -> None:
-    """It divides its 1 Mbit/s among its neighbours, and each neighbour sees its part."""
+def test_peer_on_the_slowest_acceptable_link_is_never_blamed(
+    schedule: Schedule, peers: int
+) -> None:
+    """The peer divides its 1 Mbit/s among its neighbours."""
     waits = graph_of(me=2, schedule=schedule, peers=peers, numel=40_000_000)
     neighbours = 2 if schedule == "ring" else peers - 1
     assert trickled(waits, SLOWEST_BYTES_PER_S / neighbours, 60.0) is None
 
 
-def test_frame_that_we_leave_unread_is_not_a_trickle() -> None:
+def test_frame_that_we_leave_unread_does_not_count_as_trickling() -> None:
     waits = graph_of(me=2)
     waits.note_frame(1, 0.0, begun=True)
     waits.note_frame(1, 0.9, begun=False)

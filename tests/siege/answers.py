@@ -1,7 +1,7 @@
-"""Lies in answer to a victim's questions. Any host may register such a handler.
+"""Handlers that answer a victim's requests with lies. Any host can register them.
 
-A connected stranger gets the same questions as every neighbour of a node. Each handler answers in
-its own way, always to its own advantage.
+A connected stranger gets the same requests as every neighbour of a node. Each handler gives a
+different kind of harmful answer.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ KAD = "/ipfs/kad/1.0.0"
 QUESTION_BYTES_MAX = 1 << 20
 
 HOLD_S = 600.0
-"""A silent answer lasts longer than anyone waits."""
+"""A silent handler holds the stream this many seconds, longer than any node waits."""
 
 Answer = Callable[[INetStream], Awaitable[None]]
 
 
 def protocols() -> list[str]:
-    """All request protocols that nodes use, in their current versions."""
+    """Return all request protocols of nodes in their current versions, except IDENTITY."""
     named = [
         getattr(protocol_names, name) for name in dir(protocol_names) if name.endswith("_PROTOCOL")
     ]
@@ -66,14 +66,14 @@ def reply(payload: bytes, status: int = OK) -> bytes:
     return LENGTH.pack(1 + len(payload)) + bytes([status]) + payload
 
 
-# to "is there another process with my identity?"
+# answers to "is there another process with my identity?"
 
 
 def duplicates(tally: Tally) -> Answer:
-    """The lie that another process has the asker's identity.
+    """Answer that another process uses the asker's identity.
 
-    Only the asker holds its key. So the liar has the asker's own nonce signed by the asker, returns
-    its proofs to it, and adds forged ones.
+    The liar does not have the asker's key. So it lets the asker sign its own nonce, replays the
+    asker's proofs, and adds forged ones.
     """
     times, signed = 0, deque[object](maxlen=4)
 
@@ -107,14 +107,14 @@ def _false_reply(asked: Any, signed: deque[object], times: int) -> bytes:
 
 
 def identity_question(starting: bool = False) -> bytes:
-    """A question about an incarnation that nobody has used, with proofs that nobody requested."""
+    """Return a question about an unused incarnation, with proofs that were not requested."""
     incarnation, nonce = random.getrandbits(48), os.urandom(16)
     proofs = [[os.urandom(16), incarnation, False, os.urandom(64)] for _ in range(8)]
     told = {"nonce": nonce, "incarnation": incarnation, "starting": starting, "proofs": proofs}
     return pack(told)
 
 
-# to every other question
+# answers to all other questions
 
 
 def silence(tally: Tally) -> Answer:
@@ -151,7 +151,7 @@ def nothing_but_bytes(tally: Tally) -> Answer:
 
 
 def endless(tally: Tally) -> Answer:
-    """Announce four gigabytes."""
+    """Announce an answer of four gigabytes."""
 
     async def answer(stream: INetStream) -> None:
         await question(stream)
@@ -179,8 +179,8 @@ LIES = (silence, rubbish, nothing_but_bytes, endless, refusal)
 
 
 def register(host: IHost, tally: Tally, number: int) -> None:
-    """Have `host` answer everything with lies: about duplicates, and to each other question as its
-    number says.
+    """Let `host` answer all requests with lies. `number` determines the kind of lie for each
+    protocol.
     """
     host.set_stream_handler(TProtocol(IDENTITY), quiet(duplicates(tally)))
     for index, protocol in enumerate(protocols()):
@@ -195,16 +195,16 @@ def quiet(answer: Answer) -> Any:
         except trio.Cancelled:
             raise
         except Exception:
-            return  # The victim has hung up, as it should.
+            return  # The victim has disconnected, as it should.
 
     return handler
 
 
-# to the DHT's questions
+# answers to requests of the DHT
 
 
 def false_records(ground: Ground, tally: Tally) -> Answer:
-    """Say that every node of the run is at a dead address, or at a name that never resolves."""
+    """Answer that every node of the run is at a dead address, or at a name that never resolves."""
     infos = []
     for number, victim in enumerate(ground.victims):
         peer = Message.Peer(id=ID.from_base58(victim.peer).to_bytes(), connection=Message.CONNECTED)
@@ -241,7 +241,7 @@ def register_dht(host: IHost, ground: Ground, tally: Tally) -> None:
 
 
 def provider_record(ground: Ground, key: bytes, victim: int) -> bytes:
-    """An ADD_PROVIDER that names an honest node at a false address."""
+    """Return an ADD_PROVIDER message with an honest node and a false address."""
     message = Message(type=Message.ADD_PROVIDER, key=key)
     told = message.providerPeers.add(id=ID.from_base58(ground.victims[victim].peer).to_bytes())
     told.addrs.append(Multiaddr("/dns4/nowhere.invalid/tcp/4001").to_bytes())

@@ -1,7 +1,7 @@
-"""Attacks of strangers over libp2p, except for lies in answers.
+"""Attacks by strangers over libp2p, except lies in answers.
 
-Each function is one attack by all strangers and loops for ever. `crowd.somebody()` returns a
-stranger with one of its victims. Both change all the time.
+Each function is one attack by all strangers and loops for ever. Each call of `crowd.somebody()`
+returns a random stranger and one of its victims.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Crowd:
 
 
 async def sybil_joins(crowd: Crowd) -> None:
-    """Hellos with a join request from every identity, with differing notes."""
+    """Send hellos with join requests of all strangers, each with a different note."""
     run = RunId(crowd.ground.run)
     while True:
         stranger = random.choice(crowd.strangers)
@@ -93,7 +93,7 @@ async def sybil_joins(crowd: Crowd) -> None:
 
 
 async def joins_for_others(crowd: Crowd) -> None:
-    """Join requests without a valid signature: for keys of small order, and for invented peers."""
+    """Send join requests for keys of small order, for which anybody can sign."""
     while True:
         for key in small_order.KEYS:
             hello = {
@@ -106,7 +106,7 @@ async def joins_for_others(crowd: Crowd) -> None:
 
 
 async def hellos(crowd: Crowd) -> None:
-    """A question of a hundred bytes asks for the manifest, and its answer is not read."""
+    """Request the manifest again and again with small requests, and do not read the answers."""
     payload = pack({"run": "", "join": b""})
     words = struct.pack(">I", len(payload)) + payload
     while True:
@@ -116,7 +116,7 @@ async def hellos(crowd: Crowd) -> None:
 
 
 async def questions(crowd: Crowd) -> None:
-    """Send rubbish to every protocol, at the maximum length, and send nothing at all."""
+    """Send rubbish on every protocol: random bytes, empty requests and very long ones."""
     while True:
         for protocol in (*answers.protocols(), answers.IDENTITY):
             for payload in (os.urandom(200), b"", b"\xff" * 60_000, pack({"run": "x" * 900})):
@@ -126,7 +126,7 @@ async def questions(crowd: Crowd) -> None:
 
 
 async def oversized_questions(crowd: Crowd) -> None:
-    """Announce a length that nobody accepts, and a length with fewer bytes than announced."""
+    """Announce a length that no node accepts, and send fewer bytes than announced."""
     while True:
         for protocol in answers.protocols():
             await crowd.say(protocol, b"\xff" * 4 + bytes(1000))
@@ -136,7 +136,7 @@ async def oversized_questions(crowd: Crowd) -> None:
 
 
 async def ledger_words(crowd: Crowd) -> None:
-    """Send the ledger's messages as a stranger."""
+    """Send ledger messages as a stranger."""
     while True:
         for height in (0, 1, 5, 1 << 40):
             for message in (
@@ -150,7 +150,7 @@ async def ledger_words(crowd: Crowd) -> None:
 
 
 async def checkpoints(crowd: Crowd) -> None:
-    """Request two checkpoints in turn, as a stranger."""
+    """Alternate between requests for two checkpoints, as a stranger."""
     while True:
         for height in (1, 2):
             await crowd.ask(
@@ -173,7 +173,7 @@ async def gossip(crowd: Crowd) -> None:
 
 
 async def pushes(crowd: Crowd) -> None:
-    """Send introductions with thousands of addresses, signed and current."""
+    """Push identify messages with thousands of addresses in a valid, current record."""
     while True:
         stranger, _ = crowd.somebody()
         addresses = [Multiaddr(f"/ip4/10.0.{n >> 8}.{n & 255}/tcp/1") for n in range(3000)]
@@ -192,9 +192,7 @@ async def pushes(crowd: Crowd) -> None:
 
 
 async def dht_words(crowd: Crowd) -> None:
-    """Send provider records for other peers, and open streams that enter the victim's table of
-    peers.
-    """
+    """Send false provider records for other peers to the victim's DHT."""
     key = protocol_names.provider_key(RunId(crowd.ground.run)).encode()
     while True:
         for number in range(len(crowd.ground.victims)):
@@ -209,9 +207,7 @@ def _header(kind: int, flags: int, stream: int, length: int) -> bytes:
 
 
 async def yamux_floods(crowd: Crowd) -> None:
-    """Open streams without end, send data beyond the window, pings without end, and frames of
-    unknown kinds.
-    """
+    """Send floods of new streams, data beyond the window, pings, and frames of unknown kinds."""
     data = bytes(60_000)
     floods = (
         [_header(TYPE_WINDOW_UPDATE, FLAG_SYN, 100_001 + 2 * n, 0) for n in range(2000)],
@@ -239,7 +235,9 @@ async def _raw_frames(stranger: Stranger, victim: Victim, frames: list[bytes]) -
 
 
 async def namesake_questions(crowd: Crowd) -> None:
-    """Ask with a new incarnation each time, so that each has to be remembered."""
+    """Ask with a new incarnation each time, so that the victim would have to remember each of
+    them.
+    """
     while True:
         await crowd.ask(answers.IDENTITY, answers.identity_question())
         crowd.tally.did("invented incarnations of strangers")

@@ -1,7 +1,7 @@
-"""Gossip frames, each the worst of its kind: one repeated field fills the frame.
+"""The worst gossip frames: in most of them, one repeated field fills the frame.
 
-They are bytes that can be written to a gossip stream. libp2p reads frames of up to 1 MiB. These are
-a little smaller, so that their content does the harm and the length is not refused.
+The frames are bytes that can be written to a gossip stream. libp2p reads frames of up to 1 MiB.
+These frames are slightly smaller, so that they are not refused because of their length.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from libp2p.utils.varint import encode_varint_prefixed
 from p2ptrain.identity import Identity
 
 BYTES_MAX = 960_000
-"""Number of topics in a frame. The issue's frame has 480,000."""
+"""Size of the content of a frame in bytes. It is enough for 480,000 empty topics, as in the
+reported attack.
+"""
 
 
 def framed(rpc: rpc_pb2.RPC) -> bytes:
@@ -27,7 +29,7 @@ def framed(rpc: rpc_pb2.RPC) -> bytes:
 
 
 def many_topics(topic: str, author: bytes) -> bytes:
-    """One message under one real topic and 480,000 empty ones."""
+    """Return one message with a real topic and 480,000 empty ones."""
     message = rpc_pb2.Message(from_id=author, data=b"x", seqno=b"12345678", signature=bytes(64))
     message.topicIDs.append(topic)
     message.topicIDs.extend([""] * ((BYTES_MAX - 1000) // 2))
@@ -35,7 +37,9 @@ def many_topics(topic: str, author: bytes) -> bytes:
 
 
 def signed_topics(topic: str, identity: Identity) -> bytes:
-    """The same, validly signed by `identity`, so that a node that accepts it also forwards it."""
+    """Like `many_topics`, but with a valid signature by `identity`: a node that accepts it also
+    forwards it.
+    """
     key = create_new_key_pair(identity.seed).private_key
     author = ID.from_base58(identity.peer).to_bytes()
     message = rpc_pb2.Message(from_id=author, data=b"x", seqno=os.urandom(8))
@@ -66,7 +70,7 @@ def many_subscriptions(topic: str, author: bytes) -> bytes:
 
 
 def few_subscriptions(topic: str, author: bytes) -> bytes:
-    """As many topics with long names as a peer may send in a frame."""
+    """Return 100 subscriptions to topics with very long names."""
     subs = [
         rpc_pb2.RPC.SubOpts(subscribe=True, topicid="x" * 9_000 + str(number))
         for number in range(100)
@@ -123,7 +127,9 @@ def many_observe(topic: str, author: bytes) -> bytes:
 
 
 def long_author(topic: str, author: bytes) -> bytes:
-    """An author's name for which base58 takes time that grows with the square of its length."""
+    """Return a message with a very long author id. The time of base58 grows with the square of its
+    length.
+    """
     return framed(rpc_pb2.RPC(publish=[rpc_pb2.Message(from_id=b"\1" * 40_000, topicIDs=[topic])]))
 
 
@@ -137,12 +143,12 @@ def no_protobuf(topic: str, author: bytes) -> bytes:
 
 
 def zero_frames(topic: str, author: bytes) -> bytes:
-    """Frames without content, as many as one write holds."""
+    """Return 100,000 empty frames."""
     return bytes(100_000)
 
 
 def too_long(topic: str, author: bytes) -> bytes:
-    """Announces 16 MiB, and sends a little of it."""
+    """Return a frame that announces 16 MiB and contains only 1,000 bytes."""
     return b"\x80\x80\x80\x08" + bytes(1000)
 
 
@@ -170,13 +176,15 @@ KINDS = (
     no_protobuf,
     zero_frames,
 )
-"""Frames after which a stream continues."""
+"""Frames after which further frames can be sent on the same stream."""
 
 LAST = (too_long, cut_short)
-"""Frames after which nothing can follow on the same stream."""
+"""Frames after which no further frame can be sent on the same stream."""
 
 
 @cache
 def frames(topic: str, author: bytes) -> Mapping[str, bytes]:
-    """All frames for one topic, by name. They cost a second of CPU and are made once."""
+    """Return all frames for one topic, by name. Making them takes a second of CPU, so they are
+    cached.
+    """
     return {kind.__name__: kind(topic, author) for kind in (*KINDS, *LAST)}

@@ -1,7 +1,7 @@
-"""The inputs of every attack: the victims, the attackers, and a count of the deeds.
+"""The inputs of every attack: the victims, the attackers, and a count of the actions.
 
-An attack is an async function with a name that runs until it is cancelled. It counts each deed,
-because a siege whose attacks never happened proves nothing.
+An attack is an async function that runs until it is cancelled. It counts each action, because a
+siege proves nothing about an attack that never happened.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Ground:
 
 @dataclass
 class Tally:
-    """Counts of deeds by attack. `write` replaces the file atomically."""
+    """The number of actions of each attack. `write` replaces the file atomically."""
 
     path: Path
     expected: tuple[str, ...]
@@ -71,7 +71,7 @@ class Tally:
 Attack = Callable[[Any], Awaitable[None]]
 
 FAILED_S = 0.5
-"""Seconds until an attack that failed tries again."""
+"""Average number of seconds until an attack that failed is tried again."""
 
 WRITE_S = 1.0
 FAULTS_EVERY_S = 10.0
@@ -101,7 +101,7 @@ def leaf(error: BaseException) -> BaseException:
 
 
 async def tell_faults(faults: Counter[str]) -> None:
-    """Print the errors that ended attacks so far to stderr, at intervals."""
+    """Print the errors that have ended attacks so far to stderr at regular intervals."""
     while True:
         await pause(FAULTS_EVERY_S)
         for fault, times in faults.most_common():
@@ -117,8 +117,8 @@ async def keep_tally(tally: Tally) -> None:
 
 
 def low_identities(count: int, draws: int, seed: int) -> list[Identity]:
-    """The identities with the lowest peer ids of many, since some code prefers the first in sorted
-    order.
+    """Draw many identities and return those with the lowest peer ids, since some code prefers the
+    first peers in sorted order.
     """
     drawn = [
         Identity.from_seed((seed << 64 | number).to_bytes(32, "big")) for number in range(draws)

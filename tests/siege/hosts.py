@@ -1,7 +1,7 @@
-"""Strangers: hosts that speak enough libp2p to get in, each with an identity of its own.
+"""Strangers: hosts that speak enough libp2p to connect, each with its own identity.
 
-They are built like our own hosts, without a listener. A victim asks its questions over the
-connection that the stranger has made. All of them live in one process.
+They are built like our own hosts, without a listener. A victim sends its requests over the
+connection that the stranger has made. All strangers run in one process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from p2ptrain.net.host.hardening import build_host, running, sever
 from tests.siege.ground import Victim, pause
 
 SOURCES = 16
-"""Addresses that the strangers use together: four identities for each."""
+"""Number of addresses that the strangers share: four identities use each address."""
 
 CONNECT_S = 20.0
 AGAIN_S = 2.0
@@ -34,7 +34,7 @@ source: ContextVar[str | None] = ContextVar("source", default=None)
 
 @contextmanager
 def dialling_from_sources() -> Iterator[None]:
-    """While the block lasts, make TCP connections from the address in `source`."""
+    """Inside the block, make TCP connections from the address in `source`."""
     real = trio.open_tcp_stream
 
     async def open_tcp_stream(host: str, port: int, **options: Any) -> trio.SocketStream:
@@ -54,7 +54,7 @@ def source_of(number: int) -> str:
 
 @dataclass
 class Stranger:
-    """One identity. It is to be connected to its `victims`."""
+    """One identity, which tries to stay connected to its `victims`."""
 
     number: int
     identity: Identity
@@ -73,7 +73,7 @@ class Stranger:
         with suppress(Exception):
             network.unblock_peer(ID.from_base58(victim.peer))
         with trio.fail_after(CONNECT_S):
-            # Hosts that we build do not dial a peer by its id alone.
+            # Our hosts do not dial a peer by its id alone.
             where = Multiaddr(victim.address.partition("/p2p/")[0])
             await network.dial_addr(where, ID.from_base58(victim.peer))
 
@@ -92,7 +92,7 @@ class Stranger:
         await sever(self.host, ID.from_base58(victim.peer))
 
     async def stay_connected(self) -> None:
-        """Dial again, for ever, whenever a victim has dropped us."""
+        """Loop for ever, and dial again whenever a victim has disconnected us."""
         while True:
             for victim in self.victims:
                 if not self.is_connected(victim):

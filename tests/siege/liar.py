@@ -1,8 +1,8 @@
 """The lying member: `python -m tests.siege.liar GROUND COUNTS [ATTACK…]`.
 
 It is a real node, a founder and a voter, that takes part in the run as far as it is allowed. Its
-heartbeats, its part in the reduce and its answers are lies, and all attacks of `membership` run
-beside it. If its node ends, it is started again.
+heartbeats, reduces and answers contain lies, and all attacks of `membership` run at the same time.
+If the node ends, it is started again.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from tests.siege import membership, reducing
 from tests.siege.ground import Ground, Tally, again_and_again, keep_tally, pause, tell_faults
 
 INNER_STEP_S = 0.1
-"""Less than an honest node takes, so that the liar is ready in time with 0.3 of a core."""
+"""Shorter than for honest nodes, so that the liar is ready in time with 0.3 of a core."""
 
 SETTLE_S = 1.0
-"""The node has registered its handlers by then, and they are replaced."""
+"""Seconds until the node has registered its handlers. Then they are replaced."""
 
 AGAIN_S = 2.0
 
@@ -40,7 +40,7 @@ ADDRESS = "127.0.0.21"
 
 
 def lie_in_heartbeats(ground: Ground, tally: Tally) -> None:
-    """From now on make every third heartbeat of this process false, each in another way."""
+    """From now on, make every third heartbeat of this process false, each in a different way."""
     real, turn = gossip.describe, 0
 
     def describe(context: Context, *rest: Any, **more: Any) -> Any:
@@ -73,7 +73,9 @@ def _false(said: Any, ground: Ground, turn: int) -> Any:
 
 
 def begin(ground: Ground, tally: Tally, only: set[str], context: Context) -> Context:
-    """Called when the node's context exists. All attacks run beside the node until it ends."""
+    """Start all attacks. The node calls this with its context, and the attacks run until the node
+    ends.
+    """
     trio.lowlevel.spawn_system_task(_attack, ground, tally, only, context)
     return context
 

@@ -1,7 +1,7 @@
-"""Attacks that only a member can make, since members are heard, asked and answered.
+"""Attacks that only a member can make, since nodes accept gossip and requests of members.
 
-Each function is one attack and loops for ever. It uses the parts of a real node, which takes part
-in the run meanwhile.
+Each function is one attack and loops for ever. It uses the parts of a real node that takes part in
+the run at the same time.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from tests.siege.ground import Ground, Tally, pause
 MESHSUB = "/meshsub/1.1.0"
 ASK_S = 10.0
 KEPT_PER_AUTHOR = 3000
-"""Number of heartbeats kept for replay: ten minutes of one author."""
+"""Number of heartbeats of each author that are kept for replay. It is enough for ten minutes."""
 
 OLD_S = 15.0
-"""Age in seconds at which a heartbeat is replayed. Its author may have been restarted since."""
+"""Minimum age in seconds of a replayed heartbeat. Its author may have been restarted since."""
 
 HOLD_S = 15.0
 THREADS = 8
@@ -94,14 +94,14 @@ class Member:
 
 
 def lie_in_answers(member: Member) -> None:
-    """From now on, answer questions about duplicates and those of the DHT with lies."""
+    """From now on, answer requests about duplicate identities and requests of the DHT with lies."""
     answers.register_dht(member.host, member.ground, member.tally)
     name = TProtocol(answers.IDENTITY)
     member.host.set_stream_handler(name, answers.quiet(answers.duplicates(member.tally)))
 
 
 def remember(member: Member) -> None:
-    """From now on, keep the received heartbeats unchanged."""
+    """From now on, store all received heartbeats for replay."""
     real = member.pubsub.push_msg
 
     async def push_msg(forwarder: ID, message: Any) -> None:
@@ -114,7 +114,7 @@ def remember(member: Member) -> None:
 
 
 async def replays(member: Member) -> None:
-    """Replay old heartbeats to everybody in their original order, again and again."""
+    """Replay old heartbeats to all victims in their original order, again and again."""
     while True:
         for author in list(member.heard):
             old = trio.current_time() - OLD_S
@@ -132,7 +132,9 @@ async def replays(member: Member) -> None:
 
 
 async def gossip_bombs(member: Member) -> None:
-    """Send 480,000 topics, validly signed, and the worst frames of every repeated field."""
+    """Send validly signed messages with 480,000 topics, and the worst frames of every repeated
+    field.
+    """
     author = ID.from_base58(member.context.me).to_bytes()
     frames = await trio.to_thread.run_sync(gossip_frames.frames, member.topic, author)
     while True:
@@ -159,7 +161,7 @@ async def _on_a_stream_of_its_own(member: Member, peer: PeerId, frame: bytes) ->
 
 
 async def gossip_floods(member: Member) -> None:
-    """Publish rubbish as a member, and more of it than anyone checks."""
+    """Publish rubbish as a member, more of it than a node checks."""
     ledger = protocol_names.ledger_topic(member.context.run)
     while True:
         for topic in (member.topic, ledger):
@@ -205,7 +207,7 @@ async def identity_notices(member: Member) -> None:
 
 
 async def forged_votes(member: Member) -> None:
-    """Send consensus messages with forged signatures of others."""
+    """Send consensus messages with forged signatures of other voters."""
     while True:
         state = member.context.ledger.snapshot
         newest, next_height = member.context.ledger.core.chain[-1], state.height + 1
@@ -228,9 +230,7 @@ async def forged_votes(member: Member) -> None:
 
 
 async def high_rounds(member: Member) -> None:
-    """Act as a voter that requests promises for ever later rounds, so that nobody's proposal
-    counts.
-    """
+    """Request promises for ever higher rounds, so that proposals in lower rounds are refused."""
     round = 1
     while True:
         state = member.context.ledger.snapshot
@@ -243,8 +243,8 @@ async def high_rounds(member: Member) -> None:
 
 
 async def false_endpoints(member: Member) -> None:
-    """Publish endpoints on loopback and on others' ports, with another's certificate, and with
-    rubbish.
+    """Send endpoints with loopback addresses, other nodes' ports, a rubbish certificate, or another
+    peer's id.
     """
     real = member.context.plane.endpoint.to_wire()
     while True:
@@ -285,7 +285,9 @@ async def donation_requests(member: Member) -> None:
 
 
 async def provider_records(member: Member) -> None:
-    """Provide false addresses under more keys than anyone keeps, including the run's own key."""
+    """Send false provider records under more keys than a node keeps, including the run's own
+    key.
+    """
     own = protocol_names.provider_key(member.context.run).encode()
     while True:
         for number in range(40):
@@ -301,7 +303,7 @@ async def provider_records(member: Member) -> None:
             await pause(0.1)
 
 
-# the data plane, used by an admitted peer
+# attacks on the data plane by an admitted peer
 
 
 async def chunk_requests(member: Member) -> None:
@@ -342,7 +344,7 @@ def _ask_for_chunks(member: Member, peer: PeerId, wanted: Digest | None) -> None
 
 
 async def ring_hellos(member: Member) -> None:
-    """Hold open streams of reduces that nobody has opened."""
+    """Open and hold streams for reduces that do not exist."""
     async with trio.open_nursery() as nursery:
         while True:
             peer = random.choice(member.victims())

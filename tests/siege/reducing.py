@@ -1,7 +1,7 @@
-"""A participant that lies in the reduce: our own `Reduce` with its honest work replaced.
+"""A participant that lies in the reduce: our own `Reduce` with its `run` method replaced.
 
-The lies alternate by outer step and attempt, so that no honest node can predict them. In one turn
-of eight it works honestly. Otherwise it would be left out for good from the first step on.
+The kind of lie depends on the outer step and attempt. In one of eight cases the participant works
+honestly. Otherwise the honest nodes would soon exclude it for good.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from p2ptrain.ring.wire import Header, Kind, encode_blame
 from tests.siege.ground import Tally
 
 LIE_S = 180.0
-"""No honest node waits this long for one attempt."""
+"""Seconds for which a lie lasts: longer than an honest node waits for an attempt."""
 
 COUNTED = "lies in the reduce"
 
@@ -31,7 +31,7 @@ Suspects = tuple[PeerId, ...]
 
 
 def lie_in_reduces(tally: Tally) -> None:
-    """From now on make every reduce of this process lie."""
+    """From now on, replace every reduce of this process by one that lies."""
     real: Any = vars(reduce_task)["Reduce"]
 
     class LyingReduce(real):  # type: ignore[misc]
@@ -94,7 +94,7 @@ def accuses_all(reduce: Any) -> Suspects:
 
 
 def aborts_and_accuses(reduce: Any) -> Suspects:
-    """Tell each neighbour that the reduce is over and that another one is to blame."""
+    """Send each neighbour an abort that blames another peer."""
     request, accused = reduce.request, _others(reduce)[-1:]
     body = encode_blame(Blame(accused, "a lie"))
     header = Header(Kind.ABORT, 0, 0, 0, len(body), request.step, request.attempt, request.tag())
@@ -126,7 +126,7 @@ def _sockets(reduce: Any) -> list[Any]:
 
 
 def _first_segment(reduce: Any, scale: float) -> bytes:
-    """The first segment that this peer owes, with another scale for its first block."""
+    """Return the first segment that this peer must send, with `scale` for its first block."""
     request, plan = reduce.request, reduce.request.plan()
     for part, route in enumerate(plan.routes):
         if not (route.sums_from or route.owned):

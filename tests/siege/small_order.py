@@ -1,8 +1,8 @@
-"""Identities whose public key is a point of small order. Anybody can sign for them.
+"""Identities with a public key that is a point of small order. Anybody can sign for them.
 
 If the public key is the neutral element, the signature (neutral element, 0) is valid for every
-message, unless a verifier refuses such keys. RFC 8032 leaves that to the verifier, and OpenSSL does
-not refuse them.
+message, unless the verifier refuses such keys. RFC 8032 leaves this to the verifier, and OpenSSL
+accepts them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def peer_of(key: bytes) -> PeerId:
 
 
 def join_request(run: str, key: bytes = NEUTRAL) -> bytes:
-    """A join request that everybody could have signed."""
+    """Return a join request for `key` with the signature that anybody can make."""
     peer = peer_of(key)
     request = pack({"run": run, "peer": peer, "created_unix": 1, "note": ""})
     return pack({"kind": KIND, "payload": request, "signature": SIGNATURE, "signer": peer})

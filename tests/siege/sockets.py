@@ -1,8 +1,8 @@
-"""Attacks by raw sockets on both planes. They need no identity.
+"""Attacks with raw sockets on both planes. They do not need an identity.
 
-Each attack is a loop over a small pool of sockets from the strangers' many addresses. The pool is
-renewed all the time. All deeds of one attack are of one kind, so that its name says what a victim
-suffers.
+Each attack is a loop that opens connections from the strangers' many addresses. Some attacks keep
+the newest connections open in a pool. All actions of one attack are of the same kind, so that its
+name says what happens to a victim.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.siege.hosts import SOURCES, source_of
 
 DIAL_S = 3.0
 POOL = 128
-"""Connections that one attack holds open at once. All attacks together hold hundreds."""
+"""Maximum number of connections in a pool. All attacks together hold hundreds of connections."""
 
 MULTISTREAM = b"\x13/multistream/1.0.0\n"
 NOISE = b"\x07/noise\n"
@@ -58,7 +58,7 @@ class Raw:
 
 
 class Pool:
-    """The newest connections. The oldest are closed."""
+    """A pool of the newest connections. It closes the oldest ones."""
 
     def __init__(self, size: int = POOL) -> None:
         self._size = size
@@ -71,7 +71,7 @@ class Pool:
 
 
 async def half_open_handshakes(raw: Raw) -> None:
-    """Begin hundreds of noise handshakes and do not continue them."""
+    """Begin hundreds of Noise handshakes and do not continue them."""
     pool = Pool()
     while True:
         stream = await raw.control()
@@ -106,13 +106,13 @@ async def reset_storm(raw: Raw) -> None:
 def _bad_handshakes() -> list[bytes]:
     return [
         os.urandom(1000),
-        b"\xff" * 10 + bytes(2000),  # a length without end
-        b"\x80\x80\x80\x80\x08" + bytes(2000),  # a name of 2 GiB
+        b"\xff" * 10 + bytes(2000),  # a varint that is too long
+        b"\x80\x80\x80\x80\x08" + bytes(2000),  # a protocol name of 2 GiB
         MULTISTREAM + b"\x03ls\n",
         MULTISTREAM + b"\x0d/plaintext/2\n",
-        MULTISTREAM + NOISE + b"\xff\xff" + os.urandom(65_535),  # the largest noise frame
+        MULTISTREAM + NOISE + b"\xff\xff" + os.urandom(65_535),  # the largest Noise frame
         MULTISTREAM + NOISE + b"\x00\x20" + bytes(32),  # a small-order ephemeral key
-        MULTISTREAM + NOISE + b"\x00\x30" + os.urandom(20),  # cut short
+        MULTISTREAM + NOISE + b"\x00\x30" + os.urandom(20),  # truncated
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
         MULTISTREAM * 200,
     ]
@@ -130,7 +130,7 @@ async def bad_handshakes(raw: Raw) -> None:
 
 
 async def bad_tls(raw: Raw) -> None:
-    """The same on the data plane."""
+    """Send oversized, truncated and senseless first messages on the data plane."""
     hello = b"\x16\x03\x01"
     words = [
         os.urandom(500),
@@ -168,7 +168,7 @@ async def slow_first_words(raw: Raw) -> None:
         await pause(0.5)
 
 
-# TLS by peers that have a key but are not admitted
+# TLS handshakes by peers that have a key but are not admitted
 
 
 async def foreign_tls(raw: Raw) -> None:
@@ -184,7 +184,9 @@ async def foreign_tls(raw: Raw) -> None:
 
 
 async def held_tls(raw: Raw) -> None:
-    """The same, and hold the connection until the victim ends it."""
+    """Make handshakes with the key of a stranger, and hold the connection until the victim closes
+    it.
+    """
     credentials = Credentials.create(Identity.from_seed(os.urandom(32)))
     limit = trio.CapacityLimiter(16)
 
@@ -201,7 +203,7 @@ async def held_tls(raw: Raw) -> None:
 
 
 def _tls(raw: Raw, victim: Victim, credentials: Credentials, hold_s: float) -> None:
-    """Make one handshake from start to end, in a thread."""
+    """Make one complete handshake and send a hello. This blocks, so call it in a thread."""
     context = tls_context(credentials, [], server=False)
     context.verify_mode = ssl.CERT_NONE
     where = (source_of(random.randrange(SOURCES)), 0)

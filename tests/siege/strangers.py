@@ -1,8 +1,8 @@
 """All strangers, in one process: `python -m tests.siege.strangers GROUND COUNTS [ATTACK…]`.
 
-Half of them are connected to two victims: the one that is killed and restarted, and one more. Each
-of the others is connected to one victim. So more strangers with low peer ids than there are voters
-answer each victim.
+Half of them are connected to two victims: the node that is killed and restarted, and one more. Each
+of the others is connected to one victim. So each victim has more connected strangers with low peer
+ids than there are voters.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ from tests.siege.ground import (
 from tests.siege.hosts import Stranger, dialling_from_sources, stranger
 
 DRAWS = 1500
-"""The 64 lowest of this many identities have lower peer ids than nearly all honest nodes."""
+"""Number of identities to draw. The 64 lowest of them have lower peer ids than nearly all honest
+nodes.
+"""
 
 
 def _victims_of(number: int, ground: Ground) -> tuple[Victim, ...]:
@@ -75,8 +77,8 @@ async def _count_connected(strangers: list[Stranger], tally: Tally) -> None:
 
 
 LATER = 10
-"""The lying member gets the attackers' common CPU time first. Otherwise it would never be ready in
-time for a reduce, and its lies there would not happen.
+"""Niceness of the strangers. The lying member gets the attackers' CPU time first. Otherwise it
+would never be ready in time for a reduce, and would not lie there.
 """
 
 

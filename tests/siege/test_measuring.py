@@ -1,5 +1,5 @@
-"""The measures of a siege show what they claim: gaps, growth, logs, quotas, attacks that never
-happened.
+"""The measures of a siege are correct: stalls, memory growth, logs, CPU quotas, and attacks that
+never happened.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def verdicts(siege: Phase, attacks: Attacks) -> dict[object, object]:
     return {line["measure"]: line["ok"] for line in measures.invariants(siege, attacks)}
 
 
-def test_gap_may_touch_the_beginning_and_the_end() -> None:
+def test_longest_gap_can_be_at_the_beginning_or_at_the_end() -> None:
     assert longest_gap([], 100.0, 130.0) == 30.0
     assert longest_gap([90.0, 105.0, 110.0, 140.0], 100.0, 130.0) == 20.0
     assert longest_gap([121.0], 100.0, 130.0) == 21.0
 
 
-def test_outer_step_counts_when_the_first_node_has_committed_it() -> None:
+def test_outer_step_counts_from_its_first_commit_on_any_node() -> None:
     first = Sight("a", commits=[(101.0, 1), (112.0, 2)])
     second = Sight("b", commits=[(103.0, 1), (104.0, 2), (125.0, 3)], down=[(110.0, 111.0)])
     both = phase(a=first, b=second)
@@ -45,7 +45,7 @@ def test_outer_step_counts_when_the_first_node_has_committed_it() -> None:
     assert both.back_after_s(second) is None
 
 
-def test_growth_is_that_of_one_process() -> None:
+def test_memory_growth_is_measured_within_each_process() -> None:
     assert Sight("a", lives=[[100, 90, 130], [50, 55]]).growth_bytes == 30
     assert Sight("a").growth_bytes == 0
 
@@ -69,7 +69,7 @@ def test_every_violation_is_reported() -> None:
     assert [each for each, ok in idle.items() if not ok] == ["attacks that happened"]
 
 
-def test_slow_siege_is_seen_beside_a_quiet_run() -> None:
+def test_siege_slower_than_the_quiet_run_is_reported() -> None:
     quiet = phase(a=Sight("a", commits=[(100.0 + n, n) for n in range(1, 30)]))
     slow = phase(a=Sight("a", commits=[(100.0 + 10 * n, n) for n in range(1, 3)]))
     lines = {line["measure"]: line["ok"] for line in measures.paces(slow, quiet)}
@@ -79,7 +79,7 @@ def test_slow_siege_is_seen_beside_a_quiet_run() -> None:
 
 @pytest.mark.parametrize("cgroups", [True, False])
 def test_quota_limits_the_cpu_time_of_processes(cgroups: bool) -> None:
-    """Without a quota the process would use all of the time on a free core."""
+    """Without a quota, the process would use a whole core."""
     spin = [sys.executable, "-c", SPIN]
     with limited(0.1, cgroups=cgroups) as quota, subprocess.Popen(spin) as bound:
         try:

@@ -1,7 +1,7 @@
-"""A minute of all attacks at once: the short form of scripts/siege, for every run of the tests.
+"""A minute of all attacks at once: the short form of scripts/siege, as part of the tests.
 
-It asserts what must hold at any speed. Only scripts/siege measures the speed of the run under
-attack, on a machine that does nothing else.
+It checks only the measures that must hold on a machine of any speed. Only scripts/siege measures
+the speed of the run under attack, on an otherwise idle machine.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from pathlib import Path
 
 SECONDS = 60
 ENDS_S = 540.0
-"""Nodes and attackers start in ten seconds on a quiet machine, and in minutes on a crowded one."""
+"""Timeout in seconds. Nodes and attackers start within ten seconds on an idle machine, but may need
+minutes on a busy one.
+"""
 
 IDLE_MAX = 8
-"""On a crowded machine a few of the forty attacks do not happen within a minute."""
+"""On a busy machine, up to this many of the forty attacks do not happen within a minute."""
 
 MUST_HOLD = (
     "nodes ended",
@@ -43,7 +45,7 @@ def besieged(tmp_path: Path) -> dict[str, dict[str, object]]:
     return {line["measure"]: line for line in found}
 
 
-def test_strangers_and_a_liar_end_no_node_and_stop_no_run(tmp_path: Path) -> None:
+def test_strangers_and_a_liar_do_not_end_a_node_or_stop_the_run(tmp_path: Path) -> None:
     found = besieged(tmp_path)
     assert [found[name] for name in MUST_HOLD if not found[name]["ok"]] == []
     happened = found["attacks that happened"]

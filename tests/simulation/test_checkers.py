@@ -1,4 +1,4 @@
-"""Each checker reports what it must, and accepts what is correct."""
+"""Each checker reports the violations of its rule, and accepts correct behaviour."""
 
 from __future__ import annotations
 
@@ -191,13 +191,13 @@ def test_checker_finds_a_vote_that_the_promises_forbid() -> None:
         assert (checker.violations == []) is entitled
 
 
-def test_checker_finds_a_vote_for_bytes_that_are_not_held() -> None:
+def test_checker_finds_a_vote_for_an_update_that_the_voter_does_not_hold() -> None:
     checker = CommitsAreHeld()
     checker.on_decision(commit(holders="a b"))
     assert checker.violations == [f"CommitsAreHeld: c voted for update {U[:8]} without holding it"]
 
 
-def test_checker_finds_a_commit_that_no_reduce_made() -> None:
+def test_checker_finds_a_commit_that_the_reduce_did_not_produce() -> None:
     before = chain_of(RULES, [OPENING])[1]
     made = certify(RULES, before, Commit(0, 0, update_of(before.head)))
     strict, among_liars = CommitsAreMade(), CommitsAreMade(liars=frozenset({A, B}))
@@ -211,7 +211,7 @@ def test_checker_finds_a_commit_that_no_reduce_made() -> None:
     assert among_liars.violations == []
 
 
-def test_checker_finds_differing_states_and_differing_theta() -> None:
+def test_checker_finds_differing_states_and_differing_updates_of_theta() -> None:
     checker = EqualHeadsAgree()
     checker.on_state(A, genesis(RULES))
     checker.on_state(B, replace(genesis(RULES), tokens=1))
@@ -244,7 +244,7 @@ def test_checker_finds_newcomers_that_are_too_many_or_too_early() -> None:
     assert len(checker.violations) == 2
 
 
-def test_checker_finds_a_step_that_is_left_out() -> None:
+def test_checker_finds_an_outer_step_that_is_left_out() -> None:
     checker = StepsGoOn(rules=RULES)
     after = replace(apply(RULES, genesis(RULES), opening().certified.entry), step=2)
     checker.on_decision(decision(opening().certified, genesis(RULES), after=after))
@@ -257,7 +257,7 @@ ONE, OTHER = Entry(1, genesis(RULES).head, Skip(0)), Entry(1, genesis(RULES).hea
 
 
 class Voter:
-    """Writes down its statements like an honest voter, whatever it says."""
+    """A voter that can make any statement, and by default writes it to its disk first."""
 
     def __init__(self, disk: SimDisk | None = None) -> None:
         self.checker = VotesAreKept(lines=LINES)
@@ -313,7 +313,7 @@ def test_checker_finds_a_promise_that_forgets_a_vote() -> None:
     assert voter.checker.violations == ["VotesAreKept: a's promise omits its vote of round 1 at 1"]
 
 
-def test_checker_finds_a_promise_that_nobody_signed() -> None:
+def test_checker_finds_a_promise_without_a_valid_signature() -> None:
     voter = Voter()
     voter.checker.on_vote(A, Promise(1, 2, None, b"noise"), voter.disk)
     assert voter.checker.violations == ["VotesAreKept: a promised round 2 of 1 on an unknown line"]
@@ -329,7 +329,7 @@ def test_checker_finds_a_vote_that_is_not_on_disk() -> None:
 
 
 def test_checker_finds_a_vote_before_the_entries_below_it_are_on_disk() -> None:
-    """This holds at any height: a chain that begins at a base counts as if it were complete."""
+    """A chain that begins at a base counts as complete."""
     sealed = Commit(0, 0, U, snapshot=SnapshotRef(0, U), state=U)
     chain, _ = chain_of(RULES, [OPENING, sealed, replace(OPENING, step=1)])
     base = Base(chain_of(RULES, [OPENING])[1], chain[1])
@@ -352,7 +352,9 @@ BRANCHING = small_rules("a b c d", branch_after_s=8.0)
 
 
 def drawn_away(*, got_opening_at: float, branched_at: float) -> list[str]:
-    """B has the first entry at once. A gets it later, and then follows a branch without A."""
+    """Let b have the first entry at once. Let a get it later, and then follow a branch without a.
+    Return the violations.
+    """
     clock = Clock()
     checker = NobodyIsDrawnAway(rules=BRANCHING, troubles=Troubles(clock))
     before = genesis(BRANCHING)
@@ -379,6 +381,6 @@ def test_checker_finds_a_branch_followed_too_soon_after_a_decision() -> None:
     ]
 
 
-def test_old_entry_requested_late_is_no_sign_of_a_quorum() -> None:
-    """Found by seed 234 of the profile `branch`: a minority still sends the entries it has."""
+def test_old_entry_received_late_does_not_count_as_a_quorum() -> None:
+    """Found by seed 234 of the profile `branch`: a minority can still send old entries."""
     assert drawn_away(got_opening_at=7.0, branched_at=9.0) == []

@@ -1,4 +1,4 @@
-"""The checkers of fairness and of liars report what they must, and accept what is correct."""
+"""The checkers of fairness and of liars report violations, and accept correct behaviour."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_checker_finds_a_healthy_member_that_is_left_out() -> None:
     assert checker.violations == ["NobodyIsStarved: c was left out of 1 commits up to step 0"]
 
 
-def test_member_with_troubles_or_without_training_may_be_left_out() -> None:
+def test_member_with_troubles_or_without_training_can_be_left_out() -> None:
     before = chain_of(RULES, [WITHOUT_C])[1]
     for checker in (
         NobodyIsStarved(troubles=well(A, B), orderly=True),
@@ -67,7 +67,7 @@ def test_member_with_troubles_or_without_training_may_be_left_out() -> None:
         assert checker.violations == []
 
 
-def test_in_any_world_a_member_counts_as_starved_in_the_end() -> None:
+def test_member_left_out_for_many_commits_counts_as_starved_in_any_world() -> None:
     before = chain_of(RULES, [WITHOUT_C])[1]
     checker = NobodyIsStarved(troubles=well(A, B, C), orderly=False)
     for _ in range(STARVED_COMMITS + 1):
@@ -75,7 +75,7 @@ def test_in_any_world_a_member_counts_as_starved_in_the_end() -> None:
     assert len(checker.violations) == 1
 
 
-def test_checker_finds_a_member_dropped_without_cause() -> None:
+def test_checker_finds_a_member_dropped_without_a_cause() -> None:
     troubles = well(A, B, C)
     dropping = decide(Roster(0, 0, (A, B), ()), genesis(RULES))
     checker = LeavesHaveCauses(troubles=troubles, orderly=True)
@@ -105,7 +105,7 @@ LINES = Lines(genesis(RULES))
 WITHOUT_C_TURNED = Roster(0, 0, (A, B, C), (), PARTS[::-1])
 
 
-def test_fork_with_proof_against_a_liar_is_not_the_ledgers_fault() -> None:
+def test_fork_with_proof_against_enough_liars_is_not_a_violation() -> None:
     for liars, objections in (((A, B, C), 0), ((), 1)):
         exposure = LiarsAreExposed(lines=LINES, rules=RULES, liars=frozenset(liars))
         checker = OneEntryPerHeight(exposure=exposure)
@@ -123,7 +123,7 @@ def vote_of(voter: PeerId, entry: Digest) -> Accept:
     return Accept(replace(unsigned, signature=signature_of(voter, unsigned.message)))
 
 
-def test_liars_statements_on_other_entries_excuse_no_fork() -> None:
+def test_contradictions_about_other_entries_do_not_excuse_a_fork() -> None:
     forked = [decide(value, genesis(RULES)) for value in (WITHOUT_C, WITHOUT_C_TURNED)]
     x, y, one_of_them = digest("x"), digest("y"), forked[1].certified.entry.digest
     for lies, guilty in (((x, y), "nobody"), ((x, one_of_them), "d")):
@@ -136,7 +136,7 @@ def test_liars_statements_on_other_entries_excuse_no_fork() -> None:
         assert (exposure.forks[0] in str(exposure.violations)) is (guilty == "nobody")
 
 
-def test_two_thirds_quorum_excuses_no_fork() -> None:
+def test_fork_of_a_two_thirds_quorum_is_never_excused() -> None:
     rules = replace(RULES, quorum="two-thirds")
     exposure = LiarsAreExposed(lines=LINES, rules=rules, liars=frozenset((A, B, C)))
     for value in (WITHOUT_C, WITHOUT_C_TURNED):
@@ -146,7 +146,7 @@ def test_two_thirds_quorum_excuses_no_fork() -> None:
     ]
 
 
-def test_checker_finds_a_snapshot_that_nobody_has() -> None:
+def test_checker_finds_a_snapshot_that_no_node_has() -> None:
     before = chain_of(RULES, [WITHOUT_C])[1]
     checker = SnapshotsAreTrue(rules=RULES)
     checker.on_applied(A, 0, digest("theta"))
@@ -156,7 +156,7 @@ def test_checker_finds_a_snapshot_that_nobody_has() -> None:
         assert len(checker.violations) == objections
 
 
-def test_checker_finds_a_snapshot_that_no_quorum_wrote() -> None:
+def test_checker_finds_a_snapshot_that_was_not_written_by_a_quorum() -> None:
     before = chain_of(RULES, [WITHOUT_C])[1]
     disks: dict[PeerId, SimDisk] = {peer: SimDisk() for peer in before.voters}
     decision = decide(Commit(0, 0, U, SnapshotRef(0, U), before.digest), before)
@@ -168,7 +168,7 @@ def test_checker_finds_a_snapshot_that_no_quorum_wrote() -> None:
         assert len(checker.violations) == objections
 
 
-def test_checker_finds_a_commit_that_names_another_state() -> None:
+def test_checker_finds_a_commit_that_names_a_wrong_state() -> None:
     before = chain_of(RULES, [WITHOUT_C])[1]
     checker = StatesAreNamed()
     good = decide(Commit(0, 0, U, SnapshotRef(0, U), before.digest), before)

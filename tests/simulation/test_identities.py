@@ -1,4 +1,4 @@
-"""Identities in a hostile world: the effects of lies, replays and copies, and that each rule is
+"""Identities in hostile simulations: lies, replays and copies do no harm, and all rules are
 needed.
 """
 
@@ -15,21 +15,21 @@ from tests.simulation.defects.identity_defects import IDENTITY_MUTANTS
 from tests.simulation.defects.planting import Mutant
 
 SEEDS = range(20)
-"""One second. `docs/results/simulation.md` has the figures of 10,000."""
+"""These seeds take one second. `docs/results/simulation.md` has the results for 10,000 seeds."""
 
 MUTANT_SEEDS_MAX = 200
-"""Most defects show in the first seed, and the last of them in the 22nd."""
+"""Most defects are found with the first seed, and the last one with the 22nd."""
 
 
-def test_lies_stop_nobody_and_two_copies_never_both_vote() -> None:
+def test_lies_do_not_stop_peers_and_two_copies_never_both_vote() -> None:
     worlds = [simulate_identities(seed) for seed in SEEDS]
     assert [found for world in worlds for found in world.checkers.violations] == []
     assert sum(world.replayed for world in worlds) > 1000
     assert sum(world.restarts for world in worlds) > 50
     silenced = [each for world in worlds for each in world.processes if each.was_silenced]
-    assert len(silenced) > 10, "copies that never run beside their originals show nothing"
+    assert len(silenced) > 10, "too few copies ran at the same time as their originals"
     named = {(seed, peer) for seed, world in enumerate(worlds) for peer in world.named}
-    assert named, "a liar that is never named shows nothing"
+    assert named, "no liar was ever named, so the test proves nothing"
     assert named <= {(seed, world.liar) for seed, world in enumerate(worlds)}
 
 
@@ -52,7 +52,7 @@ for seed in range(3):
 """
 
 
-def test_seed_gives_the_same_world_for_any_order_of_sets() -> None:
+def test_seed_gives_the_same_world_for_any_hash_seed() -> None:
     told = [
         subprocess.run(
             [sys.executable, "-c", TELL],

@@ -1,4 +1,4 @@
-"""Liars cannot do some things, and other things only with detection."""
+"""Liars cannot break the ledger's main rules, or are detected when they do."""
 
 from __future__ import annotations
 
@@ -15,28 +15,26 @@ from p2ptrain.simulation.run import world_of
 SEEDS = range(60)
 
 
-def test_liar_forks_a_majority_run_only_by_signing_the_proof() -> None:
+def test_liar_that_forks_a_majority_run_is_proved_guilty() -> None:
     reports = [simulate(seed, peers=5, steps=10, profile="liars") for seed in range(150)]
     assert [it for it in reports if not it.good] == []
     forks = [fork for it in reports for fork in it.forks]
-    assert len(forks) > 2, "liars that never fork anything show nothing"
+    assert len(forks) > 2, "too few forks, so the test proves nothing"
     assert all(fork.endswith("proved guilty: p4") for fork in forks)
     assert {it.exposed for it in reports} == {(), ("p4",)}
 
 
-def test_fewer_than_a_third_of_liars_do_not_fork_two_thirds() -> None:
+def test_fewer_than_a_third_of_liars_cannot_fork_a_two_thirds_quorum() -> None:
     reports = [simulate(seed, peers=7, steps=6, profile="strangers") for seed in SEEDS]
     assert [it for it in reports if not it.good] == []
     assert [it.forks for it in reports] == [()] * len(reports)
     assert {it.commits + it.skips for it in reports} == {6}
-    assert sum(it.skips for it in reports) < 6, (
-        "a liar that only ends rounds costs a step now and then"
-    )
+    assert sum(it.skips for it in reports) < 6, "the liars caused too many skipped steps"
     assert {peer for it in reports for peer in it.exposed} == {"p5", "p6"}
 
 
 def test_honest_peers_can_decide_without_the_liars() -> None:
-    """Otherwise a silent liar would stop everything, and the run would show nothing."""
+    """Otherwise a silent liar could stop the whole run, and the test would prove nothing."""
     found = [
         sorted(world_of(0, peers=peers, steps=1, profile=PROFILES["strangers"]).liars)
         for peers in (3, 5, 7)
@@ -44,12 +42,12 @@ def test_honest_peers_can_decide_without_the_liars() -> None:
     assert found == [[], ["p4"], ["p5", "p6"]]
 
 
-def test_run_without_liars_exposes_nobody() -> None:
+def test_run_without_liars_exposes_no_peer() -> None:
     reports = [simulate(seed, peers=4, steps=8, profile="torn") for seed in range(10)]
     assert {it.exposed for it in reports} == {()}
 
 
-def test_each_kind_of_lie_is_told() -> None:
+def test_every_kind_of_lie_occurs() -> None:
     worlds = [
         world_of(seed, peers=5, steps=1, profile=PROFILES["liars"]) for seed in range(len(SEEDS))
     ]
@@ -58,7 +56,7 @@ def test_each_kind_of_lie_is_told() -> None:
 
 
 @pytest.mark.parametrize("lie", list(Lie))
-def test_single_kind_of_lie_stops_nothing(lie: Lie, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_continues_with_a_single_kind_of_lie(lie: Lie, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("random.Random.sample", lambda self, lies, k: [lie])
     reports = [simulate(seed, peers=7, steps=4, profile="strangers") for seed in range(4)]
     assert [it for it in reports if not it.good or it.commits != 4] == []
@@ -72,8 +70,8 @@ for profile in ("liars", "strangers"):
 """
 
 
-def test_liars_seed_gives_the_same_world_for_any_order_of_sets() -> None:
-    """A peer is a string, and the order of a set of strings differs between processes."""
+def test_liars_seed_gives_the_same_world_for_any_hash_seed() -> None:
+    """Peer ids are strings, and the order of a set of strings differs between processes."""
     told = [
         subprocess.run(
             [sys.executable, "-c", TELL],

@@ -1,5 +1,5 @@
-"""A simulator that finds nothing proves nothing. So each deliberate defect must be found by its
-checker.
+"""Each deliberate defect must be found by its checker. A simulator that misses defects proves
+nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from tests.simulation.defects.mutants import MUTANTS
 from tests.simulation.defects.planting import STUCK, Mutant
 
 SEEDS_MAX = 2000
-"""Most defects show within ten seeds. `docs/results/simulation.md` lists the number for each."""
+"""Most defects are found within ten seeds. `docs/results/simulation.md` lists the number for
+each.
+"""
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
@@ -40,7 +42,7 @@ def test_results_page_lists_all_defects() -> None:
     assert sorted(named) == sorted((mutant.name, mutant.profile) for mutant in MUTANTS)
 
 
-def test_defect_is_gone_when_it_is_removed() -> None:
+def test_defects_have_no_effect_after_they_are_removed() -> None:
     for mutant in MUTANTS:
         with mutant.planted():
             pass

@@ -1,4 +1,6 @@
-"""Nodes that prune old entries, restart and serve others, and newcomers that begin at a base."""
+"""Nodes that prune old entries can restart and serve others, and newcomers can start from a
+base.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ SEEDS = 6
 
 @pytest.fixture(scope="module")
 def worlds() -> list[SimWorld]:
-    """The worlds of the profile, each at its end."""
+    """Return the worlds of the profile `pruning`, each run to its end."""
     made = [world_of(s, peers=5, steps=10, profile=PROFILES["pruning"]) for s in range(SEEDS)]
     for seed, world in enumerate(made):
         assert (run_to_end(world), violations_in(world)) == ("", []), f"seed {seed}"
@@ -41,7 +43,7 @@ def test_nodes_prune_and_restart_and_newcomers_still_join(worlds: list[SimWorld]
     assert len(voters - founders) > SEEDS
 
 
-def test_forged_base_is_detected_by_its_digest_alone(worlds: list[SimWorld]) -> None:
+def test_forged_base_is_detected_only_by_its_digest(worlds: list[SimWorld]) -> None:
     world = worlds[0]
     kept = next(iter(world.nodes.values())).ledger.kept
     for seed in range(4):

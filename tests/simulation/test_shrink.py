@@ -1,4 +1,4 @@
-"""A failing seed becomes a story that a person can read."""
+"""A failing seed is reduced to a short, readable story."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_passing_seed_is_not_shrunk() -> None:
     assert shrink(case) == case
 
 
-def test_transcript_says_what_happened_to_nodes() -> None:
+def test_transcript_names_the_faults_and_messages() -> None:
     mutant = BY_NAME["promise-not-persisted"]
     with mutant.planted():
         story = "\n".join(transcript(FailingCase(0, 5, 8, PROFILES["torn"])))

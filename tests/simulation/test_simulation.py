@@ -1,4 +1,4 @@
-"""The ledger of real nodes in hostile worlds: no contradictions, and no standstill."""
+"""The real ledger in hostile simulated worlds: it never contradicts itself and never gets stuck."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HONEST = [name for name, profile in PROFILES.items() if not profile.liars]
 
 
 def bad(reports: list[SimReport]) -> list[str]:
-    """Everything needed to replay a failure: the call, and the checkers' messages."""
+    """Return, for each failure, the call that replays it and the checkers' messages."""
     return [
         f"simulate({it.seed}, peers={peers}, steps={STEPS}, profile={it.profile!r}): "
         f"{it.violations or it.stuck}"
@@ -28,13 +28,17 @@ def bad(reports: list[SimReport]) -> list[str]:
 
 
 def _peers(seed: int) -> int:
-    """Groups of three, four (where exact halves matter) and five peers in turn."""
+    """Return the size of the group: three, four (where exact halves matter) and five peers in
+    turn.
+    """
     return 3 + seed % 3
 
 
 @pytest.mark.parametrize("first_seed", range(0, 18, 6))
 @pytest.mark.parametrize("profile", HONEST)
-def test_every_promise_is_kept_in_every_world(profile: str, first_seed: int) -> None:
+def test_every_honest_profile_runs_to_its_end_without_violations(
+    profile: str, first_seed: int
+) -> None:
     seeds = range(first_seed, first_seed + 6)
     reports = [simulate(s, peers=_peers(s), steps=STEPS, profile=profile) for s in seeds]
     assert bad(reports) == []
@@ -43,11 +47,13 @@ def test_every_promise_is_kept_in_every_world(profile: str, first_seed: int) -> 
     if PROFILES[profile].quorum_loss == "wait":
         assert set(decided) == {STEPS}
     else:
-        assert min(decided) >= STEPS, "commits of branches that lost count too"
+        assert min(decided) >= STEPS, (
+            "the count includes commits of abandoned branches, so it cannot be lower"
+        )
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_seven_peers_with_a_two_thirds_quorum_keep_it_too(seed: int) -> None:
+def test_seven_peers_with_a_two_thirds_quorum_run_without_violations(seed: int) -> None:
     report = simulate(seed, peers=7, steps=5, profile="lossy", quorum="two-thirds")
     assert report.good, report
 
@@ -69,10 +75,8 @@ def test_without_faults_every_step_is_a_roster_and_a_commit() -> None:
     assert (report.commits, report.skips, report.height) == (20, 0, 40)
 
 
-def test_hostile_worlds_are_hostile() -> None:
-    """The troubles that the profiles promise really happen. Otherwise the runs above would prove
-    nothing.
-    """
+def test_faults_of_hostile_profiles_occur() -> None:
+    """If the faults of the profiles did not occur, the other tests would prove nothing."""
     crashes = [simulate(s, peers=4, steps=STEPS, profile="torn") for s in range(30)]
     churn = [simulate(s, peers=4, steps=STEPS, profile="churn") for s in range(10)]
     assert sum(it.restarts for it in crashes) > 150
@@ -81,8 +85,10 @@ def test_hostile_worlds_are_hostile() -> None:
     assert sum(it.members_seen for it in churn) > 60
 
 
-def test_messages_of_a_step_grow_at_most_with_members_squared() -> None:
-    """Each peer sends O(members) messages in a step: heartbeats to all, and a proposer's round."""
+def test_messages_of_a_step_grow_at_most_with_the_square_of_members() -> None:
+    """Each peer sends O(members) messages in a step: heartbeats to all, and messages of a round as
+    proposer.
+    """
     few, many = (simulate(1, peers=n, steps=6, profile="calm") for n in (5, 20))
     each_few, each_many = few.messages / 5, many.messages / 20
     assert each_many < 6 * each_few
@@ -90,11 +96,9 @@ def test_messages_of_a_step_grow_at_most_with_members_squared() -> None:
 
 @pytest.mark.parametrize("proposes_next", [True, False])
 @pytest.mark.parametrize("seed", range(15))
-def test_death_during_a_reduce_delays_the_commit_only_a_little(
-    seed: int, proposes_next: bool
-) -> None:
-    """It costs one more reduce (at most 0.6 s here) and two heights, without waiting for a failure
-    detector.
+def test_killed_participant_delays_the_commit_only_a_little(seed: int, proposes_next: bool) -> None:
+    """The kill costs one more reduce (at most 0.6 s here) and two heights, without a wait for the
+    failure detector.
     """
     world = world_of(seed, peers=5, steps=3, profile=PROFILES["calm"])
     while world.latest.phase is not Phase.REDUCE or not world.rings.is_under_way():
@@ -112,23 +116,23 @@ def test_death_during_a_reduce_delays_the_commit_only_a_little(
 
 
 @pytest.mark.parametrize("seed", [35531, 36911])
-def test_voters_of_an_undecided_entry_that_vanished_come_back(seed: int) -> None:
-    """Two such worlds stood still: the entry was being agreed when most of its voters left for
-    good.
+def test_entry_is_decided_although_most_of_its_voters_left(seed: int) -> None:
+    """Two such worlds got stuck, because most voters left for good while the entry was being agreed
+    on.
     """
     assert simulate(seed, peers=5, steps=20, profile="chaos").good
 
 
-def test_restarted_process_misses_members_that_left_before() -> None:
-    """One such world stood still: all remaining peers had restarted, and none knew whom to
+def test_restarted_process_notices_members_that_left_before() -> None:
+    """One such world got stuck: all remaining peers had restarted, and none knew which members to
     expect.
     """
     assert simulate(43983, peers=5, steps=20, profile="chaos").good
 
 
 def test_late_failure_of_an_older_ring_does_not_hide_a_newer_one() -> None:
-    """Seed 81526 stood still: both participants last reported the failure of an earlier attempt,
-    and nobody knew any more that this one had failed too.
+    """Seed 81526 got stuck: both participants last reported the failure of an earlier attempt, so
+    no peer knew that the newer attempt had failed too.
     """
     world = world_of(1, peers=3, steps=STEPS, profile=PROFILES["calm"])
     world.clock.step()
@@ -142,8 +146,8 @@ def test_late_failure_of_an_older_ring_does_not_hide_a_newer_one() -> None:
     ]
 
 
-def test_run_in_which_nobody_can_average_is_not_used_up() -> None:
-    """When every reduce fails, an hour costs a few outer steps and not all of them."""
+def test_failing_reduces_do_not_use_up_the_outer_steps_of_a_run() -> None:
+    """If every reduce fails, only a few outer steps are skipped in an hour."""
     profile = replace(PROFILES["calm"], reduce_fails=1.0, faults_s=1e9)
     world = world_of(0, peers=3, steps=100, profile=profile)
     while world.clock.now < 3600:

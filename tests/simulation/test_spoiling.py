@@ -1,7 +1,7 @@
-"""One participant spoils the reduces of a small run. It costs few attempts, which are shared
-fairly.
+"""One participant spoils the reduces of a small run. This costs few attempts, and the exclusions
+are shared fairly.
 
-For a long version run `p2ptrain simulate --profile spoiled` with 10,000 seeds.
+For a longer test, run `p2ptrain simulate --profile spoiled` with 10,000 seeds.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ STEPS = 20
 
 
 def lost_in(seed: int, peers: int, spoil: Spoil) -> tuple[int, int]:
-    """Return the attempts lost in 20 outer steps, and how often the most affected honest peer was
-    left out.
+    """Return the number of attempts lost in 20 outer steps, and how often the most affected honest
+    peer was left out.
     """
     world = world_of(seed, peers=peers, steps=STEPS, profile=PROFILES["spoiled"])
     (spoiler,) = world.rings.spoilers.values()
@@ -41,16 +41,16 @@ def lost_in(seed: int, peers: int, spoil: Spoil) -> tuple[int, int]:
     [it for it in Spoil if it not in (Spoil.TWO_MEANS, Spoil.LEAVE_OUT, Spoil.LONG_SILENCE)],
 )
 def test_spoiler_costs_a_few_attempts_in_20_outer_steps(spoil: Spoil, peers: int) -> None:
-    """Without a memory of failures, each outer step lost one attempt or more."""
+    """Without a memory of failures, each outer step lost at least one attempt."""
     lost, left_out = lost_in(1, peers, spoil)
     assert lost <= 7
     assert left_out <= (STEPS // 2 if spoil is Spoil.ACCUSE_ONE else 6)
 
 
 @pytest.mark.parametrize(("spoil", "lost_max_s"), [(Spoil.LONG_SILENCE, 34.0), (Spoil.MUTE, 0.0)])
-def test_an_expensive_spoiler_costs_little_time(spoil: Spoil, lost_max_s: float) -> None:
-    """With the memory for cheap failures, silences cost 86 s of 270 s, and a proposer that says
-    nothing cost 15 s of 93 s.
+def test_expensive_spoiler_costs_little_time(spoil: Spoil, lost_max_s: float) -> None:
+    """When expensive failures were remembered like cheap ones, long silences cost 86 s of 270 s,
+    and a silent proposer cost 15 s of 93 s.
     """
     world = world_of(1, peers=3, steps=90, profile=PROFILES["spoiled"])
     (spoiler,) = world.rings.spoilers.values()
@@ -62,6 +62,6 @@ def test_an_expensive_spoiler_costs_little_time(spoil: Spoil, lost_max_s: float)
     assert cost.at_s < 205.0
 
 
-def test_small_runs_with_one_spoiler_keep_all_promises() -> None:
+def test_small_runs_with_one_spoiler_have_no_violations() -> None:
     reports = [simulate(it, peers=2 + it % 5, steps=12, profile="spoiled") for it in range(12)]
     assert [it for it in reports if not it.good] == []

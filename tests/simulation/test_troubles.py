@@ -1,4 +1,4 @@
-"""Suspended processes, jumping clocks, network cuts: each costs a member its place once at most."""
+"""Suspended processes and jumping clocks cost a member its membership at most once each."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def leaves_of(world: SimWorld, peer: PeerId) -> int:
     return watch.dropped[peer]
 
 
-def test_suspended_process_leaves_once_and_comes_back_once() -> None:
+def test_suspended_process_is_dropped_once_and_readmitted_once() -> None:
     for seed in range(10):
         world = world_of(seed, peers=5, steps=20, profile=PROFILES["calm"])
         let_pass(world, 3.0 + seed / 10)
@@ -43,8 +43,8 @@ def test_suspended_process_leaves_once_and_comes_back_once() -> None:
         assert sum(leaves_of(world, peer) for peer in others) == 1
 
 
-def test_short_suspension_costs_nobody_a_place() -> None:
-    """It is shorter than the silence that the detector allows."""
+def test_short_suspension_does_not_cost_a_member_its_place() -> None:
+    """The suspension is shorter than the silence that the failure detector allows."""
     world = world_of(1, peers=5, steps=12, profile=PROFILES["calm"])
     let_pass(world, 3.0)
     for peer in world.rules.founders:
@@ -56,7 +56,7 @@ def test_short_suspension_costs_nobody_a_place() -> None:
     assert sum(leaves_of(world, peer) for peer in world.rules.founders) == 0
 
 
-def test_clock_that_jumps_makes_its_node_suspect_nobody() -> None:
+def test_node_with_a_jumping_clock_does_not_suspect_other_peers() -> None:
     for leap_s in (1.0, 5.0, 60.0, 100_000.0):
         world = world_of(2, peers=4, steps=6, profile=PROFILES["calm"])
         let_pass(world, 2.5)
@@ -66,7 +66,7 @@ def test_clock_that_jumps_makes_its_node_suspect_nobody() -> None:
         assert [text for checker in world.checkers for text in checker.violations] == []
 
 
-def test_drifting_clock_fires_by_its_own_time_and_never_early() -> None:
+def test_timer_of_a_drifting_clock_never_fires_early() -> None:
     world = Clock()
     fast = NodeClock(world, 1.25)
     fast.leap(3.0)
@@ -85,7 +85,7 @@ def test_drifting_clock_fires_by_its_own_time_and_never_early() -> None:
         (1.0, 0.0, 0.1, 0.7),
     ],
 )
-def test_clock_that_fires_has_reached_its_time(
+def test_timer_fires_only_when_its_clock_has_reached_the_time(
     rate: float, ahead_s: float, now_s: float, due_s: float
 ) -> None:
     world = Clock()
@@ -99,7 +99,7 @@ def test_clock_that_fires_has_reached_its_time(
     assert due_s <= clock.now < due_s + 1e-6
 
 
-def test_world_in_which_time_stops_is_stuck() -> None:
+def test_world_in_which_time_does_not_advance_is_stuck() -> None:
     world = world_of(1, peers=3, steps=2, profile=PROFILES["calm"])
 
     def again() -> None:
@@ -113,16 +113,18 @@ def test_world_in_which_time_stops_is_stuck() -> None:
 def test_world_is_stuck_only_some_time_after_the_last_training(
     trained_by: float,
 ) -> None:
-    """Seed 88649: of two voters the slow one had four leases to train, and both were needed."""
+    """Found by seed 88649: two voters were both needed, and the slower one had to train four
+    leases.
+    """
     profile = PROFILES["calm"]
     world = world_of(1, peers=3, steps=2, profile=profile)
-    vars(world)["train"] = lambda node, blocks: None  # The next one never ends.
+    vars(world)["train"] = lambda node, blocks: None  # Training never ends from now on.
     world.trained_by = trained_by
     assert run_to_end(world) == "step 1, height 2: 3 of 3 voters are up, but nothing happens"
     assert 0 < world.clock.now - max(profile.faults_s, trained_by) - profile.settle_s < 5
 
 
-def test_troubled_worlds_have_troubles() -> None:
+def test_faults_of_the_crowd_profile_occur() -> None:
     reports = [simulate(seed, peers=5, steps=8, profile="crowd") for seed in range(6)]
     assert sum(it.members_seen for it in reports) > 50
     assert [it for it in reports if not it.good] == []

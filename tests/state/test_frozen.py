@@ -1,4 +1,6 @@
-"""Copy-on-write: the reader sees the moment of the freeze, whatever writers do meanwhile."""
+"""Copy-on-write: the reader sees the memory as it was when it was frozen, whatever is written
+later.
+"""
 
 from __future__ import annotations
 
@@ -80,14 +82,14 @@ def test_only_pieces_not_yet_read_are_copied() -> None:
         assert frozen.statistics().copied == 0
         frozen.before_write(0, 8, 9)
         assert frozen.statistics().copied == 1
-        frozen.before_write(0, 4, 5)  # the remaining half of it is still needed
+        frozen.before_write(0, 4, 5)  # the second half of this piece has not been read yet
         assert frozen.statistics().copied == 2
         assert taken(frozen, 6) == bytes(range(6, 12))
         assert frozen.statistics().copied == 0
 
 
 class HeldUpCopy:
-    """Copies; the first copy waits for `go_on`. `begun` says that it has begun."""
+    """Copies memory. The first copy sets `begun` when it starts, and then waits for `go_on`."""
 
     def __init__(self) -> None:
         self.begun, self.go_on = threading.Event(), threading.Event()
@@ -99,7 +101,7 @@ class HeldUpCopy:
         np.copyto(to, source)
 
 
-def test_writer_waits_only_for_the_copy_of_its_own_piece() -> None:
+def test_writer_waits_only_while_its_own_piece_is_being_copied() -> None:
     memory, copy = regions(12), HeldUpCopy()
     view, written = bytearray(4), threading.Event()
     with Frozen([memoryview(region) for region in memory], PIECE, copy) as frozen:
@@ -123,16 +125,16 @@ def test_writer_waits_only_for_the_copy_of_its_own_piece() -> None:
         assert frozen.statistics().copied == 2
 
 
-def test_stalled_reader_holds_no_writer_up() -> None:
+def test_stalled_reader_does_not_block_writers() -> None:
     memory = regions(12)
     with frozen_over(memory) as frozen:
         assert taken(frozen, 6) == bytes(range(6))
-        # in this same thread: if it waited, it would wait for ever
+        # The writer runs in the reader's thread, so a wait would never end.
         change(frozen, memory, 0, 0, 12)
         assert taken(frozen, 12) == bytes(range(6, 12))
 
 
-def test_after_closing_nothing_is_copied_and_nothing_is_left() -> None:
+def test_after_close_nothing_is_copied_and_nothing_can_be_read() -> None:
     memory = regions(8)
     frozen = frozen_over(memory)
     assert taken(frozen, 2) == bytes(range(2))

@@ -1,5 +1,5 @@
-"""The layout is one table for all peers, the same for any order of parameters, and refused in any
-other form.
+"""All peers compute the same layout for any order of parameters, and reject a layout in any other
+form.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PARAMETERS_ST = st.dictionaries(
 )
 
 
-def test_parameters_are_sorted_by_name_on_whole_cache_lines() -> None:
+def test_parameters_are_sorted_by_name_and_aligned_to_cache_lines() -> None:
     layout = Layout.of(PARAMETERS)
     assert [(e.name, e.shape, e.offset, e.numel) for e in layout.entries] == [
         ("embed.weight", (7, 5), 0, 35),
@@ -35,7 +35,7 @@ def test_parameters_are_sorted_by_name_on_whole_cache_lines() -> None:
 
 
 @given(PARAMETERS_ST, st.randoms())
-def test_order_of_a_models_parameters_does_not_matter(
+def test_layout_does_not_depend_on_the_order_of_parameters(
     parameters: dict[str, tuple[int, ...]], rng: random.Random
 ) -> None:
     pairs = list(parameters.items())
@@ -81,12 +81,14 @@ def test_digest_depends_on_names_shapes_and_order_of_dimensions() -> None:
         [("a", (1,) * 9)],
     ],
 )
-def test_impossible_model_is_refused(parameters: list[tuple[str, tuple[int, ...]]]) -> None:
+def test_invalid_list_of_parameters_is_refused(
+    parameters: list[tuple[str, tuple[int, ...]]],
+) -> None:
     with pytest.raises(ValueError):
         Layout.of(parameters)
 
 
-def test_layout_with_a_gap_or_an_overlap_cannot_be_made() -> None:
+def test_layout_with_a_gap_or_an_overlap_is_refused() -> None:
     first = LayoutEntry("a", (16,), 0)
     assert Layout((first, LayoutEntry("b", (1,), 16))).numel == 32
     for offset in (0, 15, 17, 32, -16):

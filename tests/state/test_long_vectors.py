@@ -1,7 +1,7 @@
-"""θ and m of more than 2³¹ elements, of which only a few pages are ever touched.
+"""θ and m with more than 2³¹ elements. Only a few pages of them are ever touched.
 
-Element offsets exceed 2³¹ and byte offsets 2³³. A 32-bit offset anywhere would wrap around and
-touch the wrong place, or nothing.
+Element offsets exceed 2³¹ and byte offsets 2³³. Any 32-bit offset would wrap around, so that the
+wrong elements were changed, or none.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from p2ptrain.state.outer_state import SHARE_ELEMENTS, SNAPSHOT
 from p2ptrain.store import CHUNK_BYTES, BlobManifest, digest_of
 from p2ptrain.store.blob import read_across
 
-# Neither whole shares nor whole chunks: the last ones are short, and one chunk holds the end of θ
-# and the beginning of m.
+# NUMEL is not a multiple of the share or chunk size: the last share and chunk are short, and one
+# chunk holds the end of θ and the beginning of m.
 NUMEL = 2**31 + SHARE_ELEMENTS + 4096
 LAST_SHARE = 2**31 + SHARE_ELEMENTS
 CODEC = kernels.codec("int8", 64)
@@ -29,14 +29,16 @@ LR, MU = 0.7, 0.9
 
 
 def zeros(count: int) -> mmap.mmap:
-    """Return zeros of this many bytes. They take no memory while they are only read."""
+    """Return a map of this many zero bytes, which takes no memory until it is written to."""
     memory = mmap.mmap(-1, count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE)
     memory.madvise(mmap.MADV_HUGEPAGE)
     return memory
 
 
 NO_RESERVE = 0x4000
-"""MAP_NORESERVE, for which `mmap` has no name. The mapping is never filled completely."""
+"""MAP_NORESERVE, a constant that `mmap` does not define. It is safe because the mapping is never
+filled.
+"""
 
 
 @pytest.fixture
@@ -47,7 +49,7 @@ def state() -> Iterator[OuterState]:
 
 
 def of_the_tail(codec: kernels.Codec, gradient: np.ndarray) -> mmap.mmap:
-    """A payload of NUMEL elements that are zeros up to LAST_SHARE."""
+    """Return a payload of NUMEL elements: zeros up to LAST_SHARE, then `gradient`."""
     payload = zeros(codec.encoded_bytes(NUMEL))
     start = codec.encoded_bytes(LAST_SHARE)
     codec.quantise(gradient, memoryview(payload)[start:])
@@ -55,7 +57,9 @@ def of_the_tail(codec: kernels.Codec, gradient: np.ndarray) -> mmap.mmap:
 
 
 class EndsOnly:
-    """A codec that decodes only the first and the last share, and records the requested shares."""
+    """A codec that applies only the first and the last share, and records the start of every
+    requested share.
+    """
 
     def __init__(self, codec: kernels.Codec, theta: np.ndarray) -> None:
         self._codec, self._base = codec, theta.ctypes.data
@@ -72,7 +76,7 @@ class EndsOnly:
             self._codec.outer_step(theta, momentum, payload, lr, mu)
 
 
-def test_update_reaches_the_last_element_and_each_share_once(state: OuterState) -> None:
+def test_update_applies_each_share_once_up_to_the_last_element(state: OuterState) -> None:
     gradient = np.random.default_rng(1).standard_normal(NUMEL - LAST_SHARE, dtype=np.float32)
     codec = EndsOnly(CODEC, state.theta)
     state.theta[LAST_SHARE:] = 1.0
@@ -87,7 +91,7 @@ def test_update_reaches_the_last_element_and_each_share_once(state: OuterState) 
 
 
 @pytest.mark.parametrize("name", ["int8", "fp32"])
-def test_kernel_checks_the_last_block_and_names_the_bad_one(name: kernels.CodecName) -> None:
+def test_kernel_checks_the_last_block_and_reports_its_number(name: kernels.CodecName) -> None:
     codec = kernels.codec(name, 64)
     gradient = np.zeros(NUMEL - LAST_SHARE, np.float32)
     gradient[-1] = -3.0
@@ -100,7 +104,7 @@ def test_kernel_checks_the_last_block_and_names_the_bad_one(name: kernels.CodecN
     assert caught.value.block == NUMEL // 64 - 1
 
 
-def test_unread_part_of_a_snapshot_is_copied_at_its_offset(state: OuterState) -> None:
+def test_unread_part_of_a_snapshot_is_copied_from_the_right_offset(state: OuterState) -> None:
     regions = [state.theta_vector.bytes_view, memoryview(state.momentum.data).cast("B")]
     state.momentum[-1] = 5.0
     with Frozen(regions, CHUNK_BYTES) as frozen:
@@ -129,7 +133,7 @@ class Sparse:
         return self._manifest
 
     def read_blob(self, digest: Digest) -> bytes:
-        raise AssertionError("nobody may hold the whole snapshot in memory")
+        raise AssertionError("the whole snapshot must not be held in memory")
 
     def read_blob_into(self, digest: Digest, *views: memoryview) -> BlobManifest:
         read_across(self._manifest, views, self._read_into)
@@ -140,7 +144,7 @@ class Sparse:
             view[:] = np.arange(len(view) // 4, dtype=np.uint32).tobytes()
 
 
-def test_snapshot_is_loaded_to_its_place_across_theta_and_m(state: OuterState) -> None:
+def test_snapshot_is_loaded_to_the_right_offsets_across_theta_and_m(state: OuterState) -> None:
     sparse = Sparse()
     manifest = state.load_snapshot(sparse, digest_of(b"any"))
     elements = CHUNK_BYTES // 4

@@ -1,4 +1,4 @@
-"""θ and m: equal updates give equal bits, and a snapshot's name depends on the bits alone."""
+"""θ and m: equal updates give equal bits, and a snapshot's digest depends only on these bits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def store() -> Store:
 
 
 SHARE_ELEMENTS = 256
-"""Many shares in a small vector, so that threads could interfere with each other."""
+"""Small, so that even a short vector has many shares, on which threads could interfere with each
+other.
+"""
 
 
 def payload(numel: int, seed: int, codec: kernels.Codec = CODEC) -> bytes:
@@ -71,7 +73,7 @@ def test_updates_match_the_reference_bits_on_any_number_of_threads(
 
 
 @pytest.mark.parametrize("name", CODECS)
-def test_update_may_use_any_codec(name: CodecName) -> None:
+def test_update_can_use_any_codec(name: CodecName) -> None:
     codec = kernels.codec(name, 32)
     state = state_of(5000, threads=2)
     theta, momentum = state.theta.copy(), state.momentum.copy()
@@ -100,7 +102,7 @@ def test_fragment_update_changes_only_its_fragment(threads: int | None) -> None:
     assert bits(state.momentum) == bits(momentum)
 
 
-def test_snapshot_shows_its_moment_while_a_fragment_is_updated(store: Store) -> None:
+def test_snapshot_does_not_change_while_a_fragment_is_updated(store: Store) -> None:
     state = state_of(3000)
     before = state.describe(store.chunk_bytes, {}).digest
     with state.freeze(store.chunk_bytes) as frozen:
@@ -119,7 +121,7 @@ def test_block_longer_than_a_share_is_not_split() -> None:
 
 
 @pytest.mark.parametrize("change", [lambda p: p[:-1], lambda p: p + b"\0", lambda p: b""])
-def test_update_of_another_length_changes_nothing(change: Callable[[bytes], bytes]) -> None:
+def test_update_of_a_wrong_length_changes_nothing(change: Callable[[bytes], bytes]) -> None:
     state = state_of(1000)
     before = state.digest()
     with pytest.raises(ValueError):
@@ -149,7 +151,7 @@ def test_digest_covers_every_part_of_the_state() -> None:
     assert OuterState(1000).digest() == OuterState(1000).digest()
 
 
-def test_snapshot_brings_another_node_to_the_same_bits(store: Store) -> None:
+def test_node_that_loads_a_snapshot_has_the_same_bits(store: Store) -> None:
     state, other = state_of(3000), OuterState(3000)
     state.apply(payload(3000, 1), LR, MU, CODEC)
     digest = state.write_snapshot(store, {"step": 1})
@@ -162,7 +164,7 @@ def test_snapshot_brings_another_node_to_the_same_bits(store: Store) -> None:
     assert other.digest() == state.digest()
 
 
-def test_genesis_from_plain_vectors_has_the_name_a_node_gives_it(store: Store) -> None:
+def test_snapshot_of_plain_vectors_has_the_digest_that_a_node_computes(store: Store) -> None:
     state = state_of(700)
     meta = {"step": 0}
     assert write_state(store, state.theta, state.momentum, meta) == state.write_snapshot(
@@ -170,7 +172,7 @@ def test_genesis_from_plain_vectors_has_the_name_a_node_gives_it(store: Store) -
     )
 
 
-def test_snapshot_shows_its_moment_despite_updates_in_every_gap(store: Store) -> None:
+def test_snapshot_does_not_change_while_updates_are_applied(store: Store) -> None:
     state = state_of(3000)
     calm = state_of(3000)
     expected = calm.write_snapshot(store, {})
@@ -196,7 +198,7 @@ def test_snapshot_shows_its_moment_despite_updates_in_every_gap(store: Store) ->
 
 
 class StuckDisk(MemoryDisk):
-    """Writes no chunk before `go_on` is set."""
+    """Blocks every write until `go_on` is set."""
 
     stuck, go_on = threading.Event(), threading.Event()
 
@@ -215,7 +217,7 @@ def test_updates_do_not_wait_for_the_disk_of_a_snapshot() -> None:
     writer.start()
     assert disk.stuck.wait(100)
     for step in range(3):
-        state.apply(payload(5000, step), LR, MU, CODEC)  # if it waited, it would wait for ever
+        state.apply(payload(5000, step), LR, MU, CODEC)  # would hang here if it waited for the disk
     assert writer.is_alive()
     disk.go_on.set()
     writer.join(100)
@@ -243,7 +245,7 @@ def test_failed_snapshot_leaves_the_state_free_for_updates(store: Store) -> None
     state.write_snapshot(store, {})
 
 
-def test_foreign_snapshot_is_refused_and_changes_nothing(store: Store) -> None:
+def test_blob_that_is_not_a_fitting_snapshot_is_refused(store: Store) -> None:
     state = state_of(1000)
     before = state.digest()
     for digest in (
@@ -300,7 +302,7 @@ def test_shared_vector_starts_as_zeros_and_cannot_be_resized() -> None:
         os.truncate(vector.fd, 8)
 
 
-def test_views_outlive_the_closing_of_their_vector() -> None:
+def test_views_stay_valid_after_their_vector_is_closed() -> None:
     vector = SharedVector(100)
     view = vector.array
     vector.close()
@@ -311,8 +313,8 @@ def test_views_outlive_the_closing_of_their_vector() -> None:
         _ = vector.fd
 
 
-def test_vector_longer_than_two_to_the_31_is_addressed_right() -> None:
-    # Sparse: only the touched pages take memory.
+def test_elements_beyond_two_to_the_31_are_addressed_correctly() -> None:
+    # The vector is sparse: only pages that are written to take memory.
     vector = SharedVector(2**31 + 4096)
     vector.array[-1] = 7
     assert vector.bytes_view[-4:] == np.float32(7).tobytes()

@@ -1,4 +1,4 @@
-"""The numbers that compare a peer's work with the mean."""
+"""The figures that compare a peer's pseudo-gradient with the mean."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_small_model_is_compared_completely(vectors: tuple[np.ndarray, np.ndarra
     assert told.quantisation_error == 0.0
 
 
-def test_int8_loses_about_a_hundredth_of_a_gaussian(
+def test_int8_quantisation_error_of_a_gaussian_vector_is_about_one_percent(
     vectors: tuple[np.ndarray, np.ndarray],
 ) -> None:
     theta, local = vectors
@@ -46,7 +46,7 @@ def test_int8_loses_about_a_hundredth_of_a_gaussian(
     assert told.cosine == pytest.approx(1.0, abs=1e-3)
 
 
-def test_peer_without_work_has_no_direction() -> None:
+def test_comparison_of_a_zero_vector_is_all_zeros() -> None:
     theta = np.ones(1000, dtype=np.float32)
     nothing = compare(theta, theta.copy(), encoded(np.zeros_like(theta), INT8), INT8)
     assert nothing == Comparison(0.0, 0.0, 0.0, 0.0)
@@ -54,7 +54,7 @@ def test_peer_without_work_has_no_direction() -> None:
 
 @pytest.mark.parametrize("numel", [SAMPLE_MAX + 1, 5_000_011, 10**10])
 @pytest.mark.parametrize("block", [32, 60, 256, 4096])
-def test_sample_is_spread_over_whole_blocks_and_bounded(numel: int, block: int) -> None:
+def test_sample_consists_of_whole_blocks_and_is_bounded(numel: int, block: int) -> None:
     taken = list(pieces(numel, block))
     assert taken[0][0] == 0
     assert numel - taken[-1][1] < block + 1
@@ -62,7 +62,7 @@ def test_sample_is_spread_over_whole_blocks_and_bounded(numel: int, block: int) 
     assert sum(end - start for start, end in taken) <= SAMPLE_MAX
 
 
-def test_sampled_length_is_scaled_up() -> None:
+def test_norm_of_a_sample_is_scaled_up_to_the_whole_vector() -> None:
     theta = np.full(3 * SAMPLE_MAX, 2.0, dtype=np.float32)
     told = compare(theta, np.zeros_like(theta), encoded(theta, INT8), INT8)
     assert told.norm == pytest.approx(2.0 * theta.size**0.5)

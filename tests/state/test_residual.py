@@ -1,4 +1,4 @@
-"""A rounding loss becomes a residual once its reduce is committed, and never before."""
+"""A rounding loss becomes the residual when its reduce is committed, and not before."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def test_loss_in_a_committed_reduce_becomes_the_residual() -> None:
     residual.close()
 
 
-def test_failed_attempt_leaves_nothing_behind() -> None:
+def test_loss_of_a_failed_attempt_is_dropped() -> None:
     residual = Residual(2)
     lose(residual, 0.5)
-    lose(residual, 0.75, attempt=1)  # The first one can no longer be committed.
+    lose(residual, 0.75, attempt=1)  # The first attempt can no longer be committed.
     residual.ended(1)
     assert residual.owed.tolist() == [0.75, 0.75]
 
@@ -45,7 +45,7 @@ def test_peer_outside_the_committed_attempt_keeps_its_residual(committed: int | 
     assert residual.owed.tolist() == [1.0, 1.0]
 
 
-def test_parts_not_rounded_before_an_abort_keep_their_residual() -> None:
+def test_parts_that_were_not_rounded_before_an_abort_keep_their_residual() -> None:
     residual = Residual(3)
     lose(residual, 1.0)
     residual.ended(0)
@@ -57,7 +57,7 @@ def test_parts_not_rounded_before_an_abort_keep_their_residual() -> None:
 
 
 @pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf, 1.01, -1.01])
-def test_loss_larger_than_rounding_can_cause_is_not_kept(number: float) -> None:
+def test_loss_too_large_for_a_rounding_error_is_dropped(number: float) -> None:
     residual = Residual(3)
     lose(residual, 1.0)
     residual.aside[2] = number
@@ -66,7 +66,7 @@ def test_loss_larger_than_rounding_can_cause_is_not_kept(number: float) -> None:
     assert residual.owed.tolist() == [0, 0, 0]
 
 
-def test_residual_is_rescaled_when_others_share_the_mean() -> None:
+def test_residual_is_rescaled_when_the_number_of_peers_changes() -> None:
     residual = Residual(2)
     lose(residual, 0.3, peers=3)
     residual.ended(0)

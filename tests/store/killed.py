@@ -1,8 +1,8 @@
-"""A store in processes that are really killed: `python -m tests.store.killed FOLDER`.
+"""A store in processes that are killed with SIGKILL: `python -m tests.store.killed FOLDER`.
 
-It is a separate process because it forks: one child for each write. A child runs the story of
-`test_crash` on the real disk with real threads, and is killed by SIGKILL at that write. Nothing is
-synced, since a killed process leaves its writes in the kernel. The results are printed as JSON.
+This is a program of its own because it forks one child for each write. A child runs the story of
+`test_crash` on the real disk with real threads, and is killed at that write. Nothing is synced,
+since the kernel keeps the writes of a killed process. The program prints its results as JSON.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from tests.store.test_crash import STEPS, check_whole, story
 
 
 class KillingDisk(LocalDisk):
-    """Kills its process halfway through write number `fatal` (from 1)."""
+    """Kills its process halfway through write number `fatal`, counted from 1. Never does so if it
+    is 0.
+    """
 
     def __init__(self, fatal: int = 0) -> None:
         self.fatal, self.count = fatal, 0
@@ -57,7 +59,9 @@ class KillingDisk(LocalDisk):
 
 
 class Told(list[int]):
-    """Finished steps, which survive SIGKILL."""
+    """A list of the finished steps. The last one is also written to a file, which survives
+    SIGKILL.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -73,7 +77,7 @@ def tell(folder: Path, disk: LocalDisk) -> None:
 
 
 def killed_at(folder: Path, point: int) -> tuple[bool, int]:
-    """Return whether SIGKILL came, and the last step finished by then."""
+    """Return whether the child was killed by SIGKILL, and the last step that it had finished."""
     child = os.fork()
     if child == 0:
         tell(folder, KillingDisk(point))
@@ -90,7 +94,7 @@ def main(folder: Path) -> None:
     for point in range(1, counting.count + 1):
         (folder / "killed").mkdir()
         was_killed, finished = killed_at(folder / "killed", point)
-        after = KillingDisk()  # this write kills nobody
+        after = KillingDisk()  # kills no process
         with Store(folder / "killed" / "store", disk=after, chunk_bytes=1024) as store:
             found.append([was_killed, finished, check_whole(store, finished)])
         shutil.rmtree(folder / "killed")

@@ -1,4 +1,6 @@
-"""Manifests: each content has one name, and a manifest that a peer made up is not believed."""
+"""Manifests: equal contents have the same digest, and a malformed manifest from a peer is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +80,9 @@ def test_large_blob_is_read_without_a_second_copy(size: int) -> None:
 
 
 def test_failed_read_leaves_nothing_that_crashes_the_collector() -> None:
-    """A view of a BytesIO did, in a cycle of a traceback, under Python 3.12.1."""
+    """Python 3.12.1 crashed in the garbage collector when a traceback cycle held a view of a
+    BytesIO.
+    """
     described = describe("update", [bytes(3000)], 1024, {})
 
     def read_into(chunk: Digest, view: memoryview) -> None:
@@ -132,13 +136,15 @@ def test_hostile_manifest_is_refused(changes: dict[str, object]) -> None:
 
 
 @given(st.binary(max_size=300))
-def test_arbitrary_bytes_are_not_a_manifest_and_do_no_harm(data: bytes) -> None:
+def test_arbitrary_bytes_are_refused_as_a_manifest(data: bytes) -> None:
     with pytest.raises(ManifestInvalid):
         BlobManifest.from_wire(data)
 
 
 @given(st.integers(0, 400), st.integers(0, 255))
-def test_manifest_with_a_changed_byte_is_refused_or_another_one(position: int, value: int) -> None:
+def test_manifest_with_a_changed_byte_is_refused_or_is_a_different_manifest(
+    position: int, value: int
+) -> None:
     data = bytearray(manifest().to_wire())
     data[position % len(data)] = value
     try:
@@ -148,26 +154,28 @@ def test_manifest_with_a_changed_byte_is_refused_or_another_one(position: int, v
     assert changed.to_wire() == bytes(data)
 
 
-def test_manifest_too_long_for_a_chunk_is_refused() -> None:
+def test_manifest_that_does_not_fit_in_a_chunk_is_refused() -> None:
     chunks = tuple([A] * 130_000)
     with pytest.raises(ManifestInvalid):
         manifest(size=1024 * len(chunks), chunks=chunks).to_wire()
 
 
-def test_one_digest_cannot_stand_for_two_lengths() -> None:
+def test_chunks_with_one_digest_must_have_one_length() -> None:
     assert manifest(size=2048, chunks=(A, A)).sizes() == {A: 1024}
     with pytest.raises(ManifestInvalid):
         manifest(chunks=(A, A)).sizes()
 
 
-def test_every_manifest_is_recognised_and_text_is_not() -> None:
+def test_manifest_is_recognised_and_text_is_not() -> None:
     assert looks_like_manifest(manifest().to_wire())
     assert not looks_like_manifest(b"once upon a time")
     assert not looks_like_manifest(b"")
 
 
 @given(st.lists(st.binary(max_size=50), max_size=12), st.integers(1, 16))
-def test_rechunking_keeps_the_bytes_and_cuts_evenly(parts: list[bytes], chunk_bytes: int) -> None:
+def test_rechunking_keeps_the_bytes_and_makes_pieces_of_equal_size(
+    parts: list[bytes], chunk_bytes: int
+) -> None:
     pieces = [bytes(piece) for piece in rechunked(parts, chunk_bytes)]
     assert b"".join(pieces) == b"".join(parts)
     assert all(len(piece) == chunk_bytes for piece in pieces[:-1])

@@ -1,9 +1,10 @@
-"""The store's promise, tested at every single write: the power fails or the disk is full there.
+"""Crash safety of the store: at every write of a story, the power fails, the disk is full, or the
+process is killed.
 
 The story below takes snapshots, moves the head, collects garbage and continues. One complete run
-counts the writes. Further runs crash at each write, with several outcomes. In these runs the chunks
-of a blob are written one after the other. In runs that write them in parallel, as a node does, a
-seed chooses the thread that continues at each write (see turns).
+counts the writes. Further runs crash at each write, with several random outcomes for unsynced data.
+In these runs the chunks of a blob are written one after the other. Other runs write chunks in
+parallel, as a node does; there a seed chooses which thread continues at each write (see turns).
 """
 
 from __future__ import annotations
@@ -31,14 +32,16 @@ STEPS = 3
 
 
 def snapshot_bytes(step: int) -> bytes:
-    """Three chunks, of which the middle one never changes."""
+    """Return the contents of a snapshot of three chunks. The middle chunk is the same at every
+    step.
+    """
     return b"%d" % step * 1024 + b"same" * 256 + b"tail of %d" % step * 20
 
 
 def put_step(store: Store, step: int, finished: list[int]) -> None:
-    """Store one outer step as a node does: the update, a snapshot, then the head.
+    """Store one outer step as a node does: the update, a snapshot, then the head. Collect garbage.
 
-    `finished` records the steps that the head must not fall behind.
+    After each appended step of `finished`, the head must not be at an earlier step.
     """
     update = store.put_blob("update", [b"update %d" % step * 150], {"step": step})
     snapshot = store.put_blob("snapshot", [snapshot_bytes(step)], {"step": step})
@@ -48,7 +51,7 @@ def put_step(store: Store, step: int, finished: list[int]) -> None:
 
 
 def story(store: Store, finished: list[int]) -> None:
-    """Run all steps after the head."""
+    """Run all steps after that of the head."""
     head = store.head()
     finished.append(head.step if head else 0)
     for step in range(finished[-1] + 1, STEPS + 1):
@@ -75,7 +78,7 @@ def all_chunks(store: Store) -> list[Digest]:
 
 
 def check_whole(store: Store, step_at_least: int) -> int:
-    """Check everything that must hold for a store after any fault."""
+    """Check everything that must hold for a store after any fault. Return the step of its head."""
     head = store.head()
     if head is None:
         assert step_at_least == 0
@@ -88,12 +91,12 @@ def check_whole(store: Store, step_at_least: int) -> int:
     assert store.holds_blob(head.snapshot)
     assert store.read_blob(head.snapshot) == snapshot_bytes(head.step)
     for digest in all_chunks(store):
-        store.get_chunk(digest)  # a name exists only if its bytes are right
+        store.get_chunk(digest)  # a chunk exists under a name only if its contents match that name
     return head.step
 
 
 def run_into(disk: MemoryDisk) -> int:
-    """Run the story on this disk as far as possible. Return the last finished step."""
+    """Run the story on this disk until the power fails. Return the last finished step."""
     finished = [0]
     with suppress(PowerCut):
         story(opened(disk), finished)
@@ -101,7 +104,7 @@ def run_into(disk: MemoryDisk) -> int:
 
 
 def finish(disk: MemoryDisk, rng: random.Random) -> None:
-    """The next process continues from the head and reaches the end."""
+    """Check that the next process continues from the head and finishes the story."""
     store = opened(disk)
     story(store, [])
     assert check_whole(store, STEPS) == STEPS
@@ -109,7 +112,7 @@ def finish(disk: MemoryDisk, rng: random.Random) -> None:
     assert check_whole(opened(disk.reboot(rng)), STEPS) == STEPS
 
 
-def test_story_has_the_expected_writes() -> None:
+def test_story_contains_every_kind_of_write() -> None:
     kinds = {" ".join(write.split()[:2]).split(" /")[0] for write in WRITES}
     assert kinds == {"write", "sync", "replace", "sync directory", "remove"}
     assert len(POINTS) > 60
@@ -127,7 +130,7 @@ def test_head_and_its_contents_survive_a_power_cut_at_any_write(fail_at: int) ->
 
 
 @pytest.mark.parametrize("fail_at", range(1, 40))
-def test_manifest_is_never_there_before_its_chunks(fail_at: int) -> None:
+def test_manifest_never_exists_without_its_chunks(fail_at: int) -> None:
     for seed in range(10):
         disk = MemoryDisk(fail_at=fail_at)
         with suppress(PowerCut):
@@ -138,7 +141,7 @@ def test_manifest_is_never_there_before_its_chunks(fail_at: int) -> None:
                 assert store.read_blob(digest) == snapshot_bytes(1), f"seed {seed}"
 
 
-def test_five_hundred_stories_with_three_crashes_lose_nothing() -> None:
+def test_stories_with_three_crashes_each_lose_nothing() -> None:
     for seed in range(170):
         rng = random.Random(seed)
         disk, finished = MemoryDisk(), 0
@@ -152,7 +155,9 @@ def test_five_hundred_stories_with_three_crashes_lose_nothing() -> None:
 
 
 def chunks_on_their_way(writes: list[str]) -> int:
-    """The largest number of files that were begun and not yet named."""
+    """Return the largest number of files that were in progress at the same time: written but not
+    yet renamed.
+    """
     on_their_way = most = 0
     for write in writes:
         on_their_way += write.startswith("write ") - write.startswith("replace ")
@@ -160,7 +165,7 @@ def chunks_on_their_way(writes: list[str]) -> int:
     return most
 
 
-def test_turns_mix_the_writes_of_chunks_as_the_seed_says() -> None:
+def test_seed_determines_how_parallel_writes_interleave() -> None:
     def story_of(seed: int) -> list[str]:
         disk = TurnsDisk.of(MemoryDisk(), random.Random(seed))
         opened(disk).put_blob("snapshot", [b"%d" % n * 1024 for n in range(8)], {})
@@ -174,7 +179,7 @@ def test_turns_mix_the_writes_of_chunks_as_the_seed_says() -> None:
 
 @pytest.mark.parametrize("fail_at", POINTS)
 @pytest.mark.parametrize("failure", [errno.ENOSPC, errno.EIO], ids=["full", "broken"])
-def test_error_at_any_write_is_named_and_loses_nothing(fail_at: int, failure: int) -> None:
+def test_disk_error_at_any_write_is_reported_and_loses_nothing(fail_at: int, failure: int) -> None:
     disk = MemoryDisk(fail_at=fail_at, failure=failure)
     finished = [0]
     error = None
@@ -184,7 +189,7 @@ def test_error_at_any_write_is_named_and_loses_nothing(fail_at: int, failure: in
         error = exc
     assert isinstance(error, StoreFull) == (failure == errno.ENOSPC and error is not None)
     if error is None:
-        assert WRITES[fail_at - 1].startswith("remove")  # tidying up may fail in silence
+        assert WRITES[fail_at - 1].startswith("remove")  # not reported
         return
     assert error.evidence
     assert error.do
@@ -194,7 +199,7 @@ def test_error_at_any_write_is_named_and_loses_nothing(fail_at: int, failure: in
     finish(disk.reboot(None), random.Random(1))
 
 
-def test_full_disk_during_parallel_writes_leaves_nothing_partial() -> None:
+def test_full_disk_during_parallel_writes_leaves_no_partial_files() -> None:
     for seed in range(60):
         rng = random.Random(seed)
         disk = TurnsDisk.of(MemoryDisk(), rng)
@@ -206,7 +211,7 @@ def test_full_disk_during_parallel_writes_leaves_nothing_partial() -> None:
         left: list[str] = []
         with suppress(FileNotFoundError):
             left = disk.names(ROOT / "tmp")
-        # a process that cannot write cannot tidy up until the next start
+        # A process that cannot write leaves its files in tmp until the next start.
         assert left == [] or disk.forever
         after = disk.reboot(rng if seed % 3 else None)
         check_whole(opened(after.reboot(None)), finished[-1])
@@ -229,7 +234,7 @@ def test_disk_that_stays_full_refuses_writes_and_still_serves() -> None:
 
 
 @pytest.mark.parametrize("failure", [errno.EROFS, errno.EACCES])
-def test_read_only_disk_has_its_own_code_and_can_be_read(failure: int) -> None:
+def test_read_only_disk_has_its_own_error_code_and_can_still_be_read(failure: int) -> None:
     disk = MemoryDisk()
     store = opened(disk)
     put_step(store, 1, [])

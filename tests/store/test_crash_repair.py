@@ -1,4 +1,4 @@
-"""Repairing a store and rejecting its snapshot, each interrupted at every write."""
+"""Repairing a store, and rejecting its snapshot, are interrupted at every write."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def opened(disk: MemoryDisk) -> Store:
 
 
 def stored() -> tuple[MemoryDisk, Digest]:
-    """A store with a head, on a disk that has survived everything so far, and its snapshot."""
+    """Return a disk that holds a store with a head, and the digest of the head's snapshot."""
     disk = MemoryDisk()
     store = opened(disk)
     digest = store.put_blob("snapshot", [SNAPSHOT], {})
@@ -47,7 +47,9 @@ def rot(disk: MemoryDisk, digest: Digest) -> dict[Digest, bytes]:
 
 
 def repair(store: Store, victims: Mapping[Digest, bytes]) -> None:
-    """Repair as a scrub and `store check --repair` do: set aside, fetch, make the names durable."""
+    """Repair like a scrub and `store check --repair`: set chunks aside, store them again, sync the
+    directories.
+    """
     for victim in victims:
         store.examine(victim)
     for victim, sound in victims.items():
@@ -57,7 +59,7 @@ def repair(store: Store, victims: Mapping[Digest, bytes]) -> None:
 
 
 def count_of(work: Callable[[MemoryDisk, Digest], object]) -> int:
-    """The number of writes from the opening of the store on."""
+    """Return the number of writes that `work` makes after it has cleared the list of writes."""
     disk, digest = stored()
     work(disk, digest)
     return len(disk.writes)
@@ -124,14 +126,14 @@ def test_interrupted_rejection_of_a_snapshot_is_all_or_nothing(fail_at: int) -> 
         assert (head.run, head.height, head.head, head.step) == (RUN, 2, digest_of(b"entry"), 1)
         if (head.snapshot, head.snapshot_step) != (None, None):
             assert (head.snapshot, head.snapshot_step, done) == (digest, 1, False)
-        assert after.read_blob(digest) == SNAPSHOT  # kept, since it may still turn out to be right
+        assert after.read_blob(digest) == SNAPSHOT  # kept: it may prove valid after all
         disown_snapshot(after)
         rejected = after.head()
         assert rejected is not None
         assert rejected.snapshot is None
 
 
-def test_rejection_is_interrupted_before_and_after_it_holds() -> None:
+def test_rejection_is_interrupted_both_before_and_after_it_takes_effect() -> None:
     heads = set()
     for fail_at in range(1, count_of(whole_disowning) + 1):
         disk, _ = stored()

@@ -1,4 +1,4 @@
-"""One conformance suite for disks, run on the real disk and on the one in memory."""
+"""One conformance suite for disks, run on the real disk and on the in-memory disk."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def root(disk: Disk, tmp_path: Path) -> Path:
     return tmp_path / "a" / "b"
 
 
-def test_file_reads_back_as_written_whole_or_in_part(disk: Disk, root: Path) -> None:
+def test_file_can_be_read_whole_or_in_part(disk: Disk, root: Path) -> None:
     disk.write(root / "f", memoryview(b"hello world"))
     assert disk.read(root / "f", 0, 100) == b"hello world"
     assert disk.read(root / "f", 6, 3) == b"wor"
@@ -35,7 +35,7 @@ def test_file_reads_back_as_written_whole_or_in_part(disk: Disk, root: Path) -> 
     assert disk.read(root / "f", 50, 5) == b""
 
 
-def test_chunk_is_read_into_memory_once(tmp_path: Path) -> None:
+def test_reading_a_chunk_makes_no_second_copy_in_memory(tmp_path: Path) -> None:
     disk, size = LocalDisk(), 4 * 2**20
     disk.write(tmp_path / "chunk", memoryview(bytes(size)))
     tracemalloc.start()
@@ -55,7 +55,7 @@ def test_writing_replaces_the_content_and_appending_extends_it(disk: Disk, root:
     assert disk.size(root / "f") == 6
 
 
-def test_open_file_is_unaffected_by_a_change_of_its_name(disk: Disk, root: Path) -> None:
+def test_open_file_is_unaffected_by_renames(disk: Disk, root: Path) -> None:
     disk.write(root / "f", memoryview(b"old"))
     old = disk.opened(root / "f")
     disk.write(root / "new", memoryview(b"new"))
@@ -72,7 +72,7 @@ def test_open_file_is_unaffected_by_a_change_of_its_name(disk: Disk, root: Path)
     new.close()
 
 
-def test_read_into_fills_as_much_as_there_is(disk: Disk, root: Path) -> None:
+def test_read_into_reads_at_most_what_the_file_has(disk: Disk, root: Path) -> None:
     disk.write(root / "f", memoryview(b"abcdef"))
     short, long = bytearray(3), bytearray(9)
     assert disk.read_into(root / "f", memoryview(short)) == 3
@@ -80,7 +80,7 @@ def test_read_into_fills_as_much_as_there_is(disk: Disk, root: Path) -> None:
     assert (bytes(short), bytes(long)) == (b"abc", b"abcdef\0\0\0")
 
 
-def test_replace_moves_over_what_was_there(disk: Disk, root: Path) -> None:
+def test_replace_overwrites_an_existing_file(disk: Disk, root: Path) -> None:
     disk.write(root / "old", memoryview(b"old"))
     disk.write(root / "new", memoryview(b"new"))
     disk.sync(root / "new")
@@ -90,7 +90,7 @@ def test_replace_moves_over_what_was_there(disk: Disk, root: Path) -> None:
     assert disk.read(root / "old", 0, 9) == b"new"
 
 
-def test_missing_file_has_no_size_and_cannot_be_used(disk: Disk, root: Path) -> None:
+def test_missing_file_has_no_size_and_raises_file_not_found(disk: Disk, root: Path) -> None:
     assert disk.size(root / "none") is None
     for use in (
         lambda: disk.read(root / "none", 0, 1),
@@ -113,7 +113,7 @@ def test_lock_is_held_by_one_owner_until_it_is_closed(disk: Disk, root: Path) ->
     again.close()
 
 
-def test_only_durable_writes_are_certain_after_a_power_cut(tmp_path: Path) -> None:
+def test_only_synced_writes_are_certain_to_survive_a_power_cut(tmp_path: Path) -> None:
     survived: set[tuple[str, ...]] = set()
     contents: set[bytes] = set()
     for seed in range(200):
@@ -135,11 +135,11 @@ def test_only_durable_writes_are_certain_after_a_power_cut(tmp_path: Path) -> No
     assert ("named",) in survived
     assert ("named", "sure", "written") in survived
     assert {b"", b"data" * 300} < contents
-    assert len(survived) + len(contents) > 20  # torn in many ways
+    assert len(survived) + len(contents) > 20  # unsynced files survive in many partial forms
 
 
 def pages(count: int) -> memoryview:
-    """Memory that starts at a page boundary. No two of its pages are equal."""
+    """Return memory that starts at a page boundary and has no two equal pages."""
     memory = memoryview(mmap.mmap(-1, count * mmap.PAGESIZE))
     memory[:] = b"".join(bytes([n]) * mmap.PAGESIZE for n in range(count))
     return memory
@@ -147,9 +147,9 @@ def pages(count: int) -> memoryview:
 
 ALIKE = {
     "whole pages": lambda memory: memory,
-    "not to the end of a page": lambda memory: memory[:-1],
-    "not from a page on": lambda memory: memory[1:],
-    "pages, but not where pages are": lambda memory: memory[512 : -mmap.PAGESIZE + 512],
+    "ends within a page": lambda memory: memory[:-1],
+    "starts within a page": lambda memory: memory[1:],
+    "length of whole pages, but not aligned": lambda memory: memory[512 : -mmap.PAGESIZE + 512],
     "read-only": lambda memory: memory.toreadonly(),
     "nothing": lambda memory: memory[:0],
 }
@@ -167,7 +167,7 @@ def test_memory_at_any_address_and_of_any_length_is_written(
 
 
 def refuse_around_the_cache(monkeypatch: pytest.MonkeyPatch, name: str, error: int) -> None:
-    """Make the first such system call fail that bypasses the page cache, and all later ones."""
+    """Make the first call of os.`name` that bypasses the page cache fail with `error`."""
     call: Callable[..., object] = getattr(os, name)
     refused: list[object] = []
 
@@ -181,7 +181,7 @@ def refuse_around_the_cache(monkeypatch: pytest.MonkeyPatch, name: str, error: i
 
 
 @pytest.mark.parametrize("call", ["open", "write"])
-def test_files_use_the_page_cache_where_it_cannot_be_bypassed(
+def test_files_are_written_through_the_page_cache_if_it_cannot_be_bypassed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     refuse_around_the_cache(monkeypatch, call, errno.EINVAL)
@@ -191,7 +191,7 @@ def test_files_use_the_page_cache_where_it_cannot_be_bypassed(
 
 
 @pytest.mark.parametrize("call", ["open", "write"])
-def test_full_disk_is_not_tried_another_way(
+def test_full_disk_error_is_not_retried_through_the_page_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     refuse_around_the_cache(monkeypatch, call, errno.ENOSPC)
@@ -200,7 +200,7 @@ def test_full_disk_is_not_tried_another_way(
     assert caught.value.errno == errno.ENOSPC
 
 
-def test_killed_process_loses_nothing_that_the_kernel_had(tmp_path: Path) -> None:
+def test_writes_of_a_killed_process_survive(tmp_path: Path) -> None:
     disk = MemoryDisk()
     disk.make_directories(tmp_path)
     disk.write(tmp_path / "f", memoryview(b"never synced"))
@@ -211,7 +211,7 @@ def test_killed_process_loses_nothing_that_the_kernel_had(tmp_path: Path) -> Non
     assert after.reboot(random.Random(3)).read(tmp_path / "g", 0, 99) != b"never synced"
 
 
-def test_nothing_happens_on_a_disk_without_power(tmp_path: Path) -> None:
+def test_disk_without_power_refuses_all_writes(tmp_path: Path) -> None:
     disk = MemoryDisk(fail_at=1)
     disk.make_directories(tmp_path)
     with pytest.raises(PowerCut):

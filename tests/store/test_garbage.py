@@ -1,4 +1,4 @@
-"""Collection removes what nothing needs, and nothing else."""
+"""Garbage collection removes exactly the chunks that nothing refers to."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def store(disk: MemoryDisk) -> Store:
 
 
 def grown_up(store: Store) -> None:
-    """Make a collection that keeps everything. The next one does not spare these chunks as new."""
+    """Run a collection that keeps everything, so that the next one does not spare these chunks as
+    new.
+    """
     everything = [digest for fan in range(store.fans) for digest in store.chunks_in(fan)]
     assert store.collect_garbage([], keep_chunks=everything).chunks == 0
 
@@ -60,7 +62,7 @@ def test_new_chunk_is_spared_by_the_next_collection(store: Store) -> None:
     assert not store.has_chunk(fresh)
 
 
-def test_storing_a_chunk_again_spares_it_again(store: Store) -> None:
+def test_chunk_that_is_stored_again_is_spared_again(store: Store) -> None:
     store.put_chunk(b"again")
     grown_up(store)
     digest = store.put_chunk(b"again")
@@ -68,7 +70,7 @@ def test_storing_a_chunk_again_spares_it_again(store: Store) -> None:
     assert store.has_chunk(digest)
 
 
-def test_heads_snapshot_stays_without_being_listed(store: Store) -> None:
+def test_snapshot_of_the_head_is_kept_without_being_listed(store: Store) -> None:
     snapshot = blob(store, 1)
     store.put_head(Head(RunId("cd" * 32), 4, digest_of(b"e"), 2, snapshot, 2))
     grown_up(store)
@@ -76,7 +78,7 @@ def test_heads_snapshot_stays_without_being_listed(store: Store) -> None:
     assert store.read_blob(snapshot)
 
 
-def test_pin_protects_a_blob_even_before_its_manifest_is_here(store: Store) -> None:
+def test_pin_protects_a_blob_even_before_its_manifest_is_stored(store: Store) -> None:
     whole = blob(store, 1)
     manifest = store.get_chunk(whole)
     grown_up(store)
@@ -92,7 +94,7 @@ def test_pin_protects_a_blob_even_before_its_manifest_is_here(store: Store) -> N
 
 
 class DiskThatIsListened(MemoryDisk):
-    """Calls `on_listing` when a sweep begins to list the chunks."""
+    """Calls `on_listing` whenever a sweep lists the files of a directory."""
 
     on_listing = staticmethod(lambda: None)
 
@@ -142,7 +144,7 @@ def test_damaged_root_stops_the_collection_before_any_removal(
     assert store.holds_blob(other)
 
 
-def test_damaged_roots_are_all_named_and_pinned_ones_can_be_freed(
+def test_all_damaged_roots_are_named_and_pinned_ones_can_be_unpinned(
     store: Store, disk: MemoryDisk
 ) -> None:
     kept, pinned = blob(store, 1), blob(store, 2)
@@ -166,7 +168,7 @@ def test_damaged_roots_are_all_named_and_pinned_ones_can_be_freed(
 
 
 class DiskWithAnotherReader(MemoryDisk):
-    """Another process sets a file aside just before its nth read."""
+    """A disk on which another process sets `path` aside just before its nth read (n = `before`)."""
 
     def __init__(self, before: int) -> None:
         super().__init__()
@@ -194,14 +196,14 @@ def test_root_set_aside_by_another_reader_stops_the_collection(before: int) -> N
     assert all(map(store.has_chunk, chunks))
 
 
-def test_data_block_that_resembles_a_manifest_is_kept_as_a_chunk(store: Store) -> None:
+def test_data_block_that_looks_like_a_manifest_is_kept_as_a_chunk(store: Store) -> None:
     block = store.put_chunk(b"\x85\xabchunk_bytes but not really")
     grown_up(store)
     store.collect_garbage([block])
     assert store.has_chunk(block)
 
 
-def test_set_aside_garbage_is_removed_too(store: Store, disk: MemoryDisk) -> None:
+def test_garbage_that_was_set_aside_is_removed_too(store: Store, disk: MemoryDisk) -> None:
     digest = store.put_chunk(b"z" * 500)
     grown_up(store)
     disk.damage(store.chunk_path(digest), lambda data: data[:-1])
@@ -238,8 +240,8 @@ def test_blob_being_written_protects_only_its_own_chunks(store: Store) -> None:
 
     def parts() -> Iterator[bytes]:
         yield b"first" * 1024
-        store.collect_garbage([])  # spares both: they are new
-        # removes the old one; the other writer continues
+        store.collect_garbage([])  # spares both blobs, since they are new
+        # removes the old blob; the new one is still being written
         assert store.collect_garbage([]).chunks == 4
         yield b"second" * 1024
 

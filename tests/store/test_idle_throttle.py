@@ -1,5 +1,5 @@
-"""Background writes use a hundredth of a core where all cores are busy, and otherwise as much as
-they need.
+"""Background writes use a hundredth of a core while all cores are busy. Otherwise they are not
+limited.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from p2ptrain.store.idle_throttle import FREE_S, LOOK_S, REST_S_MAX, SHARE
 
 
 class Machine:
-    """Its clock advances while a writer works or rests. Meanwhile `idle_cores` of its cores are
-    idle.
+    """A simulated machine. Its clock advances while the writer works or rests; `idle_cores` cores
+    are idle.
     """
 
     def __init__(self, idle_cores: float) -> None:
@@ -41,13 +41,13 @@ class Machine:
             self.throttle.run_counted(lambda: self.work(each_s))
 
 
-def test_writer_takes_its_share_of_a_core_on_a_busy_machine() -> None:
+def test_writer_uses_only_its_share_of_a_core_on_a_busy_machine() -> None:
     machine = Machine(idle_cores=0.0)
     machine.write(1000)
     assert (machine.used_s - FREE_S) / machine.now_s == pytest.approx(SHARE, rel=0.02)
 
 
-def test_small_blob_is_written_at_once_even_on_a_busy_machine() -> None:
+def test_small_blob_is_written_without_rests_even_on_a_busy_machine() -> None:
     machine = Machine(idle_cores=0.0)
     machine.passes(LOOK_S)
     machine.write(7)
@@ -60,7 +60,7 @@ def test_writer_does_not_rest_while_a_core_is_idle() -> None:
     assert machine.rests == []
 
 
-def test_time_on_idle_cores_does_not_count_later() -> None:
+def test_time_used_while_cores_were_idle_does_not_count_later() -> None:
     machine = Machine(idle_cores=1.0)
     machine.write(1000)
     machine.idle_cores = 0.0
@@ -69,7 +69,7 @@ def test_time_on_idle_cores_does_not_count_later() -> None:
     assert machine.now_s == pytest.approx(4 + (4 - FREE_S) / SHARE, rel=0.02)
 
 
-def test_rest_ends_soon_after_the_inner_steps() -> None:
+def test_rest_ends_soon_after_the_inner_steps_end() -> None:
     class Ending(Machine):
         """The inner steps end during the third pause."""
 
@@ -78,7 +78,7 @@ def test_rest_ends_soon_after_the_inner_steps() -> None:
             self.idle_cores = 2.0 if len(self.rests) > 2 else 0.0
 
     machine = Ending(idle_cores=0.0)
-    machine.write(1, each_s=LOOK_S)  # for which it would rest for 20 s
+    machine.write(1, each_s=LOOK_S)  # this much work would require a rest of 20 s
     machine.write(1)
     assert machine.rests == [REST_S_MAX] * 4
 

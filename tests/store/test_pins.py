@@ -1,4 +1,4 @@
-"""Pinned blobs stay, and a damaged list is not mistaken for a list of pins."""
+"""Pinned blobs are kept, and a damaged list of pins is refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def disk() -> MemoryDisk:
     return disk
 
 
-def test_pins_are_added_once_and_removed_once(disk: MemoryDisk) -> None:
+def test_adding_or_removing_a_pin_twice_reports_no_change(disk: MemoryDisk) -> None:
     pins = Pins(ROOT, disk)
     assert pins.load() == frozenset()
     assert [pins.change(add=ONE), pins.change(add=ONE), pins.change(add=OTHER)] == [
@@ -65,7 +65,7 @@ def test_number_of_pins_is_bounded(disk: MemoryDisk) -> None:
     assert pins.load() == {ONE}
 
 
-def test_command_that_finds_the_pins_in_use_says_try_later(tmp_path: Path) -> None:
+def test_change_of_pins_in_use_by_another_process_raises_try_later(tmp_path: Path) -> None:
     pins = Pins(tmp_path, LocalDisk())
     with pins.held(), pytest.raises(TryLater) as caught:
         Pins(tmp_path, LocalDisk(), tries=2).change(add=ONE)
@@ -77,7 +77,7 @@ def test_collection_spares_pinned_blobs_with_all_their_chunks(disk: MemoryDisk) 
     store = Store(ROOT, disk=disk, chunk_bytes=1024)
     kept, lost = (store.put_blob("update", [seed * 3000], {}) for seed in (b"k", b"l"))
     Pins(ROOT, disk).change(add=kept)
-    store.collect_garbage([])  # spares what is new
+    store.collect_garbage([])  # spares both blobs, since they are new
     store.collect_garbage([])
     assert store.read_blob(kept) == b"k" * 3000
     assert not store.holds_blob(lost)

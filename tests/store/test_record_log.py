@@ -1,4 +1,4 @@
-"""The log keeps what was appended durably, or opening it reports the loss."""
+"""The log keeps every record that was appended durably, or reports the loss when it is opened."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def disk() -> MemoryDisk:
     return MemoryDisk()
 
 
-def test_records_come_back_in_order_after_reopening(tmp_path: Path) -> None:
+def test_records_are_read_in_order_after_reopening(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "chain.log"
     log = RecordLog(path)
     log.append([b"one", b"", b"two"])
@@ -45,7 +45,7 @@ def test_empty_append_is_not_a_record(disk: MemoryDisk) -> None:
 
 @settings(max_examples=60)
 @given(st.lists(st.lists(st.binary(max_size=40), max_size=4), max_size=6))
-def test_records_of_any_content_come_back(batches: list[list[bytes]]) -> None:
+def test_records_of_any_content_can_be_read_back(batches: list[list[bytes]]) -> None:
     disk = MemoryDisk()
     log = RecordLog(PATH, disk=disk)
     for batch in batches:
@@ -70,7 +70,7 @@ def test_tail_torn_at_any_byte_is_cut_off_with_a_warning(tmp_path: Path) -> None
         assert list(RecordLog(path)) == [b"first", b"second", b"next"]
 
 
-def test_damage_before_the_last_append_is_an_error_not_a_loss(disk: MemoryDisk) -> None:
+def test_damage_before_the_last_append_is_reported_as_an_error(disk: MemoryDisk) -> None:
     log = RecordLog(PATH, disk=disk)
     for number in range(3):
         log.append([b"record %d" % number])
@@ -112,7 +112,7 @@ def test_record_that_contains_a_frame_is_not_mistaken_for_one(disk: MemoryDisk) 
     assert list(RecordLog(PATH, disk=disk)) == [b"real"]
 
 
-def test_record_over_the_bound_is_our_own_mistake(disk: MemoryDisk) -> None:
+def test_record_that_is_too_long_raises_local_protocol_error(disk: MemoryDisk) -> None:
     log = RecordLog(PATH, disk=disk)
     with pytest.raises(LocalProtocolError):
         log.append([bytes(2**24)])
@@ -127,7 +127,7 @@ def test_rewriting_replaces_everything_at_once(disk: MemoryDisk) -> None:
     assert list(log) == list(RecordLog(PATH, disk=disk)) == [b"c", b"d"]
 
 
-def test_rewritten_long_log_has_no_frame_that_looks_torn(disk: MemoryDisk) -> None:
+def test_damage_in_a_rewritten_long_log_is_not_taken_for_a_torn_tail(disk: MemoryDisk) -> None:
     log = RecordLog(PATH, disk=disk)
     records = [b"%d" % number * (1 + number % 15) for number in range(20)]
     log.rewrite(iter(records), frame_bytes=10)
@@ -156,7 +156,9 @@ def test_full_disk_leaves_the_log_unchanged_and_usable(disk: MemoryDisk) -> None
 
 @pytest.mark.parametrize("seed", range(8))
 def test_records_before_a_failed_append_survive_a_power_cut(disk: MemoryDisk, seed: int) -> None:
-    """Cutting back the log also syncs older records, on which later frames rely."""
+    """When the log is cut back to its old length, older records are synced too, since later frames
+    rely on them.
+    """
     log = RecordLog(PATH, disk=disk)
     log.append([b"not synced yet"], durable=False)
     disk.fail_at, disk.failure = len(disk.writes) + 1, errno.ENOSPC
@@ -167,7 +169,9 @@ def test_records_before_a_failed_append_survive_a_power_cut(disk: MemoryDisk, se
 
 @pytest.mark.parametrize("seed", range(8))
 def test_records_read_after_a_restart_survive_a_power_cut(disk: MemoryDisk, seed: int) -> None:
-    """The process before was killed before its sync. From now on others rely on the record."""
+    """The previous process was killed before it synced. Once the record has been read, other code
+    relies on it.
+    """
     RecordLog(PATH, disk=disk).append([b"not synced yet"], durable=False)
     disk = disk.reboot(None)
     assert list(RecordLog(PATH, disk=disk)) == [b"not synced yet"]
@@ -186,7 +190,7 @@ def no_more_descriptors() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("prepare", [RecordLog.keep_open, lambda log: log.rewrite([b"0"])])
-def test_open_log_needs_no_further_descriptor(
+def test_open_log_can_be_appended_to_without_new_descriptors(
     tmp_path: Path, prepare: Callable[[RecordLog], object]
 ) -> None:
     path = tmp_path / "votes.log"
@@ -219,7 +223,7 @@ def test_append_that_cannot_open_its_file_leaves_the_log_usable(
     assert list(RecordLog(PATH, disk=disk)) == [b"after"]
 
 
-def test_rewritten_log_whose_name_may_be_lost_refuses_appends(disk: MemoryDisk) -> None:
+def test_log_refuses_appends_if_its_rewrite_was_not_synced(disk: MemoryDisk) -> None:
     log = RecordLog(PATH, disk=disk)
     log.append([b"a", b"b"])
     disk.fail_at, disk.failure = len(disk.writes) + 5, errno.EIO
@@ -248,7 +252,9 @@ def test_log_that_cannot_be_cut_back_refuses_appends(disk: MemoryDisk) -> None:
 
 
 def story(log: RecordLog, durable: list[int]) -> None:
-    """Append in all ways. Note the number of records that must survive from then on."""
+    """Append in all ways. After each durable write, add to `durable` the number of records that
+    must survive.
+    """
     log.append([b"0"])
     durable.append(1)
     log.append([b"1", b"2" * 700], durable=False)
@@ -272,7 +278,7 @@ def writes_of_the_story() -> int:
 
 
 @pytest.mark.parametrize("fail_at", range(1, writes_of_the_story() + 2))
-def test_crash_at_any_write_keeps_all_durable_records_whole(fail_at: int) -> None:
+def test_crash_at_any_write_keeps_all_durable_records_intact(fail_at: int) -> None:
     for seed in range(25):
         disk = MemoryDisk(fail_at=fail_at)
         durable = [0]

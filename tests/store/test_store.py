@@ -1,4 +1,4 @@
-"""The store on a good disk, on a corrupt one, and between two processes."""
+"""The store on an intact disk, on a damaged disk, and when used by two processes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def rot(store: Store, digest: Digest) -> None:
     path.write_bytes(data)
 
 
-def test_chunk_comes_back_as_it_was_stored_and_is_one_file(store: Store) -> None:
+def test_chunk_is_read_back_unchanged_and_is_one_file(store: Store) -> None:
     digest = store.put_chunk(b"chunk")
     assert digest == store.put_chunk(bytearray(b"chunk"))
     assert store.get_chunk(digest) == b"chunk"
@@ -72,7 +72,7 @@ def test_chunk_comes_back_as_it_was_stored_and_is_one_file(store: Store) -> None
     assert list((store.root / "tmp").iterdir()) == []
 
 
-def test_missing_chunk_is_reported_in_words(store: Store) -> None:
+def test_missing_chunk_raises_chunk_missing(store: Store) -> None:
     assert not store.has_chunk(ABSENT)
     for use in (store.get_chunk, store.chunk_path, store.manifest, store.missing_chunks):
         with pytest.raises(ChunkMissing):
@@ -80,20 +80,20 @@ def test_missing_chunk_is_reported_in_words(store: Store) -> None:
     assert not store.holds_blob(ABSENT)
 
 
-def test_bytes_with_a_wrong_name_are_not_stored(store: Store) -> None:
+def test_bytes_that_do_not_match_the_expected_digest_are_not_stored(store: Store) -> None:
     with pytest.raises(ChunkCorrupt):
         store.put_chunk(b"forged", expected=ABSENT)
     assert not store.has_chunk(ABSENT)
     assert not store.has_chunk(digest_of(b"forged"))
 
 
-def test_chunk_over_the_bound_is_our_own_mistake(store: Store) -> None:
+def test_chunk_that_is_too_long_raises_local_protocol_error(store: Store) -> None:
     with pytest.raises(LocalProtocolError):
         store.put_chunk(bytes(CHUNK_BYTES_MAX + 1))
 
 
 @pytest.mark.parametrize("size", [0, 1, 1023, 1024, 1025, 4096, 5000])
-def test_blob_of_any_size_comes_back(store: Store, size: int) -> None:
+def test_blob_of_any_size_is_read_back_unchanged(store: Store, size: int) -> None:
     data = bytes(index % 251 for index in range(size))
     digest = store.put_blob("update", [data], {"step": size})
     assert store.read_blob(digest) == data
@@ -106,14 +106,14 @@ def test_blob_of_any_size_comes_back(store: Store, size: int) -> None:
 
 @settings(max_examples=40)
 @given(st.binary(max_size=6000), st.lists(st.integers(0, 6000), max_size=5))
-def test_name_of_a_blob_does_not_depend_on_its_pieces(data: bytes, cuts: list[int]) -> None:
+def test_digest_of_a_blob_does_not_depend_on_how_it_was_split(data: bytes, cuts: list[int]) -> None:
     store = memory_store()
     edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     parts = [data[start:stop] for start, stop in pairwise(edges)]
     assert store.put_blob("update", parts, {}) == store.put_blob("update", [data], {})
 
 
-def test_meta_and_kind_are_part_of_a_blobs_name(store: Store) -> None:
+def test_digest_of_a_blob_covers_its_kind_and_meta(store: Store) -> None:
     names = {
         store.put_blob("update", [b"x"], {"step": 1}),
         store.put_blob("update", [b"x"], {"step": 2}),
@@ -133,7 +133,7 @@ def test_blob_is_read_across_several_views(sizes: list[int]) -> None:
     assert b"".join(views) == data
 
 
-def test_views_of_the_wrong_total_size_are_refused_untouched(store: Store) -> None:
+def test_views_of_the_wrong_total_size_are_refused_and_not_written_to(store: Store) -> None:
     digest = store.put_blob("update", [b"x" * 3000], {})
     view = bytearray(2999)
     with pytest.raises(LocalProtocolError):
@@ -159,7 +159,7 @@ def test_corrupt_chunk_is_set_aside_and_can_be_stored_again(store: Store) -> Non
     digest = store.put_blob("update", [b"x" * 3000], {})
     (last,) = store.manifest(digest).chunks[2:]
     rot(store, last)
-    assert store.holds_blob(digest)  # names only: bytes are hashed when they are read
+    assert store.holds_blob(digest)  # does not read the contents
     with pytest.raises(ChunkCorrupt) as caught:
         store.read_blob(digest)
     assert caught.value.code == "CKPT-HASH"
@@ -187,7 +187,7 @@ def head_of(store: Store, step: int, snapshot: Digest | None = None) -> Head:
     return Head(RUN, 2 * step, digest_of(b"%d" % step), step, snapshot, step_of_snapshot)
 
 
-def test_head_is_the_last_one_stored(store: Store) -> None:
+def test_head_is_the_one_stored_last(store: Store) -> None:
     assert store.head() is None
     snapshot = store.put_blob("snapshot", [b"theta"], {})
     store.put_head(head_of(store, 1))
@@ -195,7 +195,7 @@ def test_head_is_the_last_one_stored(store: Store) -> None:
     assert store.head() == head_of(store, 2, snapshot)
 
 
-def test_head_outlives_the_process(tmp_path: Path) -> None:
+def test_head_is_still_there_after_reopening(tmp_path: Path) -> None:
     with Store(tmp_path / "store") as store:
         store.put_head(head_of(store, 7))
     with Store(tmp_path / "store") as store:
@@ -221,7 +221,7 @@ def test_damaged_head_is_reported(store: Store, content: bytes) -> None:
     assert caught.value.code == "STORE-HEAD"
 
 
-def test_every_flipped_bit_of_a_head_is_noticed(store: Store) -> None:
+def test_flipped_bit_in_any_byte_of_a_head_is_noticed(store: Store) -> None:
     store.put_head(head_of(store, 1))
     good = (store.root / "head").read_bytes()
     for position in range(len(good)):
@@ -257,7 +257,7 @@ def test_second_process_is_refused_until_the_first_has_ended(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("disk", [LocalDisk(), MemoryDisk()], ids=["local", "memory"])
 @pytest.mark.parametrize("name", ["stray", f".{'b' * 63}.XhK3fQ", ".nfs0000000012ab", "ü.corrupt"])
-def test_foreign_files_among_the_chunks_are_ignored_and_stay(
+def test_unknown_files_among_the_chunks_are_ignored_and_kept(
     tmp_path: Path, disk: Disk, name: str
 ) -> None:
     with Store(tmp_path / "store", disk=disk) as store:
@@ -271,7 +271,7 @@ def test_foreign_files_among_the_chunks_are_ignored_and_stay(
         assert disk.size(beside) == 17
 
 
-def test_foreign_files_in_the_writing_folder_do_not_block_opening(tmp_path: Path) -> None:
+def test_unknown_files_in_the_tmp_folder_do_not_block_opening(tmp_path: Path) -> None:
     folder, file = (tmp_path / "store" / "tmp" / name for name in ("@eaDir", ".nfs0000000012ab"))
     folder.mkdir(parents=True)
     file.write_bytes(b"in use")
@@ -281,14 +281,14 @@ def test_foreign_files_in_the_writing_folder_do_not_block_opening(tmp_path: Path
     assert file.exists()
 
 
-def test_leftovers_of_a_crash_are_swept_out_on_opening(tmp_path: Path) -> None:
+def test_leftovers_of_a_crash_are_removed_on_opening(tmp_path: Path) -> None:
     Store(tmp_path / "store").close()
     (tmp_path / "store" / "tmp" / "123-4").write_bytes(b"half a chunk")
     with Store(tmp_path / "store"):
         assert list((tmp_path / "store" / "tmp").iterdir()) == []
 
 
-def test_threads_may_store_the_same_chunks_at_once(store: Store) -> None:
+def test_threads_can_store_the_same_chunks_at_the_same_time(store: Store) -> None:
     blobs = []
 
     def put() -> None:
@@ -306,7 +306,7 @@ def test_threads_may_store_the_same_chunks_at_once(store: Store) -> None:
 
 
 class FailingDisk(MemoryDisk):
-    """Some of its files can no longer be read: `failing` has their errors."""
+    """A disk on which some files cannot be read. `failing` maps their paths to error numbers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -352,7 +352,7 @@ def test_unreadable_disk_does_not_count_as_corruption() -> None:
 
 
 @pytest.mark.parametrize("shortage", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
-def test_machine_short_of_resources_damages_no_chunk(shortage: int) -> None:
+def test_shortage_of_resources_does_not_count_as_corruption(shortage: int) -> None:
     disk = FailingDisk()
     store = Store(Path("/store"), disk=disk)
     digest = store.put_chunk(b"one")
@@ -365,7 +365,7 @@ def test_machine_short_of_resources_damages_no_chunk(shortage: int) -> None:
 
 
 class VanishingDisk(MemoryDisk):
-    """The file that is about to be read has been removed by then."""
+    """A disk on which the files in `vanishing` are removed just before they are read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -377,7 +377,7 @@ class VanishingDisk(MemoryDisk):
         return super().read(path, offset, size)
 
 
-def test_chunk_collected_during_a_survey_is_gone_not_damaged() -> None:
+def test_chunk_collected_during_a_survey_counts_as_missing_not_damaged() -> None:
     disk = VanishingDisk()
     store = Store(Path("/store"), disk=disk)
     read, examined = store.put_chunk(b"one"), store.put_chunk(b"two")
@@ -420,7 +420,7 @@ def test_background_work_runs_in_threads_of_low_priority(patient: bool) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_names_that_could_not_be_made_durable_are_tried_again(seed: int) -> None:
+def test_directory_sync_that_failed_is_tried_again(seed: int) -> None:
     disk, root = MemoryDisk(), Path("/store")
     disk.make_directories(root)
     objects = Objects(root, disk)

@@ -1,4 +1,4 @@
-"""Looking at a store from outside."""
+"""Inspecting a store that another process may have open."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_usage_is_split_by_kind_and_counts_shared_chunks_once(tmp_path: Path) ->
         store.put_blob("update", [b"u" * CHUNK_BYTES], {"another": 1})
         store.put_blob("snapshot", [b"s" * 2000], {})
         store.put_chunk(b"a data block")
-        # The store may be in use: this is a look from outside.
+        # The survey works although the store is still open here.
         usage = Survey(store.root, LocalDisk()).usage()
         whole = sum(path.stat().st_size for path in store.root.glob("objects/*/*"))
         assert list(usage) == ["data", "snapshot", "update"]
@@ -26,7 +26,7 @@ def test_usage_is_split_by_kind_and_counts_shared_chunks_once(tmp_path: Path) ->
         assert store.holds_blob(update)
 
 
-def test_missing_store_holds_nothing(tmp_path: Path) -> None:
+def test_missing_store_counts_as_empty(tmp_path: Path) -> None:
     survey = Survey(tmp_path / "none", LocalDisk())
     assert survey.usage() == {}
     assert list(survey.damaged()) == []
@@ -40,7 +40,7 @@ def test_every_chunk_is_compared_with_its_digest(tmp_path: Path) -> None:
     assert dict(Survey(store.root, LocalDisk()).damaged()) == {sound: False, rotten: True}
 
 
-def test_data_block_that_resembles_a_manifest_is_a_data_block(tmp_path: Path) -> None:
+def test_data_block_that_looks_like_a_manifest_counts_as_data(tmp_path: Path) -> None:
     with Store(tmp_path / "store") as store:
         blob = store.put_blob("update", [b"u"], {})
         store.put_chunk(store.get_chunk(blob)[:-1])

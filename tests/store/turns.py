@@ -1,8 +1,9 @@
 """Threads that take turns in an order chosen by a seed, so that an interleaving can be replayed.
 
-`Turns` replaces the executor that runs a store's lanes. Exactly one of its threads and the waiting
-main thread runs at a time. At each write and sync of a `TurnsDisk` the turn may pass to another
-thread. A crash at an operation thus meets all mixtures of begun, written and synced chunks.
+`Turns` replaces the executor on which a store writes chunks in parallel. Only one thread runs at a
+time: one of its own, or the main thread. At each write and sync of a `TurnsDisk` the turn can pass
+to another thread. So a simulated crash can happen with any mixture of begun, written and synced
+chunks.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from p2ptrain.store import MemoryDisk
 
 
 class AtOnce(Executor):
-    """Runs each call before it returns, so one chunk after the other."""
+    """Runs each call inside `submit`, so chunks are written one after the other."""
 
     def submit(self, call: Callable[..., Any], /, *args: Any, **named: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -44,7 +45,7 @@ class Turns(Executor):
         self._may_main: Callable[[], bool] = lambda: True
 
     def __call__(self) -> Turns:
-        """Return an executor, as a store asks for one."""
+        """Return the executor: a store calls this to get one."""
         return self
 
     def submit(self, call: Callable[..., Any], /, *args: Any, **named: Any) -> Future[Any]:
@@ -75,7 +76,7 @@ class Turns(Executor):
             here.acquire()
 
     def wait_until(self, holds: Callable[[], bool]) -> None:
-        """Let the others run until the call is done. For the main thread."""
+        """Let the other threads run until `holds()` is true. Only the main thread may call this."""
         self._may_main = holds
         while not holds():
             self.switch()
@@ -86,13 +87,17 @@ class Turns(Executor):
 
 
 class TurnsDisk(MemoryDisk):
-    """A disk in memory on which chunks are written in parallel, as `turns` decides."""
+    """An in-memory disk on which chunks are written in parallel, in an order that `turns`
+    decides.
+    """
 
     turns: Turns
 
     @classmethod
     def of(cls, disk: MemoryDisk, rng: random.Random) -> TurnsDisk:
-        """Return this disk's contents for a process whose threads take turns as `rng` decides."""
+        """Return a disk with the same contents for a process with threads that take turns as `rng`
+        decides.
+        """
         made = cls(_names=disk._names, _durable_names=disk._durable_names)
         made.turns = Turns(rng)
         return made

@@ -1,5 +1,6 @@
-"""A crowd without sockets or clocks. Joiners begin together while a single seed holds what they
-want. Each joiner fetches from the seed and from all others, and serves the chunks it has so far.
+"""A simulated crowd of joiners, without sockets or clocks. The joiners start at about the same
+time, when only one seed holds the chunks. Each joiner fetches from the seed and from all other
+joiners, and serves the chunks it has so far.
 """
 
 from __future__ import annotations
@@ -19,18 +20,20 @@ from p2ptrain.swarm.server import MISS_S, MISS_S_MAX
 SEED = 0
 RTT_S = 0.04
 STAGGER_S = 0.5
-"""Seconds between the starts of two joiners."""
+"""Seconds between the start of one joiner and the next."""
 
 
 @dataclass
 class Crowd:
-    """Uplinks of `chunks_per_s` each. An uplink sends one chunk at a time."""
+    """A seed and its joiners. Each has an uplink of `chunks_per_s`, which sends one chunk at a
+    time.
+    """
 
     joiners: int
     chunks: int
     chunks_per_s: float = 3.0
     lost: frozenset[int] = frozenset()
-    """Numbers of the chunks that the seed lacks too."""
+    """Numbers of the chunks that nobody has, not even the seed."""
     seed_ends_at: float = float("inf")
 
     now: float = 0.0
@@ -41,7 +44,7 @@ class Crowd:
     ended_at: dict[int, float] = field(default_factory=dict)
 
     def run(self) -> Crowd:
-        """Run until each joiner has everything or its picker is stuck."""
+        """Run until each joiner has all chunks or its picker is stuck."""
         self._digests = [Digest(f"{number:064x}") for number in range(self.chunks)]
         everything = {self._digests[n] for n in range(self.chunks) if n not in self.lost}
         self.held = [everything, *(set[Digest]() for _ in range(self.joiners))]

@@ -1,5 +1,6 @@
-"""A swarm without sockets or clocks: sources with given rates and behaviour, and a picker that
-decides what to request. Events happen in the order of simulated time, so a run can be repeated.
+"""A simulated swarm, without sockets or clocks: sources with given rates and behaviour, and a
+picker that decides what to request. Events happen in the order of simulated time, so a run can be
+repeated.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ Answer = Literal["chunk", "lack", "garbage", "gone"]
 
 @dataclass
 class Source:
-    """Sends `chunks_per_s`, one at a time, over a path of `rtt_s`.
+    """A source that sends `chunks_per_s`, one at a time, over a path with a round trip of `rtt_s`.
 
-    `holds` are the numbers of its chunks, or None for all. `garbage` sends wrong bytes. From the
-    time `gone` its connection is broken, from the time `stuck` nothing arrives, and from another
-    time on it has only the part `slowed` of its rate.
+    `holds` are the numbers of its chunks, or None for all chunks. With `garbage` it sends wrong
+    bytes. Its connection is broken from `gone_at` on, nothing arrives from `stuck_at` on, and from
+    `slow_from` on its rate is multiplied by `slowed`.
     """
 
     chunks_per_s: float
@@ -38,7 +39,7 @@ class Source:
     free_at: float = 0.0
 
     def serve(self, number: int, now: float) -> tuple[float, Answer]:
-        """When the answer to a request sent now arrives, and the answer."""
+        """Return when the answer to a request sent now arrives, and the answer."""
         begun = max(self.free_at, now + self.rtt_s / 2)
         if self.holds is not None and number not in self.holds:
             self.free_at = begun
@@ -54,8 +55,8 @@ class Source:
 
 @dataclass
 class Outcome:
-    """`asked` counts the requests to each source. `open_max` is the most that it had open at a
-    time.
+    """The result of a run. `asked` counts the requests to each source. `open_max` is the largest
+    number of requests that were open at a source at the same time.
     """
 
     seconds: float = 0.0
@@ -66,7 +67,7 @@ class Outcome:
 
 
 def run(sources: dict[str, Source], chunks: int) -> Outcome:
-    """Fetch this many chunks. End when all have arrived or nothing more can happen."""
+    """Fetch this many chunks. Return when all have arrived or nothing more can happen."""
     digests = {Digest(f"{number:064x}"): number for number in range(chunks)}
     picker, outcome, order = Picker(list(sources)), Outcome(), count()
     picker.want(digests)

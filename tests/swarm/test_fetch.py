@@ -1,4 +1,4 @@
-"""Fetching from several sources that are good, gone, slow, silent, incomplete or hostile."""
+"""Fetching from several sources: good, unreachable, slow, silent, incomplete or hostile ones."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from p2ptrain.swarm.patience import Patience
 from p2ptrain.swarm.wire import receive_request, send_response
 
 DEADLINE_S = 100.0
-"""Seconds for what takes milliseconds on an idle machine."""
+"""Time limit in seconds. The fetches take milliseconds on an idle machine."""
 CHUNKS = 24
 DATA = b"".join(b"%04d" % number * 256 for number in range(CHUNKS))
 
@@ -50,7 +50,7 @@ def new_store(disk: MemoryDisk | None = None) -> Store:
 
 @dataclass
 class FakeSource:
-    """A peer as the fetch sees it. `behave` handles each connection."""
+    """A peer from which chunks are fetched. `behave` handles each connection; None refuses them."""
 
     peer: PeerId
     behave: Behave | None
@@ -71,7 +71,9 @@ def fake(peer: str, behave: Behave | None) -> FakeSource:
 
 @pytest.fixture
 def dialled() -> Iterator[Dialled]:
-    """The `dial` to pass to a fetch. Afterwards every connection must have ended."""
+    """Return the `dial` function to pass to a fetch. After the test, check that every connection
+    has ended.
+    """
     threads: list[threading.Thread] = []
 
     def connect(source: FakeSource) -> SecureSocket:
@@ -103,13 +105,15 @@ def seed_disk() -> MemoryDisk:
 
 @pytest.fixture
 def seed(seed_disk: MemoryDisk) -> Seed:
-    """A store that holds the blob, and the blob's digest."""
+    """Return a store that holds the blob, and the blob's digest."""
     store = new_store(seed_disk)
     return store, store.put_blob("snapshot", [DATA], {})
 
 
 def good(store: Store, *, chunks_max: int | None = None) -> Behave:
-    """Serve the store. After `chunks_max` answers, break off in the middle of the next one."""
+    """Serve the chunks of the store. After `chunks_max` answers, disconnect in the middle of the
+    next one.
+    """
 
     def behave(source: FakeSource, sock: SecureSocket) -> None:
         while True:
@@ -124,7 +128,7 @@ def good(store: Store, *, chunks_max: int | None = None) -> Behave:
 
 
 def answering(make: Answer) -> Behave:
-    """Answer every request with the bytes that `make` returns for the digest."""
+    """Answer every request by a call of `make` with the socket and the digest."""
 
     def behave(source: FakeSource, sock: SecureSocket) -> None:
         while True:
@@ -136,7 +140,7 @@ def answering(make: Answer) -> Behave:
 
 
 def answering_by(behave: Behave, *, before: Callable[[], object] = lambda: None) -> Behave:
-    """Behave like `behave`, but do something first."""
+    """Call `before` on each connection, then behave like `behave`."""
 
     def first(source: FakeSource, sock: SecureSocket) -> None:
         before()
@@ -153,7 +157,7 @@ def silent(source: FakeSource, sock: SecureSocket) -> None:
 
 
 def dripping(source: FakeSource, sock: SecureSocket) -> None:
-    """Begin each chunk and continue a byte at a time, never silent for long."""
+    """Send each chunk a byte at a time, with short pauses."""
     while True:
         source.asked.append(receive_request(sock))
         sock.send_all(b"\0\0\0\4\0")
@@ -184,7 +188,7 @@ def test_several_sources_serve_at_the_same_time(seed: Seed, dialled: Dialled) ->
 
     def behave(source: FakeSource, sock: SecureSocket) -> None:
         first = receive_request(sock)
-        # Passed only if all three have been asked before any has answered.
+        # The barrier opens only if all three sources are asked before one of them answers.
         together.wait(DEADLINE_S)
         send_response(sock, store.get_chunk(first))
         good(store)(source, sock)
@@ -226,7 +230,7 @@ def odd_status(sock: SecureSocket, digest: Digest) -> None:
     ],
 )
 @pytest.mark.parametrize("streams", [1, 2])
-def test_hostile_source_is_dropped_and_blamed_and_the_fetch_ends(
+def test_hostile_source_is_dropped_and_blamed_and_the_fetch_succeeds(
     seed: Seed, dialled: Dialled, make: Answer, fault: DropReason, streams: int
 ) -> None:
     store, digest = seed
@@ -263,7 +267,7 @@ def test_hostile_peer_loses_its_other_connections_too(seed: Seed, dialled: Diall
         if next(liars):
             send_response(sock, b"lie" * len(receive_request(sock)))
             lied.set()
-            silent(source, sock)  # closing with unread requests would lose the lie itself
+            silent(source, sock)  # closing with unread requests would discard the lie
         else:
             after_the_lie(source, sock)
 
@@ -329,7 +333,7 @@ def test_fetch_survives_garbage_and_a_death_with_two_good_sources(
 
 
 @pytest.mark.parametrize("behave", [silent, dripping])
-def test_silent_or_dripping_source_is_bypassed_without_waiting(
+def test_silent_or_dripping_source_does_not_delay_the_fetch(
     seed: Seed, dialled: Dialled, behave: Behave
 ) -> None:
     store, digest = seed
@@ -348,10 +352,10 @@ def test_silent_or_dripping_source_is_bypassed_without_waiting(
     assert mine.read_blob(digest) == DATA
     assert report.bytes_by_peer == {"good": len(DATA)}
     assert len(mute.asked) == 1
-    assert report.seconds < 10  # of the 20 that the dripping one takes for its chunk
+    assert report.seconds < 10  # the dripping source takes 20 s for its chunk
 
 
-def test_incomplete_sources_are_enough_together(seed: Seed, dialled: Dialled) -> None:
+def test_several_incomplete_sources_together_are_enough(seed: Seed, dialled: Dialled) -> None:
     store, digest = seed
     parts = [new_store() for _ in range(3)]
     for number, chunk in enumerate(store.manifest(digest).chunks):
@@ -377,7 +381,8 @@ def test_fetch_resumes_with_the_missing_chunks(seed: Seed, dialled: Dialled) -> 
         fetch_blob(mine, digest, [dying], dialled, deadline_s=DEADLINE_S)
     assert caught.value.code == "CKPT-NO-SOURCE"
     missing = mine.missing_chunks(digest)
-    # The manifest was the first of twenty answers. Sixteen may have died in the connection.
+    # The manifest was the first of twenty answers. Up to sixteen chunks can be lost with the
+    # connection.
     assert CHUNKS - 19 <= len(missing) < CHUNKS - 2
     source = fake("good", good(store))
     report = fetch_blob(mine, digest, [source], dialled, deadline_s=DEADLINE_S)
@@ -393,7 +398,9 @@ def test_complete_blob_is_not_requested_again(seed: Seed, dialled: Dialled) -> N
     assert (report.chunks_fetched, source.asked) == (0, [])
 
 
-def test_chunk_that_nobody_has_is_reported_for_each_source(seed: Seed, dialled: Dialled) -> None:
+def test_missing_chunk_is_reported_with_the_fault_of_each_source(
+    seed: Seed, dialled: Dialled
+) -> None:
     _, digest = seed
     sources = [
         fake("empty", good(new_store())),
@@ -410,7 +417,7 @@ def test_chunk_that_nobody_has_is_reported_for_each_source(seed: Seed, dialled: 
     assert error.do
 
 
-def test_lying_source_is_named_even_if_the_fetch_fails(seed: Seed, dialled: Dialled) -> None:
+def test_lying_source_is_blamed_even_if_the_fetch_fails(seed: Seed, dialled: Dialled) -> None:
     _, digest = seed
     handle = FetchHandle[FakeSource]()
     assert list(handle.blamed) == []
@@ -433,7 +440,7 @@ def test_fetch_without_sources_fails_at_once(seed: Seed, dialled: Dialled) -> No
     assert caught.value.evidence == ("no source is known",)
 
 
-def test_one_chunk_that_nobody_has_does_not_stop_the_others(
+def test_missing_chunk_does_not_stop_the_fetch_of_other_chunks(
     seed: Seed, seed_disk: MemoryDisk, dialled: Dialled
 ) -> None:
     store, digest = seed
@@ -456,7 +463,7 @@ def test_slow_manifest_is_soon_requested_from_another_source(seed: Seed, dialled
 
     started = time.monotonic()
     mine = new_store()
-    mine.put_blob("snapshot", [DATA[1024:]], {})  # all chunks but the first
+    mine.put_blob("snapshot", [DATA[1024:]], {})  # all chunks except the first
     sources = [mute, fake("good", patient)]
     long = Patience(unknown_s=DEADLINE_S)
     fetch_blob(mine, digest, sources, dialled, deadline_s=2 * DEADLINE_S, patience=long)
@@ -478,7 +485,7 @@ def test_single_silent_source_is_dropped_as_too_slow(seed: Seed, dialled: Dialle
     assert DropReason.SLOW.value in caught.value.evidence[0]
 
 
-def test_deadline_ends_a_fetch_that_cannot_end(seed: Seed, dialled: Dialled) -> None:
+def test_deadline_ends_a_fetch_that_makes_no_progress(seed: Seed, dialled: Dialled) -> None:
     with pytest.raises(TryLater) as caught:
         fetch_blob(new_store(), seed[1], [fake("mute", silent)], dialled, deadline_s=0.05)
     assert caught.value.code == "FETCH-TIMEOUT"
@@ -537,7 +544,7 @@ def test_source_found_during_the_fetch_is_used(seed: Seed, dialled: Dialled) -> 
     assert late_was_asked.is_set()
 
 
-def test_source_may_be_offered_before_the_fetch_begins(seed: Seed, dialled: Dialled) -> None:
+def test_source_can_be_offered_before_the_fetch_begins(seed: Seed, dialled: Dialled) -> None:
     store, digest = seed
     handle, mine = FetchHandle[FakeSource](), new_store()
     handle.offer(fake("a", good(store)))
@@ -546,7 +553,7 @@ def test_source_may_be_offered_before_the_fetch_begins(seed: Seed, dialled: Dial
 
 
 @pytest.mark.parametrize("at_first", ["unreachable", "lost"])
-def test_unreachable_source_may_be_offered_again_but_no_liar(
+def test_unreachable_source_is_retried_when_offered_again_but_a_liar_is_not(
     seed: Seed, dialled: Dialled, at_first: str
 ) -> None:
     store, digest = seed
@@ -580,7 +587,9 @@ def test_unreachable_source_may_be_offered_again_but_no_liar(
     assert len(liar.asked) <= 1
 
 
-def test_source_that_is_still_being_dialled_delays_nobody(seed: Seed, dialled: Dialled) -> None:
+def test_source_that_is_still_being_dialled_does_not_delay_the_fetch(
+    seed: Seed, dialled: Dialled
+) -> None:
     store, digest = seed
     never, left = threading.Event(), threading.Event()
 
@@ -600,7 +609,7 @@ def test_source_that_is_still_being_dialled_delays_nobody(seed: Seed, dialled: D
     assert left.wait(DEADLINE_S)
 
 
-def test_progress_grows_to_the_whole_size(seed: Seed, dialled: Dialled) -> None:
+def test_progress_is_reported_for_each_chunk_up_to_the_end(seed: Seed, dialled: Dialled) -> None:
     store, digest = seed
     seen: list[FetchProgress] = []
     source = fake("a", good(store))
@@ -627,7 +636,7 @@ def test_full_disk_stops_the_fetch_with_its_own_error(seed: Seed, dialled: Diall
     assert mine.read_blob(digest) == DATA
 
 
-def test_digest_that_names_no_blob_is_reported(dialled: Dialled) -> None:
+def test_digest_that_is_not_of_a_blob_is_reported(dialled: Dialled) -> None:
     store = new_store()
     digest = store.put_chunk(b"a data block")
     source = fake("a", good(store))
@@ -637,7 +646,7 @@ def test_digest_that_names_no_blob_is_reported(dialled: Dialled) -> None:
     assert report.chunks_fetched == 1
 
 
-def test_inconsistent_manifest_is_refused_before_its_chunks(dialled: Dialled) -> None:
+def test_inconsistent_manifest_is_refused_before_its_chunks_are_requested(dialled: Dialled) -> None:
     store = new_store()
     chunk = store.put_chunk(b"x" * 1024)
     digest = store.put_chunk(BlobManifest("index", 1500, 1024, (chunk, chunk), {}).to_wire())
@@ -647,7 +656,7 @@ def test_inconsistent_manifest_is_refused_before_its_chunks(dialled: Dialled) ->
     assert source.asked == [digest]
 
 
-def test_bare_chunks_are_fetched_once_and_only_if_missing(dialled: Dialled) -> None:
+def test_single_chunks_are_fetched_once_and_only_if_missing(dialled: Dialled) -> None:
     store, mine = new_store(), new_store()
     blocks = [store.put_chunk(b"block %d" % number) for number in range(5)]
     mine.put_chunk(b"block 2")
@@ -666,7 +675,7 @@ def test_garbage_collection_during_a_fetch_removes_nothing(seed: Seed, dialled: 
 
     def collect(progress: FetchProgress) -> None:
         everything = [digest for fan in range(mine.fans) for digest in mine.chunks_in(fan)]
-        mine.collect_garbage([], keep_chunks=everything)  # The next one spares none as new.
+        mine.collect_garbage([], keep_chunks=everything)  # new no longer
         collected.append(mine.collect_garbage([]).chunks)
 
     source = fake("a", good(store))
@@ -676,9 +685,7 @@ def test_garbage_collection_during_a_fetch_removes_nothing(seed: Seed, dialled: 
 
 
 def test_joiner_over_real_tls_gets_a_members_state_bit_for_bit() -> None:
-    """The README's story: take a snapshot here, serve it, fetch it there from two members, load
-    it.
-    """
+    """Two members serve a snapshot over TLS. A joiner fetches it from both and loads it."""
     member_store, joiner_store = new_store(), new_store()
     state, joined = OuterState(5000), OuterState(5000)
     state.theta[:] = np.random.default_rng(1).standard_normal(5000, dtype=np.float32)

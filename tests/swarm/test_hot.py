@@ -1,4 +1,4 @@
-"""Chunks that others have just requested are served from memory, and this memory is bounded."""
+"""Recently requested chunks are served from memory, and this memory is bounded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from p2ptrain.swarm import HotChunks
 
 @dataclass
 class Counted:
-    """Chunks of ten bytes each, with a record of what was read."""
+    """A source of chunks that records which chunks were read."""
 
     read: list[str] = field(default_factory=list)
     missing: set[str] = field(default_factory=set)
@@ -34,7 +34,7 @@ def asked(hot: HotChunks, names: str) -> list[bytes]:
     return [hot.get_chunk(Digest(name)) for name in names]
 
 
-def test_recently_requested_chunk_is_read_once_and_unchanged() -> None:
+def test_recently_requested_chunk_is_read_from_disk_only_once() -> None:
     source = Counted()
     first, *_, again = asked(HotChunks(source, bytes_max=20), "abaaba")
     assert again is first
@@ -47,16 +47,16 @@ def test_least_recently_requested_chunk_is_evicted() -> None:
     assert source.read == ["a", "b", "c", "b"]
 
 
-def test_large_chunk_evicts_as_many_as_it_needs() -> None:
+def test_large_chunk_evicts_only_as_many_chunks_as_needed() -> None:
     source = Counted()
     hot = HotChunks(source, bytes_max=30)
     asked(hot, "abc")
-    hot.get_chunk(Digest("dd"))  # 20 bytes: there is room for these and for `c`.
+    hot.get_chunk(Digest("dd"))  # 20 bytes: there is room for this chunk and for `c`.
     asked(hot, "cb")
     assert source.read == ["a", "b", "c", "dd", "b"]
 
 
-def test_chunk_too_large_to_keep_is_served_all_the_same() -> None:
+def test_chunk_too_large_to_keep_is_still_served() -> None:
     source = Counted()
     assert asked(HotChunks(source, bytes_max=9), "aa") == [b"a" * 10] * 2
     assert source.read == ["a", "a"]
@@ -72,8 +72,8 @@ def test_missing_chunk_is_looked_for_again_each_time() -> None:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_one_of_many_threads_that_want_a_chunk_reads_it(fails: bool) -> None:
-    """If that read fails, the next thread tries."""
+def test_only_one_of_many_threads_that_want_a_chunk_reads_it(fails: bool) -> None:
+    """If its read fails, the next thread tries."""
     begun, go_on = threading.Event(), threading.Event()
 
     def before() -> None:
@@ -93,7 +93,7 @@ def test_one_of_many_threads_that_want_a_chunk_reads_it(fails: bool) -> None:
     threads = [threading.Thread(target=want) for _ in range(5)]
     for thread in threads:
         thread.start()
-        begun.wait()  # the first one reads before any other asks
+        begun.wait()  # the first thread is reading before the other threads start
     go_on.set()
     for thread in threads:
         thread.join()

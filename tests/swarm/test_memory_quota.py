@@ -1,4 +1,6 @@
-"""The work that peers cause a server is bounded: chunks held for them, and searches in vain."""
+"""Peers can cause only bounded work for a server: chunks held for them, and requests for missing
+chunks.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ def hold(stack: ExitStack, quota: MemoryQuota, peer: PeerId) -> str:
     return "holds"
 
 
-def test_peer_that_reads_nothing_blocks_only_its_own_turns() -> None:
+def test_peer_that_does_not_read_blocks_only_its_own_requests() -> None:
     quota = MemoryQuota(chunks_max=3, per_peer_max=2)
     with ExitStack() as held:
         answers = [hold(held, quota, peer) for peer in (ANN, ANN, ANN, BEN, BEN)]
@@ -37,7 +39,7 @@ def test_peer_that_reads_nothing_blocks_only_its_own_turns() -> None:
         assert [hold(again, quota, peer) for peer in (ANN, BEN, BEN)] == ["holds"] * 3
 
 
-def test_waiting_request_continues_when_a_chunk_has_been_taken() -> None:
+def test_waiting_request_continues_when_another_one_has_ended() -> None:
     quota, went_on = MemoryQuota(per_peer_max=1), threading.Event()
 
     def wait() -> None:
@@ -52,7 +54,7 @@ def test_waiting_request_continues_when_a_chunk_has_been_taken() -> None:
     assert went_on.is_set()
 
 
-def test_peer_that_asks_in_vain_waits_longer_each_time() -> None:
+def test_peer_waits_longer_after_each_request_for_a_missing_chunk() -> None:
     store = Store(Path("/store"), disk=MemoryDisk(), chunk_bytes=1024)
     held, buffer, pauses = store.put_chunk(b"held"), bytearray(CHUNK_BYTES_MAX), list[float]()
     client, sock = plain_pair(PeerId("client"), PeerId("server"), deadline_s=DEADLINE_S)

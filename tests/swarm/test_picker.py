@@ -1,4 +1,4 @@
-"""The picker's rules, one by one, and then all together against difficult sources."""
+"""The picker's rules one by one, and then all together with difficult sources."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ def picker_of(
 
 
 def proven(lanes: Sequence[LaneT], digests: Iterable[Digest], took_s: float = 1.0) -> Picker[LaneT]:
-    """The same, where each lane brought a chunk that took this many seconds. The time is now 0."""
+    """Like `picker_of`, but each lane has already delivered one chunk in `took_s` seconds. The time
+    is now 0.
+    """
     warm = [Digest(f"{number:064x}") for number, _ in enumerate(lanes)]
     picker = picker_of(lanes, warm)
     for lane in lanes:
@@ -54,14 +56,14 @@ def test_each_chunk_is_requested_once_in_the_wanted_order() -> None:
     assert [picker.next(lane, 0) for lane in "xyxy"] == [A, B, C, None]
 
 
-def test_unknown_source_has_one_open_request() -> None:
+def test_source_that_has_not_delivered_yet_has_one_open_request() -> None:
     picker = picker_of(["x", "y"], [A, B, C])
     assert [picker.next(lane, 0) for lane in "xxyy"] == [A, None, B, None]
     assert picker.arrived("x", A, 1)
     assert picker.next("x", 1) == C
 
 
-def test_manifest_is_short_and_does_not_count_as_a_chunk_time() -> None:
+def test_delivery_time_of_a_manifest_does_not_count_as_a_chunk_time() -> None:
     picker = Picker(["x", "y"])
     picker.want([A], urgent=True)
     assert picker.next("x", 0) == A
@@ -89,7 +91,7 @@ def test_source_that_lacks_a_chunk_has_one_request_until_it_delivers() -> None:
     assert picker.next("x", 2) == D
 
 
-def test_idle_faster_source_takes_over_a_chunk_due_much_later() -> None:
+def test_idle_faster_source_takes_over_a_chunk_from_a_slower_one() -> None:
     picker = Picker(["fast", "slow"])
     picker.want([A, B])
     assert [picker.next("slow", 0), picker.next("fast", 0)] == [A, B]
@@ -104,7 +106,7 @@ def test_idle_faster_source_takes_over_a_chunk_due_much_later() -> None:
     assert picker.next("fast", 11) is None
 
 
-def test_chunk_that_is_due_as_soon_elsewhere_is_left_there() -> None:
+def test_chunk_is_not_taken_over_by_a_source_that_is_not_faster() -> None:
     picker = proven(["x", "y"], [A])
     assert picker.next("x", 0) == A
     assert picker.next("y", 0) is None
@@ -119,7 +121,7 @@ def test_picker_is_done_when_everything_has_arrived() -> None:
     assert (picker.done, picker.stuck, picker.left) == (True, False, 0)
 
 
-def test_more_chunks_may_be_added_later_without_duplicates() -> None:
+def test_more_chunks_can_be_added_later_without_duplicates() -> None:
     picker = proven(["x"], [A])
     picker.next("x", 0)
     picker.want([A, B, B])
@@ -128,7 +130,7 @@ def test_more_chunks_may_be_added_later_without_duplicates() -> None:
     assert picker.next("x", 0) is None
 
 
-def test_chunk_that_one_source_lacks_goes_first_to_another() -> None:
+def test_chunk_that_one_source_lacks_is_requested_first_from_another() -> None:
     picker = proven(["x", "y"], [A, B, C, D])
     assert picker.next("x", 0) == A
     picker.lacks("x", A, 0)
@@ -136,7 +138,7 @@ def test_chunk_that_one_source_lacks_goes_first_to_another() -> None:
     assert picker.next("y", 0) == A
 
 
-def test_rarest_chunk_goes_first() -> None:
+def test_rarest_chunk_is_requested_first() -> None:
     picker = picker_of(["x", "y", "z"], [A, B])
     for lane, digest in (("x", A), ("x", B), ("y", B)):
         picker.lacks_too(lane, digest)
@@ -144,10 +146,10 @@ def test_rarest_chunk_goes_first() -> None:
     assert picker.next("y", 0) == A
 
 
-def test_requests_of_a_dropped_source_go_to_the_others() -> None:
+def test_requests_of_a_dropped_source_are_given_to_other_sources() -> None:
     picker = picker_of(["x", "y"], [A])
     assert picker.next("x", 0) == A
-    assert picker.next("y", 0) is None  # Nothing known so far justifies a second request.
+    assert picker.next("y", 0) is None  # The first request is not late yet.
     picker.drop("x")
     assert picker.next("x", 0) is None
     assert picker.next("y", 0) == A
@@ -176,7 +178,7 @@ def test_late_chunk_is_also_requested_elsewhere_and_first_copy_wins() -> None:
     assert not picker.arrived("x", A, 7)
 
 
-def test_patience_is_learned_from_usual_chunk_times() -> None:
+def test_patience_follows_from_the_usual_chunk_time() -> None:
     picker = picker_of(["x", "y"], [A, B])
     picker.next("x", 0)
     picker.arrived("x", A, 10)
@@ -186,7 +188,7 @@ def test_patience_is_learned_from_usual_chunk_times() -> None:
     assert picker.next("y", 40) == B
 
 
-def test_urgent_chunk_counts_as_late_sooner() -> None:
+def test_urgent_chunk_counts_as_late_earlier() -> None:
     picker = Picker(["x", "y"])
     picker.want([A], urgent=True)
     picker.next("x", 0)
@@ -194,7 +196,7 @@ def test_urgent_chunk_counts_as_late_sooner() -> None:
     assert picker.next("y", PATIENCE_MIN_S) == A
 
 
-def test_late_chunk_is_requested_from_few_soon_and_all_later() -> None:
+def test_late_chunk_is_soon_requested_from_a_few_and_later_from_all() -> None:
     lanes = [str(number) for number in range(8)]
     picker = picker_of(lanes, [A])
     asked_at = []
@@ -204,7 +206,7 @@ def test_late_chunk_is_requested_from_few_soon_and_all_later() -> None:
     assert COPIES_MAX == 4
 
 
-def test_overdue_chunk_is_not_requested_again_and_again() -> None:
+def test_overdue_chunk_is_not_requested_from_a_source_that_still_owes_one() -> None:
     picker = picker_of(["x", "y"], [A, B])
     assert [picker.next("x", 0), picker.next("y", 1)] == [A, B]
     assert picker.reconsider_at("y", PATIENCE_UNKNOWN_S - 1) == PATIENCE_UNKNOWN_S
@@ -238,7 +240,7 @@ def test_chunk_that_all_sources_lack_is_given_up() -> None:
     assert picker.stuck
 
 
-def test_missing_chunk_is_requested_in_turn_at_growing_intervals() -> None:
+def test_missing_chunks_are_requested_in_turn_at_growing_intervals() -> None:
     picker = picker_of(["seed", "x"], [A, B, C, D])
     now, asked = 0.0, []
     assert picker.next("seed", now) == A
@@ -262,7 +264,7 @@ def test_missing_chunk_is_requested_in_turn_at_growing_intervals() -> None:
     assert picker.next("x", now + AGAIN_S_MAX) == C
 
 
-def test_pick_is_as_fast_when_many_chunks_are_lacking() -> None:
+def test_picking_is_just_as_fast_when_many_chunks_are_missing() -> None:
     def lines_of_a_pick(chunks: int) -> int:
         picker = picker_of(range(17), [Digest(f"{number:064x}") for number in range(chunks)])
         for lane in range(1, 17):
@@ -272,7 +274,7 @@ def test_pick_is_as_fast_when_many_chunks_are_lacking() -> None:
 
         def count(frame: FrameType, event: str, _: object) -> TraceFunction:
             nonlocal lines
-            # The collector may run finalizers of other tests' objects meanwhile.
+            # The garbage collector can run finalizers of other tests' objects meanwhile.
             lines += event == "line" and "p2ptrain/swarm/" in frame.f_code.co_filename
             return count
 
@@ -292,7 +294,7 @@ def test_nothing_is_requested_twice_from_the_same_source() -> None:
     assert picker.next("x", 1000) is None
 
 
-def test_source_that_comes_later_gets_its_share() -> None:
+def test_source_that_is_added_later_is_used() -> None:
     picker = proven(["x"], [A, B, C])
     assert picker.next("x", 0) == A
     picker.add("y")
@@ -303,7 +305,7 @@ def test_source_that_comes_later_gets_its_share() -> None:
     assert picker.next("y", 0) in (B, C)
 
 
-def test_picker_is_stuck_when_no_source_may_have_the_rest() -> None:
+def test_picker_is_stuck_when_no_source_can_have_the_rest() -> None:
     picker = picker_of(["x", "y"], [A, B])
     for lane in "xy":
         assert picker.next(lane, 0) == A
@@ -332,13 +334,13 @@ SOURCES = st.dictionaries(
 
 
 @given(SOURCES, st.integers(1, 12), st.integers(1, 4), st.randoms(use_true_random=False))
-def test_every_chunk_of_a_lasting_source_arrives_by_the_rules(
+def test_every_chunk_of_a_lasting_source_arrives(
     sources: dict[str, tuple[set[int], int | None]],
     count: int,
     in_flight_max: int,
     rng: random.Random,
 ) -> None:
-    """`sources` lists for each lane its chunks, and the number of requests after which it dies."""
+    """`sources` has, for each lane, its chunks and the number of requests after which it dies."""
     digests = [Digest(f"{number:064x}") for number in range(count)]
     picker = picker_of(sources, digests, in_flight_max)
     asked: dict[str, list[Digest]] = {lane: [] for lane in sources}

@@ -1,4 +1,6 @@
-"""The cost of a client to the server, seen by a socket that only records the calls."""
+"""The server's delays and time limits for a client, tested with a socket that only records
+calls.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ HELD, LACKED = Digest("a" * 64), Digest("b" * 64)
 
 @dataclass
 class Client:
-    """Asks for these chunks, then disconnects. `deadlines` are those that the server has set."""
+    """A socket of a client that requests these chunks, then disconnects. `deadlines` are those that
+    the server set.
+    """
 
     asks: deque[Digest]
     peer: PeerId = ANN
@@ -28,7 +32,7 @@ class Client:
 
     def receive_frame(self, bytes_max: int) -> bytes:
         if not self.asks:
-            raise PeerLost("it is gone", peer=self.peer)
+            raise PeerLost("it disconnected", peer=self.peer)
         return pack({"chunk": bytes.fromhex(self.asks.popleft())})
 
     def send_all(self, data: bytes | memoryview) -> None:
@@ -49,13 +53,13 @@ def pauses_for(*asks: Digest) -> list[float]:
     return paused
 
 
-def test_each_miss_in_a_row_delays_the_next_answer_until_a_hit() -> None:
+def test_misses_delay_further_answers_until_a_hit() -> None:
     assert pauses_for(LACKED, LACKED, LACKED, HELD, HELD) == [MISS_S, 2 * MISS_S, 3 * MISS_S]
     assert pauses_for(LACKED, HELD, LACKED, LACKED) == [MISS_S, MISS_S]
     assert pauses_for(*[LACKED] * 100)[-1] == MISS_S_MAX
 
 
-def test_client_has_one_time_limit_to_ask_and_another_to_read() -> None:
+def test_client_has_separate_time_limits_to_ask_and_to_read() -> None:
     client = Client(deque([HELD]))
     ChunkServer(OneChunk())(client, {})  # type: ignore[arg-type]
     assert client.deadlines == [IDLE_S, SEND_S, IDLE_S]

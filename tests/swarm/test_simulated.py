@@ -1,4 +1,4 @@
-"""The picker in whole swarms of simulated sources is fast and economical, whatever the sources
+"""In simulated swarms the picker is fast and makes few superfluous requests, whatever the sources
 do.
 """
 
@@ -15,10 +15,10 @@ from tests.swarm.crowd import SEED, Crowd
 from tests.swarm.simulated import Source, run
 
 MBIT_100 = 100e6 / 8 / (4 * 2**20)
-"""Chunks a second that a line of 100 Mbit/s carries."""
+"""The rate of a 100 Mbit/s link, in chunks per second."""
 
 GIGABYTE = 239
-"""Chunks."""
+"""The number of chunks in a gigabyte."""
 
 
 def test_four_equal_sources_are_fully_used() -> None:
@@ -28,7 +28,7 @@ def test_four_equal_sources_are_fully_used() -> None:
     assert sum(outcome.asked.values()) <= GIGABYTE + 4
 
 
-def test_bad_and_dying_sources_cost_little_beyond_their_share() -> None:
+def test_bad_and_dying_sources_cost_little_time() -> None:
     sources = {name: Source(MBIT_100) for name in "abcd"}
     sources["c"].garbage = True
     sources["d"].gone_at = 10.0
@@ -46,7 +46,7 @@ def test_slow_source_helps_and_does_not_delay_the_end() -> None:
     assert "slow" in outcome.asked
 
 
-def test_stuck_source_is_not_waited_for() -> None:
+def test_stuck_source_does_not_delay_the_fetch() -> None:
     sources = {name: Source(MBIT_100) for name in "abcd"}
     sources["b"].stuck_at = 3.0
     outcome = run(sources, GIGABYTE)
@@ -54,7 +54,7 @@ def test_stuck_source_is_not_waited_for() -> None:
     assert outcome.seconds * 3 * MBIT_100 < GIGABYTE / 0.95
 
 
-def test_source_that_becomes_slow_is_relieved() -> None:
+def test_chunks_of_a_source_that_becomes_slow_are_requested_elsewhere() -> None:
     sources = {name: Source(MBIT_100) for name in "ab"}
     sources["b"].slow_from, sources["b"].slowed = 5.0, 0.02
     outcome = run(sources, 60)
@@ -62,7 +62,7 @@ def test_source_that_becomes_slow_is_relieved() -> None:
     assert outcome.seconds < 60 / MBIT_100
 
 
-def test_faster_source_has_more_requests_open() -> None:
+def test_faster_source_has_more_open_requests() -> None:
     sources = {"fast": Source(40.0, rtt_s=0.2), "slow": Source(0.25, rtt_s=0.2)}
     outcome = run(sources, 1000)
     assert outcome.done
@@ -71,15 +71,13 @@ def test_faster_source_has_more_requests_open() -> None:
     assert outcome.seconds < 1000 / 40 * 1.05
 
 
-def test_latency_is_paid_once_and_not_for_each_chunk() -> None:
+def test_latency_delays_a_fetch_once_and_not_for_each_chunk() -> None:
     outcome = run({"far": Source(10.0, rtt_s=0.5)}, 200)
     assert outcome.seconds < 200 / 10 + 4 * 0.5
 
 
 def test_source_with_few_chunks_has_one_request_at_a_time() -> None:
-    """A peer that has just joined itself must not delay hundreds of chunks by answering
-    "missing".
-    """
+    """A peer that has only just joined must not delay hundreds of chunks by answering "missing"."""
     sources = {"full": Source(MBIT_100), "new": Source(100.0, holds=frozenset())}
     outcome = run(sources, 100)
     assert outcome.done
@@ -87,7 +85,7 @@ def test_source_with_few_chunks_has_one_request_at_a_time() -> None:
     assert outcome.seconds < 100 / MBIT_100 * 1.05
 
 
-def test_source_that_never_has_chunks_is_asked_ever_less_often() -> None:
+def test_source_that_never_has_a_chunk_is_asked_less_and_less_often() -> None:
     empty = {name: Source(100.0, holds=frozenset()) for name in "abc"}
     outcome = run(empty | {"full": Source(0.05)}, 180)
     assert outcome.done
@@ -96,7 +94,7 @@ def test_source_that_never_has_chunks_is_asked_ever_less_often() -> None:
 
 
 def draw(rng: random.Random) -> Source:
-    """Random sources."""
+    """Return a random source."""
     return Source(
         chunks_per_s=math.exp(rng.uniform(-3, 4)),
         rtt_s=rng.choice((0.0, 0.02, 0.5)),
@@ -109,7 +107,7 @@ def draw(rng: random.Random) -> Source:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_with_one_good_source_everything_arrives_once(seed: int) -> None:
+def test_with_one_good_source_every_chunk_arrives_once(seed: int) -> None:
     for number in range(20):
         rng = random.Random(f"{seed}/{number}")
         chunks = rng.randint(1, 60)
@@ -123,7 +121,7 @@ def test_with_one_good_source_everything_arrives_once(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_honest_sources_are_nearly_as_fast_as_all_lines_together(
+def test_honest_sources_together_are_nearly_as_fast_as_their_links(
     seed: int,
 ) -> None:
     for number in range(10):
@@ -146,7 +144,7 @@ def test_peers_that_start_together_fetch_from_each_other() -> None:
     assert crowd.misses.total() < 20 * 4 * crowd.now
 
 
-def test_crowd_learns_in_time_that_nobody_has_a_chunk() -> None:
+def test_joiners_soon_give_up_chunks_that_nobody_has() -> None:
     crowd = Crowd(4, 64, lost=frozenset({7, 8})).run()
     whole = Crowd(4, 64).run()
     assert [len(held) for held in crowd.held] == [62] * 5
@@ -154,8 +152,8 @@ def test_crowd_learns_in_time_that_nobody_has_a_chunk() -> None:
     assert crowd.now < whole.now + 1
 
 
-def test_crowd_learns_at_once_that_its_seed_is_gone() -> None:
-    """A joiner that starts again keeps the chunks it has by then."""
+def test_joiners_give_up_soon_after_their_only_seed_has_left() -> None:
+    """A joiner that is started again continues with the chunks it has."""
     crowd = Crowd(4, 64, seed_ends_at=10.0).run()
     assert len(crowd.ended_at) == 4
     assert crowd.now < 12

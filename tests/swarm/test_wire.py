@@ -1,4 +1,4 @@
-"""Requests and responses over a socket pair, and the handling of malformed ones."""
+"""Valid and malformed requests and responses over a socket pair."""
 
 from __future__ import annotations
 
@@ -59,7 +59,9 @@ def store(disk: MemoryDisk) -> Store:
 
 @pytest.fixture
 def served(pair: Pair, store: Store) -> Iterator[Serve]:
-    """Starts a server of `store` on the pair. Its thread must end when the client closes."""
+    """Return a function that serves `store` on the pair. After the test, check that the server has
+    ended.
+    """
     threads: list[threading.Thread] = []
 
     def serve(**options: Any) -> ChunkServer:
@@ -75,7 +77,7 @@ def served(pair: Pair, store: Store) -> Iterator[Serve]:
         assert not thread.is_alive()
 
 
-def test_request_and_its_answers_arrive(pair: Pair, buffer: bytearray) -> None:
+def test_request_and_responses_arrive(pair: Pair, buffer: bytearray) -> None:
     client, server = pair
     send_request(client, digest_of(b"chunk"))
     assert receive_request(server) == digest_of(b"chunk")
@@ -87,7 +89,7 @@ def test_request_and_its_answers_arrive(pair: Pair, buffer: bytearray) -> None:
     assert received(client, buffer) == b""
 
 
-def test_rate_limit_is_asked_before_every_slice(pair: Pair, buffer: bytearray) -> None:
+def test_rate_limit_is_applied_to_every_slice(pair: Pair, buffer: bytearray) -> None:
     client, server = pair
     chunk = bytes(2 * SLICE_BYTES + 7)
     asked: list[int] = []
@@ -112,7 +114,7 @@ def test_rate_limit_is_asked_before_every_slice(pair: Pair, buffer: bytearray) -
         pack({"chunk": bytes(32)}) + b"\0",
     ],
 )
-def test_malformed_request_is_the_clients_fault(pair: Pair, request_bytes: bytes) -> None:
+def test_malformed_request_raises_remote_protocol_error(pair: Pair, request_bytes: bytes) -> None:
     client, server = pair
     client.send_frame(request_bytes)
     with pytest.raises(RemoteProtocolError):
@@ -129,7 +131,7 @@ def test_oversized_request_is_refused_before_it_is_read(pair: Pair) -> None:
 @pytest.mark.parametrize(
     "header", [(0, CHUNK_BYTES_MAX + 1), (0, 2**32 - 1), (1, 5), (2, 0), (255, 255)]
 )
-def test_malformed_response_is_the_servers_fault(
+def test_malformed_response_raises_remote_protocol_error(
     pair: Pair, buffer: bytearray, header: bytes
 ) -> None:
     client, server = pair
@@ -139,7 +141,7 @@ def test_malformed_response_is_the_servers_fault(
         receive_response(client, buffer, 5.0)
 
 
-def test_server_sends_what_it_has_and_names_what_it_lacks(
+def test_server_sends_held_chunks_and_reports_missing_ones(
     pair: Pair, buffer: bytearray, store: Store, served: Serve
 ) -> None:
     client, _ = pair
@@ -161,7 +163,7 @@ def receive_after_close(client: PeerSocket) -> str:
     return "lost"
 
 
-def test_server_asks_the_rate_limit_in_its_clients_name(
+def test_server_applies_the_rate_limit_of_its_client(
     pair: Pair, buffer: bytearray, store: Store, served: Serve
 ) -> None:
     asked: list[tuple[PeerId, int]] = []
@@ -181,12 +183,12 @@ def test_corrupt_chunk_is_answered_as_missing(
     assert receive_response(pair[0], buffer, 5.0) is None
 
 
-def test_server_leaves_a_client_that_sends_nonsense(pair: Pair, store: Store) -> None:
+def test_server_disconnects_a_client_that_sends_nonsense(pair: Pair, store: Store) -> None:
     client, sock = pair
     client.send_frame(b"GET / HTTP/1.1")
     with pytest.raises(RemoteProtocolError):
         ChunkServer(store)(sock, {})
 
 
-def test_server_leaves_a_silent_client(pair: Pair, store: Store) -> None:
+def test_server_disconnects_a_silent_client(pair: Pair, store: Store) -> None:
     ChunkServer(store, idle_s=0.01)(pair[1], {})

@@ -1,5 +1,5 @@
-"""Storing runs beside reading: a slow disk does not block a connection, and a stuck disk does not
-use up memory.
+"""Chunks are stored in the background: a slow disk does not block a connection, and a stuck disk
+does not use up memory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DEADLINE_S = 100.0
 
 
 class Turns(MemoryDisk):
-    """The first file is synced only after the second one."""
+    """A disk that syncs the first file only after the second."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Turns(MemoryDisk):
             self.second_synced.set()
 
 
-def test_restarted_lanes_take_no_more_memory() -> None:
+def test_buffer_that_was_given_back_is_reused() -> None:
     landing = WriteBehind(1)
     first = landing.buffer()
     for _ in range(3 * STORING_MAX):
@@ -50,7 +50,7 @@ def test_restarted_lanes_take_no_more_memory() -> None:
     landing.close()
 
 
-def test_ended_lane_gives_its_buffer_back() -> None:
+def test_lane_gives_its_buffer_back_when_it_ends() -> None:
     held: list[int] = []
 
     class Counting(WriteBehind):
@@ -83,7 +83,7 @@ class OneSource:
     peer = PeerId("a")
 
 
-def test_lane_reads_on_while_the_disk_stores_its_last_chunk() -> None:
+def test_lane_reads_the_next_chunk_while_the_disk_stores_the_last_one() -> None:
     theirs = Store(Path("/theirs"), disk=MemoryDisk())
     wanted = [theirs.put_chunk(b"block %d" % number) for number in range(3)]
     disk = Turns()
@@ -124,7 +124,7 @@ def test_lane_waits_when_all_buffers_are_being_stored() -> None:
     assert any(got[0] is buffer for buffer in buffers[:STORING_MAX])
 
 
-def test_failed_store_is_reported_and_its_buffer_is_free_again() -> None:
+def test_failed_write_is_reported_and_its_buffer_is_reused() -> None:
     landing = WriteBehind(1)
     buffers = [landing.buffer() for _ in range(1 + STORING_MAX)]
 

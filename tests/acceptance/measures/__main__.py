@@ -1,13 +1,14 @@
-"""Print the acceptance table of an issue with measured values: a line of JSON for each measure.
+"""Measure the acceptance criteria of an issue and print a line of JSON for each result.
 
-    scripts/accept siege                       everything; takes some hours
-    scripts/accept siege --quick               takes minutes; marks each line as quick
-    scripts/accept siege --only attack         measures whose name contains this word
-    scripts/accept siege --read siege=FILE     read this result, do not measure it again
+    scripts/accept siege                       measure everything; takes several hours
+    scripts/accept siege --quick               take minutes; mark each line as quick
+    scripts/accept siege --only attack         only measures whose name contains this word
+    scripts/accept siege --read siege=FILE     use an earlier result instead of measuring again
 
-Results that can be read: `test` (a log of scripts/test), `demo` (its JSON), `matrix` (a log of
-scripts/test_matrix), `siege` (its lines), `fuzz` (a log of scripts/fuzz). Most lines made from
-such a result are marked as read. Exits with 1 if a line is not ok.
+These results can be read: `test` (a log of scripts/test), `demo` (the JSON file of scripts/demo),
+`matrix` (a log of scripts/test_matrix), `siege` (the lines of scripts/siege), `fuzz` (a log of
+scripts/fuzz). Most lines made from such a result are marked as read. The exit status is 1 if a line
+is not ok.
 """
 
 from __future__ import annotations
@@ -26,15 +27,25 @@ from tests.acceptance.measures.setting import Line, Setting, select
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="scripts/accept", description="Measure what an issue requires."
+        prog="scripts/accept", description="Measure the acceptance criteria of an issue."
     )
     parser.add_argument("name", choices=sorted(ACCEPTANCES))
-    parser.add_argument("--quick", action="store_true", help="measure less")
-    parser.add_argument("--seeds", type=int, default=10_000, help="seeds of each campaign (10,000)")
-    parser.add_argument("--processes", type=int, default=1, help="processes for the campaigns (1)")
+    parser.add_argument("--quick", action="store_true", help="measure less, within minutes")
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        default=10_000,
+        help="seeds of each campaign (default: 10,000)",
+    )
+    parser.add_argument(
+        "--processes",
+        type=int,
+        default=1,
+        help="processes for campaigns (default: 1)",
+    )
     parser.add_argument("--only", nargs="+", default=[], metavar="WORD")
     parser.add_argument("--read", nargs="+", default=[], metavar="NAME=FILE")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="folder for logs, which are kept")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the logs in this folder")
     return parser.parse_args()
 
 
@@ -53,7 +64,7 @@ def main() -> int:
     if given.keep is None and not bad:
         shutil.rmtree(folder, ignore_errors=True)
     elif bad:
-        sys.stderr.write(f"{bad} lines are not ok; logs are in {folder}\n")
+        sys.stderr.write(f"{bad} lines are not ok; see the logs in {folder}\n")
     return 1 if bad else 0
 
 

@@ -1,6 +1,6 @@
-"""The tests that show that an attack has no effect, one row for each attack of the issue.
+"""The tests which show that an attack has no effect, one row for each attack of the issue.
 
-The numbers are those in section 2 of the issue. A row names test files or single tests.
+The numbers are those in section 2 of the issue. A row names test files or individual tests.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ATTACKS = (
     ),
     Attack(
         "4",
-        "false addresses of members by DHT answers",
+        "false addresses of members in DHT answers",
         ("tests/net/test_discovery.py", "tests/net/test_kad.py"),
     ),
     Attack("5", "DNS servers that never answer", ("tests/net/test_connecting.py",)),
@@ -48,7 +48,7 @@ ATTACKS = (
     ),
     Attack(
         "7",
-        "a participant that lies in the reduce, step after step",
+        "a participant that lies in the reduce at every step",
         (
             "tests/ledger/test_blame.py",
             "tests/simulation/test_spoiling.py",
@@ -58,7 +58,11 @@ ATTACKS = (
     Attack(
         "8", "BASE requests with alternating checkpoints", ("tests/node/joining/test_bases.py",)
     ),
-    Attack("9", "a home that others can write to, links", ("tests/node/test_home_safety.py",)),
+    Attack(
+        "9",
+        "a home that other users can write to, symbolic links",
+        ("tests/node/test_home_safety.py",),
+    ),
     Attack(
         "10",
         "strangers that delay a node's questions",

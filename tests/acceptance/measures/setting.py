@@ -1,7 +1,7 @@
-"""The input of a measure: how thorough to be, earlier results, and how to run a command.
+"""The input of a measure: how thorough to be, earlier results, and a way to run commands.
 
-A measure is a function from a setting to lines. It does not raise if the product fails: a failure
-is a line whose `ok` is false.
+A measure is a function that takes a setting and yields lines. It does not raise an exception if a
+requirement is not met: it yields a line with `ok` set to false.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ Line = dict[str, object]
 
 ROOT = Path(__file__).parents[3]
 TAIL_CHARACTERS = 2000
-"""Length of the part of a failed command's output that a line shows."""
+"""A line shows at most this many characters of a failed command's output."""
 
 COMMAND_S = 4 * 3600.0
-"""Timeout of one command. The longest is a campaign of 10,000 seeds on one slow core."""
+"""Timeout of a command. The slowest command is a campaign of 10,000 seeds on one slow core."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,9 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Options of the measures. `given` maps names to result files of earlier runs to be reused."""
+    """Options of the measures. `given` maps names to result files of earlier runs, to be used
+    instead of measuring.
+    """
 
     folder: Path
     quick: bool = False
@@ -49,7 +51,7 @@ class Setting:
     given: Mapping[str, Path] = field(default_factory=dict)
 
     def run(self, name: str, *words: str, deadline_s: float = COMMAND_S) -> Done:
-        """Run a command at the top of the repository. Its output is kept as `folder/name.log`."""
+        """Run a command in the root of the repository. Keep its output as `folder/name.log`."""
         began_s = time.monotonic()
         path = self.folder / f"{name}.log"
         with path.open("wb") as log:
@@ -83,7 +85,7 @@ def line(name: str, value: object, required: str, ok: bool, **detail: object) ->
 
 
 def objects_in(text: str) -> list[dict[str, object]]:
-    """Return the JSON objects of a text that stand on one line each."""
+    """Return the JSON objects of a text that are each on one line."""
     found = []
     for each in text.splitlines():
         if each.startswith("{"):

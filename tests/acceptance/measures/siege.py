@@ -24,9 +24,9 @@ FUZZ_MINUTES = 30
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """A simulation of many seeds of one world.
+    """A simulation of one world with many seeds.
 
-    `words` are arguments of `p2ptrain simulate`. Without them the campaign runs the identity
+    `words` are arguments of `p2ptrain simulate`. If they are empty, the campaign runs the identity
     simulator, which has no ledger and its own loop.
     """
 
@@ -170,7 +170,9 @@ MUTANT_TESTS = (
     "tests/simulation/test_mutants.py",
     "tests/simulation/test_identities.py",
 )
-"""Files whose tests with `defect_is_found` in the name have a case for each planted defect."""
+"""In these files, the tests with `defect_is_found` in their name have a case for each planted
+defect.
+"""
 
 
 def mutants(setting: Setting) -> Iterator[Line]:

@@ -1,9 +1,10 @@
-"""Chaos tests: real nodes in real processes suffer a fault at every point of the protocol.
+"""Chaos tests: inject faults into real nodes in real processes at every point of the protocol.
 
     python -m tests.chaos.harness --help
 
-`points` names the points where a node can be stopped. `gate` and `stand_ins` make a node stop
-there, and `node` is the program of that node. `modes` lists the sync modes. `crew` runs five nodes
-on a network of `p2ptrain.testing.network_namespaces`. `strike` injects one fault, `scenarios`
-faults of several nodes at once. `verdict` checks the results, and `report` prints them.
+`points` lists the points where a node can be stopped. `gate` and `stand_ins` make a node stop
+there, and `node` is the program of such a node. `modes` lists the sync modes. `crew` runs five
+nodes on a network of `p2ptrain.testing.network_namespaces`. `strike` injects one fault, and
+`scenarios` injects faults into several nodes at once. `verdict` checks the results, and `report`
+prints them.
 """

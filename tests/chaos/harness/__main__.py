@@ -1,11 +1,11 @@
 """Inject faults into real nodes at every point of the protocol, and print the results.
 
-    python -m tests.chaos.harness                                 everything: some 70 minutes
+    python -m tests.chaos.harness                                 everything: about 70 minutes
     python -m tests.chaos.harness --points '*:send-*' --faults SIGKILL --scenarios none
     python -m tests.chaos.harness --part 1/3 --json part1.jsonl   every third case
-    python -m tests.chaos.harness --sum part1.jsonl part2.jsonl   combine figures of several runs
+    python -m tests.chaos.harness --sum part1.jsonl part2.jsonl   combine results of several runs
 
-Without root, or where namespaces are not allowed, all nodes run on loopback and no links are cut.
+Without root, or where namespaces are not allowed, all nodes run on loopback and links are not cut.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.chaos.harness.strike import Case, Fault
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m tests.chaos.harness",
-        description="Strike real nodes at every point of the protocol.",
+        description="Inject faults into real nodes at every point of the protocol.",
         epilog="points: " + " ".join(map(str, all_points())),
     )
     parser.add_argument("--points", nargs="+", default=["*"], metavar="PATTERN")
@@ -49,25 +49,27 @@ def arguments() -> argparse.Namespace:
         "--trainers",
         choices=KINDS,
         default=STAND_IN,
-        help="kind of trainer: a thread that speaks the real frames, or a process with torch",
+        help="kind of trainer: a thread that sends real frames, or a process with torch",
     )
     parser.add_argument(
-        "--part", default="1/1", metavar="K/N", help="run every Nth case, from the Kth"
+        "--part", default="1/1", metavar="K/N", help="run every Nth case, starting with the Kth"
     )
-    parser.add_argument("--loopback", action="store_true", help="use no namespaces and no cuts")
+    parser.add_argument("--loopback", action="store_true", help="run on loopback, without cuts")
     parser.add_argument("--inner-step-s", type=float, default=0.2, metavar="S")
     parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="file to which each case appends a line"
+        "--json", type=Path, metavar="FILE", help="append a line for each case to this file"
     )
     parser.add_argument(
-        "--dir", type=Path, metavar="DIR", help="folder for the nodes' homes, which are kept"
+        "--dir", type=Path, metavar="DIR", help="keep the nodes' homes in this folder"
     )
-    parser.add_argument("--sum", nargs="+", type=Path, metavar="FILE", help="judge earlier lines")
+    parser.add_argument(
+        "--sum", nargs="+", type=Path, metavar="FILE", help="summarise earlier lines"
+    )
     return parser.parse_args()
 
 
 def cases(given: argparse.Namespace, *, can_cut: bool) -> list[Case]:
-    """Return the requested cases. Kills come first in the default order, since they are quick."""
+    """Return the requested cases. By default, kills come first, since they are quick."""
     found = [
         Case(point, fault, role)
         for fault in given.faults
@@ -105,7 +107,7 @@ def _end(*_: object) -> None:
 
 
 def _play(given: argparse.Namespace, folder: Path, place: NodeNetwork) -> Iterator[dict[str, Any]]:
-    """Yield a line for each case and each scenario, and one for the checks at the end."""
+    """Yield a line for each case and each scenario, and one for the final checks."""
     _say(
         f"five nodes with {given.trainers} trainers in {place.name}"
         + ("" if place.can_cut else ": links cannot be cut there")
@@ -127,7 +129,7 @@ def _play(given: argparse.Namespace, folder: Path, place: NodeNetwork) -> Iterat
             for name in given.scenarios:
                 if name in scenarios.SCENARIOS:
                     yield _kept(file, report.line_of_scenario(scenarios.play(five, name)))
-        end = {"case": "in the end", "troubles": verdict.at_the_end(five)}
+        end = {"case": "final checks", "troubles": verdict.at_the_end(five)}
         yield _kept(file, end)
 
 
@@ -139,7 +141,7 @@ def _kept(file: IO[str], line: dict[str, Any]) -> dict[str, Any]:
 
 
 def _mend(five: Crew) -> None:
-    """Bring all nodes back after a trouble, for the next case. The trouble is already reported."""
+    """Bring all nodes back for the next case, after a trouble that has been reported."""
     for node in five.nodes:
         if node.running:
             node.signal(signal.SIGCONT)

@@ -1,8 +1,8 @@
-"""Up to five nodes, their journals, and the points where they are stopped.
+"""Up to five nodes, their journals, and the points at which they are stopped.
 
-This module injects no faults and checks nothing. It observes nodes from outside only: their
-journals, the connection to each node's gate, and their printed output. All journals use the same
-monotonic clock, that of this machine.
+This module does not inject faults or check results. It observes nodes only from outside: through
+their journals, the connections to their gates, and their output. All journals use the monotonic
+clock of this machine.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ from tests.chaos.harness.points import Point, Role
 
 NAMES = ("ann", "ben", "cat", "dan", "eve")
 OUTER_STEPS = 1_000_000
-"""More outer steps than any run of the harness has time for."""
+"""More outer steps than any run of the harness can complete."""
 
 SNAPSHOT_EVERY = 2
-"""Every second outer step has a snapshot. Its digests, in the ledger and in the journals, compare
-θ and m of all nodes."""
+"""Every second outer step has a snapshot. Equal digests in the journals show that θ and m are equal
+on all nodes.
+"""
 
 LOOK_EVERY_S = 0.02
 
@@ -46,7 +47,7 @@ Seen = TypeVar("Seen")
 
 
 class NotSeen(Exception):
-    """An expected event did not happen in time. The text says what the nodes were doing."""
+    """An expected event did not happen in time. The message says what the nodes were doing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class Passed:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """An outer step that a node has committed according to its journal."""
+    """An outer step that a node has committed, according to its journal."""
 
     step: int
     head: str
@@ -68,17 +69,17 @@ class Commit:
 
 @dataclass
 class Sighting:
-    """The events in one node's journals, over all its restarts."""
+    """The events in one node's journal, across its restarts."""
 
     commits: dict[int, Commit] = field(default_factory=dict)
     snapshots: dict[int, str] = field(default_factory=dict)
     decided: list[tuple[float, int, str, str]] = field(default_factory=list)
-    """(time, height, entry, kind) of each decided entry."""
+    """A tuple (time, height, entry, kind) for each decided entry."""
     voters: int = 0
     """Number of voters in the latest roster."""
     reduces_s: list[float] = field(default_factory=list)
     reds: list[tuple[float, str]] = field(default_factory=list)
-    """(time, peer) of each peer that the node declared lost."""
+    """A pair (time, peer) for each peer that the node declared lost."""
     troubles: list[str] = field(default_factory=list)
 
     def take(self, event: Event) -> None:
@@ -110,7 +111,7 @@ class Sighting:
 
 
 class ChaosNode(DemoNode):
-    """One node, over all its restarts."""
+    """One node, across its restarts."""
 
     def __init__(
         self,
@@ -188,7 +189,7 @@ class ChaosNode(DemoNode):
         self._say(f"arm {point} {role}")
 
     def go(self) -> None:
-        """Let the node continue, and disarm its gate."""
+        """Disarm the node's gate, and let the node continue if it is stopped there."""
         self.at = None
         self._say("go")
 
@@ -202,7 +203,7 @@ class ChaosNode(DemoNode):
 
 
 class Crew:
-    """All nodes. Each finds the run and the addresses of the others on its own disk."""
+    """All nodes. Each node has the run and the addresses of the other nodes on its own disk."""
 
     def __init__(
         self,
@@ -248,7 +249,7 @@ class Crew:
         return run
 
     def _addresses(self, node: ChaosNode) -> str:
-        """Return the address file of a node that has met all others before."""
+        """Return the contents of the address file of a node that knows all other nodes."""
         told = {}
         for other in self.nodes:
             if other is not node:
@@ -265,16 +266,16 @@ class Crew:
             node.kill()
             node.hang_up()
 
-    # seeing
+    # observing
 
     def look(self) -> None:
         for node in self.nodes:
             node.look()
 
     def wait_for(self, what: str, seen: Callable[[], Seen | None], *, deadline_s: float) -> Seen:
-        """Return the first true value of `seen`.
+        """Call `seen` until it returns a true value, and return that value.
 
-        Raises NotSeen if there is none before the deadline, or if a node ends by itself.
+        Raises NotSeen if this does not happen before the deadline, or if a node ends by itself.
         """
         ends_s = time.monotonic() + deadline_s
         while True:
@@ -285,7 +286,10 @@ class Crew:
                 if node.returncode not in (None, -signal.SIGKILL):
                     raise NotSeen(f"{node.name} ended by itself:\n{node.output()[-3000:]}")
             if time.monotonic() > ends_s:
-                raise NotSeen(f"after {deadline_s:.0f} s, still not: {what}\n{self.account()}")
+                raise NotSeen(
+                    f"not seen within {deadline_s:.0f} s: {what}\
+{self.account()}"
+                )
             time.sleep(LOOK_EVERY_S)
 
     def account(self) -> str:
@@ -308,8 +312,8 @@ class Crew:
     def calm_since(self, step: int) -> bool:
         """Return whether the crew is calm.
 
-        All nodes have taken part in one committed outer step that is not before `step`, and no node
-        is more than one outer step behind.
+        The crew is calm if all nodes have taken part in the same committed outer step, which is
+        `step` or later, and no node is more than one outer step behind.
         """
         least = min(node.seen.step for node in self.nodes) - 1
         if least < step:
@@ -319,13 +323,15 @@ class Crew:
         return whole and self.step - 1 <= least + 1
 
     def same_state_since(self, step: int) -> int | None:
-        """Return the first outer step from `step` on of which all nodes have written a snapshot."""
+        """Return the first outer step, `step` or later, for which all nodes have written a
+        snapshot.
+        """
         shared = set.intersection(*(set(node.seen.snapshots) for node in self.nodes))
         later = [each for each in shared if each >= step]
         return min(later, default=None)
 
     def first_commit_after(self, at_s: float, among: Sequence[ChaosNode]) -> float | None:
-        """Return the earliest time after `at_s` at which one of these nodes had a new commit."""
+        """Return the earliest time after `at_s` at which one of these nodes decided a commit."""
         times = [
             time_s
             for node in among
@@ -335,7 +341,9 @@ class Crew:
         return min(times, default=None)
 
     def commit_times(self, since_s: float, among: Sequence[ChaosNode]) -> list[float]:
-        """Return when each commit since then first appeared in the ledger of one of these nodes."""
+        """Return, for each commit after `since_s`, the time at which it first appeared in a ledger
+        of these nodes.
+        """
         first: dict[int, float] = {}
         for node in among:
             for time_s, height, _, kind in node.seen.decided:
@@ -345,7 +353,9 @@ class Crew:
 
 
 def default_policy() -> Policy:
-    """Return the default policy of a run file, except for snapshots and the chunk size."""
+    """Return the default policy of a run file, with a different snapshot interval and chunk
+    size.
+    """
     usual = PolicySection(snapshot_every=SNAPSHOT_EVERY, chunk_bytes=4096)
     return Policy(**{each.name: getattr(usual, each.name) for each in fields(Policy)})
 

@@ -1,12 +1,13 @@
-"""The node's end of its connection to the harness: report the points it passes, and stop at one.
+"""The node's end of its connection to the harness. It reports the points that the node passes, and
+stops it at one.
 
     harness ──arm POINT ROLE──► node       stop when you reach this point in this role
     harness ◄──passed POINT ROLE── node    sent once for each point and role
     harness ◄──at POINT── node             the node is stopped here
     harness ──go──► node                   continue
 
-The thread that reaches the point blocks. At most points this is the thread that runs the rest of
-the node too. `go` also disarms the gate, so that nodes that have not reached the point run on.
+The thread that reaches the point blocks. At most points, this thread also runs the rest of the
+node. `go` also disarms the gate, so that nodes that have not reached the point do not stop later.
 """
 
 from __future__ import annotations
@@ -20,13 +21,16 @@ from typing import TextIO
 from tests.chaos.harness.points import Point, Role, Side
 
 Leads = Callable[[], bool]
-"""Return whether this node leads the round that a point is about. Called at the point."""
+"""A function that returns whether this node leads the round that a point is about. It is called at
+the point.
+"""
 
 
 class Gate:
-    """Stops this node on demand. `passing` wraps a deed.
+    """Stops this node on demand. `passing` wraps an action.
 
-    The harness may close the connection at any time. The node then stops at no further point.
+    The harness can close the connection at any time. After that, the node does not stop at any
+    point.
     """
 
     def __init__(self, line: socket.socket) -> None:
@@ -35,7 +39,7 @@ class Gate:
         self._armed: tuple[Point, Role] | None = None
         self._go = threading.Event()
         self._passed: set[tuple[Point, Role]] = set()
-        # Opened here, because the caller may close `line` before the thread has started.
+        # This is opened here because the caller can close `line` before the thread has started.
         orders = line.makefile("r")
         threading.Thread(
             target=self._listen, args=(orders,), name="chaos-line", daemon=True
@@ -43,13 +47,15 @@ class Gate:
 
     @property
     def armed(self) -> tuple[Point, Role] | None:
-        """The point where this node is to stop, and its role there."""
+        """The point at which this node will stop, and the role in which it must pass it."""
         with self._lock:
             return self._armed
 
     @contextmanager
     def passing(self, deed: str, leads: Leads) -> Iterator[None]:
-        """Wrap a block that performs `deed`. `after:` is passed only if the block succeeds."""
+        """Wrap a block that performs the action `deed`. The `after:` point is passed only if the
+        block succeeds.
+        """
         self.come_by(Point(Side.BEFORE, deed), leads)
         yield
         self.come_by(Point(Side.AFTER, deed), leads)
@@ -91,4 +97,4 @@ class Gate:
                     self._armed = None
                     self._go.set()
             case _:
-                raise ValueError(f"the harness says {words}")
+                raise ValueError(f"the harness sent an unknown order: {words}")

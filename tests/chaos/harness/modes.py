@@ -1,7 +1,7 @@
-"""The sync modes under test: plain, and those in which trainers do not wait for the average.
+"""The sync modes under test: plain, and the modes in which trainers do not wait for the average.
 
-In these modes a crashing node has more state than in plain mode: a trainer that is ahead of θ, an
-update that is not merged yet, and work that exists only in the arena.
+In the latter, a crashing node has more state: a trainer that is ahead of θ, an update that has not
+been merged yet, and work that exists only in the arena.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from p2ptrain.sync import SyncSpec
 
 STAND_IN, TORCH = "stand-in", "torch"
 KINDS = (STAND_IN, TORCH)
-"""Kinds of trainers. The work of stand-ins is known in advance, so updates can be recomputed."""
+"""Kinds of trainers. The output of stand-ins is known in advance, so their updates can be
+recomputed.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """A sync mode. `inner_steps` is H; an outer step has H ÷ P inner steps (P: fragments)."""
+    """A sync mode. `inner_steps` is H; with P fragments, an outer step has H ÷ P inner steps."""
 
     sync: SyncSpec
     inner_steps: int

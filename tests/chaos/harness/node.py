@@ -1,10 +1,10 @@
-"""The program of one node under chaos: the real program with a gate at each protocol point.
+"""The program of one node in a chaos test: the real node with a gate at each protocol point.
 
     python -m tests.chaos.harness.node --home HOME --line FD --listen … --data-listen …
 
-By default the trainer is a stand-in: a thread that sends the real frames and waits as long as a
-trainer would take. `--trainers torch` starts real trainers. An error that ends the node is shown
-with its traceback, which the harness looks for.
+By default the trainer is a stand-in: a thread that sends real frames and waits as long as a trainer
+would take. `--trainers torch` starts real trainers. If an error ends the node, its traceback is
+printed, and the harness looks for it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from tests.chaos.harness.stand_ins import dress
 def main() -> int:
     parser = argparse.ArgumentParser(description="One node of the chaos harness.")
     parser.add_argument("--home", type=Path, required=True)
-    parser.add_argument("--line", type=int, required=True, help="descriptor of the line")
+    parser.add_argument(
+        "--line", type=int, required=True, help="file descriptor of the harness's socket"
+    )
     parser.add_argument("--listen", required=True)
     parser.add_argument("--data-listen", required=True)
     parser.add_argument("--bootstrap", nargs="*", default=[])
@@ -45,7 +47,7 @@ def main() -> int:
         device="cpu",
         assume_yes=True,
         threads=1,  # Five nodes share the machine's cores.
-        keep_snapshots=None,  # All updates are checked in the end.
+        keep_snapshots=None,  # All updates are checked at the end.
     )
     remote = TrainerRemote(inner_step_s=given.inner_step_s)
     gate = Gate(socket.socket(fileno=given.line))

@@ -1,7 +1,7 @@
-"""The points where a node can be stopped.
+"""The points at which a node can be stopped.
 
-They are before and after every action that other nodes, or the restarted node, rely on. The table
-lists these actions in the order in which a node performs them in one outer step.
+There is a point before and after every action on which other nodes, or the restarted node, rely.
+The table lists these actions in the order in which a node performs them in one outer step.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class Side(StrEnum):
 class Deed:
     """An action of a node in an outer step, and the roles that perform it.
 
-    `later_round`: the action happens only at a height that is not decided in its first round.
+    If `later_round` is true, the action happens only at a height that is not decided in its first
+    round.
     """
 
     name: str
@@ -41,43 +42,43 @@ class Deed:
 
 
 DEEDS = (
-    Deed("send-ready", "the heartbeat that tells of work done"),
-    Deed("send-prepare", "a later round's proposer asks for promises", LEADS, later_round=True),
-    Deed("write-promise", "a promise goes into the log of votes", BOTH, later_round=True),
-    Deed("send-promise", "a promise leaves for the proposer", FOLLOWS, later_round=True),
-    Deed("write-vote-roster", "the vote for a roster goes into the log of votes"),
-    Deed("send-propose-roster", "the proposer asks for votes for a roster", LEADS),
-    Deed("send-vote-roster", "the vote for a roster leaves for the proposer", FOLLOWS),
-    Deed("write-entry-roster", "the certified roster goes into the ledger's log"),
+    Deed("send-ready", "a heartbeat reports finished work"),
+    Deed("send-prepare", "a later round's proposer requests promises", LEADS, later_round=True),
+    Deed("write-promise", "a promise is written to the log of votes", BOTH, later_round=True),
+    Deed("send-promise", "a promise is sent to the proposer", FOLLOWS, later_round=True),
+    Deed("write-vote-roster", "the vote for a roster is written to the log of votes"),
+    Deed("send-propose-roster", "the proposer requests votes for a roster", LEADS),
+    Deed("send-vote-roster", "the vote for a roster is sent to the proposer", FOLLOWS),
+    Deed("write-entry-roster", "the certified roster is written to the ledger's log"),
     Deed("send-outcome-roster", "the proposer announces the certified roster", LEADS),
-    Deed("scatter", "reduce-scatter: a partial sum has come, and the own part is added"),
-    Deed("gather", "all-gather: a finished part has come, and is taken as it is"),
-    Deed("write-update", "the update goes into the store, chunks and manifest"),
-    Deed("send-done", "the heartbeat that tells of the update"),
-    Deed("write-vote-commit", "the vote for a commit goes into the log of votes"),
-    Deed("send-propose-commit", "the proposer asks for votes for a commit", LEADS),
-    Deed("send-vote-commit", "the vote for a commit leaves for the proposer", FOLLOWS),
-    Deed("write-entry-commit", "the certified commit goes into the ledger's log"),
+    Deed("scatter", "reduce-scatter: a partial sum has arrived, and this node adds its own part"),
+    Deed("gather", "all-gather: a finished part has arrived, and is used unchanged"),
+    Deed("write-update", "the update is written to the store, chunks and manifest"),
+    Deed("send-done", "a heartbeat reports the update"),
+    Deed("write-vote-commit", "the vote for a commit is written to the log of votes"),
+    Deed("send-propose-commit", "the proposer requests votes for a commit", LEADS),
+    Deed("send-vote-commit", "the vote for a commit is sent to the proposer", FOLLOWS),
+    Deed("write-entry-commit", "the certified commit is written to the ledger's log"),
     Deed("send-outcome-commit", "the proposer announces the certified commit", LEADS),
     Deed("apply", "the update is applied to θ and m"),
-    Deed("write-snapshot", "a snapshot goes into the store, chunks and manifest"),
+    Deed("write-snapshot", "a snapshot is written to the store, chunks and manifest"),
     Deed("write-head", "the store's head is replaced"),
 )
-"""In the order of an outer step."""
+"""All actions, in the order of an outer step."""
 
 DEED = {deed.name: deed for deed in DEEDS}
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """The moment before or after a deed."""
+    """The moment before or after an action."""
 
     side: Side
     deed: str
 
     def __post_init__(self) -> None:
         if self.deed not in DEED:
-            raise ValueError(f"no node does {self.deed!r}; deeds are {', '.join(DEED)}")
+            raise ValueError(f"unknown action {self.deed!r}; the actions are {', '.join(DEED)}")
 
     def __str__(self) -> str:
         return f"{self.side}:{self.deed}"

@@ -1,4 +1,4 @@
-"""Results as JSON lines for machines and as a table for people."""
+"""The results as JSON lines and as a readable table."""
 
 from __future__ import annotations
 
@@ -10,22 +10,25 @@ from tests.chaos.harness.scenarios import Told
 from tests.chaos.harness.strike import Account, Case, Fault
 
 DETECTION_S = 8.0
-"""Four missed heartbeats of two seconds: then a peer counts as lost (`ledger.failure_detector`)."""
+"""A peer counts as lost after four missed heartbeats, one every two seconds
+(`ledger.failure_detector`).
+"""
 
 KILL_TO_COMMIT_S = 2.0
-"""Limit after a kill, plus the time of one reduce. A kill resets connections, so that the others
-notice it without waiting for the failure detector."""
+"""Limit in seconds after a kill, to which the time of one reduce is added. A kill resets
+connections, so the other nodes notice it before the failure detector does.
+"""
 
 SLOWNESS_MAX = 1.5
 """Limit for a frozen process or a cut link, as a multiple of the detection time."""
 
 
 TIMES = ("to_commit_s", "red_s", "back_s", "worst_gap_s", "reduce_s")
-"""In the order of an Account's fields."""
+"""The times in a line, in the order of an Account's fields."""
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that this share of all does not exceed."""
+    """Return the smallest value that at least this fraction of all values does not exceed."""
     ranked = sorted(values)
     return ranked[min(len(ranked) - 1, max(0, -int(-share * len(ranked) // 1) - 1))]
 
@@ -50,7 +53,7 @@ def line_of(account: Account) -> dict[str, Any]:
 
 
 def account_of(line: dict[str, Any]) -> Account:
-    """Return the account that `line_of` turned into this line."""
+    """Return the account from which `line_of` made this line."""
     case = Case(Point.parse(line["point"]), Fault(line["fault"]), Role(line["role"]))
     times = {name: line[name] for name in TIMES}
     return Account(case, line["struck"], **times, troubles=line["troubles"])
@@ -66,7 +69,7 @@ def line_of_scenario(told: Told) -> dict[str, Any]:
 
 
 def in_words(line: dict[str, Any]) -> str:
-    """Return one line of text for people who watch the run."""
+    """Return a readable line of text about a case."""
     times = [f"{name} {line[name]}" for name in (*TIMES, "seconds") if line.get(name) is not None]
     wrong = [f"WRONG: {each}" for each in line["troubles"]]
     return f"{line['case']}: " + "; ".join([*times, *wrong])
@@ -77,7 +80,7 @@ def _rounded(value: float | None) -> float | None:
 
 
 def measures(accounts: Sequence[Account]) -> Iterator[dict[str, Any]]:
-    """Yield p50 and p99 by fault and role, with the required limit."""
+    """Yield the p50 and p99 of the times by fault and role, with the required limit."""
     for fault in Fault:
         reduces = [a.reduce_s for a in accounts if a.case.fault is fault and a.reduce_s is not None]
         for role in Role:
@@ -131,7 +134,7 @@ def misses(accounts: Sequence[Account]) -> list[str]:
 
 
 def table(lines: Iterable[dict[str, Any]]) -> str:
-    """Return the measures as a table for people."""
+    """Return the measures as a readable table."""
     return "\n".join(map(_row, lines))
 
 

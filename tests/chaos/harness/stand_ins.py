@@ -1,7 +1,7 @@
-"""Wrappers around a node's objects, so that each deed passes the gate.
+"""Wrappers around a node's objects, so that each action passes the gate.
 
 `dress` wraps the logs, the store, the network, θ and m, and the ring's arithmetic. A wrapper passes
-the gate and forwards every call. The node's own code is the code that users run.
+the gate and forwards every call. The node's own code is unchanged.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ from tests.chaos.harness.gate import Gate, Leads
 
 
 def dress(gate: Gate, context: Context) -> Context:
-    """Return the context with wrappers in it. From now on the node stops where the harness says."""
+    """Return the context with wrappers in it. The node then stops at the points that the harness
+    chooses.
+    """
     ledger = context.ledger.core
     port: Any = context.ledger
     port.votes = Votes(port.votes, gate, ledger)
@@ -64,7 +66,7 @@ class StandIn:
         return iter(self._real)
 
 
-# whose turn it is
+# which node is the proposer
 
 
 def leads(ledger: Ledger, height: int, round: int) -> bool:
@@ -120,7 +122,9 @@ class Chain(StandIn):
 
 
 def kind_of(value: Value) -> str:
-    """Return the kind of entry in deed names. A Skip ends an outer step, so it is a commit too."""
+    """Return the kind of entry as in the names of actions. A Skip ends an outer step, so it counts
+    as a commit.
+    """
     return "roster" if isinstance(value, Roster) else "commit"
 
 
@@ -132,7 +136,7 @@ def _vote_for(value: Value) -> str:
 
 
 class Stored(StandIn):
-    """Updates, snapshots, the head."""
+    """The store: updates, snapshots and the head."""
 
     def __init__(self, real: Any, gate: Gate, ledger: Ledger) -> None:
         super().__init__(real, gate)
@@ -165,7 +169,9 @@ Work = Callable[..., None]
 
 
 def _dress_arithmetic(gate: Gate, ledger: Ledger) -> None:
-    """Wrap methods of the class, since the ring creates its own instances. Call this only once."""
+    """Wrap the methods of the class, since the ring creates its own instances. Call this only
+    once.
+    """
     turn = partial(leads_next, ledger)
 
     def gated(deed: str, real: Work) -> Work:
@@ -185,7 +191,9 @@ def _dress_arithmetic(gate: Gate, ledger: Ledger) -> None:
 
 
 class Wires(StandIn):
-    """The network. Gates consensus messages, announcements, and heartbeats with new reports."""
+    """The network. Consensus messages, announcements, and heartbeats with new reports pass the
+    gate.
+    """
 
     def __init__(self, real: Any, gate: Gate, context: Context) -> None:
         super().__init__(real, gate)
@@ -249,7 +257,9 @@ class Wires(StandIn):
         return None
 
     def _in_full(self, beat: heartbeat_delta.Beat) -> Heartbeat:
-        """Return the full heartbeat. A node sends its own beats in order, so the base is known."""
+        """Return the full heartbeat. A node sends its own beats in order, so the base of a delta is
+        known.
+        """
         if isinstance(beat, heartbeat_delta.HeartbeatDelta):
             assert self._base is not None
             return heartbeat_delta.full_heartbeat(self._base, beat)

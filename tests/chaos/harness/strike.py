@@ -2,8 +2,8 @@
 
     calm ─► arm ─► a node stops at the point ─► fault ─► next commit ─► undone ─► calm again
 
-For a point of a later round, the first round's proposer is stopped before its proposal until the
-fault. The others then go on to the next round, although no node is lost.
+For a point of a later round, the proposer of the first round is stopped before its proposal until
+the fault happens. The other nodes then continue with the next round, although no node is lost.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ HELD_AT = Point(Side.BEFORE, "send-propose-roster")
 
 STOPPED_S = 20.0
 CUT_S = 12.0
-"""Duration of a cut: one and a half times the time in which the others detect it."""
+"""Duration of a cut in seconds: one and a half times as long as the other nodes need to detect
+it.
+"""
 
 REACH_S = 90.0
 COMMIT_S = 60.0
@@ -48,12 +50,13 @@ class Case:
 
 @dataclass(slots=True)
 class Account:
-    """The result of a case. A time is None if its event never happened.
+    """The result of a case. A time, in seconds, is None if its event never happened.
 
     `to_commit_s`: from the fault to the next commit in a survivor's ledger. `red_s`: from the fault
     until a survivor declares the struck node lost. `back_s`: from the end of the fault until all
-    five have committed together again. `worst_gap_s`: the longest time without a commit between the
-    fault and that commit. `reduce_s`: the median time of the survivors' latest reduces.
+    five nodes have committed together again. `worst_gap_s`: the longest time without a commit
+    between the fault and the joint commit. `reduce_s`: the median time of the survivors' latest
+    reduces.
     """
 
     case: Case
@@ -67,7 +70,7 @@ class Account:
 
 
 def play(crew: Crew, case: Case) -> Account:
-    """Play one case. An expected event that does not happen is recorded as a trouble.
+    """Run one case. If an expected event does not happen, record it as a trouble.
 
     After a trouble the crew may be in any state.
     """
@@ -81,7 +84,7 @@ def play(crew: Crew, case: Case) -> Account:
 
 
 class Strike:
-    """One case under way."""
+    """One running case."""
 
     def __init__(self, crew: Crew, case: Case, account: Account) -> None:
         self._crew = crew
@@ -89,7 +92,7 @@ class Strike:
         self._account = account
 
     def play(self) -> None:
-        """Play the case. Raises NotSeen if an expected event does not happen."""
+        """Run the case. Raises NotSeen if an expected event does not happen."""
         crew, account = self._crew, self._account
         held = None
         if DEED[self._case.point.deed].later_round:
@@ -108,7 +111,9 @@ class Strike:
         self._see_return(rest, struck, fault_s)
 
     def _stop_one(self, point: Point, role: Role, among: Sequence[ChaosNode]) -> ChaosNode:
-        """Return the first node that stops at the point in this role. All others go on."""
+        """Return the first node that stops at the point in this role. Let all other nodes
+        continue.
+        """
         for node in among:
             node.arm(point, role)
 
@@ -162,7 +167,9 @@ class Strike:
         crew, account = self._crew, self._account
         undone_s, step = time.monotonic(), crew.step
         crew.wait_for(
-            f"all together after {self._case}", lambda: crew.calm_since(step), deadline_s=BACK_S
+            f"a joint commit after {self._case}",
+            lambda: crew.calm_since(step),
+            deadline_s=BACK_S,
         )
         back_s = time.monotonic()
         account.back_s = back_s - undone_s

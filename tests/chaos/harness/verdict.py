@@ -1,7 +1,7 @@
-"""Checks that must hold after any fault, made on the nodes' journals and disks.
+"""Checks of the nodes' journals and disks that must hold after any fault.
 
-Each function returns the problems in words. A check that had nothing to examine is a problem too:
-for example a node without an update that could be checked.
+Each function returns the problems in words. If a check had nothing to examine, this is a problem
+too: for example, if a node does not have an update that can be checked.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ CRASHES = ("Traceback (most recent call last)", "error[BUG]")
 
 
 def disagreements(sightings: Mapping[str, Sighting]) -> list[str]:
-    """Return each height with two entries, and each outer step with two heads or two states.
+    """Return each height with two entries, and each outer step with two heads or two states of θ
+    and m.
 
-    The sightings cover all nodes, including their lives before a restart.
+    The sightings cover all nodes, also before their restarts.
     """
     found: dict[tuple[str, int], dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     for name, seen in sightings.items():
@@ -54,21 +55,21 @@ def disagreements(sightings: Mapping[str, Sighting]) -> list[str]:
 
 
 def crashes(crew: Crew) -> list[str]:
-    """Return troubles in the journals, crashes in the output, and evidence against any peer."""
+    """Return the troubles in journals, the crashes in output, and the evidence against peers."""
     wrong = [f"{node.name}: {each}" for node in crew.nodes for each in node.seen.troubles]
     for node in crew.nodes:
         wrong += [f"{node.name} printed {mark!r}" for mark in CRASHES if mark in node.output()]
         evidence = Home(node.home).evidence
         if evidence.exists() and list(RecordLog(evidence)):
-            wrong.append(f"{node.name} holds evidence against somebody")
+            wrong.append(f"{node.name} has evidence against a peer, although all peers are honest")
     return wrong
 
 
 def ledgers(crew: Crew) -> list[str]:
     """Check the ledgers on the disks of stopped nodes.
 
-    Each ledger verifies, none contradicts another, and none lacks an entry that its node reported
-    as decided.
+    Each ledger must verify. All ledgers must agree. Each must have every entry that its node
+    reported as decided.
     """
     wrong, chains = [], {}
     for node in crew.nodes:
@@ -79,16 +80,16 @@ def ledgers(crew: Crew) -> list[str]:
             continue
         known = max((height for _, height, _, _ in node.seen.decided), default=0)
         if known > len(chain):
-            wrong.append(f"{node.name} had decided {known} entries, and has {len(chain)}")
+            wrong.append(f"{node.name} reported {known} entries, but its ledger has {len(chain)}")
     longest = max(chains.values(), key=len, default=[])
     for name, chain in chains.items():
         if any(a.entry != b.entry for a, b in zip(chain, longest, strict=False)):
-            wrong.append(f"{name}'s ledger is not a part of the longest")
+            wrong.append(f"{name}'s ledger contradicts the longest one")
     return wrong
 
 
 def chain_of(home: Home, run: Run) -> list[Certified]:
-    """Read the chain from a disk and verify it from the manifest on. Raises P2PTrainError."""
+    """Read the chain from a disk and verify it, starting at the manifest. Raises P2PTrainError."""
     log = RecordLog(home.ledger)
     chain = [certified_from_plain(parse(each, bytes_max=MESSAGE_BYTES_MAX)) for each in log]
     replay(rules_of(run), chain, verify)
@@ -96,7 +97,8 @@ def chain_of(home: Home, run: Run) -> list[Certified]:
 
 
 def work(crew: Crew) -> list[str]:
-    """Check that every block was committed at most once, and that trainers logged that work.
+    """Check that every block was committed at most once, and that trainers logged the committed
+    work.
 
     Also check that each update consists of exactly the work that the ledger credits.
     """
@@ -111,10 +113,10 @@ def work(crew: Crew) -> list[str]:
     trained = trained_by(chain_of(home, run), run, journals)
     wrong += [fault.words for fault in trained.faults]
     if not trained.checked:
-        wrong.append("no journal tells of work that was committed")
+        wrong.append("no journal contains the committed work")
     if run.manifest.sync.fragments > 1 or crew.trainers != STAND_IN:
-        # An update of a fragment contains the work of several outer steps, except the part that
-        # killed trainers lost. The output of a real trainer for a block is not known in advance.
+        # An update of a fragment contains the work of several outer steps, without the work that
+        # was lost with killed trainers. The output of a real trainer is not known in advance.
         return wrong
     with Store(home.store, chunk_bytes=run.manifest.policy.chunk_bytes) as store:
         found = {update for _, update, _ in account if store.holds_blob(update)}
@@ -123,7 +125,7 @@ def work(crew: Crew) -> list[str]:
             step: read(update, credits) for step, update, credits in account if update in found
         }
     if not found:
-        wrong.append(f"{longest.name} holds no update to check")
+        wrong.append(f"{longest.name} does not have an update that can be checked")
     return wrong + [f"step {step}: {fault}" for step, fault in faults.items() if fault]
 
 

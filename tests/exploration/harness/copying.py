@@ -1,7 +1,8 @@
 """Copy a ledger, and compute a key that is the same for ledgers that behave equally.
 
-Both walk the object's attributes, so new attributes of a ledger need no change here. Copies share
-frozen dataclasses, functions and plain values, which never change.
+Both functions walk the object's attributes, so new attributes of a ledger do not require a change
+here. Copies share frozen dataclasses, functions and plain values with the original, since these
+never change.
 """
 
 from __future__ import annotations
@@ -20,25 +21,29 @@ from p2ptrain.ledger.chain.values import Certified, Entry
 from p2ptrain.ledger.paxos.electorate import Electorate
 
 DURATION = "_s"
-"""Suffix of attributes that hold a duration. Other floats are moments, and enter a key relative to
-the current time."""
+"""Suffix of attributes that hold a duration. Other floats are points in time, and are stored in a
+key relative to the current time.
+"""
 
 LEFT_OUT = frozenset(
     "_timer _shortened _is_short lapsed _tardy tardy _resend _fetch _wanted _due _catchup _said "
     "_statement_log _last_voted lost_time".split()
 )
-"""Attributes that do not enter a key.
+"""Attributes that are not part of a key.
 
-Most of them say when to send a message again, when a round ends, recompute something, or request
-something. They make no difference here: every sent message can arrive at any later time, and a
-round can time out at any time. `lost_time` says for how many commits a failure is remembered, and
-these worlds end before that matters. `_statement_log` enters the key only if witnesses are
-explored. `_last_voted` matters only after a chain has lost entries, which does not happen here.
+Most of them control when a message is resent or a round ends, cache something that can be
+recomputed, or track requests. They make no difference here: every sent message can arrive at any
+later time, and a round can time out at any time. `lost_time` says for how many commits a failure is
+remembered, and these worlds end before that matters. `_statement_log` is part of the key only if
+witnesses are explored. `_last_voted` matters only after a chain has lost entries, which does not
+happen here.
 """
 
 
 Fresh = Mapping[type, Callable[[], Any]]
-"""Maps a class to a factory. A copy contains a new object in place of each instance."""
+"""Maps a class to a factory. In a copy, each instance of the class is replaced by a new object of
+the factory.
+"""
 
 
 def copy_of(value: Any, fresh: Fresh = MappingProxyType({})) -> Any:
@@ -47,7 +52,7 @@ def copy_of(value: Any, fresh: Fresh = MappingProxyType({})) -> Any:
 
 
 def _copied(value: Any, fresh: Fresh, twins: dict[int, Any]) -> Any:
-    """Copy recursively. `twins` maps ids to copies, since two parts can share an object."""
+    """Copy recursively. `twins` maps object ids to copies, since two parts can share an object."""
     kind: Any = type(value)
     if _is_shared(kind):
         return value
@@ -89,9 +94,9 @@ def _names(value: Any) -> Iterator[str]:
 
 
 def key_of(value: Any, now: float, left_out: frozenset[str] = LEFT_OUT) -> Hashable:
-    """Return a key of `value`. Values with equal keys behave equally from now on, at any time.
+    """Return a key of `value`. Values with equal keys behave in the same way from now on.
 
-    A `LedgerState` is represented by its head. Rules and functions such as signers have no part in
+    A `LedgerState` is represented by its head. Rules and functions such as signers are not part of
     the key, since they are the same in all worlds.
     """
     match value:

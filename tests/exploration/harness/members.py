@@ -34,7 +34,7 @@ from tests.exploration.harness.copying import LEFT_OUT, Fresh, copy_of, key_of
 from tests.exploration.harness.statements import contrary, statement_of
 
 PATIENCE_S = 16.0
-"""Longest duration of a round whose initial timeout is 1 s (`paxos.timers.ROUND_STRETCH_MAX`)."""
+"""Longest duration of a round with an initial timeout of 1 s (`paxos.timers.ROUND_STRETCH_MAX`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +72,8 @@ class Members:
     """All states of members and all messages found so far.
 
     `reports` are the events that each member receives when it starts. `witnesses` says whether
-    members remember the signatures of others. If not, they forget them before each step, and two
-    worlds that differ only in this memory are one world.
+    members remember the signatures of others. If it is false, each member forgets those signatures
+    before each step, so that worlds that differ only in them count as the same world.
     """
 
     rules: Rules
@@ -94,7 +94,7 @@ class Members:
     _on_timeout: dict[int, Step | None] = field(default_factory=dict)
     _on_crash: dict[tuple[int, int], tuple[Step, ...]] = field(default_factory=dict)
 
-    # ── what may happen to a member ──────────────────────────────────────────────────────────────
+    # ── what can happen to a member ──────────────────────────────────────────────────────────────
 
     def start(self, name: PeerId) -> Step:
         """Start a member for the first time, with an empty disk."""
@@ -110,7 +110,9 @@ class Members:
         return self._on_mail[place]
 
     def on_timeout(self, number: int) -> Step | None:
-        """Let the member's round time out. Return None if that changes nothing."""
+        """Return the step in which the member's round times out, or None if that changes
+        nothing.
+        """
         if number not in self._on_timeout:
             self._on_timeout[number] = self._timeout(number)
         return self._on_timeout[number]
@@ -126,7 +128,7 @@ class Members:
             self._on_crash[place] = tuple(dict.fromkeys(steps))
         return self._on_crash[place]
 
-    # ── each computed by the ledger itself ───────────────────────────────────────────────────────
+    # ── steps, computed by running the ledger─────────────────────────────────────────────────────
 
     def _on_unicast(self, number: int, unicast: int) -> Step:
         place = (number, unicast)
@@ -165,9 +167,9 @@ class Members:
         return None if step.member == number and not step.said else step
 
     def _torn(self, number: int, unicast: int) -> Iterator[Step]:
-        """Yield crashes while the member carries out the effects of this message.
+        """Yield crashes of the member while it carries out the effects of this message.
 
-        It crashes before each write except the first effect.
+        Yield one crash before each write, unless that write is the first effect.
         """
         ledger, effects = self._heard(number, unicast)
         member, said, begun = self.members[number], 0, False
@@ -228,7 +230,7 @@ class Members:
                 return 0
 
     def _unicast(self, unicast: Unicast) -> int:
-        """Return the bit of a message. A new message is compared with all others of its sender."""
+        """Return the bit of a message. Compare a new message with all others of its sender."""
         sender = None if isinstance(unicast.message, Outcome) else unicast.sender
         key = (sender, unicast.receiver, key_of(unicast.message, 0.0))
         number = self._unicast_numbers.setdefault(key, len(self.unicasts))
@@ -252,8 +254,8 @@ class Members:
     def alive(self, said: int, heights: tuple[int, int, int]) -> int:
         """Return the messages that still matter, given the heights of the members' chains.
 
-        A message about a height that its receiver has passed no longer changes its receiver. If
-        the message is a signed statement, it is kept until all members have passed that height.
+        A message about a height that its receiver has passed no longer affects the receiver. If the
+        message is a signed statement, it is kept until all members have passed that height.
         """
         for height in range(1, max(heights) + 1):
             if height <= min(heights):
@@ -282,24 +284,26 @@ def _with_fetched(ledger: Ledger, effects: Sequence[Effect], now: float) -> list
     In this exploration every member can always fetch the bytes.
     """
     found = list(effects)
-    for effect in found:  # The list grows meanwhile.
+    for effect in found:  # The list grows during the loop.
         if isinstance(effect, FetchUpdate):
             found += ledger.handle(UpdateHeld(effect.update), now)
     return found
 
 
 def _accusation(me: PeerId, effects: Sequence[Effect]) -> str:
-    """Return a fault if an effect accuses a peer. All members are honest, so that is an error."""
+    """Return a fault if an effect accuses a peer. All members are honest, so an accusation is
+    wrong.
+    """
     for effect in effects:
         if isinstance(effect, Accuse):
             return f"{me} accuses {effect.evidence.peer}"
         if isinstance(effect, VotingStopped):
-            return f"{me} thinks that another speaks in its name"
+            return f"{me} thinks that another process is using its identity"
     return ""
 
 
 def _replay_fault(rules: Rules, disk: SimDisk) -> str:
-    """Return why the chain on this disk does not verify from genesis on, or an empty string."""
+    """Return the reason why the chain on this disk does not verify, or an empty string."""
     try:
         replay(rules, disk.chain, verify)
     except RemoteProtocolError as exc:
@@ -308,7 +312,9 @@ def _replay_fault(rules: Rules, disk: SimDisk) -> str:
 
 
 def _height(message: Message) -> int:
-    """Return the height that a message is about. All unsolicited messages of a ledger have one."""
+    """Return the height that a message is about. All messages that a ledger sends unasked have
+    one.
+    """
     height = getattr(message, "height", None)
     assert isinstance(height, int)
     return height

@@ -32,7 +32,9 @@ class Bound:
 
 
 class World(NamedTuple):
-    """The numbers of three members, the set of messages ever sent, and the rest of the bound."""
+    """The indices of the states of three members, the set of messages ever sent (as a bit mask),
+    and how many timeouts and crashes are still allowed.
+    """
 
     a: int
     b: int
@@ -50,7 +52,7 @@ class World(NamedTuple):
 class Findings:
     """The result of an exploration.
 
-    `fault` describes the problem in the last world of `story`. The story is a shortest sequence of
+    `fault` describes the problem in the last world of `story`, which is a shortest sequence of
     steps to a wrong world.
     """
 
@@ -66,8 +68,8 @@ class Findings:
 
     def text(self) -> str:
         within = f"{self.bound.timeouts} timeouts, {self.bound.crashes} crashes"
-        seen = f"{self.worlds:,} worlds ({self.decided:,} with both heights decided by somebody)"
-        parts = f"{self.members:,} states of a member, {self.messages:,} messages"
+        seen = f"{self.worlds:,} worlds ({self.decided:,} with both heights decided)"
+        parts = f"{self.members:,} member states, {self.messages:,} messages"
         end = "all visited" if self.finished else "not all visited"
         return f"within {within}: {seen}, {parts}, {self.seconds:.1f} s, {end}"
 
@@ -75,8 +77,9 @@ class Findings:
 def reports() -> dict[PeerId, Sequence[Event]]:
     """Return each member's reports from gossip: enough to decide both heights, and all different.
 
-    At height 1, b prefers a roster of the three, and a and c each know of a different newcomer. At
-    height 2, c can name a snapshot. b has written that snapshot too, and a does not know of it.
+    At height 1, b prefers a roster of the three members, while a and c each know of a different
+    newcomer. At height 2, c can propose a snapshot. b has written that snapshot too, but a does not
+    know of it.
     """
     update, snapshot = digest("the update"), digest("a snapshot")
     mine, theirs = SnapshotTaken(B, 0, snapshot), SnapshotTaken(C, 0, snapshot)
@@ -161,11 +164,11 @@ class Search:
             fresh ^= lowest
             number = lowest.bit_length() - 1
             if self._members.contraries[number] & said:
-                return f"{self._members.unicasts[number].sender} contradicts what it said before"
+                return f"{self._members.unicasts[number].sender} contradicts an earlier statement"
         return step.fault or ("" if before.members == after.members else self._fork(after))
 
     def _fork(self, world: World) -> str:
-        """Return why the chains of these members conflict, or an empty string."""
+        """Return the reason why the chains of these members conflict, or an empty string."""
         chains: list[tuple[Digest, ...]] = [self._members.chains[n] for n in world.members]
         for height in range(max(map(len, chains))):
             if len({chain[height] for chain in chains if len(chain) > height}) > 1:

@@ -1,7 +1,8 @@
-"""The votes and promises that a message states, and a check whether two statements contradict.
+"""Extract the votes and promises that a message states, and check whether two statements contradict
+each other.
 
-This module follows SPEC.md alone, not the ledger's code. A promise (round p, last vote in round a)
-states that the sender did not vote in a round between a and p, and never will.
+This module follows only SPEC.md, not the ledger's code. A promise (round p, last vote in round a)
+states that the sender did not vote in any round between a and p, and never will.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ class Voted:
 
 @dataclass(frozen=True, slots=True)
 class Promised:
-    """A promise for `round`. `last` is the round of the sender's last vote, or -1 for none."""
+    """A promise for `round`. `last` is the round of the sender's last vote, or -1 if it has not
+    voted.
+    """
 
     height: int
     round: int

@@ -1,4 +1,5 @@
-"""Play transcripts: text files with commands for a few ledgers, and below them what they then do.
+"""Play transcripts: text files with commands for a few ledgers, each block followed by the expected
+trace.
 
     # The proposer dies after one vote: what it had accepted is found and adopted.
 
@@ -13,10 +14,10 @@
     ----
     …
 
-`1/0` means height 1, round 0. `roster 0.0` belongs to outer step 0, attempt 0. `a:200` means that
-a trained 200 tokens. The ledgers are real ones. `STORY_WORDS` in `story` lists the commands, and
-`_FACTS` in `looking` lists the facts that `expect` can check.
+`1/0` means height 1, round 0. `roster 0.0` belongs to outer step 0, attempt 0. `a:200` means that a
+trained 200 tokens. The ledgers are real. `STORY_WORDS` in `story` lists the commands, and `_FACTS`
+in `looking` lists the facts that `expect` can check.
 
 `python -m tests.ledger.transcript_player --rewrite FILE…` writes the current trace into the file.
-Read the difference afterwards. A story with a failing `expect` is not rewritten.
+Read the diff afterwards. A story with a failing `expect` is not rewritten.
 """

@@ -1,4 +1,4 @@
-"""Parse a transcript into blocks, and replace the expected trace by the real one."""
+"""Parse a transcript into blocks, and replace its expected trace by the actual trace."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ RULE = "----"
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Some commands and their expected trace. `first_line` is a line number that starts at 1."""
+    """Commands and their expected trace. `first_line` is the line number of the first command,
+    counted from 1.
+    """
 
     first_line: int
     commands: tuple[str, ...]
@@ -42,9 +44,9 @@ def _block(first_line: int, lines: Sequence[str]) -> Block:
 
 
 def played(blocks: Sequence[Block]) -> list[Block]:
-    """Play the blocks, and return them with the real trace.
+    """Play the blocks, and return them with their actual traces.
 
-    Raises StoryFault with the line number if a command makes no sense or an `expect` fails.
+    Raises StoryFault with the line number if a command is invalid or an `expect` fails.
     """
     story = Story()
     real: list[Block] = []
@@ -60,5 +62,5 @@ def played(blocks: Sequence[Block]) -> list[Block]:
 
 
 def rewritten(text: str) -> str:
-    """Return the transcript with its current trace. Raises StoryFault."""
+    """Return the transcript with its actual trace. Raises StoryFault."""
     return "\n\n".join(block.text() for block in played(blocks_of(text))) + "\n"

@@ -1,7 +1,7 @@
-"""The error that a wrong transcript raises."""
+"""The error for an invalid transcript or a failed expectation."""
 
 from __future__ import annotations
 
 
 class StoryFault(AssertionError):
-    """A command that makes no sense, or an expectation that is not met."""
+    """A command that is invalid, or an expectation that is not met."""

@@ -1,4 +1,4 @@
-"""Messages that no honest ledger sends, for stories about liars and about corrupted messages."""
+"""Messages that an honest ledger never sends, for stories about liars and corrupted messages."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from tests.ledger.transcript_player.fault import StoryFault
 def forged(victim: Ledger, kind: str, liar: PeerId, by: Sequence[PeerId]) -> Message:
     """Return a forged message to `victim`.
 
-    For the kind `accusation` it is evidence of two genuine votes of the first peer in `by`. For the
-    other kinds it is an outcome for the next height. Its certificate names all peers in `by`, but
-    only the liar's own signature is genuine.
+    If the kind is `accusation`, the message is evidence with two genuine votes of the first peer in
+    `by`. Otherwise it is an outcome for the next height. Its certificate names all peers in `by`,
+    but only the liar's own signature is genuine.
     """
     state = victim.state
     if kind == "accusation":
@@ -53,7 +53,9 @@ def forged(victim: Ledger, kind: str, liar: PeerId, by: Sequence[PeerId]) -> Mes
 
 
 def two_votes(line: LineId, height: int, voter: PeerId) -> Evidence:
-    """Return two votes of one round for different entries, both genuinely signed by `voter`."""
+    """Return evidence with two votes of one round for different entries, both genuinely signed by
+    `voter`.
+    """
     entries = digest("one"), digest("other")
     votes = [
         Statement(None, 0, entry, signature_of(voter, vote_message(line, height, 0, entry)))
@@ -65,8 +67,9 @@ def two_votes(line: LineId, height: int, voter: PeerId) -> Evidence:
 def tampered(unicast: Unicast, part: str, run: RunId) -> Unicast:
     """Return the message with one part altered.
 
-    The part is a vote's `line`, `height` or `entry`, a `signature`, or the `claim` of a promise to
-    have accepted something. `twin` replaces a proposal by another one, signed by its proposer.
+    The part is a vote's `line`, `height` or `entry`, a `signature`, or `claim`: the entry that a
+    promise says its sender has accepted. `twin` replaces a proposal by a different one, signed by
+    its proposer.
     """
     message = unicast.message
     match message, part:

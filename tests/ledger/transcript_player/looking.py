@@ -15,11 +15,13 @@ from p2ptrain.testing.ledgers import LedgerGroup
 from tests.ledger.transcript_player.wording import Words
 
 Fact = Callable[[Ledger, Words, Sequence[str]], str]
-"""fact(ledger, words, details): the real value, to be compared with the expected one."""
+"""A function fact(ledger, words, details) that returns the actual value."""
 
 
 def disagreement(group: LedgerGroup, words: Sequence[str], spelling: Words) -> str:
-    """Return the real value if it differs from the expected one, else an empty string."""
+    """Return a description of the actual value if it differs from the expected one, else an empty
+    string.
+    """
     who, what, *said = words
     names = sorted(group.ledgers) if who == "*" else [PeerId(name) for name in who.split(",")]
     if what == "notes":
@@ -29,7 +31,7 @@ def disagreement(group: LedgerGroup, words: Sequence[str], spelling: Words) -> s
     if what == "running":
         return "" if all(name in group.ledgers for name in names) else "not all run"
     if what not in _FACTS:
-        return f"nobody knows what {what!r} is"
+        return f"there is no fact {what!r}"
     known = 1 if what in _WITH_A_DETAIL else 0
     for name in names:
         real = _FACTS[what](group.ledgers[name], spelling, said[:known])
@@ -71,7 +73,7 @@ def _update(ledger: Ledger, words: Words, details: Sequence[str]) -> str:
 
 
 def _terms(ledger: Ledger) -> str:
-    """Return the agreed amendments, each with the outer step from which it holds."""
+    """Return the agreed amendments, each with the outer step from which it is in force."""
     return " ".join(f"{each.number}@{each.step}" for each in ledger.state.terms)
 
 

@@ -1,7 +1,7 @@
 """The commands of a transcript, and their effects on a group of ledgers.
 
-Reports reach all ledgers on the reporter's side of a partition, or only the ledgers after `at`.
-Messages arrive and time passes only when a command says so.
+A report reaches all ledgers on the reporter's side of a partition, or only the ledgers named after
+`at`. Messages are delivered and time passes only when a command says so.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def parsed(command: str) -> Line:
 
 @dataclass(slots=True)
 class Story:
-    """A group of ledgers, the sides of a partition, and the acts of the ledgers since the last
+    """A group of ledgers, the sides of a partition, and the effects of the ledgers since the last
     command.
     """
 
@@ -66,7 +66,7 @@ class Story:
     _group: LedgerGroup | None = None
 
     def do(self, command: str) -> list[str]:
-        """Carry out one line, and return the ledgers' effects in words. Raises StoryFault."""
+        """Execute one command, and return the ledgers' effects in words. Raises StoryFault."""
         if command.startswith("#"):
             return []
         line = parsed(command)
@@ -94,11 +94,12 @@ class Story:
             lines += self.words.effects(me, effects)
         return lines
 
-    # ── who is there ─────────────────────────────────────────────────────────────────────────────
+    # ── members, crashes and partitions
+    # ─────────────────────────────────────────────────────────────────────────────
 
     def members(self, line: Line) -> None:
-        """members a b c [steps=5 attempts=3 grace=10 least=1 quorum=two-thirds branch=60] [at d: a
-        guest]
+        """members a b c [steps=5 attempts=3 grace=10 least=1 quorum=two-thirds branch=60] [at d]:
+        start a run with these founders, and d as an outsider
         """
         numbers = {key: int(line.options[key]) for key in _RULES if key in line.options}
         rules = small_rules(
@@ -145,7 +146,7 @@ class Story:
     def heal(self, line: Line) -> None:
         self.sides = ()
 
-    # ── what is reported ─────────────────────────────────────────────────────────────────────────
+    # ── reports ─────────────────────────────────────────────────────────────────────────
 
     def _report(self, source: PeerId, event: Event, line: Line) -> None:
         hearers = line.at or tuple(self.group.ledgers)
@@ -166,12 +167,14 @@ class Story:
             self._report(peer, Ready(peer, state.step, tokens, blocks), line)
 
     def done(self, line: Line) -> None:
-        """done a b u1: they finished the reduce and hold its result"""
+        """done a b u1: a and b report that they finished the reduce, and hold its result"""
         self.holds(line)
         self.says(line)
 
     def says(self, line: Line) -> None:
-        """says a b u1: they report that they finished the reduce, even without its result"""
+        """says a b u1: a and b report that they finished the reduce, even without holding its
+        result
+        """
         *names, update = line.words
         for peer in peers(" ".join(names)):
             step, attempt = self._reduce(peer)
@@ -179,7 +182,7 @@ class Story:
             self._report(peer, ReduceDone(peer, step, attempt, what), line)
 
     def holds(self, line: Line) -> None:
-        """holds a b u1: they have the bytes on disk"""
+        """holds a b u1: a and b have the update on disk"""
         *names, update = line.words
         self.group.hold_update(self.words.call(digest(update), update), " ".join(names))
 
@@ -190,7 +193,9 @@ class Story:
             self._report(peer, ReduceFailed(peer, *self._reduce(peer), suspects), line)
 
     def snapshot(self, line: Line) -> None:
-        """snapshot a b 1 s1 [at c]: they wrote this snapshot of θ and m before step 1"""
+        """snapshot a b 1 s1 [at c]: a and b report that they wrote this snapshot of θ and m before
+        step 1
+        """
         *names, step, text = line.words
         what = self.words.call(digest(text), text)
         for peer in peers(" ".join(names)):
@@ -216,7 +221,9 @@ class Story:
             self.group.send_events(name, AllowedPeers(frozenset(peers(" ".join(line.words)))))
 
     def amend(self, line: Line) -> None:
-        """amend 1 step=3 [blocks=4] [at a b]: an amendment that holds from outer step 3 on"""
+        """amend 1 step=3 [blocks=4] [at a b]: announce an amendment that is in force from outer
+        step 3 on
+        """
         number, step = int(line.words[0]), int(line.options["step"])
         blocks = int(line.options["blocks"]) if "blocks" in line.options else None
         terms = Terms(number, step, digest(f"amendment {number}"), blocks)
@@ -234,7 +241,7 @@ class Story:
         self.group.arrange = lambda those: (by, [peer for peer in order if peer in those])
 
     def heartbeat(self, line: Line) -> None:
-        """heartbeat a: all ledgers learn the height of its chain, and its line"""
+        """heartbeat a: all ledgers learn the height and the line of a's chain"""
         self._report_each(line, self._heard)
 
     def _heard(self, peer: PeerId) -> PeerHeight:
@@ -246,14 +253,15 @@ class Story:
         """Return the step and the attempt of the current reduce, as `peer` knows it."""
         state = self.group.ledgers[peer].state
         if state.roster is None:
-            raise StoryFault(f"{peer} knows of no reduce")
+            raise StoryFault(f"{peer} does not know of a reduce")
         return state.step, state.roster.attempt
 
-    # ── mail and time ────────────────────────────────────────────────────────────────────────────
+    # ── messages and time
+    # ────────────────────────────────────────────────────────────────────────────
 
     def deliver(self, line: Line) -> None:
-        """deliver: deliver all mail, and all mail that results from it.
-        deliver a->b propose: deliver only that message, and nothing that results from it
+        """deliver: deliver all waiting messages, and all messages that result from them.
+        deliver a->b propose: deliver only this message, and no messages that result from it
         """
         if not line.words:
             self.group.deliver(self._arrives)
@@ -263,28 +271,29 @@ class Story:
                 self.group.send_events(unicast.receiver, Received(unicast.sender, unicast.message))
 
     def drop(self, line: Line) -> None:
-        """drop: all mail is lost. drop a->b propose: only that"""
+        """drop: lose all waiting messages. drop a->b propose: lose only this message"""
         if line.words:
             self._picked(line)
         else:
             self.group.mail.clear()
 
     def tick(self, line: Line) -> None:
-        """tick 2.0: two seconds pass; timers fire and mail arrives"""
+        """tick 2.0: let two seconds pass; timers fire and messages arrive"""
         self.group.wait(float(line.words[0]), self._arrives)
 
     def _arrives(self, unicast: Unicast) -> bool:
         return self.reaches(unicast.sender, unicast.receiver)
 
     def _picked(self, line: Line) -> list[Unicast]:
-        """Remove from the mail the messages that match the words, and return them."""
+        """Remove the waiting messages that match the words, and return them."""
         chosen = [unicast for unicast in self.group.mail if _fits(unicast, line.words)]
         if not chosen:
-            raise StoryFault(f"there is no mail {' '.join(line.words)}")
+            raise StoryFault(f"no waiting message matches {' '.join(line.words)}")
         self.group.mail = [unicast for unicast in self.group.mail if unicast not in chosen]
         return chosen
 
-    # ── what must not happen ─────────────────────────────────────────────────────────────────────
+    # ── attacks and expectations
+    # ─────────────────────────────────────────────────────────────────────
 
     def tamper(self, line: Line) -> None:
         """tamper a->c accept line: alter this part of the message before it arrives"""
@@ -303,7 +312,7 @@ class Story:
         self.group.mail.append(Unicast(PeerId(sender), PeerId(receiver), message))
 
     def expect(self, line: Line) -> None:
-        """expect a,b height 1; `looking` lists what can be expected"""
+        """expect a,b height 1: check a fact about a and b. `looking` lists the facts."""
         fault = disagreement(self.group, line.words, self.words)
         if fault:
             raise StoryFault(f"expected {' '.join(line.words)}, but {fault}")
@@ -329,7 +338,7 @@ def _fits(unicast: Unicast, words: Sequence[str]) -> bool:
 def _runs(
     acts: Iterable[tuple[float, PeerId, Effect]],
 ) -> Iterable[tuple[float, PeerId, list[Effect]]]:
-    """Group consecutive acts of one peer at one moment."""
+    """Group consecutive effects of the same peer at the same time."""
     together: list[tuple[float, PeerId, list[Effect]]] = []
     for at, me, effect in acts:
         if together and together[-1][:2] == (at, me):

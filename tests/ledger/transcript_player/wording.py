@@ -1,7 +1,7 @@
-"""Describe the effects and messages of ledgers in words, for transcripts that people read.
+"""Describe the effects and messages of ledgers in words, for readable transcripts.
 
-Digests are replaced by names. A story chooses some names (`u1`). `e2` is the first entry seen at
-height 2, and `e2'` another one at the same height.
+Digests are replaced by names. A story chooses some of the names (`u1`). `e2` is the first entry
+seen at height 2, and `e2'` is the second entry at that height.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ class Words:
         return next(known, digest[:8])
 
     def text(self, text: str) -> str:
-        """Replace digests in a text, or their first eight digits, by names."""
+        """Replace the digests in a text by names, also where only their first eight digits
+        appear.
+        """
         return _HEX.sub(lambda found: self.name(found.group()), text)
 
     # ── values ───────────────────────────────────────────────────────────────────────────────────
@@ -97,7 +99,9 @@ class Words:
     # ── messages ─────────────────────────────────────────────────────────────────────────────────
 
     def message(self, message: object) -> str:
-        """Describe a message. A kind that no story contains yet is described by its name alone."""
+        """Describe a message. For a kind that does not occur in the stories, return only its
+        name.
+        """
         match message:
             case Prepare(height, round):
                 return f"prepare {height}/{round}"
@@ -135,7 +139,9 @@ class Words:
     # ── effects ──────────────────────────────────────────────────────────────────────────────────
 
     def effects(self, me: PeerId, effects: Iterable[Effect]) -> list[str]:
-        """Return one line for each effect. The same message to several peers is one line."""
+        """Return one line for each effect. Combine the same message to several peers into one
+        line.
+        """
         lines: list[str] = []
         spoken: Message | None = None
         for effect in effects:

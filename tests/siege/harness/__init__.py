@@ -2,5 +2,5 @@
 
 `field` makes the run and starts the nodes. `quota` limits the attackers' CPU. `watch` observes the
 nodes from outside, and `measures` judges the observations. The attacks themselves are in
-tests/siege: they use raw sockets, and our own classes without the honest checks.
+tests/siege. They use raw sockets, and our own classes with the checks bypassed.
 """

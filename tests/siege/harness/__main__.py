@@ -1,12 +1,12 @@
-"""Attack honest nodes, and print the results.
+"""Attack honest nodes and print the results.
 
     scripts/siege                          ten quiet minutes, then ten minutes of attacks
     scripts/siege --seconds 60             one minute each
-    scripts/siege --seconds 60 --no-quiet  attacks only, without a comparison
+    scripts/siege --seconds 60 --no-quiet  attacks only, without a quiet run as baseline
     scripts/siege --only gossip-flood      this attack only
 
-Prints one line of JSON for each measure, and a summary for people on stderr. Exits with 1 if a
-measure is not ok.
+Prints one line of JSON for each measure to stdout, and a readable summary to stderr. The exit
+status is 1 if a measure is not ok.
 """
 
 from __future__ import annotations
@@ -30,34 +30,34 @@ from tests.siege.harness.restarts import restarts
 from tests.siege.harness.watch import Phase
 
 CORES = 0.3
-"""CPU quota of all attackers together, and of the idle loop that runs during the quiet run."""
+"""CPU quota of all attackers together, and of the busy loop in the quiet run."""
 
 CALM_S = 180.0
-"""Timeout until all nodes have committed. It allows for other load on this machine."""
+"""Seconds in which all nodes must start to commit. This allows for other load on the machine."""
 
 CALM_STEPS = 2
 
 
 class NotCalm(Exception):
-    """The honest nodes did not begin to commit, although nobody attacked them yet."""
+    """The honest nodes did not begin to commit, although no attack had started yet."""
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/siege", description="Besiege honest nodes.")
     length = parser.add_mutually_exclusive_group()
     length.add_argument(
-        "--minutes", type=float, default=10.0, help="length of each phase in minutes (10)"
+        "--minutes", type=float, default=10.0, help="length of each phase in minutes (default: 10)"
     )
     length.add_argument("--seconds", type=float, help="length of each phase in seconds")
     parser.add_argument("--trainers", choices=KINDS, default=STAND_IN, help="kind of trainer")
-    parser.add_argument("--no-quiet", action="store_true", help="make no quiet run to compare with")
-    parser.add_argument("--only", nargs="+", metavar="ATTACK", help="make these attacks only")
-    parser.add_argument("--no-cgroup", action="store_true", help="limit the attackers by signals")
+    parser.add_argument("--no-quiet", action="store_true", help="skip the quiet baseline run")
+    parser.add_argument("--only", nargs="+", metavar="ATTACK", help="run only these attacks")
+    parser.add_argument("--no-cgroup", action="store_true", help="limit attackers' CPU by signals")
     parser.add_argument(
-        "--keep", type=Path, metavar="DIR", help="folder for homes and logs, which are kept"
+        "--keep", type=Path, metavar="DIR", help="keep homes and logs in this folder"
     )
     parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="file to which the lines are written as well"
+        "--json", type=Path, metavar="FILE", help="also append the lines to this file"
     )
     return parser.parse_args()
 
@@ -129,7 +129,7 @@ def _phase(
 
 
 def _wait_until_calm(field: Field) -> None:
-    """Wait until all nodes have committed.
+    """Wait until all nodes have committed CALM_STEPS outer steps.
 
     Raises NotCalm if a node ends, or if the nodes do not commit in time.
     """
@@ -145,7 +145,7 @@ def _wait_until_calm(field: Field) -> None:
         ended = [node for node in field.nodes if node.ended]
         if ended or time.monotonic() > ends_s:
             tails = [f"{node.name}: {node.output()[-1500:]}" for node in ended or field.nodes]
-            raise NotCalm("the honest nodes do not train together:\n" + "\n".join(tails))
+            raise NotCalm("the honest nodes do not commit together:\n" + "\n".join(tails))
         time.sleep(0.1)
 
 

@@ -1,8 +1,8 @@
-"""Start the attackers' processes, put them under the quota, let them begin, and read their counts.
+"""Start the attackers' processes, limit their CPU, let them begin, and read their counts.
 
-The processes are `tests.siege.strangers`, with all strangers, and `tests.siege.liar`, the lying
-member. Each prints "ready" after its imports, and begins when it reads "go". It writes its counts
-to a file repeatedly, so that they survive even if the process is killed.
+The processes are `tests.siege.strangers` (all strangers) and `tests.siege.liar` (the lying member).
+Each prints "ready" after its imports and begins when it reads "go". It repeatedly writes its counts
+to a file, so that they are not lost when the process is killed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from tests.siege.harness.measures import Attacks
 from tests.siege.harness.quota import Quota
 
 READY_S = 120.0
-"""Timeout. Importing libp2p takes a second of CPU, and the machine may be busy."""
+"""Start-up timeout in seconds. Importing libp2p takes a second of CPU, and the machine may be
+busy.
+"""
 
 PROGRAMS = ("tests.siege.strangers", "tests.siege.liar")
 
@@ -79,7 +81,9 @@ class Crew:
 
 
 class Idler(Crew):
-    """A busy loop. During the quiet run it uses as much CPU as the attackers would."""
+    """A process with a busy loop, which uses as much CPU in the quiet run as the attackers do in a
+    siege.
+    """
 
     attacks: Attacks | None = None
 
@@ -89,7 +93,7 @@ class Idler(Crew):
 
 
 class Crowd(Crew):
-    """All attackers. `only` limits them to these attacks."""
+    """All attackers. If `only` is given, they run only these attacks."""
 
     def __init__(self, field: Field, quota: Quota, *, only: list[str] | None) -> None:
         super().__init__(quota)
@@ -113,7 +117,9 @@ class Crowd(Crew):
 
 
 def _told(path: Path) -> dict[str, dict[str, int]]:
-    """Return the counts that an attacker's process has written, or nothing if it never began."""
+    """Return the counts that an attacker's process has written, or an empty dict if there are
+    none.
+    """
     try:
         found = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -130,4 +136,4 @@ def _await_word(process: subprocess.Popen[str], ends_s: float) -> None:
                 if process.stdout.readline().strip() == "ready":
                     return
                 break
-    raise NotReady(f"{process.args!r} did not say that it is ready")
+    raise NotReady(f"{process.args!r} did not print 'ready' in time")

@@ -1,8 +1,8 @@
-"""The setting of a siege: the honest nodes, their run, and the facts that attackers know.
+"""The setting of a siege: the honest nodes, their run, and the information that attackers get.
 
 Each node has its own address in 127.0.0.0/8, so that limits per address have an effect. Attackers
-use other addresses of the same network. The lying member is a founder: the honest nodes count it as
-a voter from the first entry on.
+use different addresses in the same network. The lying member is a founder, so the honest nodes
+count it as a voter from the first entry on.
 """
 
 from __future__ import annotations
@@ -26,21 +26,22 @@ from tests.chaos.harness.modes import STAND_IN
 NAMES = ("ann", "ben", "cat", "dan", "eve")
 LIAR = "liar"
 OUTER_STEPS = 1_000_000
-"""More outer steps than a siege has time for."""
+"""More outer steps than a siege can complete."""
 
 INNER_STEPS = 2
 INNER_STEP_S = 0.5
-"""With this value an outer step takes a little more than a second. Five nodes then use about half
-a core, which leaves room for the attackers on a machine with two cores."""
+"""Seconds per inner step. An outer step then takes slightly more than a second, and five nodes use
+about half a core. This leaves enough CPU for the attackers on a machine with two cores.
+"""
 
 ROOT = Path(__file__).parents[3]
-"""The attackers run in this folder, since the tests are not installed."""
+"""Working directory of the attackers, since the tests are not installed as a package."""
 
 STRANGERS = 64
 
 
 class SiegeNode(DemoNode):
-    """One honest node, over all its restarts. It listens at 127.0.0.(11 + number)."""
+    """One honest node, across its restarts. It listens at 127.0.0.(11 + number)."""
 
     def __init__(self, name: str, number: int, home: Path, identity: Identity) -> None:
         super().__init__(name, home)
@@ -49,7 +50,7 @@ class SiegeNode(DemoNode):
         self.host = f"127.0.0.{11 + number}"
         self.port, self.data_port = _ports(number)
         self.stopped_by_us = False
-        """Whether the runner has stopped the node and not started it again."""
+        """Whether the harness has stopped the node and not yet started it again."""
 
     @property
     def peer(self) -> PeerId:
@@ -85,8 +86,9 @@ class SiegeNode(DemoNode):
 def _ports(number: int) -> tuple[int, int]:
     """Return the ports of a node.
 
-    They lie below the range from which Linux assigns ports, and outside the ports of
-    `network_namespaces`. They depend on our process id, so that two sieges can run at once.
+    The ports are below the range from which Linux assigns ports, and are not used by
+    `network_namespaces`. They depend on our process id, so that two sieges can run at the same
+    time.
     """
     first = 5_000 + os.getpid() % 300 * 16 + 2 * number
     return first, first + 1
@@ -141,7 +143,7 @@ class Field:
 def prepared(
     folder: Path, *, inner_step_s: float = INNER_STEP_S, trainers: str = STAND_IN
 ) -> Field:
-    """Make the homes of all nodes and of the liar, and publish a run. Starts nothing."""
+    """Make the homes of all nodes and of the liar, and publish a run. Do not start any node."""
     nodes = []
     for number, name in enumerate(NAMES):
         home = Home(folder / name)

@@ -1,10 +1,10 @@
-"""The program of one honest node in a siege: the real node, usually with a stand-in as trainer.
+"""The program of one honest node in a siege: the real node, usually with a fake trainer.
 
     python -m tests.siege.harness.honest --home HOME --listen … --data-listen … --bootstrap …
 
-The stand-in is a thread that sends the real frames and waits as long as a trainer would take. With
-`--trainers torch` the trainer is the usual process with torch. An error that ends the node prints
-its traceback.
+The fake trainer is a thread that sends real frames and waits as long as a trainer would take. With
+`--trainers torch` the trainer is the usual process with torch. If an error ends the node, its
+traceback is printed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The measures of a siege. Each has a value, a requirement, and whether the value meets it.
+"""The measures of a siege. Each has a value, a requirement, and a flag that says whether the value
+meets it.
 
 A measure is a plain mapping with `measure`, `value`, `required` and `ok`, so that it can be printed
 as one line of JSON. Further keys hold details, such as the attacks that happened.
@@ -21,7 +22,9 @@ LOG_BYTES = 5 * 10**6
 
 @dataclass(frozen=True, slots=True)
 class Attacks:
-    """How often each attack happened, by the attackers' own counts, and the expected attacks."""
+    """How often each attack happened according to the attackers' own counts, and the expected
+    attacks.
+    """
 
     counts: Mapping[str, int]
     expected: frozenset[str]
@@ -37,7 +40,7 @@ def measure(name: str, value: object, required: str, ok: bool, **detail: object)
 
 
 def invariants(siege: Phase, attacks: Attacks) -> Iterator[Measure]:
-    """Yield the measures that must hold at any speed."""
+    """Yield the measures that must hold on a machine of any speed."""
     sights = siege.sights.values()
     ended = [f"{sight.name}: {each}" for sight in sights for each in sight.ended]
     yield measure("nodes ended", len(ended), "0", not ended, evidence=ended)
@@ -65,7 +68,9 @@ def invariants(siege: Phase, attacks: Attacks) -> Iterator[Measure]:
 
 
 def paces(siege: Phase, quiet: Phase | None) -> Iterator[Measure]:
-    """Yield the measures that depend on this machine's speed, if possible beside a quiet run."""
+    """Yield the measures that depend on this machine's speed. Compare with a quiet run if there is
+    one.
+    """
     stalls = {sight.name: round(siege.stall_of_s(sight), 1) for sight in siege.sights.values()}
     worst = round(siege.stall_s, 1)
     yield measure("longest stall, s", worst, "<= 15", worst <= STALL_S)

@@ -1,8 +1,9 @@
-"""Limit the CPU time that some processes use together, by the best means on this machine.
+"""Limit the CPU time that a group of processes uses, with the best method available on this
+machine.
 
 A cgroup sets the limit in the kernel: version 1 with `cpu.cfs_quota_us`, version 2 with `cpu.max`.
-If no cgroup can be made, a thread measures the CPU time of the processes, and stops and continues
-them.
+If a cgroup cannot be created, a thread measures the CPU time of the processes, and stops and
+continues them.
 """
 
 from __future__ import annotations
@@ -17,18 +18,19 @@ from pathlib import Path
 from typing import Protocol
 
 PERIOD_US = 100_000
-"""The kernel's usual period. A shorter one costs more context switches. A longer one stops
-processes for so long that their peers notice."""
+"""The kernel's default period, in microseconds. A shorter period costs more context switches. A
+longer period stops processes for so long that their peers notice.
+"""
 
 LOOK_S = 0.05
-"""Interval between two measurements of the duty cycle: half the kernel's period."""
+"""Seconds between two measurements of the duty cycle: half the kernel's period."""
 
 CGROUP = Path("/sys/fs/cgroup")
 
 
 class Quota(Protocol):
     name: str
-    """A description of the means, for the output."""
+    """A description of the method, for the output."""
 
     def add(self, pid: int) -> None:
         """Put a process under the quota. With a cgroup this includes its future children."""
@@ -44,7 +46,7 @@ class Cgroup:
     """A cgroup of version 1 or 2, below `parent`."""
 
     def __init__(self, parent: Path, cores: float) -> None:
-        """Make the cgroup. Raises OSError if this machine does not permit it."""
+        """Create the cgroup. Raises OSError if this machine does not permit it."""
         self._folder = parent / f"p2ptrain-siege-{os.getpid()}"
         self._version_2 = (parent / "cgroup.controllers").exists()
         self._begun: dict[int, float] = {}
@@ -81,7 +83,7 @@ class Cgroup:
             with suppress(OSError):
                 self._folder.rmdir()
                 return
-            time.sleep(LOOK_S)  # A process that has just been killed is still in it.
+            time.sleep(LOOK_S)  # A process that was just killed is still in the cgroup.
 
 
 class DutyCycle:
@@ -110,7 +112,7 @@ class DutyCycle:
         allowed_s, last_s, stopped = 0.0, time.monotonic(), False
         while not self._ended.wait(LOOK_S):
             now_s = time.monotonic()
-            # Unused time expires, as in a cgroup: a burst lasts one period at most.
+            # Unused time expires, as in a cgroup: a burst is at most as long as one period.
             allowed_s = min(
                 allowed_s + self._cores * (now_s - last_s),
                 self.used_s() + self._cores * PERIOD_US / 1e6,
@@ -134,7 +136,7 @@ class DutyCycle:
 
 @contextmanager
 def limited(cores: float, *, cgroups: bool = True) -> Iterator[Quota]:
-    """Make a quota of `cores` for processes that the block adds. It ends with the block."""
+    """Yield a quota of `cores` to which the block can add processes. It ends with the block."""
     made = (_cgroup(cores) if cgroups else None) or DutyCycle(cores)
     try:
         yield made
@@ -150,7 +152,9 @@ def _cgroup(cores: float) -> Cgroup | None:
 
 
 def _parents() -> Iterator[Path]:
-    """Yield folders in which to try to make a cgroup: first our own cgroup, then the top one."""
+    """Yield folders in which to try to create a cgroup: first our own cgroup, then the root
+    cgroup.
+    """
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)

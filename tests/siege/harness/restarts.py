@@ -1,8 +1,8 @@
-"""Restart honest nodes in both phases: kill one, stop two, and start them again.
+"""Restart honest nodes in both phases: kill one node, stop two, and start them again.
 
-A replayed heartbeat from before a restart can mislead only nodes that did not receive it then. So
-the order matters. The node whose old heartbeats are replayed restarts first, and the nodes that the
-attackers try to mislead restart after it.
+A replayed heartbeat from before a restart can mislead only nodes that did not receive the original.
+So the order matters: first the node restarts that sent the old heartbeats, then the nodes that the
+attackers try to mislead.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from tests.siege.harness.watch import Deed, Phase
 
 KILL_AT = 0.2
 LEAVE_AT = (0.4, 0.6)
-"""Times as shares of the phase. The rest of the phase gives the replays time to have an effect."""
+"""Times of the stops, as fractions of the phase. The rest of the phase gives the replays time to
+have an effect.
+"""
 
 AWAY_S = 1.0
 
@@ -34,7 +36,7 @@ def _restart(
 
     def end() -> bool:
         if node.ended:
-            return True  # It has ended by itself: do not hide that by a restart.
+            return True  # The node ended by itself. A restart would hide that.
         began.append(time.monotonic())
         node.stopped_by_us = True
         if kindly:

@@ -1,4 +1,4 @@
-"""Observe the honest nodes during a phase from outside: journals, memory, and sizes of logs.
+"""Observe the honest nodes from outside during a phase: journals, memory, and sizes of logs.
 
 All times are from the monotonic clock of this machine, which the journals use too.
 """
@@ -19,30 +19,30 @@ from tests.siege.harness.quota import rss_bytes
 LOOK_EVERY_S = 0.25
 
 TROUBLES = ("bad-update", "trainer-ended")
-"""Events that do not happen in a run of this kind with honest nodes alone."""
+"""Events that do not happen in such a run without attackers."""
 
 
 Deed = tuple[float, Callable[[], bool]]
-"""(start time, action). The action is repeated until it returns True."""
+"""A pair (start time, action). The action is called repeatedly until it returns True."""
 
 
 @dataclass(slots=True)
 class Sight:
-    """One node during one phase."""
+    """The observations of one node during one phase."""
 
     name: str
     commits: list[tuple[float, int]] = field(default_factory=list)
     """(time, outer step) of each outer step that the node has committed."""
     lives: list[list[int]] = field(default_factory=list)
-    """Resident memory in bytes at each look, one list for each process."""
+    """Samples of resident memory in bytes, in one list for each process."""
     log_bytes: int = 0
     """Growth of the node's logs in bytes since the phase began."""
     namesakes: list[str] = field(default_factory=list)
     troubles: list[str] = field(default_factory=list)
     ended: list[str] = field(default_factory=list)
-    """Exit status and output of the node, if it ended by itself."""
+    """Exit status and output, if the node ended by itself."""
     down: list[tuple[float, float]] = field(default_factory=list)
-    """(stop, restart) times of each restart by the runner."""
+    """(stop, restart) times of each restart by the harness."""
 
     def take(self, event: Event) -> None:
         at_s = float(event["monotonic_s"])
@@ -60,7 +60,7 @@ class Sight:
 
     @property
     def growth_bytes(self) -> int:
-        """The largest memory growth of one process, from its first look to its maximum."""
+        """The largest memory growth of a process, from its first sample to its maximum."""
         return max((max(life) - life[0] for life in self.lives if life), default=0)
 
 
@@ -104,8 +104,8 @@ class Phase:
     def _weigh(self, node: SiegeNode, sight: Sight) -> None:
         """Record the memory of the node's process.
 
-        A restarted process is measured from its first commit on, since memory used to start is not
-        growth.
+        A restarted process is measured only from its first commit on, since memory that it needs to
+        start is not growth.
         """
         if node.process is None or not node.running:
             return
@@ -120,7 +120,9 @@ class Phase:
             sight.lives[-1].append(held)
 
     def watch(self, until_s: float, deeds: Sequence[Deed] = ()) -> None:
-        """Observe until then. Repeat each action from its start time until it returns True."""
+        """Observe until `until_s`. From the start time of each action on, call it until it returns
+        True.
+        """
         due = list(deeds)
         while (now_s := time.monotonic()) < until_s:
             due = [deed for deed in due if now_s < deed[0] or not deed[1]()]
@@ -130,7 +132,7 @@ class Phase:
         self.ended_s = time.monotonic()
 
     def note_down(self, node: SiegeNode, began_s: float) -> None:
-        """Record that the runner stopped this node at `began_s` and has restarted it now."""
+        """Record that the harness stopped this node at `began_s` and has just restarted it."""
         self.sights[node.name].down.append((began_s, time.monotonic()))
 
     @property
@@ -141,7 +143,7 @@ class Phase:
 
     @property
     def stall_s(self) -> float:
-        """The longest time without a commit on any node."""
+        """The longest time in which no node committed a new outer step."""
         first: dict[int, float] = {}
         for sight in self.sights.values():
             for at_s, step in sight.commits:
@@ -151,7 +153,7 @@ class Phase:
     def stall_of_s(self, sight: Sight) -> float:
         """Return the longest time without a commit on one node.
 
-        For a restarted node, count only the time until it was stopped.
+        For a restarted node, consider only the time until it was stopped.
         """
         times = [at_s for at_s, _ in sight.commits]
         ends_s = min((down_s for down_s, _ in sight.down), default=self.ended_s)
@@ -160,8 +162,8 @@ class Phase:
     def back_after_s(self, sight: Sight) -> float | None:
         """Return the time from the last restart to the second commit after it.
 
-        The node can have contributed to that commit, but not to the first one. Return None if the
-        node was not restarted or has not come back.
+        The node can have contributed to the second commit, but not to the first one. Return None if
+        the node was not restarted or has not committed twice since.
         """
         up_s = max((up_s for _, up_s in sight.down), default=math.inf)
         later = sorted(at_s for at_s, _ in sight.commits if at_s > up_s)

@@ -1,4 +1,4 @@
-"""Defects in the memory of failed attempts, and in the exclusions based on it (SPEC.md S13)."""
+"""Defects in the memory of failed attempts and in the exclusions that it causes (SPEC.md S13)."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ def expensive_failures_forgiven_soon(patch: Patch) -> None:
 
 
 def tardy_turns_are_whole(patch: Patch) -> None:
-    """A proposer that lets its turn pass has a whole turn the next time, too."""
+    """The round of a proposer that recently let its turn pass is not shortened."""
     patch(turns, "TARDY_PART", 1.0)
 
 
 def no_turns_among_equals(patch: Patch) -> None:
-    """Equally doubted peers do not take turns: the same one of them sits out every time."""
+    """Equally doubted peers do not take turns: the same peer sits out every time."""
 
     def opened(
         self: FailureMemory,

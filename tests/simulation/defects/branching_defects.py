@@ -1,4 +1,6 @@
-"""Defects of branches: who follows one, which signatures count, and where a branch heals to."""
+"""Defects of branches: which peers follow a branch, which signatures count, and to which chain a
+branch heals.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ def unnamed_follow_at_once(patch: Patch) -> None:
 
 
 def lines_not_told_apart(patch: Patch) -> None:
-    """Signatures from before the branch count after it."""
+    """Signatures from before a branch also count after it."""
 
     def of_the_run(rules: Rules, _: object, *rest: Any) -> object:
         return Electorate(rules, rules.run, *rest)

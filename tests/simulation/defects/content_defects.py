@@ -1,4 +1,4 @@
-"""Defects in the contents of proposals: leases, updates, membership, waiting."""
+"""Defects in the contents of proposals: leases, updates, membership, and waiting times."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def commit_without_bytes(patch: Patch) -> None:
 
 
 def one_maker_is_enough(patch: Patch) -> None:
-    """One peer's claim that it made an update is enough."""
+    """A commit needs only one peer's claim that it computed the update."""
     patch(accept, "is_made", lambda at, reports, update: True)
 
 
@@ -70,7 +70,9 @@ def grace_ignored(patch: Patch) -> None:
 
 
 def claims_not_doubted(patch: Patch) -> None:
-    """An entry that one voter claims to have accepted counts as chosen, without asking others."""
+    """An entry that one voter claims to have accepted counts as chosen, without further
+    promises.
+    """
 
     def may_accept(*knowing: Any, doubtful: bool, **judging: Any) -> Judgement:
         return original(*knowing, **judging)
@@ -80,7 +82,7 @@ def claims_not_doubted(patch: Patch) -> None:
 
 
 def others_dropped_at_will(patch: Patch) -> None:
-    """A proposer may drop other members without a reason."""
+    """A proposer can drop other members without a reason."""
     patch(accept, "_usurped", lambda rules, at, reports, roster, now: "")
 
 
@@ -90,7 +92,7 @@ def snapshot_not_checked(patch: Patch) -> None:
 
 
 def one_word_is_enough(patch: Patch) -> None:
-    """A voter that has not written the snapshot itself believes the proposer."""
+    """A voter that has not written a snapshot itself believes the proposer's claim about it."""
     patch(accept, "is_vouched_for", lambda rules, at, reports, snapshot: True)
 
 
@@ -107,7 +109,7 @@ def amendment_not_asked_for(patch: Patch) -> None:
 
 
 def amended_at_once(patch: Patch) -> None:
-    """An amendment can be agreed even after the outer step that it names has begun."""
+    """An amendment can be agreed on after the outer step that it names has begun."""
 
     def why_not(agreed: tuple[Terms, ...], step: int, new: Terms) -> str:
         return original(agreed, min(step, new.step - 1), new)

@@ -1,4 +1,6 @@
-"""Defects in the rules of open runs about voters: who votes, who loses a vote and regains it."""
+"""Defects in the rules about voters in open runs: which peers vote, lose their vote, and regain
+it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from tests.simulation.defects.planting import Patch
 
 
 def strangers_may_vote(patch: Patch) -> None:
-    """Voters need not be founders: a roster may name any voters."""
+    """Voters need not be founders: a roster can name any peers as voters."""
 
     def unasked(at: LedgerState, reports: Reports, roster: Roster) -> str:
         names = () if reports.founders is None else reports.founders.names
@@ -32,17 +34,17 @@ def strangers_may_vote(patch: Patch) -> None:
 
 
 def down_is_gone(patch: Patch) -> None:
-    """A founder that is down loses its vote, as a voter of any other run does."""
+    """A founder that is down loses its vote, like a voter of a run that is not open."""
     patch(membership, "has_left", lambda of, reports, voter: voter in reports.down)
 
 
 def goodbyes_sent_again_count(patch: Patch) -> None:
-    """A goodbye counts even if its founder is up again."""
+    """A founder's goodbye counts even if the founder is up again."""
     patch(membership, "has_left", lambda of, reports, voter: voter in reports.leaving)
 
 
 def founders_dropped_at_will(patch: Patch) -> None:
-    """A proposer may drop a founder without a reason."""
+    """A proposer can drop a founder without a reason."""
     patch(accept, "dropped_for_nothing", lambda of, at, reports, roster: "")
 
 
@@ -52,7 +54,7 @@ def goodbyes_below_three(patch: Patch) -> None:
 
 
 def returned_founders_do_not_vote(patch: Patch) -> None:
-    """A founder that comes back becomes neither a learner nor a voter."""
+    """A founder that returns becomes neither a learner nor a voter."""
 
     def asking(at: LedgerState, reports: Reports) -> list[PeerId]:
         names = () if reports.founders is None else reports.founders.names

@@ -1,6 +1,6 @@
-"""Deliberate defects in the rules about identities. Each resembles a plausible mistake.
+"""Deliberate defects in the rules about identities. Each defect is a plausible mistake.
 
-A simulator that does not find them proves nothing. Each mutant names the checker that finds it.
+A simulator that does not find them proves nothing. Each mutant names the checkers that find it.
 """
 
 from __future__ import annotations
@@ -28,12 +28,16 @@ def proof_not_verified(patch: Patch) -> None:
 
 
 def any_nonce_counts(patch: Patch) -> None:
-    """A proof for an old nonce, or for another process's nonce, counts as a proof for ours."""
+    """A proof for an old nonce, or for the nonce of another process, counts as a proof for this
+    process.
+    """
     patch(DuplicateWatch, "_drawn_s", lambda self, nonce, now: now)
 
 
 def hearsay_is_evidence(patch: Patch) -> None:
-    """A member's claim that it hears another process counts as a proof, as before this rule."""
+    """A member's claim that it hears another process counts as a proof, as it did before the
+    rule.
+    """
     hear_reply = DuplicateWatch.note_reply
 
     def believe(self: DuplicateWatch, member: PeerId, reply: IdentityReply, now: float) -> None:
@@ -68,12 +72,12 @@ def older_process_ends_too(patch: Patch) -> None:
 
 
 def proofs_not_given(patch: Patch) -> None:
-    """A challenged process asks questions of its own, but does not answer the challenge."""
+    """A challenged process sends questions itself, but does not answer the challenge."""
     patch(DuplicateWatch, "note_challenges", lambda self, member, nonces, now: self.ask_soon(now))
 
 
 def strangers_are_asked(patch: Patch) -> None:
-    """Any connected peer is asked, lowest ids first, as before this rule."""
+    """Any connected peers are asked, lowest ids first, as it was before the rule."""
 
     def connected_first(
         connected: Collection[PeerId],
@@ -123,7 +127,7 @@ def starts_not_synced(patch: Patch) -> None:
 
 
 def marks_ignored(patch: Patch) -> None:
-    """A home restored from a backup continues with its own old count."""
+    """A home that was restored from a backup continues with its old start count."""
     patch(DuplicateWatch, "_hear_mark", lambda self, mark, now: None)
 
 
@@ -132,7 +136,9 @@ def marks_not_verified(patch: Patch) -> None:
 
 
 def counts_on_beside_a_duplicate(patch: Patch) -> None:
-    """Two processes with one identity each count above the other, and neither of them ends."""
+    """Two processes with one identity keep exceeding each other's incarnation, and neither of them
+    ends.
+    """
     patch(
         DuplicateWatch,
         "incarnation_to_exceed",
@@ -141,7 +147,7 @@ def counts_on_beside_a_duplicate(patch: Patch) -> None:
 
 
 def old_heartbeats_are_taken(patch: Patch) -> None:
-    """Any other incarnation counts as newer, even an older one, as before this rule."""
+    """Any different incarnation counts as newer, even an older one, as it did before the rule."""
 
     def note_decoded(
         self: Incarnations, peer: PeerId, incarnation: int, serial: int, now: float
@@ -180,4 +186,4 @@ IDENTITY_MUTANTS = tuple(
         ("named-at-once", forwarder_is_named_at_once, ("CulpritsReplayed",)),
     )
 )
-"""At least one defect for each of the rules E4 to E7 in SPEC.md."""
+"""The mutants include at least one defect for each of the rules E4 to E7 in SPEC.md."""

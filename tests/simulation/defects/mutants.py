@@ -1,7 +1,7 @@
 """Deliberate defects of the ledger. A simulator that does not find them proves nothing.
 
-Each mutant patches the production code so that it contains a plausible mistake. It names the
-checker that must report it, and a world in which the mistake shows.
+Each mutant patches a plausible mistake into the production code. It names the checkers that can
+report the mistake, and a simulated world in which the mistake has an effect.
 """
 
 from __future__ import annotations
@@ -54,10 +54,12 @@ MUTANTS = (
     ),
     Mutant("commit-without-bytes", content.commit_without_bytes, ("CommitsAreHeld",), "crashes"),
     Mutant("claims-not-doubted", content.claims_not_doubted, ("SnapshotsAreTrue",), "liars"),
-    Mutant("commit-on-one-word", content.one_maker_is_enough, ("CommitsAreMade",), "liars"),
+    Mutant("commit-on-one-peers-claim", content.one_maker_is_enough, ("CommitsAreMade",), "liars"),
     Mutant("dropped-at-will", content.others_dropped_at_will, ("NobodyIsUsurped",), "liars"),
     Mutant("snapshot-not-checked", content.snapshot_not_checked, ("SnapshotsAreTrue",), "liars"),
-    Mutant("snapshot-on-one-word", content.one_word_is_enough, ("SnapshotsAreVouched",), "liars"),
+    Mutant(
+        "snapshot-on-one-peers-claim", content.one_word_is_enough, ("SnapshotsAreVouched",), "liars"
+    ),
     Mutant("state-not-checked", content.state_not_checked, ("StatesAreNamed",), "liars", 20),
     Mutant("any-base-taken", content.any_base_taken, _FORKS, "pruning"),
     Mutant("amendment-unseen", content.amendment_not_asked_for, ("AmendmentsAreHeld",), "amended"),
@@ -95,8 +97,10 @@ MUTANTS = (
     Mutant(
         "expensive-forgiven-soon", blame.expensive_failures_forgiven_soon, _TIME, "spoiled", 90, 3
     ),
-    Mutant("tardy-turns-are-whole", blame.tardy_turns_are_whole, _TIME, "spoiled", 40, 3),
-    Mutant("no-turns-among-equals", blame.no_turns_among_equals, _SHARE, "spoiled", 16, 3),
+    Mutant("tardy-rounds-are-not-shortened", blame.tardy_turns_are_whole, _TIME, "spoiled", 40, 3),
+    Mutant(
+        "equally-doubted-do-not-take-turns", blame.no_turns_among_equals, _SHARE, "spoiled", 16, 3
+    ),
     Mutant("proposer-back", blame.proposer_brings_itself_back, _COST, "spoiled", 30, 3),
     Mutant("one-alone-for-ever", blame.one_alone_has_all_time, (STUCK,), "spoiled", 8, 2),
     Mutant("branch-loses-leases", branching.lease_kept_by_who_is_gone, _BLOCKS, "branch", 60),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from unittest import mock
 
 Patch = Callable[[object, str, object], None]
-"""patch(owner, name, replacement). The patch is undone at the end."""
+"""A function patch(owner, name, replacement). The patch is undone at the end."""
 
 Plant = Callable[[Patch], None]
 
@@ -20,8 +20,9 @@ STUCK = "stuck"
 class Mutant:
     """A deliberate defect.
 
-    `caught_by`: at least one of these checkers must report it. STUCK means that the run makes no
-    progress. `profile`, `steps`, `peers`: a world in which the defect shows.
+    `caught_by`: at least one of these checkers must report the defect. STUCK means that the run
+    stops making progress. `profile`, `steps` and `peers` describe a world in which the defect has
+    an effect.
     """
 
     name: str

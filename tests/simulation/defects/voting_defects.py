@@ -1,4 +1,4 @@
-"""Defects in the decision of a height: promises, counting, memory, and shown proofs."""
+"""Defects in how a height is decided: promises, counting of votes, memory, and proofs."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def accepted_value_not_adopted(patch: Patch) -> None:
 
 
 def round_0_proposed_anew(patch: Patch) -> None:
-    """After a restart, round 0 is proposed again, regardless of an entry accepted before."""
+    """After a restart, the proposer of round 0 ignores the entry that it has already accepted."""
     lead = Instance._lead
 
     def forgetful(self: Instance, policy: Policy, now: float) -> object:
@@ -137,12 +137,12 @@ def promises_not_shown(patch: Patch) -> None:
 
 
 def proposer_not_checked(patch: Patch) -> None:
-    """A proposal gets votes even if its proposer has not signed it."""
+    """A proposal gets votes even if it is not signed by its proposer."""
     patch(Instance, "_proposal_fault", lambda self, message: "")
 
 
 def claims_not_checked(patch: Patch) -> None:
-    """A voter may claim to have accepted an entry that nobody has proposed."""
+    """A voter can claim to have accepted an entry that was never proposed."""
     patch(Electorate, "claim_fault", lambda self, round, claim: "")
 
 
@@ -189,7 +189,7 @@ def answered_before_written(patch: Patch) -> None:
 
 
 def strangers_may_promise(patch: Patch) -> None:
-    """Promises of peers without a vote count too."""
+    """Promises of peers without a vote are counted too."""
 
     def fault(self: Electorate, round: int, entry: Entry, proofs: Sequence[PromiseProof]) -> str:
         wide = replace(self)
@@ -201,7 +201,7 @@ def strangers_may_promise(patch: Patch) -> None:
 
 
 def claims_of_any_round(patch: Patch) -> None:
-    """A promise may claim an entry from the round that it promises, or from a later one."""
+    """A promise can claim an entry from the promised round or from a later one."""
 
     def fault(self: Electorate, round: int, proof: PromiseProof) -> str:
         return original(self, max(round, 1 + (proof.accepted_round or 0)), proof)
@@ -211,7 +211,9 @@ def claims_of_any_round(patch: Patch) -> None:
 
 
 def shown_claims_not_checked(patch: Patch) -> None:
-    """The claim in a promise is checked on arrival, but not when a proposal shows the promise."""
+    """The claim in a promise is checked when the promise arrives, but not when a proposal contains
+    it.
+    """
 
     def fault(self: Electorate, round: int, proof: PromiseProof) -> str:
         said = self._promise_message(round, (proof.accepted_round, proof.accepted))
