@@ -1,4 +1,5 @@
-"""Most voters of a run that branches are gone: the others continue, and all meet again."""
+"""In a run that may branch, most voters vanish: the others continue on a branch, and rejoin
+later."""
 
 from __future__ import annotations
 
@@ -26,8 +27,7 @@ def kinds(node: SwarmNode) -> list[type]:
 
 async def branch_off(s: Swarm) -> int:
     """Three of five voters vanish, and the two others branch off and commit. Return the outer step
-    in which they did.
-    """
+    in which they branched off."""
     await s.until(lambda: s.at_step(1))
     await s.stop(*GONE)
     await s.until(lambda: all(line(s[name]) != s["ann"].context.run for name in LEFT))
@@ -66,7 +66,7 @@ async def test_two_of_five_voters_branch_off_and_rejoin_the_majority(
         s.check_equal()
 
 
-async def test_of_two_branches_one_heals_and_all_end_on_the_other(tmp_path: Path) -> None:
+async def test_one_of_two_branches_heals_and_all_end_on_the_other(tmp_path: Path) -> None:
     others = ("cai", "dan")
     four = (*LEFT, *others)
     async with swarm(

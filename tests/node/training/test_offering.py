@@ -1,4 +1,5 @@
-"""Work that is ready is offered as soon as allowed, and until our own ledger has heard of it."""
+"""Work that is ready is offered as soon as allowed, until our own ledger has received the
+report."""
 
 from __future__ import annotations
 
@@ -31,12 +32,11 @@ from tests.node.training.test_training import orders, training
 FOUND = StateMismatch(0, digest_of(b"own"), digest_of(b"certified"))
 
 
-async def test_work_of_an_ended_trainer_is_reported_until_heard(
+async def test_work_of_an_ended_trainer_is_reported_until_the_ledger_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A rank's host drops out while its work is checked against the bound. If this node is the only
-    voter, nobody else would ever ask for that work.
-    """
+    """A rank's host disconnects while its work is checked against the bound. If this node is the
+    only voter, no peer would ever ask for that work."""
     measures, goes_on, noticed = threading.Event(), threading.Event(), threading.Event()
     own_peak = ready_work.contribution_peak
 
@@ -69,11 +69,11 @@ async def test_work_of_an_ended_trainer_is_reported_until_heard(
         assert len(r.said("ready")) == 1
 
 
-@pytest.mark.parametrize("found", ["before it is ready", "while it is held to the bound"])
+@pytest.mark.parametrize("found", ["before it is ready", "while it is checked against the bound"])
 async def test_work_trained_on_a_wrong_theta_is_not_offered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: str
 ) -> None:
-    """Its trainer has not ended yet. Otherwise the work would be averaged once θ is right again."""
+    """The trainer has not ended yet. Otherwise the work would be averaged once θ is right again."""
     heard, own_peak, note = (
         threading.Event(),
         ready_work.contribution_peak,
