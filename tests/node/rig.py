@@ -346,7 +346,7 @@ def opening(
     return Roster(state.step, state.attempt, state.voters, tuple(learners), participants)
 
 
-async def settled(holds: Callable[[], bool], deadline_s: float = 30.0) -> None:
+async def settled(holds: Callable[[], object], deadline_s: float = 30.0) -> None:
     """Wait until a task has made `holds` true."""
     never = trio.Event()
     with trio.fail_after(deadline_s):

@@ -12,7 +12,7 @@ from p2ptrain.archive.admission import Admission
 from p2ptrain.archive.home import Home
 from p2ptrain.errors import ConfigError, RemoteProtocolError, RunMismatch, StoreFull
 from p2ptrain.identity import Identity, load_or_create
-from p2ptrain.ids import PeerId
+from p2ptrain.ids import PeerId, RunId
 from p2ptrain.run import Allowlist, Run, SignedAllowlist, save_allowlist
 from p2ptrain.testing.published import publish
 from tests.node.rig import ANN, BOB, CAI
@@ -96,7 +96,7 @@ def test_only_the_organiser_can_sign_a_list(admission: Admission, run: Run) -> N
 def test_list_of_a_different_run_is_refused(
     admission: Admission, run: Run, organiser: Identity
 ) -> None:
-    other = SignedAllowlist.publish(organiser, Allowlist.of("f" * 64, 9, [CAI.peer]))
+    other = SignedAllowlist.publish(organiser, Allowlist.of(RunId("f" * 64), 9, [CAI.peer]))
     with pytest.raises(RunMismatch):
         admission.adopt_if_newer(other.to_bytes())
 

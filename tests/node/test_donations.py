@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,7 +64,7 @@ from tests.node.training.test_validating import TWO, commit
 from tests.trainer.inner_states import trained, write_state
 
 HASTE = replace(QUICK, donor_again_s=0.01, donor_answer_s=0.3, hear_first_s=0.1)
-OPTION = {"rules": TWO, "steps": 99, "join_optimizer": "donor", "timing": HASTE}
+OPTION: dict[str, Any] = {"rules": TWO, "steps": 99, "join_optimizer": "donor", "timing": HASTE}
 SEVERAL = OPTION | {"join_optimizer": "donors"}
 
 
@@ -331,7 +332,7 @@ async def test_states_of_several_members_are_fetched_at_the_same_time(
     async with rig(tmp_path, allowed=[each.peer for each in several], **SEVERAL) as r:
         commit(r, r.context.me, *(each.peer for each in several))
         hear_of(r, *(each.peer for each in several))
-        offers = {}
+        offers = dict[PeerId, bytes]()
         for who in several:
             keep_state(r, 1, steps=20 + len(offers))
             offers[who.peer] = offer_of(r).signed(who)
@@ -566,7 +567,7 @@ async def test_newer_state_is_offered_after_some_time(
     for step in (1, 2):
         keep_state(r, step)
         assert await ask() == LATER
-        await settled(lambda step=step: len(r.said("inner-state-offered")) == step)
+        await settled(lambda step=step: len(r.said("inner-state-offered")) == step)  # type: ignore[misc]
     assert [each["step"] for each in r.said("inner-state-offered")] == [1, 2]
     assert len(r.context.sharing.kept(r.context.now())) == 2
 
@@ -579,7 +580,7 @@ async def test_repeated_requests_do_not_fill_the_donors_disk(
     for step in range(1, KEPT_MAX + 1):
         keep_state(r, step)
         assert await ask() == LATER
-        await settled(lambda step=step: len(r.said("inner-state-offered")) == step)
+        await settled(lambda step=step: len(r.said("inner-state-offered")) == step)  # type: ignore[misc]
     keep_state(r, KEPT_MAX + 1)
     with trio.fail_after(30):
         while (stands := await ask()) == LATER:

@@ -58,7 +58,7 @@ ABORTED = replace(FULL, ready=None, reduce=ReduceReport(5, 1, None, (PEER,)))
 @pytest.mark.parametrize(
     "heartbeat", [FULL, ABORTED, replace(FULL, reduce=None, validation=None, snapshot=None)]
 )
-def test_heartbeat_survives_encoding(heartbeat) -> None:
+def test_heartbeat_survives_encoding(heartbeat: Heartbeat) -> None:
     assert decode(encode(heartbeat)) == heartbeat
 
 
@@ -121,13 +121,13 @@ def spoiled(**changes: object) -> bytes:
     ],
     ids=str,
 )
-def test_field_out_of_its_bounds_is_refused(changes) -> None:
+def test_field_out_of_its_bounds_is_refused(changes: dict[str, object]) -> None:
     with pytest.raises(RemoteProtocolError):
         decode(spoiled(**changes))
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf"), -float("inf")])
-def test_nan_loss_is_neither_accepted_nor_sent(loss) -> None:
+def test_nan_loss_is_neither_accepted_nor_sent(loss: float) -> None:
     with pytest.raises(RemoteProtocolError):
         ValidationReport(5, 0, 3, 1536, loss)
     # The bytes are made by hand: the canonical encoding would refuse the value before it becomes a
@@ -138,7 +138,7 @@ def test_nan_loss_is_neither_accepted_nor_sent(loss) -> None:
 
 
 @given(st.binary(max_size=300))
-def test_noise_raises_only_protocol_errors(noise) -> None:
+def test_noise_raises_only_protocol_errors(noise: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
         decode(noise)
 

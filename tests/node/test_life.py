@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -15,7 +16,7 @@ from p2ptrain.node.tasks import notice_the_end
 from tests.node.rig import ANN, NewRig, settled
 from tests.node.training.test_validating import TWO, commit
 
-OPTION = {"rules": TWO}
+OPTION: dict[str, Any] = {"rules": TWO}
 
 
 @pytest.mark.parametrize(("took_part", "codes"), [(False, ["RUN-ENDED"]), (True, [])])
@@ -35,5 +36,5 @@ async def test_end_of_a_run_is_reported_to_late_arrivals_but_not_participants(
 
 
 def test_each_line_has_a_timestamp(capsys: pytest.CaptureFixture[str]) -> None:
-    _print_line(0, "training\x1b[2J")
+    _print_line(False, "training\x1b[2J")
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  training·\[2J\n", capsys.readouterr().err)

@@ -8,10 +8,12 @@ from hypothesis import strategies as st
 
 from p2ptrain.sync.trainer_orders import (
     AheadOrder,
+    Blocks,
     LeasePace,
     LoadOrder,
     LocalWork,
     MergeOrder,
+    Order,
     RebaseOrder,
     TrainerProgress,
     TrainOrder,
@@ -45,7 +47,9 @@ AHEAD = TrainerProgress(4, B + C[:2], 0, 3, True)
         (READY, 4, B + C, [TrainOrder(4, C)]),
     ],
 )
-def test_orders_match_each_row_of_the_table(progress, step, lease, expected) -> None:
+def test_orders_match_each_row_of_the_table(
+    progress: TrainerProgress | None, step: int, lease: Blocks, expected: list[Order]
+) -> None:
     assert next_orders(progress, step, lease, PLAIN) == expected
 
 
@@ -72,7 +76,7 @@ def test_work_is_not_merged_if_the_average_was_made_without_it() -> None:
     ],
 )
 def test_next_outer_step_is_started_while_the_previous_one_is_being_agreed(
-    progress, step, lease, expected
+    progress: TrainerProgress | None, step: int, lease: Blocks, expected: list[Order]
 ) -> None:
     assert next_orders(progress, step, lease, LATE) == expected
 
@@ -100,7 +104,9 @@ def test_trainer_one_whole_step_ahead_only_has_to_report_ready() -> None:
         (LATE, C + D, False),
     ],
 )
-def test_work_in_the_arena_counts_as_the_work_that_was_due(pace, lease, stands) -> None:
+def test_work_in_the_arena_counts_as_the_work_that_was_due(
+    pace: LeasePace, lease: Blocks, stands: bool
+) -> None:
     assert LocalWork(4, B, 30).stands_for(4, lease, pace) is stands
     assert not LocalWork(3, B, 30).stands_for(4, lease, pace)
 
@@ -111,7 +117,7 @@ steps = st.integers(0, 3)
 
 
 @st.composite
-def progresses(draw):
+def progresses(draw: st.DrawFn) -> TrainerProgress:
     blocks = draw(leases)
     offered = draw(st.integers(0, len(blocks)))
     carried = draw(st.integers(0, offered))
@@ -119,17 +125,22 @@ def progresses(draw):
 
 
 @given(st.none() | progresses(), steps, leases, paces, st.booleans())
-def test_trainer_that_obeyed_needs_no_further_orders(progress, step, lease, pace, taken) -> None:
+def test_trainer_that_obeyed_needs_no_further_orders(
+    progress: TrainerProgress | None, step: int, lease: Blocks, pace: LeasePace, taken: bool
+) -> None:
     for order in next_orders(progress, step, lease, pace, taken=taken):
         progress = progress_after(progress, order)
     if lease:
+        assert progress is not None
         assert progress.step == step
         assert progress.blocks == lease[: len(progress.blocks)]
     assert next_orders(progress, step, lease, pace, taken=taken) == []
 
 
 @given(progresses(), steps, leases, paces)
-def test_work_on_blocks_that_are_still_ours_is_never_dropped(progress, step, lease, pace) -> None:
+def test_work_on_blocks_that_are_still_ours_is_never_dropped(
+    progress: TrainerProgress, step: int, lease: Blocks, pace: LeasePace
+) -> None:
     kept = lease[: len(progress.blocks)] == progress.blocks
     orders = next_orders(progress, step, lease, pace)
     assert not (kept and [each for each in orders if isinstance(each, LoadOrder | MergeOrder)])

@@ -7,6 +7,7 @@ import random
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -74,7 +75,7 @@ from tests.node.rig import (
 from tests.node.swarm import Diary
 
 STEPS = 12
-ALONE = {"steps": 40, "rules": policy(participants_min=1)}
+ALONE: dict[str, Any] = {"steps": 40, "rules": policy(participants_min=1)}
 
 
 def history(run: Run, me: Identity, steps: int = STEPS) -> list[Certified]:

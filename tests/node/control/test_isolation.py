@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import trio
 
@@ -15,7 +16,10 @@ from p2ptrain.observe.states import Serving, StandingBy, Training
 from p2ptrain.testing.published import policy
 from tests.node.rig import ANN, BOB, CAI, NewRig, Rig, heartbeat, rig, settled
 
-THREE = {"founders": [ANN.peer, BOB.peer, CAI.peer], "rules": policy(participants_min=1)}
+THREE: dict[str, Any] = {
+    "founders": [ANN.peer, BOB.peer, CAI.peer],
+    "rules": policy(participants_min=1),
+}
 
 
 def hear(r: Rig, *peers: PeerId, **said: object) -> None:

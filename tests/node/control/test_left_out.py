@@ -62,10 +62,11 @@ async def test_attempt_without_a_previous_participant_says_so(tmp_path: Path) ->
         state = r.context.ledger.snapshot
         assert state.roster is not None
         theirs = (Participant(ANN.peer, 16, 1),)
-        again = replace(state, roster=replace(state.roster, attempt=1, participants=theirs))
+        second = replace(state.roster, attempt=1, participants=theirs)
+        again = replace(state, roster=second)
         assert rosters.check(again, me, work, 0) == left_out_warning.FAILED
         assert rosters.check(again, me, work, 0) is None, "one warning for each attempt"
-        later = replace(again, roster=replace(again.roster, attempt=2))
+        later = replace(again, roster=replace(second, attempt=2))
         assert (
             LeftOutWatch(member=True).check(later, me, work, 0, doubted=True)
             == left_out_warning.DOUBTED

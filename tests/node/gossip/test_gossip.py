@@ -11,7 +11,7 @@ import trio
 from p2ptrain.encoding import pack, unpack
 from p2ptrain.errors import P2PTrainError, PeerUnreachable
 from p2ptrain.identity import load_or_create
-from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ids import Digest, PeerId, RunId
 from p2ptrain.ledger.messages.events import PeerHeight
 from p2ptrain.ledger.messages.peer_reports import (
     AllowedPeers,
@@ -120,7 +120,7 @@ async def test_node_describes_itself_within_bounds(tmp_path: Path) -> None:
         assert (heard.incarnation, heard.serial, heard.trains) == (7, 9, True)
         assert heard.ready == ReadyReport(0, 32, 2)
         assert heard.reduce == ReduceReport(0, 1, None, suspects[:SUSPECTS_MAX])
-        assert heard.head == r.run.id
+        assert heard.head == Digest(r.run.id)
 
 
 async def test_heartbeat_is_sent_at_once_when_something_changed(
@@ -328,7 +328,7 @@ async def test_node_asks_in_its_next_heartbeat_and_soon_gets_small_ones(
     assert r.context.peers.table.restore(ANN.peer, HeartbeatDelta(1, 2, 1, {})) is None
     nursery.start_soon(send_heartbeats, r.context)
     for count in range(1, FULL_AT_FIRST + 2):
-        await settled(lambda count=count: len(r.network.published) == count)
+        await settled(lambda count=count: len(r.network.published) == count)  # type: ignore[misc]
         r.context.own_heartbeat.send_now()
     beats = [decode_beat(payload) for _, payload in r.network.published[: FULL_AT_FIRST + 1]]
     full = [beat for beat in beats if isinstance(beat, FullHeartbeat)]
@@ -343,7 +343,7 @@ async def test_heartbeats_of_a_different_run_are_ignored(
     r = await new_rig(tmp_path)
     topics, topic = Topics(r), heartbeat_topic(r.run.id)
     nursery.start_soon(listen, r.context)
-    other = replace(heartbeat(r.run.id), run="b" * 64)
+    other = replace(heartbeat(r.run.id), run=RunId("b" * 64))
     await topics.say(ANN.peer, topic, encode(other))
     await topics.say(BOB.peer, topic, encode(heartbeat(r.run.id)))
     await settled(lambda: len(r.context.peers.table) == 1)

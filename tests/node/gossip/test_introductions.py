@@ -140,7 +140,8 @@ async def test_all_attempts_to_reach_a_neighbour_share_one_deadline(
         r.wait_for(edge_s=0.5)
         with socket.create_server(("127.0.0.1", 0)) as silent:
             credentials = Credentials.create(ANN)
-            place = Endpoint(ANN.peer, *silent.getsockname(), credentials.certificate_der)
+            host, port = silent.getsockname()
+            place = Endpoint(ANN.peer, host, port, credentials.certificate_der)
 
             async def introduce(peer: PeerId, payload: bytes) -> bytes:
                 if not answers:

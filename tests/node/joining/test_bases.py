@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -34,7 +35,7 @@ from tests.node.rig import ANN, Rig, opening, rig, settled, somebody
 
 Ask = Callable[..., Awaitable[bytes]]
 
-ALONE = {"steps": 40, "rules": policy(participants_min=1)}
+ALONE: dict[str, Any] = {"steps": 40, "rules": policy(participants_min=1)}
 
 
 class Node:

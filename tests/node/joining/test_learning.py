@@ -18,7 +18,7 @@ from p2ptrain.errors import (
     RunMismatch,
     VersionMismatch,
 )
-from p2ptrain.ids import PeerId
+from p2ptrain.ids import PeerId, RunId
 from p2ptrain.net import Accept
 from p2ptrain.net.faults import none_answered
 from p2ptrain.node.joining.find_run import fetch_run, return_to
@@ -61,7 +61,7 @@ def run(tmp_path: Path) -> Run:
 
 
 async def failure(folder: Path, manifests: dict[PeerId, bytes]) -> P2PTrainError:
-    config = NodeConfig(folder / "home", run="a" * 64)
+    config = NodeConfig(folder / "home", run=RunId("a" * 64))
     with pytest.raises(P2PTrainError) as caught:
         await fetch_run(Addresses(manifests), config, [ANN.peer, BOB.peer])  # type: ignore[arg-type]
     return caught.value

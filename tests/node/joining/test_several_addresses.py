@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -60,7 +61,7 @@ async def newcomer_and(*answers: Answer) -> AsyncIterator[tuple[Network, list[st
         yield networks[0], [network.addresses()[0] for network in networks[1:]]
 
 
-def given(folder: Path, addresses: Sequence[str], **settings: str) -> NodeConfig:
+def given(folder: Path, addresses: Sequence[str], **settings: Any) -> NodeConfig:
     return NodeConfig(folder / "home", bootstrap=tuple(addresses), **settings)
 
 
@@ -80,7 +81,7 @@ async def test_silent_addresses_do_not_delay_the_one_that_answers(tmp_path: Path
         await all_asked.wait()
         return await serves(run, peer, payload)
 
-    answers = [*(partial(silent, number) for number in range(SILENT)), honest]
+    answers: list[Answer] = [*(partial(silent, number) for number in range(SILENT)), honest]
     async with newcomer_and(*answers) as (network, addresses):
         with trio.fail_after(HELLO_S - 1):
             assert await fetch_run(network, given(tmp_path, addresses), addresses) == run

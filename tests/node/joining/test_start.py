@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +18,13 @@ OWN = SnapshotRef(20, Digest("2" * 64))
 SIZES = {"snapshot_bytes": 800, "update_bytes": 100}
 
 
-def chosen(target: int, own: SnapshotRef | None, others: list[SnapshotRef], steps=(), first_step=0):
+def chosen(
+    target: int,
+    own: SnapshotRef | None,
+    others: list[SnapshotRef],
+    steps: Iterable[int] = (),
+    first_step: int = 0,
+) -> SnapshotRef | None:
     """Choose a start if our store holds `own` and the updates of these outer steps."""
     here = HeldStates({own.digest} if own else set(), frozenset(steps))
     starts = [*([own] if own else []), *others]
@@ -39,7 +47,9 @@ def chosen(target: int, own: SnapshotRef | None, others: list[SnapshotRef], step
         (10, OWN, [GENESIS], GENESIS),  # our snapshot is beyond the end of this ledger
     ],
 )
-def test_cheapest_start_is_chosen_in_examples(target, own, others, best) -> None:
+def test_cheapest_start_is_chosen_in_examples(
+    target: int, own: SnapshotRef | None, others: list[SnapshotRef], best: SnapshotRef
+) -> None:
     assert chosen(target, own, others) == best
 
 
@@ -52,13 +62,13 @@ def test_cheapest_start_is_chosen_in_examples(target, own, others, best) -> None
         (range(40, 45), SNAPSHOT),
     ],
 )
-def test_stored_updates_cost_nothing(steps, best) -> None:
+def test_stored_updates_cost_nothing(steps: range, best: SnapshotRef) -> None:
     assert chosen(45, OWN, [GENESIS, SNAPSHOT], steps) == best
 
 
 @given(st.integers(0, 100), st.integers(0, 100), st.integers(0, 100), st.sets(st.integers(0, 99)))
 def test_chosen_start_is_reachable_and_no_other_is_cheaper(
-    target, own_step, snapshot_step, steps
+    target: int, own_step: int, snapshot_step: int, steps: set[int]
 ) -> None:
     own, snapshot = SnapshotRef(own_step, OWN.digest), SnapshotRef(snapshot_step, SNAPSHOT.digest)
     best = chosen(target, own, [GENESIS, snapshot], steps)

@@ -22,7 +22,7 @@ from p2ptrain.dataplane import Endpoint
 from p2ptrain.encoding import pack
 from p2ptrain.errors import ChunkCorrupt, RemoteProtocolError
 from p2ptrain.ids import Digest
-from p2ptrain.ledger.chain.values import Commit, Participant, Skip, SnapshotRef
+from p2ptrain.ledger.chain.values import Commit, Participant, Roster, Skip, SnapshotRef
 from p2ptrain.ledger.history.pruning import base_at
 from p2ptrain.ledger.messages.peer_reports import SnapshotTaken
 from p2ptrain.node.control.status import status
@@ -69,7 +69,7 @@ async def following(
         nursery.cancel_scope.cancel()
 
 
-def roster(r: Rig) -> object:
+def roster(r: Rig) -> Roster:
     return opening(r.context.ledger.snapshot, Participant(r.context.me, 32, 2))
 
 
@@ -86,7 +86,7 @@ async def commit(r: Rig, update: Digest | None = None, snapshot: SnapshotRef | N
     step = r.context.ledger.snapshot.step
     update = update or await sound_update(r, step)
     anything = None if snapshot is None else digest_of(b"sealed by the rig")
-    r.decide(roster(r), Commit(step, 0, update, snapshot, anything))  # type: ignore[arg-type]
+    r.decide(roster(r), Commit(step, 0, update, snapshot, anything))
     r.context.changes.notify_all()
 
 
@@ -329,7 +329,9 @@ async def test_unavailable_snapshot_is_replaced_by_a_newer_one(
 async def test_node_that_was_away_too_long_jumps_to_a_newer_snapshot(tmp_path: Path) -> None:
     async with following(tmp_path, steps=2, timing=replace(QUICK, lost_s=0.1)) as r:
         await settled(lambda: len(r.said("snapshot")) == 1)
-        assert best_start(r.context, await find_held_states(r.context)).step == 2
+        start = best_start(r.context, await find_held_states(r.context))
+        assert start is not None
+        assert start.step == 2
         await commit(r, digest_of(b"gone"))
         await settled(lambda: bool(r.context.blobs.in_flight))
         random = np.random.default_rng(7)
@@ -351,9 +353,8 @@ async def restarted(folder: Path, steps: int) -> AsyncIterator[Rig]:
         for _ in range(steps):
             await commit(r)
         with socket.create_server(("127.0.0.1", 0)) as closed:
-            place = Endpoint(
-                ANN.peer, *closed.getsockname(), r.context.plane.endpoint.certificate_der
-            )
+            host, port = closed.getsockname()
+            place = Endpoint(ANN.peer, host, port, r.context.plane.endpoint.certificate_der)
         beat = heartbeat(r.run.id, endpoint=pack(place.to_wire()))
         r.context.peers.table.note_heartbeat(ANN.peer, beat, r.context.now())
         r.context.peers.detector.note_arrival(ANN.peer, r.context.now())

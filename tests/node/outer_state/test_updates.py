@@ -115,14 +115,14 @@ def test_bound_holds_for_each_element_in_all_kernels(
     peak = form.codec.quantise(np.linspace(-1, 1, numel, dtype=np.float32), payload)
     fits = smallest_bound(form, opened, peak)
     less = math.nextafter(fits, 0) * (1 - 2**-40)
-    replace(form, influence_max=fits).check_bound(payload, opened)
+    replace(form, influence_max=fits).check_bound(bytes(payload), opened)
     with pytest.raises(RemoteProtocolError) as caught:
-        replace(form, influence_max=less).check_bound(payload, opened)
+        replace(form, influence_max=less).check_bound(bytes(payload), opened)
     assert caught.value.code == "INFLUENCE-BROKEN"
     if form.codec.reach > 1:
         payload[-1] = {"int8": 0x80, "int4": 0x88}[name]  # No codec writes this code.
         with pytest.raises(RemoteProtocolError):
-            replace(form, influence_max=fits).check_bound(payload, opened)
+            replace(form, influence_max=fits).check_bound(bytes(payload), opened)
 
 
 def smallest_bound(form: UpdateFormat, opened: ReduceShape, peak: float) -> float:

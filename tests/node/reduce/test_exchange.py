@@ -177,9 +177,8 @@ async def test_neighbour_that_never_opens_its_streams_is_suspected(
         r.wait_for(edge_s=0.4, reduce=ReduceTiming(dial_s=0.4))
         context = r.context
         with socket.create_server(("127.0.0.1", 0)) as silent:
-            place = Endpoint(
-                ANN.peer, *silent.getsockname(), context.plane.endpoint.certificate_der
-            )
+            host, port = silent.getsockname()
+            place = Endpoint(ANN.peer, host, port, context.plane.endpoint.certificate_der)
             beat = heartbeat(r.run.id, endpoint=pack(place.to_wire()))
             context.peers.table.note_heartbeat(ANN.peer, beat, context.now())
             context.peers.detector.note_arrival(ANN.peer, context.now())
@@ -224,7 +223,8 @@ def answering(context: Context, answer: bytes) -> Iterator[Endpoint]:
 
         thread = threading.Thread(target=answer_all)
         thread.start()
-        yield Endpoint(ANN.peer, *listening.getsockname(), credentials.certificate_der)
+        host, port = listening.getsockname()
+        yield Endpoint(ANN.peer, host, port, credentials.certificate_der)
         listening.shutdown(socket.SHUT_RDWR)
         thread.join()
 
@@ -337,6 +337,7 @@ async def test_restarted_node_with_different_work_reports_it_and_offers_the_new_
     assert heard == [ReduceFailed(context.me, 0, 0, (context.me,)), ready]
     assert context.trainer.work == work
     for event in heard:
+        assert isinstance(event, Ready | ReduceFailed)
         reports.note(event)
     wish, _ = reconsider(rules, state, reports, now)
     assert isinstance(wish.value, Roster)
@@ -431,7 +432,7 @@ async def test_update_that_a_reduce_is_about_to_finish_is_not_fetched(
 
 @pytest.mark.parametrize(("heard", "reported"), [(False, (ANN.peer,)), (True, ())])
 async def test_neighbours_accusation_is_not_repeated_as_our_own(
-    tmp_path: Path, heard: bool, reported: tuple[str, ...]
+    tmp_path: Path, heard: bool, reported: tuple[PeerId, ...]
 ) -> None:
     """Otherwise a liar that sends ABORT would make all participants repeat its accusation."""
     async with rig(tmp_path) as r:

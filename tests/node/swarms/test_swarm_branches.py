@@ -43,6 +43,8 @@ async def test_two_of_five_voters_branch_off_and_rejoin_the_majority(
     async with swarm(
         tmp_path, nodes=FOUNDERS[1:], founders=FOUNDERS, steps=ENDLESS, rules=BRANCHING
     ) as s:
+        assert s.run is not None
+        run_id = s.run.id
         step = await branch_off(s)
         assert Branch in kinds(s["ann"])
         assert s["ann"].context.ledger.snapshot.voters == tuple(
@@ -57,10 +59,10 @@ async def test_two_of_five_voters_branch_off_and_rejoin_the_majority(
         s.check_equal()
         left_line = line(s["ann"])
         await s.start(*GONE)
-        await s.until(lambda: all(s[name].up and line(s[name]) == s.run.id for name in LEFT))
+        await s.until(lambda: all(s[name].up and line(s[name]) == run_id for name in LEFT))
         await s.until(lambda: len({*s.credits("ann")} & {*s.credits("bob")}) > 0)
         await s.go_on(2, *FOUNDERS)
-        assert {line(s[name]) for name in FOUNDERS} == {s.run.id} != {left_line}
+        assert {line(s[name]) for name in FOUNDERS} == {run_id} != {left_line}
         assert not {Branch, Heal} & {*kinds(s["ann"])}
         assert s["ann"].events("rejoining") != []
         s.check_equal()
@@ -72,11 +74,13 @@ async def test_one_of_two_branches_heals_and_all_end_on_the_other(tmp_path: Path
     async with swarm(
         tmp_path, nodes=FOUNDERS[1:], founders=FOUNDERS, steps=ENDLESS, rules=BRANCHING
     ) as s:
+        assert s.run is not None
+        run_id = s.run.id
         await branch_off(s)
         lines = {line(s["ann"])}
         await s.stop(*LEFT)
         await s.start(*others, bootstrap="seed")
-        await s.until(lambda: all(line(s[name]) != s.run.id for name in others))
+        await s.until(lambda: all(line(s[name]) != run_id for name in others))
         lines.add(line(s["cai"]))
         await s.go_on(1, *others)
         await s.start(*LEFT, bootstrap="seed")

@@ -35,7 +35,9 @@ async def test_three_trainers_and_a_seed_finish_a_run_with_equal_states(
     ) -> Arrangement:
         """Every node proposes the same: the schedule that follows the last agreed one."""
         turn = SCHEDULES.index(current[0]) + 1
-        return Arrangement(SCHEDULES[turn % len(SCHEDULES)], peers[::-1], 0.0, "it is its turn")
+        return Arrangement(
+            SCHEDULES[turn % len(SCHEDULES)], tuple(peers[::-1]), 0.0, "it is its turn"
+        )
 
     monkeypatch.setattr(ring_order, "arrangement", in_turn)
     async with swarm(tmp_path, steps=4) as s:

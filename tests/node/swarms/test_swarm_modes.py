@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,7 +41,12 @@ async def test_updates_contain_the_work_since_their_fragment_was_last_merged(
     case."""
     sync, inner_steps = MODES[mode]
     rules = policy(grace_s=30.0, snapshot_every=STEPS)
-    settings = {"sync": sync, "inner_steps": inner_steps, "rules": rules, "later": ("cai",)}
+    settings: dict[str, Any] = {
+        "sync": sync,
+        "inner_steps": inner_steps,
+        "rules": rules,
+        "later": ("cai",),
+    }
     async with swarm(tmp_path, nodes=("ann", "bob"), steps=STEPS, stops_at=2, **settings) as s:
         await s.until(lambda: s.at_step(2))
         amended_step = await admit_and_amend(s, "cai")
@@ -125,7 +131,7 @@ async def test_deaths_and_joins_leave_equal_states_and_no_block_committed_twice(
     tmp_path: Path,
 ) -> None:
     sync, inner_steps = MODES["streaming"]
-    settings = {"sync": sync, "inner_steps": inner_steps, "later": ("dan",)}
+    settings: dict[str, Any] = {"sync": sync, "inner_steps": inner_steps, "later": ("dan",)}
     async with swarm(tmp_path, steps=10_000, **settings) as s:
         await s.go_on(2)
         await s.stop("cai")

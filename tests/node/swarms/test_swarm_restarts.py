@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,6 +47,7 @@ async def test_restarted_node_continues_from_its_home(tmp_path: Path) -> None:
         await s.step_by_step(lambda: len(s.credits("bob")) >= 3 and bob.events("snapshot"))
         chain = list(bob.context.ledger.core.chain)
         await s.stop("bob")
+        assert s.run is not None
         ledger, _, votes = open_ledger(bob.home, s.run, bob.identity, 0.0)
         assert ledger.chain[: len(chain)] == chain
         assert ledger.records() == list(votes)[-len(ledger.records()) :]
@@ -99,7 +101,7 @@ async def test_after_a_stop_during_a_reduce_no_empty_arena_is_averaged(
     roster_names = ("ann", "bob", "cai")
     names = ("seed", *roster_names)
     how = MODES[mode]
-    settings = {"sync": how.sync, "inner_steps": how.inner_steps}
+    settings: dict[str, Any] = {"sync": how.sync, "inner_steps": how.inner_steps}
     rules = policy(grace_s=30.0, patience_s=30.0)
     async with swarm(tmp_path, steps=ENDLESS, rules=rules, **settings) as s:
         await s.until(lambda: all(s.credits(name) for name in roster_names))

@@ -23,6 +23,7 @@ from p2ptrain.node.outer_state.state_mismatch import StateMismatch
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.training import ready_work
 from p2ptrain.node.training import trainer_link as module
+from p2ptrain.ring import contribution_peak
 from p2ptrain.store import digest_of
 from p2ptrain.sync.trainer_orders import LocalWork
 from p2ptrain.testing.fake_trainer import FakeTrainer, TrainerRemote
@@ -38,7 +39,7 @@ async def test_work_of_an_ended_trainer_is_reported_until_the_ledger_has_it(
     """A rank's host disconnects while its work is checked against the bound. If this node is the
     only voter, no peer would ever ask for that work."""
     measures, goes_on, noticed = threading.Event(), threading.Event(), threading.Event()
-    own_peak = ready_work.contribution_peak
+    own_peak = contribution_peak
 
     def slow_peak(theta: NDArray[np.float32], local: NDArray[np.float32]) -> float:
         measures.set()
@@ -76,7 +77,7 @@ async def test_work_trained_on_a_wrong_theta_is_not_offered(
     """The trainer has not ended yet. Otherwise the work would be averaged once θ is right again."""
     heard, own_peak, note = (
         threading.Event(),
-        ready_work.contribution_peak,
+        contribution_peak,
         module.TrainerSession._note_ready,
     )
     at_once = found == "before it is ready"

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -61,7 +62,7 @@ async def training(
     folder: Path,
     remote: TrainerRemote,
     make: Callable[[Context, TrainerRemote], FakeTrainer] = FakeTrainer,
-    **settings: object,
+    **settings: Any,
 ) -> AsyncIterator[Rig]:
     """Open a founder whose trainer is started, with θ at the ledger's head."""
     async with rig(folder, rules=ALONE, steps=9, **settings) as r, trio.open_nursery() as nursery:
@@ -220,7 +221,7 @@ async def test_restarted_trainer_uses_the_learning_rates_it_had_when_training_ah
         context.amendments.adopt_new(pack([one.to_bytes()]))
         r.decide(replace(opening(context.ledger.snapshot, learners=(ANN.peer,)), terms=one.terms))
         for step in range(amended_step + 1):
-            await settled(lambda at=step: told_ahead(remote, at))
+            await settled(lambda at=step: told_ahead(remote, at))  # type: ignore[misc]
             await settled(lambda: not context.trainer.theta_in_use)
             if step < amended_step:
                 close_step(r)
@@ -245,7 +246,7 @@ def told_ahead(remote: TrainerRemote, step: int) -> bool:
 
 def rates_told(remote: TrainerRemote) -> dict[str, float]:
     """Return the learning rate for each block, by name."""
-    rate, found = 0.1, {}
+    rate, found = 0.1, dict[str, float]()
     for frame in remote.obeyed:
         match frame:
             case frames.Rates(lr):
