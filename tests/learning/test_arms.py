@@ -261,7 +261,7 @@ def test_table_shows_measured_values_and_marks_missing_ones() -> None:
     assert "- churn-donor: not measured yet" in text
 
 
-def test_gain_table_subtracts_the_loss_at_the_common_start() -> None:
+def test_gain_table_subtracts_the_loss_at_the_shared_start() -> None:
     found, records = grown()
     lost = {arm.key: record(arm, 2.06) for arm in found if arm.folder == "diloco-4-seed1"}
     text = tables(list((records | lost).values()))

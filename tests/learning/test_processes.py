@@ -70,18 +70,18 @@ def test_process_started_by_a_shell_outlives_the_shell(processes: Processes) -> 
     assert processes.answers == [False, False]
 
 
-def test_worker_stops_with_the_process_that_started_it(processes: Processes) -> None:
+def test_started_process_stops_with_the_process_that_started_it(processes: Processes) -> None:
     processes.during = lambda: orphaned(processes)
     main(["codecs", "--part-of", "1000"])
     assert processes.answers == [False, True]
 
 
-def test_worker_without_its_starter_does_nothing(processes: Processes) -> None:
+def test_started_process_whose_starter_is_gone_does_nothing(processes: Processes) -> None:
     main(["codecs", "--part-of", "999"])
     assert processes.answers == [True, True]
 
 
-def test_started_processes_are_workers_and_stop_with_their_starter(
+def test_started_processes_get_the_same_options_and_stop_with_their_starter(
     processes: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["compare", "codecs", "--processes", "3"])

@@ -1,5 +1,5 @@
-"""How many tokens of ordinary training would give the same loss as an arm, computed from known
-losses."""
+"""The number of tokens of ordinary training that would give the same loss as an arm, computed from
+known losses."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ simulated.
         s.check_chain()
 
 The first node is the seed, `s.seed`, which published the run and is its only founder. All nodes
-share one trio loop, so a test can look at their parts and wait for what they do. What needs
-separate processes cannot be tested here: SIGKILL, and torch.
+share one trio loop, so a test can look at their parts and wait for what they do. SIGKILL and torch
+cannot be tested here, since they need separate processes.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Diary(Journal):
 
 @dataclass
 class SwarmNode:
-    """One node through all its restarts. `context` is that of its current run."""
+    """One node through all its restarts. `context` is the one since the last start."""
 
     name: str
     config: NodeConfig
@@ -92,7 +92,7 @@ class SwarmNode:
     ended: trio.Event = field(default_factory=trio.Event)
     timing: Timing = QUICK_TO_ASK
     inbox: Deaf = field(init=False)
-    """The ring connections of the current run."""
+    """The ring connections since the last start."""
 
     @property
     def peer(self) -> PeerId:
@@ -114,7 +114,7 @@ class SwarmNode:
         return -1 if step is None else step
 
     def events(self, kind: str, **fields: object) -> list[dict[str, object]]:
-        """Return the current run's journal records of this kind with these fields."""
+        """Return the journal records of this kind, with these fields, since the last start."""
         return [
             record
             for record in self.records

@@ -179,7 +179,7 @@ LIES: dict[str, tuple[Callable[[OptimizerOffer], bytes], str]] = {
     ),
     "another document": (
         lambda offer: Signed.by(ANN, "manifest", b"").to_bytes(),
-        "kind inner-state was expected",
+        "expected a document of kind inner-state",
     ),
     "another run": (
         lambda offer: replace(offer, run=RunId("e" * 64)).signed(ANN),

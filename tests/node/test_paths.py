@@ -1,4 +1,4 @@
-"""What a node knows about paths: only its own measurements and what peers report about their own
+"""A node's knowledge of paths: only its own measurements and the peers' reports about their own
 paths."""
 
 from __future__ import annotations

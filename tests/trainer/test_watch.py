@@ -1,5 +1,5 @@
-"""Whether a trainer is silent for too long depends on its own pace, and only matters while it owes
-an answer."""
+"""The limit for a trainer's silence depends on its own pace, and applies only while it owes an
+answer."""
 
 from __future__ import annotations
 

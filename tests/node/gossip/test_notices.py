@@ -1,4 +1,4 @@
-"""Which peers to ask for an allowlist that was only announced."""
+"""The choice of peers to ask for an allowlist that was only announced."""
 
 from __future__ import annotations
 

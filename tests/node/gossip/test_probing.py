@@ -1,4 +1,4 @@
-"""Which peers a node probes, when it does so, and what it learns."""
+"""The peers that a node probes, when it does so, and what it learns."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ report."""
 from __future__ import annotations
 
 import threading
-from dataclasses import asdict, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -54,7 +54,10 @@ async def test_work_of_an_ended_trainer_is_reported_until_the_ledger_has_it(
 
     monkeypatch.setattr(ready_work, "contribution_peak", slow_peak)
     remote = TrainerRemote()
-    timing: Any = SimpleNamespace(**asdict(replace(QUICK, trainer_look_s=0.01)))
+    quick = replace(QUICK, trainer_look_s=0.01)
+    timing: Any = SimpleNamespace(
+        **{each.name: getattr(quick, each.name) for each in fields(quick)}
+    )
     async with training(tmp_path, remote, Losing, timing=timing) as r:
         await settled(noticed.is_set)
         timing.trainer_look_s = 60.0

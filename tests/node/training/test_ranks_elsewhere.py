@@ -31,7 +31,7 @@ from p2ptrain.testing.published import BLOCKS, MODEL, policy
 from tests.node.rig import Rig, opening, rig, settled
 
 START_S = 120.0
-"""How long a rank may take to load torch, on a machine that may be busy."""
+"""Time for a rank to load torch, on a machine that may be busy."""
 
 
 @dataclass(frozen=True)
