@@ -28,7 +28,7 @@ def committed(step: int, at_s: float, *, took_part: bool = True) -> dict[str, An
 
 
 def trained(at_s: float, computed_s: float) -> dict[str, Any]:
-    """A report of training that followed half a second of waiting for data."""
+    """Return a report of training that followed half a second of waiting for data."""
     told = {"tokens_per_s": SETTING.block_tokens / (0.5 + computed_s), "data_wait_s": 0.5}
     return {"event": "inner-step", "monotonic_s": at_s, "seconds": 99.0, **told}
 

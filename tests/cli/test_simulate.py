@@ -97,7 +97,8 @@ from p2ptrain.cli.main import main
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.exit(main(sys.argv[1:]))
 """
-"""Start `p2ptrain`. SIGINT works even if these tests run in the background, where it is ignored."""
+"""Starts `p2ptrain`. SIGINT works even if these tests run in the background, where it is ignored.
+"""
 
 
 def test_ctrl_c_leaves_no_process_and_reports_the_progress(tmp_path: Path) -> None:

@@ -26,8 +26,8 @@ from p2ptrain.testing.ledgers import LedgerGroup, digest, small_rules
 
 STEPS = 4
 ONE_WAY_S = (0.5, 1.5)
-"""An answer takes two round trips, that is two seconds, as long as a height's first round. Later
-rounds last up to eight seconds, and need two answers."""
+"""So an answer takes about two seconds, as long as a height's first round. Later rounds last up to
+eight seconds, and need two answers."""
 LIMIT_S = 180.0
 """The run takes 60 to 70 s. While repetitions were queued as well, it took 280 to 480 s."""
 

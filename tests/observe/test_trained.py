@@ -89,7 +89,7 @@ def trained(records: Records, peer: PeerId, step: int, blocks: list[Any]) -> Non
 
 
 LEASE = [6, 7]
-"""Return the blocks that a holds in outer step 1."""
+"""The blocks that a holds in outer step 1."""
 
 
 @pytest.mark.parametrize(

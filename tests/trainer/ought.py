@@ -38,7 +38,7 @@ class Ought:
     traces: dict[str, Vector]
     theta: Vector
     away: Vector = field(init=False)
-    """Return the weights that are offered next, minus θ."""
+    """The weights that are offered next, minus θ."""
     trained: list[str] = field(init=False)
     within: list[list[str]] = field(init=False)
     queue: list[str] = field(default_factory=list)

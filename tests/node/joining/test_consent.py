@@ -35,7 +35,7 @@ def run(tmp_path: Path) -> Run:
 
 @contextmanager
 def terminal(typed: str, *, beforehand: str = "") -> Iterator[tuple[TextIO, Callable[[], object]]]:
-    """A terminal at which a user types `typed` when asked. `beforehand` is typed before the
+    """Open a terminal at which a user types `typed` when asked. `beforehand` is typed before the
     question is shown."""
     user, ours = pty.openpty()
     os.write(user, beforehand.encode())

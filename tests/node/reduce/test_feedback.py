@@ -140,7 +140,7 @@ class Spoilt(Late):
 async def owing(
     folder: Path, monkeypatch: pytest.MonkeyPatch, late: type[Late]
 ) -> AsyncIterator[Rig]:
-    """Return a node that is alone in its run, owes a residual from step 0, and is `late` in step
+    """Open a node that is alone in its run, owes a residual from step 0, and is `late` in step
     1."""
     Late.lost = None
     rules = policy(participants_min=1, snapshot_every=100)

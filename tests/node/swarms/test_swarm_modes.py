@@ -145,5 +145,5 @@ async def test_deaths_and_joins_leave_equal_states_and_no_block_committed_twice(
 
 
 def in_it_again(s: Swarm, name: str) -> bool:
-    """Return whether this node's work goes into updates since it was restarted."""
+    """Return whether an update contains this node's work since it was restarted."""
     return any(s[name].events("committed", took_part=True))
