@@ -61,7 +61,8 @@ class SlowPost:
                 await done.wait()
             return b""
 
-        return SimpleNamespace(network=SimpleNamespace(request=request))
+        asked = SimpleNamespace(first_question=SimpleNamespace(is_over=True))
+        return SimpleNamespace(network=SimpleNamespace(request=request), identities=asked)
 
     async def _carry(
         self, sender: PeerId, receiver: PeerId, payload: bytes, answered: trio.Event
