@@ -1,10 +1,10 @@
-"""Rules for all tests: each async test has a deadline, and no generated example has one.
+"""Rules for all tests: each async test has a deadline, and generated examples have none.
 
-pytest-trio runs the async tests and fixtures. It ignores async fixtures that are autouse, so the
-deadline is part of the function that runs a test.
+pytest-trio runs the async tests and fixtures. It ignores autouse async fixtures, so the deadline is
+part of the function that runs a test.
 
-Hypothesis gives an example 200 ms and a strategy a second, and fails a test that was slower once.
-On a machine that others keep busy, such a limit says nothing about our code.
+By default Hypothesis allows an example 200 ms and a strategy one second, and fails a test that
+exceeds a limit once. On a busy machine, such a limit says nothing about our code.
 """
 
 from __future__ import annotations
@@ -27,21 +27,22 @@ settings.register_profile(
 settings.load_profile("any machine")
 
 TEST_S = 240.0
-"""Shorter than pytest's own limit (`faulthandler_timeout`), which ends the whole run."""
+"""Shorter than pytest's own limit (`faulthandler_timeout`), which ends the entire run."""
 
 LINGER_S = 30.0
-"""Longer than a dial of the swarm, which some threads wait for before they end."""
+"""Longer than a dial of the swarm: some threads wait for a dial before they end."""
 
 IDLE_THREADS = ("Trio thread", "_background_cleanup")
-"""Threads that trio keeps for its next call, and a daemon thread of libp2p."""
+"""Name prefixes of threads that trio keeps for its next call, and of a daemon thread of libp2p."""
 
 
 VARIANT = os.environ.get("P2PTRAIN_TEST_KERNELS", "")
-"""The kernels for calls that demand none, or nothing for the best. scripts/test_matrix sets it."""
+"""The kernel variant for calls that do not request one; empty for the best. scripts/test_matrix
+sets it."""
 
 
 def pytest_configure() -> None:
-    """Have every call demand `VARIANT`. If the machine lacks it, all such calls fail."""
+    """Make every kernel call request `VARIANT`. If the machine lacks it, all such calls fail."""
     chosen = codecs._index
     if VARIANT:
         vars(codecs)["_index"] = lambda demanded: chosen(demanded or VARIANT)
@@ -53,10 +54,10 @@ def run_with_deadline(
     clock: trio.abc.Clock | None,
     instruments: Sequence[trio.abc.Instrument],
 ) -> None:
-    """Run an async test and its async fixtures, which have `TEST_S` in all by the test's clock.
+    """Run an async test and its async fixtures, for at most `TEST_S` in total by the test's clock.
 
     Raises:
-        TooSlowError: time ran out. Its cause shows where the test was then.
+        TooSlowError: time ran out. Its cause shows where the test was at that time.
     """
 
     async def bounded() -> None:
@@ -65,7 +66,7 @@ def run_with_deadline(
             try:
                 await test()
             except BaseException as exc:
-                # pytest-trio reports an interrupted fixture without a word of the deadline.
+                # pytest-trio reports an interrupted fixture without mentioning the deadline.
                 if scope.cancel_called:
                     raise trio.TooSlowError(f"not done after {TEST_S:.0f} s") from exc
                 raise
@@ -74,21 +75,23 @@ def run_with_deadline(
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have pytest-trio run each async test by `run_with_deadline`."""
+    """Make pytest-trio run each async test by `run_with_deadline`."""
     for item in items:
         if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
-            # The first mark that names a runner wins; pytest-trio appends its own.
+            # The first mark that names a runner takes precedence; pytest-trio appends its own.
             item.add_marker(pytest.mark.trio(run=run_with_deadline), append=False)
 
 
 @pytest.fixture
 def no_thread_lingers() -> Iterator[None]:
-    """Fail a test that leaves threads running. Some end by their own deadline, so wait for them."""
+    """Fail a test that leaves threads running. Some end by their own deadline, so wait for them
+    first."""
     before = set(threading.enumerate())
     yield
     patience_ends = monotonic() + LINGER_S
     while (busy := busy_since(before)) and monotonic() < patience_ends:
-        busy[0].join(0.05)  # Not for longer: an idle thread of trio's lives on under another name.
+        # Do not wait longer: an idle trio thread lives on under a different name.
+        busy[0].join(0.05)
     assert [thread.name for thread in busy] == []
 
 

@@ -1,15 +1,16 @@
 """How far apart two floating-point results of one computation may be, and why.
 
-Processors, BLAS builds, thread counts and rank counts each choose the order of a sum, and whether a
-product and a sum are rounded together. All these results are right, and they differ in their last
-bits. A test that compares such results takes its tolerance from here and not from experience:
+Processors, BLAS builds, thread counts and rank counts each determine the order of a sum, and
+whether a product and a sum are rounded together. All these results are right, and they differ in
+their last bits. A test that compares such results takes its tolerance from here and not from
+experience:
 
 - A short computation, such as a norm, has a bound: `of_sum`, `of_additions`.
-- A long computation, such as training steps, is repeated in fp64. The error of one fp32 result
-  against that is what rounding does to this computation. Every other order of its sums has an error
-  of the same size, so `assert_rounded_alike` allows `MARGIN` times as much.
+- A long computation, such as training steps, is repeated in fp64. The distance of one fp32 result
+  from the fp64 result is the rounding error of this computation. Any other order of its sums has
+  an error of the same size, so `assert_rounded_alike` allows `MARGIN` times as much.
 
-Kernels, ledger, ring results and outer state are promised to the bit: their tests compare bits.
+Kernels, ledger, ring results and outer state are guaranteed to the bit: their tests compare bits.
 """
 
 from __future__ import annotations
@@ -20,34 +21,35 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 UNIT = 2.0**-24
-"""Half of the distance from 1 to the next fp32 number: no operation rounds by a larger share."""
+"""Half of the distance from 1 to the next fp32 number: the largest relative error of one
+rounding."""
 
 UNIT_BF16 = 2.0**-8
-"""The same for bf16, which has 8 significant bits. Two bf16 numbers that are neighbours are at most
-twice as far apart, relatively.
-"""
+"""The same for bf16, which has 8 significant bits. The relative distance of two adjacent bf16
+numbers is at most twice this."""
 
 MARGIN = 8.0
-"""Allowed error, in errors of one fp32 run.
+"""The allowed error, as a multiple of the error of one fp32 run.
 
 Measured on one processor (AMD Zen 4), with six AdamW steps: six row orders with each of ATen's
 default and native code, oneDNN limited to AVX2, and MKL's compatible code. The 2-norms of the
 weights' errors were within a factor of 3 of each other. 8 leaves room for processors that we could
-not run. Planted faults were from 47 times (no weight decay) to some thousand times too large.
+not run. The errors of planted faults were between 47 times (no weight decay) and several thousand
+times too large.
 """
 
 MARGIN_BF16 = 2.0
-"""The same where numbers are rounded to bf16 on the way.
+"""The same for computations that round to bf16 in between.
 
-Against fp64 that rounding is nearly the whole error, and it is the same in every order of the sums:
-12 % of the way that AdamW's first four steps go, within 1 % in five orders.
+That rounding is nearly the entire error against fp64, and it is the same for every order of the
+sums: 12 % of the distance that AdamW's first four steps cover, equal within 1 % for five orders.
 """
 
 
 def of_sum(terms: int) -> float:
-    """The relative error of an fp32 sum of `terms` numbers of one sign, or of their 2-norm.
+    """Return the relative error of an fp32 sum of `terms` numbers of one sign, or of their 2-norm.
 
-    Rounding errors are as good as independent, so they grow with √terms instead of terms (Higham
+    Rounding errors are practically independent, so they grow with √terms instead of terms (Higham
     and Mary, "A new approach to probabilistic rounding error analysis", 2019). Six standard
     deviations are exceeded once in 10^8 computations.
     """
@@ -55,23 +57,26 @@ def of_sum(terms: int) -> float:
 
 
 def of_additions(count: int, largest: float) -> float:
-    """The absolute error after `count` fp32 additions whose results are `largest` at most."""
+    """Return the absolute error after `count` fp32 additions whose results are at most
+    `largest`."""
     return count * UNIT * largest
 
 
 def distance(one: ArrayLike, other: ArrayLike) -> float:
-    """The 2-norm of the difference, in fp64. One number that is far off shows in it; a few numbers
-    with an unlucky last bit do not."""
+    """Return the 2-norm of the difference, in fp64. One number that is far off dominates it; a few
+    numbers with a different last bit do not."""
     return float(np.linalg.norm(np.asarray(one, np.float64) - np.asarray(other, np.float64)))
 
 
 def assert_rounded_alike(
     found: ArrayLike, exact: ArrayLike, *rounded: ArrayLike, terms: int = 1, margin: float = MARGIN
 ) -> None:
-    """`found` is `exact` but for rounding: at most `margin` times as far from it as any `rounded`.
+    """Check that `found` equals `exact` except for rounding: it may be at most `margin` times as
+    far away as any of `rounded`.
 
     Give several results of different orders, since the error of one could be small by chance. Each
-    number of the result is itself a sum of `terms`: what that sum may lose is always allowed.
+    number of the result is itself a sum of `terms` numbers: the error of that sum is always
+    allowed.
     """
     assert np.shape(found) == np.shape(exact)
     errors = [distance(each, exact) for each in rounded]
@@ -81,10 +86,11 @@ def assert_rounded_alike(
 
 
 def nudged(weights: NDArray[np.float32], random: np.random.Generator) -> NDArray[np.float32]:
-    """Each weight as one more rounding could have left it: the next number up or down, or itself.
+    """Return each weight as one more rounding could have left it: the next number up or down, or
+    unchanged.
 
-    For training whose sums we cannot reorder: nudge its weights at each step, and see how far it
-    comes from where it came to.
+    For training with sums that we cannot reorder: nudge its weights at each step, and see how far
+    the result moves.
     """
     toward = random.choice(np.array([-np.inf, 0.0, np.inf]), weights.shape)
     moved = np.nextafter(weights, np.where(toward == 0, weights, toward).astype(np.float32))

@@ -201,8 +201,8 @@ def _not_counted(context: Context) -> list[str]:
     )
     return [
         (
-            f"{label(record.peer)} claims {record.heartbeat.height} entries of the ledger and "
-            f"shows none after entry {height}: its claim is ignored"
+            f"ignoring {label(record.peer)}: it claims to have {record.heartbeat.height} entries "
+            f"of the ledger, but did not send any after entry {height}"
         )
         for record in context.peers.table
         if record.peer not in believed

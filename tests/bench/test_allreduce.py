@@ -1,4 +1,4 @@
-"""The bench of the all-reduce: what it reports, for vectors small enough for a test."""
+"""The all-reduce benchmark: what it reports, with vectors small enough for a test."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def measured(
 
 
 def drawn(report: AllreduceReport) -> list[tuple[object, ...]]:
-    """The fields of a report that a plot uses."""
+    """Return the fields of a report that a plot uses."""
     names = ("what", "peers", "elements")
     return [tuple(line.details[name] for name in names) for line in report.lines if line.details]
 
@@ -72,7 +72,7 @@ def test_repeat_takes_as_long_as_its_slowest_peer() -> None:
     assert together_of(setting, both) == AllreduceOutcome(3.0, 4.5, 1.1)
 
 
-def test_peers_with_different_means_are_not_a_result() -> None:
+def test_peers_with_different_means_give_no_result() -> None:
     with pytest.raises(AssertionError):
         together_of(
             AverageSetting(peers=2, elements=100), [measured((1.0,)), measured((1.0,), "b")]
@@ -98,10 +98,10 @@ def test_contender_that_cannot_be_measured_is_reported(
     assert main(["bench", "allreduce", option, value]) == 2
     told = capsys.readouterr().err
     assert "the measurement cannot run" in told
-    assert "invalid literal" not in told  # Python's message, which helps nobody.
+    assert "invalid literal" not in told  # Python's own message does not help a user.
 
 
-def test_one_bad_link_is_measured_in_one_ring(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_link_is_only_measured_with_one_ring(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "allreduce", "--bad-link", "25", "--peers", "4,8"]) == 2
     assert "needs one value of --peers and one of --elements" in capsys.readouterr().err
 
@@ -112,7 +112,7 @@ def test_every_combination_is_a_setting() -> None:
     assert [line.unit for line in measure([], 1).lines] == ["cores", "processes", "processes"]
 
 
-def test_peer_may_run_in_a_namespace() -> None:
+def test_peer_can_run_in_a_network_namespace() -> None:
     assert Host.parse("10.77.0.1").command(["x"]) == ["x"]
     assert Host.parse("wan0/10.77.0.1") == Host("10.77.0.1", "wan0")
     assert Host.parse("wan0/10.77.0.1").command(["x"]) == ["ip", "netns", "exec", "wan0", "x"]
@@ -124,7 +124,7 @@ def test_each_peer_runs_at_its_address() -> None:
     assert drawn(report) == [("ring int8 plaintext", 2, 5000)]
 
 
-def test_others_are_measured_once_a_turn_and_compared_by_size(
+def test_other_libraries_are_measured_once_a_round_and_compared_by_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seconds = iter([4.0, 8.0, 6.0])
@@ -177,7 +177,7 @@ def test_failed_process_is_reported_with_its_last_output() -> None:
         together([words], quiet=True)
 
 
-def test_bare_sockets_and_one_stream_are_measured_beside_many(
+def test_bare_sockets_and_one_stream_are_measured_for_comparison(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     words = ["--peers", "2", "--elements", "20000", "--encryption", "none", "--streams", "1,3"]

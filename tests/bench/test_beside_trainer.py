@@ -1,4 +1,4 @@
-"""Figures of a trainer beside a snapshot come from inner steps that really happened."""
+"""Figures of a trainer during a snapshot come from inner steps that really happened."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from p2ptrain.bench.trainer import setting
 
 @contextmanager
 def saying(*ends: float) -> Iterator[StepTimes]:
-    """A process that prints these times and ends."""
+    """Return a process that prints these times and ends."""
     script = f"print(*{ends!r}, sep='\\n')"
     process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     ticks = StepTimes(process)
@@ -32,7 +32,7 @@ def saying(*ends: float) -> Iterator[StepTimes]:
     ticks.end()
 
 
-def test_step_counts_where_it_began_and_ended() -> None:
+def test_interval_contains_only_steps_that_began_and_ended_in_it() -> None:
     with saying(1.0, 1.5, 2.25, 4.0) as ticks:
         with pytest.raises(ProcessFailed, match="the trainer ended"):
             ticks.wait_s(30.0)
@@ -52,7 +52,7 @@ def test_interval_without_a_step_is_repeated_a_few_times() -> None:
             with_steps(ticks, lambda: (1.1, 1.4))
 
 
-def test_each_snapshot_is_comparedwith_steps_before_and_after() -> None:
+def test_each_snapshot_is_compared_with_the_steps_before_and_after() -> None:
     alone = [0.09, 0.11]
     turns = [
         SnapshotTurn(alone, [0.125], [0.1], 2.0),

@@ -1,4 +1,4 @@
-"""Charts: positions of points, labels of axes, and that a browser could read them."""
+"""Charts: positions of points, labels of axes, and a check that a browser can parse them."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from p2ptrain.bench.charts import Axis, Chart, page, short
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def test_equal_factors_are_equally_long_on_a_logarithmic_axis() -> None:
+def test_equal_factors_have_equal_lengths_on_a_logarithmic_axis() -> None:
     axis = Axis(1, 100, 0, 50, "log")
     assert [axis.at(each) for each in (1, 10, 100)] == pytest.approx([0, 25, 50])
     assert axis.ticks() == [1, 2, 5, 10, 20, 50, 100]
 
 
-def test_over_many_decades_only_these_are_labelled() -> None:
+def test_axis_over_many_decades_labels_only_powers_of_ten() -> None:
     assert Axis(1, 10_000, 0, 50, "log").ticks() == [1, 10, 100, 1000, 10_000]
 
 
-def test_equal_differences_are_equally_long_on_a_linear_axis() -> None:
+def test_equal_differences_have_equal_lengths_on_a_linear_axis() -> None:
     axis = Axis(1.7, 2.9, 100, 0, "linear")
     assert [axis.at(each) for each in (1.7, 2.3, 2.9)] == pytest.approx([100, 50, 0])
     assert axis.ticks() == pytest.approx([1.8, 2.0, 2.2, 2.4, 2.6, 2.8])
 
 
-def test_line_looks_the_same_in_all_charts_and_is_named_once() -> None:
+def test_line_looks_the_same_in_all_charts_and_has_one_legend_entry() -> None:
     first = Chart("loss", "tokens", {"b": [(0, 2.0), (10, 1.0)]}, "linear", "linear")
     second = Chart("seconds", "peers", {"a": [(1, 3.0)], "b": [(2, 4.0)]})
     root = ElementTree.fromstring(page([first, second], "<note>"))
@@ -37,7 +37,7 @@ def test_line_looks_the_same_in_all_charts_and_is_named_once() -> None:
     assert [words.count(each) for each in ("a", "b", "<note>", "loss", "seconds")] == [1] * 5
 
 
-def test_line_that_does_not_rise_can_be_drawn() -> None:
+def test_constant_line_can_be_drawn() -> None:
     flat = Chart("delays", "members", {"all": [(10, 6), (100, 6)]}, scale_up="linear")
     (line,) = ElementTree.fromstring(page([flat], "")).iter(f"{SVG}polyline")
     heights = [point.split(",")[1] for point in line.get("points", "").split()]

@@ -1,4 +1,5 @@
-"""The benches of state measure real work, and print lines that follow the schema."""
+"""The benchmarks of joins, snapshots and replays measure real work, and print lines that follow the
+schema."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ def test_join_is_complete_and_names_its_sources(tmp_path: Path, encrypted: bool)
     assert measured.seconds > 0
 
 
-def test_dying_source_serves_half_of_its_share_first(tmp_path: Path) -> None:
+def test_dying_source_stops_after_half_of_its_share(tmp_path: Path) -> None:
     setting = JoinSetting(peers=2, bytes=24 * 2**20, dying=1)
     digest = make_blob(tmp_path, setting.bytes)
     died = list[int]()
@@ -55,7 +56,7 @@ def test_dying_source_serves_half_of_its_share_first(tmp_path: Path) -> None:
     assert (served, died[:1]) == (1, [0])
 
 
-def test_at_least_one_source_must_be_good_to_the_end() -> None:
+def test_at_least_one_source_must_stay_honest_and_alive() -> None:
     with pytest.raises(ValueError, match="at least one"):
         JoinSetting(peers=2, bytes=1, garbage=1, dying=1)
 
@@ -63,7 +64,7 @@ def test_at_least_one_source_must_be_good_to_the_end() -> None:
 @pytest.mark.parametrize(
     "words", [["--encryption", "rot13"], ["--peers", "2", "--garbage", "2"], ["--dying", "4"]]
 )
-def test_bench_that_cannot_be_measured_says_so(
+def test_impossible_measurement_is_reported(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["bench", "join", *words]) == 2
@@ -92,7 +93,7 @@ def test_replay_is_compared_with_memcpy_and_log_with_a_snapshot(
     assert told["8 missed steps, what a node chooses to fetch ×"] == 1
 
 
-def test_disturbance_of_a_member_is_its_rate_and_its_nodes_cpu_time() -> None:
+def test_cost_of_a_joiner_is_measured_in_member_rate_and_node_cpu_time() -> None:
     seen = MemberTimes(
         steps_before=[0.1, 0.1, 0.1],
         steps_coming=[0.1, 0.1, 0.13, 0.11],

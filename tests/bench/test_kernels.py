@@ -1,4 +1,4 @@
-"""The bench of the kernels, with vectors small enough for a test."""
+"""The kernel benchmark, with vectors small enough for a test."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_command_reports_every_kernel_of_every_codec(
     assert {"torch"} <= others <= {"pypiquant", "torch"}
 
 
-def test_report_is_available_in_words(
+def test_report_is_also_available_as_text(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(peers.PEERS, "pypiquant", lambda src: None)
@@ -68,7 +68,7 @@ def test_contender_that_is_not_installed_is_left_out(
     assert peers.PEERS[name](np.zeros(8, np.float32)) is None
 
 
-def test_int8_loses_a_hundredth_and_heavy_tails_cost_more() -> None:
+def test_int8_error_is_a_hundredth_and_grows_with_heavy_tails() -> None:
     errors = {
         name: relative_errors(kernels.codec(name, 256), 2**17) for name in ("fp32", "fp16", "int8")
     }
@@ -78,7 +78,7 @@ def test_int8_loses_a_hundredth_and_heavy_tails_cost_more() -> None:
     assert errors["int8"]["gaussian"] < errors["int8"]["student_t3"] <= 0.03
 
 
-def test_best_turn_counts() -> None:
+def test_fastest_round_counts() -> None:
     turns: list[str] = []
     times = best_times({"a": lambda: turns.append("a"), "b": lambda: turns.append("b")}, 3)
     assert turns == ["a", "b"] * 3

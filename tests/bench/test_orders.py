@@ -1,4 +1,5 @@
-"""The bench of ring orders: the orders it compares, and the relay that slows down one link."""
+"""The benchmark of ring orders: the orders that it compares, and the relay that slows down one
+link."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ def test_command_compares_both_orders(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def as_expected(setting: AverageSetting) -> list[AverageMeasured]:
-        """Four times as long if the bad link is in the ring."""
+        """Pretend that a reduce takes four times as long if the bad link is in the ring."""
         at = [setting.order.index(number) for number in (0, 1)]
         seconds = 8.0 if abs(at[0] - at[1]) in (1, 3) else 2.0
         return [AverageMeasured((seconds,), (0.1,), 10, {}, "a")] * setting.peers
@@ -55,13 +56,13 @@ def test_command_compares_both_orders(
     ]
 
 
-def test_peers_at_a_slow_link_are_slow() -> None:
+def test_peers_on_a_slow_link_are_slow() -> None:
     setting = AverageSetting(peers=2, elements=1_000_000, repeats=1, slow_link=(0, 1, 1e6))
-    assert run_here(setting).seconds > 0.9  # 1 MB went each way.
+    assert run_here(setting).seconds > 0.9  # 1 MB was sent in each direction.
 
 
 @pytest.mark.parametrize("peers", [3, 9])
-def test_few_peers_have_no_choice_and_many_have_too_many_orders(peers: int) -> None:
+def test_order_needs_enough_peers_for_a_choice_and_few_enough_to_try_all(peers: int) -> None:
     with pytest.raises(ValueError, match="number of peers must be 4 to 8"):
         measure(peers, 100, 1e6, 1)
 

@@ -1,4 +1,4 @@
-"""The plot of all-reduce times: positions of points, and that a browser could read it."""
+"""The plot of all-reduce times: positions of points, and a check that a browser can parse it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def test_each_point_is_drawn_in_the_plot_that_it_belongs_to() -> None:
-    """A line against the number of peers has three points, and one against the size has three. One
-    point is in both.
-    """
+    """A line against the number of peers has three points, as has one against the size. One point
+    belongs to both lines."""
     root = ElementTree.fromstring(picture(POINTS, "2 cores"))
     lines = [each.get("points", "").split() for each in root.iter(f"{SVG}polyline")]
     assert sorted(len(line) for line in lines) == [1, 3, 3, 3]
@@ -31,7 +30,7 @@ def test_each_point_is_drawn_in_the_plot_that_it_belongs_to() -> None:
     assert {"<gloo>", "ring int8 TLS", "seconds for 1,000 fp32", "seconds for 4 peers"} <= {*words}
 
 
-def test_longer_times_stand_higher() -> None:
+def test_longer_times_are_plotted_higher() -> None:
     root = ElementTree.fromstring(picture(POINTS, ""))
     rising = next(
         each for each in root.iter(f"{SVG}polyline") if each.get("points", "").count(",") == 3
@@ -52,7 +51,7 @@ def test_table_has_a_row_for_each_vector() -> None:
     ]
 
 
-def test_reports_of_several_runs_become_one_picture(
+def test_reports_of_several_runs_are_merged_into_one_plot(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for number, peers in enumerate((2, 4)):

@@ -1,4 +1,4 @@
-"""Reports on a trainer's speed and a machine's GPU. Nothing is timed here."""
+"""Reports on a trainer's speed and on a machine's GPU. These tests do not time anything."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from scripts.research import gpu_check
 ROOT = Path(__file__).parents[2]
 
 
-def test_bench_reports_our_rate_and_its_ratio_to_others() -> None:
+def test_benchmark_reports_our_rate_and_its_ratio_to_other_contenders() -> None:
     asked: list[object] = []
 
     def run(config: TrainerConfig, names: list[str], *how: object) -> dict[str, object]:
@@ -48,7 +48,7 @@ def test_bench_reports_our_rate_and_its_ratio_to_others() -> None:
     ]
 
 
-def test_only_bf16_has_two_ways_to_compute() -> None:
+def test_only_bf16_has_two_plain_loops_to_compare_with() -> None:
     in_bf16, in_fp32 = (trainer.setting(1, 64, 16, 2, each, "cpu") for each in ("bf16", "fp32"))
     both = ["plain", "plain_bf16", "transformers", "transformers_bf16"]
     assert trainer.others(in_bf16, transformers=True) == both
@@ -64,11 +64,11 @@ def test_all_installed_contenders_really_train() -> None:
     )
     assert all(each["tokens_per_s"] > 0 for each in speeds.values())
     assert all(5.0 < each["loss"] < 6.5 for each in speeds.values())
-    # The same arithmetic to the last bit. FSDP2 makes the difference.
+    # Both do the same arithmetic, to the last bit: the only difference is FSDP2.
     assert speeds["plain_bf16"]["loss"] == speeds["fsdp2"]["loss"]
 
 
-def test_failing_contender_says_why() -> None:
+def test_failing_contender_gives_its_reason() -> None:
     with pytest.raises(ProcessFailed, match="KeyError: 'nobody'"):
         trainer.run(trainer.setting(1, 64, 16, 2, "bf16", "cpu"), ["nobody"], 1, 1, sys.executable)
 
@@ -79,7 +79,7 @@ def test_models_of_the_gpu_check_have_about_their_nominal_sizes() -> None:
     assert 0.95e9 < sizes["1B"] < 1.15e9
 
 
-def test_failing_part_is_reported_and_the_others_still_run(
+def test_failing_part_is_reported_and_the_other_parts_still_run(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def fails(limit_s: float) -> dict[str, object]:
@@ -95,14 +95,14 @@ def test_failing_part_is_reported_and_the_others_still_run(
     assert one | two == report["parts"], "an interrupted check keeps the parts done so far"
 
 
-def test_part_without_time_left_is_not_begun() -> None:
+def test_part_without_time_left_is_not_started() -> None:
     report = gpu_check.check("A GPU", gpu_check.parts(), limit_s=gpu_check.LEAVE_S)
     assert {each["reason"] for each in report["parts"].values()} == {
         "the time limit was reached before this part"
     }
 
 
-def test_part_that_takes_too_long_is_ended_with_its_processes(tmp_path: Path) -> None:
+def test_part_that_exceeds_its_time_is_killed_with_its_child_processes(tmp_path: Path) -> None:
     (tmp_path / "sleeps.py").write_text(
         "import subprocess, time\n"
         "print(subprocess.Popen(['sleep', '600'], start_new_session=True).pid, flush=True)\n"
@@ -117,7 +117,7 @@ def test_part_that_takes_too_long_is_ended_with_its_processes(tmp_path: Path) ->
     assert told.get(int(begun), psutil.STATUS_ZOMBIE) == psutil.STATUS_ZOMBIE
 
 
-def test_gpu_without_memory_halves_the_measured_batch() -> None:
+def test_measured_batch_is_halved_until_it_fits_on_the_gpu() -> None:
     tried: list[int] = []
 
     def run(config: TrainerConfig, *how: object, limit_s: float) -> dict[str, dict[str, object]]:
@@ -132,7 +132,7 @@ def test_gpu_without_memory_halves_the_measured_batch() -> None:
     assert (tried, found) == ([0, 8, 4], {"mfu": 0.5, "micro_batch": 4})
 
 
-def test_contenders_without_fsdp2_say_why_and_use_equal_batches() -> None:
+def test_contenders_report_why_they_failed_and_use_equal_batches() -> None:
     asked: list[tuple[str | int, ...]] = []
 
     def run(
@@ -152,7 +152,7 @@ def test_contenders_without_fsdp2_say_why_and_use_equal_batches() -> None:
     }
 
 
-def test_missed_target_is_reported_and_is_not_a_fault(
+def test_missed_target_is_reported_but_is_not_a_failure(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     rates = {"fsdp2": 97.0, "plain": 80.0, "plain_bf16": 100.0, "transformers": 98.0}
@@ -183,7 +183,7 @@ def test_missed_target_is_reported_and_is_not_a_fault(
     assert report["ok"]
 
 
-def test_tests_that_train_in_their_own_process_also_use_a_gpu() -> None:
+def test_tests_that_start_training_processes_are_on_the_gpu_list() -> None:
     there = {
         path.stem.removeprefix("test_")
         for path in (ROOT / "tests" / "trainer").glob("test_*.py")
@@ -204,7 +204,7 @@ def test_check_without_a_gpu_says_so_and_exits_with_0() -> None:
     }
 
 
-def test_gpu_that_torch_cannot_use_is_a_fault_with_torchs_reason() -> None:
+def test_gpu_that_torch_cannot_use_is_a_failure_with_torchs_reason() -> None:
     hidden = {"CUDA_VISIBLE_DEVICES": "", "PATH": ""}
     told = subprocess.run(
         [sys.executable, "-c", gpu_check.ASK],
@@ -227,7 +227,7 @@ def test_demo_on_a_gpu_differs_only_in_its_outer_steps() -> None:
     assert after == before
 
 
-def test_demo_that_missed_a_claim_says_which_and_names_the_gpu() -> None:
+def test_demo_reports_the_claims_that_it_missed_and_names_the_gpu() -> None:
     facts = {"outer_steps": 48, "val_loss_first": 7.0, "val_loss_last": 5.0, "run_s": 60.0}
 
     def demo(limit_s: float, *words: str) -> dict[str, object]:

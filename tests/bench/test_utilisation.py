@@ -1,4 +1,5 @@
-"""The share of time spent in inner steps, from journals, and the runs that are measured."""
+"""The share of time spent in inner steps, computed from journals, and the runs that are
+measured."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ def committed(step: int, at_s: float, *, took_part: bool = True) -> dict[str, An
 
 
 def trained(at_s: float, computed_s: float) -> dict[str, Any]:
-    """After a wait for data of half a second."""
+    """Return a report of training that followed half a second of waiting for data."""
     told = {"tokens_per_s": SETTING.block_tokens / (0.5 + computed_s), "data_wait_s": 0.5}
     return {"event": "inner-step", "monotonic_s": at_s, "seconds": 99.0, **told}
 
@@ -45,12 +46,12 @@ JOURNAL = [
 ]
 
 
-def test_trainers_own_times_are_compared_with_wall_clock_time() -> None:
+def test_trainers_own_times_are_compared_with_elapsed_time() -> None:
     assert spent(JOURNAL, SETTING.block_tokens, 0, 2) == NodeTime(10.0, 6.0, 3, 2, 0.5)
     assert spent(JOURNAL, SETTING.block_tokens, 1, 2) == NodeTime(5.0, 2.5, 1, 1, 0.5)
 
 
-def test_node_that_was_left_out_gives_no_figure() -> None:
+def test_node_that_was_left_out_of_a_step_gives_no_figure() -> None:
     left_out = [*JOURNAL[:-2], committed(2, 20.0, took_part=False)]
     with pytest.raises(ProcessFailed, match="left out"):
         spent(left_out, SETTING.block_tokens, 0, 2)

@@ -1,4 +1,4 @@
-"""A published run, a way to run a command, and a stand-in for a running node."""
+"""Fixtures: a published run, a function that runs a command, and a stand-in for a running node."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ Command = Callable[..., Outcome]
 
 @pytest.fixture
 def p2ptrain(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
-    """Runs a command in this process, without our variables in the environment."""
+    """Return a function that runs a command in this process, without P2PTRAIN_ variables in the
+    environment."""
     monkeypatch.delenv("P2PTRAIN_HOME", raising=False)
 
     def run(*words: object, around: Outside = USUAL) -> Outcome:
@@ -64,7 +65,7 @@ def _published(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def organiser_home(_published: Path, tmp_path: Path) -> Path:
-    """A home with a published run, for this test alone."""
+    """Return a home with a published run, for this test alone."""
     home = tmp_path / "organiser"
     shutil.copytree(_published, home)
     return home
@@ -74,8 +75,8 @@ def organiser_home(_published: Path, tmp_path: Path) -> Path:
 def fake_node(
     home: Path, *replies: bytes, first: Callable[[], object] = lambda: None
 ) -> Iterator[list[dict[str, Any]]]:
-    """A node's control socket in `home` that sends these replies, and does `first` before each.
-    Yields the requests so far."""
+    """Serve a node's control socket in `home`: send these replies, and call `first` before each.
+    Yield the requests so far."""
     requests: list[dict[str, Any]] = []
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(home / "control.sock"))

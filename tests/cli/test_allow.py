@@ -1,4 +1,4 @@
-"""The organiser says who may take part, and a node that runs here learns it at once."""
+"""The organiser decides who may take part, and a node that runs here learns it at once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PEER, OTHER, THIRD = (Identity.from_seed(bytes([number]) * 32).peer for number i
 
 
 def says(*others: str, heard: int = 0, voters: Sequence[str] = ()) -> bytes:
-    """A node's reply after it has asked its neighbours."""
+    """Return a node's reply after it has asked its neighbours."""
     told = {"sequence": 1, "heard": heard, "others": others, "voters": voters}
     return json.dumps(told).encode() + b"\n"
 
@@ -43,7 +43,7 @@ def listed(home: Path) -> tuple[int, set[PeerId]]:
     return signed.allowlist.sequence, peers - {run.manifest.organiser}
 
 
-def test_adding_and_removing_a_peer_each_raise_the_number(
+def test_adding_and_removing_a_peer_each_raise_the_sequence_number(
     p2ptrain: Command, organiser_home: Path
 ) -> None:
     assert listed(organiser_home) == (1, set())
@@ -53,7 +53,9 @@ def test_adding_and_removing_a_peer_each_raise_the_number(
     assert listed(organiser_home) == (3, set())
 
 
-def test_change_without_effect_changes_nothing(p2ptrain: Command, organiser_home: Path) -> None:
+def test_change_without_effect_does_not_sign_a_new_list(
+    p2ptrain: Command, organiser_home: Path
+) -> None:
     p2ptrain("allow", "add", PEER, "--home", organiser_home)
     again = p2ptrain("allow", "add", PEER, "--home", organiser_home, "--json")
     assert again.json["changed"] is False
@@ -70,7 +72,7 @@ def test_list_is_shown(p2ptrain: Command, organiser_home: Path) -> None:
     assert PEER in value["peers"]
 
 
-def test_command_that_admits_a_peer_works_wherever_it_is_pasted(
+def test_suggested_command_can_be_pasted_into_a_shell(
     p2ptrain: Command, organiser_home: Path
 ) -> None:
     home = organiser_home.rename(organiser_home.with_name("an organiser's"))
@@ -83,7 +85,7 @@ def test_command_that_admits_a_peer_works_wherever_it_is_pasted(
     assert listed(home) == (2, {PEER})
 
 
-def test_peer_that_cannot_admit_others_is_told_who_can(
+def test_peer_that_cannot_admit_others_learns_who_can(
     p2ptrain: Command, organiser_home: Path
 ) -> None:
     run = load_run(Home(organiser_home).manifest)
@@ -106,7 +108,7 @@ def test_peer_that_cannot_admit_others_is_told_who_can(
         (b'{"error": "it is starting", "code": "NOT-YET"}\n', "NOT-YET", "it is starting"),
     ],
 )
-def test_failed_question_to_a_node_is_not_shown_as_an_answer(
+def test_failed_query_of_a_node_is_not_shown_as_an_answer(
     reply: bytes | None, code: str, said: str, p2ptrain: Command, organiser_home: Path
 ) -> None:
     def listed(*words: str) -> Outcome:
@@ -120,7 +122,7 @@ def test_failed_question_to_a_node_is_not_shown_as_an_answer(
     assert f"pending requests to join are not known: {said}" in listed().err
 
 
-def test_running_node_is_told(p2ptrain: Command, organiser_home: Path) -> None:
+def test_running_node_is_notified(p2ptrain: Command, organiser_home: Path) -> None:
     with fake_node(organiser_home, says(), b'{"newer":true}\n') as requests:
         outcome = p2ptrain("allow", "add", PEER, "--home", organiser_home)
     assert requests == [{"command": "newest-allowlist"}, {"command": "reload-allowlist"}]
@@ -129,7 +131,7 @@ def test_running_node_is_told(p2ptrain: Command, organiser_home: Path) -> None:
 
 
 @pytest.mark.parametrize("reply", [b"", b"junk\n", b"[]\n", b'{"error":"no"}\n'])
-def test_odd_answer_of_a_node_does_not_undo_the_change(
+def test_malformed_answer_of_a_node_does_not_undo_the_change(
     reply: bytes, p2ptrain: Command, organiser_home: Path
 ) -> None:
     with fake_node(organiser_home, says(), reply):
@@ -139,7 +141,9 @@ def test_odd_answer_of_a_node_does_not_undo_the_change(
     assert listed(organiser_home) == (2, {PEER})
 
 
-def test_without_a_node_the_organiser_is_told_so(p2ptrain: Command, organiser_home: Path) -> None:
+def test_organiser_is_warned_that_no_node_is_running(
+    p2ptrain: Command, organiser_home: Path
+) -> None:
     assert (
         "no node runs in this home" in p2ptrain("allow", "add", PEER, "--home", organiser_home).err
     )
@@ -174,7 +178,9 @@ def test_malformed_peer_id_is_refused(text: str, p2ptrain: Command, organiser_ho
     assert "error[PEER-ID]" in outcome.err
 
 
-def test_whole_address_is_accepted_as_a_peer_id(p2ptrain: Command, organiser_home: Path) -> None:
+def test_full_address_is_accepted_in_place_of_a_peer_id(
+    p2ptrain: Command, organiser_home: Path
+) -> None:
     address = f"/ip4/203.0.113.7/tcp/4201/p2p/{PEER}"
     assert p2ptrain("allow", "add", address, "--home", organiser_home).code == 0
     assert listed(organiser_home) == (2, {PEER})
@@ -193,14 +199,17 @@ def test_forged_list_on_disk_is_not_extended(p2ptrain: Command, organiser_home: 
 
 @pytest.fixture
 def begun(tmp_path: Path) -> Path:
-    """The organiser's home, for a run that has begun."""
+    """Return the organiser's home, for a run that has begun."""
     home = Home(tmp_path / "begun")
     make_history(home, publish(home, rules=policy(participants_min=1)), 2)
     return home.root
 
 
-def test_number_that_may_be_in_use_is_not_signed_again(p2ptrain: Command, begun: Path) -> None:
-    """For example in a home restored from a backup: others may hold another list with number 2."""
+def test_sequence_number_that_may_be_in_use_is_not_signed_again(
+    p2ptrain: Command, begun: Path
+) -> None:
+    """The number may be in use if the home was restored from a backup: other peers may hold a
+    different list number 2."""
     words = ("allow", "add", PEER, "--home", begun)
     outcome = p2ptrain(*words)
     assert (outcome.code, outcome.err.split()[0]) == (75, "error[ALLOW-UNHEARD]")
@@ -210,7 +219,7 @@ def test_number_that_may_be_in_use_is_not_signed_again(p2ptrain: Command, begun:
     assert listed(begun) == (2, {PEER})
 
 
-def test_organiser_signs_only_if_others_answer_or_none_exist(
+def test_organiser_signs_only_if_others_answer_or_do_not_exist(
     p2ptrain: Command, begun: Path
 ) -> None:
     words = ("allow", "add", PEER, "--home", begun)
@@ -224,7 +233,7 @@ def test_organiser_signs_only_if_others_answer_or_none_exist(
 
 
 @pytest.mark.parametrize("reply", [b"{}", b'{"heard":1,"others":[7],"voters":[]}'], ids=str)
-def test_node_that_does_not_report_others_lists_is_an_error(
+def test_node_that_does_not_report_other_peers_lists_is_an_error(
     reply: bytes, p2ptrain: Command, begun: Path
 ) -> None:
     with fake_node(begun, reply + b"\n"):
@@ -232,10 +241,11 @@ def test_node_that_does_not_report_others_lists_is_an_error(
     assert listed(begun) == (1, set())
 
 
-def test_voters_are_taken_off_the_list_one_roster_after_the_other(
+def test_voters_are_removed_from_the_list_one_roster_at_a_time(
     p2ptrain: Command, organiser_home: Path
 ) -> None:
-    """Two of three at once would leave no quorum that could agree on a roster without them."""
+    """Removing two of three at once would leave too few voters to agree on a roster without
+    them."""
     run = load_run(Home(organiser_home).manifest)
     assert run is not None
     organiser = load_or_create(organiser_home / "identity.key")
@@ -267,7 +277,7 @@ def test_founders_vote_whether_or_not_they_are_on_the_list(tmp_path: Path) -> No
     alone = Allowlist.of(run.id, 3, [run.manifest.organiser])
     check_quorum(
         run, NeighbourAnswers((PEER, OTHER, THIRD)), alone, THIRD
-    )  # Two of three are a quorum.
+    )  # Two of three voters are a quorum.
     with pytest.raises(TryLater) as raised:
         check_quorum(run, NeighbourAnswers((THIRD, PEER)), alone, THIRD)
     assert (raised.value.code, len(raised.value.evidence)) == ("ALLOW-QUORUM", 2)

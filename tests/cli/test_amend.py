@@ -1,4 +1,4 @@
-"""`p2ptrain run amend`: what is signed, what is refused, and why."""
+"""`p2ptrain run amend`: what it signs, what it refuses, and why."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STEPS = ("--from-step", 3)
 
 
 def says(step: int, *agreed: str) -> bytes:
-    """A node's answer."""
+    """Return a node's answer."""
     return json.dumps({"newer": False, "step": step, "agreed": agreed}).encode() + b"\n"
 
 
@@ -77,7 +77,7 @@ def test_codec_brings_its_own_block_unless_the_run_sets_one(
     ]
 
 
-def test_running_node_is_asked_for_its_progress_and_told(
+def test_running_node_is_asked_for_its_progress_and_notified(
     p2ptrain: Command, organiser_home: Path
 ) -> None:
     reply = says(1)
@@ -95,7 +95,7 @@ def test_running_node_is_asked_for_its_progress_and_told(
     assert len(kept(organiser_home)) == 1
 
 
-def test_trainers_that_train_ahead_hear_of_a_rate_one_step_sooner(
+def test_rate_change_needs_one_more_step_of_notice_if_trainers_train_ahead(
     p2ptrain: Command, tmp_path: Path
 ) -> None:
     home = Home(tmp_path / "ahead")
@@ -186,7 +186,8 @@ def test_amendment_without_effect_or_out_of_order_is_refused(
 
 @pytest.fixture
 def ten_steps_on(tmp_path: Path) -> Home:
-    """The home of a run in outer step 10. An amendment for step 4 came too late for it."""
+    """Return the home of a run in outer step 10, for which an amendment for step 4 came too
+    late."""
     home = Home(tmp_path / "ten")
     run = publish(home, rules=policy(participants_min=1), steps=999)
     make_history(home, run, 10)
@@ -197,7 +198,7 @@ def ten_steps_on(tmp_path: Path) -> Home:
     return home
 
 
-def test_amendment_that_was_passed_over_can_be_repeated(
+def test_amendment_that_was_not_agreed_in_time_can_be_repeated(
     p2ptrain: Command, ten_steps_on: Home
 ) -> None:
     words = ("run", "amend", "swarm", "--home", ten_steps_on.root)
@@ -207,7 +208,7 @@ def test_amendment_that_was_passed_over_can_be_repeated(
     assert "it changes nothing" in again.err, "members can still agree on the second amendment"
 
 
-def test_change_is_measured_from_the_rate_that_holds(p2ptrain: Command, ten_steps_on: Home) -> None:
+def test_change_is_measured_from_the_rate_in_force(p2ptrain: Command, ten_steps_on: Home) -> None:
     leap = ("--from-step", 12, "--outer-lr", 0.05, "--home", ten_steps_on.root)
     assert "from 0.7 to" in p2ptrain("run", "amend", "swarm", *leap).err
 
@@ -228,7 +229,7 @@ def test_agreed_amendment_holds_after_its_step_has_begun(
     assert len(kept(where.root)) == 1
 
 
-def test_step_with_a_digit_too_many_needs_confirmation(
+def test_step_with_one_digit_too_many_needs_confirmation(
     p2ptrain: Command, ten_steps_on: Home
 ) -> None:
     words = ("run", "amend", "swarm", "--codec", "fp16", "--home", ten_steps_on.root)
@@ -240,7 +241,7 @@ def test_step_with_a_digit_too_many_needs_confirmation(
     assert p2ptrain(*words, "--from-step", 120, "--far").code == 0
 
 
-def test_amendment_after_the_end_names_the_last_step(
+def test_error_for_an_amendment_after_the_end_names_the_last_step(
     p2ptrain: Command, organiser_home: Path
 ) -> None:
     words = ("run", "amend", "tiny", "--from-step", 6, "--lr", 0.01, "--home", organiser_home)
@@ -281,13 +282,13 @@ def organised(organiser_home: Path) -> tuple[Home, Run]:
     return where, run
 
 
-def test_ledger_in_the_home_gives_the_progress_without_a_node(
+def test_progress_is_read_from_the_homes_ledger_if_no_node_runs(
     organised: tuple[Home, Run],
 ) -> None:
     assert course_of(*organised) == RunProgress(0, ())
 
 
-def test_silent_node_is_an_error_and_nothing_is_signed(
+def test_silent_node_is_an_error_and_no_amendment_is_signed(
     p2ptrain: Command,
     organised: tuple[Home, Run],
     monkeypatch: pytest.MonkeyPatch,

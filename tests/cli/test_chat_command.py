@@ -37,8 +37,8 @@ def test_folder_and_the_home_it_came_from_give_the_same_text(
     assert other["text"] != first["text"]
 
 
-def test_text_ends_at_the_models_end_token(p2ptrain: Command, weights: Path) -> None:
-    """Here every token ends a text, even the first one."""
+def test_generated_text_stops_at_the_models_end_token(p2ptrain: Command, weights: Path) -> None:
+    """In this model every token ends the text, even the first one."""
     config = json.loads((weights / "config.json").read_text())
     config["eos_token_id"] = list(range(512))
     (weights / "config.json").write_text(json.dumps(config))
@@ -46,10 +46,10 @@ def test_text_ends_at_the_models_end_token(p2ptrain: Command, weights: Path) -> 
     assert (told["ended"], told["text"], told["tokens"]) == ("end-of-text", "", 0)
 
 
-def test_text_ends_where_another_begins_if_there_is_no_end_token(
+def test_generated_text_stops_at_a_begin_token_if_there_is_no_end_token(
     p2ptrain: Command, weights: Path
 ) -> None:
-    """At genesis the likeliest token repeats the last one."""
+    """At genesis the likeliest next token is a repetition of the previous one."""
     config = json.loads((weights / "config.json").read_text())
     del config["eos_token_id"]
     (weights / "config.json").write_text(json.dumps(config))
@@ -72,7 +72,7 @@ def test_model_larger_than_the_free_memory_is_not_loaded(p2ptrain: Command, weig
     assert "this machine has 100.0 kB free" in done.err
 
 
-def test_seed_without_torch_says_what_it_lacks(p2ptrain: Command, weights: Path) -> None:
+def test_seed_without_torch_names_the_missing_extra(p2ptrain: Command, weights: Path) -> None:
     bare = Outside(is_installed=lambda package: False)
     done = p2ptrain("chat", weights, TEXT, "--json", around=bare)
     assert (done.code, done.json["error"]["code"]) == (2, "EXTRA-MISSING")
@@ -98,7 +98,7 @@ class Terminal(io.StringIO):
 
 
 class User:
-    """Types these lines, or does these things, at a terminal."""
+    """A user who types these lines, or calls these functions, at a terminal."""
 
     def __init__(self, *lines: str | BaseException) -> None:
         self.lines = list(lines)
@@ -114,16 +114,16 @@ class User:
         return Outside(stdin=Terminal(), ask=self)
 
 
-def test_at_a_terminal_one_text_follows_another(p2ptrain: Command, weights: Path) -> None:
+def test_terminal_session_continues_several_texts_in_turn(p2ptrain: Command, weights: Path) -> None:
     user = User("def ", "", "import ", EOFError())
     done = p2ptrain("chat", weights, "--tokens", 3, around=user.terminal)
     assert (done.code, user.lines) == (0, [])
     first, second = done.out.index("def "), done.out.index("import ")
     assert first < second
-    assert "\033" not in done.out, "no colours unless at a terminal"
+    assert "\033" not in done.out, "colours are only for terminals"
 
 
-def test_first_ctrl_c_ends_the_text_and_the_next_one_the_program(
+def test_first_ctrl_c_stops_the_text_and_the_second_one_the_program(
     p2ptrain: Command,
     weights: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -138,7 +138,7 @@ def test_first_ctrl_c_ends_the_text_and_the_next_one_the_program(
     assert done.out == "def  …\n\n"
 
 
-def test_text_can_come_from_a_pipe(p2ptrain: Command, weights: Path) -> None:
+def test_prompt_can_come_from_a_pipe(p2ptrain: Command, weights: Path) -> None:
     pipe = Outside(stdin=io.StringIO(TEXT))
     piped = p2ptrain("chat", weights, "--tokens", 4, around=pipe)
     given = p2ptrain("chat", weights, TEXT, "--tokens", 4, "--json")

@@ -39,7 +39,7 @@ def chunk_of(home: Home, history: WrittenHistory, step: int) -> Path:
         return store.chunk_path(store.manifest(history.snapshots[step]).chunks[1])
 
 
-def test_certified_snapshots_are_listed_with_their_local_parts(
+def test_certified_snapshots_are_listed_with_how_much_is_held(
     ckpt: Command, home: Home, history: WrittenHistory
 ) -> None:
     chunk_of(home, history, 2).unlink()
@@ -85,7 +85,7 @@ def test_snapshot_is_verified_against_its_certificate(
     assert said.startswith("the snapshot of outer step 2 is intact: all ")
 
 
-def test_corrupt_chunk_of_a_snapshot_is_named(
+def test_corrupt_chunk_of_a_snapshot_is_reported(
     ckpt: Command, home: Home, history: WrittenHistory
 ) -> None:
     path = chunk_of(home, history, 4)
@@ -96,7 +96,7 @@ def test_corrupt_chunk_of_a_snapshot_is_named(
     assert ckpt("verify", "2").code == 0
 
 
-def test_missing_chunk_is_named_with_the_command_that_fetches_it(
+def test_missing_chunk_is_reported_with_the_command_that_fetches_it(
     ckpt: Command, home: Home, history: WrittenHistory
 ) -> None:
     chunk_of(home, history, 4).unlink()
@@ -118,7 +118,7 @@ def test_snapshot_is_pinned_by_its_outer_step(
 
 
 @pytest.mark.parametrize("word", ["3", "9999", "latest", "ab", "f" * 64])
-def test_name_without_a_certified_snapshot_is_reported(
+def test_unknown_snapshot_name_is_reported(
     ckpt: Command, history: WrittenHistory, word: str
 ) -> None:
     done = ckpt("pin", word)
@@ -126,7 +126,7 @@ def test_name_without_a_certified_snapshot_is_reported(
     assert "there are certified snapshots of outer steps 0, 2, 4" in done.err
 
 
-def test_fetch_beside_a_running_node_says_what_to_do_instead(
+def test_fetch_while_a_node_runs_suggests_what_to_do_instead(
     ckpt: Command, home: Home, history: WrittenHistory
 ) -> None:
     with sole_use(home):

@@ -1,6 +1,5 @@
-"""If an organiser packs data beforehand, the run is the same, or the command says what does not
-fit.
-"""
+"""Packing data before publication gives the same run as packing during it, or an error that says
+what does not fit."""
 
 from __future__ import annotations
 
@@ -63,7 +62,7 @@ def test_data_packed_before_or_at_publication_give_the_same_run(
     assert f"has a loss of {done.json['entropy_nats']:.4f} nats" in outcome.err
 
 
-def test_packed_folder_is_read_only_so_two_runs_may_use_it_at_once(
+def test_packed_folder_is_not_modified_so_two_runs_can_use_it_at_once(
     p2ptrain: Command, here: Path
 ) -> None:
     file = run_file(here, "texts.jsonl", FIELD)
@@ -80,7 +79,9 @@ def test_packed_folder_is_read_only_so_two_runs_may_use_it_at_once(
     assert other.manifest.data == run.manifest.data
 
 
-def test_run_file_cannot_ask_for_other_held_out_blocks(p2ptrain: Command, here: Path) -> None:
+def test_run_file_cannot_change_the_number_of_held_out_blocks(
+    p2ptrain: Command, here: Path
+) -> None:
     file = run_file(here, "texts.jsonl", FIELD)
     assert p2ptrain("data", "pack", "--run", file, "--out", here / "packed").code == 0
     same, _ = publish(p2ptrain, run_file(here, "packed"), "same")
@@ -92,7 +93,9 @@ def test_run_file_cannot_ask_for_other_held_out_blocks(p2ptrain: Command, here: 
     assert run.manifest.data.validation_blocks == 2
 
 
-def test_reads_are_packed_with_their_marks_and_published(p2ptrain: Command, here: Path) -> None:
+def test_dna_reads_are_packed_with_begin_tokens_and_published(
+    p2ptrain: Command, here: Path
+) -> None:
     reads = here / "reads.fastq.gz"
     assert p2ptrain("data", "synthesise", reads, "--reads", 800, "--read-bases", 90).code == 0
     outcome, run = publish(p2ptrain, run_file(here, "reads.fastq.gz"), "home")
@@ -109,7 +112,7 @@ def test_reads_are_packed_with_their_marks_and_published(p2ptrain: Command, here
     assert (rows == 4).any(axis=1).sum() > 0
 
 
-def test_run_file_may_keep_plain_text_documents_apart(p2ptrain: Command, here: Path) -> None:
+def test_run_file_can_mask_plain_text_documents(p2ptrain: Command, here: Path) -> None:
     mark = ("seed = 1\n\n[inner]", "seed = 1\nmask_documents = true\n\n[inner]")
     outcome, run = publish(p2ptrain, run_file(here, "stdlib", mark), "home")
     assert run is not None, outcome.err
@@ -172,7 +175,7 @@ def spoil(here: Path) -> None:
     ],
     ids=str,
 )
-def test_folder_packed_for_another_run_or_damaged_is_refused(
+def test_damaged_folder_or_one_packed_for_a_different_run_is_refused(
     p2ptrain: Command, here: Path, change: object, said: str
 ) -> None:
     pack = ("data", "pack", here / "texts.jsonl", "--field", "body", "--out", here / "packed")
@@ -191,7 +194,7 @@ def test_folder_packed_for_another_run_or_damaged_is_refused(
     assert said in outcome.err
 
 
-def test_packing_reports_its_result_once(p2ptrain: Command, here: Path) -> None:
+def test_packing_prints_its_result_once(p2ptrain: Command, here: Path) -> None:
     assert p2ptrain("data", "synthesise", here / "reads.fas", "--reads", 9).code == 2
     assert p2ptrain("data", "synthesise", here / "reads.fa", "--reads", 300).code == 0
     (here / "reads.fa").rename(here / "reads.fas")
@@ -203,9 +206,7 @@ def test_packing_reports_its_result_once(p2ptrain: Command, here: Path) -> None:
         assert outcome.out.strip() not in outcome.err
 
 
-def test_failed_packing_replaces_nothing_and_leaves_nothing_behind(
-    p2ptrain: Command, here: Path
-) -> None:
+def test_failed_packing_leaves_the_folder_unchanged(p2ptrain: Command, here: Path) -> None:
     (here / "mine").mkdir()
     (here / "texts.jsonl").write_text('{"text": "good"}\n{"text"\n')
     file = run_file(here, "texts.jsonl")

@@ -1,4 +1,4 @@
-"""Every failure ends as a code, a sentence and an exit status, never as a traceback."""
+"""Every failure ends with a code, a sentence and an exit status, never with a traceback."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_error_says_what_happened_why_and_what_to_do() -> None:
     ]
 
 
-def test_peers_text_cannot_control_the_terminal() -> None:
+def test_text_from_a_peer_cannot_control_the_terminal() -> None:
     hostile = errors.RemoteProtocolError("said \x1b[2Jhello\r\nerror[OK] all is well " + "x" * 9999)
     lines = error_lines(hostile)
     assert lines[0].startswith("error[PEER-PROTOCOL] said ·[2Jhello··error[OK] all is well xxx")
@@ -55,7 +55,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_colour_is_for_terminals_that_want_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colour_is_only_for_terminals_that_want_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
     plain, coloured, declined = io.StringIO(), Terminal(), Terminal()
@@ -124,7 +124,7 @@ def test_traceback_is_shown_on_request(p2ptrain: Command, tmp_path: Path) -> Non
     assert "error[BUG] ZeroDivisionError: x" in outcome.err
 
 
-def test_every_command_accepts_the_v_option_for_bug_reports(
+def test_every_command_accepts_v_to_show_tracebacks(
     p2ptrain: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(size: str) -> str:
@@ -139,9 +139,8 @@ def test_every_command_accepts_the_v_option_for_bug_reports(
 
 
 def command(*words: str, stdout: int | IO[bytes], **settings: str) -> tuple[int, str]:
-    """Return exit code and stderr of a process that runs this command. Python buffers its output
-    there.
-    """
+    """Return exit code and stderr of a process that runs this command. Python buffers the output of
+    that process."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     done = subprocess.run(
         [sys.executable, "-m", "p2ptrain.cli", *words],
@@ -154,8 +153,8 @@ def command(*words: str, stdout: int | IO[bytes], **settings: str) -> tuple[int,
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_reader_that_stops_reading_is_not_a_fault(unbuffered: str) -> None:
-    """For example `head`, which stops before the first line or after some lines."""
+def test_closed_output_pipe_is_not_an_error(unbuffered: str) -> None:
+    """For example `head` closes the pipe before the first line or after a few lines."""
     reader, writer = os.pipe()
     os.close(reader)
     ended = command("explain", stdout=writer, PYTHONUNBUFFERED=unbuffered)
@@ -193,7 +192,7 @@ sys.exit(main(["node", "--seed", "--home", str(home), *sys.argv[2:]]))
 
 
 @pytest.mark.parametrize("verbose", [[], ["-v"]])
-def test_node_whose_log_is_on_the_full_disk_exits_as_if_it_were_not(
+def test_node_that_cannot_log_to_a_full_disk_keeps_its_exit_status(
     verbose: list[str], tmp_path: Path
 ) -> None:
     with open("/dev/full", "wb") as full:
@@ -207,7 +206,7 @@ def test_node_whose_log_is_on_the_full_disk_exits_as_if_it_were_not(
     ("words", "status"), [(["status", "--home", "nowhere"], 75), (["statu"], 2)]
 )
 @pytest.mark.parametrize("redirection", ["2>/dev/full", "2>&-"])
-def test_error_that_cannot_be_shown_keeps_its_exit_status(
+def test_error_that_cannot_be_printed_keeps_its_exit_status(
     words: list[str], status: int, redirection: str, tmp_path: Path
 ) -> None:
     line = f'exec "$0" -m p2ptrain.cli "$@" {redirection}'
@@ -215,12 +214,12 @@ def test_error_that_cannot_be_shown_keeps_its_exit_status(
     assert done.returncode == status
 
 
-def test_protocol_fault_of_a_peer_counts_as_a_fault_of_the_network() -> None:
+def test_protocol_error_of_a_peer_counts_as_a_network_failure() -> None:
     assert errors.RemoteProtocolError.exit_code == 5
     assert errors.LocalProtocolError.exit_code == 1
 
 
-def test_terminal_without_unicode_gets_what_it_can_show(tmp_path: Path) -> None:
+def test_characters_that_the_terminal_cannot_show_are_escaped(tmp_path: Path) -> None:
     run_file = tmp_path / "run.toml"
     run_file.write_text(samples.sample("tiny"))
     with (tmp_path / "shown").open("wb") as shown:
@@ -250,8 +249,8 @@ sys.exit(main(["run", "new"]))
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("deaf", [False, True])
-def test_ended_command_cleans_up_as_after_ctrl_c(number: signal.Signals, deaf: bool) -> None:
-    """It ignores SIGINT, like a process that a shell script starts with `&`."""
+def test_terminated_command_cleans_up_as_after_ctrl_c(number: signal.Signals, deaf: bool) -> None:
+    """The process ignores SIGINT, like one that a shell script starts with `&`."""
     program = ENDED_BY.format(number=int(number), deaf=deaf)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, b"cleared\n", b"")
@@ -267,7 +266,7 @@ def test_bug_report_says_where() -> None:
     assert error.exit_code == 1
 
 
-def test_with_json_programs_can_read_the_error(
+def test_error_is_readable_by_programs_with_json(
     tmp_path: object, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["status", "--json", "--home", str(tmp_path)]) == 75
@@ -287,7 +286,7 @@ def test_explain_describes_a_code(code: str, p2ptrain: Command) -> None:
     assert outcome.out == f"{code.upper()}: {CODES[code.upper()]}\n"
 
 
-def test_all_codes_are_listed_in_one_line_each(p2ptrain: Command) -> None:
+def test_all_codes_are_listed_on_one_line_each(p2ptrain: Command) -> None:
     lines = p2ptrain("explain").out.splitlines()
     assert [line.split()[0] for line in lines] == sorted(CODES)
     assert all(line.endswith(".") for line in lines)

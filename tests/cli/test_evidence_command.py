@@ -34,7 +34,7 @@ def two_votes(run: Run) -> Evidence:
 
 @pytest.fixture
 def home(organiser_home: Path) -> Path:
-    """The liar was admitted and, after it was detected, evicted."""
+    """Return the home of a run that admitted the liar and evicted it after detecting the lie."""
     run, me = run_in(organiser_home), load_or_create(Home(organiser_home).identity)
     state, log = genesis(rules_of(run)), RecordLog(Home(organiser_home).ledger)
     for learners in ((LIAR.peer,), ()):
@@ -55,14 +55,14 @@ def test_liar_is_shown_with_the_height_of_its_eviction(p2ptrain: Command, home: 
     )
 
 
-def test_evidence_is_printed_for_programs(p2ptrain: Command, home: Path) -> None:
+def test_evidence_is_available_as_json(p2ptrain: Command, home: Path) -> None:
     shown = p2ptrain("ledger", "evidence", "--home", home, "--json").json
     assert "schema" in shown
     (piece,) = shown["evidence"]
     assert (piece["peer"], piece["good"], piece["evicted_at"]) == (LIAR.peer, True, 2)
 
 
-def test_third_party_checks_it_with_only_the_manifest(
+def test_third_party_verifies_evidence_with_only_the_manifest(
     p2ptrain: Command, home: Path, tmp_path: Path
 ) -> None:
     run, away = run_in(home), tmp_path / "away"
@@ -85,7 +85,7 @@ def test_absence_of_evidence_is_reported(p2ptrain: Command, organiser_home: Path
     assert "no evidence against any peer" in shown.err
 
 
-def test_broken_or_missing_file_is_named(p2ptrain: Command, home: Path, tmp_path: Path) -> None:
+def test_broken_or_missing_file_is_reported(p2ptrain: Command, home: Path, tmp_path: Path) -> None:
     missing = p2ptrain("ledger", "evidence", "--home", home, "--file", tmp_path / "no.log")
     assert missing.code == 2
     assert "no.log" in missing.err

@@ -52,7 +52,7 @@ def theta_of(home: Home, snapshot: Digest) -> bytes:
     return StoreReader(home.store).read_blob(snapshot)[: 4 * NUMEL]
 
 
-def test_newest_certified_snapshot_is_exported_beside_a_running_node(
+def test_newest_certified_snapshot_is_exported_while_a_node_runs(
     export: Command, home: Home, history: WrittenHistory, tmp_path: Path
 ) -> None:
     with sole_use(home):
@@ -62,7 +62,9 @@ def test_newest_certified_snapshot_is_exported_beside_a_running_node(
     assert done.json["theta"] == blake3(theta_of(home, newest)).hexdigest()
     assert (done.json["standing"], done.json["snapshot"]) == ("certified", newest)
     assert (done.json["step"], done.json["entry_height"]) == (4, 10)
-    assert done.json["tokens"] == 4 * 2, "a history's participant trains one token a block"
+    assert done.json["tokens"] == 4 * 2, (
+        "in a made-up history, the participant trains one token per block"
+    )
     assert done.json["ledger_head"] == history.chain[-1].entry.digest
     assert "--snapshot head" in done.err
     written = json.loads((tmp_path / "out" / "p2ptrain.json").read_text())
@@ -79,7 +81,7 @@ def test_snapshot_is_chosen_by_step_or_digest(
     assert done.json["theta"] == blake3(theta_of(home, digest)).hexdigest()
 
 
-def test_head_is_the_newest_snapshot_and_the_updates_after_it(
+def test_head_is_the_newest_snapshot_plus_the_updates_after_it(
     export: Command, home: Home, history: WrittenHistory
 ) -> None:
     manifest = history.run.manifest
@@ -95,7 +97,7 @@ def test_head_is_the_newest_snapshot_and_the_updates_after_it(
     state.close()
 
 
-def test_head_without_its_update_fails_and_uses_nothing_older(
+def test_head_without_its_update_fails_instead_of_using_an_older_state(
     export: Command, home: Home, history: WrittenHistory, tmp_path: Path
 ) -> None:
     with Store(home.store) as store:
@@ -113,7 +115,7 @@ def test_head_without_its_update_fails_and_uses_nothing_older(
     assert export("--snapshot", "newest", "--json").json["updates_after"] == 1
 
 
-def test_uncertified_export_is_named_by_its_digest_and_says_so(
+def test_uncertified_export_is_chosen_by_digest_and_says_so(
     export: Command, home: Home, history: WrittenHistory, tmp_path: Path
 ) -> None:
     state = OuterState(NUMEL)
@@ -165,7 +167,7 @@ def test_home_without_a_complete_snapshot_says_how_to_fetch_one(
         "ledger trained",
     ],
 )
-def test_reading_command_creates_nothing_in_a_mistyped_home(
+def test_read_only_command_creates_nothing_in_a_mistyped_home(
     p2ptrain: Command, tmp_path: Path, words: str
 ) -> None:
     asked = words.replace("OUT", str(tmp_path / "out")).split()
@@ -174,7 +176,7 @@ def test_reading_command_creates_nothing_in_a_mistyped_home(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_name_of_no_snapshot_is_reported(export: Command, history: WrittenHistory) -> None:
+def test_unknown_snapshot_name_is_reported(export: Command, history: WrittenHistory) -> None:
     for word in ("3", "f" * 64, history.updates[4]):
         done = export("--snapshot", word)
         assert done.code == 2
@@ -198,7 +200,7 @@ def test_export_that_transformers_reads_differently_is_refused(
     history: WrittenHistory,
     tmp_path: Path,
 ) -> None:
-    """Replaces the comparing program by one with this output."""
+    """Return a replacement for the comparison program that prints `output`."""
     words = ("export", "--to", "hf", tmp_path / "out", "--home", home.root)
 
     def says(difference: float) -> None:

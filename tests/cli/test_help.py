@@ -1,4 +1,4 @@
-"""Help answers at once, and every page ends with examples."""
+"""Help appears at once, and every page ends with examples."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ print(len(sys.modules), *(name for name in sys.modules if "." not in name), file
         (["run", "publish", "--help"], SLOW),
     ],
 )
-def test_help_loads_nothing_that_is_slow(words: list[str], slow: set[str]) -> None:
+def test_help_does_not_import_slow_modules(words: list[str], slow: set[str]) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, *words], capture_output=True, text=True, check=True
     )
     count, *modules = done.stderr.split()
     assert slow.isdisjoint(modules)
-    assert int(count) < 400, "each module costs about a fifth of a millisecond"
+    assert int(count) < 400, "importing a module takes about a fifth of a millisecond"
 
 
 def pages() -> list[list[str]]:
@@ -54,7 +54,7 @@ def pages() -> list[list[str]]:
 
 
 @pytest.mark.parametrize("words", pages(), ids=" ".join)
-def test_every_page_ends_with_examples_that_name_a_command(
+def test_every_page_ends_with_examples_of_its_command(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*words, "--help"]) == 0
@@ -94,7 +94,7 @@ def test_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
         (["explain", "A", "B"], "B"),
     ],
 )
-def test_wrong_use_is_answered_with_status_2(
+def test_usage_error_exits_with_status_2(
     words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(words) == 2
@@ -104,7 +104,7 @@ def test_wrong_use_is_answered_with_status_2(
 
 
 @pytest.mark.parametrize("words", [["status", "--hmoe", "x"], ["ckpt", "nonsense"]])
-def test_wrong_use_is_reported_to_programs_too(
+def test_usage_error_is_also_reported_as_json(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*words, "--json"]) == 2
@@ -116,14 +116,16 @@ def test_wrong_use_is_reported_to_programs_too(
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
-def test_json_is_valid_on_any_terminal(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_output_is_valid_on_any_terminal(
+    encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bare = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(bare, encoding))
     assert main(["run", "check", "grün😀.toml", "--json"]) == 2
     assert "grün😀.toml" in json.loads(bare.getvalue())["error"]["what"]
 
 
-def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     written = capsys.readouterr()
     assert "Commands:" in written.out + written.err

@@ -1,4 +1,5 @@
-"""The ledger in a home or a file can be shown, verified from the manifest on, and exported."""
+"""The ledger in a home or a file can be shown, verified starting from the manifest, and
+exported."""
 
 from __future__ import annotations
 
@@ -46,8 +47,7 @@ def run_in(home: Path) -> Run:
 
 def certified(run: Run, me: Identity, state: LedgerState, value: Value) -> Certified:
     """Certify in the first round that this voter leads, if there is one: a certificate needs the
-    proposer's vote.
-    """
+    proposer's vote."""
     entry, voters = Entry(state.height + 1, state.head, value), state.voters
     rounds = [r for r in range(len(voters)) if voters[(entry.height + r) % len(voters)] == me.peer]
     round = min(rounds, default=0)
@@ -57,9 +57,8 @@ def certified(run: Run, me: Identity, state: LedgerState, value: Value) -> Certi
 
 @pytest.fixture
 def home(organiser_home: Path) -> Path:
-    """A founder has admitted a peer, committed a step with it, had a reduce fail, and continued
-    alone.
-    """
+    """Return a home where a founder admitted a peer, committed a step with it, saw a reduce fail,
+    and continued alone."""
     run, me = run_in(organiser_home), load_or_create(Home(organiser_home).identity)
     assert run.manifest.founders == (me.peer,)
     both = (Participant(me.peer, 64, 1), Participant(JOINER, 32, 1))
@@ -115,7 +114,7 @@ def test_branch_and_its_healing_are_shown_in_words(p2ptrain: Command, tmp_path: 
     assert "all 6 entries are valid" in p2ptrain("ledger", "verify", "--home", place.home.root).out
 
 
-def test_last_entries_are_printed_for_programs(p2ptrain: Command, home: Path) -> None:
+def test_last_entries_are_available_as_json(p2ptrain: Command, home: Path) -> None:
     shown = p2ptrain("ledger", "show", "--home", home, "--last", "2", "--json").json
     assert (shown["height"], shown["step"], shown["tokens"]) == (6, 2, 96)
     assert [entry["kind"] for entry in shown["entries"]] == ["skip", "roster"]
@@ -123,22 +122,22 @@ def test_last_entries_are_printed_for_programs(p2ptrain: Command, home: Path) ->
     assert shown["entries"][-1]["signed_by"] == shown["voters"]
 
 
-def test_run_without_entries_is_shown(p2ptrain: Command, organiser_home: Path) -> None:
+def test_run_without_entries_can_be_shown(p2ptrain: Command, organiser_home: Path) -> None:
     shown = p2ptrain("ledger", "show", "--home", organiser_home)
     assert (shown.code, shown.out) == (0, "")
     assert "the members have not agreed on anything yet" in shown.err
     assert p2ptrain("ledger", "show", "--home", organiser_home, "--json").json["height"] == 0
 
 
-def test_good_ledger_verifies(p2ptrain: Command, home: Path) -> None:
+def test_valid_ledger_verifies(p2ptrain: Command, home: Path) -> None:
     assert p2ptrain("ledger", "verify", "--home", home).out == "all 6 entries are valid\n"
     assert p2ptrain("ledger", "verify", "--home", home, "--json").json["good"] is True
 
 
-def test_another_machine_checks_an_exported_ledger(
+def test_exported_ledger_can_be_verified_on_another_machine(
     p2ptrain: Command, home: Path, tmp_path: Path
 ) -> None:
-    """It has only the file and the manifest."""
+    """The other machine has only the file and the manifest."""
     file, manifest, away = tmp_path / "l.jsonl", tmp_path / "m.signed", tmp_path / "away"
     exported = p2ptrain("ledger", "export", file, "--home", home, "--json")
     assert (exported.code, exported.json["file"]) == (0, str(file))
@@ -152,7 +151,7 @@ def test_another_machine_checks_an_exported_ledger(
     ("old", "new", "height"),
     [('"tokens"', '"tokens"', 0), (",64,1]", ",63,1]", 2), ('"kind":"skip"', '"kind":"skim"', 5)],
 )
-def test_first_bad_entry_is_named(
+def test_first_invalid_entry_is_reported(
     p2ptrain: Command, home: Path, tmp_path: Path, old: str, new: str, height: int
 ) -> None:
     file = tmp_path / "ledger.jsonl"
@@ -180,7 +179,7 @@ def test_log_with_an_entry_without_votes_is_refused(p2ptrain: Command, home: Pat
 
 
 def grown(home: Path) -> str:
-    """The same home after 41 more entries. Returns a checkpoint halfway."""
+    """Return the same home after 41 more entries, and a checkpoint halfway."""
     run, me = run_in(home), load_or_create(Home(home).identity)
     rules, log = rules_of(run), RecordLog(Home(home).ledger)
     state, checkpoints = genesis(rules), []
@@ -208,7 +207,7 @@ def grown(home: Path) -> str:
     return checkpoints[1]
 
 
-def test_stopped_home_prunes_old_entries_and_says_where_it_begins(
+def test_home_without_a_node_prunes_old_entries_and_says_where_it_begins(
     p2ptrain: Command, home: Path, tmp_path: Path
 ) -> None:
     checkpoint = grown(home)
@@ -249,8 +248,8 @@ def test_home_of_a_running_node_is_not_pruned(p2ptrain: Command, home: Path) -> 
     assert (found.code, "ID-IN-USE" in found.err) == (8, True)
 
 
-def test_node_that_is_writing_is_not_disturbed(p2ptrain: Command, home: Path) -> None:
-    """Half a record at the end is still being written. It is left alone and not shown."""
+def test_reading_does_not_disturb_a_node_that_is_writing(p2ptrain: Command, home: Path) -> None:
+    """The incomplete record at the end is still being written. It is left alone and not shown."""
     log = Home(home).ledger
     with log.open("ab") as file:
         file.write(b"\xf7REC half a record")

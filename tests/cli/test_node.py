@@ -1,4 +1,4 @@
-"""Options become a NodeConfig; status asks the node over its socket."""
+"""Command-line options become a NodeConfig; `status` asks the node over its socket."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tests.cli.conftest import Command, fake_node
 
 @pytest.fixture
 def started() -> list[NodeConfig]:
-    """The nodes that commands have started."""
+    """Return the list of the nodes that commands have started."""
     return []
 
 
 @pytest.fixture
 def p2ptrain(p2ptrain: Command, started: list[NodeConfig]) -> Command:
-    """Runs a command. A node that it starts ends at once with status 3."""
+    """Return a function that runs a command. A node started by it ends at once with status 3."""
 
     def run_node(config: NodeConfig) -> int:
         started.append(config)
@@ -35,7 +35,7 @@ def p2ptrain(p2ptrain: Command, started: list[NodeConfig]) -> Command:
     return partial(p2ptrain, around=Outside(run_node=run_node))
 
 
-def test_plain_node_has_the_usual_options(
+def test_node_without_options_has_the_defaults(
     p2ptrain: Command, started: list[NodeConfig], tmp_path: Path
 ) -> None:
     assert p2ptrain("node", "--home", tmp_path).code == 3
@@ -93,7 +93,7 @@ def test_home_may_come_from_the_environment(
         ["--run", "demo"],
     ],
 )
-def test_impossible_option_starts_nothing(
+def test_invalid_option_starts_no_node(
     words: list[str], p2ptrain: Command, started: list[NodeConfig]
 ) -> None:
     outcome = p2ptrain("node", *words)
@@ -116,14 +116,14 @@ def test_status_shows_the_nodes_report(p2ptrain: Command, tmp_path: Path) -> Non
     assert value.json == json.loads(json.dumps(STATUS.to_json()))
 
 
-def test_hostile_state_from_a_peer_stays_on_its_line(p2ptrain: Command, tmp_path: Path) -> None:
+def test_control_characters_in_a_status_are_replaced(p2ptrain: Command, tmp_path: Path) -> None:
     status = {**STATUS.to_json(), "warnings": ["all\nfine\x1b[2J"]}
     with fake_node(tmp_path, json.dumps(status).encode() + b"\n"):
         outcome = p2ptrain("status", "--home", tmp_path)
     assert "warning   all·fine·[2J\n" in outcome.out
 
 
-def test_no_node_and_the_socket_of_a_dead_node_look_the_same(
+def test_dead_nodes_socket_is_reported_like_a_missing_node(
     p2ptrain: Command, tmp_path: Path
 ) -> None:
     assert p2ptrain("status", "--home", tmp_path).code == 75
@@ -135,7 +135,7 @@ def test_no_node_and_the_socket_of_a_dead_node_look_the_same(
     assert f"p2ptrain node --bootstrap ADDRESS --home {tmp_path}" in outcome.err
 
 
-def test_missing_socket_of_a_live_node_differs_from_no_node(
+def test_live_node_without_a_socket_differs_from_a_missing_node(
     p2ptrain: Command, tmp_path: Path
 ) -> None:
     with sole_use(Home(tmp_path)):
@@ -147,7 +147,7 @@ def test_missing_socket_of_a_live_node_differs_from_no_node(
     assert "error[NO-NODE]" in p2ptrain("status", "--home", tmp_path).err
 
 
-def test_starting_node_differs_from_no_node(p2ptrain: Command, tmp_path: Path) -> None:
+def test_starting_node_differs_from_a_missing_node(p2ptrain: Command, tmp_path: Path) -> None:
     early = NodeStatus(STATUS.peer, "brave-otter", "awaiting approval", "awaiting approval")
     refused = {"error": "not yet: the node in this home is awaiting approval", "code": "NOT-YET"}
     replies = [json.dumps(each).encode() + b"\n" for each in (early.to_json(), refused)]
@@ -171,7 +171,7 @@ def test_home_whose_path_is_too_long_for_a_socket_works(tmp_path: Path) -> None:
         assert send_command(deep, "status") == {"ok": True}
 
 
-def test_silent_node_is_not_waited_for_for_ever(tmp_path: Path) -> None:
+def test_command_stops_waiting_for_a_silent_node(tmp_path: Path) -> None:
     with fake_node(tmp_path, b"{}\n"):
         with pytest.raises(TryLater) as caught:
             ask_silently(tmp_path)
@@ -180,7 +180,7 @@ def test_silent_node_is_not_waited_for_for_ever(tmp_path: Path) -> None:
 
 
 def ask_silently(home: Path) -> None:
-    """Ask a socket that accepts into its backlog and never answers."""
+    """Ask a socket that accepts connections into its backlog and never answers."""
     import socket
 
     with socket.socket(socket.AF_UNIX) as listener:

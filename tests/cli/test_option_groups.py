@@ -1,4 +1,4 @@
-"""To its callers, a command whose options are dataclasses is like any other."""
+"""A command that takes its options as dataclasses can be called like any other command."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Talk:
     loud: Annotated[bool, typer.Option("--loud", "-l")] = False
 
 
-def test_each_group_gets_its_options_and_help_shows_them_in_order() -> None:
+def test_each_dataclass_gets_its_options_and_help_lists_them_in_order() -> None:
     called: list[tuple[str, Limits, Talk]] = []
     app = typer.Typer()
 

@@ -1,4 +1,4 @@
-"""Every run file that comes with p2ptrain loads, is affordable, and has a model that exists."""
+"""Every run file that comes with p2ptrain loads, is affordable, and describes a real model."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PARAMETERS = {
     "metagene_7b": 6_484_660_224,
     "metagene_mini": 1_836_672,
 }
-"""The two largest figures were computed by hand, not by the code under test."""
+"""Parameter counts. The two largest were computed by hand, not by the code under test."""
 
 
 @pytest.mark.parametrize("name", sample_names())
@@ -63,7 +63,7 @@ def test_recipe_loads_builds_and_states_its_needs(name: str, p2ptrain: Command) 
         ("metagene_7b", 30_720 // 8, 512),
     ],
 )
-def test_peers_batch_matches_its_source_within_a_block_of_data(
+def test_batch_of_a_peer_matches_its_source_up_to_one_block_of_data(
     name: str, sequences: int, length: int
 ) -> None:
     run = parse_run_file(tomllib.loads(sample(name)))
@@ -79,7 +79,7 @@ def test_all_recipes_are_listed() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(set(PARAMETERS) - {"tiny"}))
-def test_recipe_names_the_source_of_its_numbers(name: str) -> None:
+def test_recipe_cites_the_source_of_its_numbers(name: str) -> None:
     text = sample(name)
     assert text.startswith("# ")
     assert name == "demo" or "arXiv" in text.split("[run]")[0]

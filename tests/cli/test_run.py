@@ -1,4 +1,4 @@
-"""An organiser makes a run: new, publish, show."""
+"""An organiser creates a run with `run new`, `run publish` and `run show`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.cli.conftest import RUN_TOML, Command
 PEERS = [Identity.from_seed(bytes([number]) * 32).peer for number in range(1, 4)]
 
 
-def test_new_run_file_is_a_valid_start(p2ptrain: Command, tmp_path: Path) -> None:
+def test_new_run_file_is_valid(p2ptrain: Command, tmp_path: Path) -> None:
     out = tmp_path / "my.toml"
     outcome = p2ptrain("run", "new", "--out", out)
     assert (outcome.code, outcome.out) == (0, "")
@@ -33,7 +33,7 @@ def test_new_run_file_is_a_valid_start(p2ptrain: Command, tmp_path: Path) -> Non
     assert f"p2ptrain run publish {out}" in outcome.err
 
 
-def test_new_run_file_replaces_nothing(p2ptrain: Command, tmp_path: Path) -> None:
+def test_new_run_file_does_not_overwrite_a_file(p2ptrain: Command, tmp_path: Path) -> None:
     out = tmp_path / "my.toml"
     out.write_text("mine")
     assert p2ptrain("run", "new", "--out", out).code == 2
@@ -51,7 +51,7 @@ def test_unwritable_run_file_is_reported(p2ptrain: Command, tmp_path: Path) -> N
 
 
 def test_published_run_is_complete(organiser_home: Path) -> None:
-    """Everything that the manifest names is in the store with the right contents."""
+    """Everything that the manifest references is in the store with the right contents."""
     home = Home(organiser_home)
     run = load_run(home.manifest)
     assert run is not None
@@ -149,7 +149,7 @@ def test_home_holds_one_run(p2ptrain: Command, organiser_home: Path) -> None:
         ("limit_mb = 0.06", "limit_mb = 0.001", "tokens are not enough"),
     ],
 )
-def test_run_that_cannot_be_published_leaves_nothing(
+def test_failed_publication_leaves_nothing_behind(
     old: str, new: str, said: str, p2ptrain: Command, tmp_path: Path
 ) -> None:
     (tmp_path / "raw.bin").write_bytes(b"\xff\xfe\xfd")
@@ -184,7 +184,7 @@ def test_own_text_can_be_published(source: str, p2ptrain: Command, tmp_path: Pat
         ({"disk_free": 39_584 * 4 - 1}, "DISK-LOW"),
     ],
 )
-def test_nothing_is_packed_if_the_first_weights_cannot_be_made(
+def test_data_are_not_packed_if_the_first_weights_cannot_be_made(
     lacks: dict[str, Any],
     code: str,
     p2ptrain: Command,
@@ -203,7 +203,7 @@ def test_nothing_is_packed_if_the_first_weights_cannot_be_made(
 def test_first_weights_take_the_predicted_disk_space(
     organiser_home: Path,
 ) -> None:
-    """Their momentum is zero, and equal chunks are stored once."""
+    """The momentum is zero, and equal chunks are stored once."""
     home = Home(organiser_home)
     run = load_run(home.manifest)
     assert run is not None

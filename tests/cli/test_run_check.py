@@ -1,4 +1,4 @@
-"""`p2ptrain run check` says what a run needs, before anybody is invited."""
+"""`p2ptrain run check` says what a run needs before anyone is invited."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_table_has_a_line_for_each_number_of_peers(p2ptrain: Command, tmp_path: 
     assert (facts["is_told"], facts["tokens_per_s"], facts["lints"]) == (True, 50_000, [])
 
 
-def test_duration_of_a_small_run_is_not_guessed(p2ptrain: Command, tmp_path: Path) -> None:
+def test_duration_is_not_estimated_without_a_given_speed(p2ptrain: Command, tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text(sample("demo"))
     shown, told = (p2ptrain("run", "check", path, *more).out for more in ((), SPEED))
@@ -44,7 +44,9 @@ def test_duration_of_a_small_run_is_not_guessed(p2ptrain: Command, tmp_path: Pat
     assert "%" in told
 
 
-def test_missing_files_named_by_a_run_file_are_reported(p2ptrain: Command, tmp_path: Path) -> None:
+def test_missing_files_that_a_run_file_names_are_reported(
+    p2ptrain: Command, tmp_path: Path
+) -> None:
     path = tmp_path / "run.toml"
     path.write_text(sample("demo").replace('source = "stdlib"', 'source = "mine"\ntokenizer = "t"'))
     checked = p2ptrain("run", "check", path)
@@ -57,7 +59,7 @@ def test_missing_files_named_by_a_run_file_are_reported(p2ptrain: Command, tmp_p
     assert "warning   data." not in p2ptrain("run", "check", path).out
 
 
-def test_run_that_cannot_work_ends_with_status_2(p2ptrain: Command, tmp_path: Path) -> None:
+def test_run_that_cannot_work_exits_with_status_2(p2ptrain: Command, tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text(sample("intellect1_10b").replace("_sequences = 127", "_sequences = 128"))
     shown = p2ptrain("run", "check", path)
@@ -80,7 +82,7 @@ def test_memory_of_an_eager_run_is_shown(p2ptrain: Command, tmp_path: Path) -> N
 
 @pytest.fixture
 def amended(tmp_path: Path) -> tuple[Home, Path]:
-    """A home whose chain agreed on amendment 1, and the run file that was published there."""
+    """Return a home where amendment 1 was agreed, and the run file that was published there."""
     home = Home(tmp_path / "home")
     run = publish(home, rules=policy(participants_min=1, snapshot_every=2), steps=99)
     wanted = Amendment(run.id, 1, 3, codec="fp16", inner_steps=6, outer_lr=0.3)
@@ -92,7 +94,7 @@ def amended(tmp_path: Path) -> tuple[Home, Path]:
     return home, path
 
 
-def test_run_is_checked_as_members_have_amended_it(
+def test_check_of_a_home_includes_its_agreed_amendments(
     p2ptrain: Command, amended: tuple[Home, Path]
 ) -> None:
     home, path = amended
@@ -109,7 +111,7 @@ def test_run_is_checked_as_members_have_amended_it(
     assert said in shown
 
 
-def test_other_run_than_that_of_the_home_is_refused(
+def test_amendments_of_a_different_run_are_ignored(
     p2ptrain: Command, amended: tuple[Home, Path]
 ) -> None:
     home, path = amended

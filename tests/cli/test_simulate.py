@@ -18,7 +18,7 @@ from tests.cli.conftest import Command
 from tests.simulation.defects.mutants import MUTANTS
 
 
-def test_good_runs_are_counted(p2ptrain: Command) -> None:
+def test_successful_runs_are_counted(p2ptrain: Command) -> None:
     outcome = p2ptrain("simulate", "--seeds", "3", "--steps", "4", "--profile", "lossy", "--json")
     assert outcome.code == 0
     facts = json.loads(outcome.out.splitlines()[-1])
@@ -27,7 +27,7 @@ def test_good_runs_are_counted(p2ptrain: Command) -> None:
     assert facts["outer_steps_per_s"] > 0
 
 
-def test_several_cores_find_the_same_as_one(p2ptrain: Command) -> None:
+def test_several_cores_give_the_same_results_as_one(p2ptrain: Command) -> None:
     options = ("simulate", "--seeds", "24", "--steps", "2", "--profile", "torn", "--json")
     one, two = (json.loads(p2ptrain(*options, "--processes", n).out) for n in ("1", "2"))
     for facts in (one, two):
@@ -35,7 +35,7 @@ def test_several_cores_find_the_same_as_one(p2ptrain: Command) -> None:
     assert one == two
 
 
-def test_failing_seed_is_named_replayed_and_told(p2ptrain: Command) -> None:
+def test_failing_seed_is_reported_with_its_replay_command_and_transcript(p2ptrain: Command) -> None:
     mutant = next(it for it in MUTANTS if it.name == "commit-without-bytes")
     with mutant.planted():
         outcome = p2ptrain(
@@ -76,7 +76,7 @@ def counts(line: str) -> dict[str, object]:
     return {name: facts[name] for name in ("seeds", "first_seed", "outer_steps", "violations")}
 
 
-def test_interrupted_campaign_continues_where_it_was(p2ptrain: Command, tmp_path: Path) -> None:
+def test_interrupted_campaign_resumes_where_it_stopped(p2ptrain: Command, tmp_path: Path) -> None:
     file = tmp_path / "calm.jsonl"
     whole = p2ptrain(*CALM, "--seeds", "45", "--results", str(file)).out
     plan, first, second, third, end = file.read_text().splitlines()
@@ -97,7 +97,8 @@ from p2ptrain.cli.main import main
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.exit(main(sys.argv[1:]))
 """
-"""Start `p2ptrain`, even where these tests run in the background and SIGINT is ignored."""
+"""Starts `p2ptrain`. SIGINT works even if these tests run in the background, where it is ignored.
+"""
 
 
 def test_ctrl_c_leaves_no_process_and_reports_the_progress(tmp_path: Path) -> None:
@@ -118,7 +119,8 @@ def test_ctrl_c_leaves_no_process_and_reports_the_progress(tmp_path: Path) -> No
             with pytest.raises(subprocess.TimeoutExpired):
                 campaign.wait(0.05)
         children = psutil.Process(campaign.pid).children(recursive=True)
-        os.killpg(campaign.pid, signal.SIGINT)  # Like a terminal, which signals all of them.
+        # As a terminal does, signal every process of the group.
+        os.killpg(campaign.pid, signal.SIGINT)
         out, err = campaign.communicate(timeout=200)
     finally:
         campaign.kill()
@@ -132,7 +134,9 @@ def test_ctrl_c_leaves_no_process_and_reports_the_progress(tmp_path: Path) -> No
     assert {len(it) for it in kept[1:]} == {1}, "every stored batch is complete"
 
 
-def test_results_of_another_campaign_are_not_continued(p2ptrain: Command, tmp_path: Path) -> None:
+def test_results_of_a_different_campaign_are_not_continued(
+    p2ptrain: Command, tmp_path: Path
+) -> None:
     file = tmp_path / "calm.jsonl"
     p2ptrain(*CALM, "--seeds", "1", "--results", str(file))
     outcome = p2ptrain(*CALM, "--seeds", "1", "--steps", "2", "--results", str(file))
@@ -142,7 +146,7 @@ def test_results_of_another_campaign_are_not_continued(p2ptrain: Command, tmp_pa
     assert p2ptrain(*CALM, "--results", str(file)).code == 2
 
 
-def test_stored_failures_are_told_again_without_another_run(
+def test_stored_failures_are_reported_again_without_rerunning(
     p2ptrain: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[range] = []

@@ -1,4 +1,4 @@
-"""`p2ptrain store`, on a home as its organiser published it."""
+"""`p2ptrain store`, on the home of an organiser that has just published a run."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_du_and_check_work_while_a_node_runs(
     assert out.startswith("all ")
 
 
-def test_check_names_what_is_damaged(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_reports_damaged_chunks(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     with Store(home.store) as store:
         victim = store.put_chunk(b"sound")
         store.chunk_path(victim).write_bytes(b"rotten")
@@ -101,7 +101,7 @@ def test_running_node_is_asked_to_repair(home: Home, capsys: pytest.CaptureFixtu
     assert "the node that runs in this home repairs them" in err
 
 
-def test_damage_that_nobody_repairs_stays_an_error(
+def test_damage_that_no_peer_repairs_stays_an_error(
     home: Home, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     victim = damaged(home)
@@ -137,7 +137,8 @@ def test_gc_removes_what_the_run_does_not_need(
 def test_gc_removes_the_older_snapshot_if_no_data_were_fetched(
     home: Home, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As `ckpt fetch` leaves a home: chain, snapshots, updates and tokenizer, but no index."""
+    """`ckpt fetch` leaves a home like this: chain, snapshots, updates and tokenizer, but no
+    index."""
     history = make_history(home, publish_alone(home), 5)
     forget_the_data(home, history.run)
     code, out, err = run(capsys, home, "gc", "--keep-snapshots", "1", "--json")
@@ -149,7 +150,7 @@ def test_gc_removes_the_older_snapshot_if_no_data_were_fetched(
         assert not store.has_chunk(history.snapshots[2])
 
 
-def test_seed_without_its_index_removes_nothing(
+def test_gc_in_a_seeds_home_without_its_index_removes_nothing(
     home: Home, capsys: pytest.CaptureFixture[str]
 ) -> None:
     index = run_of(home).manifest.data.index
@@ -162,7 +163,7 @@ def test_seed_without_its_index_removes_nothing(
 
 
 def publish_alone(home: Home) -> Run:
-    """Write this in place of what is there."""
+    """Replace the published run in `home` by one with a single participant."""
     shutil.rmtree(home.store)
     return publish(home, rules=policy(participants_min=1, snapshot_every=2), steps=99)
 
@@ -202,7 +203,7 @@ def test_gc_makes_room_on_a_full_disk(
         assert not store.has_chunk(garbage)
 
 
-def test_gc_says_what_to_do_about_a_damaged_root(
+def test_gc_says_what_to_do_about_a_damaged_pin(
     home: Home, capsys: pytest.CaptureFixture[str]
 ) -> None:
     victim = damaged(home)
@@ -214,7 +215,7 @@ def test_gc_says_what_to_do_about_a_damaged_root(
     assert run(capsys, home, "gc")[0] == 0
 
 
-def test_gc_leaves_a_running_node_alone(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+def test_gc_is_refused_while_a_node_runs(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     with sole_use(home):
         code, _, err = run(capsys, home, "gc")
     assert code == 8
@@ -236,7 +237,7 @@ def test_gc_leaves_a_running_node_alone(home: Home, capsys: pytest.CaptureFixtur
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
-def test_mistyped_word_is_answered_with_the_valid_ones(
+def test_invalid_argument_is_answered_with_the_valid_values(
     home: Home, capsys: pytest.CaptureFixture[str], words: list[str], what: str, do: str
 ) -> None:
     code, out, err = run(capsys, home, *words)
@@ -248,7 +249,7 @@ def test_mistyped_word_is_answered_with_the_valid_ones(
 
 @pytest.mark.parametrize("words", ["du", "check", "check --repair", "gc", f"pin {'a' * 64}"])
 @pytest.mark.parametrize("exists", [True, False])
-def test_folder_that_is_no_home_is_not_reported_as_intact(
+def test_folder_that_is_not_a_home_is_not_reported_as_intact(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: str, exists: bool
 ) -> None:
     mistyped = tmp_path / "hmoe"
@@ -263,6 +264,8 @@ def test_folder_that_is_no_home_is_not_reported_as_intact(
         assert mistyped.exists() == exists
 
 
-def test_pin_may_come_before_its_blob(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+def test_blob_can_be_pinned_before_it_is_stored(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(capsys, home, "pin", digest_of(b"later"))[0] == 0
     assert run(capsys, home, "du")[1].rstrip().endswith("1 pinned")

@@ -1,4 +1,4 @@
-"""A home's ledger is compared with journals, and the blocks that do not fit are named."""
+"""A home's ledger is compared with training journals, and contradicting blocks are reported."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.cli.conftest import Command
 
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
-    """Three outer steps of one trainer, and its journal."""
+    """Return a home with three outer steps of one trainer, and its journal."""
     home = Home(tmp_path / "home")
     run = publish(home, rules=policy(participants_min=1), steps=9)
     history = make_history(home, run, 3)
@@ -52,7 +52,7 @@ def test_contradicting_journal_is_an_error_that_names_the_block(
     assert (told.code, told.json["good"], len(told.json["faults"])) == (1, False, 1)
 
 
-def test_without_a_journal_nothing_is_claimed(p2ptrain: Command, home: Home) -> None:
+def test_without_a_journal_no_block_counts_as_checked(p2ptrain: Command, home: Home) -> None:
     (home.root / "empty.jsonl").touch()
     done = p2ptrain("ledger", "trained", home.root / "empty.jsonl", "--home", home.root, "--json")
     assert {"good": True, "checked": 0, "unseen": 6}.items() <= done.json.items()

@@ -1,4 +1,4 @@
-"""A run replayed from a home: an intact home verifies, and every change is named."""
+"""Replay a run from a home: an intact home verifies, and any change is reported precisely."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def chunks(home: Home, blob: Digest) -> tuple[Digest, ...]:
         return store.manifest(blob).chunks
 
 
-def test_good_run_verifies_from_genesis_on(verify: Command, history: WrittenHistory) -> None:
+def test_intact_run_verifies_from_genesis(verify: Command, history: WrittenHistory) -> None:
     done = verify("--json")
     assert done.code == 0
     assert done.json == {
@@ -90,7 +90,7 @@ def test_good_run_verifies_from_genesis_on(verify: Command, history: WrittenHist
     assert "all 14 entries are valid" in told.err
 
 
-def test_certified_update_that_breaks_the_bound_is_named(verify: Command, home: Home) -> None:
+def test_certified_update_that_exceeds_the_bound_is_reported(verify: Command, home: Home) -> None:
     rules = policy(participants_min=1, snapshot_every=EVERY, influence_max=0.1)
     made = make_history(home, publish(home, rules=rules, steps=99), STEPS)
     done = verify("--json")
@@ -103,7 +103,7 @@ def test_certified_update_that_breaks_the_bound_is_named(verify: Command, home: 
     ("start", "begun", "compared"),
     [("genesis", 0, [2, 4, 6]), ("newest", 6, []), ("4", 4, [6])],
 )
-def test_replay_may_begin_at_any_snapshot_that_is_held(
+def test_replay_can_begin_at_any_snapshot_that_is_held(
     verify: Command, history: WrittenHistory, start: str, begun: int, compared: list[int]
 ) -> None:
     done = verify("--from", start, "--json").json
@@ -130,7 +130,7 @@ def test_verification_works_while_the_node_runs(
         assert verify().code == 0
 
 
-def test_flipped_byte_in_an_update_is_named(
+def test_flipped_bit_in_an_update_is_reported(
     verify: Command, home: Home, history: WrittenHistory
 ) -> None:
     victim = chunks(home, history.updates[3])[0]
@@ -151,7 +151,7 @@ def test_flipped_byte_in_an_update_is_named(
 
 
 @pytest.mark.parametrize("start", ["genesis", "4"])
-def test_flipped_byte_in_a_snapshot_is_named(
+def test_flipped_bit_in_a_snapshot_is_reported(
     verify: Command, home: Home, history: WrittenHistory, start: str
 ) -> None:
     victim = chunks(home, history.snapshots[4])[-1]
@@ -162,7 +162,7 @@ def test_flipped_byte_in_a_snapshot_is_named(
     assert victim in found["what"]
 
 
-def test_flipped_byte_in_the_first_weights_is_named(
+def test_flipped_bit_in_the_first_weights_is_reported(
     verify: Command, home: Home, history: WrittenHistory
 ) -> None:
     flip(path_of(home, chunks(home, history.run.manifest.genesis)[0]))
@@ -171,7 +171,7 @@ def test_flipped_byte_in_the_first_weights_is_named(
     assert found["signed_by"] == [history.run.manifest.organiser]
 
 
-def test_flipped_byte_in_the_ledger_is_named(
+def test_flipped_bit_in_the_ledger_is_reported(
     verify: Command, home: Home, history: WrittenHistory
 ) -> None:
     log = home.ledger
@@ -187,7 +187,7 @@ def test_flipped_byte_in_the_ledger_is_named(
 
 
 @pytest.mark.parametrize("left", ["all but one byte", "one byte"])
-def test_torn_last_record_of_the_ledger_is_named_and_kept(
+def test_torn_last_record_of_the_ledger_is_reported_and_kept(
     verify: Command, home: Home, history: WrittenHistory, left: str
 ) -> None:
     *sound, last = [entry_bytes(each) for each in history.chain]
@@ -206,7 +206,7 @@ def test_torn_last_record_of_the_ledger_is_named_and_kept(
     assert home.ledger.read_bytes() == torn
 
 
-def test_entry_without_its_votes_is_named(
+def test_entry_without_its_votes_is_reported(
     verify: Command, home: Home, history: WrittenHistory
 ) -> None:
     third = history.chain[2]
@@ -220,7 +220,7 @@ def test_entry_without_its_votes_is_named(
     assert "LEDGER-BROKEN" in done.err
 
 
-def test_snapshot_that_updates_contradict_is_named_with_its_voters(
+def test_snapshot_that_does_not_follow_from_the_updates_is_reported(
     verify: Command, home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The voters of this run multiply their momentum by slightly more than they should."""
@@ -240,7 +240,7 @@ def test_snapshot_that_updates_contradict_is_named_with_its_voters(
     assert "AUDIT-DIFFERS" in done.err
 
 
-def test_missing_parts_are_neither_a_difference_nor_a_proof(
+def test_missing_parts_make_the_verification_incomplete_but_not_failed(
     verify: Command, home: Home, history: WrittenHistory
 ) -> None:
     path_of(home, history.updates[6]).unlink()
@@ -252,7 +252,7 @@ def test_missing_parts_are_neither_a_difference_nor_a_proof(
     assert "AUDIT-PARTIAL" in done.err
 
 
-def test_home_without_any_snapshot_says_which_to_fetch(
+def test_home_without_any_snapshot_says_which_one_to_fetch(
     verify: Command, home: Home, history: WrittenHistory
 ) -> None:
     for snapshot in (history.run.manifest.genesis, *history.snapshots.values()):

@@ -1,4 +1,4 @@
-"""An amended run replayed from a home: each update with the codec and the rates of its step."""
+"""Replay an amended run from a home: each update with the codec and the rates of its step."""
 
 from __future__ import annotations
 
@@ -51,11 +51,12 @@ def test_amended_run_verifies_from_genesis_on(
     assert "amendment 1 from outer step 3 on" in shown
 
 
-def test_without_the_amendment_the_replay_ends_at_its_first_step(
+def test_replay_without_the_amendment_stops_where_it_takes_effect(
     p2ptrain: Command, home: Home, run: Run, amendment: SignedAmendment
 ) -> None:
     make_history(home, run, STEPS, [amendment])
-    # The organiser signed two with one number, and another one was agreed.
+    # The organiser signed two amendments with the same number. This home has the one that was not
+    # agreed.
     save_amendments(home.amendments, [signed(home, run, codec="fp16")])
     done = p2ptrain("verify", "--from", "genesis", "--home", home.root, "--json")
     assert "error[AUDIT-PARTIAL]" in done.err

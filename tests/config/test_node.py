@@ -13,7 +13,7 @@ from p2ptrain.errors import ConfigError
 from p2ptrain.ids import RunId
 
 
-def test_home_is_enough() -> None:
+def test_home_is_the_only_required_option() -> None:
     config = NodeConfig(Path("/h"))
     assert config == NodeConfig(
         home=Path("/h"),
@@ -56,7 +56,7 @@ def test_configuration_cannot_be_changed() -> None:
         ("listen", (), "--listen"),
     ],
 )
-def test_impossible_option_is_named(field: str, value: Any, option: str) -> None:
+def test_invalid_option_is_reported(field: str, value: Any, option: str) -> None:
     with pytest.raises(ConfigError) as caught:
         dataclasses.replace(NodeConfig(Path("/h")), **{field: value})
     assert caught.value.what == f"{option} is {value!r}"
@@ -80,7 +80,7 @@ def test_impossible_option_is_named(field: str, value: Any, option: str) -> None
         ("", None),
     ],
 )
-def test_rate_has_a_number_and_a_unit(text: str, bytes_per_s: int | None) -> None:
+def test_rate_is_a_number_with_a_unit(text: str, bytes_per_s: int | None) -> None:
     if bytes_per_s is not None:
         assert parse_rate(text) == bytes_per_s
         return

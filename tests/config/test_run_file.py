@@ -1,4 +1,4 @@
-"""A wrong run file is answered with the field, its value, and the allowed values."""
+"""An error in a run file is reported with the field, its value, and the allowed values."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from p2ptrain.errors import ConfigError
 
 def tiny_with(changes: dict[str, Any]) -> dict[str, Any]:
     """Return the tiny run's tables with "section.field" set to a value, or removed if the value is
-    None.
-    """
+    None."""
     tree = copy.deepcopy(tomllib.loads(sample("tiny")))
     for where, value in changes.items():
         section, _, name = where.partition(".")
@@ -46,18 +45,18 @@ def test_files_under_configs_are_the_samples(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sample_names())
-def test_joiners_of_every_sample_begin_with_members_optimizers(name: str) -> None:
+def test_joiners_in_every_sample_start_with_members_optimizer_states(name: str) -> None:
     assert parse_run_file(tomllib.loads(sample(name))).inner.join_optimizer == "donors"
 
 
-def test_every_setting_of_the_demo_is_explained_or_plain() -> None:
+def test_half_of_the_demos_settings_have_a_comment() -> None:
     lines = [line for line in sample("demo").splitlines() if "=" in line.split("#")[0]]
     unexplained = [line for line in lines if "#" not in line]
     assert len(unexplained) <= len(lines) // 2
     assert sample("demo").startswith("# ")
 
 
-def test_demo_has_every_setting_with_its_default() -> None:
+def test_demo_lists_every_optional_setting_with_its_default() -> None:
     """The other samples say that demo.toml explains each setting."""
     sections = re.split(r"^\[(\w+)\]", sample("demo"), flags=re.MULTILINE)[1:]
     texts = dict(zip(sections[::2], sections[1::2], strict=True))
@@ -163,7 +162,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("changes", "text"), WRONG, ids=[text[:40] for _, text in WRONG])
-def test_wrong_setting_is_named(changes: dict[str, Any], text: str) -> None:
+def test_wrong_setting_is_reported(changes: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_run_file(tiny_with(changes), name="my.toml")
     assert caught.value.what.startswith(f"my.toml: {text}")
@@ -171,7 +170,7 @@ def test_wrong_setting_is_named(changes: dict[str, Any], text: str) -> None:
     assert caught.value.code == "CONFIG"
 
 
-def test_several_faults_are_listed_and_the_list_is_bounded() -> None:
+def test_several_errors_are_listed_and_the_list_is_bounded() -> None:
     two = {"model.width": 0, "inner.lr": -1.0}
     with pytest.raises(ConfigError) as caught:
         parse_run_file(tiny_with(two), name="my.toml")
@@ -182,24 +181,24 @@ def test_several_faults_are_listed_and_the_list_is_bounded() -> None:
     assert caught.value.evidence[-1] == "and 18 more"
 
 
-def test_codec_has_its_own_block_unless_the_file_says_otherwise() -> None:
+def test_codec_has_its_own_block_size_unless_the_file_sets_one() -> None:
     for name, block in [("fp32", 256), ("fp16", 256), ("int8", 256), ("int4", 64)]:
         assert parse_run_file(tiny_with({"codec": {"name": name}})).codec.block == block
         given = {"name": name, "block": 128, "feedback": True}
         assert parse_run_file(tiny_with({"codec": given})).codec.model_dump() == given
 
 
-def test_run_file_of_earlier_versions_may_say_merge_mean() -> None:
+def test_merge_mean_of_earlier_versions_is_still_accepted() -> None:
     given = tiny_with({"sync": {"fragments": 1, "merge": "mean"}})
     assert parse_run_file(given) == parse_run_file(tiny_with({"sync": {"fragments": 1}}))
 
 
-def test_whole_numbers_are_accepted_as_numbers() -> None:
+def test_integers_are_accepted_as_floats() -> None:
     run = parse_run_file(tiny_with({"inner.lr": 1, "inner.betas": [0, 0.95]}))
     assert (run.inner.lr, run.inner.betas) == (1.0, (0.0, 0.95))
 
 
-def test_missing_file_says_how_to_make_one(tmp_path: Path) -> None:
+def test_error_for_a_missing_file_says_how_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load_run_file(tmp_path / "run.toml")
     assert "cannot be read: No such file" in caught.value.what

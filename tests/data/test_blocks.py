@@ -1,4 +1,4 @@
-"""A block holds its tokens exactly, or is refused."""
+"""A block returns exactly the tokens that were stored, or is refused."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_truncated_block_is_refused(length: int) -> None:
         (37, 7, "has 8 tokens per row"),
     ],
 )
-def test_block_of_another_run_is_refused(vocab: int, sequence: int, complaint: str) -> None:
+def test_block_of_a_different_run_is_refused(vocab: int, sequence: int, complaint: str) -> None:
     with pytest.raises(ChunkCorrupt, match=complaint) as caught:
         decode_block(BLOCK, vocab=vocab, sequence=sequence, name="a3f0")
     assert caught.value.code == "DATA"

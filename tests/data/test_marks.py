@@ -1,4 +1,4 @@
-"""Marks stand where a document begins or ends, and not where a reader cut it."""
+"""Begin and end tokens mark where a document begins or ends, not where a reader cut it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def rows(blocks: tuple[bytes, ...]) -> np.ndarray:
     return np.concatenate([decode_block(block, vocab=300, sequence=32) for block in blocks])
 
 
-def test_text_file_of_20_kilobytes_has_one_mark_and_all_its_text(tmp_path: Path) -> None:
+def test_text_file_of_20_kilobytes_has_one_begin_token_and_all_its_text(tmp_path: Path) -> None:
     text = lines(1000)
     (tmp_path / "a.txt").write_text(text)
     pieces = pieces_of(tmp_path / "a.txt")
@@ -51,7 +51,7 @@ def test_text_file_of_20_kilobytes_has_one_mark_and_all_its_text(tmp_path: Path)
     assert known.tokenizer.decode(tokens) == text
 
 
-def test_two_text_files_have_two_marks(tmp_path: Path) -> None:
+def test_two_text_files_have_two_begin_tokens(tmp_path: Path) -> None:
     (tmp_path / "all").mkdir()
     for name in "ab":
         (tmp_path / "all" / name).write_text(lines(1000))
@@ -64,7 +64,7 @@ def test_two_text_files_have_two_marks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("more", [-1, 0, 1, READ_BASES_MAX, READ_BASES_MAX + 7])
-def test_contig_of_any_length_has_one_beginning_and_one_end(tmp_path: Path, more: int) -> None:
+def test_contig_of_any_length_has_one_begin_and_one_end_token(tmp_path: Path, more: int) -> None:
     bases = ("ACGTTGCA" * (READ_BASES_MAX // 2))[: READ_BASES_MAX + more]
     (tmp_path / "a.fa").write_text(f">contig\n{bases}\n")
     (tmp_path / "a.fq").write_text(f"@read\n{bases}\n+\n{'I' * len(bases)}\n")
@@ -76,7 +76,7 @@ def test_contig_of_any_length_has_one_beginning_and_one_end(tmp_path: Path, more
         assert known.tokenizer.decode(tokens) == bases
 
 
-def test_pieces_of_one_file_are_split_and_none_is_on_both_sides(tmp_path: Path) -> None:
+def test_pieces_of_one_file_are_split_without_overlap(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(lines(4000))
     packed = packed_of(tmp_path / "a.txt")
     train, held_out = rows(packed.train), rows(packed.validation)

@@ -1,6 +1,5 @@
-"""Packing: equal text gives equal blocks, nothing leaks into validation, and nothing is
-invented.
-"""
+"""Packing: equal text gives equal blocks, no document is in both training and validation, and text
+survives unchanged."""
 
 from __future__ import annotations
 
@@ -59,7 +58,7 @@ def test_same_text_and_seed_give_the_same_bytes_in_a_new_process(
     assert other.stdout.strip() == digest(packed), other.stderr
 
 
-def test_another_seed_gives_another_order(
+def test_different_seed_gives_a_different_order(
     documents: list[str], packed: PackedBlocks[bytes]
 ) -> None:
     assert pack(documents, replace(SPEC, seed=2)).train[0] != packed.train[0]
@@ -114,7 +113,7 @@ def test_too_little_text_is_refused_with_the_numbers() -> None:
         ("block_sequences", 2**16),
     ],
 )
-def test_impossible_packing_is_refused(field: str, value: int) -> None:
+def test_invalid_packing_settings_are_refused(field: str, value: int) -> None:
     with pytest.raises(ConfigError, match=field.removeprefix("block_")):
         replace(SPEC, **{field: value})
 
@@ -130,14 +129,14 @@ def stream(documents: list[str], scratch: Path, **settings: Any) -> PackedBlocks
     return pack_stream(map(Piece, documents), vocabulary, SPEC, scratch, bytes, **settings)
 
 
-def test_order_does_not_depend_on_the_memory_that_was_used(
+def test_order_does_not_depend_on_the_memory_used(
     documents: list[str], packed: PackedBlocks[bytes], tmp_path: Path
 ) -> None:
     small = Portion(tokens=1000, pieces=3)
     assert stream(documents, tmp_path / "small", file_bytes=4096, portion=small) == packed
 
 
-def test_every_training_token_is_in_one_block_but_the_last_ones(
+def test_every_token_is_in_one_training_block_except_a_short_rest(
     documents: list[str], packed: PackedBlocks[bytes]
 ) -> None:
     rows = len(rows_of(packed.train)) + len(rows_of(packed.validation))
@@ -145,14 +144,14 @@ def test_every_training_token_is_in_one_block_but_the_last_ones(
     assert packed.documents == len(documents)
 
 
-def test_entropy_of_order_zero_is_that_of_the_training_tokens(packed: PackedBlocks[bytes]) -> None:
+def test_unigram_entropy_is_computed_from_the_training_tokens(packed: PackedBlocks[bytes]) -> None:
     tokens, counts = np.unique(rows_of(packed.train), return_counts=True)
     assert entropy_nats(np.array([5, 5, 0])) == pytest.approx(np.log(2))
     assert packed.entropy_nats == pytest.approx(entropy_nats(counts))
     assert 3 < packed.entropy_nats < np.log(len(tokens))
 
 
-def test_each_read_begins_and_ends_with_its_mark(tmp_path: Path) -> None:
+def test_each_read_begins_and_ends_with_its_token(tmp_path: Path) -> None:
     spec = SynthesisSpec(reads=400, genomes=2, genome_bases=3000, read_bases=60)
     documents = [LETTERS[read].tobytes().decode() for read in reads(spec)]
     vocabulary = learn_reads(documents, 64)
@@ -166,11 +165,12 @@ def test_each_read_begins_and_ends_with_its_mark(tmp_path: Path) -> None:
         begins, ends = row == 4, row == 5
         assert (begins[1:] == ends[:-1]).all()
     assert (rows > 5).mean() > 0.8
-    # On every Python, in every year: a run's data can be checked by making them again.
+    # The digest is the same with every Python version: a run's data can be checked by making them
+    # again.
     assert digest(packed)[:16] == "18438c97c5b24892"
 
 
-def test_document_cannot_set_marks_by_spelling_them(tmp_path: Path) -> None:
+def test_document_cannot_create_special_tokens_by_spelling_them(tmp_path: Path) -> None:
     documents = [f"text {number} {END_OF_TEXT} goes on" for number in range(300)]
     packed = stream(documents, tmp_path / "scratch")
     held = sum(

@@ -1,4 +1,4 @@
-"""Any source gives its documents, or names the broken line and what helps."""
+"""Any source returns its documents, or an error that names the faulty line and says what to do."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def pieces(path: Path, *, field: str = "text", limit_bytes: int = 10**6) -> list
 
 
 def documents(path: Path, *, field: str = "text", limit_bytes: int = 10**6) -> list[str]:
-    """The pieces of a source whose documents have one piece each."""
+    """Return the pieces of a source in which each document has one piece."""
     found = pieces(path, field=field, limit_bytes=limit_bytes)
     assert all(piece.begins and piece.ends for piece in found)
     return [piece.text for piece in found]
@@ -56,7 +56,7 @@ def table(path: Path, **columns: object) -> None:
     ],
 )
 @pytest.mark.parametrize("packed", [False, True])
-def test_documents_come_out_unchanged(
+def test_documents_are_returned_unchanged(
     tmp_path: Path, name: str, content: str, found: list[str], packed: bool
 ) -> None:
     path = tmp_path / (name + ".gz" if packed else name)
@@ -71,7 +71,7 @@ def test_column_of_parquet_is_a_source(tmp_path: Path) -> None:
     assert documents(tmp_path / "a.parquet") == texts
 
 
-def test_long_records_come_in_pieces_that_mark_beginning_and_end(
+def test_long_records_are_split_into_pieces_that_mark_begin_and_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reads, "READ_BASES_MAX", 4)
@@ -86,7 +86,7 @@ def test_long_records_come_in_pieces_that_mark_beginning_and_end(
     assert pieces(tmp_path / "a.fq") == [two[0], Piece("AC", begins=False), Piece("ACGT")]
 
 
-def test_text_file_is_one_document_in_pieces_of_whole_lines(
+def test_text_file_is_one_document_split_between_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(text_files, "TEXT_PIECE_CHARACTERS", 6)
@@ -102,7 +102,7 @@ def test_text_file_is_one_document_in_pieces_of_whole_lines(
     assert pieces(tmp_path / "all", limit_bytes=15)[-1].ends is False
 
 
-def test_folder_is_its_files_in_the_order_of_their_paths(tmp_path: Path) -> None:
+def test_folder_is_read_in_the_order_of_the_paths(tmp_path: Path) -> None:
     (tmp_path / "all" / "b").mkdir(parents=True)
     (tmp_path / "all" / "c.txt").write_text("three")
     (tmp_path / "all" / "a.txt").write_text("one")
@@ -115,7 +115,7 @@ def test_unreadable_folder_is_an_error(tmp_path: Path, monkeypatch: pytest.Monke
     closed.mkdir(parents=True)
     (tmp_path / "all" / "a.txt").write_text("one")
 
-    def refusing(path: str) -> object:  # root may look into any folder, so it needs this
+    def refusing(path: str) -> object:  # root can read any folder, so the error is simulated
         if Path(path) == closed:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
         return scandir(path)
@@ -125,7 +125,7 @@ def test_unreadable_folder_is_an_error(tmp_path: Path, monkeypatch: pytest.Monke
         documents(tmp_path / "all")
 
 
-def test_limit_ends_a_source_at_a_document(tmp_path: Path) -> None:
+def test_limit_stops_a_source_between_documents(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(LINES)
     assert documents(tmp_path / "a.jsonl", limit_bytes=13) == ["text 0", "text 1"[:6]]
     with pytest.raises(ConfigError) as caught:
@@ -171,7 +171,7 @@ def test_limit_ends_a_source_at_a_document(tmp_path: Path) -> None:
         ("a.fas", b"", "a.fas does not contain text"),
     ],
 )
-def test_broken_source_says_where_and_what_helps(
+def test_broken_source_is_reported_with_its_place_and_advice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: bytes, complaint: str
 ) -> None:
     monkeypatch.setattr(lines, "LINE_BYTES_MAX", 64)
@@ -237,7 +237,7 @@ def test_invalid_source_is_refused(
     assert caught.value.do
 
 
-def test_without_pyarrow_the_command_that_installs_it_is_named(
+def test_without_pyarrow_the_error_names_the_command_that_installs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table(tmp_path / "a.parquet", text=["x"])

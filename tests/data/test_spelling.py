@@ -1,4 +1,4 @@
-"""Tokens become text as soon as possible."""
+"""Tokens are turned into text as soon as possible."""
 
 from __future__ import annotations
 
@@ -31,9 +31,8 @@ def test_character_of_several_tokens_is_shown_when_it_is_complete(speller: Spell
 
 @pytest.fixture
 def pieces(tmp_path: Path) -> Speller:
-    """Like Llama 2's: a word's token includes the space before it, which a text does not begin
-    with.
-    """
+    """Like Llama 2's tokenizer: a word's token includes the preceding space, although text does not
+    start with a space."""
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     spaces = decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)
@@ -67,7 +66,7 @@ def test_tokens_that_a_tokenizer_cannot_spell_are_counted(tmp_path: Path, spelle
     assert speller.unknown(speller.encoded("漢")) == 0
 
 
-def test_bytes_that_are_no_character_are_not_held_for_ever(speller: Speller) -> None:
+def test_invalid_utf8_is_not_held_back_for_ever(speller: Speller) -> None:
     broken = speller.encoded("🦦")[0]
     shown = [speller.decoded(broken) for _ in range(20)]
     assert any(shown)
@@ -83,13 +82,15 @@ def test_name_of_a_special_token_is_ordinary_text(speller: Speller) -> None:
 
 
 def respelt(speller: Speller, path: Path, **changes: object) -> Speller:
-    """The tokenizer of `speller` with other settings in its file."""
+    """Return the tokenizer of `speller` with changed settings in its file."""
     tree = json.loads((path / "t.json").read_text())
     (path / "other.json").write_text(json.dumps(tree | changes))
     return Speller(path / "other.json")
 
 
-def test_text_is_spelt_exactly_whatever_the_file_asks_for(speller: Speller, tmp_path: Path) -> None:
+def test_text_is_spelt_exactly_whatever_the_tokenizer_file_sets(
+    speller: Speller, tmp_path: Path
+) -> None:
     cut = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}
     fill: dict[str, object] = {
         "strategy": {"Fixed": 99},
@@ -101,7 +102,7 @@ def test_text_is_spelt_exactly_whatever_the_file_asks_for(speller: Speller, tmp_
     assert other.encoded("plain words only") == speller.encoded("plain words only")
 
 
-def test_tokenizer_with_gaps_is_as_long_as_its_largest_token(
+def test_size_of_a_tokenizer_with_gaps_follows_from_its_largest_token_id(
     speller: Speller, tmp_path: Path
 ) -> None:
     tree = json.loads((tmp_path / "t.json").read_text())
@@ -127,7 +128,7 @@ CANNOT = {
 
 
 @pytest.mark.parametrize("changes", CANNOT.values(), ids=CANNOT)
-def test_tokenizer_that_can_be_read_but_fails_is_reported(
+def test_tokenizer_that_fails_on_first_use_is_reported(
     changes: dict[str, object], speller: Speller, tmp_path: Path
 ) -> None:
     other = respelt(speller, tmp_path, **changes)

@@ -1,6 +1,5 @@
-"""Synthetic reads: the same for a seed on every machine, with repeats, and readable like real
-ones.
-"""
+"""Synthetic reads: a seed gives the same reads on every machine, with repeats, in the formats of
+real ones."""
 
 from __future__ import annotations
 
@@ -20,7 +19,8 @@ SPEC = SynthesisSpec(reads=500, genomes=2, genome_bases=4000, read_bases=60, see
 
 
 def splitmix64(state: int, count: int) -> list[int]:
-    """The algorithm as its authors wrote it, with Python's whole numbers."""
+    """Return draws by the algorithm as its authors published it, with Python's unbounded
+    integers."""
     found, mask = [], 2**64 - 1
     for _ in range(count):
         state = (state + 0x9E3779B97F4A7C15) & mask
@@ -30,7 +30,7 @@ def splitmix64(state: int, count: int) -> list[int]:
     return found
 
 
-def test_draws_match_splitmix64_in_portions_of_any_size() -> None:
+def test_draws_match_splitmix64_for_any_portion_size() -> None:
     whole = draws(7, "x", 0, 100)
     np.testing.assert_array_equal(whole[40:], draws(7, "x", 40, 60))
     assert whole.tolist() == splitmix64(int.from_bytes(blake3(b"7 x").digest()[:8], "little"), 100)
@@ -39,7 +39,7 @@ def test_draws_match_splitmix64_in_portions_of_any_size() -> None:
 
 
 @pytest.mark.parametrize("name", ["a.fasta", "a.fq.gz"])
-def test_seed_has_the_same_reads_everywhere(tmp_path: Path, name: str) -> None:
+def test_seed_gives_the_same_reads_everywhere(tmp_path: Path, name: str) -> None:
     write_reads(tmp_path / name, SPEC)
     source = find_source(name, field="", limit_bytes=10**6, beside=tmp_path)
     found = [piece.text for piece in source.pieces()]
@@ -65,7 +65,7 @@ def test_reads_match_their_genomes_except_for_errors() -> None:
     texts = [genome(SPEC, number) for number in range(2)]
     whole = b"|".join(each.tobytes() for text in texts for each in (text, other_strand(text)))
     exact = [read.tobytes() in whole for read in reads(SPEC)]
-    # Probability of 60 bases without an error: 0.998^60.
+    # The probability of 60 bases without an error is 0.998^60.
     assert 0.8 < sum(exact) / len(exact) < 0.95
 
 
@@ -79,13 +79,13 @@ def test_reads_match_their_genomes_except_for_errors() -> None:
         ("genome_bases", 300, "set genome_bases to 400 or more"),
     ],
 )
-def test_impossible_reads_are_refused(field: str, value: float, fix: str) -> None:
+def test_invalid_settings_of_reads_are_refused(field: str, value: float, fix: str) -> None:
     with pytest.raises(ConfigError, match=f"{field} is {value}") as caught:
         SynthesisSpec(**{"reads": 1, "genome_bases": 4000, field: value})  # type: ignore[arg-type]
     assert fix in caught.value.do
 
 
-def test_existing_files_and_other_endings_are_refused(tmp_path: Path) -> None:
+def test_existing_files_and_unknown_endings_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.fasta").write_text("mine")
     for name, complaint in (("a.fasta", "already"), ("a.txt", "does not end in .fasta or .fastq")):
         with pytest.raises(ConfigError, match=complaint):

@@ -1,4 +1,5 @@
-"""Marks stand in the right places, samples are fair, and long texts are encoded in parts."""
+"""Begin and end tokens are placed correctly, samples are fair, and long texts are encoded in
+parts."""
 
 from __future__ import annotations
 
@@ -19,13 +20,13 @@ def test_reads_decode_to_exactly_the_original() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "short", "a b " * 30_000, "x" * 200_000, "λ\n" * 70_000])
-def test_parts_are_the_text_and_none_is_long(text: str) -> None:
+def test_parts_join_to_the_text_and_are_all_short(text: str) -> None:
     found = parts(text)
     assert "".join(found) == text
     assert max(map(len, found)) <= vocabulary.PART_CHARACTERS
 
 
-def test_sample_is_a_fair_part_in_the_order_of_the_source() -> None:
+def test_sample_is_spread_over_the_source_and_keeps_its_order() -> None:
     documents = [f"{number:08d}" for number in range(10_000)]
     few = sample(iter(documents), 0, 8 * 1000)
     assert 400 < len(few) <= 1000
@@ -52,7 +53,7 @@ def given(*names: str) -> Tokenizer:
         (("<s>", "</s>", "<x>"), "<x>", "<s>", (3, 1)),
     ],
 )
-def test_given_tokenizer_has_its_usual_marks_or_those_named(
+def test_given_tokenizer_uses_its_usual_marks_or_the_given_ones(
     names: tuple[str, ...], begin: str | None, end: str | None, marks: tuple[int, int | None]
 ) -> None:
     known = marked(given(*names), begin, end)
@@ -65,16 +66,15 @@ def test_given_tokenizer_has_its_usual_marks_or_those_named(
     ("begin", "complaint"),
     [(None, "usual tokens for the start of a document"), ("<s>", "no token '<s>'")],
 )
-def test_tokenizer_without_the_mark_is_refused(begin: str | None, complaint: str) -> None:
+def test_tokenizer_without_the_requested_mark_is_refused(begin: str | None, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint) as caught:
         marked(given("<y>"), begin, None)
     assert "data.begin" in caught.value.do
 
 
-def test_document_cannot_set_marks_by_spelling_them() -> None:
-    """A tokenizer that lists HTML's tags contains "<s>" among them, and there it is not a special
-    token.
-    """
+def test_document_cannot_create_special_tokens_by_spelling_them() -> None:
+    """A tokenizer that has HTML tags as ordinary tokens contains "<s>", which is not a special
+    token there."""
     tokenizer = Tokenizer(models.BPE({each: number for number, each in enumerate("<s>/ab")}, []))
     tokenizer.add_tokens([AddedToken("<s>", special=False), AddedToken("</s>", special=False)])
     tokenizer.add_special_tokens(["<bos>", "<eos>"])
@@ -89,7 +89,7 @@ def test_document_cannot_set_marks_by_spelling_them() -> None:
             marked(tokenizer, begin, end)
 
 
-def test_learnt_tokenizer_begins_texts_as_in_training() -> None:
+def test_learnt_tokenizer_starts_texts_as_in_training() -> None:
     for known, text in (
         (learn_text(["some text"], 300), "some"),
         (learn_reads(["ACGT"], 20), "AC"),
@@ -99,7 +99,7 @@ def test_learnt_tokenizer_begins_texts_as_in_training() -> None:
         assert elsewhere.encode(text).ids == [each for each in taught if each != known.end]
 
 
-def test_too_small_a_vocabulary_is_refused() -> None:
+def test_vocabulary_that_is_too_small_is_refused() -> None:
     with pytest.raises(ConfigError, match="vocab is 10"):
         learn_reads(["ACGT"], 10)
     with pytest.raises(ConfigError, match="vocab is 256"):

@@ -1,4 +1,5 @@
-"""The loss according to journals: the figure over most blocks counts, whoever wrote it."""
+"""Losses from journals: for each step, the loss measured over the most blocks counts, whoever wrote
+it."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ def evaluated(step: int, loss: float, blocks: int) -> dict[str, object]:
     return {"event": "evaluated", "step": step, "loss": loss, "blocks": blocks}
 
 
-def test_figure_over_most_blocks_counts_for_each_step() -> None:
+def test_loss_measured_over_the_most_blocks_counts_for_each_step() -> None:
     events = [
         evaluated(4, 5.0, 3),
         evaluated(2, 6.0, 8),

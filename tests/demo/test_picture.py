@@ -1,4 +1,4 @@
-"""The picture of the demo's terminal shows the screens of the recording, and nothing else."""
+"""The recording of the demo's terminal shows its screens and nothing else."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def words(picture: Picture) -> list[str]:
     return ["".join(letter for letter, _ in line) for line in picture]
 
 
-def test_a_screen_overwrites_what_the_live_display_writes_again() -> None:
+def test_screen_overwrites_lines_that_the_live_display_redraws() -> None:
     screen = Screen()
     screen.write("\x1b[2m 0.1 s\x1b[0m  first\r\nold\r\n")
     screen.write("\r\x1b[2K\x1b[1A\x1b[2K\x1b[1;31mnew\x1b[0m\r\nlast\x1b[?25h")
@@ -27,15 +27,15 @@ def test_a_screen_overwrites_what_the_live_display_writes_again() -> None:
     assert [style for _, style in new] == ["b r"] * 3
 
 
-def test_a_screen_scrolls(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_screen_scrolls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo_picture, "ROWS", 3)
     screen = Screen()
     screen.write("a\r\nb\r\nc\r\nd")
     assert words(screen.picture()) == ["b", "c", "d"]
 
 
-def test_a_terminal_is_recorded_and_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Screens that follow each other closely are left out, but never the last one."""
+def test_terminal_is_recorded_and_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Screens that follow too soon after one another are left out, but never the last one."""
     monkeypatch.setattr(demo_picture, "FRAME_S", 0.05)
     program = """import time
 for text in ("<0>\\n", "<1>\\n", "<2>\\n", "<3>θ"):
@@ -52,6 +52,6 @@ for text in ("<0>\\n", "<1>\\n", "<2>\\n", "<3>θ"):
     assert [group.get("opacity") for group in root.iter(f"{SVG}g")][-1] is None
 
 
-def test_a_command_that_fails_is_no_recording() -> None:
+def test_failed_command_gives_no_recording() -> None:
     with pytest.raises(OSError, match="ended with status 3"):
         list(recorded([sys.executable, "-c", "raise SystemExit(3)"]))

@@ -1,4 +1,4 @@
-"""The settings of `scripts/metagene_mini`, and the result that it accepts as good."""
+"""The settings of `scripts/metagene_mini`, and which results count as good."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ LEARNT = Learnt(2, 10, 100, 6.0, ((0, 6.9), (20, 5.7)), 1.0, True)
         ({"heads_agree": False}, False),
     ],
 )
-def test_good_run_has_a_loss_below_order_0_and_equal_weights(
+def test_good_run_has_a_loss_below_the_unigram_entropy_and_equal_weights(
     changes: dict[str, Any], good: bool
 ) -> None:
     assert replace(LEARNT, **changes).is_good == good
 
 
-def test_recipe_is_changed_in_two_places_only() -> None:
+def test_recipe_is_changed_in_only_two_settings() -> None:
     recipe = (ROOT / RECIPE).read_text()
     asked = parse_run_file(tomllib.loads(recipe))
     changed = parse_run_file(tomllib.loads(run_text(recipe, "packed", 7)))

@@ -1,4 +1,4 @@
-"""The demo plays the sample, but for the transfer of optimizers over its slow lines."""
+"""The demo runs the sample, except for the transfer of optimizer states over its slow links."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from p2ptrain.config.samples import sample
 from p2ptrain.demo.run_file import written
 
 
-def test_the_demo_plays_the_sample_with_fresh_joiners(tmp_path: Path) -> None:
+def test_demo_runs_the_sample_with_fresh_optimizers_for_joiners(tmp_path: Path) -> None:
     ours = load_run_file(written(tmp_path / "folder"))
     (tmp_path / "demo.toml").write_text(sample("demo"))
     theirs = load_run_file(tmp_path / "demo.toml")

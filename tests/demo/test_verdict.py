@@ -1,4 +1,4 @@
-"""The demo's verdict accepts a good run, and rejects each way in which a run can be bad."""
+"""The demo's verdict accepts a good run, and rejects a run for each possible failure."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def other(**changes: object) -> list[dict[str, object]]:
     ],
     ids=str,
 )
-def test_one_bad_fact_spoils_exactly_one_claim(changes: dict[str, Any]) -> None:
+def test_one_bad_fact_fails_exactly_one_claim(changes: dict[str, Any]) -> None:
     spoiled = replace(GOOD, **changes)
     assert verdict(spoiled)["ok"] is False
     assert list(claims(spoiled).values()).count(False) == 1

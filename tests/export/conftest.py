@@ -1,4 +1,4 @@
-"""A plan of an export, and a θ for it in which every weight takes part."""
+"""Fixtures: a plan of an export, and a θ for it in which every weight affects the result."""
 
 from __future__ import annotations
 
@@ -52,9 +52,8 @@ def plan(request: pytest.FixtureRequest) -> ExportPlan:
 
 
 def trained(spec: ModelSpec) -> Float32Vector:
-    """Genesis moved at random. At genesis itself, the matrices that write to the residual stream
-    are zero.
-    """
+    """Return genesis plus random changes. In genesis itself, the matrices that write to the
+    residual stream are zero."""
     theta = genesis(spec, seed=1)
     random = np.random.default_rng(2)
     for entry in layout_of(spec).entries:

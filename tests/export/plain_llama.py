@@ -1,7 +1,7 @@
 """Hugging Face's Llama and Qwen3 in the simplest form: numpy, the files of a folder, one position
 at a time.
 
-It knows nothing of p2ptrain. It computes what anybody computes from an exported folder by following
+The code does not use p2ptrain. It computes what any reader of an exported folder computes from
 config.json and the tensors' names.
 """
 

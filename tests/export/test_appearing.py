@@ -1,4 +1,5 @@
-"""A folder appears complete. Leftovers of a killed writer are removed, and nothing else."""
+"""An exported folder becomes visible only when it is complete. Only leftovers of killed writers are
+removed."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ def target(tmp_path: Path) -> Path:
 
 
 def writing(target: Path) -> tuple[subprocess.Popen[str], Path]:
-    """A process in the middle of an export, and its hidden folder."""
+    """Return a process in the middle of an export, and its hidden folder."""
     process = subprocess.Popen(
         [sys.executable, "-c", WRITER, target], stdout=subprocess.PIPE, text=True
     )
@@ -44,7 +45,7 @@ def killed(process: subprocess.Popen[str]) -> None:
     process.stdout.close()
 
 
-def test_leftovers_of_a_killed_writer_go_and_others_stay(target: Path) -> None:
+def test_leftovers_of_a_killed_writer_are_removed_and_a_live_ones_kept(target: Path) -> None:
     process, partial = writing(target)
     assert clear_away(target) == []
     assert (partial / "weights").read_text() == "half"
@@ -73,7 +74,7 @@ def test_leftovers_of_a_finished_writer_are_removed(target: Path) -> None:
     assert (target / "weights").read_text() == "new"
 
 
-def test_folders_with_other_names_are_not_touched(target: Path) -> None:
+def test_folders_with_different_names_are_not_touched(target: Path) -> None:
     others = {".out.partial-", ".out.partial-x", ".outer.partial-1", "out.partial-1"}
     for name in others:
         (target.parent / name).mkdir()

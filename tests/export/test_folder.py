@@ -1,4 +1,4 @@
-"""The exported folder has the contents of θ, for a reader that knows nothing of p2ptrain."""
+"""The exported folder contains θ, as read by code that does not use p2ptrain."""
 
 from __future__ import annotations
 
@@ -31,9 +31,8 @@ from tests.rounding import MARGIN, UNIT, UNIT_BF16, assert_rounded_alike, distan
 
 TOKENS = [5, 0, 60, 7, 7, 33, 12, 1, 59, 4]
 ANGLES = MARGIN * len(TOKENS) * UNIT
-"""The model's table of angles is always in fp32: an angle of up to ten positions has an error of
-ten units. No logit has a much larger relative error.
-"""
+"""The model's table of angles is always in fp32: an angle at up to ten positions has an error of
+ten units in the last place. No logit has a much larger relative error."""
 
 
 def logits_of(
@@ -43,7 +42,7 @@ def logits_of(
     document_token: int | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> np.ndarray:
-    """The logits of the model that trains."""
+    """Return the logits of the model that trains."""
     model = Llama(spec, document_token)
     named = dict(model.named_parameters())
     with torch.no_grad():
@@ -55,9 +54,8 @@ def logits_of(
 
 
 def nudged_logits(spec: ModelSpec, theta: Float32Vector) -> list[np.ndarray]:
-    """Weights that were rounded to their neighbours, which changes logits as rounding on the way
-    does.
-    """
+    """Return the logits after rounding each weight to a neighbouring value, which has about the
+    effect of rounding inside the computation."""
     return [logits_of(spec, nudged(theta, np.random.default_rng(seed))) for seed in range(3)]
 
 
@@ -81,12 +79,11 @@ def test_plain_reader_computes_the_same_as_the_trainer(
 @pytest.mark.parametrize(
     ("dtype", "bound"), [(torch.float64, ANGLES), (torch.bfloat16, MARGIN * UNIT_BF16)]
 )
-def test_packed_documents_compute_as_each_would_alone(
+def test_packed_documents_are_computed_as_if_each_were_alone(
     plan: ExportPlan, dtype: torch.dtype, bound: float, tmp_path: Path
 ) -> None:
-    """Its heads share keys, and only its mask separates documents. Two of them begin at token 7,
-    after the end of one that began elsewhere.
-    """
+    """The model's heads share keys, and only its mask separates documents. In two rows a document
+    begins at token 7, after the end of one that began before the row."""
     theta = trained(plan.spec)
     folder = export(plan, ThetaInMemory(theta), tmp_path / "out").folder
     starts = [0, *(at for at, token in enumerate(TOKENS) if token == 7)]
@@ -102,7 +99,7 @@ def test_packed_documents_compute_as_each_would_alone(
     assert far(None) > 10 * bound
 
 
-def test_fp32_export_is_bit_for_bit_the_runs_theta(plan: ExportPlan, tmp_path: Path) -> None:
+def test_fp32_export_equals_the_runs_theta_bit_for_bit(plan: ExportPlan, tmp_path: Path) -> None:
     theta = trained(plan.spec)
     done = export(plan, ThetaInMemory(theta), tmp_path / "out")
     read = load_file(done.folder / "model.safetensors")
@@ -114,7 +111,7 @@ def test_fp32_export_is_bit_for_bit_the_runs_theta(plan: ExportPlan, tmp_path: P
     assert done.theta == blake3(theta.tobytes()).hexdigest()
 
 
-def test_bf16_export_is_nearest_to_each_value(tmp_path: Path) -> None:
+def test_bf16_export_rounds_each_value_to_the_nearest(tmp_path: Path) -> None:
     theta = trained(SPEC)
     entry = layout_of(SPEC).entries[0]
     awkward = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40, 3.4e38, 1 + 2**-8, 1 + 3 * 2**-8]
@@ -129,7 +126,7 @@ def test_bf16_export_is_nearest_to_each_value(tmp_path: Path) -> None:
                 read, expected[each.offset : each.end], rtol=0, atol=0, equal_nan=True
             )
     assert done.theta == blake3(theta.tobytes()).hexdigest(), (
-        "the digest is that of the certified snapshot"
+        "the digest is the certified snapshot's"
     )
     assert json.loads((done.folder / "config.json").read_text())["dtype"] == "bfloat16"
 
@@ -170,7 +167,7 @@ def test_text_begins_and_ends_with_the_tokenizers_own_token(
         ("uncertified", "NOT CERTIFIED:"),
     ],
 )
-def test_card_says_who_certified_the_weights(
+def test_model_card_says_who_certified_the_weights(
     standing: Standing, said: str | None, tmp_path: Path
 ) -> None:
     origin = replace(ORIGIN, standing=standing, updates=2 * (standing == "replayed"))
@@ -187,7 +184,7 @@ def test_card_says_who_certified_the_weights(
     )
 
 
-def test_only_an_export_is_replaced_and_only_on_demand(tmp_path: Path) -> None:
+def test_only_an_earlier_export_is_replaced_and_only_with_force(tmp_path: Path) -> None:
     plan, target = ExportPlan(SPEC, ORIGIN, Tokenizer.of(b"{}")), tmp_path / "out"
     export(plan, ThetaInMemory(trained(SPEC)), target)
     (target / "left.txt").write_text("from before")

@@ -1,4 +1,4 @@
-"""Our model in the terms of transformers: nothing reordered, nothing approximated."""
+"""Our model as transformers describes it: without reordering or approximation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from p2ptrain.trainer.rank.model import NORM_EPSILON
 from tests.export.conftest import SPEC, SPECS
 
 
-def test_every_parameter_has_a_name_of_its_own() -> None:
+def test_every_parameter_has_a_unique_name() -> None:
     names = [
         name_of(each.name)
         for each in parameters(replace(SPEC, tied=False, qk_norm=True, layers=11))
@@ -36,7 +36,7 @@ def test_parameter_unknown_to_transformers_is_refused(name: str) -> None:
     assert caught.value.code == "EXPORT-MODEL"
 
 
-def test_norms_add_the_same_epsilon() -> None:
+def test_both_implementations_add_the_same_epsilon_to_norms() -> None:
     assert RMS_EPSILON == NORM_EPSILON
 
 
@@ -44,7 +44,7 @@ def test_norms_add_the_same_epsilon() -> None:
     "spec",
     [*SPECS.values(), replace(SPEC, kv_heads=6)],
 )
-def test_sizes_survive_conversion_there_and_back(spec: ModelSpec) -> None:
+def test_model_sizes_survive_conversion_to_a_config_and_back(spec: ModelSpec) -> None:
     assert spec_of(config_of(spec, "float32", {"eos": 3})) == spec
 
 
@@ -54,7 +54,7 @@ def test_tokens_missing_from_the_tokenizer_are_reported() -> None:
     assert named == {"bos_token_id": 4, "eos_token_id": None, "pad_token_id": 0}
 
 
-def test_config_of_transformers_4_is_read() -> None:
+def test_config_of_transformers_4_can_be_read() -> None:
     config = config_of(replace(SPEC, rope_base=5e5), "float32", {})
     del config["rope_parameters"], config["head_dim"], config["attention_bias"]
     assert spec_of(config | {"rope_scaling": None}).rope_base == 5e5
@@ -87,7 +87,9 @@ FOREIGN: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("changes", "said"), FOREIGN)
-def test_foreign_model_is_refused_with_the_difference(changes: dict[str, Any], said: str) -> None:
+def test_error_for_an_unsupported_model_names_the_difference(
+    changes: dict[str, Any], said: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
         spec_of(config_of(SPEC, "float32", {}) | changes)
     assert caught.value.code == "MODEL-FOREIGN"
@@ -102,17 +104,17 @@ def test_malformed_config_is_refused(config: object) -> None:
         spec_of(config)
 
 
-def test_special_tokens_are_known_by_their_usual_names() -> None:
+def test_special_tokens_are_recognised_by_their_usual_names() -> None:
     named = b'{"added_tokens":[{"content":"[BOS]","id":4},{"content":"[EOS]","id":5},{"id":"x"}]}'
     found = Tokenizer.of(named)
     assert (found.names, found.numbers) == ({"bos": "[BOS]", "eos": "[EOS]"}, {"bos": 4, "eos": 5})
     assert Tokenizer.of(b"{}").config(8)["model_max_length"] == 8
-    # The tokens that `generate` stops at. transformers 4 would use more of them.
+    # The inputs that `generate` should get. transformers 4 would add more.
     names = ["input_ids", "attention_mask"]
     assert Tokenizer.of(b"{}").config(8)["model_input_names"] == names
 
 
-def test_tokenizer_of_reads_has_an_example_that_it_can_spell() -> None:
+def test_tokenizer_of_reads_has_an_example_that_it_can_encode() -> None:
     reads, text = learn_reads(["ACGTTGCA" * 9], 30), learn_text(["once upon a time"], 260)
     examples = [Tokenizer.of(each.to_json()).example for each in (reads, text)]
     assert examples == ["ACGTACGT", "Once upon"]
@@ -122,15 +124,15 @@ def test_tokenizer_of_reads_has_an_example_that_it_can_spell() -> None:
     assert Tokenizer.of(b'{"model":{"vocab":[["A",0]]}}').example == "Once upon"
 
 
-def test_text_begins_with_the_mark_of_the_runs_documents() -> None:
+def test_generated_text_begins_with_the_runs_document_token() -> None:
     named = b'{"added_tokens":[{"content":"<s>","id":1},{"content":"<read>","id":7}]}'
     found = [Tokenizer.of(named, begin) for begin in (7, 1, None)]
     assert [each.names for each in found] == [{"bos": "<read>"}, {"bos": "<s>"}, {"bos": "<s>"}]
     assert [each.numbers["bos"] for each in found] == [7, 1, 1]
 
 
-def test_of_several_usual_names_the_packed_one_is_used() -> None:
-    """A run whose documents may see each other does not name its marks in the manifest."""
+def test_if_several_usual_names_exist_the_one_used_for_packing_is_chosen() -> None:
+    """The manifest names a document token only if documents are separated by a mask."""
     for first, other in permutations([*BEGINNINGS, *ENDINGS], 2):
         given = tokenizers.Tokenizer(models.BPE({"a": 0}, []))
         given.add_special_tokens(["<s>", "</s>", first, other])
@@ -139,7 +141,7 @@ def test_of_several_usual_names_the_packed_one_is_used() -> None:
         assert (found["bos"], found["eos"]) == (packed.begin, packed.end)
 
 
-def test_spellable_text_is_a_mark_only_if_nothing_else_can_be() -> None:
+def test_ordinary_token_serves_as_mark_only_if_there_is_no_special_one() -> None:
     plain, mark = '{"content":"<s>","id":1}', '{"content":"<bos>","id":2,"special":true}'
     for added, numbers in ((f"{plain},{mark}", {"bos": 2}), (plain, {"bos": 1})):
         assert Tokenizer.of(f'{{"added_tokens":[{added}]}}'.encode()).numbers == numbers

@@ -1,4 +1,5 @@
-"""A folder of weights may come from anybody. A part that does not fit is refused by name."""
+"""A folder of weights can come from anyone. A part that does not fit is refused, and the error
+names it."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("shard_bytes_max", [10**9, 9000])
-def test_model_of_a_folder_has_the_runs_weights(
+def test_model_loaded_from_a_folder_has_the_runs_weights(
     plan: ExportPlan, shard_bytes_max: int, tmp_path: Path
 ) -> None:
     theta = trained(plan.spec)
@@ -130,7 +131,7 @@ def test_damaged_folder_is_refused(
     assert said in caught.value.what
 
 
-def test_gpu_that_is_too_small_is_not_our_fault(
+def test_gpu_that_is_too_small_is_reported_as_an_unfit_machine(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(folder: Path) -> None:

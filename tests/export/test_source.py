@@ -1,4 +1,4 @@
-"""θ is read from a snapshot unchanged, or not at all."""
+"""θ is read from a snapshot exactly, or an error is raised."""
 
 from __future__ import annotations
 

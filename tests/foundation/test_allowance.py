@@ -1,4 +1,4 @@
-"""A rate limit with a burst, for each of many keys."""
+"""A rate limit that allows bursts, for each of many keys."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ class TestAllowance:
         allowance = Allowance(1, 1.0)
         assert [allowance.consume(key, 1, 0.0) for key in "aab"] == [True, False, True]
 
-    def test_refused_request_costs_nothing(self) -> None:
+    def test_refused_request_does_not_use_up_the_allowance(self) -> None:
         allowance = Allowance(1, 1.0)
         for _ in range(100):
             allowance.consume("a", 1, 0.0)
         assert allowance.consume("a", 1, 1.0)
 
-    def test_request_larger_than_the_burst_costs_nothing(self) -> None:
+    def test_request_larger_than_the_burst_does_not_use_up_the_allowance(self) -> None:
         allowance = Allowance(4, 2.0)
         assert not allowance.consume("a", 5, 0.0)
         assert allowance.covers("a", 4, 0.0)
         assert allowance.consume("a", 4, 0.0)
 
-    def test_keys_are_bounded_and_the_idle_ones_go(self) -> None:
+    def test_number_of_keys_is_bounded_and_idle_ones_are_dropped(self) -> None:
         allowance = Allowance(1, 1.0, keys_max=3)
         for number in range(10):
             allowance.consume(number, 1, float(number))

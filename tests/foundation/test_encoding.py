@@ -1,4 +1,4 @@
-"""Each value has one encoding, and every other encoding is refused."""
+"""Each value has exactly one encoding; any other is refused."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_arbitrary_bytes_are_canonical_or_refused(data: bytes) -> None:
     assert pack(value) == data
 
 
-def test_order_in_which_a_map_was_built_does_not_show() -> None:
+def test_encoding_does_not_depend_on_the_order_of_a_maps_keys() -> None:
     assert pack({"a": 1, "b": 2}) == pack({"b": 2, "a": 1})
 
 
@@ -60,7 +60,7 @@ def test_order_in_which_a_map_was_built_does_not_show() -> None:
         (msgpack.packb(float("nan")), "not a valid value"),
         (b"\x91" * (DEPTH_MAX + 2) + b"\xc0", "not a valid value"),
         (b"\x91" * 100_000 + b"\xc0", "not msgpack"),
-        (b"\xdd\xff\xff\xff\xff", "not msgpack"),  # a list said to have 4 G items
+        (b"\xdd\xff\xff\xff\xff", "not msgpack"),  # a list that claims to have 4 G items
     ],
 )
 def test_noncanonical_encoding_is_refused(data: bytes, why: str) -> None:
@@ -76,7 +76,7 @@ def test_oversized_message_is_refused_unread() -> None:
 @pytest.mark.parametrize(
     "value", [float("inf"), object(), {1: 2}, {"a": {2: 3}}, 1 << 70, "\ud800"]
 )
-def test_value_without_an_encoding_is_our_own_fault(value: object) -> None:
+def test_value_without_an_encoding_is_our_own_error(value: object) -> None:
     with pytest.raises(LocalProtocolError):
         pack(value)
 
@@ -95,6 +95,6 @@ def test_fields_returns_the_map_that_has_exactly_the_expected_fields() -> None:
         ({"a": 1, "b": "x"}, "field b has the wrong type str"),
     ],
 )
-def test_fields_names_what_does_not_fit(value: object, why: str) -> None:
+def test_fields_reports_what_does_not_fit(value: object, why: str) -> None:
     with pytest.raises(RemoteProtocolError, match=why):
         fields(value, a=int, b=int)

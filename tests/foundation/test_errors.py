@@ -1,4 +1,4 @@
-"""Every error says what happened, on which evidence, whose fault it is, and what to do."""
+"""Every error says what happened, what was seen, what the likely cause is, and what to do."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CLASSES = [
 ]
 
 
-def test_error_keeps_all_that_its_reader_needs() -> None:
+def test_error_keeps_all_its_fields() -> None:
     error = P2PTrainError("it broke", code="X-1", evidence=["a", "b"], likely="you", do="mend it")
     assert (error.what, error.code, error.evidence) == ("it broke", "X-1", ("a", "b"))
     assert (error.likely, error.do, str(error)) == ("you", "mend it", "[X-1] it broke")
@@ -28,7 +28,7 @@ def test_every_class_is_named_in_the_tree_of_the_module(kind: type[errors.P2PTra
     assert kind.__name__ in (errors.__doc__ or "")
 
 
-def test_exit_codes_are_those_that_users_were_promised() -> None:
+def test_exit_codes_are_the_documented_ones() -> None:
     promised = {2, 3, 4, 5, 6, 7, 8, 75, 1}
     assert {kind.exit_code for kind in CLASSES} == promised
 
@@ -52,7 +52,7 @@ def test_aborted_reduce_names_step_attempt_and_suspects() -> None:
         (1, "ended with exit status 1", ""),
     ],
 )
-def test_end_of_a_trainer_is_described_in_words(code: int, said: str, likely: str) -> None:
+def test_exit_of_a_trainer_is_described_in_words(code: int, said: str, likely: str) -> None:
     error = TrainerExited(code, "")
     assert error.what == f"a trainer process {said}"
     assert likely in error.likely

@@ -1,4 +1,4 @@
-"""A peer is its key. Its name and its id follow from the key."""
+"""A peer is identified by its key. Its name and its id follow from the key."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_peer_id_is_the_one_that_libp2p_gives_this_key() -> None:
     assert ALICE.peer == "12D3KooWK99VoVxNE7XzyBwXEzW7xhK7Gpv85r9F3V3fyKSUKPH5"
 
 
-def test_signature_is_good_for_its_signer_and_message_only() -> None:
+def test_signature_is_valid_only_for_its_signer_and_message() -> None:
     signature = ALICE.sign(b"vote")
     assert verify(ALICE.peer, b"vote", signature)
     assert not verify(BOB.peer, b"vote", signature)
@@ -47,14 +47,14 @@ def test_malformed_peer_id_is_refused(text: object) -> None:
             public_key_of(PeerId(text))
 
 
-def test_new_identity_is_kept_in_a_file_that_only_we_can_read(tmp_path: Path) -> None:
+def test_new_identity_is_kept_in_a_file_that_only_its_owner_can_read(tmp_path: Path) -> None:
     first = load_or_create(tmp_path / "identity.key")
     assert load_or_create(tmp_path / "identity.key") == first
     assert stat.S_IMODE(os.stat(tmp_path / "identity.key").st_mode) == 0o600
 
 
 @pytest.mark.parametrize("length", [0, 31, 33, 4096])
-def test_file_of_another_length_is_not_taken_for_a_key(tmp_path: Path, length: int) -> None:
+def test_file_of_a_different_length_is_not_accepted_as_a_key(tmp_path: Path, length: int) -> None:
     path = tmp_path / "identity.key"
     load_or_create(path)
     path.write_bytes(bytes(length))
@@ -86,7 +86,7 @@ def test_digest_is_64_lower_case_hexadecimal_characters(text: object, expected: 
     assert is_digest(text) is expected
 
 
-def test_peer_ids_within_a_text_become_names() -> None:
+def test_peer_ids_in_a_text_are_replaced_by_names() -> None:
     ann, bob = (Identity.from_seed(bytes([n]) * 32).peer for n in (1, 2))
     text = f"{ann} waits for {bob}, not for {bob}x or 12D3Koo"
     assert named(text) == f"{label(ann)} waits for {label(bob)}, not for {bob}x or 12D3Koo"
@@ -117,7 +117,7 @@ def id_of_key(key: str) -> PeerId:
 
 
 @pytest.mark.parametrize("key", SMALL_ORDER + NOT_CANONICAL)
-def test_keys_that_anybody_can_sign_for_are_no_peer_ids(key: str) -> None:
+def test_keys_that_anybody_can_sign_for_are_not_valid_peer_ids(key: str) -> None:
     peer = id_of_key(key)
     assert not is_peer_id(peer)
     with pytest.raises(RemoteProtocolError, match="small order"):
@@ -126,7 +126,7 @@ def test_keys_that_anybody_can_sign_for_are_no_peer_ids(key: str) -> None:
 
 @pytest.mark.parametrize("message", [b"a vote", b"an allowlist"])
 def test_signature_that_fits_every_message_is_refused(message: bytes) -> None:
-    """With the neutral element as the key, R = 0 and s = 0 satisfy the equation for any message."""
+    """If the key is the neutral element, R = 0 and s = 0 satisfy the equation for any message."""
     neutral = bytes.fromhex(SMALL_ORDER[0])
     forged = neutral + bytes(32)
     Ed25519PublicKey.from_public_bytes(neutral).verify(forged, message)  # the library accepts it

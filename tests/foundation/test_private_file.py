@@ -1,4 +1,4 @@
-"""A file with a secret is readable by its owner only, and never half-written."""
+"""A file with a secret is readable only by its owner, and never half-written."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from p2ptrain.ipc import admission
 from p2ptrain.private_file import read_private_file, write_new
 
 
-def test_written_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
+def test_written_file_is_readable_only_by_its_owner(tmp_path: Path) -> None:
     path = tmp_path / "secret"
     assert write_new(path, b"first")
     assert not write_new(path, b"second")
@@ -23,7 +23,9 @@ def test_written_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
     assert read_private_file(path, 2, what="it", code="ID-MODE") == b"fi"
 
 
-def test_full_disk_leaves_no_half_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_leaves_no_partial_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
@@ -33,7 +35,7 @@ def test_full_disk_leaves_no_half_secret(tmp_path: Path, monkeypatch: pytest.Mon
     assert list(tmp_path.iterdir()) == []
 
 
-def test_name_of_a_secret_is_as_durable_as_its_bytes(
+def test_directory_entry_of_a_secret_is_synced_like_its_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[str] = []
@@ -49,7 +51,7 @@ def test_name_of_a_secret_is_as_durable_as_its_bytes(
     assert synced == ["bytes", "name"]
 
 
-def test_secret_whose_name_may_be_lost_is_removed(
+def test_secret_is_removed_if_its_directory_cannot_be_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails_for_folders(descriptor: int) -> None:
@@ -68,7 +70,7 @@ def test_secret_whose_name_may_be_lost_is_removed(
     [(identity.load_or_create, "ID-MODE"), (admission.load_or_create, "RANKS-SECRET")],
     ids=["identity", "ranks"],
 )
-def test_readable_secret_is_refused_with_the_command_that_fixes_it(
+def test_secret_readable_by_others_is_refused_with_the_command_that_fixes_it(
     load_or_create: object, code: str, mode: int, tmp_path: Path
 ) -> None:
     assert callable(load_or_create)

@@ -1,6 +1,5 @@
-"""Ranks that a node did not start: both sides prove that they know the secret, and neither sends
-it.
-"""
+"""Ranks that the node did not start: both sides prove that they know the secret, and neither sends
+it."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ CLAIM = Claim(1, 2, Purpose.SLICES)
 
 @pytest.fixture
 def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """The node's end, and the rank's."""
+    """Return the node's socket and the rank's."""
     ends = socket.socketpair()
     yield ends
     for end in ends:
@@ -32,7 +31,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 def both(
     pair: tuple[socket.socket, socket.socket], node_secret: bytes, rank_secret: bytes
 ) -> tuple[object, object]:
-    """The results of the node's side and of the rank's."""
+    """Return the results of the node's side and of the rank's."""
     told: list[object] = [None]
 
     def node() -> None:
@@ -53,7 +52,7 @@ def both(
     return told[0], mine
 
 
-def test_rank_with_the_secret_is_let_in(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_rank_with_the_secret_is_accepted(pair: tuple[socket.socket, socket.socket]) -> None:
     assert both(pair, SECRET, SECRET) == (CLAIM, "proved")
 
 
@@ -63,10 +62,10 @@ def test_rank_without_the_secret_learns_nothing(pair: tuple[socket.socket, socke
     assert isinstance(rank, ConnectionError)
 
 
-def test_secret_is_never_sent_and_no_proof_is_valid_twice(
+def test_secret_is_never_sent_and_a_proof_is_valid_only_once(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
-    """An eavesdropper between the two has recorded a good exchange and replays it to the node."""
+    """An eavesdropper between the two has recorded a valid exchange and replays it to the node."""
     node, middle = socket.socketpair()
     heard: list[bytes] = []
     thread = threading.Thread(target=lambda: challenge(node, SECRET))
@@ -98,7 +97,8 @@ def test_false_node_is_detected(pair: tuple[socket.socket, socket.socket]) -> No
 
 
 def test_rank_refuses_its_own_proof_sent_back(pair: tuple[socket.socket, socket.socket]) -> None:
-    """An impostor without the secret listens in place of the node, and reflects what it gets."""
+    """An impostor without the secret listens in place of the node, and sends back whatever it
+    gets."""
     impostor, rank = pair
     impostor.settimeout(admission.GREETING_LIMIT_S)
 
@@ -114,7 +114,7 @@ def test_rank_refuses_its_own_proof_sent_back(pair: tuple[socket.socket, socket.
     thread.join()
 
 
-def test_slow_rank_is_not_waited_for(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_slow_rank_times_out(pair: tuple[socket.socket, socket.socket]) -> None:
     with pytest.raises(TimeoutError):
         challenge(pair[0], SECRET, limit_s=0.05)
     with pytest.raises(TimeoutError):
@@ -125,12 +125,12 @@ def test_slow_rank_is_not_waited_for(pair: tuple[socket.socket, socket.socket]) 
     "impossible",
     [(2, 2, Purpose.SLICES), (0, 0, Purpose.SLICES), (1, 2, Purpose.FRAMES), (0, 2**16, 1)],
 )
-def test_impossible_claim_cannot_be_made(impossible: tuple[int, int, Purpose]) -> None:
+def test_invalid_claim_cannot_be_made(impossible: tuple[int, int, Purpose]) -> None:
     with pytest.raises(ValueError, match="rank"):
         Claim(*impossible)
 
 
-def test_secret_is_made_once_and_kept_from_others(tmp_path: Path) -> None:
+def test_secret_is_created_once_and_readable_only_by_its_owner(tmp_path: Path) -> None:
     path = tmp_path / "ranks.secret"
     secret = admission.load_or_create(path)
     assert (len(secret), admission.load_or_create(path)) == (32, secret)
@@ -158,7 +158,7 @@ MESSAGES: list[slices.Message] = [
 ]
 
 
-def test_messages_arrive_as_they_were_sent(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_messages_arrive_unchanged(pair: tuple[socket.socket, socket.socket]) -> None:
     for each in MESSAGES:
         slices.send(pair[1], each)
     assert [slices.receive(pair[0]) for _ in MESSAGES] == MESSAGES

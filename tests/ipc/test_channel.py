@@ -30,7 +30,7 @@ def test_frames_arrive_in_order(pair: Pair) -> None:
     assert right.receive(0.0) is None
 
 
-def test_nonblocking_socket_made_by_trio_still_waits(pair: Pair) -> None:
+def test_receive_waits_even_on_a_nonblocking_socket(pair: Pair) -> None:
     pair[1].setblocking(False)
     assert Channel(pair[1]).receive(0.01) is None
     Channel(pair[0]).send(Load(2))
@@ -45,7 +45,7 @@ def test_incomplete_frame_is_not_delivered_yet(pair: Pair) -> None:
     assert receiver.receive(1.0) == Load(3)
 
 
-def test_frames_sent_before_the_end_arrive_before_the_end(pair: Pair) -> None:
+def test_frames_sent_before_a_close_arrive_before_it(pair: Pair) -> None:
     Channel(pair[0]).send(Load(4))
     pair[0].close()
     receiver = Channel(pair[1])
@@ -54,14 +54,14 @@ def test_frames_sent_before_the_end_arrive_before_the_end(pair: Pair) -> None:
         receiver.receive(1.0)
 
 
-def test_end_inside_a_frame_counts_as_the_end(pair: Pair) -> None:
+def test_close_inside_a_frame_counts_as_a_close(pair: Pair) -> None:
     pair[0].sendall(encode(Load(5))[:-1])
     pair[0].close()
     with pytest.raises(ChannelClosed, match="in the middle of a frame"):
         Channel(pair[1]).receive(1.0)
 
 
-def test_nonsense_is_distinguished_from_an_end(pair: Pair) -> None:
+def test_malformed_data_is_distinguished_from_a_close(pair: Pair) -> None:
     pair[0].sendall(b"\xff" * 64)
     with pytest.raises(RemoteProtocolError):
         Channel(pair[1]).receive(1.0)
@@ -81,13 +81,12 @@ def test_sending_gives_up_on_a_side_that_never_reads(pair: Pair) -> None:
 
 
 LEASE = Train(1, ("/" + 128 * "x",) * 2000, 0)
-"""More than a socket's buffer holds."""
+"""The frame is longer than a socket's buffer."""
 
 
-def test_long_frame_waits_for_a_busy_reader_and_checks_meanwhile(pair: Pair) -> None:
-    """For example a trainer that restores its optimizer for five seconds, with a check each
-    second.
-    """
+def test_sending_a_long_frame_waits_for_a_busy_reader_and_checks_meanwhile(pair: Pair) -> None:
+    """The reader is, for example, a trainer that restores its optimizer for five seconds. The
+    sender checks each second."""
     reader, arrived, looks = FrameReader(), [], 0
 
     def look() -> None:
@@ -103,7 +102,7 @@ def test_long_frame_waits_for_a_busy_reader_and_checks_meanwhile(pair: Pair) -> 
     assert arrived == [LEASE]
 
 
-def test_rest_of_an_interrupted_frame_goes_before_the_next_one(pair: Pair) -> None:
+def test_rest_of_an_interrupted_frame_is_sent_before_the_next_one(pair: Pair) -> None:
     class Ended(Exception):
         pass
 

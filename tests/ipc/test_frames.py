@@ -1,4 +1,4 @@
-"""Every frame survives encoding, and an impossible one cannot be made."""
+"""Every frame survives encoding, and an invalid frame cannot be constructed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_frame_survives_encoding(frame: frames.Frame) -> None:
     assert FrameReader().feed(encode(frame)) == [frame]
 
 
-def test_table_of_kinds_names_every_frame() -> None:
+def test_table_of_kinds_contains_every_frame() -> None:
     assert set(frames.KINDS.values()) == {type(frame) for frame in ONE_OF_EACH}
     assert all(frame.kind == kind for kind, frame in frames.KINDS.items())
 
@@ -110,7 +110,9 @@ def test_table_of_kinds_names_every_frame() -> None:
         (frames.Failed, {"code": "X" * 33, "text": ""}),
     ],
 )
-def test_impossible_frame_cannot_be_made(frame: type[frames.Frame], fields: dict[str, Any]) -> None:
+def test_invalid_frame_cannot_be_constructed(
+    frame: type[frames.Frame], fields: dict[str, Any]
+) -> None:
     if frame is frames.Hello:
         fields = {"device": "cpu", "micro_batch": 1} | fields
     with pytest.raises(ValueError):

@@ -1,4 +1,4 @@
-"""A trainer's settings survive JSON and cannot be invalid."""
+"""A trainer's settings survive JSON, and invalid ones cannot be constructed."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_settings_survive_json() -> None:
         (CONFIG, "document_token", True),
     ],
 )
-def test_invalid_setting_is_refused_by_its_name(
+def test_error_for_an_invalid_setting_names_it(
     spec: ModelSpec | InnerSpec | TrainerConfig, field: str, value: object
 ) -> None:
     changed: dict[str, Any] = {field: value}
@@ -60,6 +60,6 @@ def test_invalid_setting_is_refused_by_its_name(
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "null", CONFIG.to_json()[:-1]])
-def test_text_that_is_no_settings_is_refused(text: str) -> None:
+def test_text_that_is_not_valid_settings_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         TrainerConfig.from_json(text)

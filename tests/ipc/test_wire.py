@@ -22,7 +22,7 @@ def framed(body: bytes) -> bytes:
 
 
 @given(cuts=st.lists(st.integers(0, 400), max_size=12))
-def test_frames_do_not_depend_on_the_pieces_they_come_in(cuts: list[int]) -> None:
+def test_frames_do_not_depend_on_how_the_bytes_are_split(cuts: list[int]) -> None:
     stream = b"".join(encode(frame) for frame in TALK)
     borders = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
     reader, arrived = FrameReader(), []
@@ -33,7 +33,7 @@ def test_frames_do_not_depend_on_the_pieces_they_come_in(cuts: list[int]) -> Non
 
 
 @given(noise=st.binary(max_size=200))
-def test_noise_is_refused_without_any_other_error(noise: bytes) -> None:
+def test_noise_raises_only_protocol_errors(noise: bytes) -> None:
     try:
         FrameReader().feed(framed(noise))
     except RemoteProtocolError:
@@ -42,7 +42,7 @@ def test_noise_is_refused_without_any_other_error(noise: bytes) -> None:
 
 
 @given(place=st.integers(4, 60), flip=st.integers(1, 255))
-def test_damaged_frame_is_refused_or_another_valid_frame(place: int, flip: int) -> None:
+def test_damaged_frame_is_refused_or_decodes_as_another_valid_frame(place: int, flip: int) -> None:
     data = bytearray(encode(TALK[2]))
     data[place % (len(data) - 4) + 4] ^= flip
     try:
@@ -57,7 +57,7 @@ def test_oversized_frame_is_refused_by_its_length_alone() -> None:
         FrameReader().feed(struct.pack(">I", FRAME_BYTES_MAX + 1))
 
 
-def test_end_inside_a_frame_differs_from_end_after_a_frame() -> None:
+def test_close_inside_a_frame_differs_from_close_after_a_frame() -> None:
     whole, cut = FrameReader(), FrameReader()
     whole.feed(encode(TALK[0]))
     whole.end()
@@ -92,7 +92,7 @@ TRAIN = {
         ({**TRAIN, "share": "all"}, "invalid"),
     ],
 )
-def test_map_that_is_no_frame_is_refused_with_a_reason(value: object, complaint: str) -> None:
+def test_map_that_is_not_a_frame_is_refused_with_a_reason(value: object, complaint: str) -> None:
     with pytest.raises(RemoteProtocolError, match=complaint):
         FrameReader().feed(framed(pack(value)))
 

@@ -1,4 +1,5 @@
-"""A toy setting: two layers, text in which the next token is easy, and arms of a second or less."""
+"""A small setting: two layers, text whose next token is easy to predict, and experiments of a
+second or less."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ def corpus() -> Corpus:
 
 @pytest.fixture
 def texts(corpus: Corpus, tmp_path: Path) -> Path:
-    """A folder that already contains the corpus."""
+    """Return a folder that already contains the corpus."""
     path = kept_at(TOY, tmp_path)
     np.savez(path, train=corpus.train, validation=corpus.validation)
     return tmp_path

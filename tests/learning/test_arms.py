@@ -1,4 +1,5 @@
-"""The arms of the comparisons, which of them can be named yet, and the tables of ended ones."""
+"""The experiments (arms) of the comparisons, which of them can be defined yet, and the tables of
+finished ones."""
 
 from __future__ import annotations
 
@@ -64,7 +65,7 @@ def record(arm: Arm, loss: float | None, text: str = "stdlib") -> Record:
 
 
 def recorded(found: list[Arm], loss: float = 2.0) -> dict[Key, Record]:
-    """A start has a loss 0.5 above that of all arms after it."""
+    """Return a record. A start's loss is 0.5 above that of all arms that follow it."""
     return {
         arm.key: record(arm, loss + arm.settings.seed / 100 + 0.5 * (arm.name == "start"))
         for arm in found
@@ -72,9 +73,8 @@ def recorded(found: list[Arm], loss: float = 2.0) -> dict[Key, Record]:
 
 
 def grown(momentum_costs: float = -1e-3) -> tuple[list[Arm], dict[Key, Record]]:
-    """Name everything, step by step: each arm gets a record once it can be named. Trials differ in
-    the cost of their outer momentum.
-    """
+    """Define all arms, step by step: each arm gets a record once it can be defined. Trials differ
+    in the loss that their outer momentum adds."""
     found, records = _grown(momentum_costs)
     return list(found), dict(records)
 
@@ -94,7 +94,7 @@ def of_trials(arm: Arm) -> bool:
     return arm.settings.seed == TUNING_SEED
 
 
-def test_only_trials_and_baselines_can_be_named_at_first() -> None:
+def test_only_trials_and_baselines_are_defined_at_first() -> None:
     first = arms({})
     assert all(of_trials(arm) for arm in first)
     after = [arm for arm in first if arm.comparison == "tuning"]
@@ -102,7 +102,7 @@ def test_only_trials_and_baselines_can_be_named_at_first() -> None:
     assert first[: len(after)] == after, "arms without a start come last"
 
 
-def test_in_the_end_all_comparisons_have_three_seeds_of_each_arm() -> None:
+def test_finally_all_comparisons_have_three_seeds_of_each_arm() -> None:
     found, _ = grown()
     assert {arm.comparison for arm in found} == {*COMPARISONS, "start"}
     assert len({arm.key for arm in found}) == len(found)
@@ -115,7 +115,7 @@ def test_in_the_end_all_comparisons_have_three_seeds_of_each_arm() -> None:
     assert {name: seeds[name] for name in shown} == {name: {1, 2, 3} for name in shown} | few
 
 
-def test_requested_arms_come_first_then_one_seed_after_the_other() -> None:
+def test_requested_arms_come_first_then_seed_by_seed() -> None:
     found, _ = grown()
     others = ("scratch", "start")
     compared = [arm for arm in found if not of_trials(arm) and arm.comparison not in others]
@@ -137,7 +137,7 @@ def test_arms_begin_after_the_same_start_unless_compared_from_zero() -> None:
     starts = {arm.settings for arm in found if arm.comparison == "start"}
     assert starts == {arm.settings.beginning for arm in found if arm.settings.start}
     assert sorted(each.seed for each in starts) == [0, 1, 2, 3], "one for each seed"
-    text = 4_248_000  # Tokens available for training.
+    text = 4_248_000  # The number of tokens available for training.
     assert (START.sequences + 1272 * 32) * 128 < 2.1 * text, "the third pass adds hardly any arms"
 
 
@@ -148,7 +148,7 @@ def test_ordinary_training_has_as_many_trials_as_peers_have() -> None:
     assert one >= max(two, four)
     names = ("scratch-dp-b", "scratch-diloco-2-lr", "scratch-diloco-4-lr")
     one, two, four = (sum(arm.name.startswith(name) for arm in found) for name in names)
-    assert one >= two - 1, "two peers have one more rate without momentum"
+    assert one >= two - 1, "for two peers, one more learning rate is tried without momentum"
     assert one >= four - 1
 
 
@@ -177,7 +177,7 @@ def test_compared_arms_have_equal_tokens_and_are_large_enough() -> None:
     assert by_name["streaming-5"].schedule.stride == 5
 
 
-def test_best_trial_is_chosen_after_all_ended_and_diverged_ones_lose() -> None:
+def test_best_trial_is_chosen_only_after_all_and_never_a_diverged_one() -> None:
     grid = [Arm("tuning", f"trial-{lr}", toy(lr=lr)) for lr in (0.1, 0.2, 0.3)]
     records = {arm.key: record(arm, loss) for arm, loss in zip(grid, (None, 2.5, 2.4), strict=True)}
     assert best(grid, records) == grid[2].settings
@@ -185,9 +185,8 @@ def test_best_trial_is_chosen_after_all_ended_and_diverged_ones_lose() -> None:
 
 
 def searched(search: Search, loss_at: Callable[[Settings], float]) -> list[str]:
-    """Return the names of all trials of a search over a landscape, in the order of their
-    creation.
-    """
+    """Return the names of all trials of a search over a loss surface, in the order of their
+    creation."""
     records: dict[Key, Record] = {}
     while True:
         trials, chosen = search.trials(records)
@@ -226,14 +225,14 @@ def test_search_extends_both_sides_and_both_rates() -> None:
     assert len(names) <= 4 + 6
 
 
-def test_records_of_other_settings_do_not_count() -> None:
+def test_records_of_different_settings_do_not_count() -> None:
     first = arms({})[0]
     old = Arm("tuning", first.name, replace(first.settings, warmup_steps=7))
     records = recorded([old])
     assert records.keys().isdisjoint({arm.key for arm in arms(records)})
 
 
-def test_setting_added_later_leaves_records_valid() -> None:
+def test_new_setting_with_its_default_leaves_old_records_valid() -> None:
     assert toy(feedback=False).digest == toy().digest
     assert len({toy().digest, toy(feedback=True).digest, toy(sync=SyncSpec(2, 1, 0.5)).digest}) == 3
 
@@ -262,7 +261,7 @@ def test_table_shows_measured_values_and_marks_missing_ones() -> None:
     assert "- churn-donor: not measured yet" in text
 
 
-def test_shared_loss_is_excluded_from_the_gain() -> None:
+def test_gain_table_subtracts_the_loss_at_the_shared_start() -> None:
     found, records = grown()
     lost = {arm.key: record(arm, 2.06) for arm in found if arm.folder == "diloco-4-seed1"}
     text = tables(list((records | lost).values()))
@@ -271,7 +270,7 @@ def test_shared_loss_is_excluded_from_the_gain() -> None:
     assert "| start |" not in text
 
 
-def test_one_table_answers_what_was_asked() -> None:
+def test_one_table_lists_all_targets_with_their_results() -> None:
     found, records = grown()
     text = outcome(list(records.values()))
     assert "| diloco-2 ÷ dp | ≤ 1.02 | 1.0000 ± 0.0000 | 3 | met |" in text
@@ -304,7 +303,9 @@ def test_results_use_only_seeds_that_both_arms_have() -> None:
         ([0.3, 0.31, 0.32], "**missed**"),
     ],
 )
-def test_bound_within_the_noise_is_marked(differences: list[float], word: str) -> None:
+def test_result_within_the_noise_of_its_bound_is_marked(
+    differences: list[float], word: str
+) -> None:
     assert Asked("−", 0.2).verdict(differences) == word
 
 
@@ -320,7 +321,7 @@ def test_diverged_seeds_are_reported_and_not_averaged() -> None:
     assert "| diloco-2 ÷ dp | ≤ 1.02 | 1 diverged | 3 | **missed** |" in told
 
 
-def test_largest_rise_is_between_neighbours() -> None:
+def test_largest_rise_is_measured_between_consecutive_steps() -> None:
     first = record(arms({})[0], 2.0)
     losses = (5.0, 4.0, 4.25, 3.0, 3.1)
     curve = tuple((step, loss, 0.0) for step, loss in enumerate(losses))
@@ -336,7 +337,7 @@ def test_losses_on_different_texts_are_marked_as_not_comparable() -> None:
     assert "Not comparable" not in tables([record(first, 2.0), record(compared, 2.0, "another")])
 
 
-def test_comparison_uses_other_sequences_than_the_tuning() -> None:
+def test_comparison_uses_different_sequences_than_the_tuning() -> None:
     found, _ = grown()
     assert all((arm.settings.text == COMPARED) != of_trials(arm) for arm in found)
     assert TextSpec() != COMPARED
@@ -357,23 +358,23 @@ def test_difference_below_two_deviations_is_a_tie(differences: list[float], word
     assert verdict(differences) == word
 
 
-def test_inserted_table_replaces_the_last_and_keeps_the_page() -> None:
+def test_inserted_table_replaces_the_previous_one_and_keeps_the_page() -> None:
     page = "# Title\n\n<!-- one: begin -->\nold\n<!-- one: end -->\n\nafter\n"
     once = insert(page, "one", "new")
     assert once == "# Title\n\n<!-- one: begin -->\n\nnew\n<!-- one: end -->\n\nafter\n"
     assert insert(once, "one", "new") == once
 
 
-def test_picture_has_a_line_for_each_arm() -> None:
+def test_plot_has_a_line_for_each_arm() -> None:
     found, records = grown()
     codecs = [records[arm.key] for arm in found if arm.comparison == "codecs"]
     assert {each.settings["block"] for each in codecs if "int4" in each.arm} == {INT4_BLOCK}
     drawn = picture("codecs", codecs)
-    assert drawn.count("<polyline") == 2 * 4, "the whole curve, and its end in close-up"
+    assert drawn.count("<polyline") == 2 * 4, "the entire curve, and an enlarged plot of its end"
     assert "int4-feedback (3)" in drawn
 
 
-def test_gap_is_drawn_over_outer_steps_batch_and_peers() -> None:
+def test_gap_is_plotted_over_outer_steps_batch_and_peers() -> None:
     _, records = grown()
     drawn = picture_of_gaps(list(records.values()))
     assert drawn is not None
@@ -382,10 +383,10 @@ def test_gap_is_drawn_over_outer_steps_batch_and_peers() -> None:
     assert picture_of_gaps(dp) is None, "a single point is not a line"
 
 
-def test_queue_trains_missing_arms_and_those_they_make_possible(
+def test_queue_trains_missing_arms_and_those_that_depend_on_them(
     texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two trials, and an arm that depends on the better of them."""
+    """Return two trials, and an arm that depends on the better of them."""
     grid = [Arm("tuning", f"trial-{lr}", toy(lr=lr, total_steps=8)) for lr in (1e-5, 1e-2)]
 
     def named(records: dict[Key, Record]) -> list[Arm]:
@@ -406,8 +407,8 @@ def test_queue_trains_missing_arms_and_those_they_make_possible(
     assert sorted(key[0] for key in records) == ["last", "trial-0.01", "trial-1e-05"]
     (last,) = [each for each in records.values() if each.arm == "last"]
     assert last.settings["lr"] == 1e-2
-    assert not list(texts.glob("*/checkpoint.npz")), "no checkpoint is left of ended arms"
+    assert not list(texts.glob("*/checkpoint.npz")), "finished arms leave no checkpoint"
 
 
-def test_grids_try_rates_in_equal_steps() -> None:
+def test_grids_try_rates_at_equal_ratios() -> None:
     assert {later / earlier for earlier, later in pairwise(RATES)} == {RATE_FACTOR}

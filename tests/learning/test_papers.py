@@ -1,8 +1,8 @@
-"""The sync modes, written as in their papers, with nothing of our code except the inner step.
+"""The sync modes, written as in their papers, sharing no code with ours except the inner step.
 
 `late` is arXiv 2311.08105 and 2501.18512 (Algorithm 2), with the delay of 2502.12996. `eager` is
-from 2502.12996 too. There each peer has an outer optimizer of its own, and we have one optimizer
-and deviations.
+from 2502.12996 too. There each peer has its own outer optimizer; we have one optimizer, and each
+peer's deviation from it.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class Nesterov:
 
 
 class Peers:
-    """The blocks of each peer: in each outer step a peer has as many blocks as inner steps, and
-    peers follow each other.
+    """The blocks of each peer: in each outer step a peer has as many blocks as inner steps, and the
+    blocks of the peers follow one another.
 
-    With `random`, weights that are written are rounded differently. Our weights are fp32 and these
-    are not.
+    With `random`, each write rounds the weights randomly. Our weights are fp32, which avoids such
+    rounding.
     """
 
     def __init__(
@@ -72,9 +72,8 @@ class Peers:
 
 
 def fragment_numbers(count: int) -> NDArray[np.int64]:
-    """The fragment of each element: layers are dealt out in turn, and the embedding is in the last
-    fragment.
-    """
+    """Return the fragment of each element: layers are assigned in turn, and the embedding is in the
+    last fragment."""
     layout = layout_of(MODEL)
     numbers = np.full(layout.numel, count - 1)
     starts = [entry.offset for entry in layout.entries]
@@ -85,7 +84,7 @@ def fragment_numbers(count: int) -> NDArray[np.int64]:
 
 
 def late(settings: Settings, corpus: Corpus, random: np.random.Generator | None = None) -> Vector:
-    """The final θ, with everything that is still on its way."""
+    """Return the final θ, including all updates that are still in flight."""
     sync, every = settings.sync, settings.inner_steps
     peers, theta = Peers(settings, corpus, random), genesis(MODEL, settings.seed).astype(np.float64)
     outer, fragment_of = Nesterov(settings, theta.size), fragment_numbers(sync.fragments)
@@ -118,7 +117,7 @@ def late(settings: Settings, corpus: Corpus, random: np.random.Generator | None 
 def eager(
     settings: Settings, corpus: Corpus, random: np.random.Generator | None = None
 ) -> list[Vector]:
-    """Where each peer starts after the last outer step."""
+    """Return where each peer starts after the last outer step."""
     count = settings.peers
     peers, everything = Peers(settings, corpus, random), np.ones(layout_of(MODEL).numel, bool)
     thetas = [genesis(MODEL, settings.seed).astype(np.float64) for _ in range(count)]
@@ -148,7 +147,7 @@ def trained(settings: Settings, corpus: Corpus) -> Swarm:
 @pytest.mark.parametrize(
     "sync",
     [SyncSpec(), SyncSpec(2, 1, 0.5), SyncSpec(2, 2, 0.5), SyncSpec(1, 1, 0.5), SyncSpec(1, 4)],
-    ids=["plain", "streaming", "streaming as late as can be", "overlapped", "a step late"],
+    ids=["plain", "streaming", "streaming with the longest delay", "overlapped", "one step late"],
 )
 def test_theta_matches_the_papers_for_the_same_inner_steps(corpus: Corpus, sync: SyncSpec) -> None:
     settings = toy(sync=sync, outer_lr=0.7, momentum=0.6)
@@ -160,7 +159,7 @@ def test_theta_matches_the_papers_for_the_same_inner_steps(corpus: Corpus, sync:
     assert_rounded_alike(ours.theta, theirs, *rounded)
 
 
-def test_eager_peers_start_where_outer_optimizers_of_their_own_would(
+def test_eager_peers_start_where_separate_outer_optimizers_would_put_them(
     corpus: Corpus,
 ) -> None:
     settings = toy(sync=SyncSpec(1, 4, eager=True), outer_lr=0.4, momentum=0.6)
@@ -195,7 +194,7 @@ Places = Callable[[Settings], list[set[int]]]
 
 @pytest.fixture
 def by_outer_step(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> Places:
-    """Return the places of the order that are trained on, outer step by outer step."""
+    """Return the positions in the data order that are trained on, by outer step."""
     asked: set[int] = set()
     rows = Corpus.rows
 
@@ -217,7 +216,7 @@ def by_outer_step(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> Places:
 
 
 @pytest.mark.parametrize("peers", [2, 4])
-def test_outer_step_trains_on_the_blocks_of_ordinary_training(
+def test_outer_step_trains_on_the_same_blocks_as_ordinary_training(
     by_outer_step: Places, peers: int
 ) -> None:
     ordinary = by_outer_step(toy(peers=1, averages=False))

@@ -1,4 +1,4 @@
-"""`scripts/compare`: which process ends which others."""
+"""`scripts/compare`: which process stops which others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ OURSELVES = os.getpid()
 
 
 class Processes:
-    """Replaces what `main` starts and asks: whether to end, and the id of its parent."""
+    """Replaces the processes that `main` starts, and what it asks: whether to stop, and the id of
+    its parent."""
 
     def __init__(self) -> None:
         self.parent = 1000
@@ -56,7 +57,7 @@ def orphaned(processes: Processes) -> None:
 
 @pytest.fixture(autouse=True)
 def _handlers() -> Iterator[None]:
-    """The handlers that `main` sets stay in this file."""
+    """Restore the signal handlers that `main` sets."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
     for number, handler in before.items():
@@ -69,18 +70,18 @@ def test_process_started_by_a_shell_outlives_the_shell(processes: Processes) -> 
     assert processes.answers == [False, False]
 
 
-def test_part_ends_with_the_process_that_started_it(processes: Processes) -> None:
+def test_started_process_stops_with_the_process_that_started_it(processes: Processes) -> None:
     processes.during = lambda: orphaned(processes)
     main(["codecs", "--part-of", "1000"])
     assert processes.answers == [False, True]
 
 
-def test_part_whose_starter_is_already_gone_does_nothing(processes: Processes) -> None:
+def test_started_process_whose_starter_is_gone_does_nothing(processes: Processes) -> None:
     main(["codecs", "--part-of", "999"])
     assert processes.answers == [True, True]
 
 
-def test_started_processes_are_parts_and_end_with_it(
+def test_started_processes_get_the_same_options_and_stop_with_their_starter(
     processes: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["compare", "codecs", "--processes", "3"])
@@ -91,6 +92,6 @@ def test_started_processes_are_parts_and_end_with_it(
     assert (processes.answers, processes.terminated) == ([False, True], 2)
 
 
-def test_time_limit_ends_every_process(processes: Processes) -> None:
+def test_time_limit_stops_every_process(processes: Processes) -> None:
     main(["codecs", "--minutes", "0"])
     assert processes.answers == [True, True]

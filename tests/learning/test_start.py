@@ -1,4 +1,5 @@
-"""Arms that begin with a common θ, and the separate losses of tokens that can be copied."""
+"""Experiments that start from the same trained θ, and the losses reported separately for copyable
+tokens."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ def test_arms_of_a_seed_begin_with_the_same_trained_theta(texts: Path, tmp_path:
     assert arms["two"].beginning == arms["one"].beginning != toy(start=START, seed=2).beginning
     for name, settings in arms.items():
         record = run_trial(name, settings, tmp_path / name, texts)
-        assert record.tokens == 24 * 4 * 8, "tokens of the start are not counted"
+        assert record.tokens == 24 * 4 * 8, "an arm's tokens exclude those of its start"
     (kept,) = texts.glob(f"start-*/{THETA}")
     (start,) = read_results(tmp_path / "none", texts).values()
     assert (start.arm, start.tokens, start.theta) == ("start", 12 * 2 * 8, record.start_theta)
@@ -58,14 +59,14 @@ def test_interrupted_start_continues_and_gives_the_same_result(texts: Path, tmp_
     assert (record.loss, record.curve) == (again.loss, again.curve)
 
 
-def test_copyable_token_followed_the_same_token_the_last_time() -> None:
+def test_token_is_copyable_if_its_predecessor_was_last_followed_by_it() -> None:
     rows = np.array([[1, 2, 1, 2, 1, 3, 1, 2], [5, 5, 5, 5, 6, 5, 5, 6]], np.uint16)
     assert copied(rows).astype(int).tolist() == [[0, 0, 1, 1, 0, 0, 0], [0, 1, 1, 0, 0, 0, 0]]
 
 
 def test_record_separates_losses_of_copyable_and_other_tokens(texts: Path, tmp_path: Path) -> None:
     record = run_trial("arm", toy(total_steps=8), tmp_path / "arm", texts)
-    assert (record.copied_loss, record.other_loss) == (None, record.loss), "no token comes twice"
+    assert (record.copied_loss, record.other_loss) == (None, record.loss), "no token occurs twice"
     rows = np.random.default_rng(0).integers(0, 5, (20, 9)).astype(np.uint16)
     corpus, marks = Corpus(rows, rows), copied(rows)
     swarm = Swarm.begin(toy(), corpus)

@@ -1,6 +1,5 @@
-"""Peers of one process follow the sync modes, and continue from a checkpoint without a
-difference.
-"""
+"""Peers of one process follow the sync modes, and continue from a checkpoint with identical
+results."""
 
 from __future__ import annotations
 
@@ -48,7 +47,7 @@ def advanced(swarm: AnySwarm, steps: int) -> AnySwarm:
 
 
 def bits(swarm: Swarm) -> list[bytes]:
-    """θ, m and all state of the peers."""
+    """Return θ, m and the entire state of the peers."""
     owned = [peer.replica.moments() | {"weights": peer.replica.weights} for peer in swarm.peers]
     owned += [{"owes": peer.owes} for peer in swarm.peers if peer.owes is not None]
     return [
@@ -74,7 +73,9 @@ def test_run_continued_from_a_checkpoint_has_the_same_bits(
     assert (resumed.book, resumed.losses) == (whole.book, whole.losses)
 
 
-def test_checkpoint_of_other_settings_or_text_is_refused(corpus: Corpus, tmp_path: Path) -> None:
+def test_checkpoint_of_different_settings_or_text_is_refused(
+    corpus: Corpus, tmp_path: Path
+) -> None:
     path = tmp_path / "checkpoint.npz"
     assert checkpoint.load(toy(), corpus, path) is None
     checkpoint.save(Swarm.begin(toy(), corpus), {}, path)
@@ -103,7 +104,7 @@ def test_single_peer_that_averages_each_step_trains_as_if_alone(
 
 
 class Watched(Swarm):
-    """Records the inputs of each average, and the rows that were trained on."""
+    """A swarm that records the inputs of each average, and the rows that were trained on."""
 
     def __init__(self, *fields: Any) -> None:
         super().__init__(*fields)
@@ -156,7 +157,7 @@ def test_merged_fragment_keeps_its_share_of_local_weights(corpus: Corpus) -> Non
     assert apart[start:stop].max() < apart[embedding.ranges[0][0] : embedding.ranges[0][1]].max()
 
 
-def test_theta_stands_still_for_two_steps_with_a_delay_of_one(corpus: Corpus) -> None:
+def test_theta_does_not_change_for_two_steps_with_a_delay_of_one(corpus: Corpus) -> None:
     swarm = advanced(Watched.begin(toy(sync=SyncSpec(1, 4)), corpus), 7)
     assert np.array_equal(swarm.theta, genesis(MODEL, 1))
     assert len(swarm.pending) == 1
@@ -168,7 +169,7 @@ def test_theta_stands_still_for_two_steps_with_a_delay_of_one(corpus: Corpus) ->
     assert all(np.array_equal(peer.replica.weights, swarm.theta) for peer in swarm.peers)
 
 
-def test_eager_peers_start_from_places_of_their_own(corpus: Corpus) -> None:
+def test_eager_peers_start_from_different_weights(corpus: Corpus) -> None:
     swarm = advanced(Watched.begin(toy(sync=SyncSpec(1, 4, eager=True)), corpus), 4)
     assert np.array_equal(swarm.theta, genesis(MODEL, 1)), "the replicated state is the same"
     for peer, each in zip(swarm.peers, swarm.read[0], strict=True):
@@ -181,7 +182,7 @@ def test_eager_peers_start_from_places_of_their_own(corpus: Corpus) -> None:
 
 @dataclass(frozen=True)
 class Recording:
-    """A corpus that records the requested places."""
+    """A corpus that records which positions were requested."""
 
     corpus: Corpus
     places: list[int]
@@ -209,12 +210,12 @@ def test_blocks_of_stopped_peers_are_trained_once_by_others(corpus: Corpus) -> N
         advanced(swarm, 4)
     assert len(names) == 4 + 5
     assert len(swarm.peers) == 4
-    assert tokens_of(swarm) == 6 * 3 * 4 * 1 * 8, "three of four committed each time"
+    assert tokens_of(swarm) == 6 * 3 * 4 * 1 * 8, "three of four peers committed in each step"
     assert set(recording.places) <= set(range(swarm.book.next_block))
     assert len(recording.places) == 6 * 4 * 4
 
 
-def test_slow_peer_weighs_its_tokens_or_as_much_as_any_other(corpus: Corpus) -> None:
+def test_slow_peer_is_weighted_by_tokens_or_equally(corpus: Corpus) -> None:
     weights = []
     for rule in ("tokens", "equal"):
         swarm = advanced(Watched.begin(toy(slow=1, weights=rule), corpus), 4)
@@ -246,7 +247,7 @@ def test_joiner_gets_moments_of_one_member_or_the_mean_of_all(corpus: Corpus) ->
 def test_loss_of_a_joiner_is_recorded_for_each_step_since_joining(corpus: Corpus) -> None:
     settings = toy(peers=4, batch_sequences=4, churn=Churn(), lr=0.1)
     swarm = advanced(Swarm.begin(settings, corpus), 4)
-    assert swarm.joiners == [], "all peers were there from the start"
+    assert swarm.joiners == [], "all peers are there from the start"
     expected = []
     for _ in range(4):
         before = len(swarm.losses)
@@ -258,7 +259,7 @@ def test_loss_of_a_joiner_is_recorded_for_each_step_since_joining(corpus: Corpus
     assert len(swarm.joiners) == 4, "sums over all joiners"
 
 
-def test_sources_have_text_for_all_arms_and_seeds_differ_in_rows(
+def test_sources_have_text_for_all_arms_and_seeds_differ_in_row_order(
     corpus: Corpus,
 ) -> None:
     count = len(corpus.train)
@@ -267,7 +268,7 @@ def test_sources_have_text_for_all_arms_and_seeds_differ_in_rows(
     held = sorted(map(tuple, corpus.train.tolist()))
     assert sorted(map(tuple, first.tolist())) == sorted(map(tuple, again.tolist())) == held
     assert not np.array_equal(first, second)
-    assert not np.array_equal(first, again), "each pass has an order of its own"
+    assert not np.array_equal(first, again), "each pass has a different order"
 
 
 def test_sequences_drawn_from_all_documents_are_held_out(texts: Path, corpus: Corpus) -> None:
@@ -281,7 +282,9 @@ def test_sequences_drawn_from_all_documents_are_held_out(texts: Path, corpus: Co
     assert np.array_equal(drawn.strangers, corpus.validation)
 
 
-def test_trial_is_measured_on_drawn_sequences_and_on_strangers(texts: Path, tmp_path: Path) -> None:
+def test_trial_is_measured_on_drawn_sequences_and_on_unseen_documents(
+    texts: Path, tmp_path: Path
+) -> None:
     settings = toy(text=replace(TOY.text, drawn_sequences=20))
     both = run_trial("both", settings, tmp_path / "both", texts)
     corpus, theta = corpus_for(settings, texts), np.load(tmp_path / "both" / THETA)
@@ -314,7 +317,7 @@ def test_interrupted_trial_ends_with_the_same_record(texts: Path, tmp_path: Path
     assert kept[0].tobytes() == kept[1].tobytes()
 
 
-def test_arm_that_cannot_learn_ends_early_and_says_so(texts: Path, tmp_path: Path) -> None:
+def test_diverging_arm_ends_early_and_says_so(texts: Path, tmp_path: Path) -> None:
     record = run_trial("wild", toy(outer_lr=1e6), tmp_path / "wild", texts)
     assert record.loss is None
     assert record.tokens < 24 * 4 * 8
@@ -331,6 +334,6 @@ def test_arm_that_cannot_learn_ends_early_and_says_so(texts: Path, tmp_path: Pat
         {"churn": Churn(), "sync": SyncSpec(1, 4)},
     ],
 )
-def test_settings_that_are_no_arm_are_refused(changes: dict[str, object]) -> None:
+def test_invalid_settings_of_an_arm_are_refused(changes: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="invalid settings of an arm"):
         toy(**changes)

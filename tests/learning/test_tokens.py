@@ -1,4 +1,5 @@
-"""The tokens that an arm spends for each token of ordinary training, from known losses."""
+"""The number of tokens of ordinary training that would give the same loss as an arm, computed from
+known losses."""
 
 from __future__ import annotations
 
@@ -54,20 +55,22 @@ def ordinary(whole: Sequence[Record] = DP, half: Sequence[Record] = SHORT) -> Or
         ([record("diloco-4", 2.0, seed=3)], NO_DATA),
     ],
 )
-def test_a_loss_stands_for_tokens_of_ordinary_training(records: list[Record], cell: str) -> None:
-    """A doubling is worth 0.1 nats here."""
+def test_loss_is_converted_to_tokens_of_ordinary_training(records: list[Record], cell: str) -> None:
+    """In these records, doubling the tokens lowers the loss by 0.1 nats."""
     found = ordinary()
     assert found is not None
     assert found.cell(records) == cell
 
 
-def test_without_two_lengths_of_ordinary_training_nothing_is_claimed() -> None:
+def test_without_two_lengths_of_ordinary_training_there_is_no_conversion() -> None:
     assert ordinary(half=[]) is None
     assert ordinary(half=[replace(SHORT[0], seed=3)]) is None
-    assert ordinary(half=[replace(SHORT[0], loss=1.9)]) is None, "more tokens must have helped"
+    assert ordinary(half=[replace(SHORT[0], loss=1.9)]) is None, (
+        "more tokens must have lowered the loss"
+    )
 
 
-def test_the_page_says_what_the_records_say() -> None:
+def test_published_page_agrees_with_the_records() -> None:
     found = by_arm(read_results(RESULTS, RESULTS / "none").values())
     page = RESULTS.with_suffix(".md").read_text()
     reached = Ordinary.of(found)

@@ -1,6 +1,5 @@
-"""A home whose node has left the run's line for a branch of its own, and the entries of the
-others.
-"""
+"""A home whose node has left the run's chain for a branch of its own, and the entries of the other
+chain."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ from tests.node.rig import ANN, BOB
 
 
 def signed(state: LedgerState, value: Value, *voters: Identity) -> Certified:
-    """Certified by these voters, in the first round that one of them leads."""
+    """Return the entry certified by these voters, in the first round that one of them leads."""
     entry = Entry(state.height + 1, state.head, value)
     names = {voter.peer for voter in voters}
     count = len(state.voters)
@@ -74,9 +73,8 @@ class Branched:
     def step(
         self, state: LedgerState, update: str, *voters: Identity
     ) -> tuple[list[Certified], LedgerState]:
-        """An outer step in which the first of these peers trained a block, and the state after
-        it.
-        """
+        """Append an outer step in which the first of these peers trained a block, and return the
+        state after it."""
         trained = (Participant(voters[0].peer, self.rules.tokens_per_block, 1),)
         opening = Roster(state.step, state.attempt, state.voters, (), trained)
         chain: list[Certified] = []
@@ -86,7 +84,8 @@ class Branched:
         return chain, state
 
     def write(self, head: Certified, disk: Disk | None = None) -> None:
-        """The chain of the branch, a promise given on it, and a snapshot made after `head`."""
+        """Write the chain of the branch, a promise given on it, and a snapshot made after
+        `head`."""
         RecordLog(self.home.ledger, disk=disk).append(map(entry_bytes, self.own))
         RecordLog(self.home.votes, disk=disk).append(self.votes)
         step = head.entry.value.step + 1

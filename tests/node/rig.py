@@ -59,7 +59,7 @@ QUICK = Timing(
     repair=RepairTiming(look_s=0.0),
     questions=QuestionTiming(look_s=1.0, alarm_s=0.5, start_wait_s=2.0),
 )
-"""The pauses of a node in a test: nobody waits for peers that the test does not have."""
+"""The pauses of a node in a test: it does not wait for peers that the test does not have."""
 
 OWN_ADDRESS = "/ip4/127.0.0.1/tcp/4001"
 
@@ -155,7 +155,8 @@ class PaperNetwork:
 
 @dataclass
 class Rig:
-    """`heard` returns and removes the events sent to the ledger."""
+    """A node's context, and what the tests need with it. `heard` returns and removes the events
+    sent to the ledger."""
 
     context: Context
     run: Run
@@ -172,32 +173,32 @@ class Rig:
         return [record for record in self.diary.records if record["event"] == event]
 
     def configure(self, **changes: object) -> None:
-        """Go on with these changes to the configuration."""
+        """Continue with these changes to the configuration."""
         config = replace(self.context.config, **changes)  # type: ignore[arg-type]
         self.surround(config=config)
 
     def wait_for(self, **seconds: object) -> None:
-        """Let tasks that start from now on wait for so long."""
+        """Use these timings for tasks that start from now on."""
         self.surround(timing=replace(self.context.timing, **seconds))  # type: ignore[arg-type]
 
     def surround(self, **changes: object) -> None:
-        """Go on with other surroundings: another identity, or another run."""
+        """Continue in a different environment: a different identity, or a different run."""
         around = replace(self.context.around, **changes)  # type: ignore[arg-type]
         self.context = replace(self.context, around=around)
 
     def plug(self, **changes: object) -> None:
-        """Go on with other objects of the data plane."""
+        """Continue with these objects of the data plane replaced."""
         plane = replace(self.context.plane, **changes)  # type: ignore[arg-type]
         self.context = replace(self.context, plane=plane)
 
     def set_chain(self, **changes: object) -> LedgerState:
-        """Change what the ledger has decided, without any entry."""
+        """Change the ledger's state directly, without an entry."""
         core = self.context.ledger.core
         core.state = replace(core.state, **changes)  # type: ignore[arg-type]
         return core.state
 
     def decide(self, *values: Value) -> LedgerState:
-        """Append these entries to the ledger's chain without any protocol."""
+        """Append these entries to the ledger's chain without running the protocol."""
         ledger = self.context.ledger.core
         for value in values:
             state = ledger.state
@@ -205,7 +206,7 @@ class Rig:
         return ledger.state
 
     def append(self, certified: Certified) -> None:
-        """Append an entry whose certificate nobody checks here."""
+        """Append an entry whose certificate is not checked in this test."""
         ledger = self.context.ledger.core
         state = apply(ledger.rules, ledger.state, certified.entry)
         ledger._append(certified, state, self.context.now())
@@ -216,13 +217,13 @@ def entry_of(state: LedgerState, value: Value) -> Entry:
 
 
 def certified(state: LedgerState, value: Value) -> Certified:
-    """`value` as the next entry, with a certificate that nobody checks here."""
+    """Return `value` as the next entry, with a certificate that is not checked in these tests."""
     entry = entry_of(state, value)
     return Certified(entry, Certificate(entry.height, 0, entry.digest, ()))
 
 
 def signed(run: RunId, state: LedgerState, value: Value, *voters: Identity) -> Certified:
-    """`value` as the next entry, with a valid certificate."""
+    """Return `value` as the next entry, with a valid certificate."""
     entry = entry_of(state, value)
     message = vote_message(run, entry.height, 0, entry.digest)
     votes = sorted((voter.peer, voter.sign(message)) for voter in voters)
@@ -249,7 +250,7 @@ class Growing:
 
 
 class OpenDoor(Admission):
-    """Lets every peer in, whatever the run's list says."""
+    """Accepts every peer, whatever the run's allowlist says."""
 
     def admits(self, peer: PeerId) -> bool:
         return True
@@ -267,7 +268,7 @@ async def rig(
     clock: Callable[[], float] = trio.current_time,
     **settings: object,
 ) -> AsyncIterator[Rig]:
-    """The context of the organiser's own node. It is the only founder by default."""
+    """Open the context of the organiser's own node. It is the only founder by default."""
     home = Home(folder / "home")
     run = publish(home, allowed=allowed, **settings)
     identity = load_or_create(home.identity)
@@ -293,13 +294,15 @@ async def rig(
 
 
 class NewRig(Protocol):
-    """The fixture `new_rig`: a rig with these arguments of `rig`, closed after the test's tasks."""
+    """The fixture `new_rig`: open a rig with these arguments of `rig`, and close it after the
+    test's tasks."""
 
     async def __call__(self, folder: Path, **settings: object) -> Rig: ...
 
 
 class Neighbour:
-    """A second node whose data plane serves what it holds, and of which the first has heard."""
+    """A second node whose data plane serves what it holds. The first node has heard its
+    heartbeat."""
 
     def __init__(self, r: Rig, other: Rig) -> None:
         endpoint = other.context.plane.endpoint
@@ -312,7 +315,7 @@ class Neighbour:
 
 
 def heartbeat(run: RunId, **changes: object) -> Heartbeat:
-    """The report of a trainer with nothing special to say."""
+    """Return the heartbeat of an ordinary trainer."""
     usual = Heartbeat(
         run=run,
         incarnation=1,
@@ -339,12 +342,12 @@ def heartbeat(run: RunId, **changes: object) -> Heartbeat:
 def opening(
     state: LedgerState, *participants: Participant, learners: Sequence[PeerId] = ()
 ) -> Roster:
-    """A roster that opens a reduce among these."""
+    """Return a roster that opens a reduce among these peers."""
     return Roster(state.step, state.attempt, state.voters, tuple(learners), participants)
 
 
-async def settled(holds: Callable[[], bool], deadline_s: float = 30.0) -> None:
-    """Wait until some task has made `holds` true."""
+async def settled(holds: Callable[[], object], deadline_s: float = 30.0) -> None:
+    """Wait until a task has made `holds` true."""
     never = trio.Event()
     with trio.fail_after(deadline_s):
         while not holds():

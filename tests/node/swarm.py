@@ -1,12 +1,13 @@
 """A real swarm in one process: real sockets, stores, ledgers and rings; only the trainer is
 simulated.
 
-async with swarm(tmp_path, nodes=("ann", "bob", "cai"), steps=4) as s: await s.until(lambda:
-s.at_step(4)) s.check_chain()
+    async with swarm(tmp_path, nodes=("ann", "bob", "cai"), steps=4) as s:
+        await s.until(lambda: s.at_step(4))
+        s.check_chain()
 
-The first node is the seed, `s.seed`, who published the run and is its only founder. All nodes share
-one trio loop, so a test can look at their parts and wait for what they do. It cannot show what
-needs separate processes: SIGKILL, and torch.
+The first node is the seed, `s.seed`, which published the run and is its only founder. All nodes
+share one trio loop, so a test can look at their parts and wait for what they do. SIGKILL and torch
+cannot be tested here, since they need separate processes.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ THREADS_MAX = 500
 """All nodes share trio's limit on threads, which is meant for one of them."""
 
 DEADLINE_S = 200.0
-"""Many times what anything takes on two cores, since tests share their machine."""
+"""Much longer than any wait takes on two cores, since other tests may run on the same machine."""
 
 LOOK_S = 0.1
 
@@ -75,7 +76,7 @@ class Diary(Journal):
 
 @dataclass
 class SwarmNode:
-    """One node over all its lives. `context` are those of the current life."""
+    """One node through all its restarts. `context` is the one since the last start."""
 
     name: str
     config: NodeConfig
@@ -91,7 +92,7 @@ class SwarmNode:
     ended: trio.Event = field(default_factory=trio.Event)
     timing: Timing = QUICK_TO_ASK
     inbox: Deaf = field(init=False)
-    """The ring connections of the present life."""
+    """The ring connections since the last start."""
 
     @property
     def peer(self) -> PeerId:
@@ -108,12 +109,12 @@ class SwarmNode:
 
     @property
     def step(self) -> int:
-        """Outer steps behind it, or -1 while it has no θ."""
+        """The number of outer steps that it has finished, or -1 while it has no θ."""
         step = self.context_now.outer.step if self.context_now else None
         return -1 if step is None else step
 
     def events(self, kind: str, **fields: object) -> list[dict[str, object]]:
-        """The journal's records of this kind with these fields, of the current life."""
+        """Return the journal records of this kind, with these fields, since the last start."""
         return [
             record
             for record in self.records
@@ -151,7 +152,7 @@ class SwarmNode:
     def _begin(self, context: Context | None) -> None:
         self.context_now = context
         if context is not None:
-            # The next life listens where this one did, as a node with a fixed port does.
+            # The next start listens on the same port, like a node with a fixed port.
             port = context.network.addresses()[0].split("/")[4]
             self.config = replace(self.config, listen=(f"/ip4/127.0.0.1/tcp/{port}",))
 
@@ -161,7 +162,7 @@ class SwarmNode:
         return replace(context, plane=plane)
 
     async def stop(self) -> None:
-        """End it without a goodbye. Return when all of it has ended."""
+        """Stop it without a goodbye. Return when all of its tasks have ended."""
         assert self.life is not None
         self.life.cancel()
         await self.ended.wait()
@@ -173,7 +174,7 @@ class SwarmNode:
 
 
 class Swarm:
-    """Its nodes by name, including the seed."""
+    """The swarm's nodes by name, including the seed."""
 
     def __init__(
         self, folder: Path, nursery: trio.Nursery, *, keep_snapshots: int | None = None
@@ -198,7 +199,7 @@ class Swarm:
         return self.nodes[name]
 
     def add(self, name: str, *, seed: bool = False) -> SwarmNode:
-        """A node that is not started yet, in a new home."""
+        """Return a node that is not started yet, in a new home."""
         home = Home(self.folder / name)
         config = NodeConfig(
             home.root,
@@ -215,8 +216,8 @@ class Swarm:
         return node
 
     async def start(self, *names: str, bootstrap: str = "seed") -> None:
-        """Start nodes, and wait until their parts are made. Those that know no run ask `bootstrap`,
-        which must be up."""
+        """Start nodes, and wait until their parts are made. Nodes that do not know a run ask
+        `bootstrap`, which must be up."""
         for name in names:
             node = self.nodes[name]
             if name != bootstrap and self.nodes[bootstrap].up:
@@ -227,13 +228,13 @@ class Swarm:
         await self.until(lambda: all(self.nodes[n].up or self.nodes[n].error for n in names))
 
     async def stop(self, *names: str) -> None:
-        """End them as SIGKILL would, except that their threads have to end."""
+        """Stop them as SIGKILL would, except that their threads have to end."""
         async with trio.open_nursery() as nursery:
             for name in names:
                 nursery.start_soon(self.nodes[name].stop)
 
     async def until(self, holds: Callable[[], Found], *, deadline_s: float = DEADLINE_S) -> Found:
-        """Wait until the nodes make `holds` true. Return what it found."""
+        """Wait until the nodes make `holds` true. Return the value that it returned."""
         ends = trio.current_time() + deadline_s
         while not (found := holds()):
             assert trio.current_time() < ends, self.account()
@@ -248,28 +249,28 @@ class Swarm:
         return found
 
     def credits(self, name: str) -> list[int]:
-        """The outer steps whose updates contain this node's work."""
+        """Return the outer steps whose updates contain this node's work."""
         peer = self.nodes[name].peer
         witness = max(self.up, key=lambda node: node.step)
         return [step for step, _, blocks in self.committed(witness) if peer in blocks]
 
     def at_step(self, step: int, *names: str) -> bool:
-        """Whether these nodes (by default all that are up) have `step` outer steps behind them."""
+        """Return whether these nodes (by default all that are up) have finished `step` outer
+        steps."""
         nodes = [self.nodes[name] for name in names] or self.up
         return all(node.step >= step for node in nodes)
 
     async def go_on(self, steps: int = 1, *names: str) -> None:
-        """Wait until these nodes (by default all that are up) have this many more outer steps
-        behind them.
-        """
+        """Wait until these nodes (by default all that are up) have finished this many more outer
+        steps."""
         target = max(node.step for node in self.up) + steps
         await self.until(lambda: self.at_step(target, *names))
 
     def stop_at(self, step: int | None) -> None:
         """Stop the run at this outer step: no trainer does an inner step of it. None lets all run.
 
-        A test that examines the state at some step uses this, since trainers here need only a tenth
-        of a second for a step.
+        A test that examines the state at a certain step uses this, since trainers here need only a
+        tenth of a second for a step.
         """
         self._stops_at = step
         for node in self.nodes.values():
@@ -282,9 +283,9 @@ class Swarm:
         await self.until(lambda: self.at_step(step) and not self.writing)
 
     async def step_by_step(self, holds: Callable[[], object]) -> None:
-        """Run until `holds`, and stop there.
+        """Run until `holds` is true, and stop there.
 
-        No step begins before all nodes have finished the one before. So no node is left behind,
+        No step begins before all nodes have finished the previous one. So no node is left behind,
         however slow its disk is.
         """
         await self.stand_still()
@@ -293,7 +294,7 @@ class Swarm:
 
     @property
     def writing(self) -> bool:
-        """Whether any node is writing a snapshot, or about to.
+        """Return whether any node is writing a snapshot, or about to.
 
         θ does not change until it is frozen. A node that has not begun counts after the next step.
         """
@@ -308,7 +309,7 @@ class Swarm:
         save_allowlist(self.seed.home.allowlist, SignedAllowlist.publish(self.seed.identity, newer))
 
     def account(self) -> str:
-        """The status of every node, for a test that fails."""
+        """Return the status of every node, for the message of a failing test."""
         lines = []
         for node in self.nodes.values():
             if not node.up:
@@ -326,7 +327,7 @@ class Swarm:
     # checks
 
     def check_equal(self) -> None:
-        """Nodes at the same step of the same ledger have the same θ and m."""
+        """Check that nodes at the same step of the same ledger have the same θ and m."""
         digests: dict[object, set[Digest]] = {}
         for node in self.up:
             context = node.context
@@ -337,9 +338,8 @@ class Swarm:
         assert all(len(each) == 1 for each in digests.values()), digests
 
     def committed(self, node: SwarmNode) -> list[tuple[int, Digest, Credits]]:
-        """(step, update, blocks by peer) of each committed outer step that this node has
-        finished.
-        """
+        """Return (step, update, blocks by peer) of each committed outer step that this node has
+        finished."""
         return [each for each in self._account_of(node).committed() if each[0] < node.step]
 
     def _account_of(self, node: SwarmNode) -> ChainCredits:
@@ -352,9 +352,8 @@ class Swarm:
         return account
 
     def check_chain(self, witness: str = "seed") -> None:
-        """Check the blocks (`check_blocks`), and that each update is of exactly these blocks with
-        the agreed weights.
-        """
+        """Check the blocks (`check_blocks`), and that each update is the average over exactly these
+        blocks with the agreed weights."""
         node = self.nodes[witness]
         for step, update, blocks in self.check_blocks(witness):
             self._check_update(node, step, update, blocks)
@@ -382,7 +381,7 @@ class Swarm:
         return committed
 
     def trained_once(self, name: str) -> bool:
-        """Whether this node trained no block twice.
+        """Return whether this node trained every block at most once.
 
         Block ids keep growing over all passes, while the data repeat after about sixteen outer
         steps of three peers.
@@ -421,7 +420,7 @@ class Deaf(RingInbox):
         if key.step < self.from_step:
             return self.inbox.wait_for_socket(key, deadline_s=deadline_s)
         self._waits_ended.wait(deadline_s)
-        raise PeerTooSlow("it did not open its stream in time", peer=key.peer)
+        raise PeerTooSlow("the peer did not open its stream in time", peer=key.peer)
 
     def give_up(self, *, run: RunId, step: int, attempt: int) -> None:
         self.inbox.give_up(run=run, step=step, attempt=attempt)
@@ -431,9 +430,8 @@ class Deaf(RingInbox):
 
 @contextmanager
 def deaf(*nodes: SwarmNode, from_step: int = 0, hangs: bool = False) -> Iterator[None]:
-    """Every reduce of these outer steps fails in which one of these nodes takes part. It fails at
-    once or, if it `hangs`, when it is given up.
-    """
+    """Make every reduce of these outer steps fail in which one of these nodes takes part. It fails
+    at once or, if it `hangs`, when it is given up."""
     inboxes = [node.inbox for node in nodes]
     for inbox in inboxes:
         inbox.be_deaf(from_step, hangs=hangs)
@@ -471,11 +469,10 @@ async def swarm(
     timing: Timing | None = None,
     **settings: object,
 ) -> AsyncIterator[Swarm]:
-    """A run that `seed` has published, with these nodes started. The nodes in `later` are allowed,
-    and the test starts them. Without `founders` the seed is the only one. All updates are kept so
-    that `check_chain` can examine them. `stops_at`: see `Swarm.stop_at`. `settings` are those of
-    `manifest_of`.
-    """
+    """Open a run that `seed` has published, with these nodes started. The nodes in `later` are on
+    the allowlist, and the test starts them. Without `founders` the seed is the only one. All
+    updates are kept so that `check_chain` can examine them. `stops_at`: see `Swarm.stop_at`.
+    `settings` are those of `manifest_of`."""
     with many_threads():
         async with trio.open_nursery() as nursery:
             made = Swarm(folder, nursery, keep_snapshots=keep_snapshots)

@@ -1,4 +1,4 @@
-"""The newest list that the organiser signed decides who may take part, and nothing else."""
+"""Only the newest list that the organiser signed decides which peers may take part."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from p2ptrain.archive.admission import Admission
 from p2ptrain.archive.home import Home
 from p2ptrain.errors import ConfigError, RemoteProtocolError, RunMismatch, StoreFull
 from p2ptrain.identity import Identity, load_or_create
-from p2ptrain.ids import PeerId
+from p2ptrain.ids import PeerId, RunId
 from p2ptrain.run import Allowlist, Run, SignedAllowlist, save_allowlist
 from p2ptrain.testing.published import publish
 from tests.node.rig import ANN, BOB, CAI
@@ -44,7 +44,7 @@ def listed(run: Run, sequence: int, *peers: PeerId, by: Identity) -> SignedAllow
     return SignedAllowlist.publish(by, Allowlist.of(run.id, sequence, peers))
 
 
-def test_nobody_is_admitted_before_the_run_is_known(home: Home, run: Run) -> None:
+def test_no_peer_is_admitted_before_the_run_is_known(home: Home, run: Run) -> None:
     fresh = Admission(home)
     assert not fresh.admits(run.manifest.organiser)
     assert not fresh.is_open
@@ -78,7 +78,7 @@ def test_newer_list_is_used_and_stored(
 
 
 @pytest.mark.parametrize("sequence", [1, 4, 5])
-def test_list_that_is_not_newer_changes_nothing(
+def test_list_that_is_not_newer_has_no_effect(
     admission: Admission, run: Run, organiser: Identity, sequence: int
 ) -> None:
     admission.adopt_if_newer(listed(run, 5, BOB.peer, by=organiser).to_bytes())
@@ -93,10 +93,10 @@ def test_only_the_organiser_can_sign_a_list(admission: Admission, run: Run) -> N
     assert not admission.admits(CAI.peer)
 
 
-def test_list_of_another_run_is_refused(
+def test_list_of_a_different_run_is_refused(
     admission: Admission, run: Run, organiser: Identity
 ) -> None:
-    other = SignedAllowlist.publish(organiser, Allowlist.of("f" * 64, 9, [CAI.peer]))
+    other = SignedAllowlist.publish(organiser, Allowlist.of(RunId("f" * 64), 9, [CAI.peer]))
     with pytest.raises(RunMismatch):
         admission.adopt_if_newer(other.to_bytes())
 
@@ -109,7 +109,7 @@ def test_truncated_list_is_refused(admission: Admission, run: Run, organiser: Id
     assert not admission.admits(CAI.peer)
 
 
-def test_list_that_the_command_stored_in_the_home_is_found(
+def test_list_that_the_command_stored_in_the_home_is_loaded(
     admission: Admission, home: Home, run: Run, organiser: Identity
 ) -> None:
     assert not admission.reload()
@@ -118,7 +118,7 @@ def test_list_that_the_command_stored_in_the_home_is_found(
     assert admission.admits(CAI.peer)
 
 
-def test_damaged_list_in_the_home_is_reported_as_our_fault(
+def test_damaged_list_in_the_home_is_reported_as_a_local_error(
     admission: Admission, home: Home
 ) -> None:
     home.allowlist.write_bytes(b"not a list")

@@ -1,6 +1,5 @@
-"""Amendments in one node: stored before they count, requested until they are here, and valid only
-with the organiser's signature.
-"""
+"""Amendments in one node: stored before they take effect, requested until they arrive, and valid
+only with the organiser's signature."""
 
 from __future__ import annotations
 
@@ -72,7 +71,7 @@ def test_command_and_gossip_do_not_lose_each_others_amendments(home: Home, run: 
     assert not here.reload()
 
 
-def test_amendment_stored_by_the_command_is_news(home: Home, run: Run) -> None:
+def test_amendment_stored_by_the_command_counts_as_new(home: Home, run: Run) -> None:
     here, one = Amendments.of(home, run), signed(run, home)
     save_amendments(home.amendments, [one])
     assert here.adopt_new(listed(one))
@@ -80,12 +79,12 @@ def test_amendment_stored_by_the_command_is_news(home: Home, run: Run) -> None:
     assert not here.adopt_new(listed(one))
 
 
-def test_amendments_beyond_the_bound_are_not_even_checked(home: Home, run: Run) -> None:
+def test_amendments_beyond_the_limit_are_not_even_verified(home: Home, run: Run) -> None:
     with pytest.raises(RemoteProtocolError, match="129 amendments exceed the limit of 128"):
         Amendments.of(home, run).adopt_new(pack([b""] * (AMENDMENTS_MAX + 1)))
 
 
-def test_bounded_number_is_kept_and_agreed_ones_have_priority(home: Home, run: Run) -> None:
+def test_number_of_stored_amendments_is_bounded_and_agreed_ones_stay(home: Home, run: Run) -> None:
     here, agreed = Amendments.of(home, run), signed(run, home, 1, 2)
     here.adopt_new(listed(agreed))
     for number in range(2, AMENDMENTS_MAX + 3):
@@ -106,7 +105,7 @@ def test_terms_of_a_step_are_the_agreed_ones_not_the_signed_ones(home: Home, run
     assert here.leg((other.terms,), 5) == Leg(run.manifest).amended(other.amendment)
 
 
-def test_missing_amendment_is_named_and_not_guessed(home: Home, run: Run) -> None:
+def test_missing_amendment_is_reported_instead_of_guessed(home: Home, run: Run) -> None:
     here, one, other = Amendments.of(home, run), signed(run, home), signed(run, home, 2, 5)
     agreed = (one.terms, other.terms)
     here.adopt_new(listed(one))
@@ -156,7 +155,7 @@ async def test_received_amendment_is_stored_noted_and_forwarded(tmp_path: Path) 
         assert r.context.amendments.held == (one,)
 
 
-async def test_organisers_command_tells_the_node(tmp_path: Path) -> None:
+async def test_organisers_command_notifies_the_node(tmp_path: Path) -> None:
     async with rig(tmp_path, steps=99) as r:
         save_amendments(r.context.home.amendments, [of(r)])
         assert await COMMANDS["reload-amendments"](r.context) == {
@@ -172,7 +171,7 @@ async def test_organisers_command_tells_the_node(tmp_path: Path) -> None:
         assert r.heard() == [KnownAmendments(frozenset({of(r).terms}))]
 
 
-async def test_agreed_amendment_is_requested_until_a_peer_has_it(
+async def test_agreed_amendment_is_requested_until_a_peer_sends_it(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path, steps=99, rules=ALONE)
@@ -198,7 +197,7 @@ async def test_agreed_amendment_is_requested_until_a_peer_has_it(
     assert r.context.outer_step(1).manifest.codec.name == "fp16"
 
 
-async def test_bound_on_influence_leaves_room_for_earlier_work(tmp_path: Path) -> None:
+async def test_stricter_influence_bound_starts_late_enough_for_earlier_work(tmp_path: Path) -> None:
     async with rig(tmp_path, steps=99, rules=ALONE) as r:
         one = of(r, 1, 1, lr=0.001)
         r.context.amendments.adopt_new(listed(one))
@@ -208,8 +207,8 @@ async def test_bound_on_influence_leaves_room_for_earlier_work(tmp_path: Path) -
         assert r.context.outer_step(9).influence_max == pytest.approx(before / 100)
 
 
-async def test_earlier_work_is_kept_for_as_many_inner_steps_per_fragment(tmp_path: Path) -> None:
-    """An outer step is about one fragment. With two fragments it takes half of the inner steps."""
+async def test_stricter_bound_waits_for_the_same_inner_steps_with_fragments(tmp_path: Path) -> None:
+    """An outer step merges one fragment. With two fragments it has half as many inner steps."""
     halves = SyncSpec(fragments=2)
     async with rig(tmp_path, steps=99, inner_steps=4, rules=ALONE, sync=halves) as r:
         one = of(r, 1, 1, lr=0.001)

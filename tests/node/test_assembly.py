@@ -33,7 +33,7 @@ LOOP = "/ip4/127.0.0.1/tcp/1"
         ([LAN], False, "192.168.1.7"),
         ([LOOP, LAN, PUBLIC], False, "192.168.1.7"),
         ([PUBLIC, LAN], False, "203.0.113.7"),
-        ([V6, LAN], False, "192.168.1.7"),  # a socket on 0.0.0.0 is not reached over IPv6
+        ([V6, LAN], False, "192.168.1.7"),  # a socket on 0.0.0.0 cannot be reached over IPv6
         ([V6, LAN], True, "2001:db8::7"),
         ([LOOP], False, "127.0.0.1"),
         (["/ip6/::1/tcp/1", LOOP], True, "::1"),
@@ -46,7 +46,7 @@ def test_data_plane_is_announced_at_the_control_planes_address(
 
 
 @pytest.mark.parametrize("addresses", [[], [V6], ["/dns4/node.example.org/tcp/1"], ["/memory"]])
-def test_own_address_is_used_where_no_other_is_known(
+def test_own_address_is_announced_if_no_other_is_known(
     addresses: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(data_plane, "_first_own_address", lambda: "10.0.0.7")
@@ -65,7 +65,7 @@ async def assemble(home: Home, run: Run, **options: object) -> None:
             pass
 
 
-async def test_run_with_another_parameter_layout_is_refused(tmp_path: Path) -> None:
+async def test_run_with_a_different_parameter_layout_is_refused(tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
     organiser = load_or_create(home.identity)
     manifest = manifest_of(organiser.peer)
@@ -86,14 +86,14 @@ async def test_data_port_in_use_is_reported_and_everything_is_closed(tmp_path: P
     await assemble(home, run)
 
 
-async def test_one_store_serves_one_node(tmp_path: Path) -> None:
+async def test_store_can_be_opened_by_only_one_node(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         with pytest.raises(StoreError) as caught:
             await assemble(r.context.home, r.run)
     assert caught.value.code == "STORE-BUSY"
 
 
-async def test_trainer_shares_theta_by_an_arena_and_a_seed_has_none(tmp_path: Path) -> None:
+async def test_trainer_shares_theta_in_an_arena_and_a_seed_has_none(tmp_path: Path) -> None:
     async with rig(tmp_path / "a", seed=True) as r:
         assert not r.context.trains
     async with rig(tmp_path / "b") as r:
@@ -102,7 +102,7 @@ async def test_trainer_shares_theta_by_an_arena_and_a_seed_has_none(tmp_path: Pa
         assert r.context.trainer.arena.theta[3] == 7.0
 
 
-async def test_run_without_encryption_warns_loudly(tmp_path: Path) -> None:
+async def test_run_without_encryption_shows_a_prominent_warning(tmp_path: Path) -> None:
     async with rig(tmp_path, rules=policy(encryption="none")) as r:
         assert "NOT ENCRYPTED" in r.context.alerts.warnings["encryption"].what
         assert len(r.said("plaintext")) == 1

@@ -1,4 +1,5 @@
-"""Small heartbeats say what full ones would, or nothing, even if some are lost, doubled or late."""
+"""A small heartbeat is understood as its full one, or not at all, even if heartbeats are lost,
+duplicated or late."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ def small(payload: bytes) -> HeartbeatDelta:
 
 
 def hear(table: PeerTable, payload: bytes, now: float = 0.0) -> Heartbeat | None:
-    """Receive what ANN said, as `gossip` does. Return how it was understood."""
+    """Receive what ANN sent, as `gossip` does. Return the heartbeat as it was understood."""
     beat = decode_beat(payload)
     if isinstance(beat, FullHeartbeat):
         table.note_heartbeat(ANN.peer, beat.heartbeat, now, beat)
@@ -106,7 +107,7 @@ def test_small_beat_refers_to_the_last_full_one() -> None:
     ],
     ids=lambda changes: "".join(changes),
 )
-def test_full_beat_follows_rare_or_large_changes_and_sometimes(
+def test_full_beat_is_sent_for_rare_or_large_changes_and_periodically(
     changes: dict[str, object],
 ) -> None:
     later = replace(AT_WORK, **{"serial": FIRST + 1} | changes)  # type: ignore[arg-type]
@@ -125,9 +126,8 @@ def test_started_or_asked_node_sends_a_full_beat() -> None:
 
 
 def an_hour_of_work() -> list[Heartbeat]:
-    """Heartbeats of a member: every 2 s, and at once after changes. An outer step takes a minute,
-    an inner step 2 s, and a reduce 6 s.
-    """
+    """Yield heartbeats of a member: every 2 s, and at once after changes. An outer step takes a
+    minute, an inner step 2 s, and a reduce 6 s."""
     beats: list[Heartbeat] = []
 
     def beat(**changes: object) -> None:
@@ -162,7 +162,7 @@ def test_ordinary_beat_is_less_than_a_fifth_of_a_full_one() -> None:
 # ── receiving ────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_receiver_without_the_base_asks_the_sender_once_a_beat() -> None:
+def test_receiver_without_the_base_asks_the_sender_once_per_beat() -> None:
     table = PeerTable()
     full, beat, again = said(*(replace(AT_WORK, serial=FIRST + n) for n in range(3)))
     assert hear(table, beat) is None
@@ -173,7 +173,7 @@ def test_receiver_without_the_base_asks_the_sender_once_a_beat() -> None:
     assert table.pop_lacking() == ()
 
 
-def test_unreadable_beat_shows_that_its_sender_lives_if_it_is_new() -> None:
+def test_new_unreadable_beat_shows_that_its_sender_lives() -> None:
     table = PeerTable()
     beats = [replace(AT_WORK, serial=FIRST + n) for n in range(2 * FULL_EVERY + 1)]
     payloads = said(*beats)
@@ -191,7 +191,7 @@ def test_unreadable_beat_shows_that_its_sender_lives_if_it_is_new() -> None:
     assert (record.heard_s, record.unread) == (6.0, None)
 
 
-def test_beat_of_another_life_is_not_read_with_this_lifes_base() -> None:
+def test_beat_is_not_decoded_with_the_base_of_a_different_incarnation() -> None:
     table = PeerTable()
     later = [replace(AT_WORK, incarnation=2, serial=FIRST + n, inner_step=n) for n in range(2)]
     _, small = said(*later)
@@ -202,7 +202,7 @@ def test_beat_of_another_life_is_not_read_with_this_lifes_base() -> None:
     assert (record.heartbeat, record.heard_s, record.unread) == (AT_WORK, 1.0, (2, FIRST + 1))
 
 
-def test_beat_of_an_earlier_life_is_no_sign_of_life() -> None:
+def test_beat_of_an_earlier_incarnation_is_not_a_sign_of_life() -> None:
     table = PeerTable()
     other = replace(AT_WORK, incarnation=2)
     _, old = said(AT_WORK, replace(AT_WORK, serial=FIRST + 1, inner_step=2))
@@ -222,7 +222,7 @@ def test_late_full_beat_does_not_become_the_base() -> None:
     assert hear(table, payloads[-1]) == picture(table) == beats[-1]
 
 
-def test_few_peers_are_asked_at_a_time_and_the_others_later() -> None:
+def test_only_a_few_peers_are_asked_per_heartbeat() -> None:
     table, beat = PeerTable(peers_max=LACKS_MAX + 2), HeartbeatDelta(1, 9, 8, {})
     crowd = [somebody(number).peer for number in range(LACKS_MAX + 9)]
     for peer in crowd:
@@ -278,7 +278,7 @@ def test_malformed_small_beat_is_refused(changes: dict[str, object], rule: str) 
     ],
     ids=lambda value: "".join(value) if isinstance(value, dict) else "",
 )
-def test_base_and_difference_pass_the_decoder_of_full_beats(
+def test_base_and_difference_must_pass_the_decoder_of_full_beats(
     changed: dict[str, object], rule: str
 ) -> None:
     table = PeerTable()
@@ -313,7 +313,7 @@ CHANGES = st.fixed_dictionaries(
 
 
 def described(history: list[dict[str, object]]) -> list[Heartbeat]:
-    """The heartbeats of a node, one after another. A restart draws a new incarnation."""
+    """The heartbeats of a node, in order. A restart draws a new incarnation."""
     beats = [AT_WORK]
     for changes in history:
         fields = {name: value for name, value in changes.items() if name != "restart"}
@@ -348,7 +348,7 @@ def test_next_full_beat_repairs_any_loss_repetition_or_delay(
 
 
 @given(st.lists(CHANGES, min_size=1, max_size=40))
-def test_without_losses_small_beats_say_all_that_full_ones_would(
+def test_without_losses_small_beats_are_understood_like_full_ones(
     history: list[dict[str, object]],
 ) -> None:
     beats = described(history)
@@ -358,6 +358,6 @@ def test_without_losses_small_beats_say_all_that_full_ones_would(
         assert decode(encode(beat)) == beat
 
 
-def test_names_of_all_missed_peers_arrive() -> None:
+def test_names_of_all_missing_peers_survive_encoding() -> None:
     lacks = tuple(PeerId(somebody(number).peer) for number in range(LACKS_MAX))
     assert decode(encode(replace(AT_WORK, lacks=lacks))).lacks == lacks

@@ -1,4 +1,4 @@
-"""The ledger on disk: decisions and promises, and nothing that does not verify."""
+"""The ledger on disk: decisions and promises, accepted only if they verify."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def me(home: Home, run: Run) -> Identity:
     return load_or_create(home.identity)
 
 
-def test_rules_are_those_of_the_manifest(run: Run) -> None:
+def test_rules_are_taken_from_the_manifest(run: Run) -> None:
     rules, manifest = rules_of(run), run.manifest
     assert rules.run == run.id
     assert rules.founders == manifest.founders
@@ -71,7 +71,7 @@ def broken(error: StoreError, path: Path) -> bool:
 
 
 @pytest.mark.parametrize("record", [b"", b"noise", b"{}", b'{"entry":1,"certificate":2}'])
-def test_record_that_is_no_entry_is_reported_as_damage(
+def test_record_that_is_not_an_entry_is_reported_as_damage(
     home: Home, run: Run, me: Identity, record: bytes
 ) -> None:
     RecordLog(home.ledger).append([record])
@@ -80,9 +80,7 @@ def test_record_that_is_no_entry_is_reported_as_damage(
     assert broken(caught.value, home.ledger)
 
 
-def test_entry_that_somebody_else_signed_is_not_believed(
-    home: Home, run: Run, me: Identity
-) -> None:
+def test_entry_that_a_stranger_signed_is_refused(home: Home, run: Run, me: Identity) -> None:
     ledger, log, _ = open_ledger(home, run, me, 0.0)
     roster = Roster(0, 0, ledger.state.voters, (), (Participant(me.peer, 16, 1),))
     log.append([entry_bytes(signed(run.id, ledger.state, roster, ANN))])
@@ -91,7 +89,7 @@ def test_entry_that_somebody_else_signed_is_not_believed(
     assert broken(caught.value, home.ledger)
 
 
-def test_chain_of_another_run_is_not_believed(
+def test_chain_of_a_different_run_is_refused(
     home: Home, run: Run, me: Identity, tmp_path: Path
 ) -> None:
     first_entries(home, run, me)
@@ -104,7 +102,7 @@ def test_chain_of_another_run_is_not_believed(
 
 
 def promised(me: Identity, run: Run, rounds: int) -> tuple[list[bytes], Acceptor]:
-    """The records of a voter that has promised in each round and accepted in the third."""
+    """Return the records of a voter that has promised in each round and accepted in the third."""
     acceptor = Acceptor(run.id, 1)
     records = [acceptor.promise(round_) for round_ in range(1, 4)]
     roster = Roster(0, 0, (me.peer,), (ANN.peer,))
@@ -136,7 +134,7 @@ def test_last_decided_height_with_a_vote_is_remembered(home: Home, run: Run, me:
 
 
 class Full(LocalDisk):
-    """Nothing new can be written. Existing files can grow within their last block."""
+    """A disk on which no file can be created. Existing files can grow within their last block."""
 
     def write(self, path: Path, data: memoryview) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -154,7 +152,7 @@ def test_log_is_used_unshortened_on_a_full_disk(home: Home, run: Run, me: Identi
     assert list(votes) == ledger.records() == acceptor.records()
 
 
-def test_log_damaged_otherwise_than_by_a_crash_stops_the_start(
+def test_log_damaged_other_than_by_a_crash_stops_the_start(
     home: Home, run: Run, me: Identity
 ) -> None:
     class Unsure(LocalDisk):

@@ -1,4 +1,4 @@
-"""A signal that wakes all waiting tasks, and work that is cancelled when it becomes pointless."""
+"""A signal that wakes all waiting tasks, and work that is cancelled when it is no longer needed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from p2ptrain.errors import P2PTrainError
 from p2ptrain.node.state.changes import Changes
 
 
-async def test_one_ring_wakes_every_waiting_task() -> None:
+async def test_one_signal_wakes_every_waiting_task() -> None:
     changes, woken = Changes(), []
 
     async def wait(name: str) -> None:
@@ -25,7 +25,7 @@ async def test_one_ring_wakes_every_waiting_task() -> None:
     assert sorted(woken) == ["a", "b"]
 
 
-async def test_ring_before_the_wait_is_missed_but_the_time_limit_works() -> None:
+async def test_signal_before_the_wait_is_missed_but_the_time_limit_works() -> None:
     changes = Changes()
     changes.notify_all()
     began = trio.current_time()
@@ -45,7 +45,7 @@ async def test_finished_work_is_reported_as_done() -> None:
     assert done == [True]
 
 
-async def test_work_that_became_pointless_is_cancelled() -> None:
+async def test_work_that_is_no_longer_needed_is_cancelled() -> None:
     changes, matters = Changes(), [True]
 
     async def lose_its_point() -> None:

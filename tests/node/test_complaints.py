@@ -23,7 +23,7 @@ def diary(tmp_path: Path) -> Diary:
     return Diary(tmp_path / "journal.jsonl")
 
 
-def test_fault_is_told_at_once_and_its_repetitions_are_counted(diary: Diary) -> None:
+def test_first_fault_is_written_at_once_and_repetitions_are_counted(diary: Diary) -> None:
     with diary:
         complaints = MisbehaviourLog(diary)
         for now in (0.0, 1.0, 9.0, 10.0, 11.0):
@@ -34,7 +34,7 @@ def test_fault_is_told_at_once_and_its_repetitions_are_counted(diary: Diary) -> 
     assert said == [("late", ANN, 0), ("late", ANN, 2), ("late", BOB, 0), ("rude", ANN, 0)]
 
 
-def test_number_of_peers_whose_faults_are_told_is_bounded(diary: Diary) -> None:
+def test_number_of_peers_whose_faults_are_written_is_bounded(diary: Diary) -> None:
     with diary:
         complaints = MisbehaviourLog(diary)
         for number in range(2 * COMPLAINTS_MAX):

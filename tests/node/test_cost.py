@@ -19,7 +19,7 @@ PEER = "12D3KooWEaGJfj8wwiy7s1AfSQS9VFxuXrUsBoEpA55DyRK8gsjx"
 
 
 def run_with(name: str = "opendiloco_150m", **changes: Any) -> RunFile:
-    """A recipe with "section__field" set to a value."""
+    """Return a recipe's run with "section__field" set to a value."""
     tree = tomllib.loads(sample(name))
     for where, value in changes.items():
         section, _, field = where.partition("__")
@@ -27,14 +27,14 @@ def run_with(name: str = "opendiloco_150m", **changes: Any) -> RunFile:
     return parse_run_file(tree)
 
 
-def test_reduce_sends_every_part_but_ones_own_there_and_back() -> None:
+def test_reduce_sends_every_part_except_its_own_in_both_phases() -> None:
     assert [sent_bytes(1000, peers) for peers in (2, 4, 10)] == [1000, 1500, 1800]
 
 
 def test_costs_of_a_run_match_those_computed_by_hand() -> None:
     run = run_with(codec__name="fp32", outer__steps=100)
     costs = costs_of(run, [4], tokens_per_s=1000.0)
-    numel = 214_983_680  # All sizes are multiples of 16, so nothing is padding.
+    numel = 214_983_680  # All sizes are multiples of 16, so there is no padding.
     assert (costs.update_bytes, costs.snapshot_bytes) == (4 * numel, 8 * numel)
     assert (costs.node.theta, costs.node.total) == (4 * numel, 5 * 4 * numel)
     assert costs.step_tokens == 500 * 512 * 1024
@@ -47,8 +47,8 @@ def test_costs_of_a_run_match_those_computed_by_hand() -> None:
     assert slow.tokens == 4 * 100 * costs.step_tokens
 
 
-def test_unmeasured_peer_has_a_usual_mfu_by_the_trainers_formula() -> None:
-    """At a context of 8192, another count of attention would make a difference of an eighth."""
+def test_peer_without_a_measured_speed_is_assumed_to_have_a_usual_mfu() -> None:
+    """At a context of 8192, counting attention differently would change the result by an eighth."""
     run = run_with("intellect1_10b")
     costs = costs_of(run, [2])
     assert mfu(model_spec(run), "NVIDIA H100", 4, costs.tokens_per_s) == pytest.approx(0.4)
@@ -76,13 +76,13 @@ def test_fragments_are_sent_in_turn_and_overlap_with_training() -> None:
     assert cut.plans[-1].utilisation == 1.0 > whole.plans[-1].utilisation
 
 
-def test_feedback_costs_the_node_another_vector() -> None:
+def test_feedback_costs_the_node_one_more_vector() -> None:
     plain, kept = (costs_of(run_with(codec__feedback=each), [2]).node for each in (False, True))
     assert kept.total - plain.total == kept.residual == 8 * 214_983_680
 
 
 def late(**sync: Any) -> RunFile:
-    """The recipe with means that come a whole outer step late."""
+    """Return the recipe with averages that are applied one whole outer step late."""
     tree = tomllib.loads(sample("opendiloco_150m"))
     tree["sync"] = {"overlap_steps": tree["inner"]["steps"], **sync}
     return parse_run_file(tree)
@@ -94,7 +94,7 @@ def test_eager_trainer_keeps_three_more_vectors() -> None:
     assert eager.least - plain.least == eager.eager
 
 
-def test_block_length_is_that_of_the_data_block() -> None:
+def test_block_length_is_that_of_an_encoded_block() -> None:
     import numpy as np
 
     from p2ptrain.data.blocks import encode_block
@@ -117,7 +117,7 @@ def fields(run: RunFile, *seeds: str, tokens_per_s: float | None = None) -> list
         ("two-thirds", 4, False),
     ],
 )
-def test_open_run_with_too_few_founders_is_warned_about(
+def test_open_run_with_too_few_founders_gets_a_warning(
     quorum: str, founders: int, *, warns: bool
 ) -> None:
     for admission in ("open", "allowlist"):
@@ -148,7 +148,7 @@ def test_open_run_with_too_few_founders_is_warned_about(
         ({"model__heads": 2, "model__kv_heads": 2}, "model.heads"),
     ],
 )
-def test_settings_that_an_organiser_may_regret_are_named(
+def test_settings_that_an_organiser_may_regret_are_reported(
     changes: dict[str, Any], field: str
 ) -> None:
     assert field not in fields(run_with())
@@ -159,7 +159,9 @@ def test_settings_that_an_organiser_may_regret_are_named(
     ("optimizer", "momentum", "warns"),
     [("muon", 0.9, True), ("muon", 0.5, True), ("muon", 0.2, False), ("adamw", 0.9, False)],
 )
-def test_muon_is_warned_of_outer_momentum(optimizer: str, momentum: float, *, warns: bool) -> None:
+def test_muon_with_outer_momentum_gets_a_warning(
+    optimizer: str, momentum: float, *, warns: bool
+) -> None:
     run = run_with(inner__optimizer=optimizer, outer__momentum=momentum)
     assert ("outer.momentum" in fields(run)) == warns
 
@@ -167,14 +169,14 @@ def test_muon_is_warned_of_outer_momentum(optimizer: str, momentum: float, *, wa
 @pytest.mark.parametrize(
     ("codec", "peers", "warns"), [("int4", 8, True), ("int4", 4, False), ("int8", 8, False)]
 )
-def test_four_bits_are_warned_of_long_rings(codec: str, peers: int, *, warns: bool) -> None:
+def test_int4_in_a_long_ring_gets_a_warning(codec: str, peers: int, *, warns: bool) -> None:
     run = run_with(codec__name=codec)
     words = [lint.words for lint in lints_of(run, costs_of(run, [2, peers]))]
     assert any("int4 in a ring" in each for each in words) == warns
 
 
-def test_run_is_long_enough_if_each_fragment_has_turns_enough() -> None:
-    """streaming_1b has 10 fragments, and 10 inner steps between two of them."""
+def test_run_is_long_enough_if_each_fragment_is_averaged_often_enough() -> None:
+    """streaming_1b has 10 fragments, and there are 10 inner steps between two of them."""
     (few,) = (
         lint.words
         for run in [run_with("streaming_1b", outer__steps=590)]
@@ -201,7 +203,7 @@ def in_turns(fragments: int, every: int, codec: str = "int8") -> list[str]:
     return [lint.words for lint in lints if lint.field == "policy.snapshot_every"]
 
 
-def test_snapshots_should_be_several_turns_of_all_fragments_apart() -> None:
+def test_snapshot_interval_should_be_several_rounds_of_all_fragments() -> None:
     (words,) = in_turns(5, 19)
     assert words.startswith(
         "the run takes a snapshot every 19 outer steps, and 5 fragments take turns"
@@ -211,11 +213,11 @@ def test_snapshots_should_be_several_turns_of_all_fragments_apart() -> None:
 
 
 @pytest.mark.parametrize("codec", ["fp32", "fp16", "int8", "int4"])
-def test_some_snapshot_distance_gives_no_warning(codec: str) -> None:
+def test_at_least_one_snapshot_interval_gives_no_warning(codec: str) -> None:
     assert any(in_turns(5, every, codec) == [] for every in range(1, 41))
 
 
-def test_fault_comes_first_and_says_which_value_fits() -> None:
+def test_error_comes_first_and_says_which_value_fits() -> None:
     run = run_with(inner__batch_sequences=2100, outer__steps=20)
     first, *_ = lints_of(run, costs_of(run, [2]))
     assert (first.field, first.is_fault) == ("inner.batch_sequences", True)
@@ -224,7 +226,7 @@ def test_fault_comes_first_and_says_which_value_fits() -> None:
     assert block_bytes(run_with(inner__batch_sequences=fits + 2)) > 4 * 2**20
 
 
-def test_duration_of_a_small_run_is_judged_only_if_it_was_given() -> None:
+def test_duration_of_a_small_run_is_judged_only_if_a_speed_is_given() -> None:
     assert "inner.steps" not in fields(run_with("metagene_mini"))
     assert "inner.steps" in fields(run_with("metagene_mini"), tokens_per_s=1e6)
     assert "inner.steps" not in fields(run_with("metagene_mini"), tokens_per_s=1e3)
@@ -243,7 +245,7 @@ def test_duration_of_a_small_run_is_judged_only_if_it_was_given() -> None:
         ("/dns4/seed.example", None),
     ],
 )
-def test_undialable_address_is_named(host: str, said: str | None) -> None:
+def test_address_that_cannot_be_dialled_is_reported(host: str, said: str | None) -> None:
     run = run_with()
     found = lints_of(run, costs_of(run, [2]), [f"{host}/tcp/4201/p2p/{PEER}"])
     words = [lint.words for lint in found if lint.field == "seed"]

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,7 +64,7 @@ from tests.node.training.test_validating import TWO, commit
 from tests.trainer.inner_states import trained, write_state
 
 HASTE = replace(QUICK, donor_again_s=0.01, donor_answer_s=0.3, hear_first_s=0.1)
-OPTION = {"rules": TWO, "steps": 99, "join_optimizer": "donor", "timing": HASTE}
+OPTION: dict[str, Any] = {"rules": TWO, "steps": 99, "join_optimizer": "donor", "timing": HASTE}
 SEVERAL = OPTION | {"join_optimizer": "donors"}
 
 
@@ -84,7 +85,7 @@ def hear_of(r: Rig, *peers: PeerId, **changes: object) -> None:
 
 
 def answering(r: Rig, answers: dict[PeerId, bytes]) -> None:
-    """Make members answer like this. A member that is not named is silent."""
+    """Make members answer like this. A member that is not listed stays silent."""
 
     async def answer(peer: PeerId, payload: bytes) -> bytes:
         assert payload == ask_of(r.run.id)
@@ -105,7 +106,7 @@ def states_in(r: Rig) -> list[int]:
     return steps_in(folder)
 
 
-async def test_joiner_adopts_a_donors_bytes_and_names_it(tmp_path: Path) -> None:
+async def test_joiner_adopts_a_donors_bytes_and_names_the_donor(tmp_path: Path) -> None:
     async with (
         rig(tmp_path / "joiner", admission="open", **OPTION) as r,
         rig(tmp_path / "donor", **OPTION, welcoming=True) as other,
@@ -143,7 +144,7 @@ async def test_joiner_adopts_a_donors_bytes_and_names_it(tmp_path: Path) -> None
 
 
 def offer_of(r: Rig, **changes: object) -> OptimizerOffer:
-    """The offer of an honest donor, whose chunks are here already."""
+    """Return the offer of an honest donor, whose chunks are already here."""
     offer = put_newest(r.context.home.inner, r.context.store, r.run.id, r.context.layout)
     assert offer is not None
     for step in steps_in(r.context.home.inner):
@@ -153,7 +154,7 @@ def offer_of(r: Rig, **changes: object) -> OptimizerOffer:
 
 @contextmanager
 def fresh(r: Rig, why: str) -> Iterator[None]:
-    """The block ends with no state taken, and that is reported."""
+    """Check that the block ends without a state being taken, and that this is reported."""
     yield
     assert states_in(r) == []
     assert why in r.context.alerts.warnings["donor"].what
@@ -178,7 +179,7 @@ LIES: dict[str, tuple[Callable[[OptimizerOffer], bytes], str]] = {
     ),
     "another document": (
         lambda offer: Signed.by(ANN, "manifest", b"").to_bytes(),
-        "kind inner-state was expected",
+        "expected a document of kind inner-state",
     ),
     "another run": (
         lambda offer: replace(offer, run=RunId("e" * 64)).signed(ANN),
@@ -217,7 +218,7 @@ async def test_offer_that_an_honest_donor_would_not_make_is_refused(
         assert asked(r) == [ANN.peer]  # A liar is not asked again.
 
 
-async def test_blob_that_is_no_state_is_refused_before_it_is_fetched(tmp_path: Path) -> None:
+async def test_blob_that_is_not_a_state_is_refused_before_it_is_fetched(tmp_path: Path) -> None:
     async with rig(tmp_path, **OPTION) as r:
         context = r.context
         commit(r, context.me, ANN.peer)
@@ -225,7 +226,8 @@ async def test_blob_that_is_no_state_is_refused_before_it_is_fetched(tmp_path: P
         offer = offer_of(r)
         meta = dict(context.store.manifest(offer.digest).meta)
         long = context.store.put_blob(KIND, [bytes(8 * context.layout.numel + 1)], meta)
-        # Only the manifest of a blob a thousand times too large is here, and no more is requested.
+        # Only the manifest of a blob a thousand times too large is here, and nothing more is
+        # requested.
         whole = context.store.manifest(long)
         missing = tuple(Digest(f"{index:064x}") for index in range(1, 1 + 1000 * len(whole.chunks)))
         huge = replace(whole, size=whole.chunk_bytes * len(missing), chunks=missing)
@@ -241,7 +243,7 @@ async def test_blob_that_is_no_state_is_refused_before_it_is_fetched(tmp_path: P
 
 
 @pytest.mark.parametrize("spoilt", [0, 1])
-async def test_state_that_no_training_makes_is_refused(spoilt: int, tmp_path: Path) -> None:
+async def test_state_that_training_cannot_produce_is_refused(spoilt: int, tmp_path: Path) -> None:
     async with rig(tmp_path, **OPTION) as r:
         commit(r, r.context.me, ANN.peer)
         keep_state(r, 1, spoilt=spoilt)
@@ -251,7 +253,7 @@ async def test_state_that_no_training_makes_is_refused(spoilt: int, tmp_path: Pa
             await take_inner_state(r.context)
 
 
-async def test_full_disk_keeps_no_half_of_a_state(
+async def test_partial_state_is_removed_if_the_disk_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path, **OPTION) as r:
@@ -273,7 +275,7 @@ async def test_full_disk_keeps_no_half_of_a_state(
         assert (donated.offers, states_in(r)) == ([], [])
 
 
-async def test_after_a_liar_the_next_member_is_asked(tmp_path: Path) -> None:
+async def test_next_member_is_asked_after_a_liar(tmp_path: Path) -> None:
     async with rig(tmp_path, **OPTION) as r:
         commit(r, r.context.me, ANN.peer, BOB.peer)
         commit(r, ANN.peer)
@@ -325,12 +327,12 @@ async def test_joiner_adopts_the_mean_of_several_states_and_names_them(tmp_path:
 async def test_states_of_several_members_are_fetched_at_the_same_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each comes over another uplink. All members are told at once that a state is wanted."""
+    """Each comes over a different uplink. All members learn at once that a state is wanted."""
     several = (ANN, BOB, CAI)
     async with rig(tmp_path, allowed=[each.peer for each in several], **SEVERAL) as r:
         commit(r, r.context.me, *(each.peer for each in several))
         hear_of(r, *(each.peer for each in several))
-        offers = {}
+        offers = dict[PeerId, bytes]()
         for who in several:
             keep_state(r, 1, steps=20 + len(offers))
             offers[who.peer] = offer_of(r).signed(who)
@@ -354,7 +356,7 @@ async def test_states_of_several_members_are_fetched_at_the_same_time(
 
 
 @pytest.mark.parametrize("answer", [None, NOTHING, LATER, b"\xc1", "of no use"])
-async def test_useless_donor_does_not_spoil_the_states_of_others(
+async def test_useless_state_is_left_out_of_the_mean_of_the_others(
     answer: bytes | str | None, tmp_path: Path
 ) -> None:
     async with rig(tmp_path, allowed=[ANN.peer, BOB.peer, CAI.peer], **SEVERAL) as r:
@@ -382,7 +384,7 @@ async def test_useless_donor_does_not_spoil_the_states_of_others(
         assert "donor" not in r.context.alerts
 
 
-async def test_disk_that_fails_at_the_second_state_leaves_the_first(
+async def test_disk_failure_at_the_second_state_keeps_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path, allowed=[ANN.peer, BOB.peer], **SEVERAL) as r:
@@ -408,7 +410,7 @@ async def test_disk_that_fails_at_the_second_state_leaves_the_first(
         assert ours.tobytes() == given[PeerId(str(taken["peer"]))].tobytes()
 
 
-async def test_donor_that_delays_for_ever_does_not_block_others(tmp_path: Path) -> None:
+async def test_donor_that_delays_forever_does_not_block_others(tmp_path: Path) -> None:
     async with rig(tmp_path, **OPTION) as r:
         r.wait_for(donor_answer_s=60.0, donor_again_s=0.01)
         commit(r, r.context.me, ANN.peer, BOB.peer)
@@ -434,7 +436,7 @@ async def test_joiner_without_a_timely_answer_starts_fresh_and_says_so(
         assert set(asked(r)) == {ANN.peer}
 
 
-async def test_joiner_that_hears_nobody_does_not_wait(tmp_path: Path) -> None:
+async def test_joiner_that_hears_no_member_does_not_wait(tmp_path: Path) -> None:
     async with rig(tmp_path, **OPTION) as r:
         commit(r, r.context.me)
         with fresh(r, "there is no connected member"):
@@ -463,8 +465,7 @@ async def test_states_that_are_too_old_or_ahead_are_not_adopted_yet(tmp_path: Pa
 
 def test_age_limit_of_a_state_counts_inner_steps_of_all_fragments() -> None:
     """A trainer writes its state once for all fragments together: with 24 fragments, every 24 outer
-    steps.
-    """
+    steps."""
     offer = OptimizerOffer(RunId("a" * 64), Digest("b" * 64), 0, 1, Digest("c" * 64))
     for fragments in (1, 2, 24):
         oldest = AGE_STEPS_MAX * fragments
@@ -472,7 +473,7 @@ def test_age_limit_of_a_state_counts_inner_steps_of_all_fragments() -> None:
     assert offer.is_current(21, 24)
 
 
-async def test_members_with_most_contributions_are_asked_first(
+async def test_members_with_the_most_contributions_are_asked_first(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, allowed=[ANN.peer, BOB.peer, CAI.peer], **OPTION) as r:
@@ -481,18 +482,18 @@ async def test_members_with_most_contributions_are_asked_first(
         commit(r, r.context.me, BOB.peer)
         hear_of(r, ANN.peer, BOB.peer)
         hear_of(r, CAI.peer, trains=False)
-        hear_of(r, Identity.from_seed(b"\x09" * 32).peer)  # Not a member.
+        hear_of(r, Identity.from_seed(b"\x09" * 32).peer)  # This peer is not a member.
         assert donors(r.context) == [BOB.peer, ANN.peer]
         r.context.peers.detector.hint_lost(BOB.peer, r.context.now() - 2.0)
         assert donors(r.context) == [ANN.peer]
 
 
-async def test_nobody_with_a_state_or_at_the_start_of_a_run_asks(
+async def test_node_does_not_ask_if_it_has_a_state_or_the_run_has_just_begun(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path / "own", **OPTION) as r:
         hear_of(r, ANN.peer)
-        await take_inner_state(r.context)  # The run begins.
+        await take_inner_state(r.context)  # The run has just begun.
         commit(r, r.context.me, ANN.peer)
         keep_state(r, 1)
         await take_inner_state(r.context)
@@ -544,7 +545,7 @@ async def test_donor_makes_offers_on_request_and_at_a_limited_rate(
     assert len(r.said("inner-state-offered")) == 1
 
 
-async def test_trainer_that_warms_up_itself_has_nothing_to_give(
+async def test_trainer_that_is_still_warming_up_offers_no_state(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     """A joiner that adopts a state trains at the full rate from its first inner step on."""
@@ -558,7 +559,7 @@ async def test_trainer_that_warms_up_itself_has_nothing_to_give(
     await settled(lambda: bool(r.said("inner-state-offered")))
 
 
-async def test_newer_state_is_offered_after_a_while(
+async def test_newer_state_is_offered_after_some_time(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path, **OPTION)
@@ -566,7 +567,7 @@ async def test_newer_state_is_offered_after_a_while(
     for step in (1, 2):
         keep_state(r, step)
         assert await ask() == LATER
-        await settled(lambda step=step: len(r.said("inner-state-offered")) == step)
+        await settled(lambda step=step: len(r.said("inner-state-offered")) == step)  # type: ignore[misc]
     assert [each["step"] for each in r.said("inner-state-offered")] == [1, 2]
     assert len(r.context.sharing.kept(r.context.now())) == 2
 
@@ -579,7 +580,7 @@ async def test_repeated_requests_do_not_fill_the_donors_disk(
     for step in range(1, KEPT_MAX + 1):
         keep_state(r, step)
         assert await ask() == LATER
-        await settled(lambda step=step: len(r.said("inner-state-offered")) == step)
+        await settled(lambda step=step: len(r.said("inner-state-offered")) == step)  # type: ignore[misc]
     keep_state(r, KEPT_MAX + 1)
     with trio.fail_after(30):
         while (stands := await ask()) == LATER:
@@ -590,7 +591,7 @@ async def test_repeated_requests_do_not_fill_the_donors_disk(
         == len(r.context.sharing.kept(r.context.now()))
         == KEPT_MAX
     )
-    # The oldest is of no more use to anybody, and makes room.
+    # The oldest is no longer useful to anyone, so it is dropped to make room.
     oldest = r.context.sharing.kept(r.context.now())[0]
     monkeypatch.setattr(OptimizerOffer, "is_too_old", lambda offer, *_: offer.digest == oldest)
     assert await ask() == LATER
@@ -601,7 +602,7 @@ async def test_repeated_requests_do_not_fill_the_donors_disk(
 
 
 @pytest.mark.parametrize("damage", ["none", "cut", "flipped", "no header"])
-async def test_donor_gives_only_complete_states(
+async def test_donor_offers_only_complete_states(
     damage: str, tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path, **OPTION)
@@ -645,7 +646,7 @@ async def test_only_runs_with_the_option_have_donors(
     assert [await ask() for _ in range(2)] == [NOTHING, NOTHING]
 
 
-async def test_offered_state_is_not_collected_during_the_offer(
+async def test_offered_state_is_not_collected_while_the_offer_is_valid(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path, **OPTION)
@@ -655,7 +656,7 @@ async def test_offered_state_is_not_collected_during_the_offer(
     await ask()
     await settled(lambda: bool(r.said("inner-state-offered")))
     offer = OptimizerOffer.decode(await ask(), r.context.me)
-    for _ in range(2):  # A new chunk is spared once.
+    for _ in range(2):  # A new chunk survives one collection.
         await collect(r.context)
     assert r.context.store.holds_blob(offer.digest)
     assert OFFER_S < donor.KEPT_S

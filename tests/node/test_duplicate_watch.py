@@ -1,6 +1,5 @@
-"""The questions of a process about duplicates, the proofs that it accepts, and which of two
-processes ends.
-"""
+"""A process asks whether it has a duplicate: its questions, the proofs that it accepts, and which
+of two processes ends."""
 
 from __future__ import annotations
 
@@ -49,13 +48,13 @@ OTHER_NONCE = bytes(NONCE_BYTES)
 
 
 def process(incarnation: int, *, starting: bool = False, seed: int = 0) -> DuplicateWatch:
-    """A process of ANN."""
+    """Return a process of ANN."""
     random = Random(f"{incarnation}/{seed}")
     return DuplicateWatch(ANN.peer, RUN, incarnation, ANN.sign, verify, random, starting=starting)
 
 
 def asked(watch: DuplicateWatch, now: float = 0.0) -> bytes:
-    """The nonce of a question to BOB."""
+    """Ask BOB, and return the nonce of the question."""
     ((peer, question),) = watch.ask({BOB.peer}, (), now)
     assert peer == BOB.peer
     return question.nonce
@@ -79,13 +78,13 @@ def test_own_signature_over_our_fresh_nonce_is_a_proof() -> None:
     assert told(watch, proof_by(ANN, asked(watch), OLDER)) == Duplicate(OLDER, BOB.peer, True)
 
 
-def test_nothing_else_is_a_proof() -> None:
+def test_any_other_reply_is_not_a_proof() -> None:
     watch = process(OLDER)
     nonce = asked(watch)
-    assert told(watch) is None, "a member's claim that it hears another process"
+    assert told(watch) is None, "a member's claim is not a proof"
     assert told(watch, proof_by(BOB, nonce, NEWER)) is None
     assert told(watch, proof_by(ANN, OTHER_NONCE, NEWER)) is None
-    assert told(watch, proof_by(ANN, nonce, OLDER)) is None, "it is ours"
+    assert told(watch, proof_by(ANN, nonce, OLDER)) is None, "it is our own proof"
     forged = IdentityProof(
         nonce, NEWER, False, proof_by(ANN, nonce, NEWER, starting=True).signature
     )
@@ -103,7 +102,7 @@ def test_starting_process_ends_without_disturbing_a_running_one() -> None:
     assert found == Duplicate(NEWER, BOB.peer, True)
 
 
-def test_of_two_that_start_the_newer_ends() -> None:
+def test_of_two_starting_processes_the_newer_one_ends() -> None:
     older, newer = process(OLDER, starting=True), process(NEWER, starting=True)
     assert told(older, proof_by(ANN, asked(older), NEWER, starting=True)) is None
     found = told(newer, proof_by(ANN, asked(newer), OLDER, starting=True))
@@ -115,17 +114,17 @@ def test_challenge_is_answered_and_makes_us_ask() -> None:
     own = asked(watch)
     due_s = watch.next_ask_s()
     watch.note_challenges(CAI.peer, [own], 0.5)
-    assert watch.next_ask_s() == due_s, "our own nonce came back"
+    assert watch.next_ask_s() == due_s, "our own nonce is not a challenge"
     watch.note_challenges(CAI.peer, [NONCE], 0.5)
     assert watch.next_ask_s() == 0.5
     questions = dict(watch.ask({BOB.peer}, {CAI.peer}, 0.5))
     assert questions[CAI.peer].proofs == (proof_by(ANN, NONCE, OLDER),)
     assert questions[BOB.peer].proofs == ()
     watch.note_challenges(CAI.peer, [NONCE], 0.6)
-    assert watch.next_ask_s() > 0.6, "it was answered"
+    assert watch.next_ask_s() > 0.6, "it has been answered"
 
 
-def test_flood_of_challenges_costs_a_bounded_number_of_questions() -> None:
+def test_flood_of_challenges_causes_only_a_few_questions() -> None:
     watch = process(OLDER)
     random, times = Random(1), 0
     for tick in range(200):
@@ -139,7 +138,7 @@ def test_flood_of_challenges_costs_a_bounded_number_of_questions() -> None:
     assert times <= 2 + 10 / duplicate_watch.ALARM_S
 
 
-def test_voters_are_asked_first_at_random_and_strangers_never() -> None:
+def test_voters_are_asked_first_in_random_order_and_strangers_never() -> None:
     strangers = {somebody(number).peer for number in range(1, 21)}
     voters = {somebody(number).peer for number in range(30, 40)}
     others = {somebody(number).peer for number in range(40, 50)}
@@ -158,30 +157,30 @@ def test_voters_are_asked_first_at_random_and_strangers_never() -> None:
     assert len(few) == ASKED_AT_ONCE
 
 
-def test_strangers_are_not_asked_even_if_alone() -> None:
+def test_strangers_are_not_asked_even_if_there_is_no_other_peer() -> None:
     strangers = {somebody(number).peer for number in range(1, 21)}
     watch = process(OLDER)
     assert watch.ask(*peers_to_ask(strangers, lambda peer: False, (), ()), 5.0) == []
     assert watch.next_ask_s() == 5.0 + duplicate_watch.ALARM_S
-    # Admitted peers that are not members yet may carry a proof.
+    # Admitted peers that are not members yet can carry a proof.
     assert peers_to_ask({CAI.peer}, lambda peer: True, {BOB.peer}, {BOB.peer}) == (
         set(),
         {CAI.peer},
     )
 
 
-def test_process_with_a_low_count_raises_it_if_no_other_lives() -> None:
+def test_process_with_a_low_count_raises_it_if_there_is_no_other() -> None:
     watch, mark = process(OLDER), make_mark(RUN, NEWER, ANN.sign)
     asked(watch)
     watch.note_reply(BOB.peer, IdentityReply(False, mark=Mark(NEWER + 1, mark.signature)), 0.0)
     watch.note_reply(BOB.peer, IdentityReply(False, mark=make_mark(RUN, NEWER, BOB.sign)), 0.0)
-    assert watch.incarnation_to_exceed(QUIET_S) == 0, "these are not our marks"
+    assert watch.incarnation_to_exceed(QUIET_S) == 0, "these marks are not ours"
     watch.note_reply(BOB.peer, IdentityReply(False, mark=mark), 0.0)
     assert watch.incarnation_to_exceed(QUIET_S - 1) == 0
     assert watch.incarnation_to_exceed(QUIET_S) == NEWER
     nonce = asked(watch, QUIET_S)
     told(watch, proof_by(ANN, nonce, NEWER), now=QUIET_S + 1)
-    assert watch.incarnation_to_exceed(2 * QUIET_S - 1) == 0, "another process lives with it"
+    assert watch.incarnation_to_exceed(2 * QUIET_S - 1) == 0, "another process uses it"
     assert watch.incarnation_to_exceed(2 * QUIET_S) == NEWER
     watch.use_incarnation(incarnation_of(3, 5))
     assert watch.incarnation_to_exceed(9 * QUIET_S) == 0
@@ -195,7 +194,7 @@ def test_start_from_an_old_backup_raises_its_count_at_once() -> None:
     assert watch.incarnation_to_exceed(0.0) == NEWER
 
 
-# with members between
+# with members in between
 
 
 def exchange(
@@ -217,13 +216,14 @@ def test_two_processes_find_each_other_through_one_member() -> None:
     assert newer.duplicate == Duplicate(OLDER, BOB.peer, True)
 
 
-def test_two_that_ask_different_members_meet_through_notices() -> None:
+def test_two_processes_that_ask_different_members_meet_through_notices() -> None:
     older, newer = process(OLDER), process(NEWER)
     desks = {
         BOB.peer: IdentityMailboxes(Incarnations()),
         CAI.peer: IdentityMailboxes(Incarnations()),
     }
-    desks[BOB.peer].incarnations.note_arrival(ANN.peer, NEWER, 1, 0.0, 2.5)  # The first suspicion.
+    # This is the first suspicion.
+    desks[BOB.peer].incarnations.note_arrival(ANN.peer, NEWER, 1, 0.0, 2.5)
     for turn in range(12):
         now = float(turn)
         for watch, member in ((older, BOB.peer), (newer, CAI.peer)):
@@ -239,7 +239,7 @@ def test_two_that_ask_different_members_meet_through_notices() -> None:
     assert newer.duplicate == Duplicate(OLDER, CAI.peer, True)
 
 
-def test_restarted_process_is_alone_although_its_nonce_lives_on() -> None:
+def test_restarted_process_is_not_taken_for_its_predecessors_duplicate() -> None:
     mailboxes, before, after = IdentityMailboxes(Incarnations()), process(OLDER), process(NEWER)
     ((_, question),) = before.ask({BOB.peer}, (), 0.0)
     mailboxes.answer(ANN.peer, question, 0.0)
@@ -252,7 +252,7 @@ def test_restarted_process_is_alone_although_its_nonce_lives_on() -> None:
     assert after.duplicate is None
 
 
-def test_liars_cannot_crowd_out_an_honest_members_notice() -> None:
+def test_liars_cannot_displace_an_honest_members_notice() -> None:
     mailboxes, random = IdentityMailboxes(Incarnations()), Random(1)
     mailboxes.note_notice(BOB.peer, IdentityNotice(ANN.peer, NONCE), 0.0)
     for _ in range(100):
@@ -263,7 +263,7 @@ def test_liars_cannot_crowd_out_an_honest_members_notice() -> None:
     assert len(reply.challenges) == 3
 
 
-def test_mailboxes_are_bounded_and_forget() -> None:
+def test_mailboxes_are_bounded_and_forget_old_questions() -> None:
     mailboxes, random = IdentityMailboxes(Incarnations()), Random(1)
     replies = []
     for number in range(200):

@@ -1,8 +1,8 @@
-"""A home that the p2ptrain of November 2026 wrote still loads, verifies and goes on.
+"""A home that p2ptrain wrote in November 2026 still loads, verifies and continues.
 
 `home_of_november_2026.tar.xz` is the home of the only member of a run, stopped at outer step 5.
-When the run was published, `inner.join_optimizer` was "fresh" by default, and a manifest could name
-another `sync.merge` than "mean".
+When the run was published, `inner.join_optimizer` was "fresh" by default, and a manifest could set
+`sync.merge` to a value other than "mean".
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def test_earlier_run_keeps_its_terms(home: Path) -> None:
     assert run.manifest.inner.donors_max == 0
 
 
-async def test_earlier_node_goes_on(home: Path) -> None:
+async def test_earlier_node_continues(home: Path) -> None:
     with many_threads():
         async with trio.open_nursery() as nursery:
             swarm = Swarm(home.parent, nursery)

@@ -1,4 +1,5 @@
-"""Warnings about a machine before its node begins: what cannot work, and what may become tight."""
+"""Warnings about a machine before its node starts: what cannot work, and which resources may run
+short."""
 
 from __future__ import annotations
 
@@ -76,13 +77,15 @@ def test_only_nodes_that_start_trainers_need_torch(config: NodeConfig, run: Run)
         assert said(each, without, run) == []
 
 
-def test_missing_memory_is_a_fault_and_memory_in_use_a_doubt(config: NodeConfig, run: Run) -> None:
+def test_too_little_memory_is_a_fault_and_memory_in_use_a_warning(
+    config: NodeConfig, run: Run
+) -> None:
     vector = 4 * layout_of(run.manifest.model).numel
     (finding,) = findings(config, replace(AMPLE, memory=8 * vector, memory_free=0), run)
     assert finding.is_fault
     assert finding.what.startswith("this run takes ")
     assert said(config, replace(AMPLE, memory_free=8 * vector), run) == [("MEM-HOST", False)]
-    # On a GPU the trainer's vectors are in its memory. A seed keeps θ and m, and applies updates.
+    # On a GPU the trainer's vectors are in GPU memory. A seed keeps θ and m, and applies updates.
     on_gpu, seed = replace(config, device="cuda"), replace(config, seed=True)
     assert said(on_gpu, replace(AMPLE, memory=8 * vector), run) == []
     assert said(on_gpu, replace(AMPLE, memory=3 * vector), run) == [("MEM-HOST", True)]
@@ -122,7 +125,7 @@ def test_stored_data_count_as_available_room(config: NodeConfig, run: Run) -> No
     full = replace(AMPLE, disk_free=0)
     assert said(config, full, run) == [("DISK-LOW", True)]
     assert said(config, replace(full, stored=snapshot), run) == [("DISK-LOW", False)]
-    # There are two copies of the inner optimizer too, for a while.
+    # For a while there are two copies of the inner optimizer too.
     three, five = (replace(full, stored=count * snapshot) for count in (3, 5))
     assert said(config, five, run) == []
     assert said(config, three, run) == [("DISK-LOW", False)]
@@ -132,7 +135,7 @@ def test_stored_data_count_as_available_room(config: NodeConfig, run: Run) -> No
     assert said(everything, replace(full, stored=snapshot), run) == []
 
 
-def test_requested_gpu_must_exist_where_the_node_starts_ranks(
+def test_requested_gpu_must_exist_if_the_node_starts_the_ranks(
     config: NodeConfig,
 ) -> None:
     none, asked = replace(AMPLE, has_gpu=False), replace(config, device="cuda")
@@ -153,7 +156,7 @@ def test_requested_gpu_must_exist_where_the_node_starts_ranks(
         (["kfd", "dxg"], None, False),
     ],
 )
-def test_gpu_is_found_by_any_number_unless_it_is_hidden(
+def test_gpu_is_found_whatever_its_number_unless_it_is_hidden(
     names: list[str], visible: str | None, has_one: bool, tmp_path: Path
 ) -> None:
     for name in names:
@@ -162,7 +165,7 @@ def test_gpu_is_found_by_any_number_unless_it_is_hidden(
     assert gpus.has_nvidia_gpu(tmp_path, environment) == has_one
 
 
-def test_bf16_on_a_cpu_without_it_is_warned_about(config: NodeConfig) -> None:
+def test_bf16_on_a_cpu_without_bf16_instructions_gets_a_warning(config: NodeConfig) -> None:
     old, asked = replace(AMPLE, has_bf16=False, takes_gpu=False), replace(config, precision="bf16")
     assert said(asked, old, None) == [("BF16-SLOW", False)]
     assert said(replace(asked, device="auto"), old, None) == [("BF16-SLOW", False)]
@@ -189,7 +192,9 @@ def test_ranks_on_gpus_need_shared_memory(config: NodeConfig) -> None:
     assert said(replace(four, device="cuda"), small, None) == [("SHM-SMALL", False)]
 
 
-def test_fault_is_raised_together_with_the_doubts(home: Home, config: NodeConfig, run: Run) -> None:
+def test_fault_is_raised_together_with_the_warnings(
+    home: Home, config: NodeConfig, run: Run
+) -> None:
     tight = replace(AMPLE, memory_free=0, disk_free=0)
     with pytest.raises(MachineUnfit) as caught:
         check(config, home, run, tight)
@@ -198,7 +203,7 @@ def test_fault_is_raised_together_with_the_doubts(home: Home, config: NodeConfig
     assert "0 bytes were free when the node started" in caught.value.evidence[0]
 
 
-def test_this_machine_can_do_a_tiny_run(home: Home, config: NodeConfig, run: Run) -> None:
+def test_this_machine_can_run_a_tiny_run(home: Home, config: NodeConfig, run: Run) -> None:
     assert [each for each in check(config, home, run) if each.is_fault] == []
 
 

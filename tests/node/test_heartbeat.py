@@ -58,7 +58,7 @@ ABORTED = replace(FULL, ready=None, reduce=ReduceReport(5, 1, None, (PEER,)))
 @pytest.mark.parametrize(
     "heartbeat", [FULL, ABORTED, replace(FULL, reduce=None, validation=None, snapshot=None)]
 )
-def test_heartbeat_survives_encoding(heartbeat) -> None:
+def test_heartbeat_survives_encoding(heartbeat: Heartbeat) -> None:
     assert decode(encode(heartbeat)) == heartbeat
 
 
@@ -121,33 +121,34 @@ def spoiled(**changes: object) -> bytes:
     ],
     ids=str,
 )
-def test_field_out_of_its_bounds_is_refused(changes) -> None:
+def test_field_out_of_its_bounds_is_refused(changes: dict[str, object]) -> None:
     with pytest.raises(RemoteProtocolError):
         decode(spoiled(**changes))
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf"), -float("inf")])
-def test_loss_that_is_nan_is_neither_accepted_nor_sent(loss) -> None:
+def test_nan_loss_is_neither_accepted_nor_sent(loss: float) -> None:
     with pytest.raises(RemoteProtocolError):
         ValidationReport(5, 0, 3, 1536, loss)
-    # As bytes: the canonical encoding refuses it before it becomes a report.
+    # The bytes are made by hand: the canonical encoding would refuse the value before it becomes a
+    # report.
     wire = encode(FULL).replace(struct.pack(">d", 7680.5), struct.pack(">d", loss))
     with pytest.raises(RemoteProtocolError, match="not a valid value"):
         decode(wire)
 
 
 @given(st.binary(max_size=300))
-def test_noise_is_refused_and_nothing_else_is_raised(noise) -> None:
+def test_noise_raises_only_protocol_errors(noise: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
         decode(noise)
 
 
-def test_heartbeat_over_its_size_is_refused() -> None:
+def test_oversized_heartbeat_is_refused() -> None:
     with pytest.raises(RemoteProtocolError, match="the maximum is 8192"):
         decode(spoiled(endpoint=b"x" * HEARTBEAT_BYTES_MAX))
 
 
-def test_peers_text_cannot_control_our_terminal() -> None:
+def test_text_from_a_peer_cannot_control_our_terminal() -> None:
     assert decode(spoiled(state="fine\x1b[2J\n")).state == "fine�[2J�"
 
 
@@ -161,7 +162,7 @@ def test_only_a_later_serial_or_a_new_incarnation_is_news() -> None:
 
 
 @pytest.mark.parametrize("suspect", ["", "ann", PEER[:-1]])
-def test_we_never_suspect_an_invalid_peer_id(suspect: str) -> None:
-    """Nobody would accept our heartbeats as long as they contain it."""
+def test_invalid_peer_id_is_never_sent_as_a_suspect(suspect: str) -> None:
+    """No peer would accept our heartbeats as long as they contain it."""
     with pytest.raises(LocalProtocolError, match="not a peer id"):
         ReduceReport(5, 1, None, (PEER, PeerId(suspect)))

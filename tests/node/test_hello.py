@@ -1,4 +1,4 @@
-"""A hello carries what it must. A hello that we would not send is refused."""
+"""A hello carries all its fields. A hello that we would not send is refused."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_reply_survives_encoding(reply: HelloReply) -> None:
     assert decode_reply(encode_reply(reply)) == reply
 
 
-def test_more_peers_than_a_newcomer_needs_are_left_out() -> None:
+def test_peers_beyond_the_number_a_newcomer_needs_are_left_out() -> None:
     many = {somebody(number).peer: ("/ip4/127.0.0.1/tcp/1",) for number in range(80)}
     told = decode_reply(encode_reply(HelloReply(b"", b"", b"", True, many))).peers
     assert list(told) == sorted(list(many)[:PEERS_TOLD_MAX])
@@ -94,7 +94,7 @@ def test_oversized_request_is_refused() -> None:
 
 
 @given(st.binary(max_size=300))
-def test_noise_is_refused_and_nothing_else_is_raised(noise: bytes) -> None:
+def test_noise_raises_only_protocol_errors(noise: bytes) -> None:
     for decode in (decode_request, decode_reply):
         with pytest.raises(RemoteProtocolError):
             decode(noise)

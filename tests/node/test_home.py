@@ -1,4 +1,4 @@
-"""A home serves one node at a time, and only its owner can read it."""
+"""Only one node at a time uses a home, and only its owner can read it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from p2ptrain.archive.home import Home, sole_use
 from p2ptrain.errors import IdentityInUse
 
 
-def test_second_node_in_a_home_is_refused_and_told_the_first(tmp_path: Path) -> None:
+def test_second_node_in_a_home_is_refused_with_the_first_ones_process_id(tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
     with sole_use(home), pytest.raises(IdentityInUse) as caught, sole_use(home):
         pass
@@ -31,14 +31,14 @@ def test_home_is_free_again_however_its_node_ended(tmp_path: Path) -> None:
         pass
 
 
-def test_leftover_lock_file_blocks_nobody(tmp_path: Path) -> None:
+def test_leftover_lock_file_does_not_block_a_node(tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
     (home.root / "lock").write_text("4194305")
     with sole_use(home):
         assert (home.root / "lock").read_text() == str(os.getpid())
 
 
-def test_full_disk_does_not_block_commands_that_may_free_room(
+def test_full_disk_does_not_block_commands_that_can_free_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> int:
@@ -51,7 +51,7 @@ def test_full_disk_does_not_block_commands_that_may_free_room(
     assert caught.value.evidence == ("its process id is unknown",)
 
 
-def test_new_home_is_readable_by_its_owner_only(tmp_path: Path) -> None:
+def test_new_home_is_readable_only_by_its_owner(tmp_path: Path) -> None:
     home = Home(tmp_path / "deep" / "home")
     assert stat.S_IMODE(home.root.stat().st_mode) == 0o700
     assert home.run.is_dir()

@@ -1,4 +1,4 @@
-"""A home in which another user of the machine could write is refused, with the repair."""
+"""A home that another user can write to is refused, and the error says how to repair it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_folder_that_others_can_write_to_is_refused_and_repaired(
         assert stat.S_IMODE(folder.stat().st_mode) & 0o022 == 0
 
 
-def test_folder_of_another_user_is_refused(home: Home) -> None:
+def test_folder_of_a_different_user_is_refused(home: Home) -> None:
     owner = home.root.stat().st_uid
     with pytest.raises(ConfigError) as caught:
         refuse_unsafe_home(home.root, [], user=owner + 1)
@@ -59,7 +59,7 @@ def test_folder_of_another_user_is_refused(home: Home) -> None:
 
 
 @pytest.mark.parametrize("name", ["lock", "journal.jsonl", "votes.log"])
-def test_link_to_a_file_elsewhere_is_refused_and_the_file_stays_whole(
+def test_link_to_a_file_elsewhere_is_refused_and_the_file_is_unchanged(
     home: Home, tmp_path: Path, name: str
 ) -> None:
     precious = tmp_path / "precious"
@@ -74,7 +74,7 @@ def test_link_to_a_file_elsewhere_is_refused_and_the_file_stays_whole(
     assert precious.read_text() == "of another user"
 
 
-def test_folder_reached_by_a_link_is_used(home: Home, tmp_path: Path) -> None:
+def test_store_in_a_linked_folder_is_accepted(home: Home, tmp_path: Path) -> None:
     larger_disk = tmp_path / "larger disk"
     larger_disk.mkdir(mode=0o700)
     home.store.symlink_to(larger_disk)
@@ -92,9 +92,9 @@ def test_journal_does_not_follow_a_link(tmp_path: Path) -> None:
     assert precious.read_text() == "of another user"
 
 
-def test_journal_is_readable_by_its_owner_only(tmp_path: Path) -> None:
+def test_journal_is_readable_only_by_its_owner(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
-    path.touch(mode=0o644)  # The mode that earlier versions gave it.
+    path.touch(mode=0o644)  # Earlier versions created it with this mode.
     previous = os.umask(0)
     try:
         with Journal(path, bytes_max=100) as journal:
@@ -106,7 +106,7 @@ def test_journal_is_readable_by_its_owner_only(tmp_path: Path) -> None:
     assert modes == {"journal.jsonl": 0o600, "journal.jsonl.1": 0o600}
 
 
-def test_command_that_writes_refuses_an_unsafe_home_and_one_that_reads_does_not(
+def test_unsafe_home_is_refused_for_writing_but_not_for_reading(
     home: Home,
 ) -> None:
     home.root.chmod(0o777)

@@ -1,6 +1,5 @@
 """Starts are ordered across restarts: which heartbeats count, which are outdated, and which are
-only suspect.
-"""
+only suspicious."""
 
 from __future__ import annotations
 
@@ -61,7 +60,7 @@ def test_old_heartbeat_does_not_make_a_peer_alive() -> None:
     assert found.heard_span(ANN.peer) == IncarnationSpan(0.0, 0.0)
 
 
-def test_other_start_is_suspected_while_it_is_due_to_speak_again() -> None:
+def test_second_start_is_suspected_until_the_first_should_have_spoken_again() -> None:
     found = Incarnations()
     found.note_arrival(ANN.peer, OLD, 1, 0.0, AGAIN_S)
     assert not found.is_other_due(ANN.peer, OLD, 1.0)
@@ -70,9 +69,9 @@ def test_other_start_is_suspected_while_it_is_due_to_speak_again() -> None:
     found.note_arrival(ANN.peer, NEW, 1, 3.0, AGAIN_S)
     assert found.is_other_due(ANN.peer, OLD, 4.0)
     assert not found.is_other_due(ANN.peer, NEW, 4.0)
-    found.note_arrival(ANN.peer, OLD, 2, 5.0, AGAIN_S)  # The older one says something new.
+    found.note_arrival(ANN.peer, OLD, 2, 5.0, AGAIN_S)  # The older one sends something new.
     assert found.is_other_due(ANN.peer, NEW, 6.0)
-    found.note_arrival(ANN.peer, OLD, 2, 9.0, AGAIN_S)  # Somebody repeats it.
+    found.note_arrival(ANN.peer, OLD, 2, 9.0, AGAIN_S)  # Another peer repeats an old heartbeat.
     assert not found.is_other_due(ANN.peer, NEW, 9.0)
 
 
@@ -107,13 +106,13 @@ def test_each_start_is_counted_and_a_home_without_a_count_loads(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("text", ["", "-3", "many", "9" * 30, "\x00\xff", "١٢"])
-def test_damaged_count_starts_anew(tmp_path: Path, text: str) -> None:
+def test_damaged_count_starts_at_one_again(tmp_path: Path, text: str) -> None:
     path = tmp_path / "starts"
     path.write_text(text, encoding="utf-8")
     assert start_count.count_start(path) == 1
 
 
-# the peers that are named
+# peers that are named for forwarding
 
 
 def test_peer_that_keeps_forwarding_outdated_beats_is_named() -> None:
@@ -131,7 +130,7 @@ def test_peer_that_keeps_forwarding_outdated_beats_is_named() -> None:
             IncarnationSpan(0.0, 200.0),
             0.0,
             APART_S / 10,
-        ),  # All at once: it did not know yet.
+        ),  # All at once: the forwarder had not seen the newer one yet.
         (
             CAI.peer,
             IncarnationSpan(95.0, 105.0),
@@ -143,7 +142,7 @@ def test_peer_that_keeps_forwarding_outdated_beats_is_named() -> None:
             IncarnationSpan(0.0, 60.0),
             50.0,
             APART_S,
-        ),  # It came when the author was almost gone.
+        ),  # It arrived when the author had almost timed out.
         (
             CAI.peer,
             IncarnationSpan(0.0, 200.0),
@@ -156,7 +155,7 @@ def test_peer_that_keeps_forwarding_outdated_beats_is_named() -> None:
             IncarnationSpan(0.0, 200.0),
             0.0,
             APART_S,
-        ),  # Its own: a restored home, or a copy.
+        ),  # Its own heartbeats: a restored home, or a copy.
     ],
 )
 def test_peer_that_may_not_have_known_is_not_named(
@@ -185,7 +184,7 @@ async def test_heartbeat_older_than_its_authors_vote_is_outdated(
         later = replace(state, height=2)
         entries = [
             signed(r.run.id, state, Skip(0), ANN, CAI),
-            signed(r.run.id, later, Skip(2), ANN),  # Height 3.
+            signed(r.run.id, later, Skip(2), ANN),  # At height 3.
         ]
         old, just = (heartbeat(r.run.id, height=height) for height in (1, 2))
         assert is_older_than_chain(later, entries, ANN.peer, old)

@@ -1,9 +1,10 @@
-"""The messages of a node at the end of its run, and their dates."""
+"""A node's messages at the end of its run, and their timestamps."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -15,14 +16,14 @@ from p2ptrain.node.tasks import notice_the_end
 from tests.node.rig import ANN, NewRig, settled
 from tests.node.training.test_validating import TWO, commit
 
-OPTION = {"rules": TWO}
+OPTION: dict[str, Any] = {"rules": TWO}
 
 
 @pytest.mark.parametrize(("took_part", "codes"), [(False, ["RUN-ENDED"]), (True, [])])
-async def test_late_arrival_is_told_the_end_and_a_participant_not_warned(
+async def test_end_of_a_run_is_reported_to_late_arrivals_but_not_participants(
     took_part: bool, codes: list[str], tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    """This holds after a restart too, since the chain knows the participants."""
+    """This holds after a restart too, since the chain records the participants."""
     r = await new_rig(tmp_path, **OPTION)
     while r.context.ledger.snapshot.phase is not Phase.ENDED:
         commit(r, r.context.me if took_part else ANN.peer)
@@ -34,6 +35,6 @@ async def test_late_arrival_is_told_the_end_and_a_participant_not_warned(
     assert all(f"--home {r.context.home.root}" in each.do for each in cautions)
 
 
-def test_each_line_has_its_date(capsys: pytest.CaptureFixture[str]) -> None:
-    _print_line(0, "training\x1b[2J")
+def test_each_line_has_a_timestamp(capsys: pytest.CaptureFixture[str]) -> None:
+    _print_line(False, "training\x1b[2J")
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  training·\[2J\n", capsys.readouterr().err)

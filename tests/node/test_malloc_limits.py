@@ -1,4 +1,4 @@
-"""Ended threads leave no memory of the C library behind."""
+"""Threads that have ended leave no memory of the C library behind."""
 
 from __future__ import annotations
 
@@ -75,5 +75,5 @@ def growth_mb(how: str) -> float:
     return float(subprocess.run(words, capture_output=True, check=True, text=True).stdout)
 
 
-def test_freed_frames_go_back_to_the_system() -> None:
+def test_freed_frames_are_returned_to_the_system() -> None:
     assert growth_mb("bound") < 10 < growth_mb("unbound")

@@ -1,4 +1,4 @@
-"""The memory that a node is estimated to need is what it really uses."""
+"""The estimate of a node's memory matches what it really uses."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def needs(**sync: object) -> tuple[NodeMemory, RunManifest]:
     return memory_of(RUN, manifest), manifest
 
 
-def test_seed_has_theta_momentum_and_the_update_it_applies() -> None:
+def test_seed_needs_theta_momentum_and_the_update_it_applies() -> None:
     node, manifest = needs()
     update = published_formats(RUN, manifest)[0].payload_bytes
     assert node.of_seed == node.theta + node.momentum + update
     assert node.total == node.of_seed + node.local + update
 
 
-def test_fragment_in_several_pieces_is_copied_together() -> None:
+def test_fragment_of_several_ranges_needs_a_contiguous_copy() -> None:
     apart, whole = Fragment(((0, 10), (50, 100))), Fragment(((10, 50),))
     node = partial(node_memory, 100, 100, feedback=False)
     assert node(cut=[apart, whole]).fragment == 8 * 60

@@ -45,7 +45,7 @@ HASTY = Patience(hear_s=0.4, current_s=0.1)
 
 @asynccontextmanager
 async def watching(s: Swarm, node: SwarmNode) -> AsyncIterator[Context]:
-    """The context of a node that observes the run of `s`."""
+    """Open the context of a node that observes the run of `s`."""
     addresses = tuple(s["ann"].context.network.addresses())
     config = replace(node.config, seed=True, bootstrap=addresses)
     with sole_use(node.home), Diary(node.home.journal) as diary:
@@ -57,7 +57,7 @@ async def watching(s: Swarm, node: SwarmNode) -> AsyncIterator[Context]:
 async def test_observer_fetches_and_verifies_the_newest_snapshot_and_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A blob that is removed from a disk below is gone: nobody has it in memory.
+    # A blob that is removed from a disk below is really gone: no node keeps it in memory.
     monkeypatch.setattr(data_plane, "HotChunks", lambda store: store)
     async with swarm(
         tmp_path,
@@ -68,7 +68,8 @@ async def test_observer_fetches_and_verifies_the_newest_snapshot_and_log(
         steps=STEPS,
         stops_at=2,
     ) as s:
-        # Once the first snapshot is written, a later Commit has its digest, however slow the disk.
+        # Once the first snapshot is written, a later Commit contains its digest, however slow the
+        # disk is.
         await s.until(lambda: s["ann"].events("snapshot", step=2))
         s.stop_at(None)
         await s.until(lambda: s.at_step(STEPS))
@@ -102,7 +103,8 @@ async def test_observer_fetches_and_verifies_the_newest_snapshot_and_log(
 
 
 async def _expect_repairs(s: Swarm, eve: SwarmNode, snapshot: Digest) -> None:
-    """In a separate process, as far as trio can see."""
+    """Check that `store check --repair` repairs a damaged chunk. It runs in a thread, so trio sees
+    it as a separate process."""
     address, store = s["ann"].context.network.addresses()[0], StoreReader(eve.home.store)
     victim = store.manifest(snapshot).chunks[0]
     path = eve.home.store / "objects" / victim[0] / victim[1:]
@@ -128,7 +130,7 @@ async def _expect_word_of_what_is_gone(s: Swarm, context: Context) -> None:
         await look(context, wanted="9999")
 
 
-async def test_observer_that_hears_nobody_says_so(tmp_path: Path) -> None:
+async def test_observer_that_hears_no_peer_says_so(tmp_path: Path) -> None:
     soon = Patience(hear_s=0.1, current_s=2.2)
     async with rig(tmp_path) as r:
         with pytest.raises(NetworkUnreachable, match="no peer of the run was heard"):
@@ -139,7 +141,7 @@ LIAR, HONEST = ANN.peer, BOB.peer
 
 
 async def heard(r: Rig, nursery: trio.Nursery, **heights: int) -> None:
-    """The ledger is followed, and these peers claim these heights."""
+    """Follow the ledger while these peers claim these heights."""
     nursery.start_soon(run_ledger, r.context)
     for name, height in heights.items():
         peer = {"liar": LIAR, "honest": HONEST}[name]
@@ -156,7 +158,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("hasty")
-async def test_peer_that_never_shows_what_it_claims_delays_nobody(tmp_path: Path) -> None:
+async def test_peer_that_never_sends_the_entries_it_claims_causes_no_delay(tmp_path: Path) -> None:
     said: list[str] = []
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         await heard(r, nursery, liar=2**53, honest=0)
@@ -195,8 +197,7 @@ async def test_observer_with_only_pruned_peers_says_what_to_do(
 
 class LongCatchUp:
     """The context of a node, as `be_current` uses it. Each wait takes one second. The only source
-    falls silent twice: in the middle, and at the end.
-    """
+    falls silent twice: in the middle, and at the end."""
 
     def __init__(self, heights: dict[int, int], silent: range, ends: int) -> None:
         self.time, self.table, self._heights = 0, [LIAR], heights
@@ -231,10 +232,10 @@ class LongCatchUp:
         (LongCatchUp({0: 0}, range(300), 300), 60),
     ],
 )
-async def test_source_that_is_silent_in_a_long_catch_up_is_waited_for(
+async def test_source_that_is_silent_during_a_long_catch_up_is_waited_for(
     catch_up: LongCatchUp, gives_up_at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(observer, "nobody_keeps", lambda context: TryLater("nobody keeps it"))
+    monkeypatch.setattr(observer, "nobody_keeps", lambda context: TryLater("no peer keeps it"))
     with pytest.raises(TryLater):
         await be_current(catch_up, print)  # type: ignore[arg-type]
     assert catch_up.time == gives_up_at + 1

@@ -1,4 +1,4 @@
-"""The orders to a trainer follow from what is agreed."""
+"""The orders to a trainer follow from what the members have agreed on."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from hypothesis import strategies as st
 
 from p2ptrain.sync.trainer_orders import (
     AheadOrder,
+    Blocks,
     LeasePace,
     LoadOrder,
     LocalWork,
     MergeOrder,
+    Order,
     RebaseOrder,
     TrainerProgress,
     TrainOrder,
@@ -22,7 +24,7 @@ from p2ptrain.sync.trainer_orders import (
 B, C, D = (1, 2, 3), (7, 8, 9), (11, 12, 13)
 PLAIN, LATE, ASYNC = LeasePace(3), LeasePace(3, 2), LeasePace(3, 3)
 READY = TrainerProgress(4, B, 0, 3)
-"""A node that was ready with B at outer step 4."""
+"""The progress of a node that was ready with B at outer step 4."""
 
 AHEAD = TrainerProgress(4, B + C[:2], 0, 3, True)
 
@@ -45,11 +47,13 @@ AHEAD = TrainerProgress(4, B + C[:2], 0, 3, True)
         (READY, 4, B + C, [TrainOrder(4, C)]),
     ],
 )
-def test_orders_match_each_row_of_the_table(progress, step, lease, expected) -> None:
+def test_orders_match_each_row_of_the_table(
+    progress: TrainerProgress | None, step: int, lease: Blocks, expected: list[Order]
+) -> None:
     assert next_orders(progress, step, lease, PLAIN) == expected
 
 
-def test_work_averaged_by_others_is_not_taken_for_merged() -> None:
+def test_work_is_not_merged_if_the_average_was_made_without_it() -> None:
     assert next_orders(READY, 5, C, PLAIN, taken=False) == [LoadOrder(5), TrainOrder(5, C)]
 
 
@@ -71,21 +75,22 @@ def test_work_averaged_by_others_is_not_taken_for_merged() -> None:
         (TrainerProgress(5, B + C, 3, 6), 6, D, [MergeOrder(6), TrainOrder(6, D)]),
     ],
 )
-def test_next_outer_step_is_begun_while_one_is_being_agreed(
-    progress, step, lease, expected
+def test_next_outer_step_is_started_while_the_previous_one_is_being_agreed(
+    progress: TrainerProgress | None, step: int, lease: Blocks, expected: list[Order]
 ) -> None:
     assert next_orders(progress, step, lease, LATE) == expected
 
 
 def test_work_for_a_longer_step_counts_for_an_amended_shorter_one() -> None:
-    """A node left out in mid-training once waited for ever, since it had made more than was due."""
+    """A node that was left out in the middle of training once waited forever, because it had done
+    more work than was now required."""
     progress = TrainerProgress(4, B)
     (order,) = next_orders(progress, 5, B + C[:1], LeasePace(1, 1))
     assert order == RebaseOrder(5)
     assert progress_after(progress, order).due(B + C[:1], LeasePace(1, 1)) == B
 
 
-def test_trainer_a_whole_step_ahead_only_has_to_report_ready() -> None:
+def test_trainer_one_whole_step_ahead_only_has_to_report_ready() -> None:
     progress = TrainerProgress(4, B + C, 0, 3, True)
     assert next_orders(progress, 5, C + D, ASYNC) == [MergeOrder(5), TrainOrder(5, ())]
 
@@ -99,7 +104,9 @@ def test_trainer_a_whole_step_ahead_only_has_to_report_ready() -> None:
         (LATE, C + D, False),
     ],
 )
-def test_work_in_the_arena_counts_as_the_work_that_was_due(pace, lease, stands) -> None:
+def test_work_in_the_arena_counts_as_the_work_that_was_due(
+    pace: LeasePace, lease: Blocks, stands: bool
+) -> None:
     assert LocalWork(4, B, 30).stands_for(4, lease, pace) is stands
     assert not LocalWork(3, B, 30).stands_for(4, lease, pace)
 
@@ -110,7 +117,7 @@ steps = st.integers(0, 3)
 
 
 @st.composite
-def progresses(draw):
+def progresses(draw: st.DrawFn) -> TrainerProgress:
     blocks = draw(leases)
     offered = draw(st.integers(0, len(blocks)))
     carried = draw(st.integers(0, offered))
@@ -118,17 +125,22 @@ def progresses(draw):
 
 
 @given(st.none() | progresses(), steps, leases, paces, st.booleans())
-def test_trainer_that_obeyed_needs_no_further_orders(progress, step, lease, pace, taken) -> None:
+def test_trainer_that_obeyed_needs_no_further_orders(
+    progress: TrainerProgress | None, step: int, lease: Blocks, pace: LeasePace, taken: bool
+) -> None:
     for order in next_orders(progress, step, lease, pace, taken=taken):
         progress = progress_after(progress, order)
     if lease:
+        assert progress is not None
         assert progress.step == step
         assert progress.blocks == lease[: len(progress.blocks)]
     assert next_orders(progress, step, lease, pace, taken=taken) == []
 
 
 @given(progresses(), steps, leases, paces)
-def test_work_on_blocks_that_are_still_ours_is_never_dropped(progress, step, lease, pace) -> None:
+def test_work_on_blocks_that_are_still_ours_is_never_dropped(
+    progress: TrainerProgress, step: int, lease: Blocks, pace: LeasePace
+) -> None:
     kept = lease[: len(progress.blocks)] == progress.blocks
     orders = next_orders(progress, step, lease, pace)
     assert not (kept and [each for each in orders if isinstance(each, LoadOrder | MergeOrder)])

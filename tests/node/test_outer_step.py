@@ -1,4 +1,4 @@
-"""An outer step's terms: as amended, made once, the same for whoever asks."""
+"""An outer step's terms: as amended, created once, and the same for every caller."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from p2ptrain.sync.trainer_orders import LeasePace
 from p2ptrain.testing.published import publish
 
 STEP = 3
-"""The outer step from which the amendment holds."""
+"""The outer step from which the amendment applies."""
 
 CHANGES = {"inner_steps": 8, "codec": "fp16", "outer_lr": 0.3, "lr": 0.002}
 
@@ -38,7 +38,8 @@ def run(home: Home) -> Run:
 
 
 def amended(home: Home, run: Run) -> tuple[OuterSteps, tuple[Terms, ...]]:
-    """The outer steps of a run with an amendment, and the terms that its chain has agreed on."""
+    """Return the outer steps of a run with an amendment, and the terms that its chain has agreed
+    on."""
     wanted = Amendment(run.id, 1, STEP, **CHANGES)  # type: ignore[arg-type]
     signed = SignedAmendment.publish(load_or_create(home.identity), wanted, run)
     amendments = Amendments.of(home, run)
@@ -46,7 +47,7 @@ def amended(home: Home, run: Run) -> tuple[OuterSteps, tuple[Terms, ...]]:
     return OuterSteps(run.id, run.manifest, amendments), (signed.terms,)
 
 
-def test_each_outer_step_has_the_terms_that_hold_in_it(home: Home, run: Run) -> None:
+def test_each_outer_step_has_the_terms_in_force_in_it(home: Home, run: Run) -> None:
     steps, agreed = amended(home, run)
     before, after = steps.at(agreed, STEP - 1), steps.at(agreed, STEP)
     assert before.leg == Leg(run.manifest)
@@ -58,7 +59,7 @@ def test_each_outer_step_has_the_terms_that_hold_in_it(home: Home, run: Run) -> 
     assert [each.inner_rates.lr for each in (before, after)] == [run.manifest.inner.lr, 0.002]
 
 
-def test_an_update_is_described_by_the_terms_of_its_step(home: Home, run: Run) -> None:
+def test_update_is_described_by_the_terms_of_its_step(home: Home, run: Run) -> None:
     steps, agreed = amended(home, run)
     even, odd = published_formats(run.id, run.manifest)
     assert even.fragment != odd.fragment
@@ -77,12 +78,12 @@ def test_an_update_is_described_by_the_terms_of_its_step(home: Home, run: Run) -
     )
 
 
-def test_an_outer_step_is_made_once_for_the_same_terms(home: Home, run: Run) -> None:
+def test_outer_step_is_created_once_for_the_same_terms(home: Home, run: Run) -> None:
     steps, agreed = amended(home, run)
     first = steps.at((), 0)
     assert steps.at((), 0) is first
     assert steps.at(agreed, 0) is not first
-    assert steps.at(agreed, 0) == first, "the amendment holds later"
+    assert steps.at(agreed, 0) == first, "the amendment applies only later"
 
 
 def test_only_the_newest_outer_steps_are_kept(home: Home, run: Run) -> None:
@@ -93,7 +94,7 @@ def test_only_the_newest_outer_steps_are_kept(home: Home, run: Run) -> None:
     assert steps.at((), 0) == first
 
 
-def test_an_outer_step_with_unknown_terms_is_not_made(home: Home, run: Run) -> None:
+def test_outer_step_with_unknown_terms_is_an_error(home: Home, run: Run) -> None:
     _, agreed = amended(home, run)
     home.amendments.unlink()
     steps = OuterSteps(run.id, run.manifest, Amendments.of(home, run))

@@ -1,6 +1,5 @@
-"""A node's knowledge of paths: its own measurements and others' reports of theirs, and nothing
-else.
-"""
+"""A node's knowledge of paths: only its own measurements and the peers' reports about their own
+paths."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ ALL = {ME, ANN, BOB, CAI}
 MB = 1_000_000
 
 
-def test_transfer_counts_half_beside_what_was_known() -> None:
+def test_new_measurement_counts_as_much_as_the_earlier_ones() -> None:
     book = PathTable(ME)
     book.moved(ANN, 100 * MB, 1.0)
     assert book.mine == {ANN: Path(100_000)}
@@ -38,7 +37,7 @@ def test_transfer_that_may_only_have_filled_a_buffer_is_ignored() -> None:
     assert book.mine == {}
 
 
-def test_parallel_fetch_only_shows_a_lower_bound_of_the_rate() -> None:
+def test_parallel_fetch_gives_only_a_lower_bound_of_the_rate() -> None:
     book = PathTable(ME)
     book.at_least(ANN, 20 * MB, 1.0)
     assert book.mine[ANN].rate == 20_000
@@ -64,7 +63,7 @@ def test_measured_rate_is_never_zero_and_never_infinite() -> None:
     assert book.mine == {ANN: Path(1, 1), BOB: Path(RATE_MAX, DELAY_MAX_MS)}
 
 
-# ── reports to others ────────────────────────────────────────────────────────────────────────────
+# ── reports to other peers ───────────────────────────────────────────────────────────────────────
 
 
 def test_only_large_changes_are_reported_and_not_too_often() -> None:
@@ -81,7 +80,7 @@ def test_only_large_changes_are_reported_and_not_too_often() -> None:
     assert book.has_news(2 * TURN_S)
 
 
-def test_page_is_short_and_all_paths_appear_in_time() -> None:
+def test_page_is_short_and_all_paths_appear_in_turn() -> None:
     book = PathTable(ME)
     peers = [PeerId(f"peer-{n:02}") for n in range(2 * TOLD_MAX + 1)]
     for peer in peers:
@@ -97,7 +96,7 @@ def test_page_is_short_and_all_paths_appear_in_time() -> None:
     assert peers[5] in dict(book.page)
 
 
-def test_peer_is_believed_about_its_own_paths_to_members() -> None:
+def test_peer_is_believed_only_about_its_own_paths_to_members() -> None:
     book = PathTable(ME)
     stranger = PeerId("stranger")
     book.note_report(ANN, [(BOB, Path(5)), (ANN, Path(6)), (stranger, Path(7))], ALL)
@@ -116,7 +115,7 @@ def test_reports_of_a_peer_are_bounded_in_size_and_number() -> None:
 # ── the resulting rates ───────────────────────────────────────────────────────────────────────────
 
 
-def test_slower_one_of_two_reports_is_believed() -> None:
+def test_slower_of_two_reports_is_believed() -> None:
     book = PathTable(ME)
     book.found_rate(ANN, 10 * MB, 1.0)
     book.found_delay(ANN, 0.02)

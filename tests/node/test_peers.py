@@ -48,7 +48,7 @@ def test_malformed_endpoint_is_refused(wire: bytes) -> None:
     assert table.get(ANN.peer) is None
 
 
-def test_peer_cannot_give_another_peers_endpoint() -> None:
+def test_peer_cannot_announce_an_endpoint_for_a_different_peer() -> None:
     table = PeerTable()
     with pytest.raises(RemoteProtocolError, match="endpoint of a different peer") as caught:
         table.note_heartbeat(BOB.peer, heartbeat(RUN, endpoint=pack(ENDPOINT.to_wire())), 1.0)
@@ -56,7 +56,7 @@ def test_peer_cannot_give_another_peers_endpoint() -> None:
     assert table.endpoint(BOB.peer) is None
 
 
-def test_table_is_bounded_and_its_entries_stay_up_to_date() -> None:
+def test_table_is_bounded_and_its_entries_are_still_updated() -> None:
     table = PeerTable(others_max=3)
     taken = [
         table.note_heartbeat(somebody(n).peer, heartbeat(RUN), 1.0) is not None for n in range(5)

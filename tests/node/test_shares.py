@@ -1,11 +1,11 @@
-"""The share of a queue that one author may fill."""
+"""The share of a queue that one author can fill."""
 
 from __future__ import annotations
 
 from p2ptrain.peers.queue_shares import QueueShares
 
 
-def test_one_author_leaves_most_of_a_queue_to_the_others() -> None:
+def test_one_author_leaves_most_of_a_queue_to_others() -> None:
     shares, free = QueueShares(), 4096
     while shares.reserve("mal", free, 4096):
         free -= 1
@@ -13,7 +13,7 @@ def test_one_author_leaves_most_of_a_queue_to_the_others() -> None:
     assert shares.reserve("ann", free, 4096)
 
 
-def test_author_with_nothing_waiting_finds_a_place_in_a_flood() -> None:
+def test_author_with_no_waiting_messages_gets_a_place_in_a_flood() -> None:
     shares, free = QueueShares(), 4096
     for flooder in range(500):
         while shares.reserve(flooder, free, 4096):

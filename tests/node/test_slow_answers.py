@@ -1,8 +1,8 @@
-"""Voters agree although every message is delayed for long: real ledgers and outboxes, in simulated
+"""Voters agree although every message has a long delay: real ledgers and outboxes, in simulated
 time.
 
-Nothing is lost here and no voter is down. Only a node's own repetitions could delay a round, since
-they go through the same queue as new messages.
+No message is lost here and no voter is down. Only a node's own repetitions could delay a round,
+since they go through the same queue as new messages.
 """
 
 from __future__ import annotations
@@ -26,15 +26,14 @@ from p2ptrain.testing.ledgers import LedgerGroup, digest, small_rules
 
 STEPS = 4
 ONE_WAY_S = (0.5, 1.5)
-"""So an answer takes two seconds, as long as a height's first round. Later rounds last up to eight
-seconds, and need two answers.
-"""
+"""So an answer takes about two seconds, as long as a height's first round. Later rounds last up to
+eight seconds, and need two answers."""
 LIMIT_S = 180.0
-"""It takes 60 to 70 s. While repetitions were queued as well, it took 280 to 480 s."""
+"""The run takes 60 to 70 s. While repetitions were queued as well, it took 280 to 480 s."""
 
 
 class SlowPost:
-    """Voters whose messages and gossip are delayed for long."""
+    """Voters whose messages and gossip have long delays."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         rules = small_rules("a b c d e", outer_steps=STEPS, participants_min=2)
@@ -53,7 +52,7 @@ class SlowPost:
         return all(state.phase is Phase.ENDED for state in states)
 
     def _context(self, sender: PeerId) -> Any:
-        """The parts of a node that an outbox uses."""
+        """Return the parts of a node that an outbox uses."""
 
         async def request(peer: PeerId, _: str, payload: bytes, **limits: float) -> bytes:
             done = trio.Event()
@@ -62,7 +61,8 @@ class SlowPost:
                 await done.wait()
             return b""
 
-        return SimpleNamespace(network=SimpleNamespace(request=request))
+        asked = SimpleNamespace(first_question=SimpleNamespace(is_over=True))
+        return SimpleNamespace(network=SimpleNamespace(request=request), identities=asked)
 
     async def _carry(
         self, sender: PeerId, receiver: PeerId, payload: bytes, answered: trio.Event
@@ -103,7 +103,7 @@ class SlowPost:
             self._boxes[sender].post(receiver, encode(message))
 
     def _report(self, name: PeerId) -> None:
-        """It is ready at once, and so is the result of its reduce."""
+        """Report ready at once, and the result of the reduce as well."""
         state = self.group.ledgers[name].state
         report: Event = Ready(name, state.step, 200, 2)
         if state.roster is not None:

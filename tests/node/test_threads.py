@@ -1,4 +1,5 @@
-"""Blocking work ends when its task is cancelled, and the task waits until it has really ended."""
+"""Blocking work is stopped when its task is cancelled, and the task waits until it has really
+ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Durable writes have threads of their own, and agreement uses them for all that it waits for."""
+"""Durable writes have their own threads, and agreement uses them for everything that it waits
+for."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ from tests.node.rig import ANN, BOB, CAI, NewRig, settled
 
 @asynccontextmanager
 async def blocked_threads() -> AsyncIterator[tuple[trio.Nursery, threading.Event]]:
-    """A nursery for tasks whose threads wait for the event, which is set in the end."""
+    """Open a nursery for tasks whose threads wait for the event, which is set at the end."""
     over = threading.Event()
     async with trio.open_nursery() as nursery:
         try:
@@ -66,7 +67,8 @@ async def block_dns_threads(
 
 
 async def test_vote_is_written_while_all_shared_threads_are_busy() -> None:
-    """The attack of the issue occupied them with DNS lookups, and votes waited for 10 s."""
+    """The attack reported in the issue kept them busy with DNS lookups, and votes waited for 10
+    s."""
     written: list[str] = []
     async with blocked_threads() as (nursery, over):
         await block_shared_threads(over, nursery)
@@ -75,10 +77,10 @@ async def test_vote_is_written_while_all_shared_threads_are_busy() -> None:
     assert written == ["a vote"]
 
 
-async def test_agreement_writes_all_it_owes_while_all_other_threads_are_blocked(
+async def test_agreement_writes_everything_while_all_other_threads_are_blocked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    """Votes, entries, evidence, a shorter log of votes, and a look at what may be pruned."""
+    """Votes, entries, evidence, a shorter vote log, and a check of what can be pruned."""
     r = await new_rig(tmp_path)
     r.surround(config=replace(r.context.config, keep_entries=16))
     context = r.context

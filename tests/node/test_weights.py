@@ -27,7 +27,7 @@ class Run(Growing):
         super().__init__(RULES)
 
     def open(self, **tokens: int) -> Roster:
-        """The next roster. A participant that is not a member becomes one."""
+        """Append the next roster. A participant that is not a member becomes one."""
         names = {"a": A, "b": B, "new": NEW}
         learners = [*self.state.learners]
         if "new" in tokens and NEW not in learners:
@@ -55,26 +55,26 @@ def run() -> Run:
     return Run()
 
 
-def test_with_one_fragment_a_participant_weighs_what_it_commits(run: Run) -> None:
+def test_with_one_fragment_a_participants_weight_is_what_it_commits(run: Run) -> None:
     run.commit(a=10, b=20)
     run.commit(b=20)
     assert run.weights(1, a=10, b=7) == {"a": 10, "b": 7}
 
 
-def test_with_three_it_weighs_the_work_of_three_outer_steps(run: Run) -> None:
+def test_with_three_fragments_the_weight_is_the_work_of_three_outer_steps(run: Run) -> None:
     for tokens in (1, 2, 4, 8):
         run.commit(a=tokens, b=10)
     assert run.weights(3, a=16, b=10) == {"a": 4 + 8 + 16, "b": 30}
 
 
-def test_joiner_weighs_no_more_than_it_has_done(run: Run) -> None:
+def test_joiners_weight_is_at_most_the_work_it_has_done(run: Run) -> None:
     for _ in range(4):
         run.commit(a=10, b=10)
     run.commit(a=10, b=10, new=10)
     assert run.weights(3, a=10, b=10, new=10) == {"a": 30, "b": 30, "new": 20}
 
 
-def test_member_left_out_of_its_fragment_weighs_what_it_kept(run: Run) -> None:
+def test_member_left_out_of_its_fragment_is_weighted_by_the_work_it_kept(run: Run) -> None:
     run.commit(a=10, b=10)
     run.commit(a=10, b=10)
     run.commit(b=10)  # a is left out of the first fragment,
@@ -91,15 +91,15 @@ def test_skipped_work_counts_as_not_averaged(run: Run) -> None:
     assert run.weights(2, a=10, b=10) == {"a": 40, "b": 30}
 
 
-def test_returning_member_starts_anew(run: Run) -> None:
+def test_returning_member_is_weighted_like_a_joiner(run: Run) -> None:
     run.commit(a=10, b=10, new=10)
     run.commit(a=10, b=10, new=10)
-    run.grow(run.opening())  # without it
+    run.grow(run.opening())  # a step without the member
     assert not run.state.is_member(NEW)
     assert run.weights(3, a=10, b=10, new=10) == {"a": 30, "b": 30, "new": 10}
 
 
-def test_nothing_before_the_newest_certified_snapshot_counts(run: Run) -> None:
+def test_work_before_the_newest_certified_snapshot_does_not_count(run: Run) -> None:
     for _ in range(4):
         run.commit(a=10, b=10)
     run.commit(certifies=3, a=10, b=10)
@@ -132,9 +132,9 @@ LAST = (Participant(A, 30, 3), Participant(B, 10, 1))
 @pytest.mark.parametrize(
     ("last", "me", "share"),
     [(LAST, A, 0.75), (LAST, B, 0.25), (LAST, NEW, 1 / 3), ((), A, 0.0)],
-    ids=["much", "little", "it joins", "nobody is known"],
+    ids=["much", "little", "it joins", "no peer is known"],
 )
-def test_eager_peer_uses_its_share_of_the_last_mean(
+def test_eager_peer_uses_its_share_of_the_last_average(
     last: tuple[Participant, ...], me: PeerId, share: float
 ) -> None:
     eager = manifest_of(ANN.peer, sync=SyncSpec(overlap_steps=2, eager=True))
@@ -142,6 +142,6 @@ def test_eager_peer_uses_its_share_of_the_last_mean(
     assert eagerness(manifest_of(ANN.peer), last, me) == (0.0, 0.0, 0.0)
 
 
-def test_only_a_run_with_means_a_whole_step_late_is_eager() -> None:
+def test_only_a_run_with_averages_a_whole_step_late_can_be_eager() -> None:
     with pytest.raises(ValueError, match=r"sync\.eager"):
         manifest_of(ANN.peer, inner_steps=4, sync=SyncSpec(overlap_steps=2, eager=True))

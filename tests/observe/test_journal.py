@@ -71,7 +71,7 @@ def test_journal_continues_after_a_restart(tmp_path: Path) -> None:
     assert [record["event"] for record in read_journal(path)] == ["first", "second"]
 
 
-def test_line_truncated_by_a_crash_costs_only_itself(tmp_path: Path) -> None:
+def test_line_truncated_by_a_crash_is_the_only_one_lost(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     with journal_at(path) as journal:
         journal.write("whole")
@@ -82,7 +82,7 @@ def test_line_truncated_by_a_crash_costs_only_itself(tmp_path: Path) -> None:
     assert [record["event"] for record in read_journal(path)] == ["whole", "after"]
 
 
-def test_full_journal_is_rotated_and_the_disk_use_is_bounded(tmp_path: Path) -> None:
+def test_full_journal_is_rotated_and_its_disk_use_is_bounded(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     with journal_at(path, bytes_max=1000) as journal:
         for number in range(100):
@@ -94,7 +94,7 @@ def test_full_journal_is_rotated_and_the_disk_use_is_bounded(tmp_path: Path) -> 
     assert len(numbers) >= 10
 
 
-def test_unwritable_journal_counts_losses_and_raises_nothing(tmp_path: Path) -> None:
+def test_unwritable_journal_counts_lost_lines_and_raises_no_error(tmp_path: Path) -> None:
     path = tmp_path / "missing" / "journal.jsonl"
     with journal_at(path) as journal:
         journal.write("lost")

@@ -39,7 +39,7 @@ def test_state_has_its_phrase(state: states.State, phrase: str) -> None:
     assert words(state) == phrase
 
 
-def test_every_state_is_listed_here_and_phrases_begin_with_names() -> None:
+def test_every_state_is_tested_and_its_phrase_begins_with_its_name() -> None:
     shown = {type(state) for state, _ in PHRASES}
     assert shown == set(typing.get_args(states.State))
     assert all(words(state).startswith(state.name) for state, _ in PHRASES)
@@ -62,7 +62,7 @@ def test_names_are_distinct() -> None:
         (273_600, "3 d 4 h"),
     ],
 )
-def test_duration_is_as_exact_as_it_needs_to_be(seconds: float, text: str) -> None:
+def test_duration_is_shown_in_suitable_units(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
@@ -77,5 +77,5 @@ def test_rate_is_in_bits(bytes_per_s: float, text: str) -> None:
 @pytest.mark.parametrize(
     ("count", "text"), [(12, "12 bytes"), (4_200_000, "4.2 MB"), (2e9, "2.0 GB")]
 )
-def test_size_is_decimal(count: float, text: str) -> None:
+def test_size_uses_decimal_units(count: float, text: str) -> None:
     assert size(count) == text

@@ -1,4 +1,4 @@
-"""The status is sent as JSON and read as sentences."""
+"""The status is sent as JSON and shown as sentences."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_fields_of_a_newer_node_are_ignored() -> None:
         {**STATUS.to_json(), "members": [3]},
         {**STATUS.to_json(), "members": 3},
         {**STATUS.to_json(), "members": [{"peer": "x"}]},
-        {**STATUS.to_json(), "cautions": ["once a text"]},
+        {**STATUS.to_json(), "cautions": ["once a string"]},
     ],
 )
 def test_malformed_status_is_refused(value: object) -> None:
@@ -88,7 +88,7 @@ def test_malformed_status_is_refused(value: object) -> None:
         NodeStatus.from_json(value)
 
 
-def test_whole_status_is_readable_text() -> None:
+def test_complete_status_is_shown_as_readable_text() -> None:
     assert status_lines(STATUS) == [
         "brave-otter (…AbCdEf): training (inner 37/100)",
         "run       demo (abababababab…)",
@@ -108,7 +108,7 @@ def test_whole_status_is_readable_text() -> None:
     ]
 
 
-def test_unknown_training_figures_are_not_mentioned() -> None:
+def test_unknown_training_figures_are_left_out() -> None:
     on_cpu = dataclasses.replace(STATUS, mfu=None, learning={})
     lines = status_lines(on_cpu)
     (inner,) = [line for line in lines if line.startswith("inner")]
@@ -118,7 +118,7 @@ def test_unknown_training_figures_are_not_mentioned() -> None:
     assert not any(line.startswith("outer") for line in status_lines(left_out))
 
 
-def test_few_tokens_are_counted_exactly() -> None:
+def test_small_token_counts_are_shown_exactly() -> None:
     few = dataclasses.replace(STATUS, tokens=512, tokens_total=99_999)
     assert "tokens    512 of 99999 accepted" in status_lines(few)
 

@@ -1,4 +1,4 @@
-"""The check accepts a good history, and names the blocks for each kind of bad one."""
+"""The check accepts a correct history, and reports the blocks for each kind of incorrect one."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Story:
         )
 
     def step(self, *participants: PeerId, failed: tuple[PeerId, ...] = ()) -> None:
-        """One outer step. The reduce among `failed` came to nothing."""
+        """Append one outer step, after a reduce among `failed` that did not succeed."""
         for peer in participants:
             self.ready(peer)
         for group in filter(None, (failed, participants)):
@@ -56,7 +56,7 @@ class Story:
 
 @pytest.fixture
 def story() -> Story:
-    """Three steps. c is left out of the second and brings its work to the third."""
+    """Return three steps. c is left out of the second and brings its work to the third."""
     told = Story()
     told.step(A, B, C)
     told.ready(C)
@@ -65,7 +65,7 @@ def story() -> Story:
     return told
 
 
-def test_good_history_is_good_whoever_was_left_out(story: Story) -> None:
+def test_correct_history_passes_whichever_member_was_left_out(story: Story) -> None:
     assert story.checked() == TrainingAudit(checked=16, unseen=0)
 
 
@@ -112,7 +112,7 @@ LEASE = [6, 7]
         (lambda r: r[3].update(head=digest("a branch")), {}),
     ],
 )
-def test_each_block_that_was_not_trained_exactly_once_is_named(
+def test_each_block_that_was_not_trained_exactly_once_is_reported(
     story: Story, spoil: Callable[[Records], None], faults: dict[int, str]
 ) -> None:
     assert story.records[4]["trained"] == LEASE
@@ -125,8 +125,8 @@ def test_each_block_that_was_not_trained_exactly_once_is_named(
         assert f"block {fault.block}" in fault.words
 
 
-def test_block_that_the_chain_commits_twice_is_named(story: Story) -> None:
-    # A state machine that did not remove committed blocks from leases would give this.
+def test_block_that_the_chain_commits_twice_is_reported(story: Story) -> None:
+    # A state machine that did not remove committed blocks from leases would produce this chain.
     before, entry = story.links[1]
     again = [(before, entry), *story.links]
     assert (
@@ -135,7 +135,7 @@ def test_block_that_the_chain_commits_twice_is_named(story: Story) -> None:
     )
 
 
-def test_peers_with_missing_or_late_journals_are_counted_apart(story: Story) -> None:
+def test_peers_with_missing_or_late_journals_are_counted_separately(story: Story) -> None:
     story.records = [record for record in story.records if record["peer"] != C]
     drop(story.records, B, 0)
     assert story.checked() == TrainingAudit(checked=16 - 4 - 2, unseen=4 + 2)

@@ -1,4 +1,4 @@
-"""A small run, its organiser, and a stranger."""
+"""Fixtures: a small run, its organiser, and a stranger."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MADE = DraftedRun(
 
 
 def tiny_run(organiser: Identity) -> Run:
-    """The tiny sample as a run, with invented digests."""
+    """Return the tiny sample as a run, with made-up digests."""
     run_file = parse_run_file(tomllib.loads(sample("tiny")))
     founders = [organiser.peer]
     manifest = draft_manifest(

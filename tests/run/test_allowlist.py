@@ -29,7 +29,7 @@ def test_list_survives_encoding(run: Run, organiser: Identity) -> None:
     assert again.allowlist == Allowlist(run.id, 3, tuple(sorted(PEERS)))
 
 
-def test_adding_and_removing_makes_the_next_list(run: Run) -> None:
+def test_adding_and_removing_a_peer_makes_the_next_list(run: Run) -> None:
     first = Allowlist.of(run.id, 1, PEERS[:2])
     second = first.with_peer(PEERS[2])
     third = second.without_peer(PEERS[0])
@@ -51,7 +51,7 @@ def test_highest_number_wins_in_any_order_of_arrival(order: list[int]) -> None:
     assert current.allowlist == Allowlist.of(RUN.id, 5, PEERS)
 
 
-def test_older_or_equal_list_replaces_nothing(run: Run, organiser: Identity) -> None:
+def test_older_or_equal_list_does_not_replace_a_newer_one(run: Run, organiser: Identity) -> None:
     old, same, new = (
         SignedAllowlist.publish(organiser, Allowlist.of(run.id, sequence, PEERS[:1]))
         for sequence in (1, 2, 2)
@@ -101,7 +101,9 @@ def test_malformed_list_is_refused_although_it_is_signed(
         SignedAllowlist.from_bytes(signed.to_bytes(), run)
 
 
-def test_list_is_bounded_and_the_longest_one_can_be_sent(run: Run, organiser: Identity) -> None:
+def test_length_of_a_list_is_bounded_and_the_longest_one_can_be_sent(
+    run: Run, organiser: Identity
+) -> None:
     letters = "123456789ABCDEFGHJKLMNPQRSTUVWXYZ"
     too_many = [
         PeerId("".join(chars))

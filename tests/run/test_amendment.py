@@ -43,7 +43,7 @@ def test_amendment_survives_encoding() -> None:
     assert len(made.to_bytes()) < AMENDMENT_BYTES_MAX / 2
 
 
-def test_values_that_are_not_named_stay_as_they_were() -> None:
+def test_values_that_are_not_amended_stay_unchanged() -> None:
     first = Leg(RUN.manifest).amended(amendment(codec="fp16"))
     second = first.amended(Amendment(RUN.id, 2, 5, outer_lr=0.5, outer_momentum=0.8))
     manifest = RUN.manifest
@@ -60,7 +60,7 @@ def test_values_that_are_not_named_stay_as_they_were() -> None:
     )
 
 
-def test_inner_steps_are_counted_over_the_whole_run() -> None:
+def test_inner_steps_are_counted_over_the_entire_run() -> None:
     leg = Leg(RUN.manifest).amended(amendment(inner_steps=3 * INNER.steps))
     assert leg.first_inner_step(2) == 2 * INNER.steps
     assert leg.first_inner_step(4) == 8 * INNER.steps
@@ -82,7 +82,7 @@ def test_schedule_counts_outer_steps_however_often_h_changes(factors: list[int])
 
 @pytest.mark.parametrize("schedule", ["cosine", "wsd"])
 @pytest.mark.parametrize("factor", [2, 5])
-def test_change_of_h_causes_no_jump_of_the_rate(schedule: Schedule, factor: int) -> None:
+def test_change_of_h_does_not_make_the_learning_rate_jump(schedule: Schedule, factor: int) -> None:
     """This is tested in the schedule's decay, where a jump would be largest."""
     inner = dataclasses.replace(INNER, steps=4, warmup_steps=0, total_steps=400, schedule=schedule)
     outer = dataclasses.replace(RUN.manifest.outer, steps=100)
@@ -99,7 +99,7 @@ def test_change_of_h_causes_no_jump_of_the_rate(schedule: Schedule, factor: int)
     assert learning_rate(inner, last) == learning_rate(inner, 399)
 
 
-def test_with_fragments_a_lease_is_a_share_of_h_and_the_overlap() -> None:
+def test_lease_covers_one_fragments_share_of_h_plus_the_overlap() -> None:
     inner = dataclasses.replace(INNER, steps=4)
     manifest = dataclasses.replace(
         RUN.manifest, inner=inner, sync=SyncSpec(fragments=2, overlap_steps=1)
@@ -112,7 +112,7 @@ def test_with_fragments_a_lease_is_a_share_of_h_and_the_overlap() -> None:
             SignedAmendment.publish(ORGANISER, Amendment(run.id, 1, 2, inner_steps=steps), run)
 
 
-def test_run_whose_means_come_a_step_late_keeps_its_h() -> None:
+def test_run_with_averages_one_step_late_cannot_change_h() -> None:
     late = dataclasses.replace(RUN.manifest, sync=SyncSpec(overlap_steps=INNER.steps))
     run = Run.publish(ORGANISER, late)
     with pytest.raises(ValueError, match="inner_steps"):
@@ -168,7 +168,7 @@ def test_malformed_amendment_is_refused_although_it_is_signed(changes: dict[str,
         SignedAmendment.from_bytes(document.to_bytes(), RUN)
 
 
-def test_list_is_accepted_completely_or_not_at_all() -> None:
+def test_list_of_amendments_is_accepted_completely_or_not_at_all() -> None:
     good = signed()
     assert amendments_in(pack([good.to_bytes()]), RUN) == (good,)
     for bad in (pack([good.to_bytes(), b"x"]), pack({}), pack([1]), b"", pack([[good.to_bytes()]])):
@@ -189,7 +189,7 @@ def test_saved_amendments_are_loaded_and_damage_is_reported(
     assert caught.value.code == "RUN-FILE"
 
 
-def test_two_processes_that_save_at_once_do_not_disturb_each_other(
+def test_two_processes_that_save_at_the_same_time_do_not_conflict(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path_factory.mktemp("home") / "amendments.signed"

@@ -30,7 +30,7 @@ def test_join_request_survives_encoding(run: Run, stranger: Identity) -> None:
     assert JoinRequest.from_bytes(request.to_bytes(stranger)) == request
 
 
-def test_peer_cannot_request_admission_of_another(
+def test_peer_cannot_request_admission_of_a_different_peer(
     run: Run, organiser: Identity, stranger: Identity
 ) -> None:
     payload = pack({"run": run.id, "peer": organiser.peer, "created_unix": 1, "note": ""})
@@ -49,7 +49,7 @@ def test_malformed_join_request_is_refused(
         JoinRequest.from_bytes(Signed.by(stranger, "join-request", pack(value)).to_bytes())
 
 
-def test_join_request_is_short() -> None:
+def test_length_of_a_join_request_is_bounded() -> None:
     with pytest.raises(RemoteProtocolError, match="too long"):
         JoinRequest.from_bytes(b"\0" * 2049)
 
@@ -93,7 +93,7 @@ def test_run_and_its_allowlist_are_kept_on_disk(
 
 
 @pytest.mark.parametrize("data", [b"", b"junk", b"\x84", b"\0" * 2_000_000])
-def test_damaged_file_is_named_and_not_a_peers_fault(tmp_path: Path, run: Run, data: bytes) -> None:
+def test_damaged_file_is_reported_as_a_local_error(tmp_path: Path, run: Run, data: bytes) -> None:
     path = tmp_path / "manifest.signed"
     path.write_bytes(data)
     for load in (load_run, lambda path: load_allowlist(path, run)):
@@ -104,7 +104,7 @@ def test_damaged_file_is_named_and_not_a_peers_fault(tmp_path: Path, run: Run, d
         assert str(path) in caught.value.do
 
 
-def test_allowlist_of_another_run_on_disk_is_named(
+def test_allowlist_of_a_different_run_on_disk_is_reported(
     tmp_path: Path, run: Run, organiser: Identity
 ) -> None:
     other = Run.publish(organiser, dataclasses.replace(run.manifest, name="other"))
@@ -115,7 +115,9 @@ def test_allowlist_of_another_run_on_disk_is_named(
     assert caught.value.evidence == (f"it is for run {other.id}", f"this is run {run.id}")
 
 
-def test_run_of_another_version_on_disk_says_so(tmp_path: Path, organiser: Identity) -> None:
+def test_run_of_a_different_version_on_disk_is_reported(
+    tmp_path: Path, organiser: Identity
+) -> None:
     path = tmp_path / "manifest.signed"
     path.write_bytes(Signed.by(organiser, "manifest", pack({"version": 3})).to_bytes())
     with pytest.raises(VersionMismatch):

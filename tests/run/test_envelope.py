@@ -1,4 +1,4 @@
-"""A signed document cannot exist with an invalid signature."""
+"""A signed document with an invalid signature cannot be constructed."""
 
 from __future__ import annotations
 
@@ -80,11 +80,11 @@ def test_truncated_document_is_refused(cut: int) -> None:
 
 
 @given(junk=st.binary(max_size=300))
-def test_junk_is_refused_and_raises_nothing_else(junk: bytes) -> None:
+def test_junk_raises_only_protocol_errors(junk: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
         Signed.from_bytes(junk, kind="manifest")
 
 
-def test_signer_that_is_not_a_key_signed_nothing() -> None:
+def test_signer_that_is_not_a_valid_key_is_refused() -> None:
     with pytest.raises(RemoteProtocolError):
         Signed("manifest", b"text", PeerId("12D3KooW"), b"\0" * 64)

@@ -1,6 +1,5 @@
-"""The largest H: every H that a run file accepts can be trained after any number of skips, and no
-larger one can be published or amended to.
-"""
+"""The largest H: every H that a run file accepts still works after any number of skips, and a
+larger one can be neither published nor set by an amendment."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ USUAL_PATH = "/" + 128 * "x"
 
 
 def tree_with(steps: int, **sync: int) -> dict[str, object]:
-    """The tiny run's tables, with another H."""
+    """Return the tiny run's tables, with a different H."""
     tree = tomllib.loads(sample("tiny"))
     tree["inner"]["steps"] = steps
     return {**tree, "sync": sync}
@@ -60,7 +59,7 @@ def test_longest_lease_is_sent_and_reported_after_every_skip() -> None:
 
 
 @pytest.mark.parametrize("letter", ["x", "ü"])
-def test_every_path_in_a_frame_fits_as_often_as_it_may_occur(letter: str) -> None:
+def test_frame_with_the_maximum_number_of_longest_paths_fits(letter: str) -> None:
     longest = letter * (frames.PATH_BYTES_MAX // len(letter.encode()))
     none, one = (
         len(encode(frames.Train(2**53, paths, 2**53, True, 1.0, 1e9, 0.9)))
@@ -80,7 +79,7 @@ def test_every_path_in_a_frame_fits_as_often_as_it_may_occur(letter: str) -> Non
         (LEASE_BLOCKS_MAX - 10, {"overlap_steps": 10}),
     ],
 )
-def test_one_inner_step_more_is_refused_everywhere(
+def test_one_more_inner_step_is_refused_everywhere(
     steps: int, sync: dict[str, Any], manifest: RunManifest, organiser: Identity
 ) -> None:
     assert settings.LEASE_BLOCKS_MAX == LEASE_BLOCKS_MAX
@@ -105,7 +104,7 @@ def test_one_inner_step_more_is_refused_everywhere(
 def test_signed_manifest_with_longer_leases_is_refused(
     manifest: RunManifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A peer with other code may publish it."""
+    """A peer that runs modified code may publish one."""
     monkeypatch.setattr("p2ptrain.run.manifest.LEASE_BLOCKS_MAX", MANY_BLOCKS)
     payload = with_blocks(manifest, LEASE_BLOCKS_MAX + 1, SyncSpec()).to_payload()
     monkeypatch.undo()

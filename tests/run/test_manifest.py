@@ -1,4 +1,4 @@
-"""The manifest: its digest identifies the run, and impossible values are refused."""
+"""The manifest: its digest identifies the run, and invalid values are refused."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_manifest_keeps_every_field(manifest: RunManifest) -> None:
         assert RunManifest.from_payload(each.to_payload()) == each
 
 
-def test_equal_manifests_are_one_run_and_any_change_is_another(
+def test_equal_manifests_are_one_run_and_any_change_makes_a_different_run(
     organiser: Identity, run: Run
 ) -> None:
     again = Run.publish(organiser, dataclasses.replace(run.manifest))
@@ -58,7 +58,7 @@ def test_manifest_has_the_values_of_the_file(run_file: RunFile, manifest: RunMan
     assert (manifest.genesis, manifest.layout) == (MADE.genesis, MADE.layout)
 
 
-def test_manifest_signed_by_somebody_else_is_refused(run: Run, stranger: Identity) -> None:
+def test_manifest_signed_by_a_stranger_is_refused(run: Run, stranger: Identity) -> None:
     forged = Signed.by(stranger, "manifest", run.signed.payload)
     with pytest.raises(RemoteProtocolError) as caught:
         Run.from_bytes(forged.to_bytes())
@@ -146,7 +146,7 @@ HOSTILE: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("where", "value"), HOSTILE, ids=[f"{w}={v!s:.12}" for w, v in HOSTILE])
-def test_hostile_manifest_is_refused_and_the_fault_named(
+def test_hostile_manifest_is_refused_with_the_faulty_section(
     organiser: Identity, run: Run, where: str, value: object
 ) -> None:
     tree = unpack(run.signed.payload, bytes_max=1 << 20)
@@ -172,7 +172,7 @@ def test_incomplete_manifest_is_refused(organiser: Identity, run: Run, section: 
 
 
 @pytest.mark.parametrize(("version", "do"), [(3, "upgrade"), (0, "use the p2ptrain")])
-def test_other_version_differs_from_a_broken_manifest(
+def test_unsupported_version_differs_from_a_broken_manifest(
     organiser: Identity, version: int, do: str
 ) -> None:
     payload = pack({"version": version, "shape": "unknown to us"})
@@ -196,7 +196,7 @@ def test_run_of_version_1_loads_and_keeps_its_rules(organiser: Identity, run: Ru
         assert loaded.manifest.version == version
         assert loaded.manifest.founders_vote is founders_vote
         assert rules_of(loaded).founders_vote is founders_vote
-    assert run.manifest.version == 2, "new runs have the new rules"
+    assert run.manifest.version == 2, "new runs use the new rules"
 
 
 def test_too_little_data_for_a_lease_is_reported_before_signing(
@@ -211,7 +211,7 @@ def test_too_little_data_for_a_lease_is_reported_before_signing(
 
 
 def test_largest_values_of_a_run_file_can_be_published(organiser: Identity) -> None:
-    """Data are packed first, so faults must be reported before."""
+    """Data are packed before publication, so errors must be reported earlier."""
     tree = tomllib.loads(sample("tiny"))
     tree["outer"] |= {"lr": 100, "steps": 10_000_000}
     tree["inner"] |= {"lr": 0.999e9, "batch_sequences": 65_536, "steps": 100}
@@ -228,7 +228,7 @@ def test_largest_values_of_a_run_file_can_be_published(organiser: Identity) -> N
     assert PARAMETERS_MAX == manifests.PARAMETERS_MAX == layout.NUMEL_MAX
 
 
-def test_founder_named_twice_is_a_configuration_error(
+def test_founder_listed_twice_is_a_configuration_error(
     run_file: RunFile, organiser: Identity
 ) -> None:
     with pytest.raises(ConfigError, match="founders"):
@@ -237,7 +237,7 @@ def test_founder_named_twice_is_a_configuration_error(
         )
 
 
-def test_run_in_another_codec_comes_back_unchanged(organiser: Identity, run: Run) -> None:
+def test_run_with_a_different_codec_survives_encoding(organiser: Identity, run: Run) -> None:
     for spec in (CodecSpec("int4", 64, feedback=True), CodecSpec("fp16", 4096)):
         made = Run.publish(organiser, dataclasses.replace(run.manifest, codec=spec))
         assert Run.from_bytes(made.to_bytes()).manifest.codec == spec

@@ -1,4 +1,4 @@
-"""Later documents of the organiser: the same checks come first for each kind."""
+"""Later documents of the organiser: every kind passes the same checks first."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DOCUMENTS = pytest.mark.parametrize(
 
 
 @DOCUMENTS
-def test_document_signed_by_somebody_else_is_refused(
+def test_document_signed_by_a_stranger_is_refused(
     kind: str, make: Make, read: Read, code: str, run: Run, stranger: Identity
 ) -> None:
     with pytest.raises(RemoteProtocolError) as caught:
@@ -51,7 +51,7 @@ def test_document_signed_by_somebody_else_is_refused(
 
 
 @DOCUMENTS
-def test_document_of_another_run_is_recognised(
+def test_document_of_a_different_run_is_recognised(
     kind: str, make: Make, read: Read, code: str, run: Run, organiser: Identity
 ) -> None:
     other = Run.publish(organiser, dataclasses.replace(run.manifest, name="other"))
@@ -62,7 +62,7 @@ def test_document_of_another_run_is_recognised(
 
 
 @DOCUMENTS
-def test_document_altered_on_the_way_is_refused(
+def test_altered_document_is_refused(
     kind: str, make: Make, read: Read, code: str, run: Run, organiser: Identity
 ) -> None:
     data = bytearray(make(organiser, run))
@@ -81,7 +81,7 @@ def test_document_altered_on_the_way_is_refused(
     ],
     ids=["allowlist", "amendment", "join request", "manifest"],
 )
-def test_oversized_document_is_not_even_read(read: Read, bytes_max: int, run: Run) -> None:
+def test_oversized_document_is_not_even_parsed(read: Read, bytes_max: int, run: Run) -> None:
     with pytest.raises(RemoteProtocolError, match="too long"):
         read(bytes(bytes_max + 1), run)
     with pytest.raises(RemoteProtocolError, match=r"canonical|not msgpack|a map was expected"):

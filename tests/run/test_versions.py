@@ -1,4 +1,5 @@
-"""Manifests of earlier versions keep their meaning, and what was removed is refused by name."""
+"""Manifests of earlier versions keep their meaning. Features that were removed are refused, and the
+error names them."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from p2ptrain.run import Run, Signed, load_run
 Change = Callable[[dict[str, Any]], object]
 
 WITH_RDA = Path(__file__).parents[1] / "fixtures" / "manifest_with_rda.signed"
-"""A manifest that the p2ptrain of November 2026 published."""
+"""A manifest that p2ptrain published in November 2026."""
 
 
 def changed(organiser: Identity, run: Run, change: Change) -> Run:
@@ -28,21 +29,22 @@ def changed(organiser: Identity, run: Run, change: Change) -> Run:
     return Run.from_bytes(Signed.by(organiser, "manifest", pack(tree)).to_bytes())
 
 
-def test_rda_is_refused_by_name_with_what_to_do() -> None:
+def test_rda_is_refused_with_an_error_that_names_it_and_says_what_to_do() -> None:
     with pytest.raises(VersionMismatch) as caught:
         load_run(WITH_RDA)
     assert 'sync.merge = "rda"' in caught.value.what
     assert "publish a new run" in caught.value.do
 
 
-def test_manifests_still_say_how_peers_average(run: Run) -> None:
+def test_manifests_still_contain_the_averaging_method(run: Run) -> None:
     """Nodes of earlier versions refuse a manifest without the field."""
     tree: Any = unpack(run.signed.payload, bytes_max=1 << 20)
     assert tree["sync"]["merge"] == "mean"
 
 
-def test_no_field_has_a_meaning_if_it_is_left_out(organiser: Identity, run: Run) -> None:
-    """A default of today could give a manifest that is already signed another meaning."""
+def test_manifest_fields_have_no_defaults(organiser: Identity, run: Run) -> None:
+    """If fields had defaults, changing one could change the meaning of manifests that are already
+    signed."""
     for section, name in (
         ("inner", "join_optimizer"),
         ("sync", "merge"),
@@ -53,12 +55,12 @@ def test_no_field_has_a_meaning_if_it_is_left_out(organiser: Identity, run: Run)
             changed(organiser, run, lambda tree, s=section, n=name: tree[s].pop(n))  # type: ignore[misc]
 
 
-def test_a_new_run_has_the_default_of_its_run_file(run_file: RunFile, run: Run) -> None:
+def test_new_run_has_the_default_of_its_run_file(run_file: RunFile, run: Run) -> None:
     assert run_file.inner.join_optimizer == run.manifest.inner.join_optimizer == "donors"
 
 
 @pytest.mark.parametrize("option", ["fresh", "donor", "donors"])
-def test_a_manifest_keeps_the_optimizer_that_it_names(
+def test_manifest_keeps_the_optimizer_option_that_it_names(
     organiser: Identity, run: Run, option: str
 ) -> None:
     made = changed(organiser, run, lambda tree: tree["inner"].update(join_optimizer=option))

@@ -1,6 +1,5 @@
 """Fragments consist of whole layers that are far apart. Together they contain every element
-once.
-"""
+once."""
 
 from __future__ import annotations
 
@@ -24,7 +23,8 @@ def layout(layers: int, *, tied: bool = True) -> Layout:
 
 
 def names_in(layout: Layout, fragment: Fragment) -> set[str]:
-    """Names of the parameters that lie in it completely. No parameter may lie in it in part."""
+    """Return the names of the parameters that lie completely in this fragment. A parameter must not
+    lie in it partly."""
     inside = set()
     for entry in layout.entries:
         held = sum(
@@ -75,12 +75,12 @@ def test_fragment_without_a_layer_is_refused(count: int, tied: bool) -> None:
 
 
 @pytest.mark.parametrize("ranges", [(), ((3, 3),), ((0, 4), (4, 8)), ((4, 8), (0, 2)), ((-1, 2),)])
-def test_ranges_that_are_no_fragment_are_refused(ranges: tuple[tuple[int, int], ...]) -> None:
+def test_ranges_that_are_not_a_fragment_are_refused(ranges: tuple[tuple[int, int], ...]) -> None:
     with pytest.raises(ValueError, match="ascending"):
         Fragment(ranges)
 
 
-def test_gathered_elements_are_scattered_to_their_places() -> None:
+def test_gathered_elements_are_scattered_to_their_original_positions() -> None:
     whole = layout(6)
     vector = np.arange(whole.numel, dtype=np.float32)
     copied = np.zeros_like(vector)

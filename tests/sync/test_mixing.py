@@ -17,14 +17,14 @@ def test_mixing_keeps_its_share_of_local_weights() -> None:
     assert local.tolist() == [2.5, 1.0]
 
 
-def test_without_mixing_even_a_nan_is_replaced() -> None:
+def test_without_mixing_a_nan_is_replaced_too() -> None:
     local, outer = np.array([math.nan, 1.0], np.float32), np.array([0.1, 0.2], np.float32)
     mix(local, outer, 0.0)
     assert local.tobytes() == outer.tobytes()
 
 
-def test_eager_peers_stand_where_the_papers_outer_step_puts_them() -> None:
-    """Compare each peer's θ by the paper's g with the shared θ plus a deviation."""
+def test_eager_peers_start_where_the_papers_outer_step_puts_them() -> None:
+    """Compare each peer's θ according to the paper's g with the shared θ plus a deviation."""
     peers, numel, lr, mu = 3, 5, 0.7, 0.9
     random = np.random.default_rng(0)
     deltas = random.standard_normal((6, peers, numel)).astype(np.float32)
@@ -47,7 +47,7 @@ def test_eager_peers_stand_where_the_papers_outer_step_puts_them() -> None:
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 7])
-def test_deviation_moves_on_as_if_the_same_work_came_again(steps: int) -> None:
+def test_deviation_moves_as_if_the_same_work_were_repeated(steps: int) -> None:
     eager, lr, mu = Eager(1), 0.7, 0.9
     eager.step(np.array([3.0], np.float32), 0.5, lr, mu)
     before, momentum = float(eager.deviation[0]), float(eager.momentum[0])

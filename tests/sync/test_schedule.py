@@ -12,7 +12,8 @@ from p2ptrain.sync import DueSteps, SyncSchedule, SyncSpec
 
 
 def drawn(schedule: SyncSchedule, steps: int) -> list[str]:
-    """One line for each fragment: r where it is read, m where it is merged, b where both happen."""
+    """Return one line for each fragment: r where it is read, m where it is merged, b where both
+    happen."""
     lines = [["."] * steps for _ in range(schedule.fragments)]
     for done in range(1, steps + 1):
         due = schedule.due(done)
@@ -31,11 +32,11 @@ def test_streaming_schedule_with_three_fragments() -> None:
     ]
 
 
-def test_plain_reads_and_merges_at_once() -> None:
+def test_plain_schedule_reads_and_merges_in_the_same_step() -> None:
     assert drawn(SyncSchedule(4), 13) == ["...b...b...b."]
 
 
-def test_one_step_delayed_reads_before_it_merges_the_last_read() -> None:
+def test_schedule_delayed_by_one_step_reads_before_it_merges_the_previous_read() -> None:
     schedule = SyncSchedule(4, 1, 4)
     assert [schedule.due(done) for done in (4, 8, 12)] == [
         DueSteps(0, None),
@@ -90,12 +91,12 @@ def test_uneven_schedule_is_refused(steps: int, fragments: int, overlap: int) ->
         {"overlap_steps": 1, "fragments": 2, "eager": True},
     ],
 )
-def test_numbers_without_a_mode_are_refused(numbers: dict[str, Any]) -> None:
+def test_parameters_that_match_no_sync_mode_are_refused(numbers: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="sync mode is not valid"):
         SyncSpec(**numbers)
 
 
-def test_the_three_modes_have_a_schedule() -> None:
+def test_each_of_the_three_modes_has_a_schedule() -> None:
     modes = [SyncSpec(), SyncSpec(4, 5, 0.5), SyncSpec(1, 20, eager=True)]
     assert [SyncSchedule.of(mode, 20) for mode in modes] == [
         SyncSchedule(20, 1, 0),

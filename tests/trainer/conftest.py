@@ -1,6 +1,5 @@
-"""A tiny model with its data and its arena in this process, and a simulated node that plays a list
-of orders.
-"""
+"""Fixtures: a tiny model with its data and its arena in this process, and a simulated node that
+sends a list of orders."""
 
 from __future__ import annotations
 
@@ -29,15 +28,14 @@ from p2ptrain.trainer.rank.optimizer import InnerOptimizer, make_optimizer
 from p2ptrain.trainer.rank.parallelize import build
 from p2ptrain.trainer.rank.ranks import Ranks, open_ranks
 
-# Odd sizes: two ranks can evenly divide neither vocab nor ffn nor the batch.
+# Odd sizes: two ranks cannot evenly divide vocab, ffn or the batch.
 MODEL = ModelSpec(vocab=301, layers=2, width=36, heads=6, kv_heads=2, ffn=75, sequence=16)
 INNER = InnerSpec(steps=4, batch_sequences=5, lr=1e-2, warmup_steps=2, total_steps=400)
 DEVICE = os.environ.get("P2PTRAIN_TEST_DEVICE", "cpu")
 """scripts/gpu_check also runs the tests that train in their own process on a GPU. Trainer processes
-use the CPU, since two ranks would need a GPU each.
-"""
+use the CPU, since two ranks would need a GPU each."""
 THREADS = int(os.environ.get("P2PTRAIN_TEST_THREADS", "1"))
-"""scripts/test_matrix sets it. Trainer processes get it too."""
+"""scripts/test_matrix sets this variable. Trainer processes inherit it."""
 CONFIG = TrainerConfig(MODEL, INNER, device=DEVICE, threads=THREADS)  # type: ignore[arg-type]
 
 
@@ -53,7 +51,7 @@ class Vectors:
 
     @property
     def covered(self) -> np.ndarray:
-        """True at parameters, and False in the padding."""
+        """Return True at parameters, and False in the padding."""
         mask = np.zeros(self.layout.numel, dtype=bool)
         for entry in self.layout.entries:
             mask[entry.offset : entry.end] = True
@@ -79,7 +77,7 @@ def vectors() -> Iterator[Vectors]:
 
 @pytest.fixture(scope="session")
 def block_paths(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
-    """Twelve blocks of tokens in which the next token is easy to learn."""
+    """Return twelve blocks of tokens in which the next token is easy to learn."""
     folder = tmp_path_factory.mktemp("blocks")
     random = np.random.default_rng(0)
     paths = []
@@ -103,8 +101,8 @@ AnyFrame = TypeVar("AnyFrame", bound=Frame)
 
 @dataclass
 class Script:
-    """The node's side: send the next frame when the trainer is idle or after `after` inner steps in
-    total.
+    """The node's side: send the next frame of `frames` when the trainer is idle, and the frame
+    `after[n]` once it has made n inner steps in total.
 
     At the end of the script, send Stop.
     """
@@ -127,7 +125,7 @@ class Script:
 
 @dataclass
 class Driver:
-    """A trainer in this process: `send` it frames and get its answers."""
+    """A trainer in this process: `send` passes frames to it and returns its answers."""
 
     loop: TrainerLoop
     script: Script
@@ -141,15 +139,15 @@ class Driver:
         return self.script.heard
 
     def last(self, kind: type[AnyFrame], *frames: Frame) -> AnyFrame:
-        """Tell it frames, and return its last answer, which must be of this kind."""
+        """Send frames to it, and return its last answer, which must be of this kind."""
         answer = self.send(*frames)[-1]
         assert isinstance(answer, kind)
         return answer
 
 
 class MakeDriver(Protocol):
-    """The fixture `make_driver`: a trainer with these settings. `ranks` are those it works with,
-    once its model is built."""
+    """The fixture `make_driver`: make a trainer with these settings. `ranks` are those it works
+    with, once its model is built."""
 
     def __call__(
         self, config: TrainerConfig, *, ranks: Ranks | None = None, means: Means = USUAL_MEANS

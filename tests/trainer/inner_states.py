@@ -16,9 +16,8 @@ Floats = NDArray[np.float32]
 
 
 def trained(layout: Layout, inner: InnerSpec, steps: int = 30) -> tuple[Floats, Floats]:
-    """Both vectors after this many gradients, each clipped to `inner.clip`. Some of them grow and
-    some fade.
-    """
+    """Return both vectors after this many gradients, each clipped to `inner.clip`. Some elements
+    grow and some fade."""
     random = np.random.default_rng(7)
     covered, muons = np.zeros(layout.numel, bool), np.zeros(layout.numel, bool)
     for entry in layout.entries:

@@ -1,7 +1,7 @@
-"""A node and its ledger as a trainer sees them, with random delays and deaths.
+"""A node and its ledger as a trainer sees them, with random delays and crashes.
 
 Orders are those of `node.orders`, at the times when `node.training` would give them. Frames and
-answers wait in queues. Each method is something that can happen next, and `happen` chooses one.
+answers wait in queues. Each method is an event that can happen next, and `happen` chooses one.
 """
 
 from __future__ import annotations
@@ -39,13 +39,12 @@ from tests.trainer.ought import Offered, Ought, Vector
 US, OTHER, ELSE = PeerId("us"), PeerId("other"), PeerId("else")
 FOR_EVER = 1e12
 TOLERANCE = 1e-2
-"""Traces are whole numbers, unlike eager or mixed weights."""
+"""Traces are whole numbers, but eager or mixed weights are not."""
 
 
 class Trainer(Protocol):
     """The trainer under test, run one frame or one inner step at a time. `said` holds its
-    answers.
-    """
+    answers."""
 
     said: list[Frame]
 
@@ -69,7 +68,7 @@ class LateNode:
     may_amend: bool = True
 
     step: int = 0
-    """The step of the ledger. `outer_step` is that of θ."""
+    """The step of the ledger. `outer_step` is the step of θ."""
     outer_step: int = 0
     book: Leases = field(init=False)
     took_part: dict[int, bool] = field(default_factory=dict)
@@ -110,11 +109,11 @@ class LateNode:
 
     @property
     def ready(self) -> bool:
-        """Whether the others know that we are ready."""
+        """Whether the other members know that we are ready."""
         return self.work is not None and self.work.step == self.step and bool(self.lease)
 
     def open_roster(self) -> None:
-        """Open a reduce, with us if we are ready. An attempt before it may have failed."""
+        """Open a reduce, with us if we are ready. An earlier attempt may have failed."""
         if self.ready and self.chance.random() < 0.8:
             assert self.work is not None
             self.roster, self.averaged = (self.work.tokens, len(self.work.blocks)), False
@@ -144,7 +143,7 @@ class LateNode:
                 self.offer.within
             )
         elif self.roster is not None and self.chance.random() < 0.5:
-            return  # Another attempt is in time.
+            return  # A second attempt is still in time.
         done = [(US, blocks)] if blocks else []
         other = (OTHER, len(self.book.held[OTHER]))
         self.took_part[self.step] = blocks > 0
@@ -162,7 +161,7 @@ class LateNode:
         self.book = grant(book, members, self.lease_blocks)
 
     def amend(self) -> None:
-        """Amend H from the next outer step on. Some overlaps do not allow that."""
+        """Amend H from the next outer step on. Not every H suits every overlap."""
         if self.may_amend:
             stride = self.chance.randint(max(1, self.pace.overlap), self.pace.overlap + 3)
             self.amended[self.step + 1] = replace(self.pace, stride=stride)
@@ -186,7 +185,7 @@ class LateNode:
         return self.progress is not None and self.answered_step != self.progress.step
 
     def apply(self) -> None:
-        """θ follows the ledger by one outer step."""
+        """Move θ by one outer step, after the ledger."""
         if self.outer_step < self.step and not self.theta_in_use:
             if (moved := self.moves.pop(self.outer_step, None)) is not None:
                 self.theta += moved.astype(np.float32)
@@ -214,7 +213,7 @@ class LateNode:
                 self.give(each)
 
     def data(self) -> None:
-        """The blocks it is to train next arrive, or are still missing."""
+        """Deliver the blocks that it is to train next, or leave them missing."""
         self.has_data = not self.has_data
 
     def give(self, order: Order) -> None:
@@ -279,7 +278,7 @@ class LateNode:
         self.start_trainer()
 
     def restart(self) -> None:
-        """The node itself restarts: it forgets what it had reported."""
+        """Restart the node itself: it forgets what it had reported."""
         self.work = self.offer = None
         self.averaged = False
         self.local[:] = np.nan
@@ -312,12 +311,12 @@ class LateNode:
         np.testing.assert_allclose(self.local[inside], due.weights[inside], rtol=0, atol=TOLERANCE)
 
     def check_work(self) -> None:
-        """The reported work is in the arena for as long as the report is valid."""
+        """Check that the reported work is in the arena for as long as the report is valid."""
         if self.work is not None and self.work.step == self.step:
             assert self.offer is not None
             self.check_local(self.offer)
 
-    # -- chance ---------------------------------------------------------------------------------
+    # -- random events -----------------------------------------------------------------------------
 
     def happen(self, odds: dict[str, float]) -> None:
         (name,) = self.chance.choices(list(odds), list(odds.values()))
@@ -335,7 +334,7 @@ class LateNode:
             assert overdue, "the watch would not notice that it is stuck"
 
     def settle(self) -> None:
-        """Let each side do what is due until nothing is."""
+        """Let each side do what is due until nothing is due."""
         self.has_data = True
         for _ in range(1000):
             if self.inbox:
@@ -353,13 +352,13 @@ class LateNode:
         raise AssertionError("the system never becomes idle")
 
     def commit_calmly(self) -> None:
-        """After whatever has happened, the next outer step contains our work."""
+        """Check that the next outer step contains our work, whatever has happened."""
         self.settle()
         if self.step == self.evicted_step and not self.ready:
             # A peer admitted again in the same outer step, with the same blocks, is left out.
             self.do("skip")
             self.settle()
-        assert self.ready, "the trainer waits for nothing"
+        assert self.ready, "the trainer is not waiting for anything"
         assert self.work is not None
         self.roster, self.averaged = (self.work.tokens, len(self.work.blocks)), True
         self.do("commit")

@@ -1,5 +1,5 @@
-"""The node's side of a trainer whose ranks are elsewhere, as a separate process, so that it can run
-in a network namespace: `node_alone.py FOLDER HOST PORT RANKS`.
+"""The node's side of a trainer whose ranks are on other hosts, as a separate process, so that it
+can run in a network namespace: `node_alone.py FOLDER HOST PORT RANKS`.
 
 It reads orders from stdin and prints what it receives, one line of JSON each.
 """

@@ -1,6 +1,5 @@
 """The expected answers of a trainer, computed in the simplest way: a list of blocks for each
-fragment, and the sum of their traces.
-"""
+fragment, and the sum of their traces."""
 
 from __future__ import annotations
 
@@ -30,7 +29,8 @@ class Offered:
 
 @dataclass
 class Ought:
-    """Feed it every order that was carried out, with θ at that time, and every block trained."""
+    """A model of the trainer. It needs every order that was carried out, with θ at that time, and
+    every block trained."""
 
     fragments: tuple[Fragment, ...]
     mixing: float
@@ -38,7 +38,7 @@ class Ought:
     traces: dict[str, Vector]
     theta: Vector
     away: Vector = field(init=False)
-    """Return the weights that are offered next, minus θ."""
+    """The weights that are offered next, minus θ."""
     trained: list[str] = field(init=False)
     within: list[list[str]] = field(init=False)
     queue: list[str] = field(default_factory=list)
@@ -90,7 +90,8 @@ class Ought:
         return Offered(self.step, tuple(self.trained), within, weights)
 
     def merge(self, theta: Vector, step: int) -> None:
-        """The offered work is in θ: either all that the fragment held, or exactly that."""
+        """Account for a merge: the offered work is now in θ, either everything that the fragment
+        held, or exactly the offer."""
         if self.delayed:
             taken = self.trained[: self.offered]
             self.away += sum((self.traces[path] for path in taken), np.zeros_like(theta))

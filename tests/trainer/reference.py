@@ -1,6 +1,6 @@
 """The results of a trainer in fp64, and in fp32 or bf16 with its rows in several orders.
 
-Model and optimizer are the product's own, so only rounding and the order of sums differ.
+Model and optimizer are the package's own, so only rounding and the order of sums differ.
 (test_model, test_muon and tests/export check the formulas.) See tests/rounding.py.
 """
 
@@ -134,7 +134,7 @@ def gradient(
 
 
 def full(sharded: Tensor | None) -> Tensor:
-    """Return the whole tensor of which the ranks hold shards."""
+    """Return the complete tensor of which the ranks hold shards."""
     assert isinstance(sharded, DTensor)
     whole = sharded.full_tensor()
     assert isinstance(whole, Tensor)

@@ -1,4 +1,4 @@
-"""A rank has a share of each fragment. The share may be empty."""
+"""Each rank has a share of each fragment. The share can be empty."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LAYOUT = layout_of(MODEL)
 
 
 class LastRank(DeviceMesh):
-    """One of many ranks, without processes behind them."""
+    """One of many ranks. There are no processes behind them."""
 
     def __init__(self) -> None:
         super().__init__("cpu", torch.arange(RANKS), _init_backend=False, _rank=RANKS - 1)
@@ -41,7 +41,7 @@ def of_the_last_rank(entry: LayoutEntry, mesh: DeviceMesh) -> DTensor:
     )
 
 
-def test_rank_without_embedding_rows_still_sees_theta_elsewhere() -> None:
+def test_rank_without_embedding_rows_still_sees_the_rest_of_theta() -> None:
     mesh = LastRank()
     sharded = {entry.name: of_the_last_rank(entry, mesh) for entry in LAYOUT.entries}
     own = {name: each.to_local() for name, each in sharded.items()}

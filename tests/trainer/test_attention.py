@@ -1,4 +1,4 @@
-"""Every attention kernel on every device has the gradients of plain softmax."""
+"""Every attention kernel on every device gives the gradients of plain softmax."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from p2ptrain.trainer.rank.ranks import Ranks
 
 SPEC = ModelSpec(vocab=9, layers=1, width=256, heads=4, kv_heads=4, ffn=8, sequence=512)
-"""Heads as wide as those of real models, since kernels differ by width."""
+"""Heads as wide as those of real models, since the kernels differ by width."""
 
 
 def plain(
@@ -30,7 +30,7 @@ def plain(
     is_causal: bool,
     enable_gqa: bool,
 ) -> Tensor:
-    """Softmax over all visible positions, in at least fp32."""
+    """Return softmax attention over all visible positions, in at least fp32."""
     sharing = query.shape[1] // key.shape[1]
     wide = torch.promote_types(query.dtype, torch.float32)
     q, k, v = (each.to(wide) for each in (query, key, value))
@@ -44,7 +44,7 @@ def plain(
 
 
 def gradients(attention: Attention, x: Tensor, bias: Tensor | None) -> list[Tensor]:
-    """Gradients of the inputs and of all weights."""
+    """Return the gradients of the inputs and of all weights."""
     turns_nothing = torch.stack((torch.ones(x.shape[1], 32), torch.zeros(x.shape[1], 32)))
     x = x.clone().requires_grad_()
     y = attention(x, turns_nothing.to(x.device), bias)

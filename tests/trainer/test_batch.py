@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @given(sequences=st.integers(1, 40), count=st.integers(1, 8), micro_batch=st.integers(0, 9))
-def test_every_row_is_trained_once_in_equally_many_pieces(
+def test_every_row_is_trained_once_and_ranks_have_equally_many_pieces(
     sequences: int, count: int, micro_batch: int
 ) -> None:
     if sequences < count:
@@ -53,7 +53,7 @@ def rows(block_paths: tuple[str, ...], config: TrainerConfig) -> np.ndarray:
     return read_block(Path(block_paths[0]), vocab=spec.vocab, sequence=spec.sequence)
 
 
-def test_gradients_are_clipped_together_to_the_norm(driver: Driver) -> None:
+def test_all_gradients_together_are_clipped_to_the_norm(driver: Driver) -> None:
     driver.arena.load()
     for parameter in driver.model.parameters():
         parameter.grad = torch.ones_like(parameter)
@@ -88,7 +88,7 @@ def test_gradient_is_that_of_the_mean_objective_over_all_tokens(
 
 
 @pytest.mark.parametrize(("count", "said"), [(1, [False, False, True]), (2, [True, True])])
-def test_no_rank_keeps_the_whole_gradient_between_pieces(
+def test_no_rank_keeps_the_full_gradient_between_pieces(
     count: int,
     said: list[bool],
     driver: Driver,
@@ -136,7 +136,8 @@ def test_bf16_learns_like_fp32_and_keeps_fp32_weights(
         assert {parameter.dtype for parameter in driver.model.parameters()} == {torch.float32}
         ends.append(ready.loss)
     assert ends[0] != ends[1]
-    # As if each logit (at most 4 here) and its share of the loss were rounded to bf16.
+    # The tolerance: as if each logit (at most 4 here) and its share of the loss were rounded to
+    # bf16.
     assert ends[1] == pytest.approx(ends[0], abs=4 * MARGIN * UNIT_BF16)
 
 

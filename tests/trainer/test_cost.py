@@ -26,9 +26,8 @@ INNER = InnerSpec(steps=2, batch_sequences=2, lr=1e-3, warmup_steps=0, total_ste
 
 
 def kept_bytes(spec: ModelSpec) -> int:
-    """Bytes that autograd keeps from one forward pass of one sequence, without weights and
-    tables.
-    """
+    """Return the bytes that autograd keeps from one forward pass of one sequence, without weights
+    and tables."""
     model = Llama(spec)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.02)
@@ -51,10 +50,9 @@ def kept_bytes(spec: ModelSpec) -> int:
 @pytest.mark.parametrize(
     "spec", [SPEC, replace(SPEC, layers=6), replace(SPEC, kv_heads=2), replace(SPEC, ffn=1024)]
 )
-def test_estimate_of_activations_is_near_what_torch_keeps(spec: ModelSpec) -> None:
-    """This is about one block. A model with one more block separates it from the first and last
-    layers.
-    """
+def test_estimate_of_activations_is_close_to_what_torch_keeps(spec: ModelSpec) -> None:
+    """This measures one block. A model with one more block separates it from the first and last
+    layers."""
     deeper = replace(spec, layers=spec.layers + 1)
     block = (kept_bytes(deeper) - kept_bytes(spec)) / spec.sequence
     assert block == pytest.approx(block_activations(spec, 4), rel=0.15)

@@ -1,10 +1,10 @@
-"""The node's vectors are in its memory and the trainer's weights on a GPU. Only copies go between
-them.
+"""The node's vectors are in its memory and the trainer's weights on a GPU. Only copies cross
+between them.
 
 This test needs no GPU: torch knows the device of a fake tensor, which has no memory. For gradients,
 torch needs a device that it was built for, so "meta" stands for the GPU there: it differs from the
-CPU as well. The test cannot show that kernels exist, their results, speed or memory, nor anything
-about FSDP, whose process groups are real.
+CPU as well. The test shows nothing about whether kernels exist, what they compute, or how much time
+and memory they take. It does not cover FSDP either, which needs real process groups.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def share(request: pytest.FixtureRequest) -> Iterator[FragmentShard]:
     ],
     ids=["load", "merge", "rebase", "store", "deviate", "set aside", "take back"],
 )
-def test_only_copies_go_between_a_gpu_and_the_arena(
+def test_only_copies_cross_between_a_gpu_and_the_arena(
     share: FragmentShard, move: Callable[[FragmentShard], None]
 ) -> None:
     with Crossings() as crossings:
@@ -173,7 +173,7 @@ def test_optimizer_state_is_on_the_device_of_the_weights(name: Optimizer) -> Non
 
 @pytest.fixture
 def show(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Make torch report GPUs. `monkeypatch` is the only source of them here."""
+    """Make torch report GPUs. The only GPUs in these tests are the ones patched in here."""
 
     def gpus(count: int, capability: Capability = (8, 0), built_for: tuple[str, ...] = ()) -> None:
         said = {
@@ -221,7 +221,7 @@ def test_gpu_runs_code_built_or_compilable_for_its_generation(
     assert runs_on(capability, built_for) == runs
 
 
-def test_bf16_is_not_emulated(show: Callable[..., None]) -> None:
+def test_bf16_is_refused_on_a_gpu_that_would_emulate_it(show: Callable[..., None]) -> None:
     gpu = torch.device("cuda", 0)
     show(1, (8, 0))
     require_bf16(gpu)
@@ -235,10 +235,10 @@ def test_bf16_is_not_emulated(show: Callable[..., None]) -> None:
 @pytest.mark.parametrize(
     ("free_gb", "code"), [(1, "GPU-BUSY"), (7, "MEM-GPU")], ids=["others", "the model"]
 )
-def test_gpu_too_small_for_the_model_says_what_fills_it(
+def test_error_for_a_too_small_gpu_says_what_fills_it(
     free_gb: int, code: str, show: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has used 16 of 24 GB."""
+    """The process has used 16 of 24 GB."""
     show(1)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free_gb * 10**9, 24 * 10**9))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 16 * 10**9)
@@ -252,7 +252,7 @@ def test_gpu_too_small_for_the_model_says_what_fills_it(
 
 
 def test_failing_rank_does_not_wait_for_the_other_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NCCL's shutdown would wait for all ranks, and they wait for this one elsewhere."""
+    """NCCL's shutdown would wait for all ranks, while they wait for this one in a collective."""
     left: list[bool] = []
     for name in ("init_process_group", "new_group"):
         monkeypatch.setattr(torch.distributed, name, lambda *_, **__: None)

@@ -1,4 +1,4 @@
-"""The state of one inner optimizer is adopted by another, if training could have made it."""
+"""A joiner adopts the state of a member's inner optimizer, if training could have made it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ADAMW, MUON = INNER, replace(INNER, optimizer="muon")
 
 
 def given(donor: Path, joiner: Path, inner: InnerSpec) -> int:
-    """Move the state in one folder to another, through a store. Return its outer step."""
+    """Copy the state in one folder to another, through a store. Return its outer step."""
     with Store(joiner.parent / "store", chunk_bytes=4096) as store:
         offer = put_newest(donor, store, RUN, LAYOUT)
         assert offer is not None
@@ -49,7 +49,7 @@ def losses(answers: list[Frame]) -> list[float]:
 
 
 @pytest.mark.parametrize("inner", [ADAMW, MUON], ids=lambda inner: inner.optimizer)
-def test_joiner_continues_with_its_donors_bytes_on_any_ranks(
+def test_joiner_continues_with_its_donors_bytes_on_any_number_of_ranks(
     inner: InnerSpec,
     make_driver: MakeDriver,
     config: TrainerConfig,
@@ -65,14 +65,16 @@ def test_joiner_continues_with_its_donors_bytes_on_any_ranks(
     assert path_of(ours, 1).read_bytes()[HEADER_BYTES:] == state[HEADER_BYTES:]
     told = [newest(each, LAYOUT, 1) for each in (theirs, ours)]
     assert told[0] is not None
-    assert told[1] == replace(told[0], warmed=WARM), "a trainer with a state need not warm up"
+    assert told[1] == replace(told[0], warmed=WARM), (
+        "a trainer with a state does not need to warm up"
+    )
 
     settings = replace(config, inner=inner, state_folder=str(ours))
     answers = make_driver(settings).send(Load(1), Train(1, block_paths[3:6], 3))
     assert [each for each in answers if isinstance(each, Resumed)] == [Resumed(1, 1)]
     assert losses(answers) == losses(donor.send(Train(1, block_paths[3:6], 3)))
 
-    # Two ranks in processes of their own. They write the state that they have adopted.
+    # Two ranks in separate processes. They write the state that they have adopted.
     if inner is ADAMW:
         settings = replace(settings, device="cpu")
         trainer = Supervisor(settings, vectors.theta_fd, vectors.local_fd, ranks=2).start()
@@ -90,7 +92,7 @@ def test_joiner_continues_with_its_donors_bytes_on_any_ranks(
 
 
 @pytest.mark.parametrize("inner", [ADAMW, MUON], ids=lambda inner: inner.optimizer)
-def test_trained_states_are_within_the_bounds_and_near_them(
+def test_trained_states_are_close_to_the_bounds_but_within_them(
     inner: InnerSpec, tmp_path: Path
 ) -> None:
     held = write_state(tmp_path, LAYOUT, 3, trained(LAYOUT, inner))
@@ -143,7 +145,7 @@ def grown(factor: float) -> Tamper:
         (MUON, put(1, 1e-30), "which Muon does not have"),
     ],
 )
-def test_state_that_no_training_makes_is_refused(
+def test_state_that_training_cannot_produce_is_refused(
     inner: InnerSpec, tamper: Tamper, refusal: str, tmp_path: Path
 ) -> None:
     inside = next(e for e in LAYOUT.entries if e.name.startswith("blocks.") and len(e.shape) == 2)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tests.trainer.conftest import Vectors
 
 
-def test_half_is_rounded_up_until_one_is_left(config: TrainerConfig) -> None:
+def test_batch_is_halved_rounding_up_until_one_is_left(config: TrainerConfig) -> None:
     seen: list[tuple[int, int]] = []
     smaller: TrainerConfig | None = config
     while smaller is not None:
@@ -87,7 +87,8 @@ def test_out_of_memory_errors_are_recognised() -> None:
 
 
 class EveryStartEnds:
-    """In place of ranks, processes that print torch's error message and end as a rank does then."""
+    """Replace the ranks by processes that print torch's error message and exit like a rank that is
+    out of memory."""
 
     def __init__(self) -> None:
         self.configs: list[TrainerConfig] = []
@@ -109,7 +110,9 @@ class EveryStartEnds:
         return LaunchedRanks((process,) * ranks, ours, lifeline, StderrTail(out_read))
 
 
-def test_next_start_uses_half_and_costs_no_restart(config: TrainerConfig, vectors: Vectors) -> None:
+def test_next_start_halves_the_batch_and_does_not_count_as_a_restart(
+    config: TrainerConfig, vectors: Vectors
+) -> None:
     launch = EveryStartEnds()
     budget = RestartBudget(restarts_max=1)
     supervisor = Supervisor(
@@ -138,7 +141,7 @@ def test_next_start_uses_half_and_costs_no_restart(config: TrainerConfig, vector
     assert ended.value.code == "TRAINER-RESTARTS"
 
 
-def test_half_is_taken_of_what_the_ranks_found_to_fit(
+def test_next_try_halves_the_number_that_the_ranks_found_to_fit(
     config: TrainerConfig, vectors: Vectors
 ) -> None:
     launch = EveryStartEnds()
@@ -157,7 +160,7 @@ def test_half_is_taken_of_what_the_ranks_found_to_fit(
     assert told == [Halving("A GPU", 700, 1)]
 
 
-def test_earlier_halving_holds_for_that_device_and_memory_only(
+def test_earlier_halving_applies_only_to_that_device_and_memory(
     config: TrainerConfig,
 ) -> None:
     knows = replace(config, halving=Halving("A GPU", 1000, 2))

@@ -1,4 +1,5 @@
-"""A node that waits for ranks, and ranks that are threads of this process. Nothing is computed."""
+"""A node that waits for ranks, and ranks that are threads of this process. No training is
+computed."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ LAYOUT = Layout.of([("a", (6,)), ("b", (4,))])
 SECRET = b"s" * 32
 HOST = "127.0.0.1"
 LIMIT_S = 100.0
-"""Seconds for what takes milliseconds on an idle machine."""
+"""Enough seconds for steps that take milliseconds on an idle machine."""
 
 
 @dataclass
@@ -55,7 +56,7 @@ class Node:
         return NodeCredentials(HOST, self.trainers.port, secret, rank, ranks)
 
     def gathered(self) -> list[NodeLink]:
-        """Two ranks that have connected, each in a thread of its own."""
+        """Return two ranks that have connected, each in a separate thread."""
         made: dict[int, NodeLink] = {}
 
         def call(rank: int) -> None:
@@ -102,14 +103,14 @@ def node(config: TrainerConfig) -> Iterator[Node]:
 
 
 def error_of(running: ExternalRanks) -> TrainerError:
-    """Why it has ended, once it has."""
+    """Wait for the trainer to end, and return its error."""
     with pytest.raises(TrainerError) as caught:
         while True:
             running.receive(timeout_s=LIMIT_S)
     return caught.value
 
 
-def test_slices_travel_both_ways_once_all_ranks_are_there(node: Node) -> None:
+def test_slices_travel_both_ways_once_all_ranks_are_connected(node: Node) -> None:
     running = node.start()
     assert running.waits_for == f"for 2 of 2 ranks to connect at {HOST}:{node.trainers.port}"
     links = node.gathered()
@@ -128,7 +129,7 @@ def test_slices_travel_both_ways_once_all_ranks_are_there(node: Node) -> None:
     assert node.local[:8].tolist() == [0, 0, 0, 5, 5, 0, 0, 0]
 
 
-def test_only_blocks_that_the_node_named_can_be_read(
+def test_only_blocks_that_the_node_announced_can_be_read(
     node: Node, config: TrainerConfig, block_paths: tuple[str, ...]
 ) -> None:
     running = node.start()
@@ -164,10 +165,9 @@ def test_frames_go_through_rank_0_and_stop_ends_all_ranks(node: Node) -> None:
     ranks.join()
 
 
-def test_rank_0_may_leave_a_long_frame_unread_while_its_host_lives(node: Node) -> None:
+def test_rank_0_can_leave_a_long_frame_unread_while_its_host_lives(node: Node) -> None:
     """A lease of a thousand blocks fills the connection's buffer while rank 0 restores its
-    optimizer. The other connection shows whether its host is alive.
-    """
+    optimizer. The other connection shows whether its host is alive."""
     running = node.start()
     first = node.gathered()[0]
     channel, lease = first.channel(), Train(0, ("/" + 128 * "x",) * 2000, 0)
@@ -185,7 +185,7 @@ def _silence_borne_ms(sock: socket.socket | None) -> int:
     return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
 
 
-def test_rank_that_leaves_ends_the_others_and_all_may_return(node: Node) -> None:
+def test_rank_that_disconnects_ends_the_others_and_all_can_return(node: Node) -> None:
     generations = set()
     for _ in range(3):
         running = node.start()
@@ -204,9 +204,9 @@ def test_rank_that_leaves_ends_the_others_and_all_may_return(node: Node) -> None
     assert caught.value.code == "TRAINER-RESTARTS"
 
 
-def test_absent_ranks_are_waited_for_only_for_a_time(node: Node) -> None:
+def test_absent_ranks_are_waited_for_with_a_limit_after_the_first_start(node: Node) -> None:
     running = node.start()
-    running.check()  # The first time there is no limit.
+    running.check()  # There is no limit the first time.
     running.stop(0.0, again=True)
     running = node.start()
     running.check()
@@ -223,9 +223,9 @@ def test_absent_ranks_are_waited_for_only_for_a_time(node: Node) -> None:
     assert again.value is caught.value
 
 
-def test_strangers_and_ranks_of_another_torchrun_are_refused(node: Node) -> None:
+def test_strangers_and_ranks_of_a_different_torchrun_are_refused(node: Node) -> None:
     running = node.start()
-    while not node.told:  # A busy machine may not even read it in time.
+    while not node.told:  # A busy machine may not even read the refusal in time.
         with pytest.raises(NetworkUnreachable):
             join(node.caller(0, secret=b"o" * 32), limit_s=0.5)
     with pytest.raises(ConfigError, match="expects 2 ranks, and torchrun started 3"):
@@ -238,7 +238,7 @@ def test_strangers_and_ranks_of_another_torchrun_are_refused(node: Node) -> None
     )
 
 
-def test_rank_that_connects_twice_takes_its_own_place(node: Node) -> None:
+def test_rank_that_connects_twice_replaces_its_first_connection(node: Node) -> None:
     running = node.start()
     early = node.caller(1).call(Purpose.SLICES)
     assert node.news.wait(timeout=LIMIT_S)
@@ -253,13 +253,13 @@ def test_rank_that_connects_twice_takes_its_own_place(node: Node) -> None:
 
 
 class Reset:
-    """A rank's socket whose other end is gone for good. Its thread has not noticed yet."""
+    """A rank's socket whose other end is gone. Its thread has not noticed yet."""
 
     def shutdown(self, how: int) -> None:
         raise OSError(107, "Transport endpoint is not connected")
 
 
-def test_rank_gets_its_place_even_if_its_old_socket_does_not_close(node: Node) -> None:
+def test_rank_gets_its_place_even_if_its_old_socket_fails_to_close(node: Node) -> None:
     running = node.start()
     seats = running._gathering._seats
     seats[0] = Reset()  # type: ignore[assignment]
@@ -276,8 +276,8 @@ def test_rank_gets_its_place_even_if_its_old_socket_does_not_close(node: Node) -
     assert running.waits_for == ""
 
 
-def test_rank_that_connects_later_ends_its_old_group(node: Node) -> None:
-    """Its host was cut off, and nobody has noticed. The newer connection is believed."""
+def test_rank_that_connects_again_ends_its_old_group(node: Node) -> None:
+    """The rank's host was cut off, and no process has noticed. The newer connection is believed."""
     running = node.start()
     node.gathered()
     late = node.caller(1).call(Purpose.SLICES)
@@ -286,7 +286,7 @@ def test_rank_that_connects_later_ends_its_old_group(node: Node) -> None:
     late.close()
 
 
-def test_rank_without_memory_makes_the_next_ones_take_less(node: Node) -> None:
+def test_rank_out_of_memory_makes_the_next_ranks_use_less(node: Node) -> None:
     running = node.start()
     before = node.trainers.config
     node.gathered()[0].report_end(OUT_OF_MEMORY_EXIT_CODE)
@@ -320,7 +320,7 @@ def test_access_beyond_the_layout_is_refused(node: Node, place: slice) -> None:
     assert "beyond the layout" in error_of(running).what
 
 
-def test_silence_counts_from_when_all_ranks_are_there(node: Node) -> None:
+def test_silence_is_counted_from_when_all_ranks_are_connected(node: Node) -> None:
     node.trainers.patience = AnswerTimeout(start_limit_s=0.0)
     running = node.start()
     running.check()
@@ -329,7 +329,7 @@ def test_silence_counts_from_when_all_ranks_are_there(node: Node) -> None:
         running.check()
 
 
-def test_orders_and_answers_are_watched(node: Node) -> None:
+def test_answers_are_received_and_invalid_ones_refused(node: Node) -> None:
     running = node.start()
     channel = node.gathered()[0].channel()
     running.check()
@@ -351,7 +351,7 @@ def test_hello_within_the_first_second_counts(node: Node) -> None:
     running.check()
 
 
-def test_foreign_listen_address_is_reported(node: Node) -> None:
+def test_listen_address_of_a_different_machine_is_reported(node: Node) -> None:
     node.trainers.host = "203.0.113.9"
     with pytest.raises(TrainerError) as caught:
         node.trainers.start()
@@ -371,7 +371,7 @@ def test_connections_beyond_the_limit_are_closed(node: Node) -> None:
 
 
 class Deaf:
-    """A listener whose accept fails a few times, as without free file descriptors."""
+    """A listener whose accept fails a few times, as if there were no free file descriptors."""
 
     def __init__(self, door: socket.socket, times: int) -> None:
         self._door, self.times = door, times
@@ -395,7 +395,7 @@ def test_listener_survives_a_temporary_failure_of_accept(node: Node) -> None:
     assert deaf == ["Too many open files"]
 
 
-def test_frames_are_sent_once_and_to_rank_0_only(node: Node) -> None:
+def test_frames_are_sent_once_and_only_to_rank_0(node: Node) -> None:
     running = node.start()
     early = node.caller(0).call(Purpose.FRAMES)
     assert early.recv(1) == b""
@@ -414,7 +414,7 @@ def test_wrong_node_is_distinguished_from_an_absent_one() -> None:
 
     def pretend() -> None:
         caller, _ = false.accept()
-        with caller, suppress(OSError):  # It leaves as soon as it knows.
+        with caller, suppress(OSError):  # The rank disconnects as soon as it detects this.
             caller.sendall(b"p2prank\x01" + bytes(64))
             caller.recv(4096)
 

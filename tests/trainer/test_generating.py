@@ -1,4 +1,5 @@
-"""Generating text a token at a time: the cache changes nothing, and a seed fixes the text."""
+"""Generating text one token at a time: the cache does not change the result, and a seed determines
+the text."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def test_text_read_token_by_token_equals_text_read_at_once(spec: ModelSpec) -> N
 
 
 @torch.no_grad()
-def test_likeliest_token_is_taken_each_time() -> None:
+def test_likeliest_token_is_chosen_each_time() -> None:
     model = started(SPEC)
     text = list(TEXT)
     for token in islice(generate(model, TEXT, GREEDY), SPEC.sequence - len(TEXT)):
@@ -44,7 +45,7 @@ def test_likeliest_token_is_taken_each_time() -> None:
 
 
 @torch.no_grad()
-def test_when_positions_are_used_up_the_newer_half_is_read_again() -> None:
+def test_when_all_positions_are_used_the_newer_half_is_read_again() -> None:
     model = started(SPEC)
     prompt = TEXT * 3
     tokens = list(islice(generate(model, prompt, GREEDY), 2 * SPEC.sequence))
@@ -54,13 +55,13 @@ def test_when_positions_are_used_up_the_newer_half_is_read_again() -> None:
     assert len(tokens) == 2 * SPEC.sequence
 
 
-def test_seed_fixes_the_text_and_another_seed_changes_it() -> None:
+def test_seed_determines_the_text_and_a_different_seed_changes_it() -> None:
     model = started(SPEC)
     told = [list(islice(generate(model, TEXT, Sampling(1.0, 1.0, seed)), 12)) for seed in (1, 1, 2)]
     assert told[0] == told[1] != told[2]
 
 
-def test_tokens_come_as_often_as_they_are_likely() -> None:
+def test_tokens_are_chosen_in_proportion_to_their_probability() -> None:
     logits = torch.tensor([0.5, 0.3, 0.2]).log()
     random = torch.Generator().manual_seed(0)
     drawn = [pick(logits, Sampling(1.0, 1.0), random) for _ in range(4000)]
@@ -72,14 +73,14 @@ def test_tokens_come_as_often_as_they_are_likely() -> None:
 @pytest.mark.parametrize(
     ("top_p", "left"), [(0.01, {0}), (0.5, {0}), (0.51, {0, 1}), (0.81, {0, 1, 2})]
 )
-def test_tokens_beyond_top_p_never_come(top_p: float, left: set[int]) -> None:
+def test_tokens_outside_top_p_are_never_chosen(top_p: float, left: set[int]) -> None:
     logits = torch.tensor([0.5, 0.3, 0.2]).log()
     random = torch.Generator().manual_seed(0)
     assert {pick(logits, Sampling(1.0, top_p), random) for _ in range(300)} == left
 
 
 @pytest.mark.parametrize("temperature", [1e-300, 1e-45, 1e-3])
-def test_zero_temperature_takes_the_likeliest_token(temperature: float) -> None:
+def test_zero_temperature_chooses_the_likeliest_token(temperature: float) -> None:
     logits, random = torch.tensor([1e30, -1e30, 2e30]), torch.Generator().manual_seed(0)
     assert pick(logits, Sampling(temperature), random) == 2
 
@@ -101,7 +102,7 @@ def test_unused_positions_take_no_memory() -> None:
 
 
 @torch.no_grad()
-def test_more_positions_are_made_as_they_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_positions_are_allocated_as_they_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     model = started(SPEC)
     whole = list(islice(generate(model, TEXT, GREEDY), 8))
     monkeypatch.setattr(generating, "POSITIONS_AT_FIRST", 3)

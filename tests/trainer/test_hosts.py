@@ -1,7 +1,6 @@
 """Ranks of one peer on two hosts, started by torchrun. Where this machine allows it, the hosts are
-network namespaces joined by a virtual cable. Otherwise both are at 127.0.0.1, and no packet can
-take a wrong way.
-"""
+network namespaces joined by a virtual cable. Otherwise both are at 127.0.0.1, and the test cannot
+show that packets take the right route."""
 
 from __future__ import annotations
 
@@ -73,13 +72,13 @@ def process(place: NodeNetwork, host: int, words: list[str]) -> Iterator[subproc
         yield started
     finally:
         if started.poll() is None:
-            # torchrun ends its ranks, which are in sessions of their own.
+            # torchrun stops its ranks, which are in separate sessions.
             os.killpg(started.pid, signal.SIGTERM)
         started.communicate()
 
 
 def torchrun(place: NodeNetwork, host: int, folder: Path) -> list[str]:
-    """The command that a user runs on each host."""
+    """Return the command that a user runs on each host."""
     address, call, meet = place.address(0)
     return [
         *("-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"),
@@ -163,5 +162,5 @@ def test_two_hosts_match_two_local_ranks_and_survive_a_dead_rank(
         assert [each.wait(timeout=200) for each in hosts] == [0, 0]
 
     if not place.can_cut:
-        with capsys.disabled():  # Otherwise the output of a test that passes would be lost.
+        with capsys.disabled():  # Otherwise the output of a passing test would be lost.
             sys.stderr.write("this was on loopback alone: network namespaces need root\n")

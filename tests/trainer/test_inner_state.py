@@ -1,4 +1,4 @@
-"""A restarted trainer continues as if it had never ended, bit for bit."""
+"""A restarted trainer continues as if it had never stopped, bit for bit."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_losses_and_weights_after_a_restart_are_bit_identical(
     vectors: Vectors,
     block_paths: tuple[str, ...],
 ) -> None:
-    # Each inner step has a rate of its own, which shows the position in the schedule.
+    # Each inner step has a different rate, which shows the position in the schedule.
     moving = replace(kept.inner, schedule="cosine", total_steps=9, optimizer=optimizer)
     kept = replace(kept, inner=moving)
     twin = make_driver(replace(kept, state_folder=""))
@@ -67,7 +67,7 @@ def test_losses_and_weights_after_a_restart_are_bit_identical(
     assert fresh != uninterrupted
 
 
-def test_with_fragments_it_is_written_once_all_have_been_merged(
+def test_with_fragments_the_state_is_written_once_all_have_been_merged(
     make_driver: MakeDriver, kept: TrainerConfig, block_paths: tuple[str, ...]
 ) -> None:
     driver, folder = make_driver(replace(kept, fragments=3)), Path(kept.state_folder)
@@ -86,7 +86,7 @@ def test_with_fragments_it_is_written_once_all_have_been_merged(
     ]
 
 
-def test_one_file_of_eight_bytes_a_parameter_is_kept(
+def test_only_one_file_of_eight_bytes_per_parameter_is_kept(
     make_driver: MakeDriver, kept: TrainerConfig, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
     driver = make_driver(kept)
@@ -120,7 +120,7 @@ def test_damaged_or_foreign_state_is_not_restored(
     assert resumed(make_driver(kept).send(Load(1))) == [Resumed(1, None)]
 
 
-def test_full_disk_costs_the_state_but_not_the_trainer(
+def test_full_disk_loses_the_state_but_not_the_trainer(
     make_driver: MakeDriver, kept: TrainerConfig, tmp_path: Path, block_paths: tuple[str, ...]
 ) -> None:
     (tmp_path / "inner").write_text("where the folder should be")
@@ -129,7 +129,7 @@ def test_full_disk_costs_the_state_but_not_the_trainer(
     assert resumed(answers) == [Resumed(0, None), Resumed(1, None, trouble)]
 
 
-def test_state_that_does_not_fit_is_removed(
+def test_state_that_does_not_fit_on_the_disk_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(descriptor: int, offset: int, length: int) -> None:
@@ -163,6 +163,6 @@ def test_joiner_without_a_state_warms_up_and_a_founder_does_not(
         make_driver(slow).send(Load(step), Train(step, block_paths[:1], 50))
         moved.append(float(np.abs(vectors.local - vectors.theta).max()))
     assert moved[0] == moved[1] == moved[2]
-    # A hundredth of AdamW's first step is a hundredth of the rate. It is the difference of weights
-    # up to 2, each of which was rounded.
+    # A hundredth of AdamW's first step is a hundredth of the rate. The tolerance: it is the
+    # difference of weights up to 2, each of which was rounded.
     assert moved[3] == pytest.approx(moved[2] / 100, abs=of_additions(2, 2.0))

@@ -1,6 +1,5 @@
-"""Trainers whose means come late, compared with a simple second account of their work, through
-everything that a node, its members and chance can do to them.
-"""
+"""Compare trainers that receive the averaged update late with a simple independent model of their
+work, under random events."""
 
 from __future__ import annotations
 
@@ -59,9 +58,9 @@ MODES = {
     "overlapping": Mode(LeasePace(3, 1)),
     "fragments": Mode(LeasePace(2), fragments=3),
     "streaming": Mode(LeasePace(2, 1), fragments=3),
-    "streaming as late as can be": Mode(LeasePace(2, 2), fragments=3),
+    "streaming with the longest delay": Mode(LeasePace(2, 2), fragments=3),
     "streaming, mixed": Mode(LeasePace(3, 2), fragments=3, mixing=0.5),
-    "a step late": Mode(LeasePace(2, 2), delayed=True),
+    "one step late": Mode(LeasePace(2, 2), delayed=True),
     "eager": Mode(LeasePace(2, 2), delayed=True, eager=True),
 }
 
@@ -99,7 +98,7 @@ class Traces(dict[str, Vector]):
 
 @dataclass
 class Held:
-    """A trainer's loop whose channel the test holds."""
+    """A trainer's loop whose channel is controlled by the test."""
 
     loop: TrainerLoop | fake_trainer.FakeTrainerLoop = field(init=False)
     said: list[Frame] = field(default_factory=list)
@@ -130,7 +129,7 @@ def shared() -> Iterator[Shared]:
 
 @pytest.fixture
 def traces(monkeypatch: pytest.MonkeyPatch) -> Traces:
-    """The simulated trainer leaves these in the weights, one for each block."""
+    """Return what the simulated trainer adds to the weights for each block."""
     traces = Traces()
     monkeypatch.setattr(fake_trainer, "trace", lambda block, _: traces[block].astype(np.float32))
     monkeypatch.setattr(Path, "exists", lambda _: True)
@@ -138,7 +137,7 @@ def traces(monkeypatch: pytest.MonkeyPatch) -> Traces:
 
 
 def training_with(traces: Traces) -> Callable[..., InnerStep]:
-    """Training on a block only leaves its trace."""
+    """Replace training on a block by subtracting that block's trace from the weights."""
 
     def train_on(rows: np.ndarray, model: torch.nn.Module, *_: Any) -> InnerStep:
         parameters = dict(model.named_parameters())
@@ -174,7 +173,7 @@ def real(mode: Mode, shared: Shared, ranks: Ranks, traces: Traces) -> Held:
 
 
 def fake(mode: Mode, shared: Shared, _: Ranks, __: Traces) -> Held:
-    """The fields of a node that it reads."""
+    """Build the fake trainer, with just those fields of a node that it reads."""
     theta, local = (vector for _, vector in shared)
     context = SimpleNamespace(
         trainer=SimpleNamespace(arena=SimpleNamespace(theta=theta, local=local)),
@@ -227,7 +226,7 @@ def late_node(
 
 @pytest.mark.parametrize("name", MODES)
 @pytest.mark.parametrize("trainer", [real, fake])
-def test_every_report_is_about_the_work_in_the_arena(
+def test_every_report_describes_the_work_in_the_arena(
     trainer: Callable[[Mode, Shared, Ranks, Traces], Trainer],
     name: str,
     shared: Shared,
@@ -255,5 +254,5 @@ def check_accounts(node: LateNode, mode: Mode) -> None:
     if mode.mixing == 0:
         assert all(max(each.values()) == 1 for each in node.contributed.values())
     if mode.delayed or (mode.fragments == 1 and not mode.pace.overlap):
-        # A merge forgets nothing: what is committed is what is contributed.
+        # A merge loses no work: everything contributed is committed.
         assert {int(path) for path in node.contributed[0]} == set(node.committed)

@@ -1,5 +1,5 @@
-"""Real trainers whose means come a whole outer step late, compared with the harness of the learning
-results.
+"""Compare real trainers that get each average one whole outer step late with the harness that
+produced docs/results/learning.
 
 Two trainers with torch and FSDP2 in this process get the orders that nodes give, and the ring's
 arithmetic averages their weights. The harness has the same model, blocks and optimizers but its own
@@ -83,7 +83,7 @@ def trainer(of: Settings, theta_fd: int, local_fd: int, ranks: Ranks) -> Driver:
 
 
 def blocks_of(corpus: Corpus, of: Settings, peer: int, step: int, folder: Path) -> tuple[str, ...]:
-    """The blocks that the harness's lease book gives to this peer for this outer step."""
+    """Return the blocks that the harness's lease book gives to this peer for this outer step."""
     paths = []
     for number in range(H):
         block = (step * of.peers + peer) * H + number
@@ -94,7 +94,7 @@ def blocks_of(corpus: Corpus, of: Settings, peer: int, step: int, folder: Path) 
 
 
 def trained(of: Settings, corpus: Corpus, ranks: Ranks, folder: Path) -> np.ndarray:
-    """θ after this many outer steps of real trainers."""
+    """Return θ after STEPS outer steps of real trainers."""
     pull = (1 / of.peers, *RATES)
     with ExitStack() as stack:
         theta_fd, theta = stack.enter_context(vector())
@@ -122,7 +122,7 @@ def trained(of: Settings, corpus: Corpus, ranks: Ranks, folder: Path) -> np.ndar
 def simulated(
     of: Settings, corpus: Corpus, random: np.random.Generator | None = None
 ) -> np.ndarray:
-    """The final θ. With `random`, every inner step is rounded differently."""
+    """Return the final θ. With `random`, every inner step is rounded differently."""
     swarm = Swarm.begin(of, corpus)
     for _ in range(H * STEPS):
         if random is not None:

@@ -1,4 +1,5 @@
-"""Every order that a node can give a trainer, and the effect. One rank, in this process."""
+"""Every order that a node can give a trainer, and its effect. There is one rank, in this
+process."""
 
 from __future__ import annotations
 
@@ -88,7 +89,7 @@ def test_training_is_bit_for_bit_repeatable(
         assert not np.array_equal(weights, vectors.at(vectors.theta, name))
 
 
-def test_amended_rates_train_as_if_they_had_always_held(
+def test_amended_rates_train_as_if_they_had_been_set_from_the_start(
     make_driver: MakeDriver, config: TrainerConfig, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
     """Both runs take the second inner step at the rate of step 1."""
@@ -110,7 +111,7 @@ def test_amended_rates_train_as_if_they_had_always_held(
     assert trained[3] == trained[4] != trained[1]
 
 
-def test_micro_batches_train_like_the_whole_batch(
+def test_micro_batches_train_like_the_full_batch(
     make_driver: MakeDriver, config: TrainerConfig, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
     rates = [learning_rate(config.inner, step) for step in range(len(block_paths))]
@@ -172,7 +173,7 @@ def test_two_rebases_count_each_move_of_theta_once(
     np.testing.assert_allclose(vectors.theta - vectors.local, gradient, rtol=0, atol=MOVED)
 
 
-def test_rebase_in_mid_lease_keeps_the_work(driver: Driver, block_paths: tuple[str, ...]) -> None:
+def test_rebase_during_a_lease_keeps_the_work(driver: Driver, block_paths: tuple[str, ...]) -> None:
     answers = driver.send(Load(0), Train(0, block_paths[:4], 0), after={2: Rebase(1)})
     reports = [it for it in answers if isinstance(it, Progress | FragmentReady)]
     steps = [(type(report).__name__, report.step) for report in reports]
@@ -209,7 +210,7 @@ def test_pause_takes_effect_after_the_current_inner_step(
     assert [type(a) for a in driver.send(Resume())] == [Progress, Progress, FragmentReady]
 
 
-def test_stop_in_mid_lease_ends_without_a_report(
+def test_stop_during_a_lease_ends_without_a_report(
     driver: Driver, block_paths: tuple[str, ...]
 ) -> None:
     answers = driver.send(Load(0), Train(0, block_paths, 0), after={2: Stop()})
@@ -266,7 +267,7 @@ class WithAnother(Ranks):
         return words or "it has rotted"
 
 
-def test_block_that_another_rank_cannot_read_ends_the_lease_here(
+def test_block_that_a_different_rank_cannot_read_ends_the_lease_here(
     make_driver: MakeDriver, config: TrainerConfig, ranks: Ranks, block_paths: tuple[str, ...]
 ) -> None:
     """Otherwise each rank would wait for the other in different collectives."""
@@ -280,7 +281,7 @@ def test_block_that_another_rank_cannot_read_ends_the_lease_here(
     assert driver.send(Evaluate(7, block_paths[:2]))[-1] == Failed("DATA", said, 7)
 
 
-def test_block_of_another_batch_size_is_refused(
+def test_block_of_a_different_batch_size_is_refused(
     driver: Driver, block_paths: tuple[str, ...], tmp_path: Path
 ) -> None:
     rows = read_block(Path(block_paths[0]), vocab=301, sequence=16)
@@ -290,7 +291,7 @@ def test_block_of_another_batch_size_is_refused(
     assert "3 sequences; the run has 5" in failed.text
 
 
-def test_evaluation_of_a_missing_block_names_its_request(driver: Driver, tmp_path: Path) -> None:
+def test_error_for_a_missing_block_names_the_evaluation(driver: Driver, tmp_path: Path) -> None:
     (answer,) = driver.send(Load(0), Evaluate(11, (str(tmp_path / "gone"),)))
     assert isinstance(answer, Failed)
     assert (answer.code, answer.evaluation) == ("DATA", 11)

@@ -19,7 +19,7 @@ SPEC = ModelSpec(vocab=301, layers=2, width=36, heads=6, kv_heads=2, ffn=75, seq
 
 
 def started(spec: ModelSpec, noise: float = 0.3, document_token: int | None = None) -> Llama:
-    """The model at genesis with noise, so that matrices that start at zero take part.
+    """Return the model at genesis with noise, so that matrices that are zero at genesis take part.
 
     It is in fp64, where rounding is 10^8 times smaller than what torch's assert_close allows.
     """
@@ -39,7 +39,7 @@ def tokens() -> torch.Tensor:
 
 
 @torch.no_grad()
-def test_no_position_sees_a_later_one(tokens: torch.Tensor) -> None:
+def test_output_does_not_depend_on_later_positions(tokens: torch.Tensor) -> None:
     model, changed = started(SPEC), tokens.clone()
     changed[:, 9] = (changed[:, 9] + 1) % SPEC.vocab
     before, after = model(tokens), model(changed)
@@ -70,10 +70,10 @@ def test_grouped_heads_equal_full_heads_with_shared_keys(tokens: torch.Tensor) -
     torch.testing.assert_close(full(tokens), grouped(tokens))
 
 
-def test_rotated_products_depend_on_distance_alone() -> None:
+def test_products_of_rotated_vectors_depend_only_on_distance() -> None:
     table = rotary_table(32, 8, 10_000.0, torch.device("cpu"))
     query, key = torch.randn(2, 8, generator=torch.manual_seed(3))
-    # Positions are below 32 and frequencies at most 1. So rounding turns an angle by at most 32
+    # Positions are below 32 and frequencies at most 1. So rounding changes an angle by at most 32
     # units, and each product involves two angles.
     rounding = float(2 * 32 * UNIT * query.norm() * key.norm())
     turned_q = rotate(query.expand(1, 1, 32, 8), table)[0, 0]
@@ -111,10 +111,9 @@ def test_objective_and_its_gradient_follow_their_formula() -> None:
 
 
 @torch.no_grad()
-def test_normalised_queries_and_keys_lose_their_length(tokens: torch.Tensor) -> None:
-    """Only in the first block, since later blocks see larger values. Only the norm's epsilon
-    remains of their size, 1e-5 beside mean squares near 0.1.
-    """
+def test_length_of_queries_and_keys_has_no_effect_after_normalisation(tokens: torch.Tensor) -> None:
+    """This holds only in the first block, since later blocks see larger values. The scale still
+    enters through the norm's epsilon, 1e-5 against mean squares near 0.1."""
     model = started(replace(SPEC, layers=1, qk_norm=True))
     before = model(tokens)
     block = model.blocks[0]
@@ -130,7 +129,7 @@ def test_normalised_queries_and_keys_lose_their_length(tokens: torch.Tensor) -> 
 
 
 @torch.no_grad()
-def test_packed_document_has_the_logits_that_it_has_alone(tokens: torch.Tensor) -> None:
+def test_packed_document_has_the_same_logits_as_alone(tokens: torch.Tensor) -> None:
     model = started(SPEC, document_token=7)
     packed = tokens[:1].clone()
     packed[packed == 7] = 8
@@ -138,7 +137,7 @@ def test_packed_document_has_the_logits_that_it_has_alone(tokens: torch.Tensor) 
     together = model(packed)
     for start, end in ((0, 5), (5, 11), (11, 16)):
         alone = model(packed[:, start:end])
-        # The table of angles is in fp32, and a document that is alone begins at the first angle.
+        # The table of angles is in fp32, and a document on its own begins at the first angle.
         off = MARGIN * SPEC.sequence * UNIT * alone.norm()
         assert (together[:, start:end] - alone).norm() < off
     assert not torch.allclose(started(SPEC)(packed)[:, 5:], together[:, 5:], atol=1e-3)

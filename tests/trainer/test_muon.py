@@ -39,7 +39,8 @@ def test_three_steps_match_torch_bit_for_bit_where_bf16_exists(
         torchs.step()
     if multiplies_bf16(ranks.device.type):
         assert torch.equal(full(sharded), plain)
-    else:  # The sums have another order, so a few in a hundred round to another bf16 number.
+    # The sums are in a different order, so a few in a hundred round to a different bf16 number.
+    else:
         moved = distance(plain.detach(), start)
         apart = distance(full(sharded.detach()), plain.detach())
         assert apart < MARGIN * UNIT_BF16 * moved

@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Record the code handed to a compiler and run it unchanged, since torch's compiler takes
-    long.
-    """
+    """Record the code handed to a compiler and run it unchanged, since torch's compiler is slow."""
     seen: list[str] = []
     compile_block = nn.Module.compile
 
@@ -42,7 +40,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
 @pytest.mark.parametrize("recompute", [False, True])
-def test_compiled_block_is_compiled_also_where_it_is_recomputed(
+def test_block_is_also_compiled_if_it_is_recomputed(
     recompute: bool,
     compiled: list[str],
     make_driver: MakeDriver,
@@ -63,7 +61,7 @@ def test_compiled_block_is_compiled_also_where_it_is_recomputed(
         named = driver.model.named_parameters()
         found.append(flat_of({name: full(each.grad) for name, each in named}, config))
     assert_rounded_alike(found[1], gradient(config, rows, torch.float64)[1], found[0])
-    (graph,) = compiled  # All blocks share it.
+    (graph,) = compiled  # All blocks share the compiled code.
     assert "scaled_dot_product_attention" in graph
     assert "silu" in graph
     assert ("checkpoint" in graph) == recompute

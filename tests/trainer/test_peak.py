@@ -10,7 +10,7 @@ from p2ptrain.trainer.host.flops import flops_per_token, mfu, peak_flops_per_s
 LLAMA_8B = ModelSpec(128_256, 32, 4096, 32, 8, 14_336, 8192, tied=False)
 
 
-def test_flops_of_a_llama_8b_token_match_torchtitan() -> None:
+def test_flops_per_token_of_llama_8b_match_torchtitan() -> None:
     parameters = 8_030_261_248
     expected = 6 * (parameters - 128_256 * 4096) + 12 * 32 * 4096 * 8192
     assert flops_per_token(LLAMA_8B) == expected
@@ -38,11 +38,11 @@ def test_flops_of_a_llama_8b_token_match_torchtitan() -> None:
         ("A device of next year", None),
     ],
 )
-def test_peak_is_known_for_listed_devices_only(device: str, peak: float | None) -> None:
+def test_peak_is_known_only_for_listed_devices(device: str, peak: float | None) -> None:
     assert peak_flops_per_s(device) == peak
 
 
-def test_utilisation_is_that_of_all_devices_together() -> None:
+def test_utilisation_is_relative_to_all_devices_together() -> None:
     tokens_per_s = 2 * 989e12 / flops_per_token(LLAMA_8B)
     assert mfu(LLAMA_8B, "NVIDIA H100 80GB HBM3", 2, tokens_per_s) == pytest.approx(1.0)
     assert mfu(LLAMA_8B, "cpu", 2, tokens_per_s) is None

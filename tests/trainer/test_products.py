@@ -1,6 +1,5 @@
 """Emulated bf16 products (computed in fp32, then rounded) give the same model and gradients as
-bf16.
-"""
+bf16."""
 
 from __future__ import annotations
 
@@ -20,20 +19,22 @@ from tests.trainer.reference import gradients_of
 
 
 def differently_rounded(one: Tensor, other: Tensor) -> float:
-    """The share of numbers that differ. None may differ by more than one rounding step."""
+    """Return the share of numbers that differ, and check that no two differ by more than one
+    rounding step."""
     torch.testing.assert_close(one, other, rtol=2.01 * UNIT_BF16, atol=1e-30)
     return float((one != other).float().mean())
 
 
-def test_rounded_product_equals_bf16_except_for_order_of_sums() -> None:
+def test_rounded_product_equals_bf16_except_for_the_order_of_sums() -> None:
     random = torch.manual_seed(3)
     a, b = (torch.randn(shape, generator=random).bfloat16() for shape in ((37, 300), (300, 53)))
     ours = rounded(a.float() @ b.float())
     assert ours.dtype == torch.float32
     assert torch.equal(ours, ours.bfloat16().float())
     # Two fp32 sums of 300 products differ by less than 2 of_sum(300) of their terms' norm, a 300th
-    # of a bf16 step. A sum is rarely 10 times smaller than that norm. So fewer than one in 30 is so
-    # close to the middle between two bf16 numbers that it rounds differently.
+    # of a bf16 step. A sum is rarely 10 times smaller than that norm. So for fewer than one sum in
+    # 30 is the value so close to the middle between two bf16 numbers that the two round
+    # differently.
     assert differently_rounded(ours, (a @ b).float()) < 1 / 30
 
 
@@ -47,7 +48,9 @@ def test_cpu_without_bf16_multiplies_in_fp32(
         assert rounded(to_multiply(matrix)).dtype == dtype
 
 
-def test_muons_direction_is_the_same_either_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_direction_of_muon_is_the_same_with_and_without_bf16(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     group = ShardedMuon([torch.nn.Parameter(torch.zeros(20, 50))]).param_groups[0]
     matrix = torch.randn(20, 50, generator=torch.manual_seed(2))
     found = []
@@ -87,7 +90,7 @@ def test_rounded_products_give_the_losses_and_gradients_of_bf16(
         gradients.append(
             torch.cat([each.float().flatten() for each in gradients_of(model).values()])
         )
-    # Each of the 64 tokens' losses may round to a neighbouring bf16 number, up or down.
+    # The loss of each of the 64 tokens can round to an adjacent bf16 number, up or down.
     assert losses[1] == pytest.approx(losses[0], rel=6 * 2 * UNIT_BF16 / math.sqrt(64))
     assert distance(*gradients) < MARGIN * UNIT_BF16 * gradients[0].norm()
 

@@ -36,7 +36,7 @@ class Clock:
 
 @pytest.fixture
 def means() -> Means:
-    """For a trainer whose clock advances only while it reads and computes."""
+    """Return stand-ins for reading and computing, and a clock that only they advance."""
     clock = Clock()
 
     def read(path: str, *, vocab: int, sequence: int) -> np.ndarray:
@@ -57,7 +57,7 @@ def driver(make_driver: MakeDriver, config: TrainerConfig, means: Means) -> Driv
 
 @dataclass(frozen=True, slots=True)
 class OnDevice(Ranks):
-    """The same ranks on another device, as far as its name shows."""
+    """The same ranks, but with the name of a different device."""
 
     named: str
 
@@ -70,7 +70,7 @@ def progress_of(driver: Driver, *orders: Load | Train) -> list[Progress]:
     return [each for each in driver.send(*orders) if isinstance(each, Progress)]
 
 
-def test_wait_for_data_is_reported_and_part_of_the_step_time(
+def test_wait_for_data_is_reported_and_included_in_the_step_time(
     driver: Driver, block_paths: tuple[str, ...]
 ) -> None:
     told = progress_of(driver, Load(0), Train(0, block_paths[:2], 0))
@@ -81,7 +81,7 @@ def test_wait_for_data_is_reported_and_part_of_the_step_time(
 @pytest.mark.parametrize(
     ("device", "peak"), [("NVIDIA H100 80GB HBM3", 989e12), ("cpu", None), ("NVIDIA B200", 2250e12)]
 )
-def test_mfu_is_reported_where_the_devices_peak_is_known(
+def test_mfu_is_reported_if_the_devices_peak_is_known(
     device: str,
     peak: float | None,
     make_driver: MakeDriver,
@@ -97,7 +97,7 @@ def test_mfu_is_reported_where_the_devices_peak_is_known(
     assert told.mfu == (None if peak is None else pytest.approx(flops_per_s / peak))
 
 
-def test_gradient_norm_is_reported_as_it_was_before_clipping(
+def test_gradient_norm_is_reported_as_before_clipping(
     make_driver: MakeDriver,
     ranks: Ranks,
     config: TrainerConfig,
@@ -115,10 +115,10 @@ def test_gradient_norm_is_reported_as_it_was_before_clipping(
     assert told.gradient_norm == pytest.approx(length, rel=2 * of_sum(vectors.layout.numel))
 
 
-def test_reported_learning_rate_is_the_one_of_the_step(
+def test_reported_learning_rate_is_that_of_the_step(
     make_driver: MakeDriver, config: TrainerConfig, block_paths: tuple[str, ...]
 ) -> None:
-    """In mid-run, a trainer that starts without an inner state warms up."""
+    """A trainer that starts during the run without an inner state warms up."""
     inner = replace(config.inner, join_warmup_steps=4)
     agreed = [learning_rate(inner, step) for step in range(12, 16)]
     driver = make_driver(replace(config, inner=inner))

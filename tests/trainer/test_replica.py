@@ -27,7 +27,7 @@ def begun(config: TrainerConfig, *, compiled: bool = False) -> Replica:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_replica_takes_the_inner_steps_of_a_sharded_trainer(
+def test_replica_takes_the_same_inner_steps_as_a_sharded_trainer(
     make_driver: MakeDriver,
     ranks: Ranks,
     config: TrainerConfig,
@@ -59,7 +59,7 @@ def test_compiled_replica_takes_the_same_steps_except_for_rounding(
     expected = reference(config, lease, [1e-2] * 4)
     expected.assert_alike(losses=losses[1], weights=compiled.weights)
     assert plain.weights.tobytes() != compiled.weights.tobytes(), "it was compiled"
-    assert other.weights.tobytes() == compiled.weights.tobytes(), "peers share what was compiled"
+    assert other.weights.tobytes() == compiled.weights.tobytes(), "peers share the compiled code"
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
@@ -78,7 +78,7 @@ def test_optimizer_continues_from_its_moments_bit_for_bit(
     assert first.weights.tobytes() == second.weights.tobytes()
 
 
-def test_measuring_a_loss_changes_nothing(
+def test_measuring_a_loss_leaves_the_weights_unchanged(
     config: TrainerConfig, block_paths: tuple[str, ...]
 ) -> None:
     replica = begun(replace(config, precision="bf16"))

@@ -27,7 +27,7 @@ def test_rate_rises_from_above_zero_to_its_peak(schedule: str) -> None:
     ("schedule", "half_way", "at_the_end", "long_after"),
     [("wsd", 1.0, 0.0, 0.0), ("cosine", 0.55, 0.1, 0.1), ("constant", 1.0, 1.0, 1.0)],
 )
-def test_rate_falls_as_its_schedule_says(
+def test_rate_falls_according_to_its_schedule(
     schedule: str, half_way: float, at_the_end: float, long_after: float
 ) -> None:
     rates = [learning_rate(spec(schedule), step) for step in (60, 110, 9_999)]
@@ -40,7 +40,7 @@ def test_wsd_decays_over_its_last_fifth_by_one_minus_the_root() -> None:
 
 
 def test_every_rate_follows_the_formula() -> None:
-    """100 inner steps after 10 of warm-up. The rate falls in the last 20 of them in "wsd"."""
+    """100 inner steps, of which 10 are warm-up. With "wsd" the rate falls in the last 20."""
     for step in range(10, 111):
         x = (step - 10) / 100
         assert learning_rate(spec("cosine"), step) == pytest.approx(
@@ -54,7 +54,7 @@ def test_run_without_warm_up_starts_at_its_peak() -> None:
     assert learning_rate(spec("constant", warmup_steps=0), 0) == 1.0
 
 
-def test_joiner_warms_up_for_as_long_as_the_run_says() -> None:
+def test_joiner_warms_up_for_as_long_as_the_run_sets() -> None:
     inner = replace(spec("wsd"), join_warmup_steps=4)
     assert [join_share(inner, steps) for steps in range(6)] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
     assert join_share(spec("wsd"), 0) == 1.0

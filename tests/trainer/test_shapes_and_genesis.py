@@ -1,6 +1,5 @@
 """The table of parameters, made without torch, matches the model, and genesis fills it
-reproducibly.
-"""
+reproducibly."""
 
 from __future__ import annotations
 
@@ -47,7 +46,7 @@ def test_same_seed_gives_the_same_bytes_in_every_version() -> None:
     assert digest[:16] == "89c06c2b2864ed56"
 
 
-def test_another_seed_gives_other_values() -> None:
+def test_different_seed_gives_different_values() -> None:
     assert not np.array_equal(genesis(SPEC, seed=7), genesis(SPEC, seed=8))
 
 
@@ -63,7 +62,7 @@ def test_padding_is_zero_and_gains_are_one() -> None:
     assert not theta[~covered].any()
 
 
-def test_start_of_a_parameter_does_not_depend_on_the_others() -> None:
+def test_genesis_of_a_parameter_does_not_depend_on_the_others() -> None:
     shallow, deep = SPEC, replace(SPEC, layers=5)
     for name in ("embedding.weight", "blocks.1.attention.query.weight"):
         values = []

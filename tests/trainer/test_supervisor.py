@@ -1,6 +1,5 @@
-"""Real trainer processes, with one rank and with two: killed, stopped, frozen, orphaned and given
-bad orders.
-"""
+"""Real trainer processes, with one rank and with two: killed, stopped, frozen, orphaned, and given
+wrong orders."""
 
 from __future__ import annotations
 
@@ -152,7 +151,7 @@ def test_block_that_one_rank_cannot_read_ends_no_rank(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each rank has its own folder. The block's path exists in none at first."""
+    """Each rank has a separate folder. At first the block's path does not exist in either."""
     good = Path(block_paths[0]).read_bytes()
     for rank in range(2):
         (tmp_path / str(rank)).mkdir()
@@ -213,7 +212,8 @@ def test_frozen_trainer_counts_as_stalled_and_can_be_killed(
     trainer.send(Load(0))
     trainer.send(Train(0, block_paths[:3], 0))
     wait_for(trainer, FragmentReady)
-    # Only from here on: before that, a busy machine may keep it silent for longer.
+    # The limit applies only from here on: before that, a busy machine may keep the trainer silent
+    # for longer.
     trainer._watch._patience = AnswerTimeout(silence_floor_s=1.5, silence_factor=3.0)
     os.kill(trainer.pids[0], signal.SIGSTOP)
     trainer.send(Train(1, block_paths, 3))
@@ -224,7 +224,7 @@ def test_frozen_trainer_counts_as_stalled_and_can_be_killed(
     assert trainer.stop(deadline_s=1.0) == -signal.SIGKILL
 
 
-def test_suspended_node_does_not_take_its_trainer_for_stalled() -> None:
+def test_suspended_node_does_not_consider_its_trainer_stalled() -> None:
     """The node checks before it reads. Frames sent during the pause are still unread."""
     now = 100.0
     ours, theirs = socket.socketpair()
@@ -245,7 +245,9 @@ def test_suspended_node_does_not_take_its_trainer_for_stalled() -> None:
 
 
 @pytest.mark.parametrize("useful", [False, True])
-def test_trainers_that_hang_at_every_start_are_given_up(supervise: Supervise, useful: bool) -> None:
+def test_node_gives_up_on_trainers_that_hang_at_every_start(
+    supervise: Supervise, useful: bool
+) -> None:
     """A hang is noticed only after three minutes, so the hangs are never close together."""
     now, starts, theirs = 0.0, 0, []
 
@@ -283,7 +285,7 @@ def test_trainers_that_hang_at_every_start_are_given_up(supervise: Supervise, us
     ],
     ids=["unfit", "unforeseen"],
 )
-def test_output_of_a_dying_trainer_is_kept_and_it_ends_at_once(
+def test_output_of_a_failing_trainer_is_kept_and_it_exits_promptly(
     arena_bytes: int,
     access: int,
     status: int,
@@ -295,7 +297,8 @@ def test_output_of_a_dying_trainer_is_kept_and_it_ends_at_once(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    waits = "import atexit, time; atexit.register(time.sleep, 600)"  # as NCCL does for other ranks
+    # as NCCL does to wait for other ranks
+    waits = "import atexit, time; atexit.register(time.sleep, 600)"
     (tmp_path / "sitecustomize.py").write_text(waits)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     (tmp_path / "theta").write_bytes(bytes(arena_bytes))
@@ -339,12 +342,12 @@ def test_trainer_does_not_outlive_its_node(tmp_path: Path, config: TrainerConfig
 @pytest.mark.parametrize(
     ("code", "error"), [("NAN", TrainerDiverged), ("DATA", TrainerError), ("ORDER", TrainerError)]
 )
-def test_failed_frame_carries_its_error(code: str, error: type[TrainerError]) -> None:
+def test_failed_frame_is_raised_as_the_matching_error(code: str, error: type[TrainerError]) -> None:
     raised = failure(Failed(code, "words"))
     assert (type(raised), raised.code, raised.what) == (error, code, "words")
 
 
-def test_modules_that_nodes_import_load_neither_torch_nor_trio() -> None:
+def test_modules_that_nodes_import_do_not_load_torch_or_trio() -> None:
     program = (
         "import sys, p2ptrain.trainer.host.supervisor, p2ptrain.trainer.formats.genesis\n"
         "import p2ptrain.trainer.rank.schedule, p2ptrain.data.blocks, p2ptrain.ipc.channel\n"

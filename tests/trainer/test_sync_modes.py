@@ -22,12 +22,11 @@ BLOCK_TOKENS = 5 * 16
 MOVE = np.float32(0.25)
 MOVED = of_additions(8, 2.0)
 """Weights and the numbers added to them are below 2 here. At most eight additions lie between two
-compared values: four in an outer step, and two in each of two differences.
-"""
+compared values: four in an outer step, and two in each of two differences."""
 
 
 def weights(driver: Driver, vectors: Vectors) -> np.ndarray:
-    """The trainer's weights as a flat vector."""
+    """Return the trainer's weights as a flat vector."""
     flat = np.zeros_like(vectors.theta)
     for name, parameter in driver.model.named_parameters():
         vectors.at(flat, name)[:] = full(parameter).detach().cpu().numpy()
@@ -35,7 +34,7 @@ def weights(driver: Driver, vectors: Vectors) -> np.ndarray:
 
 
 def mask(vectors: Vectors, count: int, number: int) -> np.ndarray:
-    """True in the parameters of one fragment."""
+    """Return True in the parameters of one fragment."""
     inside = np.zeros(vectors.layout.numel, dtype=bool)
     for start, stop in fragments(vectors.layout, count)[number].ranges:
         inside[start:stop] = True
@@ -45,7 +44,7 @@ def mask(vectors: Vectors, count: int, number: int) -> np.ndarray:
 
 @pytest.fixture
 def cut(config: TrainerConfig) -> TrainerConfig:
-    """Each layer separately, and the rest separately."""
+    """Return a configuration with one fragment for each layer, and one for the rest."""
     return replace(config, fragments=3)
 
 
@@ -109,7 +108,7 @@ def test_blocks_trained_ahead_are_counted_for_the_next_step(
     assert (second.step, second.blocks, second.tokens) == (1, 3, 3 * BLOCK_TOKENS)
 
 
-def test_merge_of_a_single_fragment_is_a_load_that_keeps_nothing(
+def test_merge_in_a_run_with_one_fragment_is_a_load_that_keeps_no_work(
     driver: Driver, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
     driver.send(Load(0), Train(0, block_paths[:2], 0))
@@ -118,7 +117,7 @@ def test_merge_of_a_single_fragment_is_a_load_that_keeps_nothing(
     np.testing.assert_array_equal(vectors.local, vectors.theta)
 
 
-def test_merge_before_any_report_is_the_nodes_mistake(driver: Driver) -> None:
+def test_merge_before_any_report_is_an_error_of_the_node(driver: Driver) -> None:
     (answer,) = driver.send(Load(0), Merge(1))
     assert isinstance(answer, Failed)
     assert answer.code == "ORDER"
@@ -126,7 +125,8 @@ def test_merge_before_any_report_is_the_nodes_mistake(driver: Driver) -> None:
 
 @pytest.fixture
 def late(make_driver: MakeDriver, config: TrainerConfig, block_paths: tuple[str, ...]) -> Driver:
-    """Its means come a whole outer step late. It was ready at step 0 and has trained ahead."""
+    """Return a trainer that gets averages one whole outer step late. It was ready at step 0 and has
+    trained ahead."""
     driver = make_driver(replace(config, delayed=True))
     driver.send(Load(0), Train(0, block_paths[:2], 0))
     return driver
@@ -137,7 +137,7 @@ def test_late_trainer_restarts_at_theta_after_a_report(late: Driver, vectors: Ve
     assert not np.array_equal(vectors.local, vectors.theta)
 
 
-def test_late_trainer_offers_nothing_twice(
+def test_late_trainer_offers_no_work_twice(
     late: Driver, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
     late.send(Train(0, block_paths[2:4], 2, ahead=True))
@@ -148,7 +148,7 @@ def test_late_trainer_offers_nothing_twice(
     np.testing.assert_allclose(vectors.local - vectors.theta, ahead, rtol=0, atol=MOVED)
 
 
-def test_late_trainer_that_was_left_out_offers_everything(
+def test_late_trainer_that_was_left_out_offers_all_its_work(
     late: Driver, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
     first = vectors.local - vectors.theta
@@ -161,7 +161,7 @@ def test_late_trainer_that_was_left_out_offers_everything(
 
 
 @pytest.mark.parametrize("orders", [(), (Rebase(1),), (Rebase(1), Rebase(2))])
-def test_late_trainer_that_gets_more_after_a_wait_offers_everything(
+def test_late_trainer_that_gets_more_blocks_after_a_wait_offers_all_its_work(
     late: Driver,
     make_driver: MakeDriver,
     config: TrainerConfig,
@@ -179,12 +179,12 @@ def test_late_trainer_that_gets_more_after_a_wait_offers_everything(
 
 
 PULL = (0.5, 0.7, 0.9)
-"""Half of the mean is ours. Also the outer optimizer's rate and momentum."""
+"""Half of the average is ours. The others are the outer optimizer's rate and momentum."""
 
 
 @pytest.fixture
 def eager(make_driver: MakeDriver, config: TrainerConfig, block_paths: tuple[str, ...]) -> Driver:
-    """The same, but it continues from its own newest work."""
+    """Return the same trainer, but it continues from its own newest work."""
     driver = make_driver(replace(config, delayed=True, eager=True))
     driver.send(Load(0), Train(0, block_paths[:2], 0, False, *PULL))
     return driver
@@ -221,8 +221,7 @@ def test_eager_trainer_that_was_left_out_offers_its_work_once(
     ready = eager.last(FragmentReady, Rebase(1), Train(1, (), 4, False, *PULL))
     assert (ready.blocks, ready.tokens) == (4, 4 * BLOCK_TOKENS)
     np.testing.assert_allclose(vectors.local - vectors.theta, first + ahead, rtol=0, atol=MOVED)
-    # Only the momentum of an earlier outer step still has an effect. This step adds what is
-    # new.
+    # Only the momentum of an earlier outer step still has an effect. This step adds only new work.
     own = Eager(vectors.layout.numel)
     own.step(-first, *PULL)
     own.step(-first - ahead, *PULL)
@@ -239,10 +238,10 @@ def test_work_offered_again_in_the_same_outer_step_counts_once(
     np.testing.assert_allclose(weights(eager, vectors), before, rtol=0, atol=MOVED)
 
 
-def test_eager_trainer_starts_anew_if_the_outer_optimizer_changes(
+def test_eager_trainer_restarts_at_theta_if_the_outer_optimizer_changes(
     eager: Driver, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
-    """Steps with other numbers could not remove what is already in its weights."""
+    """Steps with other settings could not remove what is already in its weights."""
     eager.send(Train(0, block_paths[2:4], 2, True, *PULL))
     amended = (0.5, 0.35, 0.8)
     eager.send(Merge(1), Train(1, (), 4, False, *amended))

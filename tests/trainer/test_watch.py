@@ -1,4 +1,5 @@
-"""Silence is judged by the trainer's own pace, and only while it owes an answer."""
+"""The limit for a trainer's silence depends on its own pace, and applies only while it owes an
+answer."""
 
 from __future__ import annotations
 
@@ -22,9 +23,8 @@ def progress(inner_step: int = 0) -> frames.Progress:
 
 @pytest.fixture
 def watch() -> StallWatch:
-    """A trainer that is up at 5 s, and at 20 s has taken its first three inner steps of 2 s
-    each.
-    """
+    """Watch a trainer that is up at 5 s, and at 20 s has taken its first three inner steps of 2 s
+    each."""
     watch = StallWatch(0.0, PATIENCE)
     watch.received(HELLO, 5.0)
     watch.sent(LEASE, 14.0)
@@ -34,24 +34,24 @@ def watch() -> StallWatch:
     return watch
 
 
-def test_start_may_take_long_but_not_for_ever() -> None:
+def test_start_can_take_long_but_has_a_limit() -> None:
     watch = StallWatch(0.0, PATIENCE)
     assert watch.overdue(100.0) is None
     assert "starting, but silent for 101 s; the limit is 100 s" in str(watch.overdue(101.0))
 
 
-def test_trainer_that_owes_nothing_may_be_silent(watch: StallWatch) -> None:
+def test_trainer_that_owes_no_answer_can_be_silent(watch: StallWatch) -> None:
     assert watch.overdue(1e6) is None
 
 
-def test_lease_without_progress_is_noticed_at_twenty_usual_steps(watch: StallWatch) -> None:
+def test_lease_without_progress_is_noticed_after_twenty_usual_step_times(watch: StallWatch) -> None:
     watch.sent(LEASE, 1000.0)
     watch.received(progress(), 1002.0)
     assert watch.overdue(1042.0) is None
     assert "training, but silent for 41 s" in str(watch.overdue(1043.0))
 
 
-def test_last_block_still_owes_its_weights(watch: StallWatch) -> None:
+def test_after_its_last_block_the_trainer_still_owes_a_report(watch: StallWatch) -> None:
     watch.sent(LEASE, 1000.0)
     for index in range(3):
         watch.received(progress(index), 1001.0 + index)
@@ -63,10 +63,10 @@ def test_last_block_still_owes_its_weights(watch: StallWatch) -> None:
 AHEAD = frames.Train(0, ("d", "e"), 3, ahead=True)
 
 
-def test_trainer_that_trained_ahead_may_wait_for_the_others(watch: StallWatch) -> None:
+def test_trainer_that_trained_ahead_can_wait_for_the_others(watch: StallWatch) -> None:
     watch.sent(AHEAD, 1000.0)
     watch.received(progress(3), 1002.0)
-    assert watch.overdue(1043.0) is not None, "it still trains"
+    assert watch.overdue(1043.0) is not None, "it is still training"
     watch.received(progress(4), 1044.0)
     assert watch.overdue(9999.0) is None
     watch.sent(frames.Merge(1), 10_000.0)
@@ -85,12 +85,11 @@ def test_order_while_training_ahead_makes_a_report_due(watch: StallWatch) -> Non
     assert watch.overdue(9999.0) is None
 
 
-def test_ready_trainer_with_a_new_order_is_watched_from_its_start(
+def test_ready_trainer_is_watched_from_the_moment_it_gets_a_new_order(
     watch: StallWatch,
 ) -> None:
     """After a Skip it reports ready once more with its earlier work, and only then reads the new
-    order.
-    """
+    order."""
     watch.sent(frames.Rebase(1), 1000.0)
     watch.sent(frames.Train(1, ("d", "e"), 3), 1000.0)
     watch.received(READY, 1000.5)
@@ -102,14 +101,14 @@ def test_ready_trainer_with_a_new_order_is_watched_from_its_start(
     assert watch.overdue(9999.0) is None
 
 
-def test_moved_theta_makes_the_report_due_again(watch: StallWatch) -> None:
+def test_change_of_theta_makes_the_report_due_again(watch: StallWatch) -> None:
     watch.sent(frames.Rebase(1), 1000.0)
     assert watch.overdue(1999.0) is not None
     watch.received(READY, 2000.0)
     assert watch.overdue(9999.0) is None
 
 
-def test_paused_trainer_owes_nothing_until_it_resumes(watch: StallWatch) -> None:
+def test_paused_trainer_owes_no_answer_until_it_resumes(watch: StallWatch) -> None:
     watch.sent(LEASE, 1000.0)
     watch.sent(frames.Pause(), 1001.0)
     assert watch.overdue(9999.0) is None
@@ -118,7 +117,7 @@ def test_paused_trainer_owes_nothing_until_it_resumes(watch: StallWatch) -> None
     assert watch.overdue(10_041.0) is not None
 
 
-def test_evaluation_is_given_time_for_its_blocks(watch: StallWatch) -> None:
+def test_evaluation_gets_time_for_its_blocks(watch: StallWatch) -> None:
     watch.sent(frames.Evaluate(1, ("v",) * 50), 1000.0)
     assert watch.overdue(1240.0) is None
     assert watch.overdue(1241.0) is not None
@@ -140,7 +139,7 @@ def test_compiled_model_gets_compile_time_at_its_first_evaluation() -> None:
 
 
 @pytest.mark.parametrize("order", [frames.Load(1), frames.Merge(1)], ids=["load", "merge"])
-def test_large_optimizer_state_may_be_read_slowly_at_the_start(
+def test_large_optimizer_state_can_be_read_slowly_at_the_start(
     order: frames.Load | frames.Merge,
 ) -> None:
     watch = StallWatch(0.0, PATIENCE)
@@ -154,7 +153,7 @@ def test_large_optimizer_state_may_be_read_slowly_at_the_start(
     assert watch.overdue(1120.0) is None, "20 steps of 2 s, and 80 s for 8 GB"
     assert watch.overdue(1121.0) is not None
     watch.received(progress(), 1060.0)
-    assert watch.limit_s == 20 * 2.0, "the next step moves no state"
+    assert watch.limit_s == 20 * 2.0, "the next step does not read or write a state"
 
 
 @pytest.mark.parametrize(
@@ -174,12 +173,12 @@ def test_failure_counts_as_an_answer(
 
 A100 = replace(HELLO, device="NVIDIA A100-SXM4-80GB")
 COST = StepCost(312e12 * 120 * 0.4, bf16=True)
-"""FLOPs of a well-used A100 in two minutes, as with blocks of two million tokens."""
+"""The FLOPs that a well-used A100 does in two minutes, as with blocks of two million tokens."""
 
 
-def test_first_step_may_take_as_long_as_a_poorly_used_device() -> None:
+def test_first_step_can_take_as_long_as_on_a_poorly_used_device() -> None:
     watch = StallWatch(0.0, PATIENCE, COST)
-    assert watch.overdue(101.0) is not None, "but not the start"
+    assert watch.overdue(101.0) is not None, "the longer limit does not apply to the start"
     watch.received(A100, 50.0)
     watch.sent(LEASE, 60.0)
     assert watch.overdue(60.0 + 100 + 8 * 120) is None
@@ -187,26 +186,25 @@ def test_first_step_may_take_as_long_as_a_poorly_used_device() -> None:
 
 
 def test_device_is_slower_in_fp32_than_in_bf16() -> None:
-    """An A100 then does 19.5 TFLOP/s, a sixteenth."""
+    """In fp32 an A100 does 19.5 TFLOP/s, a sixteenth."""
     step = StepCost(COST.flops)
     assert step.slowest_s("NVIDIA A100-SXM4-80GB", 1) > 2 * step.flops / 19.5e12
     assert step.slowest_s("NVIDIA A100-SXM4-80GB", 2) == step.slowest_s("Another", 1) / 2
 
 
 def test_slow_first_step_does_not_excuse_later_silence() -> None:
-    """CUDA was loaded, ranks were connected and the model compiled: two minutes, then two
-    seconds.
-    """
+    """In the first step CUDA was loaded, ranks were connected and the model compiled: two minutes.
+    The next took two seconds."""
     watch = StallWatch(0.0, PATIENCE, COST)
     watch.received(A100, 50.0)
     watch.sent(LEASE, 60.0)
     watch.received(progress(0), 180.0)
-    assert watch.limit_s == 100 + 8 * 120, "the second step may be as slow, as far as is known"
+    assert watch.limit_s == 100 + 8 * 120, "as far as is known, the second step may be as slow"
     watch.received(progress(1), 182.0)
     assert watch.limit_s == 20 * 2.0
 
 
-def test_evaluation_before_the_first_step_is_given_its_time() -> None:
+def test_evaluation_before_the_first_step_gets_enough_time() -> None:
     """For example the loss of the run's first θ on eight blocks, while no pace is known yet."""
     watch = StallWatch(0.0, PATIENCE, COST)
     watch.received(A100, 5.0)
@@ -216,14 +214,14 @@ def test_evaluation_before_the_first_step_is_given_its_time() -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", "A device of next year"])
-def test_unknown_devices_are_given_time_too(device: str) -> None:
+def test_unknown_devices_get_enough_time_too(device: str) -> None:
     watch = StallWatch(0.0, PATIENCE, StepCost(2e13))
     watch.received(replace(HELLO, device=device), 5.0)
     watch.sent(LEASE, 10.0)
     assert watch.limit_s > PATIENCE.start_limit_s
 
 
-def test_fast_steps_do_not_shorten_the_patience() -> None:
+def test_fast_steps_have_a_minimum_limit() -> None:
     watch = StallWatch(0.0, PATIENCE)
     watch.received(HELLO, 1.0)
     watch.sent(LEASE, 2.0)
@@ -242,10 +240,12 @@ def test_node_that_was_suspended_does_not_blame_the_trainer(
     assert watch.check_overdue(1003.0) is None
     for now in range(1060, 1091, 5):
         assert watch.check_overdue(now) is None
-    assert "silent for 41 s" in str(watch.check_overdue(1095.0)), "but only for that time"
+    assert "silent for 41 s" in str(watch.check_overdue(1095.0)), (
+        "only the time since the node resumed counts"
+    )
 
 
-def test_restarts_are_limited_and_forgiven_with_time() -> None:
+def test_restarts_are_limited_and_forgotten_after_a_while() -> None:
     budget = RestartBudget(restarts_max=2, window_s=60.0)
     granted = [budget.spend(now, useful=True) for now in (0.0, 10.0, 20.0, 59.0)]
     assert granted == [True, True, False, False]
@@ -254,7 +254,7 @@ def test_restarts_are_limited_and_forgiven_with_time() -> None:
 
 
 @pytest.mark.parametrize("apart_s", [130.0, 181.0, 1e5])
-def test_trainers_that_never_offer_work_are_given_up(
+def test_node_gives_up_on_trainers_that_never_offer_work(
     apart_s: float,
 ) -> None:
     budget = RestartBudget()
@@ -262,7 +262,7 @@ def test_trainers_that_never_offer_work_are_given_up(
     assert granted == [True] * 5 + [False] * 95
 
 
-def test_trainer_that_sometimes_offers_work_is_not_given_up() -> None:
+def test_node_keeps_restarting_a_trainer_that_sometimes_offers_work() -> None:
     budget = RestartBudget()
     granted = [budget.spend(200.0 * each, useful=each % 4 == 0) for each in range(1, 101)]
     assert all(granted)

@@ -1,6 +1,5 @@
-"""A proof that a voter lied outlives the node that found it. A second process with our identity is
-reported to the operator.
-"""
+"""Evidence against a lying voter is kept over a restart of the node that found it. A second process
+with our identity is reported to the operator."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ from tests.node.rig import ANN, NewRig, rig, settled
 
 
 def twice(liar: Identity, run: RunId) -> Evidence:
-    """Two genuine votes of one round for different entries."""
+    """Return two genuine votes by the same voter in the same round for different entries."""
     entries = Digest("a" * 64), Digest("b" * 64)
     votes = [
         Statement(None, 0, entry, liar.sign(vote_message(run, 1, 0, entry))) for entry in entries
@@ -55,7 +54,7 @@ async def test_restarted_node_remembers_liars(
     await settled(lambda: ANN.peer in r.context.ledger.core.reports.accused)
 
 
-async def test_second_process_is_reported_with_advice(tmp_path: Path) -> None:
+async def test_second_process_with_our_identity_is_reported_with_advice(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         evidence_log.warn_of_duplicate(
             r.context, VotingStopped("a vote that this node did not cast")
@@ -67,7 +66,7 @@ async def test_second_process_is_reported_with_advice(tmp_path: Path) -> None:
         ]
 
 
-def test_unreadable_evidence_is_a_fault_of_this_disk(tmp_path: Path) -> None:
+def test_unreadable_evidence_is_reported_as_a_disk_error(tmp_path: Path) -> None:
     home = Home(tmp_path)
     RecordLog(home.evidence).append([b"{}"])
     with pytest.raises(StoreError, match="cannot be read") as caught:

@@ -1,4 +1,5 @@
-"""The task that owns the ledger: effects in their order, and votes on disk before they are sent."""
+"""The task that owns the ledger: effects are executed in order, and votes are on disk before they
+are sent."""
 
 from __future__ import annotations
 
@@ -68,7 +69,7 @@ async def test_single_founder_decides_and_everything_is_on_disk(tmp_path: Path) 
     assert ledger.state == r.context.ledger.snapshot
 
 
-async def test_log_of_votes_is_shortened_while_the_node_runs(tmp_path: Path) -> None:
+async def test_vote_log_is_shortened_while_the_node_runs(tmp_path: Path) -> None:
     joiners = [somebody(number).peer for number in range(12)]
     async with rig(tmp_path, allowed=joiners) as r, trio.open_nursery() as nursery:
         context = r.context
@@ -86,7 +87,7 @@ async def test_log_of_votes_is_shortened_while_the_node_runs(tmp_path: Path) -> 
     assert list(votes) == ledger.records()
 
 
-async def test_node_continues_if_its_log_cannot_be_shortened_now(
+async def test_node_continues_if_its_vote_log_cannot_be_shortened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(_: RecordLog, records: object) -> None:
@@ -118,7 +119,7 @@ async def test_peer_that_asks_for_entries_gets_them(
     assert page.certified == tuple(r.context.ledger.core.chain)  # type: ignore[union-attr]
 
 
-async def test_noise_costs_only_an_answer_to_its_sender(
+async def test_malformed_message_is_refused_and_the_node_continues(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
@@ -224,7 +225,7 @@ async def test_vote_that_cannot_be_written_is_never_sent(tmp_path: Path) -> None
         assert r.network.published == []
 
 
-async def test_healed_ledger_ends_the_task_with_the_chain_to_follow(
+async def test_ledger_task_returns_the_chain_to_follow_when_it_must_rejoin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as r:

@@ -1,6 +1,5 @@
 """Ledger messages leave through one queue for each peer: a slow peer delays only its own
-messages.
-"""
+messages."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ async def outboxes(folder: Path) -> AsyncIterator[tuple[Rig, Outboxes]]:
         nursery.cancel_scope.cancel()
 
 
-async def test_messages_arrive_in_their_order(tmp_path: Path) -> None:
+async def test_messages_arrive_in_order(tmp_path: Path) -> None:
     async with outboxes(tmp_path) as (r, boxes):
         for number in range(5):
             boxes.post(ANN.peer, b"%d" % number)
@@ -32,7 +31,7 @@ async def test_messages_arrive_in_their_order(tmp_path: Path) -> None:
         assert r.network.requested == [(ANN.peer, b"%d" % number) for number in range(5)]
 
 
-async def test_blocked_peer_delays_nobody_and_loses_what_does_not_fit(
+async def test_blocked_peer_delays_no_other_peer_and_its_queue_is_bounded(
     tmp_path: Path,
 ) -> None:
     async with outboxes(tmp_path) as (r, boxes):
@@ -54,7 +53,7 @@ async def test_blocked_peer_delays_nobody_and_loses_what_does_not_fit(
         await settled(lambda: [p for p, _ in r.network.requested].count(ANN.peer) == QUEUE_MESSAGES)
 
 
-async def test_peers_with_empty_queues_take_no_place(tmp_path: Path) -> None:
+async def test_peers_with_empty_queues_do_not_count_against_the_limit(tmp_path: Path) -> None:
     async with outboxes(tmp_path) as (r, boxes):
         for number in range(PEERS_MAX):
             boxes.post(PeerId(f"stranger-{number}"), b"page")
@@ -78,8 +77,9 @@ async def test_lost_message_is_noted_once_and_the_next_one_is_tried(tmp_path: Pa
         assert not r.context.ledger.refusals
 
 
-async def test_waiting_message_is_not_queued_again_when_repeated(tmp_path: Path) -> None:
-    """Answers take seconds here. Repetitions would delay all new messages behind them for ever."""
+async def test_repeated_message_is_queued_only_once(tmp_path: Path) -> None:
+    """Answers take seconds here. If repetitions were queued, they would delay all new messages
+    forever."""
     async with outboxes(tmp_path) as (r, boxes):
         goes_on = trio.Event()
 
@@ -101,7 +101,7 @@ async def test_waiting_message_is_not_queued_again_when_repeated(tmp_path: Path)
         await settled(lambda: len(r.network.requested) == 4)
 
 
-async def test_message_lost_and_repeated_meanwhile_is_tried_once_more(tmp_path: Path) -> None:
+async def test_message_repeated_while_its_delivery_fails_is_tried_once_more(tmp_path: Path) -> None:
     async with outboxes(tmp_path) as (r, boxes):
         repeated = trio.Event()
 
@@ -131,7 +131,7 @@ async def test_refusal_makes_us_ask_whether_we_are_still_admitted(tmp_path: Path
         await settled(lambda: r.context.ledger.refusals)
 
 
-async def test_message_too_long_for_gossip_is_left_out(
+async def test_message_too_long_for_gossip_is_dropped(
     tmp_path: Path,
 ) -> None:
     async with outboxes(tmp_path) as (r, boxes):

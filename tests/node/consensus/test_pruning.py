@@ -1,4 +1,5 @@
-"""A node prunes old entries if its user wants that: atomically, and never what it still needs."""
+"""A node prunes old entries if its user wants that: atomically, and without losing what it still
+needs."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import random
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -73,13 +75,12 @@ from tests.node.rig import (
 from tests.node.swarm import Diary
 
 STEPS = 12
-ALONE = {"steps": 40, "rules": policy(participants_min=1)}
+ALONE: dict[str, Any] = {"steps": 40, "rules": policy(participants_min=1)}
 
 
 def history(run: Run, me: Identity, steps: int = STEPS) -> list[Certified]:
-    """A chain with two entries a step, signed by the only founder. Every fourth step certifies a
-    snapshot.
-    """
+    """Return a chain with two entries per step, signed by the only founder. Every fourth step
+    certifies a snapshot."""
     rules, chain = rules_of(run), list[Certified]()
     state = genesis(rules)
     for step in range(steps):
@@ -109,7 +110,7 @@ class Place:
         RecordLog(self.home.ledger, disk=disk).append(map(entry_bytes, self.chain))
 
     def head(self, step: int, disk: MemoryDisk | None = None) -> None:
-        """The home has a snapshot of its own, of outer step `step`."""
+        """Record that the home has a local snapshot of outer step `step`."""
         with Store(self.home.store, disk=disk, chunk_bytes=4096) as store:
             snapshot = store.put_blob("snapshot", [b"theta"], {})
             store.put_head(Head(self.run.id, 2 * step, digest("head"), step, snapshot, step))
@@ -203,7 +204,7 @@ def test_node_starts_from_a_pruned_chain_and_verifies_it(place: Place) -> None:
         *((0, 2, None), (17, 11, None), (0, None, None)),
     ],
 )
-def test_home_keeps_what_its_restart_needs(
+def test_pruning_keeps_what_a_restart_needs(
     place: Place, keep: int, own_snapshot: int | None, begins: int | None
 ) -> None:
     place.write()
@@ -237,7 +238,7 @@ def prepared(place: Place) -> MemoryDisk:
     return disk.reboot(None)
 
 
-def test_kill_at_any_write_leaves_the_old_chain_or_the_pruned_one(
+def test_crash_at_any_write_leaves_the_old_chain_or_the_pruned_one(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(record_log, "FRAME_BYTES", 900)
@@ -269,7 +270,7 @@ def grown(r: Rig, me: Identity, steps: int) -> None:
         r.append(certified)
 
 
-async def test_running_node_prunes_when_it_may_and_continues(tmp_path: Path) -> None:
+async def test_running_node_prunes_as_soon_as_possible_and_continues(tmp_path: Path) -> None:
     async with rig(tmp_path, **ALONE) as r:
         context = r.context
         grown(r, context.identity, STEPS)
@@ -278,7 +279,7 @@ async def test_running_node_prunes_when_it_may_and_continues(tmp_path: Path) -> 
         r.configure(keep_entries=16)
         context = r.context
         await prune(context)
-        assert context.ledger.kept.base is None  # it has no snapshot of its own
+        assert context.ledger.kept.base is None  # it has no local snapshot yet
         snapshot = context.store.put_blob("snapshot", [b"theta"], {})
         context.store.put_head(Head(context.run, 20, digest("h"), 10, snapshot, 10))
         assert context.ledger.history.closing(0)
@@ -298,10 +299,10 @@ async def test_running_node_prunes_when_it_may_and_continues(tmp_path: Path) -> 
     )
 
 
-async def test_measurement_of_a_step_pruned_meanwhile_is_dropped(
+async def test_measurement_of_a_step_pruned_meanwhile_is_discarded(
     tmp_path: Path,
 ) -> None:
-    """The ledger goes on while a trainer measures, which takes long where θ is large."""
+    """The ledger advances while a trainer measures. If θ is large, measuring takes long."""
     async with rig(tmp_path, **ALONE) as r:
         context = r.context
         grown(r, context.identity, STEPS)
@@ -318,7 +319,7 @@ async def test_measurement_of_a_step_pruned_meanwhile_is_dropped(
         assert r.said("share-evaluated") == []
 
 
-async def test_node_ends_if_all_peers_have_pruned_what_it_lacks(tmp_path: Path) -> None:
+async def test_node_ends_if_all_peers_have_pruned_what_it_needs(tmp_path: Path) -> None:
     async with rig(tmp_path, founders=(BOB.peer,), **ALONE) as r:
         r.wait_for(pruned_s=0.05)
         context = r.context
@@ -333,7 +334,7 @@ async def test_node_ends_if_all_peers_have_pruned_what_it_lacks(tmp_path: Path) 
         assert "pruned" in context.alerts
 
 
-async def test_peer_that_keeps_everything_may_still_come(
+async def test_node_waits_for_a_peer_that_keeps_all_entries(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path, **ALONE)
@@ -370,7 +371,8 @@ async def test_one_peers_claim_does_not_end_a_node_that_is_up_to_date(
 async def test_only_a_quorum_of_the_other_voters_can_end_a_voter(
     tmp_path: Path, who_says_it: tuple[Identity, ...]
 ) -> None:
-    """It hears nobody else, so no peer is seen at its own height. Cai is not a voter."""
+    """The node cannot hear any other peer, so it sees no peer at its own height. Cai is not a
+    voter."""
     me = load_or_create(Home(tmp_path / "home").identity)
     async with rig(tmp_path, founders=(ANN.peer, BOB.peer, me.peer), **ALONE) as r:
         r.wait_for(pruned_s=0.05)
@@ -396,8 +398,9 @@ async def test_only_a_quorum_of_the_other_voters_can_end_a_voter(
             assert told in context.alerts.warnings["pruned"].what
 
 
-async def test_node_without_a_vote_is_not_ended_by_others_claims(tmp_path: Path) -> None:
-    """It began at a checkpoint that its user trusts, and others have left it behind."""
+async def test_node_without_a_vote_is_not_ended_by_claims_of_others(tmp_path: Path) -> None:
+    """The node began at a checkpoint that its user trusts, and has fallen behind the other
+    peers."""
     async with rig(tmp_path, founders=(BOB.peer, CAI.peer), **ALONE) as r:
         r.wait_for(pruned_s=0.05)
         context = r.context
@@ -409,7 +412,7 @@ async def test_node_without_a_vote_is_not_ended_by_others_claims(tmp_path: Path)
             await notice_pruned(context)
 
 
-async def test_bases_of_others_are_named_once_and_in_bounded_number(
+async def test_checkpoints_of_others_are_reported_once_and_at_most_a_few(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path, **ALONE)
@@ -437,7 +440,7 @@ async def test_bases_of_others_are_named_once_and_in_bounded_number(
 # ── bases over the network ───────────────────────────────────────────────────────────────────────
 
 
-async def test_node_serves_only_the_base_that_is_named(tmp_path: Path) -> None:
+async def test_node_serves_only_the_requested_base(tmp_path: Path) -> None:
     async with rig(tmp_path, **ALONE) as r:
         grown(r, r.context.identity, STEPS)
         serve_bases(r.context)
@@ -491,7 +494,7 @@ def newcomer(place: Place, tmp_path: Path) -> Newcomer:
     return Newcomer(place, tmp_path)
 
 
-async def test_newcomer_starts_at_the_checkpoint_its_user_trusts(newcomer: Newcomer) -> None:
+async def test_newcomer_starts_at_the_checkpoint_that_its_user_trusts(newcomer: Newcomer) -> None:
     place = newcomer.place
     base = place.origin(16).base
     await newcomer.begins(base.checkpoint, encode_base(base))
@@ -516,7 +519,7 @@ async def test_without_a_trusted_checkpoint_no_base_is_used(newcomer: Newcomer) 
     assert not newcomer.home.ledger.exists()
 
 
-async def test_node_that_is_behind_may_jump_to_a_checkpoint_too(newcomer: Newcomer) -> None:
+async def test_node_that_is_behind_can_jump_to_a_checkpoint_too(newcomer: Newcomer) -> None:
     place = newcomer.place
     RecordLog(newcomer.home.ledger).append(map(entry_bytes, place.chain[:5]))
     base = place.origin(16).base
@@ -524,8 +527,10 @@ async def test_node_that_is_behind_may_jump_to_a_checkpoint_too(newcomer: Newcom
     assert open_ledger(newcomer.home, place.run, BOB, 0.0)[0].state.height == 16
 
 
-@pytest.mark.parametrize("lie", ["nothing", "noise", "another base", "a base nobody voted for"])
-async def test_other_base_than_the_named_one_is_refused(newcomer: Newcomer, lie: str) -> None:
+@pytest.mark.parametrize("lie", ["nothing", "noise", "another base", "a base without any votes"])
+async def test_base_that_differs_from_the_checkpoint_is_refused(
+    newcomer: Newcomer, lie: str
+) -> None:
     place = newcomer.place
     base = place.origin(16).base
     unsigned = replace(base.commit, certificate=replace(base.commit.certificate, votes=()))
@@ -533,7 +538,7 @@ async def test_other_base_than_the_named_one_is_refused(newcomer: Newcomer, lie:
         "nothing": b"",
         "noise": b"noise",
         "another base": encode_base(place.origin(8).base),
-        "a base nobody voted for": encode_base(replace(base, commit=unsigned)),
+        "a base without any votes": encode_base(replace(base, commit=unsigned)),
     }
     with pytest.raises(NetworkUnreachable) as caught:
         await newcomer.begins(base.checkpoint, answers[lie])

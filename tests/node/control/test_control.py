@@ -1,4 +1,4 @@
-"""The control socket gives one answer for each line, and its users cannot harm the node."""
+"""The control socket gives one answer for each line, and its clients cannot harm the node."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ async def test_unknown_command_is_answered_with_the_valid_ones(tmp_path: Path, l
         assert "peer" in await answer(r, b'{"command":"status"}\n')
 
 
-async def test_client_that_hangs_up_or_says_nothing_disturbs_nobody(tmp_path: Path) -> None:
+async def test_client_that_hangs_up_or_stays_silent_does_not_disturb_others(tmp_path: Path) -> None:
     async with serving(tmp_path) as r:
         silent = await trio.open_unix_socket(str(r.context.home.control))
         for line in (b"", b'{"command"', b'{"command":"status"}\n'):
@@ -107,7 +107,7 @@ async def test_client_that_hangs_up_or_says_nothing_disturbs_nobody(tmp_path: Pa
         await silent.aclose()
 
 
-async def test_unusable_list_is_reported_and_the_node_continues(tmp_path: Path) -> None:
+async def test_unusable_allowlist_is_reported_and_the_node_continues(tmp_path: Path) -> None:
     async with serving(tmp_path) as r:
         r.context.home.allowlist.write_bytes(b"damaged")
         assert (await answer(r, b'{"command":"reload-allowlist"}\n'))["code"] == "RUN-FILE"
@@ -117,7 +117,7 @@ async def test_unusable_list_is_reported_and_the_node_continues(tmp_path: Path) 
         assert r.context.admission.admits(ANN.peer)
 
 
-async def test_list_written_by_the_organiser_takes_effect_at_once(tmp_path: Path) -> None:
+async def test_allowlist_written_by_the_organiser_takes_effect_at_once(tmp_path: Path) -> None:
     async with serving(tmp_path) as r:
         newer = Allowlist.of(r.run.id, 2, [BOB.peer])
         organiser = load_or_create(r.context.home.identity)
@@ -159,7 +159,7 @@ async def test_home_with_a_long_path_has_a_socket_too(
 
 @asynccontextmanager
 async def starting(folder: Path) -> AsyncIterator[tuple[Path, StartupStatus, Diary]]:
-    """The socket of a node without parts yet, and what answers there."""
+    """Serve the socket of a node that is still starting."""
     with Diary(folder / "journal.jsonl") as diary:
         reception, path = StartupStatus(ANN.peer, diary), folder / "control.sock"
         async with trio.open_nursery() as nursery:
@@ -189,7 +189,7 @@ async def test_status_of_a_starting_node_shows_its_progress(tmp_path: Path) -> N
         assert states == ["connecting", "awaiting approval"]
 
 
-async def test_cautions_about_the_machine_are_shown_from_the_start(
+async def test_warnings_about_the_machine_are_shown_from_the_start(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as r:
@@ -202,7 +202,7 @@ async def test_cautions_about_the_machine_are_shown_from_the_start(
         assert reception.doubt(both) == [both[1]]
         assert reception.status().cautions == both
         r.context.alerts.show("flood", Caution("FLOOD", "many messages"))
-        r.context.alerts.doubts = reception.doubts  # A context is made with them.
+        r.context.alerts.doubts = reception.doubts  # The context is created with these warnings.
         async with reception.with_context(r.context):
             said = NodeStatus.from_json(await reception.obeyed(COMMANDS["status"]))
         assert said.cautions == (*both, Caution("FLOOD", "many messages"))
@@ -216,7 +216,7 @@ async def test_cautions_about_the_machine_are_shown_from_the_start(
 
 
 @pytest.mark.parametrize("order", sorted(set(COMMANDS) - {"status"}))
-async def test_starting_node_refuses_orders_with_a_reason(order: str, tmp_path: Path) -> None:
+async def test_starting_node_refuses_commands_with_a_reason(order: str, tmp_path: Path) -> None:
     async with starting(tmp_path) as (path, reception, _):
         reception.set_state(AwaitingApproval())
         said = await answer_at(path, json.dumps({"command": order}).encode() + b"\n")
@@ -226,7 +226,7 @@ async def test_starting_node_refuses_orders_with_a_reason(order: str, tmp_path: 
         }
 
 
-async def test_order_still_running_at_the_end_is_cancelled_first(
+async def test_command_still_running_at_shutdown_is_cancelled_first(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as r:
@@ -254,7 +254,7 @@ async def test_order_still_running_at_the_end_is_cancelled_first(
         assert (reception.context, reception.status().state) == (None, "starting")
 
 
-async def test_start_that_fails_at_once_leaves_no_socket(tmp_path: Path) -> None:
+async def test_failed_start_leaves_no_socket(tmp_path: Path) -> None:
     with Diary(tmp_path / "journal.jsonl") as diary, warnings.catch_warnings():
         warnings.simplefilter("error")
         with trio.CancelScope() as scope:

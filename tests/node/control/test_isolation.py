@@ -1,9 +1,10 @@
-"""If no quorum can be heard, nothing can be agreed, and the node says so."""
+"""While no quorum can be heard, the members cannot agree on anything, and the node says so."""
 
 from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import trio
 
@@ -15,7 +16,10 @@ from p2ptrain.observe.states import Serving, StandingBy, Training
 from p2ptrain.testing.published import policy
 from tests.node.rig import ANN, BOB, CAI, NewRig, Rig, heartbeat, rig, settled
 
-THREE = {"founders": [ANN.peer, BOB.peer, CAI.peer], "rules": policy(participants_min=1)}
+THREE: dict[str, Any] = {
+    "founders": [ANN.peer, BOB.peer, CAI.peer],
+    "rules": policy(participants_min=1),
+}
 
 
 def hear(r: Rig, *peers: PeerId, **said: object) -> None:
@@ -24,7 +28,7 @@ def hear(r: Rig, *peers: PeerId, **said: object) -> None:
         r.context.peers.detector.note_arrival(peer, r.context.now())
 
 
-async def test_quorum_must_be_heard_on_this_line(tmp_path: Path) -> None:
+async def test_quorum_must_be_heard_on_this_chain(tmp_path: Path) -> None:
     async with rig(tmp_path, **THREE) as r:
         assert unreachable_voters(r.context) == (ANN.peer, BOB.peer, CAI.peer)
         hear(r, ANN.peer)
@@ -44,7 +48,7 @@ async def test_waiting_node_warns_until_a_quorum_is_heard(
     await settled(lambda: r.context.state.isolated != "")
     words = f"2 of 3 voters cannot be heard: {label(BOB.peer)}, {label(CAI.peer)}"
     shown = {}
-    for state in (StandingBy("for the others"), Serving(), Training(1, 2)):
+    for state in (StandingBy("for the other voters"), Serving(), Training(1, 2)):
         r.context.state.current = state
         said = await status(r.context)
         shown[state.name] = (said.state_name, said.state)
@@ -60,12 +64,11 @@ async def test_waiting_node_warns_until_a_quorum_is_heard(
     assert [each["reason"] for each in r.said("isolated")] == [words, ""]
 
 
-async def test_voters_off_the_allowlist_are_named(
+async def test_unheard_voters_that_are_not_on_the_allowlist_are_reported(
     tmp_path: Path,
 ) -> None:
-    """They will not come back. Founders are always on the list, but a voter that replaced one may
-    not be.
-    """
+    """These voters cannot come back. Founders are always on the list, but a voter that replaced a
+    founder can be removed from it."""
     async with rig(tmp_path, allowed=[ANN.peer], rules=policy(participants_min=1)) as r:
         words = in_words(r.context, (ANN.peer, BOB.peer))
         assert f"cannot be heard: {label(ANN.peer)}, {label(BOB.peer)}; not heard because" in words

@@ -1,4 +1,4 @@
-"""Leaving: a goodbye while others can hear it, and a message about what is lost."""
+"""Leaving: a goodbye that other peers can still hear, and a message about what is lost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.node.rig import ANN, Rig, opening, rig, settled
 
 
 async def left_at_once(r: Rig, limit_s: float = 20.0) -> bool:
-    """Whether `leave` returns without waiting."""
+    """Return whether `leave` returns without waiting."""
     with trio.move_on_after(10.0) as scope:
         await leave(r.context, limit_s=limit_s, goodbye_s=0.01)
     return not scope.cancelled_caught
@@ -43,7 +43,7 @@ async def test_node_with_only_dead_neighbours_does_not_wait(tmp_path: Path) -> N
         assert await left_at_once(r)
 
 
-async def test_member_waits_until_the_others_agree_to_go_on_without_it(
+async def test_leaving_member_waits_until_the_others_have_agreed_on_a_roster_without_it(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
@@ -57,7 +57,7 @@ async def test_member_waits_until_the_others_agree_to_go_on_without_it(
         await settled(lambda: r.said("left") == [{"event": "left", "member": False}])
 
 
-async def test_leaving_ends_after_a_time_limit(tmp_path: Path) -> None:
+async def test_leaving_has_a_time_limit(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         two_voters(r)
         r.context.peers.detector.note_arrival(ANN.peer, r.context.now())
@@ -88,7 +88,7 @@ async def test_goodbye_says_what_will_be_lost(tmp_path: Path, change: Change, lo
         assert "only voter" not in goodbye_text(r.context)
 
 
-async def test_only_voter_is_told_that_the_run_stops_without_it(tmp_path: Path) -> None:
+async def test_only_voter_is_warned_that_the_run_stops_without_it(tmp_path: Path) -> None:
     async with rig(tmp_path, rules=policy(participants_min=1), steps=1) as r:
         assert "only voter" in goodbye_text(r.context)
         r.decide(opening(r.context.ledger.snapshot, Participant(r.context.me, 16, 1)))

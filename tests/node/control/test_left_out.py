@@ -24,7 +24,7 @@ RULES = policy(participants_min=1)
 
 
 def at(r: Rig, work: LocalWork | None = None, outer_step: int | None = 0) -> Caution | None:
-    """The warning of a node that has only been a member so far, given the ledger's state."""
+    """Return the warning of a node that is only a member so far, for this state of the ledger."""
     return LeftOutWatch(member=True).check(
         r.context.ledger.snapshot, r.context.me, work, outer_step
     )
@@ -38,12 +38,12 @@ def at(r: Rig, work: LocalWork | None = None, outer_step: int | None = 0) -> Cau
         (None, None, left_out_warning.BEHIND),
     ],
 )
-async def test_reason_comes_from_what_this_node_knows_of_itself(
+async def test_reason_is_found_from_the_nodes_own_state(
     work: LocalWork | None, outer_step: int | None, why: Caution, tmp_path: Path
 ) -> None:
     async with rig(tmp_path, rules=RULES) as r:
         r.decide(replace(opening(r.context.ledger.snapshot), learners=(ANN.peer,)))
-        assert at(r, work, outer_step) is None, "a membership roster opens no reduce"
+        assert at(r, work, outer_step) is None, "a membership roster does not open a reduce"
         r.decide(
             opening(r.context.ledger.snapshot, Participant(ANN.peer, 16, 1), learners=[ANN.peer])
         )
@@ -62,17 +62,18 @@ async def test_attempt_without_a_previous_participant_says_so(tmp_path: Path) ->
         state = r.context.ledger.snapshot
         assert state.roster is not None
         theirs = (Participant(ANN.peer, 16, 1),)
-        again = replace(state, roster=replace(state.roster, attempt=1, participants=theirs))
+        second = replace(state.roster, attempt=1, participants=theirs)
+        again = replace(state, roster=second)
         assert rosters.check(again, me, work, 0) == left_out_warning.FAILED
-        assert rosters.check(again, me, work, 0) is None, "once for each attempt"
-        later = replace(again, roster=replace(again.roster, attempt=2))
+        assert rosters.check(again, me, work, 0) is None, "one warning for each attempt"
+        later = replace(again, roster=replace(second, attempt=2))
         assert (
             LeftOutWatch(member=True).check(later, me, work, 0, doubted=True)
             == left_out_warning.DOUBTED
         )
 
 
-async def test_dropped_member_is_told_and_a_stranger_is_not(tmp_path: Path) -> None:
+async def test_dropped_member_is_warned_but_a_stranger_is_not(tmp_path: Path) -> None:
     async with rig(tmp_path, rules=RULES) as r:
         state, stranger = r.context.ledger.snapshot, PeerId(BOB.peer)
         assert LeftOutWatch(member=True).check(state, stranger, None, 0) == left_out_warning.GONE

@@ -1,6 +1,5 @@
 """A reduce that takes twice its usual time is reported once, with the peer that was silent
-longest.
-"""
+longest."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ def after(*known_s: float) -> ReduceDurations:
     return exchanges
 
 
-def test_usual_time_is_learnt_from_successful_reduces_only() -> None:
+def test_usual_time_is_learnt_only_from_successful_reduces() -> None:
     exchanges = ReduceDurations()
     for now, under_way, done in [
         (0.0, True, False),
@@ -59,7 +58,7 @@ def test_usual_time_is_learnt_from_successful_reduces_only() -> None:
         (after(1, 1), 500, False),
     ],
 )
-def test_slow_means_twice_the_usual_and_long_enough_to_matter(
+def test_slow_means_twice_the_usual_time_and_above_a_minimum(
     exchanges: ReduceDurations, lasts_s: float, is_slow: bool
 ) -> None:
     assert exchanges.check(under_way=True, done=False, now=5.0) is None

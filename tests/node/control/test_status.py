@@ -1,4 +1,4 @@
-"""A node's status, above all the digest of its state, never mixes two moments."""
+"""A node's status, and in particular the digest of its state, never mixes two moments."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from p2ptrain.testing.published import policy
 from tests.node.rig import ANN, BOB, CAI, heartbeat, opening, rig
 
 
-async def test_node_without_theta_says_so(tmp_path: Path) -> None:
+async def test_node_without_theta_shows_an_empty_digest(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         said = await status(r.context)
         assert (said.outer_step, said.state_digest, said.role) == (0, "", "voter")
@@ -30,7 +30,7 @@ async def test_node_without_theta_says_so(tmp_path: Path) -> None:
         assert said.outer_steps == 4
 
 
-async def test_digest_is_computed_once_a_step_while_theta_rests(
+async def test_digest_is_computed_once_while_theta_is_unchanged(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as r:
@@ -39,7 +39,8 @@ async def test_digest_is_computed_once_a_step_while_theta_rests(
         first = (await status(r.context)).state_digest
         assert first == outer.vectors.digest()
         outer.vectors.theta[0] += 1
-        assert (await status(r.context)).state_digest == first  # For step 0, as it was requested.
+        # For step 0, for which it was requested.
+        assert (await status(r.context)).state_digest == first
         outer.moving = True
         outer.step = 1
         assert (await status(r.context)).state_digest == ""
@@ -47,7 +48,7 @@ async def test_digest_is_computed_once_a_step_while_theta_rests(
         assert (await status(r.context)).state_digest == outer.vectors.digest() != first
 
 
-async def test_digest_taken_while_theta_moved_is_not_shown(tmp_path: Path) -> None:
+async def test_digest_taken_while_theta_changed_is_not_shown(tmp_path: Path) -> None:
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         outer = r.context.outer
         outer.step = 0
@@ -66,7 +67,7 @@ async def test_digest_taken_while_theta_moved_is_not_shown(tmp_path: Path) -> No
         assert shown == [""]
 
 
-async def test_members_are_shown_by_ledger_and_heartbeats(
+async def test_members_are_shown_with_ledger_and_heartbeat_values(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, rules=policy(participants_min=1)) as r:
@@ -92,14 +93,14 @@ async def test_members_are_shown_by_ledger_and_heartbeats(
         assert (said.tokens, said.tokens_total) == (32, 48)
 
 
-async def test_unheard_member_is_shown_as_such(tmp_path: Path) -> None:
+async def test_unheard_member_is_shown_in_red(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         r.decide(replace(opening(r.context.ledger.snapshot), learners=(ANN.peer,)))
         ann = (await status(r.context)).members[1]
         assert (ann.health, ann.heard_s_ago, ann.state) == ("red", None, "")
 
 
-async def test_leaving_node_says_so_to_the_end(tmp_path: Path) -> None:
+async def test_leaving_node_shows_leaving_until_it_ends(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         r.context.state.leaving = True
         r.context.state.set_state(Leaving())
@@ -107,7 +108,7 @@ async def test_leaving_node_says_so_to_the_end(tmp_path: Path) -> None:
         assert (await status(r.context)).state_name == "leaving"
 
 
-async def test_branch_is_shown_with_names_while_it_lasts(tmp_path: Path) -> None:
+async def test_branch_is_shown_with_the_missing_voters_while_it_lasts(tmp_path: Path) -> None:
     rules = policy(quorum_loss="branch", branch_after_s=60.0)
     async with rig(tmp_path, rules=rules, founders=[ANN.peer, BOB.peer, CAI.peer]) as r:
         branch_warning.warn(r.context)
@@ -134,7 +135,7 @@ async def test_congestion_control_is_reported_at_start_and_in_status(tmp_path: P
         assert f"sending   {found.words}" in status_lines(shown)
 
 
-async def test_capped_node_without_bbr_says_both(tmp_path: Path) -> None:
+async def test_rate_limited_node_without_bbr_reports_both(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         r.plug(congestion=Congestion("cubic", "Operation not permitted"))
         r.configure(limit_up_bytes_per_s=1_000_000)

@@ -1,4 +1,5 @@
-"""One question to several peers: silent and lying peers cost no time, and no peer chooses its turn.
+"""Ask several peers one question: silent and lying peers cost no time, and a peer cannot influence
+when it is asked.
 
 Time is virtual.
 """
@@ -27,7 +28,7 @@ def names(count: int, word: str) -> list[PeerId]:
 
 
 class Peers:
-    """Peers that behave as their names say. `asked` lists those that were asked, and when."""
+    """Peers that behave as their names say. `asked` lists the peers that were asked, and when."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[PeerId, float]] = []
@@ -45,7 +46,7 @@ class Peers:
 
 
 def question(order: list[PeerId], ask: Ask | None = None) -> tuple[str | None, float, Peers]:
-    """The answer, the virtual seconds that it took, and the peers that were asked."""
+    """Return the answer, the virtual seconds that it took, and the peers that were asked."""
     peers = Peers()
 
     async def main() -> tuple[str | None, float]:
@@ -61,12 +62,14 @@ def question(order: list[PeerId], ask: Ask | None = None) -> tuple[str | None, f
 def test_one_honest_peer_among_the_first_answers_at_once() -> None:
     order = [*names(2, SILENT), PeerId("honest"), *names(60, SILENT)]
     answer, seconds, _ = question(order)
-    assert (answer, seconds) == ("an answer of honest", pytest.approx(0.1))
+    assert answer == "an answer of honest"
+    assert seconds == pytest.approx(0.1)
 
 
-def test_useless_answers_cost_no_time_however_many_there_are() -> None:
+def test_any_number_of_useless_answers_costs_no_time() -> None:
     answer, seconds, _ = question([*names(60, LIES), PeerId("honest")])
-    assert (answer, seconds) == ("an answer of honest", pytest.approx(0.1))
+    assert answer == "an answer of honest"
+    assert seconds == pytest.approx(0.1)
 
 
 def test_each_silent_peer_delays_the_next_one_only_a_little() -> None:
@@ -76,19 +79,20 @@ def test_each_silent_peer_delays_the_next_one_only_a_little() -> None:
     assert [at for _, at in peers.asked] == pytest.approx([0, 0, 0, 1, 2, 3])
 
 
-def test_whole_question_has_one_deadline() -> None:
+def test_all_peers_together_have_one_deadline() -> None:
     answer, seconds, peers = question(names(1000, SILENT))
-    assert (answer, seconds) == (None, pytest.approx(10.0))
+    assert answer is None
+    assert seconds == pytest.approx(10.0)
     assert len(peers.asked) <= PACE.at_once + PACE.deadline_s / PACE.next_s
 
 
-def test_question_ends_when_nobody_has_an_answer() -> None:
+def test_question_ends_when_no_peer_has_an_answer() -> None:
     answer, seconds, peers = question(names(7, LIES))
     assert (answer, seconds, len(peers.asked)) == (None, 0.0, 7)
     assert question([])[:2] == (None, 0.0)
 
 
-def test_fault_of_our_own_machine_ends_the_question() -> None:
+def test_error_of_our_own_machine_ends_the_question() -> None:
     async def ask(peer: PeerId) -> str | None:
         if peer.startswith(SILENT):
             await trio.sleep_forever()
@@ -98,7 +102,7 @@ def test_fault_of_our_own_machine_ends_the_question() -> None:
         question([*names(1, SILENT), PeerId("any")], ask)
 
 
-def test_members_come_first_and_no_id_is_preferred() -> None:
+def test_members_are_asked_first_and_no_id_is_preferred() -> None:
     members, strangers = names(8, "z-member"), names(8, "a-stranger")
     orders = [
         in_order({*members, *strangers}, lambda peer: peer in strangers, random.Random(seed))

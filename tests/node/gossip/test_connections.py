@@ -1,4 +1,4 @@
-"""Peers that are missed or forgotten. The end of a connection is never a lost event."""
+"""Peers that are missed or forgotten. The loss of a connection always reaches the ledger."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ async def test_member_that_never_speaks_counts_as_down_after_a_while(tmp_path: P
             await settled(lambda: not context.peers.is_down(ANN.peer))
             nursery.cancel_scope.cancel()
         at = context.now()
-        # Time passes as for a node that looks every second.
+        # Time advances as for a node that checks every second.
         for second in range(1, 12):
             changes = context.peers.detector.changes(at + second)
             if (ANN.peer, Colour.RED) in changes:
                 break
         else:
-            raise AssertionError("the member was never missed")
+            raise AssertionError("the silent member was never reported as missing")
 
 
-async def test_both_planes_are_told_the_members(
+async def test_control_and_data_plane_learn_the_members(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
@@ -76,7 +76,7 @@ async def test_lost_connection_reaches_the_ledger_even_under_a_flood(tmp_path: P
         nursery.cancel_scope.cancel()
 
 
-async def test_loss_of_a_peer_ends_waits_but_not_its_new_connection(
+async def test_loss_of_a_peer_ends_waits_but_keeps_its_new_connection(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
@@ -92,7 +92,7 @@ async def test_loss_of_a_peer_ends_waits_but_not_its_new_connection(
         assert r.heard() == [PeerDown(ANN.peer), PeerDown(BOB.peer)]
 
 
-async def test_node_that_was_cut_off_dials_all_when_one_is_back(
+async def test_node_that_was_cut_off_dials_all_peers_when_one_is_back(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
@@ -112,7 +112,7 @@ async def test_node_that_was_cut_off_dials_all_when_one_is_back(
     assert dialled[2] == BOB.peer
 
 
-async def test_peer_unheard_for_long_is_forgotten_unless_a_member(tmp_path: Path) -> None:
+async def test_peer_unheard_for_long_is_forgotten_unless_it_is_a_member(tmp_path: Path) -> None:
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         context = r.context
         r.decide(replace(opening(context.ledger.snapshot), learners=(ANN.peer,)))
@@ -122,7 +122,7 @@ async def test_peer_unheard_for_long_is_forgotten_unless_a_member(tmp_path: Path
         nursery.start_soon(partial(watch_peers, context, forget_s=-1.0))
         await settled(lambda: [record.peer for record in context.peers.table] == [ANN.peer])
         await trio.testing.wait_all_tasks_blocked()
-        # The detector has forgotten that it was down, so the ledger must forget that too.
+        # The detector has forgotten that the peer was down, so the ledger must forget that too.
         assert PeerUp(BOB.peer) in r.heard()
         nursery.cancel_scope.cancel()
 
@@ -152,10 +152,11 @@ async def test_peer_with_the_smaller_id_dials_first(
     assert set(dialled) == expected
 
 
-async def test_number_of_dials_is_bounded_and_members_do_not_wait_for_others(
+async def test_dials_are_bounded_and_members_do_not_wait_for_others(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    """In an open run anybody can announce addresses that drop packets: each dial takes seconds."""
+    """In an open run anyone can announce addresses that drop packets, and each such dial takes
+    seconds."""
     crowd = [somebody(number).peer for number in range(1, 3 * OTHERS_DIALLED_MAX)]
     r = await new_rig(tmp_path, allowed=[ANN.peer, *crowd])
     r.wait_for(connection_look_s=0.01, connection_retry_s=0.0, others_turn_s=0.0)
@@ -180,8 +181,10 @@ async def test_number_of_dials_is_bounded_and_members_do_not_wait_for_others(
     await settled(lambda: len(dialled) == OTHERS_DIALLED_MAX + 1)
     looks.clear()
     await settled(lambda: len(looks) > 20)
-    assert set(dialled) == {ANN.peer, *crowd[:OTHERS_DIALLED_MAX]}, "a member, and the first others"
-    assert len(dialled) == OTHERS_DIALLED_MAX + 1, "each of them once"
+    assert set(dialled) == {ANN.peer, *crowd[:OTHERS_DIALLED_MAX]}, (
+        "the member, and the first of the other peers"
+    )
+    assert len(dialled) == OTHERS_DIALLED_MAX + 1, "each peer once"
     for _ in dialled:
         over.release()
     await settled(lambda: set(crowd[: 2 * OTHERS_DIALLED_MAX]) <= set(dialled))
@@ -212,7 +215,7 @@ async def test_members_have_priority_in_a_full_address_file(
     assert set(PeerCache(r.context.home.peers).load()) == {ANN.peer}
 
 
-async def test_met_peers_are_remembered_and_a_broken_file_is_reported(
+async def test_peers_met_before_are_remembered_and_a_broken_file_is_reported(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as r:

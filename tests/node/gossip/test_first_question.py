@@ -1,6 +1,5 @@
-"""The first vote of a node that could ask nobody at its start waits for members' answers, and no
-member can make it wait for long.
-"""
+"""If a node could not ask any peer when it started, its first vote waits for members' answers, but
+members cannot delay it for long."""
 
 from __future__ import annotations
 
@@ -42,7 +41,7 @@ def timing() -> QuestionTiming:
 
 @pytest.fixture
 async def r(new_rig: NewRig, tmp_path: Path, timing: QuestionTiming) -> Rig:
-    """A node that found nobody to ask when it started. ANN is connected now."""
+    """Return the rig of a node that found no peer to ask when it started. ANN is connected now."""
     r = await new_rig(tmp_path, timing=replace(USUAL, questions=timing))
     question = FirstQuestion(answered=False, limit_s=timing.start_wait_s)
     r.context.identities.first_question = question
@@ -81,8 +80,8 @@ async def test_first_vote_waits_until_the_members_asked_have_answered(
 
 
 @pytest.mark.parametrize("timing", [QUICK], ids=["quick"])
-@pytest.mark.parametrize("lies", [False, True], ids=["silent", "claims another process"])
-async def test_members_cannot_delay_the_votes_of_a_start_for_long(
+@pytest.mark.parametrize("lies", [False, True], ids=["silent", "claims a duplicate"])
+async def test_members_cannot_delay_the_first_vote_for_long(
     r: Rig, nursery: trio.Nursery, lies: bool
 ) -> None:
 
@@ -126,15 +125,15 @@ async def test_vote_held_back_is_never_sent_if_a_duplicate_is_found(
     assert sent(r) == []
 
 
-async def test_peer_that_is_away_is_connected_before_the_vote_waits(
+async def test_disconnected_peer_is_dialled_before_the_vote_waits(
     r: Rig, nursery: trio.Nursery
 ) -> None:
-    """Otherwise the vote would go out over a connection that was made after the wait."""
+    """Otherwise the vote could go out over a connection that was made after the wait."""
     dialled: list[PeerId] = []
 
     async def connect_peer(peer: PeerId, *, deadline_s: float) -> None:
         dialled.append(peer)
-        raise PeerUnreachable("nobody is there", peer=peer)
+        raise PeerUnreachable("no peer answers", peer=peer)
 
     r.network.connect_peer = connect_peer  # type: ignore[attr-defined]
     boxes = Outboxes(r.context, nursery)

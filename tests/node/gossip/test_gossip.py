@@ -11,7 +11,7 @@ import trio
 from p2ptrain.encoding import pack, unpack
 from p2ptrain.errors import P2PTrainError, PeerUnreachable
 from p2ptrain.identity import load_or_create
-from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ids import Digest, PeerId, RunId
 from p2ptrain.ledger.messages.events import PeerHeight
 from p2ptrain.ledger.messages.peer_reports import (
     AllowedPeers,
@@ -89,8 +89,8 @@ async def test_each_part_of_a_heartbeat_becomes_an_event(tmp_path: Path) -> None
         assert events_of(r, reduce=failed)[1:] == [ReduceFailed(ann, 3, 1, (BOB.peer,))]
 
 
-async def test_replayed_goodbye_does_not_release_a_peer(tmp_path: Path) -> None:
-    """Anybody can gossip an old goodbye of another peer again."""
+async def test_replayed_goodbye_does_not_count_as_leaving(tmp_path: Path) -> None:
+    """Any peer can gossip an old goodbye of a different peer again."""
     async with rig(tmp_path) as r:
         r.context.ledger.core.handle(Leaving(ANN.peer), 0.0)
         assert events_of(r)[1:] == [Staying(ANN.peer)]
@@ -104,7 +104,8 @@ async def test_restarted_node_withdraws_its_ready(tmp_path: Path) -> None:
         was_ready = heartbeat(r.run.id, step=3, ready=ready)
         restarted = {"incarnation": 2, "step": 3}
         assert events_of(r, was_ready, **restarted)[1:] == [Ready(ANN.peer, 3, 0, 0)]
-        # Not after just another heartbeat, in another step, or if it is ready again.
+        # It is not withdrawn after an ordinary heartbeat, in a different step, or if the node is
+        # ready again.
         assert events_of(r, was_ready, serial=2, step=3)[1:] == []
         assert events_of(r, was_ready, incarnation=2, step=4)[1:] == []
         assert events_of(r, was_ready, **restarted, ready=ready)[1:] == [Ready(ANN.peer, 3, 32, 2)]
@@ -119,7 +120,7 @@ async def test_node_describes_itself_within_bounds(tmp_path: Path) -> None:
         assert (heard.incarnation, heard.serial, heard.trains) == (7, 9, True)
         assert heard.ready == ReadyReport(0, 32, 2)
         assert heard.reduce == ReduceReport(0, 1, None, suspects[:SUSPECTS_MAX])
-        assert heard.head == r.run.id
+        assert heard.head == Digest(r.run.id)
 
 
 async def test_heartbeat_is_sent_at_once_when_something_changed(
@@ -136,12 +137,12 @@ async def test_heartbeat_is_sent_at_once_when_something_changed(
 
 
 @pytest.mark.parametrize(("peers", "seconds"), [(0, 2.0), (20, 2.0), (40, 4.0), (100, 10.0)])
-def test_heartbeats_are_rarer_in_a_large_run(peers: int, seconds: float) -> None:
+def test_heartbeats_are_less_frequent_in_a_large_run(peers: int, seconds: float) -> None:
     assert interval_s(peers, 2.0) == seconds
 
 
 @pytest.mark.parametrize("admission", ["open", "allowlist"])
-async def test_nonmembers_of_an_open_run_count_as_twenty_at_most(
+async def test_nonmembers_of_an_open_run_count_as_at_most_twenty(
     tmp_path: Path,
     admission: str,
     new_rig: NewRig,
@@ -206,7 +207,7 @@ class Topics:
         await self._ways_in[topic].send((peer, payload))
 
 
-async def test_only_admitted_peers_are_heard_and_nonsense_is_bounded(
+async def test_only_admitted_peers_are_heard_and_errors_are_journalled_once(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path, allowed=[ANN.peer])
@@ -223,7 +224,7 @@ async def test_only_admitted_peers_are_heard_and_nonsense_is_bounded(
 
 
 def beats_of(r: Rig, serial: int, *changes: dict[str, object]) -> list[bytes]:
-    """Heartbeats of a peer: the first one full, with `serial`, and then small ones."""
+    """Return heartbeats of a peer: a full one first, with `serial`, and then small ones."""
     saying = HeartbeatSender()
     told = heartbeat(r.run.id, serial=serial)
     later = [replace(told, serial=serial + 1 + n, **each) for n, each in enumerate(changes)]  # type: ignore[arg-type]
@@ -268,7 +269,7 @@ async def test_unreadable_beat_shows_a_live_sender_and_requests_a_full_one(
     assert context.identities.incarnations.is_other_due(ANN.peer, 7, context.now())
     assert (len(context.peers.table), r.heard()) == (1, [])
     assert context.peers.table.pop_lacking() == (BOB.peer, ANN.peer)
-    # Once an interval: a flood of such beats does not make us send more often.
+    # At most once per interval: a flood of such beats does not make us send more often.
     context.own_heartbeat.due = trio.Event()
     await topics.say(ANN.peer, topic, again)
     await settled(lambda: context.peers.table.pop_lacking() == (ANN.peer,))
@@ -296,27 +297,27 @@ async def test_heartbeats_from_before_a_restart_cannot_be_replayed(
     assert record.heartbeat == after
 
 
-async def test_asked_node_sends_a_full_heartbeat(tmp_path: Path) -> None:
+async def test_node_sends_a_full_heartbeat_when_asked(tmp_path: Path) -> None:
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         r.wait_for(heartbeat_s=1000.0)
         context, topics, topic = r.context, Topics(r), heartbeat_topic(r.run.id)
         nursery.start_soon(listen, context)
 
         async def told(serial: int, *lacks: PeerId) -> tuple[bool, bool]:
-            """Whether a full heartbeat is to be sent after such a heartbeat, and whether at
-            once.
-            """
+            """Return whether a full heartbeat will be sent after such a heartbeat, and whether at
+            once."""
             context.own_heartbeat.saying.full_next, context.own_heartbeat.due = False, trio.Event()
             beat = heartbeat(r.run.id, serial=serial, lacks=lacks)
             await topics.say(ANN.peer, topic, encode(beat))
             await settled(lambda: len(r.heard()) > 0)
             return context.own_heartbeat.saying.full_next, context.own_heartbeat.due.is_set()
 
-        assert await told(1) == (True, False)  # a newcomer: in turn
+        assert await told(1) == (True, False)  # from a newcomer: at the next interval
         assert await told(2) == (False, False)
         assert await told(3, BOB.peer) == (False, False)
         assert await told(4, BOB.peer, context.me) == (True, True)
-        assert await told(5, context.me) == (True, False)  # asked again too soon: in turn
+        # asked again too soon: at the next interval
+        assert await told(5, context.me) == (True, False)
         nursery.cancel_scope.cancel()
 
 
@@ -327,7 +328,7 @@ async def test_node_asks_in_its_next_heartbeat_and_soon_gets_small_ones(
     assert r.context.peers.table.restore(ANN.peer, HeartbeatDelta(1, 2, 1, {})) is None
     nursery.start_soon(send_heartbeats, r.context)
     for count in range(1, FULL_AT_FIRST + 2):
-        await settled(lambda count=count: len(r.network.published) == count)
+        await settled(lambda count=count: len(r.network.published) == count)  # type: ignore[misc]
         r.context.own_heartbeat.send_now()
     beats = [decode_beat(payload) for _, payload in r.network.published[: FULL_AT_FIRST + 1]]
     full = [beat for beat in beats if isinstance(beat, FullHeartbeat)]
@@ -336,13 +337,13 @@ async def test_node_asks_in_its_next_heartbeat_and_soon_gets_small_ones(
     assert beats[-1] == HeartbeatDelta(incarnation, FULL_AT_FIRST, FULL_AT_FIRST - 1, {})
 
 
-async def test_heartbeats_of_another_run_are_ignored(
+async def test_heartbeats_of_a_different_run_are_ignored(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
     topics, topic = Topics(r), heartbeat_topic(r.run.id)
     nursery.start_soon(listen, r.context)
-    other = replace(heartbeat(r.run.id), run="b" * 64)
+    other = replace(heartbeat(r.run.id), run=RunId("b" * 64))
     await topics.say(ANN.peer, topic, encode(other))
     await topics.say(BOB.peer, topic, encode(heartbeat(r.run.id)))
     await settled(lambda: len(r.context.peers.table) == 1)
@@ -417,7 +418,7 @@ async def test_false_announcements_do_not_hide_a_real_list(
 
 
 @pytest.mark.parametrize("fault", [PeerUnreachable("gone"), None])
-async def test_peer_that_cannot_show_its_list_changes_nothing(
+async def test_announcement_of_a_list_that_its_sender_cannot_show_has_no_effect(
     tmp_path: Path, fault: P2PTrainError | None, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)

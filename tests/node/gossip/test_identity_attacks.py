@@ -1,9 +1,10 @@
-"""Attacks on the check for a second process with a node's identity, as they once succeeded, on a
-node's own tasks.
+"""Attacks on the check for a second process with a node's identity. They succeeded in earlier
+versions; here they run on a node's own tasks.
 
-Before, one stranger stopped a seed without other peers after 18 to 32 s. Twenty strangers with low
-ids stopped a voter beside honest voters, and its next start. One member that replayed heartbeats
-stopped all three nodes of a run. None of these attacks has an effect now.
+In those versions, one stranger stopped a seed without other peers after 18 to 32 s. Twenty
+strangers with low ids stopped a voter although honest voters were connected, and also stopped its
+next start. One member that replayed heartbeats stopped all three nodes of a run. None of these
+attacks has an effect now.
 """
 
 from __future__ import annotations
@@ -64,14 +65,13 @@ QUESTIONS = QuestionTiming(look_s=0.05, alarm_s=0.02, linger_s=0.1, quiet_s=0.3,
 
 @pytest.fixture
 def new_rig(new_rig: NewRig) -> NewRig:
-    """Make rigs that ask very often."""
+    """Make rigs that ask about duplicates very often."""
     return partial(new_rig, timing=replace(QUICK, questions=QUESTIONS))
 
 
 def lying() -> Answer:
-    """Everything that a peer without the key can say: a claim that another process lives, a forged
-    proof for the nonce, challenges that nobody made, and a forged mark.
-    """
+    """Send everything that a peer without the key can send: a claim that another process runs, a
+    forged proof for the nonce, invented challenges, and a forged mark."""
 
     async def answer(peer: PeerId, payload: bytes) -> bytes:
         nonce = decode_question(payload).nonce
@@ -83,25 +83,25 @@ def lying() -> Answer:
 
 
 def honest_but_for(liars: list[PeerId], witness: Rig, me: PeerId) -> Answer:
-    """The liars lie. All others answer as the node `witness` does."""
+    """The liars lie. All other peers answer as the node `witness` does."""
     handler, lie = witness.network.handlers[IDENTITY_PROTOCOL], lying()
 
     async def answer(peer: PeerId, payload: bytes) -> bytes:
         try:
             return await (lie(peer, payload) if peer in liars else handler(me, payload))
-        except TryLater as exc:  # As the network tells it.
+        except TryLater as exc:  # The sender as the network reports it.
             raise PeerUnreachable(exc.what) from exc
 
     return answer
 
 
 def nonces_of(r: Rig) -> set[bytes]:
-    """One for each time that the node asked."""
+    """Return a nonce for each time that the node asked."""
     return {decode_question(payload).nonce for _, payload in r.network.requested}
 
 
 async def goes_on(r: Rig, nursery: trio.Nursery) -> None:
-    """It asks `TURNS` more times and keeps voting."""
+    """Check that the node asks `TURNS` more times and keeps voting."""
     nursery.start_soon(watch_for_duplicates, r.context)
     watch = r.context.identities.watch
     await settled(lambda: len(nonces_of(r)) >= TURNS)
@@ -133,7 +133,7 @@ async def test_strangers_with_low_ids_cannot_stop_a_voter_or_its_restart(
     assert {peer for peer, _ in r.network.requested} == {ANN.peer, BOB.peer}
 
 
-async def test_members_that_lie_together_stop_nobody(
+async def test_members_that_lie_together_cannot_stop_a_node(
     new_rig: NewRig, tmp_path: Path, nursery: trio.Nursery
 ) -> None:
     """This holds even if every member that can be asked lies."""
@@ -144,7 +144,8 @@ async def test_members_that_lie_together_stop_nobody(
 
 
 async def started_again(r: Rig) -> None:
-    """The next start of this node succeeds within its deadline and accepts no invented count."""
+    """Check that the next start of this node succeeds within its deadline and ignores an invented
+    count."""
     context = r.context
 
     def count(at_least: int) -> int:
@@ -165,12 +166,11 @@ async def started_again(r: Rig) -> None:
     )
 
 
-async def test_replayed_heartbeats_of_restarted_nodes_stop_nobody(
+async def test_replayed_heartbeats_of_restarted_nodes_stop_no_node(
     new_rig: NewRig, tmp_path: Path
 ) -> None:
     """Three nodes have all restarted. A member sends their old heartbeats again, each time with
-    newer serials, as if the old processes continued. An honest member answers all three.
-    """
+    newer serials, as if the old processes continued. An honest member answers all three."""
     witness = await new_rig(tmp_path)
     context, now = witness.context, witness.context.now()
     watches = [
@@ -200,7 +200,7 @@ def process(identity: Identity, incarnation: int) -> DuplicateWatch:
 
 
 def signing(r: Rig, incarnation: int) -> Answer:
-    """A member that forwards the answers of a process with this node's key."""
+    """Return a member that forwards the answers of a second process with this node's key."""
 
     async def answer(peer: PeerId, payload: bytes) -> bytes:
         nonce = decode_question(payload).nonce
@@ -211,7 +211,9 @@ def signing(r: Rig, incarnation: int) -> Answer:
     return answer
 
 
-async def test_earlier_duplicate_ends_this_node(new_rig: NewRig, tmp_path: Path) -> None:
+async def test_duplicate_that_started_earlier_ends_this_node(
+    new_rig: NewRig, tmp_path: Path
+) -> None:
     r = await new_rig(tmp_path)
     r.context.identities.watch.use_incarnation(incarnation_of(3, 1))
     r.network.peers, r.network.answer = {ANN.peer}, signing(r, incarnation_of(2, 1))
@@ -229,7 +231,7 @@ async def test_earlier_duplicate_ends_this_node(new_rig: NewRig, tmp_path: Path)
     assert (said["start"], said["other_start"], said["ends"]) == (3, 2, True)
 
 
-async def test_later_duplicate_takes_this_nodes_vote_until_it_is_gone(
+async def test_duplicate_that_started_later_suspends_this_nodes_vote_while_it_runs(
     new_rig: NewRig, tmp_path: Path, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
@@ -251,7 +253,7 @@ async def test_later_duplicate_takes_this_nodes_vote_until_it_is_gone(
     assert [type(event) for event in r.heard()] == [CloneFound]
 
 
-async def test_restored_home_counts_on_above_the_numbers_it_signed(
+async def test_restored_home_continues_above_the_start_counts_that_it_signed(
     new_rig: NewRig, tmp_path: Path
 ) -> None:
     r = await new_rig(tmp_path)
@@ -269,7 +271,7 @@ async def test_restored_home_counts_on_above_the_numbers_it_signed(
 
 
 def proofs(context: Context) -> dict[PeerId, tuple[IdentityProof, ...]]:
-    """The proofs that the node sends to Ann and Bob when it asks them next."""
+    """Return the proofs that the node sends to Ann and Bob when it asks them next."""
     questions = context.identities.watch.ask((ANN.peer, BOB.peer), (), context.now())
     return {peer: question.proofs for peer, question in questions if question.proofs}
 
@@ -281,7 +283,7 @@ async def test_only_members_announce_challenges_and_at_a_limited_rate(
     context = r.context
     notice = encode_notice(IdentityNotice(context.me, b"n" * NONCE_BYTES))
     await take_notice(context, ANN.peer, notice)
-    assert proofs(context) == {}, "it is admitted but not a member"
+    assert proofs(context) == {}, "the stranger is admitted but is not a member"
     state = context.ledger.snapshot
     r.decide(replace(opening(state), learners=(ANN.peer,)))
     await take_notice(context, ANN.peer, notice)

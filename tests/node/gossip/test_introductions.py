@@ -1,4 +1,5 @@
-"""Two data planes that do not know each other's certificates yet need not wait for heartbeats."""
+"""Two data planes that do not know each other's certificates connect without waiting for
+heartbeats."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from tests.node.rig import ANN, BOB, heartbeat, rig, settled
 
 
 class Neighbour:
-    """A data plane that trusts nobody yet."""
+    """A data plane that does not trust any peer yet."""
 
     def __init__(self, identity: Identity, listener: Listener, credentials: Credentials) -> None:
         self.peer = identity.peer
@@ -40,7 +41,7 @@ class Neighbour:
         return Endpoint(self.peer, host, port, self.credentials.certificate_der)
 
     async def introduce(self, peer: PeerId, payload: bytes) -> bytes:
-        """The answer of its node."""
+        """Answer as the node of this data plane does."""
         self.listener.trust_certificate(
             Endpoint.from_wire(unpack(payload, bytes_max=4096)).certificate_der
         )
@@ -58,7 +59,7 @@ def key(context: Context, dialler: PeerId) -> RingKey:
     return RingKey(context.run, 3, 0, 1, dialler)
 
 
-async def test_peer_is_let_in_after_its_introduction(tmp_path: Path) -> None:
+async def test_peer_is_accepted_after_its_introduction(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         answer_introductions(r.context)
         answer = r.network.handlers[ENDPOINT_PROTOCOL]
@@ -75,7 +76,7 @@ async def test_peer_is_let_in_after_its_introduction(tmp_path: Path) -> None:
             await trio.to_thread.run_sync(knock)
 
 
-async def test_peer_cannot_introduce_another(tmp_path: Path) -> None:
+async def test_peer_cannot_introduce_a_different_peer(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         answer_introductions(r.context)
         with neighbour(ANN) as ann, pytest.raises(RemoteProtocolError, match="a different peer"):
@@ -83,7 +84,7 @@ async def test_peer_cannot_introduce_another(tmp_path: Path) -> None:
             await r.network.handlers[ENDPOINT_PROTOCOL](BOB.peer, wire)
 
 
-async def test_peer_that_does_not_answer_costs_a_journal_line(tmp_path: Path) -> None:
+async def test_failed_introduction_is_only_journalled(tmp_path: Path) -> None:
     async def silent(peer: PeerId, payload: bytes) -> bytes:
         raise PeerTooSlow("no reply within 2.0 s", peer=peer)
 
@@ -94,7 +95,7 @@ async def test_peer_that_does_not_answer_costs_a_journal_line(tmp_path: Path) ->
 
 
 async def test_ring_does_not_wait_for_a_restarted_neighbours_heartbeat(tmp_path: Path) -> None:
-    """We know its old address and certificate, and it knows nothing about us."""
+    """We know the neighbour's old address and certificate, and it knows nothing about us."""
     async with rig(tmp_path) as r:
         with neighbour(ANN) as before:
             old = pack(before.endpoint.to_wire())
@@ -114,7 +115,7 @@ async def test_ring_does_not_wait_for_a_restarted_neighbours_heartbeat(tmp_path:
         met = told["met"]
         assert (told["peer"], told["step"], told["stream"]) == (ANN.peer, 3, 1)
         assert isinstance(met, list)
-        assert len(met) == 1, "the second dial reaches it"
+        assert len(met) == 1, "the second dial reaches the neighbour"
         assert "refused" in met[0]
 
 
@@ -132,12 +133,15 @@ async def test_unknown_neighbour_is_asked_before_it_is_dialled(
 
 
 @pytest.mark.parametrize("answers", [True, False], ids=["it stalls the dial", "it never answers"])
-async def test_reaching_a_neighbour_has_one_deadline(tmp_path: Path, answers: bool) -> None:
+async def test_all_attempts_to_reach_a_neighbour_share_one_deadline(
+    tmp_path: Path, answers: bool
+) -> None:
     async with rig(tmp_path) as r:
         r.wait_for(edge_s=0.5)
         with socket.create_server(("127.0.0.1", 0)) as silent:
             credentials = Credentials.create(ANN)
-            place = Endpoint(ANN.peer, *silent.getsockname(), credentials.certificate_der)
+            host, port = silent.getsockname()
+            place = Endpoint(ANN.peer, host, port, credentials.certificate_der)
 
             async def introduce(peer: PeerId, payload: bytes) -> bytes:
                 if not answers:

@@ -1,4 +1,4 @@
-"""Before the organiser signs another allowlist, its node asks others for the newest one."""
+"""Before the organiser signs a new allowlist, its node asks its neighbours for the newest one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STRANGER = PeerId("12D3KooWStranger")
 def showing(
     r: Rig, lists: dict[PeerId, bytes | None]
 ) -> Callable[[PeerId, bytes], Awaitable[bytes]]:
-    """Neighbours that show these lists. For None, the neighbour hangs up."""
+    """Return an answer for neighbours that show these lists. For None, the neighbour hangs up."""
 
     async def answer(peer: PeerId, question: bytes) -> bytes:
         shown = lists[peer]
@@ -39,7 +39,7 @@ def listing(r: Rig, sequence: int, *peers: PeerId) -> bytes:
     return SignedAllowlist.publish(organiser, made).to_bytes()
 
 
-async def test_newest_list_of_others_is_stored_at_home(tmp_path: Path) -> None:
+async def test_newest_list_of_the_neighbours_is_stored_at_home(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         old, new = listing(r, 1, ANN.peer), listing(r, 6, ANN.peer, BOB.peer, CAI.peer)
         r.network.answer = showing(r, {ANN.peer: old, BOB.peer: new, CAI.peer: None})
@@ -61,7 +61,7 @@ async def test_neighbour_with_an_invalid_list_does_not_count(tmp_path: Path) -> 
         assert len(r.said("bad-hello")) == 2
 
 
-async def test_silent_neighbour_delays_nobody_for_long(tmp_path: Path) -> None:
+async def test_silent_neighbour_delays_the_answer_only_briefly(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         shown = showing(r, {ANN.peer: listing(r, 2, ANN.peer), BOB.peer: None})
 

@@ -1,4 +1,4 @@
-"""The peers that a node probes, when it does, and what it learns."""
+"""The peers that a node probes, when it does so, and what it learns."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ def endpoint_of(peer: PeerId) -> Endpoint:
     return Endpoint(peer, "127.0.0.1", 9, b"certificate")
 
 
-async def test_undialled_peers_are_probed_first_then_unmeasured_paths(tmp_path: FilePath) -> None:
+async def test_peers_never_dialled_are_probed_first_then_unmeasured_paths(
+    tmp_path: FilePath,
+) -> None:
     async with rig(tmp_path) as r:
         context, tried = r.context, LastProbes()
         ann, bob, cai = ANN.peer, BOB.peer, CAI.peer
@@ -53,9 +55,9 @@ async def test_undialled_peers_are_probed_first_then_unmeasured_paths(tmp_path: 
             found = whom_to_probe(context, tried)
             return None if found is None else found.peer
 
-        assert chosen() is None  # Nobody has said where to dial.
+        assert chosen() is None  # No peer has announced where to dial yet.
         hear(r, endpoint_of(cai))
-        assert chosen() is None  # It is not a member.
+        assert chosen() is None  # This peer is not a member.
         hear(r, endpoint_of(ann), dialled=True)
         assert chosen() == ann
         hear(r, endpoint_of(bob))
@@ -73,7 +75,7 @@ async def test_undialled_peers_are_probed_first_then_unmeasured_paths(tmp_path: 
         assert chosen() is None
 
 
-async def test_nobody_probes_during_a_reduce(tmp_path: FilePath) -> None:
+async def test_node_does_not_probe_during_a_reduce(tmp_path: FilePath) -> None:
     async with rig(tmp_path, rules=ALONE) as r:
         context, ann = r.context, ANN.peer
         r.decide(opening(context.ledger.snapshot, learners=(ann,)))
@@ -86,7 +88,7 @@ async def test_nobody_probes_during_a_reduce(tmp_path: FilePath) -> None:
 
 @contextmanager
 def listening(r: Rig, handler: Handler) -> Iterator[Endpoint]:
-    """Ann's data plane. `handler` serves its probes."""
+    """Serve Ann's data plane; `handler` answers its probes."""
     credentials = Credentials.create(ANN)
     with Listener(credentials, "127.0.0.1", 0, allowed=lambda peer: True) as listener:
         listener.trust_certificate(r.context.plane.credentials.certificate_der)
@@ -113,7 +115,7 @@ async def test_probe_measures_rate_and_delay(tmp_path: FilePath) -> None:
 async def test_probe_is_cancelled_when_a_reduce_begins(
     tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Otherwise it would wait for twice as long.
+    # Without the cancellation the probe would wait for 2 × PROBE_S.
     monkeypatch.setattr(data_plane_probing, "PROBE_S", 100.0)
     begun, ended = threading.Event(), threading.Event()
 
@@ -142,7 +144,7 @@ async def test_probe_is_cancelled_when_a_reduce_begins(
             nursery.cancel_scope.cancel()
 
 
-async def test_peer_that_cannot_be_probed_costs_a_journal_line(
+async def test_failed_probe_is_only_journalled(
     tmp_path: FilePath, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)

@@ -1,4 +1,4 @@
-"""A node that was taken off the list finds out, even if nobody talks to it any more."""
+"""A node that was removed from the allowlist finds out, even if no peer talks to it any more."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def as_volunteer(r: Rig, sequence: int, *listed: PeerId) -> bytes:
     return SignedAllowlist.publish(organiser, newer).to_bytes()
 
 
-async def test_refused_or_lonely_node_asks_and_is_told(tmp_path: Path) -> None:
+async def test_refused_or_isolated_node_asks_and_learns_of_its_removal(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         newer = as_volunteer(r, 2, ANN.peer, BOB.peer)
 
@@ -43,7 +43,7 @@ async def test_refused_or_lonely_node_asks_and_is_told(tmp_path: Path) -> None:
         assert "organiser" in error.do
 
 
-async def test_node_that_is_heard_and_not_refused_asks_nobody(
+async def test_node_that_is_heard_and_not_refused_does_not_ask(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
@@ -62,7 +62,7 @@ async def test_node_that_is_heard_and_not_refused_asks_nobody(
     assert len(r.network.requested) == 1
 
 
-async def test_older_or_forged_list_removes_nobody(
+async def test_older_or_forged_list_removes_no_peer(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)

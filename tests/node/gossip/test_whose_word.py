@@ -1,4 +1,4 @@
-"""Connected strangers that are silent or answer with rubbish cost a node nothing.
+"""Connected strangers that are silent or answer with invalid data cost a node nothing.
 
 Each test is an attack of docs/decisions/001-whose-word-is-it.md: one honest peer is connected, and
 twenty strangers whose peer ids sort before it. A silent stranger never answers, so a node that
@@ -94,9 +94,8 @@ def beset(network: PaperNetwork, attack: Answer, friend: Answer) -> None:
 
 
 class Volunteer:
-    """A home that knows a run but is not yet on the run's newest list. The honest peer is a
-    founder.
-    """
+    """A home that knows a run, of a peer that is not yet on the run's newest list. The honest peer
+    is a founder."""
 
     def __init__(self, folder: Path) -> None:
         self.organiser = load_or_create(Home(folder / "organiser").identity)
@@ -149,7 +148,7 @@ async def test_strangers_do_not_delay_an_approved_volunteer(tmp_path: Path, atta
     assert volunteer.admission.admits(volunteer.me.peer)
 
 
-async def test_volunteer_learns_addresses_from_members_not_strangers(tmp_path: Path) -> None:
+async def test_volunteer_learns_addresses_only_from_members(tmp_path: Path) -> None:
     volunteer = Volunteer(tmp_path)
     beset(volunteer.network, nothing, volunteer.approved)
     volunteer.network.peers.remove(FRIEND.peer)
@@ -175,7 +174,7 @@ async def test_volunteer_dials_bootstrap_peers_despite_a_stranger(tmp_path: Path
 
 
 @attacks
-async def test_strangers_do_not_delay_a_newcomer_at_its_checkpoint(
+async def test_strangers_do_not_delay_a_newcomer_with_a_trusted_checkpoint(
     tmp_path: Path, attack: Answer
 ) -> None:
     place, home, network = Place(tmp_path), Home(tmp_path / "newcomer"), PaperNetwork()
@@ -220,7 +219,7 @@ async def test_strangers_do_not_delay_the_news_of_a_removal(tmp_path: Path, atta
 
 
 def agreed_amendment(r: Rig) -> SignedAmendment:
-    """The members have agreed on an amendment that this node lacks."""
+    """Make the members agree on an amendment that this node lacks."""
     organiser = load_or_create(r.context.home.identity)
     made = SignedAmendment.publish(organiser, Amendment(r.run.id, 1, 1, inner_steps=4), r.run)
     terms: Terms = made.terms
@@ -250,10 +249,11 @@ async def test_strangers_are_not_asked_for_an_agreed_amendment(
         assert {peer for peer, _ in r.network.requested} == {FRIEND.peer}
 
 
-async def test_other_amendment_does_not_end_the_question(tmp_path: Path) -> None:
-    """It is genuine and new, so it is kept and forwarded. But the peer that showed it is not asked
-    again at once, as if it had helped.
-    """
+async def test_different_amendment_does_not_end_the_search_for_the_agreed_one(
+    tmp_path: Path,
+) -> None:
+    """The answer is genuine and new, so it is kept and forwarded. But the peer that showed it is
+    not asked again at once, since the answer did not help."""
     rules = policy(participants_min=1)
     async with rig(tmp_path, allowed=[FRIEND.peer, BOB.peer], steps=99, rules=rules) as r:
         r.wait_for(amendment_ask_s=1000.0)
@@ -280,13 +280,12 @@ async def test_other_amendment_does_not_end_the_question(tmp_path: Path) -> None
             nursery.cancel_scope.cancel()
 
 
-# ── whether the run is in reach ──────────────────────────────────────────────────────────────────
+# ── whether the run can be reached ───────────────────────────────────────────────────────────────
 
 
 def bootstrapped(r: Rig, *peers: PeerId) -> list[Sequence[str]]:
-    """Give the node these bootstrap addresses. Return the addresses it dials, which never
-    answer.
-    """
+    """Give the node these bootstrap addresses. Return the list of the addresses it dials, which
+    never answer."""
     dialled: list[Sequence[str]] = []
 
     async def connect_any(ways: Sequence[str], *, deadline_s: float) -> PeerId:
@@ -303,18 +302,19 @@ def bootstrapped(r: Rig, *peers: PeerId) -> list[Sequence[str]]:
 async def test_stranger_does_not_keep_a_node_from_bootstrapping_again(
     tmp_path: Path, admission: str
 ) -> None:
-    """In an open run everybody is admitted, and still counts as a stranger here."""
+    """In an open run every peer is admitted, but this one is not a member, so it still counts as a
+    stranger."""
     async with rig(tmp_path, admission=admission) as r, trio.open_nursery() as nursery:
         dialled = bootstrapped(r, STRANGERS[0], FRIEND.peer)
         r.network.peers = set(STRANGERS)
         nursery.start_soon(bootstrap_again, r.context)
         await settled(lambda: len(dialled) > 1)
         assert [len(ways) for ways in dialled[:2]] == [1, 1]
-        assert FRIEND.peer in dialled[0][0], "the stranger would have been the first to answer"
+        assert FRIEND.peer in dialled[0][0], "the stranger must not be dialled first"
         nursery.cancel_scope.cancel()
 
 
-async def test_connected_member_is_company_if_a_quorum_is_heard(tmp_path: Path) -> None:
+async def test_connected_member_is_enough_if_a_quorum_is_heard(tmp_path: Path) -> None:
     """One lying member is not enough to isolate a node."""
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         dialled = bootstrapped(r, FRIEND.peer)
@@ -327,7 +327,7 @@ async def test_connected_member_is_company_if_a_quorum_is_heard(tmp_path: Path) 
         nursery.cancel_scope.cancel()
 
 
-async def test_stranger_does_not_hide_the_loss_of_all_others(tmp_path: Path) -> None:
+async def test_stranger_does_not_hide_the_loss_of_all_other_peers(tmp_path: Path) -> None:
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         r.wait_for(connection_retry_s=1000.0, others_turn_s=0.0)
         dialled: list[PeerId] = []
@@ -347,7 +347,7 @@ async def test_stranger_does_not_hide_the_loss_of_all_others(tmp_path: Path) -> 
         nursery.cancel_scope.cancel()
 
 
-async def test_only_members_make_an_open_runs_node_wait_for_entries(
+async def test_only_members_make_a_node_of_an_open_run_wait_for_entries(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, admission="open") as r:
@@ -355,7 +355,9 @@ async def test_only_members_make_an_open_runs_node_wait_for_entries(
         r.decide(replace(opening(context.ledger.snapshot), learners=(ANN.peer,)))
         high, here = heartbeat(r.run.id, height=10**6), heartbeat(r.run.id, height=1)
         context.peers.table.note_heartbeat(STRANGERS[0], high, now)
-        assert not context.peers.ledger_is_current(), "there is nobody else to believe"
+        assert not context.peers.ledger_is_current(), (
+            "no member is heard, so the stranger is believed"
+        )
         context.peers.table.note_heartbeat(ANN.peer, here, now)
         assert context.peers.ledger_is_current()
         context.peers.table.note_heartbeat(ANN.peer, replace(high, serial=2), now)
@@ -373,7 +375,9 @@ def offering(r: Rig, peer: Identity) -> None:
     r.context.peers.detector.note_arrival(peer.peer, r.context.now())
 
 
-async def test_many_names_in_an_open_run_take_no_lane_from_a_member(tmp_path: Path) -> None:
+async def test_many_strangers_in_an_open_run_take_no_connection_from_a_member(
+    tmp_path: Path,
+) -> None:
     async with rig(tmp_path, admission="open") as r:
         r.decide(replace(opening(r.context.ledger.snapshot), learners=(ANN.peer,)))
         offering(r, ANN)
@@ -392,5 +396,5 @@ async def test_many_names_in_an_open_run_take_no_lane_from_a_member(tmp_path: Pa
         offering(r, ANN)
         offering(r, BOB)
         assert len(fetch.usable_sources(r.context, {}, set())) == 2, (
-            "the organiser vouches for them"
+            "the organiser vouches for admitted peers"
         )

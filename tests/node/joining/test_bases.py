@@ -1,12 +1,12 @@
 """Making a base for a newcomer does not block the event loop, and the number of requests is
-bounded.
-"""
+bounded."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -35,11 +35,11 @@ from tests.node.rig import ANN, Rig, opening, rig, settled, somebody
 
 Ask = Callable[..., Awaitable[bytes]]
 
-ALONE = {"steps": 40, "rules": policy(participants_min=1)}
+ALONE: dict[str, Any] = {"steps": 40, "rules": policy(participants_min=1)}
 
 
 class Node:
-    """A node whose chain certifies a snapshot in each of some outer steps."""
+    """A node whose chain certifies a snapshot in each of several outer steps."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Node:
         self._handler = r.network.handlers[BASE_PROTOCOL]
 
     async def asked(self, named: Checkpoint, peer: PeerId | None = None) -> bytes:
-        """The answer to `peer`, or to a peer that has not asked before."""
+        """Return the answer to `peer`, by default to a peer that has not asked before."""
         return await self._handler(peer or next(PEERS), encode_named(named))
 
 
@@ -98,7 +98,7 @@ async def test_alternating_checkpoints_are_replayed_once_each(tmp_path: Path) ->
 
 
 async def test_chain_is_replayed_outside_the_event_loop(tmp_path: Path) -> None:
-    """The replay waits here for the loop. A replay inside the loop would wait for ever."""
+    """The replay waits here for the event loop. A replay inside the loop would wait forever."""
     loop_ran = threading.Event()
 
     def slow(*arguments: object) -> Base | None:
@@ -154,21 +154,21 @@ async def test_number_of_requests_waiting_for_the_thread_is_bounded(tmp_path: Pa
         goes_on.set()
 
 
-async def test_one_peer_gets_few_bases_at_once(tmp_path: Path) -> None:
+async def test_one_peer_gets_only_a_few_bases_at_once(tmp_path: Path) -> None:
     async with rig(tmp_path, **ALONE) as r:
         node = Node(r)
         for _ in range(PEER_BURST):
             assert await node.asked(node.named[0], ANN.peer)
         with pytest.raises(TryLater):
             await node.asked(node.named[0], ANN.peer)
-        assert await node.asked(node.named[0]), "another peer is answered"
+        assert await node.asked(node.named[0]), "a different peer is answered"
 
 
 @pytest.mark.parametrize("admission", ["open", "allowlist"])
-async def test_names_behind_one_address_share_an_allowance_if_open(
+async def test_peers_at_one_address_share_an_allowance_if_the_run_is_open(
     tmp_path: Path, admission: str
 ) -> None:
-    """If the organiser admits peers, one laboratory may have as many as it likes."""
+    """If the organiser admits each peer, one laboratory may have any number of them."""
     async with rig(tmp_path, admission=admission, **ALONE) as r:
         node = Node(r)
         many = [next(PEERS) for _ in range(SITE_BURST + 1)]
@@ -186,22 +186,22 @@ async def test_total_rate_of_replays_and_bytes_is_bounded(tmp_path: Path) -> Non
         clock = [1.0]
         r.surround(clock=lambda: clock[0])
         node = Node(r, allowed=BaseRateLimits(entries_burst=12))
-        assert await node.asked(node.named[5])  # Eleven entries come before it.
+        assert await node.asked(node.named[5])  # Eleven entries precede it.
         with pytest.raises(TryLater):
             await node.asked(node.named[4])
         answer = await node.asked(node.named[5])
-        assert answer, "a finished base is still given"
+        assert answer, "a finished base is still served"
         clock[0] = 100.0
-        assert await node.asked(node.named[4]), "the allowance comes back with time"
+        assert await node.asked(node.named[4]), "the allowance is restored over time"
 
 
-async def test_chain_longer_than_the_allowance_is_replayed_once(tmp_path: Path) -> None:
+async def test_chain_longer_than_the_allowance_can_still_be_replayed_once(tmp_path: Path) -> None:
     async with rig(tmp_path, **ALONE) as r:
         node = Node(r, allowed=BaseRateLimits(entries_burst=4, bytes_burst=10))
         assert await node.asked(node.named[5])
 
 
-async def test_bytes_that_are_sent_are_counted(tmp_path: Path) -> None:
+async def test_sent_bytes_count_against_the_allowance(tmp_path: Path) -> None:
     async with rig(tmp_path, **ALONE) as r:
         size = len(await Node(r).asked(Node(r, 0).named[0]))
         r.surround(clock=lambda: 1.0)
@@ -212,7 +212,7 @@ async def test_bytes_that_are_sent_are_counted(tmp_path: Path) -> None:
             await node.asked(node.named[0])
 
 
-async def test_replay_ends_with_its_request(tmp_path: Path) -> None:
+async def test_cancelled_request_stops_its_replay(tmp_path: Path) -> None:
     began = threading.Event()
 
     def endless(*arguments: object) -> None:
@@ -231,7 +231,7 @@ async def test_replay_ends_with_its_request(tmp_path: Path) -> None:
                 nursery.cancel_scope.cancel()
 
 
-def test_finished_bases_are_bounded_and_recently_wanted_ones_stay() -> None:
+def test_stored_bases_are_bounded_and_recently_used_ones_stay() -> None:
     kept = BaseCache(number_max=2, bytes_max=100)
     first, second, third = (Checkpoint(n, digest(str(n))) for n in (1, 2, 3))
     kept.put(first, b"1" * 10)

@@ -1,4 +1,4 @@
-"""Nobody takes part in a run before seeing its costs: what is shown, asked, and kept."""
+"""A user sees the costs of a run before taking part in it: what is shown, asked, and kept."""
 
 from __future__ import annotations
 
@@ -35,14 +35,15 @@ def run(tmp_path: Path) -> Run:
 
 @contextmanager
 def terminal(typed: str, *, beforehand: str = "") -> Iterator[tuple[TextIO, Callable[[], object]]]:
-    """A terminal, and a user who types this there. `beforehand` means consent was already given."""
+    """Open a terminal at which a user types `typed` when asked. `beforehand` is typed before the
+    question is shown."""
     user, ours = pty.openpty()
     os.write(user, beforehand.encode())
     with open(ours) as answers, open(user, "rb"):
         yield answers, partial(os.write, user, typed.encode())
 
 
-def test_screen_says_that_joiners_take_optimizer_state(run: Run, tmp_path: Path) -> None:
+def test_consent_screen_says_that_joiners_fetch_optimizer_states(run: Run, tmp_path: Path) -> None:
     state = size(8 * layout_of(run.manifest.model).numel)
     told = {
         "fresh": [],
@@ -57,7 +58,7 @@ def test_screen_says_that_joiners_take_optimizer_state(run: Run, tmp_path: Path)
         ]
 
 
-def test_seed_is_told_its_memory_without_a_trainer(run: Run, tmp_path: Path) -> None:
+def test_seeds_screen_shows_its_memory_without_a_trainer(run: Run, tmp_path: Path) -> None:
     vectors = 8 * layout_of(run.manifest.model).numel
     update = published_formats(run.id, run.manifest)[0].payload_bytes
     lines = consent.screen(run, NodeConfig(tmp_path, seed=True), BOB.peer)
@@ -65,7 +66,7 @@ def test_seed_is_told_its_memory_without_a_trainer(run: Run, tmp_path: Path) -> 
     assert memory == f"memory    150 MB and {size(vectors + update)} for this node"
 
 
-def test_screen_shows_traffic_of_a_day_with_ten_minute_steps(run: Run, tmp_path: Path) -> None:
+def test_screen_shows_daily_traffic_for_ten_minute_steps(run: Run, tmp_path: Path) -> None:
     update = published_formats(run.id, run.manifest)[0].payload_bytes
     model, inner = run.manifest.model, run.manifest.inner
     rows = np.zeros((inner.batch_sequences, model.sequence + 1), dtype=np.int64)
@@ -80,7 +81,7 @@ def test_screen_shows_traffic_of_a_day_with_ten_minute_steps(run: Run, tmp_path:
 
 
 @pytest.mark.parametrize("typed", ["y\n", "Yes\n"])
-async def test_user_who_accepts_takes_part_and_is_asked_once(
+async def test_user_who_accepts_takes_part_and_is_asked_only_once(
     run: Run, tmp_path: Path, typed: str
 ) -> None:
     shown, agreed = io.StringIO(), tmp_path / "agreed"
@@ -106,7 +107,7 @@ async def test_user_who_accepts_takes_part_and_is_asked_once(
 
 
 @pytest.mark.parametrize("typed", ["\n", "n\n", "what?\n"])
-async def test_any_other_answer_or_an_early_yes_declines(
+async def test_any_answer_except_a_yes_after_the_question_declines(
     run: Run, tmp_path: Path, typed: str
 ) -> None:
     config, agreed = NodeConfig(tmp_path), tmp_path / "agreed"
@@ -120,7 +121,7 @@ async def test_any_other_answer_or_an_early_yes_declines(
     assert not agreed.exists()
 
 
-async def test_without_a_terminal_the_screen_is_shown_and_declined(
+async def test_without_a_terminal_the_costs_are_shown_and_the_node_declines(
     run: Run, tmp_path: Path
 ) -> None:
     shown = io.StringIO()
@@ -133,7 +134,7 @@ async def test_without_a_terminal_the_screen_is_shown_and_declined(
 
 
 @pytest.mark.parametrize("yes", [True, False])
-async def test_organiser_and_prior_consent_are_not_asked(
+async def test_organiser_and_users_who_agreed_beforehand_are_not_asked(
     run: Run, tmp_path: Path, yes: bool
 ) -> None:
     shown, agreed = io.StringIO(), tmp_path / "agreed"
@@ -143,7 +144,7 @@ async def test_organiser_and_prior_consent_are_not_asked(
     assert (shown.getvalue(), agreed.exists()) == ("", False)
 
 
-async def test_consent_to_another_run_does_not_count(run: Run, tmp_path: Path) -> None:
+async def test_consent_to_a_different_run_does_not_count(run: Run, tmp_path: Path) -> None:
     (tmp_path / "agreed").write_text("ab" * 32)
     with pytest.raises(ConfigError, match="there is no terminal to ask you"):
         await consent.ask_consent(

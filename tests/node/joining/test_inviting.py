@@ -1,4 +1,4 @@
-"""A seed says how others take part, and warns if its address cannot work for them."""
+"""A seed says how other peers can take part, and warns if they cannot reach its address."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOOP, LAN, PUBLIC = "/ip4/127.0.0.1/tcp/4201", "/ip4/10.0.0.5/tcp/4201", "/ip4/9
 NAME = "/dns/seed.example/tcp/4201"
 
 
-async def test_seed_in_a_private_network_says_so_and_names_what_helps(tmp_path: Path) -> None:
+async def test_seed_in_a_private_network_warns_and_suggests_announce(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         r.network.listens = [LAN, LOOP]
         said: list[str] = []
@@ -26,7 +26,7 @@ async def test_seed_in_a_private_network_says_so_and_names_what_helps(tmp_path: 
         assert "--announce /ip4/PUBLIC-ADDRESS/tcp/4201" in caution.do
 
 
-async def test_node_that_does_not_listen_invites_nobody(tmp_path: Path) -> None:
+async def test_node_that_does_not_listen_shows_no_invitation(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         r.network.listens = []
         said: list[str] = []
@@ -44,7 +44,7 @@ async def test_node_that_does_not_listen_invites_nobody(tmp_path: Path) -> None:
         ([LAN, NAME], NAME, None),
     ],
 )
-def test_address_for_others_is_one_that_they_can_dial(
+def test_invitation_shows_an_address_that_others_can_dial(
     addresses: list[str], best: str, code: str | None
 ) -> None:
     assert best_of(addresses) == best

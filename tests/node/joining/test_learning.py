@@ -1,6 +1,5 @@
-"""A node that knows no run asks at addresses. If all of them fail, there is one error with one
-kind.
-"""
+"""A node that does not know a run asks the peers at the given addresses. If all fail, it raises one
+error of one kind."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from p2ptrain.errors import (
     RunMismatch,
     VersionMismatch,
 )
-from p2ptrain.ids import PeerId
+from p2ptrain.ids import PeerId, RunId
 from p2ptrain.net import Accept
 from p2ptrain.net.faults import none_answered
 from p2ptrain.node.joining.find_run import fetch_run, return_to
@@ -31,7 +30,7 @@ from tests.node.rig import ANN, BOB, CAI
 
 @dataclass
 class Addresses:
-    """A network in which some peers answer, each at the address of its own name."""
+    """A network in which some peers answer, each at an address equal to its name."""
 
     manifests: dict[PeerId, bytes]
 
@@ -62,13 +61,15 @@ def run(tmp_path: Path) -> Run:
 
 
 async def failure(folder: Path, manifests: dict[PeerId, bytes]) -> P2PTrainError:
-    config = NodeConfig(folder / "home", run="a" * 64)
+    config = NodeConfig(folder / "home", run=RunId("a" * 64))
     with pytest.raises(P2PTrainError) as caught:
         await fetch_run(Addresses(manifests), config, [ANN.peer, BOB.peer])  # type: ignore[arg-type]
     return caught.value
 
 
-async def test_all_addresses_of_another_run_are_a_mismatch(tmp_path: Path, run: Run) -> None:
+async def test_addresses_that_all_serve_a_different_run_are_a_mismatch(
+    tmp_path: Path, run: Run
+) -> None:
     error = await failure(tmp_path, {ANN.peer: run.to_bytes(), BOB.peer: run.to_bytes()})
     assert isinstance(error, RunMismatch)
     assert (error.exit_code, error.code, len(error.evidence)) == (3, "RUN-MISMATCH", 2)
@@ -76,17 +77,17 @@ async def test_all_addresses_of_another_run_are_a_mismatch(tmp_path: Path, run: 
 
 
 @pytest.mark.parametrize("bob", [None, b""], ids=["silent", "not to be believed"])
-async def test_retry_is_worthwhile_while_one_address_may_serve_the_run(
+async def test_error_can_be_retried_if_one_address_may_serve_the_run(
     tmp_path: Path, run: Run, bob: bytes | None
 ) -> None:
-    """A service manager does not restart the node after a mismatch."""
+    """After a mismatch, a service manager does not restart the node."""
     others = {} if bob is None else {BOB.peer: bob}
     error = await failure(tmp_path, {ANN.peer: run.to_bytes(), **others})
     assert isinstance(error, NetworkUnreachable)
     assert error.exit_code == 5
 
 
-async def test_address_with_another_version_costs_only_itself(
+async def test_address_with_an_unsupported_version_fails_alone(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     genuine = Run.from_bytes
@@ -107,14 +108,15 @@ async def test_address_with_another_version_costs_only_itself(
 
 @pytest.fixture
 def earlier(tmp_path: Path) -> Run:
-    """The run that our home holds."""
+    """Return the run that our home holds."""
     return publish(Home(tmp_path / "home"), steps=3)
 
 
 async def returned(
     run: Run, manifests: dict[PeerId, bytes], *given: PeerId, of_run: Sequence[PeerId] = ()
 ) -> list[str]:
-    """The messages on the way back to `run`. CAI was met before, and is known to be `of_run`."""
+    """Return the messages while the node returns to `run`. CAI was met before, and is known to be
+    `of_run`."""
     said, config = list[str](), NodeConfig(Path("home"), bootstrap=given)
     network = Addresses(manifests)
     await return_to(
@@ -128,8 +130,8 @@ async def returned(
     return said
 
 
-async def test_start_for_another_run_than_the_homes_names_both(run: Run, earlier: Run) -> None:
-    """Peers met in the old run do not count, since the user did not mean them."""
+async def test_error_for_a_run_other_than_the_homes_names_both(run: Run, earlier: Run) -> None:
+    """Cached peers of the old run do not count, since the user did not ask for them."""
     serves = {ANN.peer: run.to_bytes(), CAI.peer: earlier.to_bytes()}
     with pytest.raises(RunMismatch) as caught:
         await returned(earlier, serves, ANN.peer)
@@ -142,12 +144,12 @@ async def test_start_for_another_run_than_the_homes_names_both(run: Run, earlier
 
 
 async def test_hostile_bootstrap_node_does_not_stop_a_restart(run: Run, earlier: Run) -> None:
-    """It names another run, which its own organiser has signed properly."""
+    """The bootstrap node serves a different run, validly signed by that run's organiser."""
     assert await returned(earlier, {ANN.peer: run.to_bytes()}, ANN.peer, of_run=[ANN.peer]) == []
 
 
 @pytest.mark.parametrize("bob", [None, b"", b"earlier"], ids=["away", "silent", "of this run"])
-async def test_node_continues_while_one_address_may_be_of_its_run(
+async def test_node_continues_if_one_address_may_serve_its_run(
     run: Run, earlier: Run, bob: bytes | None
 ) -> None:
     serves = {ANN.peer: run.to_bytes()}
@@ -157,16 +159,17 @@ async def test_node_continues_while_one_address_may_be_of_its_run(
     assert said[-1].startswith(f"ignoring {ANN.peer}: it belongs to a different run, {run.id}")
 
 
-async def test_node_that_finds_its_run_or_nobody_reports_no_other(earlier: Run) -> None:
+async def test_node_that_finds_only_its_own_run_or_none_reports_no_other(earlier: Run) -> None:
     assert await returned(earlier, {ANN.peer: earlier.to_bytes()}, ANN.peer) == []
     [said] = await returned(earlier, {}, ANN.peer)
     assert "continuing with the data on this disk" in said
 
 
-async def test_met_peers_are_dialled_if_the_given_ones_do_not_answer(
+async def test_cached_peers_are_dialled_if_the_given_addresses_do_not_answer(
     run: Run, earlier: Run
 ) -> None:
-    """Otherwise the first cached peer could hide that the given address is of another run."""
+    """If cached peers were dialled first, one of them could hide that the given address serves a
+    different run."""
     serves = {CAI.peer: earlier.to_bytes(), ANN.peer: run.to_bytes()}
     with pytest.raises(RunMismatch):
         await returned(earlier, serves, ANN.peer)

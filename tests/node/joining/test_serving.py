@@ -1,4 +1,4 @@
-"""Newcomers are told the run, admitted peers are told addresses, and join requests are kept."""
+"""Newcomers receive the run, admitted peers also receive addresses, and join requests are kept."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def test_stranger_gets_the_run_and_the_list_but_no_addresses(tmp_path: Pat
         assert reply.allowlist
 
 
-async def test_admitted_peer_is_told_who_is_connected_here(tmp_path: Path) -> None:
+async def test_admitted_peer_receives_the_addresses_of_connected_peers(tmp_path: Path) -> None:
     async with rig(tmp_path, allowed=[ANN.peer, BOB.peer]) as r:
         r.network.peers = {ANN.peer, BOB.peer, CAI.peer}
         for peer in (ANN.peer, CAI.peer):
@@ -67,7 +67,7 @@ async def test_admitted_peer_is_told_who_is_connected_here(tmp_path: Path) -> No
 
 
 def admit(r: Rig, *peers: PeerId) -> None:
-    """The organiser publishes a newer list."""
+    """Publish a newer list, as the organiser does."""
     newer = Allowlist.of(r.run.id, 2, peers)
     assert r.context.admission.adopt_if_newer(
         SignedAllowlist.publish(r.context.identity, newer).to_bytes()
@@ -82,7 +82,7 @@ async def test_signed_request_waits_for_the_organiser(tmp_path: Path) -> None:
         assert [each["note"] for each in r.said("join-request")] == ["a volunteer"]
 
 
-async def test_request_to_another_node_is_forwarded_to_the_organisers(
+async def test_request_received_by_a_member_is_forwarded_to_the_organiser(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path, allowed=[ANN.peer, BOB.peer])
@@ -90,7 +90,7 @@ async def test_request_to_another_node_is_forwarded_to_the_organisers(
     r.surround(identity=ANN)
     request = request_of(CAI, r.run.id)
     await hello(r, CAI.peer, request)
-    await hello(r, BOB.peer, request_of(DAN, r.run.id))  # It is forwarded to nobody else.
+    await hello(r, BOB.peer, request_of(DAN, r.run.id))  # It is not forwarded to any other peer.
     nursery.start_soon(partial(module.pass_requests_on, r.context, pause_s=0.0))
     await trio.testing.wait_all_tasks_blocked()
     assert r.network.requested == [], "the organiser is not connected"
@@ -102,7 +102,7 @@ async def test_request_to_another_node_is_forwarded_to_the_organisers(
     assert (to, decode_request(sent)) == (organiser, HelloRequest(r.run.id, request))
 
 
-async def test_organiser_hears_of_requests_from_members_only(
+async def test_organiser_accepts_forwarded_requests_only_from_members(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, allowed=[ANN.peer]) as r:
@@ -115,7 +115,7 @@ async def test_organiser_hears_of_requests_from_members_only(
         )
         assert (short.allowlist, short.peers) == (b"", {})
         own = await hello(r, ANN.peer, request_of(ANN, r.run.id))
-        assert own.allowlist, "a peer that was just admitted is told"
+        assert own.allowlist, "a peer that was just admitted gets the list"
         with pytest.raises(RemoteProtocolError):
             await hello(r, ANN.peer, b"noise")
 
@@ -150,7 +150,7 @@ async def test_organiser_sees_requests_on_terminal_and_in_status(
     assert f"pending   {words}" in status_lines(told)
     assert NodeStatus.from_json(told.to_json()) == told
     r.surround(identity=ANN)
-    assert (await status(r.context)).asking == (), "a node that cannot admit peers is not told"
+    assert (await status(r.context)).asking == (), "only a node that can admit peers shows them"
 
 
 async def test_each_warning_is_shown_once_with_its_code(
@@ -166,7 +166,7 @@ async def test_each_warning_is_shown_once_with_its_code(
         await settled(lambda: said == told)
 
 
-async def test_request_for_another_peer_or_run_is_ignored(
+async def test_request_for_a_different_peer_or_run_is_ignored(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, allowed=[]) as r:
@@ -175,7 +175,7 @@ async def test_request_for_another_peer_or_run_is_ignored(
         assert r.context.join_requests.pending == {}
 
 
-async def test_forged_request_is_the_senders_fault(tmp_path: Path) -> None:
+async def test_forged_request_is_an_error_of_its_sender(tmp_path: Path) -> None:
     async with rig(tmp_path, allowed=[]) as r:
         sound = request_of(CAI, r.run.id)
         for join in (b"noise", sound[:-3], sound.replace(b"volunteer", b"volunteeR")):
@@ -188,7 +188,7 @@ def identities() -> Iterator[Identity]:
     return map(somebody, count())
 
 
-async def test_requests_are_bounded_and_settled_ones_make_room(
+async def test_requests_are_bounded_and_admitted_peers_make_room(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, allowed=[]) as r:
@@ -202,7 +202,7 @@ async def test_requests_are_bounded_and_settled_ones_make_room(
         assert list(r.context.join_requests.pending) == [first.peer, third.peer, fourth.peer]
 
 
-async def test_many_single_requests_do_not_hide_a_persistent_one(
+async def test_many_one_time_requests_do_not_displace_a_repeated_one(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, allowed=[]) as r:
@@ -248,7 +248,7 @@ async def test_repeated_requests_are_delayed_but_newcomers_are_not(tmp_path: Pat
         await answer(CAI.peer, request)
 
 
-async def test_strangers_behind_one_address_share_a_limit(
+async def test_strangers_at_one_address_share_a_rate_limit(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, allowed=[ANN.peer]) as r:

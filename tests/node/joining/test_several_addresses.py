@@ -1,4 +1,5 @@
-"""A node that knows no run asks the peers at several addresses at once, over real connections."""
+"""A node that does not know a run asks the peers at several addresses at once, over real
+connections."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -43,7 +45,8 @@ async def refuses(peer: PeerId, payload: bytes) -> bytes:
 
 @asynccontextmanager
 async def newcomer_and(*answers: Answer) -> AsyncIterator[tuple[Network, list[str]]]:
-    """A network that knows nobody, and the addresses of peers that answer a hello like this."""
+    """Open a network without known peers, and the addresses of peers that answer a hello like
+    this."""
     async with AsyncExitStack() as stack:
         networks = [
             await stack.enter_async_context(
@@ -58,14 +61,13 @@ async def newcomer_and(*answers: Answer) -> AsyncIterator[tuple[Network, list[st
         yield networks[0], [network.addresses()[0] for network in networks[1:]]
 
 
-def given(folder: Path, addresses: Sequence[str], **settings: str) -> NodeConfig:
+def given(folder: Path, addresses: Sequence[str], **settings: Any) -> NodeConfig:
     return NodeConfig(folder / "home", bootstrap=tuple(addresses), **settings)
 
 
 async def test_silent_addresses_do_not_delay_the_one_that_answers(tmp_path: Path, run: Run) -> None:
-    """The honest peer answers only when all silent ones have been asked, so they are asked at
-    once. One after the other would take 10 s for each.
-    """
+    """The honest peer answers only after all silent ones have been asked, so this succeeds only if
+    all are asked at once. Asked in turn, each would take 10 s."""
     asked, all_asked = list[PeerId](), trio.Event()
 
     async def silent(number: int, peer: PeerId, payload: bytes) -> bytes:
@@ -79,13 +81,13 @@ async def test_silent_addresses_do_not_delay_the_one_that_answers(tmp_path: Path
         await all_asked.wait()
         return await serves(run, peer, payload)
 
-    answers = [*(partial(silent, number) for number in range(SILENT)), honest]
+    answers: list[Answer] = [*(partial(silent, number) for number in range(SILENT)), honest]
     async with newcomer_and(*answers) as (network, addresses):
         with trio.fail_after(HELLO_S - 1):
             assert await fetch_run(network, given(tmp_path, addresses), addresses) == run
 
 
-async def test_error_names_every_address_with_its_reason(tmp_path: Path, run: Run) -> None:
+async def test_error_lists_every_address_with_its_reason(tmp_path: Path, run: Run) -> None:
     async with newcomer_and(partial(serves, run), refuses) as (network, addresses):
         gone = f"/ip4/127.0.0.1/tcp/1/p2p/{CAI.peer}"
         ways = [addresses[0], gone, "nonsense", addresses[1]]
@@ -104,8 +106,9 @@ async def test_error_of_a_single_address_names_it(tmp_path: Path, run: Run) -> N
     assert any(way in line and run.id in line for line in caught.value.evidence)
 
 
-async def test_peer_is_asked_once_however_many_addresses_it_has(tmp_path: Path) -> None:
-    """A peer answers one hello in two seconds. A second question would hide its true answer."""
+async def test_peer_with_several_addresses_is_asked_only_once(tmp_path: Path) -> None:
+    """A peer answers only one hello every two seconds. A refused second question would hide its
+    real answer."""
     asked = list[PeerId]()
 
     async def hangs_up(peer: PeerId, payload: bytes) -> bytes:

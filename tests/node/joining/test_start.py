@@ -1,6 +1,8 @@
-"""A node starts from the point that needs the fewest bytes to reach the head."""
+"""A node starts from the snapshot that needs the fewest bytes to reach the head."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given
@@ -16,8 +18,14 @@ OWN = SnapshotRef(20, Digest("2" * 64))
 SIZES = {"snapshot_bytes": 800, "update_bytes": 100}
 
 
-def chosen(target: int, own: SnapshotRef | None, others: list[SnapshotRef], steps=(), first_step=0):
-    """Choose with `own` and the updates of these outer steps in our store."""
+def chosen(
+    target: int,
+    own: SnapshotRef | None,
+    others: list[SnapshotRef],
+    steps: Iterable[int] = (),
+    first_step: int = 0,
+) -> SnapshotRef | None:
+    """Choose a start if our store holds `own` and the updates of these outer steps."""
     here = HeldStates({own.digest} if own else set(), frozenset(steps))
     starts = [*([own] if own else []), *others]
     return choose_start(
@@ -33,12 +41,15 @@ def chosen(target: int, own: SnapshotRef | None, others: list[SnapshotRef], step
         (45, OWN, [GENESIS, SNAPSHOT], SNAPSHOT),
         (45, SnapshotRef(38, OWN.digest), [GENESIS, SNAPSHOT], SnapshotRef(38, OWN.digest)),
         (30, OWN, [GENESIS, SNAPSHOT], OWN),
-        (41, SnapshotRef(32, OWN.digest), [SNAPSHOT], SNAPSHOT),  # 900 bytes either way: the newer
+        # both need 900 bytes: the newer one is chosen
+        (41, SnapshotRef(32, OWN.digest), [SNAPSHOT], SNAPSHOT),
         (5, None, [GENESIS], GENESIS),
-        (10, OWN, [GENESIS], GENESIS),  # our snapshot is from beyond what this ledger knows
+        (10, OWN, [GENESIS], GENESIS),  # our snapshot is beyond the end of this ledger
     ],
 )
-def test_start_is_the_cheapest_in_examples(target, own, others, best) -> None:
+def test_cheapest_start_is_chosen_in_examples(
+    target: int, own: SnapshotRef | None, others: list[SnapshotRef], best: SnapshotRef
+) -> None:
     assert chosen(target, own, others) == best
 
 
@@ -46,18 +57,18 @@ def test_start_is_the_cheapest_in_examples(target, own, others, best) -> None:
     ("steps", "best"),
     [
         (range(20, 45), OWN),  # nothing is missing
-        (range(20, 33), OWN),  # 1200 bytes against 1300
+        (range(20, 33), OWN),  # 1200 bytes are cheaper than 1300
         (range(20, 31), SNAPSHOT),
         (range(40, 45), SNAPSHOT),
     ],
 )
-def test_stored_updates_cost_nothing(steps, best) -> None:
+def test_stored_updates_cost_nothing(steps: range, best: SnapshotRef) -> None:
     assert chosen(45, OWN, [GENESIS, SNAPSHOT], steps) == best
 
 
 @given(st.integers(0, 100), st.integers(0, 100), st.integers(0, 100), st.sets(st.integers(0, 99)))
-def test_chosen_start_is_reachable_and_nothing_is_cheaper(
-    target, own_step, snapshot_step, steps
+def test_chosen_start_is_reachable_and_no_other_is_cheaper(
+    target: int, own_step: int, snapshot_step: int, steps: set[int]
 ) -> None:
     own, snapshot = SnapshotRef(own_step, OWN.digest), SnapshotRef(snapshot_step, SNAPSHOT.digest)
     best = chosen(target, own, [GENESIS, snapshot], steps)

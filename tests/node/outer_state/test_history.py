@@ -1,4 +1,4 @@
-"""The chain by outer steps: the entry that ended each, and the participants."""
+"""The chain by outer step: the entry that ended each step, and its participants."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UPDATE = Digest("d" * 64)
 A, B = Participant(RULES.founders[0], 100, 1), Participant(RULES.founders[1], 200, 2)
 
 
-def test_step_ends_with_its_commit_by_the_last_roster() -> None:
+def test_step_ends_with_its_commit_and_has_the_last_rosters_participants() -> None:
     g = Growing(RULES)
     g.grow(g.opening(A, B))
     g.grow(g.opening(B))  # the second attempt
@@ -34,7 +34,7 @@ def test_step_ends_with_its_commit_by_the_last_roster() -> None:
     assert g.history.reduce_of(0) == ReduceShape("ring", 1)
 
 
-def test_branch_ends_a_reduce_but_no_step_and_a_heal_ends_none() -> None:
+def test_branch_ends_a_reduce_but_not_a_step_and_a_heal_ends_neither() -> None:
     g = Growing(RULES)
     g.grow(g.opening(A))
     g.grow(Commit(0, 0, UPDATE))
@@ -61,11 +61,11 @@ def test_skipped_step_has_no_participants() -> None:
     assert g.history.newest_participants(0) == ()
 
 
-def test_index_follows_the_chain_however_often_it_is_asked() -> None:
+def test_index_follows_the_chain_even_if_it_was_used_before() -> None:
     g = Growing(RULES)
     assert g.history.newest_participants(9) == ()
     g.grow(g.opening(A))
-    assert g.history.newest_participants(9) == ()  # open, not committed
+    assert g.history.newest_participants(9) == ()  # the step is open, not committed
     g.grow(Commit(0, 0, UPDATE))
     assert g.history.participants(0) == g.history.participants(0) == (A,)
     with pytest.raises(KeyError):
@@ -73,7 +73,7 @@ def test_index_follows_the_chain_however_often_it_is_asked() -> None:
 
 
 @pytest.mark.parametrize("looked_at_before", [True, False])
-def test_pruned_steps_are_forgotten_and_the_others_stay(looked_at_before: bool) -> None:
+def test_pruned_steps_are_forgotten_and_later_ones_stay(looked_at_before: bool) -> None:
     g = Growing(RULES)
     for step in range(3):
         named = (SnapshotRef(step, UPDATE), UPDATE) if step == 1 else ()

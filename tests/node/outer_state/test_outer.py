@@ -1,4 +1,5 @@
-"""θ and m at the ledger's head: from the right snapshot, with checked bytes, and without hurry."""
+"""θ and m follow the ledger's head: from the right snapshot, with verified bytes, and only once no
+reader uses θ."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from p2ptrain.dataplane import Endpoint
 from p2ptrain.encoding import pack
 from p2ptrain.errors import ChunkCorrupt, RemoteProtocolError
 from p2ptrain.ids import Digest
-from p2ptrain.ledger.chain.values import Commit, Participant, Skip, SnapshotRef
+from p2ptrain.ledger.chain.values import Commit, Participant, Roster, Skip, SnapshotRef
 from p2ptrain.ledger.history.pruning import base_at
 from p2ptrain.ledger.messages.peer_reports import SnapshotTaken
 from p2ptrain.node.control.status import status
@@ -42,7 +43,7 @@ ALONE = policy(participants_min=1, snapshot_every=2)
 
 @pytest.fixture(autouse=True)
 def _alone() -> None:
-    """No other peer is heard."""
+    """Assume that no other peer is heard."""
 
 
 @asynccontextmanager
@@ -54,7 +55,7 @@ async def following(
     timing: Timing = QUICK,
     clock: Callable[[], float] = trio.current_time,
 ) -> AsyncIterator[Rig]:
-    """A node that follows a ledger with `steps` outer steps behind it."""
+    """Open a node that follows a ledger with `steps` finished outer steps."""
     async with (
         rig(folder, rules=ALONE, steps=99, timing=timing, clock=clock) as r,
         trio.open_nursery() as nursery,
@@ -68,7 +69,7 @@ async def following(
         nursery.cancel_scope.cancel()
 
 
-def roster(r: Rig) -> object:
+def roster(r: Rig) -> Roster:
     return opening(r.context.ledger.snapshot, Participant(r.context.me, 32, 2))
 
 
@@ -85,7 +86,7 @@ async def commit(r: Rig, update: Digest | None = None, snapshot: SnapshotRef | N
     step = r.context.ledger.snapshot.step
     update = update or await sound_update(r, step)
     anything = None if snapshot is None else digest_of(b"sealed by the rig")
-    r.decide(roster(r), Commit(step, 0, update, snapshot, anything))  # type: ignore[arg-type]
+    r.decide(roster(r), Commit(step, 0, update, snapshot, anything))
     r.context.changes.notify_all()
 
 
@@ -111,9 +112,8 @@ class Clock:
 
 
 async def test_share_of_computing_time_of_an_outer_step_is_reported(tmp_path: Path) -> None:
-    """The first has no beginning. A step that computed for more than its whole time includes
-    earlier computing.
-    """
+    """The first step has no known start, so its share is None. If the computing time exceeds a
+    step's duration, part of it belongs to an earlier step, and the share is capped at 1."""
     clock = Clock()
     async with following(tmp_path, clock=clock) as r:
         for step, computed_s in enumerate((3.0, 4.0, 7.5, 0.0, 11.0)):
@@ -127,14 +127,14 @@ async def test_share_of_computing_time_of_an_outer_step_is_reported(tmp_path: Pa
         assert (await status(r.context)).compute_utilisation == 1.0
 
 
-async def test_skipped_step_changes_only_the_count(tmp_path: Path) -> None:
+async def test_skipped_step_changes_only_the_step_number(tmp_path: Path) -> None:
     async with following(tmp_path, steps=1, skip=True) as r:
         await settled(lambda: r.context.outer.step == 2)
         assert r.said("caught-up")[0]["updates"] == 1
         assert [each["skipped"] for each in r.said("committed")] == [False, True]
 
 
-async def test_equal_chains_give_equal_states_by_any_way(tmp_path: Path) -> None:
+async def test_equal_chains_give_equal_states_however_they_are_applied(tmp_path: Path) -> None:
     digests = []
     for way in ("at once", "one by one"):
         async with following(tmp_path / way, steps=4 if way == "at once" else 0) as r:
@@ -146,7 +146,7 @@ async def test_equal_chains_give_equal_states_by_any_way(tmp_path: Path) -> None
     assert digests[0] == digests[1]
 
 
-async def test_snapshots_are_taken_in_passing_and_reported(tmp_path: Path) -> None:
+async def test_snapshots_are_written_in_the_background_and_reported(tmp_path: Path) -> None:
     async with following(tmp_path, steps=0) as r:
         for step in range(4):
             await settled(lambda step=step: r.context.outer.step == step)  # type: ignore[misc]
@@ -180,7 +180,7 @@ async def test_restarted_node_reports_its_snapshots_again(tmp_path: Path) -> Non
         assert describe(r.context, 1, 0).snapshot == SnapshotReport(2, Digest(str(head.snapshot)))
 
 
-async def test_snapshot_belongs_to_its_step_although_theta_moves_on(tmp_path: Path) -> None:
+async def test_snapshot_has_the_state_of_its_step_although_theta_changes(tmp_path: Path) -> None:
     async with following(tmp_path, steps=0) as r:
         await settled(lambda: r.context.outer.step == 0)
         await commit(r)
@@ -223,7 +223,7 @@ class Gate:
         self._opened.set()
 
 
-async def test_theta_waits_for_its_readers_trainer_and_ring(tmp_path: Path) -> None:
+async def test_theta_is_not_updated_while_trainer_or_ring_use_it(tmp_path: Path) -> None:
     async with following(tmp_path, steps=0) as r:
         await settled(lambda: r.context.outer.step == 0)
         r.context.trainer.theta_in_use = True
@@ -241,7 +241,7 @@ async def test_theta_waits_for_its_readers_trainer_and_ring(tmp_path: Path) -> N
 async def test_certified_update_over_the_bound_is_not_applied(
     tmp_path: Path,
 ) -> None:
-    """Most voters lie. The node ends with a message, and θ is unchanged."""
+    """Most voters lie. The node ends with an error, and θ is unchanged."""
     async with rig(tmp_path, rules=ALONE) as r:
         context, form = r.context, r.context.outer_step(0).update
         payload = bytearray(form.payload_bytes)
@@ -259,7 +259,7 @@ async def test_certified_update_over_the_bound_is_not_applied(
         genesis.close()
 
 
-async def test_certified_blob_that_is_no_update_ends_the_node(tmp_path: Path) -> None:
+async def test_certified_blob_that_is_not_an_update_ends_the_node(tmp_path: Path) -> None:
     async with rig(tmp_path, rules=ALONE) as r:
         await commit(r, update=r.context.manifest.genesis)
         with pytest.raises(BaseExceptionGroup) as caught:
@@ -267,7 +267,7 @@ async def test_certified_blob_that_is_no_update_ends_the_node(tmp_path: Path) ->
         assert caught.group_contains(RemoteProtocolError, match="not an update of outer step 0")
 
 
-async def test_certified_blob_that_is_no_snapshot_is_skipped(
+async def test_certified_blob_that_is_not_a_snapshot_is_skipped(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path, rules=ALONE)
@@ -310,7 +310,7 @@ async def test_only_the_manifest_of_a_wrong_sized_snapshot_is_fetched(
         assert [r.context.store.has_chunk(chunk) for chunk in chunks] == [False] * len(chunks)
 
 
-async def test_snapshot_that_nobody_has_is_replaced_by_a_newer_one(
+async def test_unavailable_snapshot_is_replaced_by_a_newer_one(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path, rules=ALONE)
@@ -326,10 +326,12 @@ async def test_snapshot_that_nobody_has_is_replaced_by_a_newer_one(
     assert r.said("caught-up")[0]["updates"] == 1
 
 
-async def test_node_away_for_too_long_jumps_to_a_newer_snapshot(tmp_path: Path) -> None:
+async def test_node_that_was_away_too_long_jumps_to_a_newer_snapshot(tmp_path: Path) -> None:
     async with following(tmp_path, steps=2, timing=replace(QUICK, lost_s=0.1)) as r:
         await settled(lambda: len(r.said("snapshot")) == 1)
-        assert best_start(r.context, await find_held_states(r.context)).step == 2
+        start = best_start(r.context, await find_held_states(r.context))
+        assert start is not None
+        assert start.step == 2
         await commit(r, digest_of(b"gone"))
         await settled(lambda: bool(r.context.blobs.in_flight))
         random = np.random.default_rng(7)
@@ -344,15 +346,15 @@ async def test_node_away_for_too_long_jumps_to_a_newer_snapshot(tmp_path: Path) 
 
 @asynccontextmanager
 async def restarted(folder: Path, steps: int) -> AsyncIterator[Rig]:
-    """A node about to start beside a peer that has nothing, with `steps` outer steps to follow."""
+    """Open a restarted node that must follow `steps` outer steps, with a peer that holds
+    nothing."""
     async with rig(folder, rules=ALONE, steps=99) as r, trio.open_nursery() as nursery:
         r.wait_for(lost_s=0.1)
         for _ in range(steps):
             await commit(r)
         with socket.create_server(("127.0.0.1", 0)) as closed:
-            place = Endpoint(
-                ANN.peer, *closed.getsockname(), r.context.plane.endpoint.certificate_der
-            )
+            host, port = closed.getsockname()
+            place = Endpoint(ANN.peer, host, port, r.context.plane.endpoint.certificate_der)
         beat = heartbeat(r.run.id, endpoint=pack(place.to_wire()))
         r.context.peers.table.note_heartbeat(ANN.peer, beat, r.context.now())
         r.context.peers.detector.note_arrival(ANN.peer, r.context.now())
@@ -362,7 +364,7 @@ async def restarted(folder: Path, steps: int) -> AsyncIterator[Rig]:
 
 
 def taken_away(r: Rig, digest: Digest) -> bytes:
-    """The manifest of a blob that is no longer here."""
+    """Return the manifest of a blob that has just been removed."""
     data = r.context.store.get_chunk(digest)
     r.context.store.chunk_path(digest).unlink()
     return data
@@ -372,10 +374,9 @@ def update_of(r: Rig, step: int) -> Digest:
     return r.context.ledger.core.updates[step].update
 
 
-async def test_restart_uses_what_it_has_before_a_snapshot_nobody_has(tmp_path: Path) -> None:
-    """Only one peer had finished the newest certified snapshot when the power failed, and it stays
-    away.
-    """
+async def test_restart_uses_its_own_state_if_the_snapshot_is_unavailable(tmp_path: Path) -> None:
+    """Only one peer had finished the newest certified snapshot when the power failed, and that peer
+    stays away."""
     async with restarted(tmp_path, 12) as r, trio.open_nursery() as nursery:
         await commit(r, snapshot=SnapshotRef(12, digest_of(b"gone")))
         assert update_blobs.payload_bytes_about(r.context) * 12 > 8 * r.context.layout.numel
@@ -386,7 +387,7 @@ async def test_restart_uses_what_it_has_before_a_snapshot_nobody_has(tmp_path: P
         nursery.cancel_scope.cancel()
 
 
-async def test_unavailable_start_gives_way_to_the_next_best_in_turn(tmp_path: Path) -> None:
+async def test_unavailable_starts_are_tried_in_turn(tmp_path: Path) -> None:
     gone = (SnapshotRef(3, digest_of(b"gone")), SnapshotRef(4, digest_of(b"gone, too")))
     async with restarted(tmp_path, 3) as r, trio.open_nursery() as nursery:
         for snapshot in gone:
@@ -402,7 +403,7 @@ async def test_unavailable_start_gives_way_to_the_next_best_in_turn(tmp_path: Pa
         nursery.cancel_scope.cancel()
 
 
-async def test_advancing_transfer_is_not_given_up_for_the_next_best(tmp_path: Path) -> None:
+async def test_transfer_that_makes_progress_is_not_given_up(tmp_path: Path) -> None:
     async with restarted(tmp_path, 0) as r:
         now = r.context.now()
         r.surround(clock=lambda: now)
@@ -413,11 +414,13 @@ async def test_advancing_transfer_is_not_given_up_for_the_next_best(tmp_path: Pa
             assert not patience.is_over()
         now += 1.5 * r.context.timing.lost_s
         assert patience.is_over()
-        r.context.peers.table.forget(ANN.peer)  # Nobody can be asked.
+        r.context.peers.table.forget(ANN.peer)  # There is no peer to ask.
         assert not patience.is_over()
 
 
-async def test_missing_update_is_requested_again_without_newer_snapshot(tmp_path: Path) -> None:
+async def test_missing_update_is_requested_again_if_there_is_no_newer_snapshot(
+    tmp_path: Path,
+) -> None:
     async with restarted(tmp_path, 3) as r, trio.open_nursery() as nursery:
         await commit(r, snapshot=SnapshotRef(3, digest_of(b"gone")))
         away = taken_away(r, update_of(r, 1))
@@ -431,17 +434,15 @@ async def test_missing_update_is_requested_again_without_newer_snapshot(tmp_path
 
 
 def certified_elsewhere(r: Rig, step: int) -> SnapshotRef:
-    """A snapshot that differs from the result of the log, so that the test can tell which of the
-    two was used.
-    """
+    """Certify a snapshot that differs from the result of the log, so that the test can tell which
+    of the two was used."""
     other = np.random.default_rng(step).standard_normal(r.context.layout.numel, dtype=np.float32)
     return SnapshotRef(step, write_state(r.context.store, other, other, {"step": step}))
 
 
 async def fallen_behind(r: Rig, step: int, snapshot: SnapshotRef) -> list[bytes]:
-    """Its trainer has held it at outer step 0 while the others reached `step`. Returns the
-    manifests of their updates, which are not here.
-    """
+    """The node's trainer keeps it at outer step 0 while the other nodes reach `step`. Return the
+    manifests of their updates, which are not stored here."""
     elsewhere = []
     await settled(lambda: r.context.outer.step == 0)
     r.context.trainer.theta_in_use = True
@@ -459,7 +460,7 @@ async def fallen_behind(r: Rig, step: int, snapshot: SnapshotRef) -> list[bytes]
 
 
 @pytest.mark.parametrize("away", [12, 6])
-async def test_node_that_fell_behind_takes_the_way_with_fewer_bytes(
+async def test_node_that_fell_behind_catches_up_by_the_cheaper_download(
     tmp_path: Path, away: int
 ) -> None:
     async with following(tmp_path) as r:
@@ -493,7 +494,7 @@ async def test_stored_updates_cost_nothing_and_are_applied(tmp_path: Path) -> No
         assert (len(r.said("committed")), r.said("leapt")) == (13, [])
 
 
-async def test_log_is_followed_if_nobody_has_the_newer_snapshot(
+async def test_log_is_followed_if_the_newer_snapshot_is_unavailable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quick = replace(QUICK, lost_s=0.05)
@@ -531,7 +532,7 @@ async def test_node_that_hears_of_a_longer_chain_waits_before_it_starts(
     await settled(lambda: r.context.outer.step == 1)
 
 
-async def test_genesis_that_is_corrupt_again_and_again_ends_the_node(
+async def test_repeatedly_corrupt_genesis_ends_the_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path, rules=ALONE) as r:
@@ -545,7 +546,7 @@ async def test_genesis_that_is_corrupt_again_and_again_ends_the_node(
         assert len(r.said("chunk-damaged")) == 3
 
 
-async def test_node_that_catches_up_leaves_old_snapshots_to_others(
+async def test_node_that_catches_up_does_not_write_old_snapshots(
     tmp_path: Path,
 ) -> None:
     async with following(tmp_path, steps=9) as r:
@@ -572,7 +573,7 @@ async def test_snapshot_of_an_abandoned_chain_is_not_used(tmp_path: Path) -> Non
             )
 
 
-async def test_snapshots_below_a_named_checkpoint_are_not_used(
+async def test_snapshots_before_the_trusted_checkpoint_are_not_used(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, rules=ALONE, steps=99) as r:

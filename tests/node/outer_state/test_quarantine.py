@@ -1,6 +1,5 @@
-"""A node whose θ and m differ from the certified ones says so, stops using them, and repairs
-them.
-"""
+"""A node whose θ and m differ from the certified ones reports it, stops using them, and repairs
+them."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ ALONE = policy(participants_min=1, snapshot_every=2)
 
 
 class Truth:
-    """The state as everybody else has it. `other` holds snapshots of it."""
+    """The correct state. `other` holds snapshots of it."""
 
     def __init__(self, other: Rig) -> None:
         self.context = other.context
@@ -46,7 +45,7 @@ class Truth:
 
 @asynccontextmanager
 async def doubtful(folder: Path) -> AsyncIterator[tuple[Rig, Truth]]:
-    """A node that follows its ledger, and a trustworthy neighbour."""
+    """Open a node that follows its ledger, and a neighbour with the correct state."""
     async with (
         rig(folder / "a", admission="open", rules=ALONE, steps=99) as r,
         rig(folder / "b", rules=ALONE, steps=99, welcoming=True) as other,
@@ -62,7 +61,7 @@ async def doubtful(folder: Path) -> AsyncIterator[tuple[Rig, Truth]]:
 async def commit(r: Rig, truth: Truth, snapshot: SnapshotRef | None = None) -> None:
     step = r.context.ledger.snapshot.step
     vector = np.random.default_rng(step).standard_normal(r.context.layout.numel, dtype=np.float32)
-    vector *= np.float32(0.1)  # Within the bound on influence.
+    vector *= np.float32(0.1)  # This is within the bound on influence.
     form = r.context.outer_step(step).update
     payload = bytearray(form.payload_bytes)
     form.codec.quantise(vector, payload)
@@ -75,9 +74,8 @@ async def commit(r: Rig, truth: Truth, snapshot: SnapshotRef | None = None) -> N
 
 
 async def snapshot_taken(r: Rig, step: int) -> Digest:
-    """Wait until the node's own snapshot is there, and tell its ledger, since no task of the rig
-    does.
-    """
+    """Wait for the node's own snapshot, and report it to the node's ledger, since no task of the
+    rig does."""
     await settled(lambda: bool([each for each in r.said("snapshot") if each["step"] == step]))
     for event in r.heard():
         r.context.ledger.core.handle(event, r.context.now())
@@ -85,11 +83,11 @@ async def snapshot_taken(r: Rig, step: int) -> Digest:
 
 
 def flip_a_bit(r: Rig) -> None:
-    """Flip a bit, as a cosmic ray or a bad memory module does."""
+    """Flip a bit, as a cosmic ray or a bad memory module can."""
     r.context.outer.vectors.theta[7] += 1
 
 
-async def test_wrong_state_is_detected_and_repaired_by_differing_chunks(
+async def test_wrong_state_is_detected_and_only_its_wrong_chunks_fetched(
     tmp_path: Path,
 ) -> None:
     async with doubtful(tmp_path) as (r, truth):

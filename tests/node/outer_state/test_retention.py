@@ -80,7 +80,7 @@ async def test_newest_snapshots_and_updates_since_the_oldest_are_kept(
         }
 
 
-async def test_data_needed_soonest_are_kept(tmp_path: Path) -> None:
+async def test_data_blocks_needed_soonest_are_kept(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         index, rules = know_data(r), r.context.ledger.rules
         last = rules.blocks - 1
@@ -97,7 +97,7 @@ async def test_data_needed_soonest_are_kept(tmp_path: Path) -> None:
         assert kept_data(index, book, rules, me, None) == [*index.validation, *index.train]
 
 
-async def test_seed_keeps_all_data_and_others_what_fits(tmp_path: Path) -> None:
+async def test_seed_keeps_all_data_and_other_nodes_as_much_as_fits(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         block_bytes = 4 * r.run.manifest.data.block_tokens
         config = NodeConfig(tmp_path, data_cache_bytes=3 * block_bytes)
@@ -105,7 +105,7 @@ async def test_seed_keeps_all_data_and_others_what_fits(tmp_path: Path) -> None:
         assert cached_blocks_max(replace(config, seed=True), r.run.manifest) is None
 
 
-async def test_undecided_update_that_was_voted_for_is_kept(tmp_path: Path) -> None:
+async def test_uncommitted_update_that_got_our_vote_is_kept(tmp_path: Path) -> None:
     async with rig(tmp_path, rules=policy(participants_min=1)) as r:
         index, ledger = know_data(r), r.context.ledger.core
         me, blocks = r.context.me, ledger.rules.blocks_per_lease
@@ -134,10 +134,10 @@ async def test_certified_snapshot_makes_older_ones_removable(tmp_path: Path) -> 
         assert all(store.has_chunk(block) for block in (*index.validation, *index.train))
 
 
-async def test_way_from_the_present_snapshot_stays_until_a_newer_is_here(
+async def test_local_snapshot_and_its_updates_are_kept_until_a_newer_one_is_held(
     tmp_path: Path,
 ) -> None:
-    """The newest certified one may be on only one disk, and that disk may never come back."""
+    """The newest certified snapshot may be on only one disk, and that disk may never come back."""
     async with rig(tmp_path, steps=9, rules=policy(participants_min=1)) as r:
         store, _ = r.context.store, know_data(r)
         r.configure(keep_snapshots=1)
@@ -206,7 +206,7 @@ async def test_seed_that_lacks_an_update_keeps_only_what_the_run_needs_and_warns
 
 
 @pytest.mark.parametrize("snapshot_bytes", [0, 10**9])
-async def test_seed_gives_up_its_history_before_its_disk_is_full(
+async def test_seed_drops_its_history_before_its_disk_is_full(
     tmp_path: Path, snapshot_bytes: int
 ) -> None:
     async with rig(tmp_path, steps=9, rules=policy(participants_min=1)) as r:
@@ -232,7 +232,7 @@ async def certifying(r: Rig, step: int, named: SnapshotRef) -> None:
 
 
 async def grown(r: Rig, step: int) -> None:
-    """A step whose Commit certifies a snapshot."""
+    """Append a step whose Commit certifies a snapshot."""
     await certifying(r, step, snapshot(r.context, step))
 
 
@@ -262,7 +262,7 @@ async def test_damaged_root_stops_only_the_collection(tmp_path: Path) -> None:
 
 
 def rot(r: Rig, digest: Digest) -> bytes:
-    """Return the previous contents."""
+    """Damage the chunk, and return the previous contents."""
     data, path = r.context.store.get_chunk(digest), r.context.store.chunk_path(digest)
     path.unlink()  # The file may be shared with other tests' stores.
     path.write_bytes(b"rotten")
@@ -270,10 +270,11 @@ def rot(r: Rig, digest: Digest) -> bytes:
 
 
 @pytest.mark.parametrize("how", ["fetched again", "unpinned"])
-async def test_damaged_pin_is_named_until_it_is_repaired_or_released(
+async def test_damaged_pin_is_reported_until_it_is_repaired_or_unpinned(
     tmp_path: Path, how: str
 ) -> None:
-    """Others have dropped that old snapshot, so nothing could ever be removed here again."""
+    """Other peers no longer have that snapshot and cannot repair it, so without this warning the
+    collection would fail forever."""
     async with rig(tmp_path, steps=9, rules=policy(participants_min=1)) as r:
         know_data(r)
         store, warnings = r.context.store, r.context.alerts.warnings

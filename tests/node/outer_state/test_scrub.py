@@ -1,6 +1,5 @@
 """Corruption on this disk is found before the data are needed, reported, and repaired from
-peers.
-"""
+peers."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ from tests.node.rig import Neighbour, NewRig, Rig, rig, settled
 
 @asynccontextmanager
 async def beside_another(folder: Path) -> AsyncIterator[tuple[Rig, Rig]]:
-    """A node, and a peer that holds the same run."""
+    """Open a node, and a peer that holds the same run."""
     async with rig(folder / "a", admission="open") as r, rig(folder / "b", welcoming=True) as other:
         Neighbour(r, other)
         yield r, other
@@ -76,7 +75,7 @@ async def test_unrepairable_chunk_is_reported_and_retried_next_pass(
         assert r.context.store.get_chunk(ours) == b"of us alone"
 
 
-async def test_silent_source_delays_no_pass(tmp_path: Path) -> None:
+async def test_silent_source_does_not_block_a_pass(tmp_path: Path) -> None:
     def stands_still(sock: SecureSocket, hello: Mapping[str, object]) -> None:
         while True:
             sock.set_deadline(30)
@@ -92,7 +91,7 @@ async def test_silent_source_delays_no_pass(tmp_path: Path) -> None:
         assert done.lost == [rotten]
 
 
-async def test_scrub_reads_slowly_unless_requested_at_once(
+async def test_scrub_reads_slowly_unless_a_pass_is_requested(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
@@ -119,7 +118,7 @@ async def test_disabled_scrub_still_runs_on_request(
     await settled(lambda: len(r.said("scrubbed")) == 1)
 
 
-async def test_damage_met_by_acollection_is_repaired(tmp_path: Path) -> None:
+async def test_damage_found_by_a_collection_is_repaired(tmp_path: Path) -> None:
     async with beside_another(tmp_path) as (r, _):
         spec = r.context.manifest.data
         r.context.blobs.data = DataIndex.from_bytes(

@@ -1,4 +1,4 @@
-"""A node that has just started begins to fetch from the first peer it has heard of."""
+"""A node that has just started begins to fetch from the first peer it hears from."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from p2ptrain.swarm.wire import receive_request, send_response
 from tests.node.rig import Neighbour, Rig, rig, settled
 
 
-async def test_state_before_a_fetch_is_restored_afterwards(
+async def test_status_before_a_fetch_is_restored_afterwards(
     tmp_path: Path,
 ) -> None:
     async with (
@@ -35,7 +35,8 @@ async def test_state_before_a_fetch_is_restored_afterwards(
             if event == "state":
                 seen.append((str(fields["state"]), r.context.shown.name))
                 if fields["state"] == "fetching snapshot":
-                    r.context.state.set_state(Loading())  # Its trainer was started meanwhile.
+                    # The trainer was started during the fetch.
+                    r.context.state.set_state(Loading())
 
         r.context.journal.write = journalled  # type: ignore[method-assign]
         with trio.fail_after(20):
@@ -73,7 +74,7 @@ async def test_peer_heard_during_a_fetch_is_asked_too(tmp_path: Path) -> None:
         assert r.context.store.read_blob(blob) == b"x" * 5000
 
 
-async def test_source_of_garbage_is_reported_and_avoided_afterwards(tmp_path: Path) -> None:
+async def test_source_of_invalid_data_is_reported_and_avoided_afterwards(tmp_path: Path) -> None:
     lies: list[str] = []
 
     def lies_whatever_it_is_asked(sock: SecureSocket, hello: Mapping[str, object]) -> None:
@@ -102,8 +103,7 @@ async def test_source_of_garbage_is_reported_and_avoided_afterwards(tmp_path: Pa
 
 def brings(chunks_max: int, r: Rig) -> Callable[[SecureSocket, Mapping[str, object]], None]:
     """Send this many chunks over each connection, and then nothing, however long the other side
-    waits.
-    """
+    waits."""
 
     def serve(sock: SecureSocket, hello: Mapping[str, object]) -> None:
         for number in count():
@@ -119,7 +119,7 @@ def brings(chunks_max: int, r: Rig) -> Callable[[SecureSocket, Mapping[str, obje
 async def beside_one_that(
     folder: Path, chunks_max: int, *, try_s: float = 3.0
 ) -> AsyncIterator[tuple[Rig, list[Digest]]]:
-    """A node, and chunks of which its only peer `brings` some.
+    """Open a node with chunks to fetch, whose only peer sends `brings` of them.
 
     Three seconds are long enough for two chunks on a busy machine.
     """
@@ -130,7 +130,7 @@ async def beside_one_that(
         yield r, [other.context.store.put_chunk(b"%d" % number) for number in range(4)]
 
 
-async def test_fetch_from_a_stalled_source_may_be_given_up(tmp_path: Path) -> None:
+async def test_fetch_from_a_stalled_source_can_be_given_up(tmp_path: Path) -> None:
     async with beside_one_that(tmp_path, chunks_max=0, try_s=0.1) as (r, chunks):
         with trio.fail_after(20), pytest.raises(StoreError) as caught:
             await fetch.fetch(r.context, chunks[0], unwanted=lambda: True)

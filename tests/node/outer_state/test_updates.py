@@ -31,7 +31,7 @@ from tests.node.rig import Neighbour, opening, rig, settled
 
 
 def payload_of(context: Context) -> bytearray:
-    """A valid update."""
+    """Return a valid update."""
     vector = np.linspace(-1, 1, context.layout.numel, dtype=np.float32)
     payload = bytearray(context.outer_step(0).update.payload_bytes)
     context.outer_step(0).codec.quantise(vector, payload)
@@ -50,7 +50,8 @@ async def test_stored_update_is_read_back(tmp_path: Path) -> None:
 
 
 async def refused(context: Context, digest: Digest, step: int = 3) -> str:
-    """The refusals of `digest` by a voter, and by a node that is to apply it."""
+    """Return how a voter refuses `digest`, and check that a node which is to apply it refuses it
+    too."""
     with pytest.raises(RemoteProtocolError) as before_a_vote:
         await update_blobs.inspect(context, digest, context.outer_step(step))
     with pytest.raises(RemoteProtocolError):
@@ -95,7 +96,7 @@ async def test_voter_refuses_an_update_that_honest_peers_cannot_make(
             )
         (held,) = r.heard()
         assert isinstance(held, UpdateHeld)
-        assert held.reduce == (0, 0), "it counts for this reduce only"
+        assert held.reduce == (0, 0), "it counts only for this reduce"
 
 
 @pytest.mark.parametrize("name", ["fp32", "fp16", "int8", "int4"])
@@ -103,9 +104,8 @@ async def test_voter_refuses_an_update_that_honest_peers_cannot_make(
 def test_bound_holds_for_each_element_in_all_kernels(
     name: CodecName, variant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A value at the bound is accepted, and the next larger number is refused. So are codes that
-    only a liar writes, although their scales are valid.
-    """
+    """A value at the bound is accepted, and the next larger number is refused. Codes that an honest
+    codec never writes are refused too, although their scales are valid."""
     monkeypatch.setattr(codecs, "_index", lambda wanted: kernels.VARIANTS.index(variant))
     organiser = PeerId("12D3KooWGRUVh7cEQrhBKWmTk5kEiBNJhhpfnoUSKqFJKBRKPT7e")
     manifest = manifest_of(organiser, codec=CodecSpec(name, 64))
@@ -115,18 +115,18 @@ def test_bound_holds_for_each_element_in_all_kernels(
     peak = form.codec.quantise(np.linspace(-1, 1, numel, dtype=np.float32), payload)
     fits = smallest_bound(form, opened, peak)
     less = math.nextafter(fits, 0) * (1 - 2**-40)
-    replace(form, influence_max=fits).check_bound(payload, opened)
+    replace(form, influence_max=fits).check_bound(bytes(payload), opened)
     with pytest.raises(RemoteProtocolError) as caught:
-        replace(form, influence_max=less).check_bound(payload, opened)
+        replace(form, influence_max=less).check_bound(bytes(payload), opened)
     assert caught.value.code == "INFLUENCE-BROKEN"
     if form.codec.reach > 1:
-        payload[-1] = {"int8": 0x80, "int4": 0x88}[name]  # A code that no codec writes.
+        payload[-1] = {"int8": 0x80, "int4": 0x88}[name]  # No codec writes this code.
         with pytest.raises(RemoteProtocolError):
-            replace(form, influence_max=fits).check_bound(payload, opened)
+            replace(form, influence_max=fits).check_bound(bytes(payload), opened)
 
 
 def smallest_bound(form: UpdateFormat, opened: ReduceShape, peak: float) -> float:
-    """The smallest bound on one participant that allows a mean as large as `peak`."""
+    """Return the smallest bound on one participant that allows a mean as large as `peak`."""
     low, high = 0.0, 4 * peak
     for _ in range(200):
         middle = (low + high) / 2
@@ -135,7 +135,7 @@ def smallest_bound(form: UpdateFormat, opened: ReduceShape, peak: float) -> floa
     return high
 
 
-async def test_digest_that_names_no_blob_is_refused(tmp_path: Path) -> None:
+async def test_digest_of_an_invalid_blob_is_refused(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         bare = r.context.store.put_chunk(b"a data block, or anything")
         assert "not a valid blob" in await refused(r.context, bare)
@@ -170,7 +170,7 @@ async def test_missing_bytes_are_searched_only_while_the_step_lasts(
         assert r.heard() == []
 
 
-async def test_bytes_of_a_step_that_just_ended_are_not_called_bad(tmp_path: Path) -> None:
+async def test_update_of_a_step_that_just_ended_is_not_reported_as_bad(tmp_path: Path) -> None:
     async with rig(tmp_path, rules=policy(participants_min=1)) as r:
         context = r.context
         r.decide(opening(context.ledger.snapshot, Participant(context.me, 16, 1)))
@@ -179,7 +179,8 @@ async def test_bytes_of_a_step_that_just_ended_are_not_called_bad(tmp_path: Path
             async with trio.open_nursery() as holding:
                 wanted, outboxes = FetchUpdate(digest, ()), Outboxes(context, sending)
                 await _carry_out(context, [wanted], None, outboxes, holding)
-                r.decide(Commit(0, 0, digest))  # The next entry came before any task had its turn.
+                # The next entry was decided before any task could run.
+                r.decide(Commit(0, 0, digest))
             sending.cancel_scope.cancel()
         assert r.said("bad-update") == []
         assert context.ledger.updates_awaited == set()

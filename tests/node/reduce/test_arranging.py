@@ -33,7 +33,7 @@ def hear(r: Rig, peer: PeerId, **changes: object) -> None:
 
 @dataclass
 class Counting:
-    """A listener that has served these connections."""
+    """A listener that reports this number of served connections."""
 
     counts: ListenerStatistics
 
@@ -42,7 +42,7 @@ class Counting:
 
 
 def requested(r: Rig, *others: PeerId, step: int = 0) -> ReduceRequest:
-    """A reduce of these peers and us. We stand first."""
+    """Return a reduce of these peers and us, with us first."""
     context = [Participant(peer, 16, 1) for peer in (r.context.me, *others)]
     roster = opening(r.context.ledger.snapshot, *context, learners=others)
     request = request_of(r.context, r.context.outer_step(roster.step), roster)
@@ -82,8 +82,8 @@ async def test_measured_rates_decide_the_order_and_status_says_why(
         assert words.startswith(ring_order.in_words(context) + "; ")
 
 
-async def test_run_of_four_bits_is_not_averaged_in_a_long_ring(tmp_path: FilePath) -> None:
-    """Over slow paths all schedules take nearly the same time, and the ring stands."""
+async def test_int4_run_is_not_averaged_in_a_long_ring(tmp_path: FilePath) -> None:
+    """Over slow paths all schedules take nearly the same time, so an int8 run keeps the ring."""
     members = tuple(somebody(number).peer for number in range(110, 114))
     for name, schedule in (("int4", "direct"), ("int8", "ring")):
         codec = CodecSpec(name, 64)  # type: ignore[arg-type]
@@ -96,7 +96,7 @@ async def test_run_of_four_bits_is_not_averaged_in_a_long_ring(tmp_path: FilePat
             assert ring_order.arrange(r.context, (r.context.me, *members))[0] == schedule
 
 
-async def test_impossible_order_is_a_warning_while_it_lasts(
+async def test_warning_is_shown_while_no_order_is_possible(
     tmp_path: FilePath,
 ) -> None:
     async with rig(tmp_path) as r:
@@ -127,17 +127,17 @@ async def test_peers_report_only_their_own_paths(tmp_path: FilePath) -> None:
         assert context.peers.paths.heard == {ann: {context.me: SLOW}}
 
 
-# ── who can be dialled ───────────────────────────────────────────────────────────────────────────
+# ── which peers can be dialled ───────────────────────────────────────────────────────────────────
 
 
-async def test_node_not_dialled_for_long_doubts_that_it_can_be(tmp_path: FilePath) -> None:
+async def test_node_not_dialled_for_long_assumes_that_it_cannot_be(tmp_path: FilePath) -> None:
     async with rig(tmp_path) as r:
         context = r.context
         assert judged_reach(context) == (False, True)
         context.state.started_s = time.monotonic() - DOUBT_S - 1
-        assert judged_reach(context) == (False, True)  # No peer is here that could dial.
+        assert judged_reach(context) == (False, True)  # There is no peer that could dial.
         r.network.peers = {ANN.peer, BOB.peer}
-        # Only members probe, and these are not members.
+        # Only members probe, and these peers are not members.
         assert judged_reach(context) == (False, True)
         r.decide(replace(opening(context.ledger.snapshot), learners=(ANN.peer, BOB.peer)))
         assert judged_reach(context) == (False, False)
@@ -147,7 +147,7 @@ async def test_node_not_dialled_for_long_doubts_that_it_can_be(tmp_path: FilePat
         r.plug(listener=Counting(ListenerStatistics()))
         r.network.listens = []
         context.state.started_s = time.monotonic()
-        assert judged_reach(r.context) == (False, False)  # It does not listen.
+        assert judged_reach(r.context) == (False, False)  # This node does not listen.
 
 
 async def test_node_that_cannot_be_dialled_is_warned_while_it_lasts(tmp_path: FilePath) -> None:
@@ -176,7 +176,7 @@ async def test_reachability_is_described_in_words(tmp_path: FilePath) -> None:
     ("mine", "theirs", "we_dial"),
     [(True, True, True), (True, False, False), (False, True, True)],
 )
-async def test_first_peer_dials_unless_only_it_can_be_dialled(
+async def test_first_peer_dials_unless_only_that_peer_can_be_dialled(
     tmp_path: FilePath, mine: bool, theirs: bool, we_dial: bool
 ) -> None:
     async with rig(tmp_path) as r:
@@ -185,7 +185,7 @@ async def test_first_peer_dials_unless_only_it_can_be_dialled(
         assert dials(r.context, requested(r, ANN.peer), ANN.peer) is we_dial
 
 
-async def test_pair_that_cannot_connect_gives_up_and_sits_out_in_turn(
+async def test_peers_of_a_pair_that_cannot_connect_are_left_out_in_turn(
     tmp_path: FilePath,
 ) -> None:
     """The named peer is left out of the next attempt. The other end names the same peer."""

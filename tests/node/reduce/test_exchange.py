@@ -1,4 +1,4 @@
-"""When this node takes part in a reduce, with whom, and when it gives the reduce up."""
+"""When this node takes part in a reduce, with which peers, and when it aborts."""
 
 from __future__ import annotations
 
@@ -62,24 +62,24 @@ WORK = LocalWork(0, (0, 1), 200)
     [
         (A, 0, WORK, True),
         (A, None, WORK, False),  # θ is not loaded
-        (A, 1, WORK, False),  # θ is of another step
+        (A, 1, WORK, False),  # θ is of a different step
         (A, 0, None, False),  # restarted since it reported ready
         (A, 0, replace(WORK, step=1), False),
         (A, 0, replace(WORK, tokens=100), False),  # not what was agreed
         (A, 0, LocalWork(0, (0,), 100), False),
-        (A, 0, LocalWork(0, (2, 3), 200), False),  # other blocks than those of the lease
+        (A, 0, LocalWork(0, (2, 3), 200), False),  # different blocks than those of the lease
         (B, 0, LocalWork(0, (2,), 100), True),
         (PeerId("c"), 0, WORK, False),
     ],
 )
-def test_reduce_is_due_for_a_node_with_exactly_the_agreed_work(
+def test_reduce_is_due_only_for_a_node_with_exactly_the_agreed_work(
     peer: PeerId, outer_step: int | None, work: LocalWork | None, due: bool
 ) -> None:
     assert reduce_due(OPEN, outer_step, peer, work) == (OPENED if due else None)
     assert reduce_due(START, outer_step, peer, work) is None
 
 
-async def test_attempt_is_void_if_the_ledger_moved_or_a_peer_is_down(
+async def test_attempt_is_void_if_the_ledger_advanced_or_a_peer_is_down(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, rules=policy(participants_min=1)) as r:
@@ -102,7 +102,7 @@ async def test_attempt_is_void_if_the_ledger_moved_or_a_peer_is_down(
         assert reason.suspects == ()
 
 
-async def test_request_follows_from_roster_and_manifest_alone(tmp_path: Path) -> None:
+async def test_request_is_derived_only_from_roster_and_manifest(tmp_path: Path) -> None:
     async with rig(tmp_path, rules=policy(participants_min=1)) as r:
         roster = opening(r.context.ledger.snapshot, Participant(r.context.me, 16, 1))
         request = request_of(r.context, r.context.outer_step(roster.step), roster)
@@ -121,7 +121,7 @@ async def test_single_participant_stores_and_reports_its_update_once(
     r.decide(opening(context.ledger.snapshot, Participant(context.me, 16, 1)))
     nursery.start_soon(run_reduces, context)
     await trio.testing.wait_all_tasks_blocked()
-    assert r.said("exchange-started") == []  # It has nothing to average yet.
+    assert r.said("exchange-started") == []  # The node has nothing to average yet.
     context.trainer.work = LocalWork(0, (0,), 16)
     context.changes.notify_all()
     await settled(lambda: context.reduce.report is not None)
@@ -169,17 +169,16 @@ async def test_unreachable_peer_is_suspected_and_theta_is_released(
 
 
 @pytest.mark.parametrize("they_dial", [True, False])
-async def test_neighbour_that_never_opens_its_streams_is_named(
+async def test_neighbour_that_never_opens_its_streams_is_suspected(
     tmp_path: Path, they_dial: bool
 ) -> None:
-    """It should dial and does not, or it is dialled and does not answer our hello."""
+    """Either it should dial and does not, or it is dialled and does not answer our hello."""
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         r.wait_for(edge_s=0.4, reduce=ReduceTiming(dial_s=0.4))
         context = r.context
         with socket.create_server(("127.0.0.1", 0)) as silent:
-            place = Endpoint(
-                ANN.peer, *silent.getsockname(), context.plane.endpoint.certificate_der
-            )
+            host, port = silent.getsockname()
+            place = Endpoint(ANN.peer, host, port, context.plane.endpoint.certificate_der)
             beat = heartbeat(r.run.id, endpoint=pack(place.to_wire()))
             context.peers.table.note_heartbeat(ANN.peer, beat, context.now())
             context.peers.detector.note_arrival(ANN.peer, context.now())
@@ -197,7 +196,7 @@ async def test_neighbour_that_never_opens_its_streams_is_named(
 
 
 def put_into_a_roster(r: Rig, *others: PeerId) -> None:
-    """A reduce of the outer step is due, with our work and theirs."""
+    """Make a reduce of the outer step due, with our work and theirs."""
     context = r.context
     context.outer.step = 0
     each = [Participant(name, 16, 1) for name in (context.me, *others)]
@@ -208,7 +207,7 @@ def put_into_a_roster(r: Rig, *others: PeerId) -> None:
 
 @contextmanager
 def answering(context: Context, answer: bytes) -> Iterator[Endpoint]:
-    """Ann's data plane, which says `answer` to every hello."""
+    """Serve Ann's data plane, which sends `answer` to every hello."""
     credentials = Credentials.create(ANN)
     tls = tls_context(credentials, [context.plane.credentials.certificate_der], server=True)
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -224,16 +223,17 @@ def answering(context: Context, answer: bytes) -> Iterator[Endpoint]:
 
         thread = threading.Thread(target=answer_all)
         thread.start()
-        yield Endpoint(ANN.peer, *listening.getsockname(), credentials.certificate_der)
+        host, port = listening.getsockname()
+        yield Endpoint(ANN.peer, host, port, credentials.certificate_der)
         listening.shutdown(socket.SHUT_RDWR)
         thread.join()
 
 
 @pytest.mark.parametrize("answer", [b"\0\0\0\1\1", b"\0\0\0\1\x80", b"\xff\xff\xff\xff", None])
-async def test_neighbour_with_a_bad_answer_or_certificate_is_named(
+async def test_neighbour_with_a_bad_answer_or_certificate_is_suspected(
     tmp_path: Path, answer: bytes | None
 ) -> None:
-    """A certificate may contain the name of a peer that has nothing to do with it."""
+    """A certificate can contain the name of a peer that did not issue it."""
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         r.wait_for(edge_s=0.4)
         context = r.context
@@ -258,10 +258,10 @@ async def test_neighbour_with_a_bad_answer_or_certificate_is_named(
         assert heard.heartbeat.reduce == ReduceReport(0, 0, None, (ANN.peer,))
 
 
-async def test_participant_without_a_valid_peer_id_is_not_named(
+async def test_participant_without_a_valid_peer_id_is_not_suspected(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    """In an open run a lying proposer can put one into a roster."""
+    """In an open run a lying proposer can put such a participant into a roster."""
     r = await new_rig(tmp_path)
     context, nobody = r.context, PeerId("nobody")
     put_into_a_roster(r, ANN.peer, nobody)
@@ -292,7 +292,7 @@ async def test_attempt_that_became_void_before_its_start_is_not_begun(
     assert r.said("exchange-connected") == []
 
 
-async def test_node_that_lost_its_promised_work_says_so(
+async def test_node_that_lost_its_promised_work_reports_it(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
@@ -304,7 +304,7 @@ async def test_node_that_lost_its_promised_work_says_so(
     r.set_chain(roster=roster)
     nursery.start_soon(run_reduces, context)
     await trio.testing.wait_all_tasks_blocked()
-    assert r.heard() == []  # This process never reported ready, and may still do so.
+    assert r.heard() == []  # This process has not reported ready yet, but can still do so.
     context.ledger.core.reports.note(Ready(context.me, 0, 16, 1))
     context.changes.notify_all()
     await settled(lambda: bool(r.said("exchange-failed")))
@@ -317,12 +317,11 @@ async def test_node_that_lost_its_promised_work_says_so(
     assert len(r.said("exchange-failed")) == 1
 
 
-async def test_returning_node_with_other_work_says_so_and_offers_that(
+async def test_restarted_node_with_different_work_reports_it_and_offers_the_new_work(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    """If means come late, work that was not taken is carried over, but a restarted node carries
-    none. If this is true of all participants, nobody else can give the reduce up.
-    """
+    """In a run that applies averages late, unused work is carried over, but a restarted node has
+    none to carry over. If all participants have restarted, no other peer can abort the reduce."""
     r = await new_rig(tmp_path, rules=policy(participants_min=1))
     context = r.context
     context.outer.step, now = 0, context.now()
@@ -338,6 +337,7 @@ async def test_returning_node_with_other_work_says_so_and_offers_that(
     assert heard == [ReduceFailed(context.me, 0, 0, (context.me,)), ready]
     assert context.trainer.work == work
     for event in heard:
+        assert isinstance(event, Ready | ReduceFailed)
         reports.note(event)
     wish, _ = reconsider(rules, state, reports, now)
     assert isinstance(wish.value, Roster)
@@ -381,10 +381,10 @@ async def test_pseudo_gradient_with_nan_is_not_offered_again(
     assert context.trainer.work is None
 
 
-async def test_slightly_later_node_makes_the_committed_update_itself(
+async def test_node_that_is_slightly_behind_finishes_the_committed_update_itself(
     tmp_path: Path,
 ) -> None:
-    """Over a slow line, fetching it from the others would take as long as the whole reduce did."""
+    """Over a slow link, fetching the update would take as long as the entire reduce did."""
     async with rig(tmp_path, rules=policy(participants_min=1)) as r, trio.open_nursery() as nursery:
         context = r.context
         roster = opening(context.ledger.snapshot, Participant(context.me, 16, 1))
@@ -410,7 +410,7 @@ async def test_slightly_later_node_makes_the_committed_update_itself(
             await while_it_matters(context, roster, trio.sleep_forever)
 
 
-async def test_update_that_a_reduce_is_about_to_make_is_not_fetched(
+async def test_update_that_a_reduce_is_about_to_finish_is_not_fetched(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
@@ -432,17 +432,16 @@ async def test_update_that_a_reduce_is_about_to_make_is_not_fetched(
 
 @pytest.mark.parametrize(("heard", "reported"), [(False, (ANN.peer,)), (True, ())])
 async def test_neighbours_accusation_is_not_repeated_as_our_own(
-    tmp_path: Path, heard: bool, reported: tuple[str, ...]
+    tmp_path: Path, heard: bool, reported: tuple[PeerId, ...]
 ) -> None:
-    """Otherwise a liar that sends ABORT would accuse with the voices of all participants."""
+    """Otherwise a liar that sends ABORT would make all participants repeat its accusation."""
     async with rig(tmp_path) as r:
         await give_up(r.context, ReduceAborted(0, 0, (ANN.peer,), "it was silent", heard=heard))
         assert r.context.reduce.report == ReduceReport(0, 0, None, reported)
         assert r.said("exchange-failed")[0]["suspects"] == (ANN.peer,)
 
 
-def test_a_peer_that_still_connects_gives_up_before_others_blame_it_for_silence() -> None:
-    """Nobody sends before all of its connections are open. So a participant that leaves out one
-    connection would otherwise get an honest peer blamed.
-    """
+def test_peer_that_is_still_connecting_gives_up_before_it_is_blamed_for_silence() -> None:
+    """A peer sends nothing before all of its connections are open. So a participant that leaves out
+    one connection could otherwise get an honest peer blamed."""
     assert Timing().edge_s + reduce_links.AGAIN_S < SILENCE_S - 1.0

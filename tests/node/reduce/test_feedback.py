@@ -1,6 +1,5 @@
-"""Error feedback: a rounding loss is owed once its update is in θ, however the reduce ended
-here.
-"""
+"""Error feedback: a rounding loss is owed once its update is in θ, however the reduce ended at this
+node."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ from p2ptrain.testing.published import policy
 from tests.node.rig import ANN, Rig, opening, rig, settled
 
 BLOCKS, TOKENS = 2, 32
-"""The steps of an outer step."""
+"""The number of inner steps in an outer step."""
 
 
 def opening_with(r: Rig, *participants: Participant) -> Roster:
@@ -58,7 +57,7 @@ async def begin(r: Rig, step: int) -> NDArray[np.float32]:
 
 
 async def offer(r: Rig, step: int) -> tuple[NDArray[np.float32], Digest]:
-    """Have a pseudo-gradient averaged in outer step `step`. Return it and the update."""
+    """Average a pseudo-gradient in outer step `step`. Return it and the update."""
     context, offered = r.context, await begin(r, step)
     await settled(lambda: context.reduce.report is not None and context.reduce.report.step == step)
     assert context.reduce.report is not None
@@ -68,12 +67,12 @@ async def offer(r: Rig, step: int) -> tuple[NDArray[np.float32], Digest]:
 
 
 def owed(r: Rig) -> list[NDArray[np.float32]]:
-    """Residuals by fragment."""
+    """Return the residuals by fragment."""
     return [residual.owed.copy() for residual in r.context.outer.residuals]
 
 
 async def test_each_fragment_owes_what_its_own_updates_have_lost(tmp_path: Path) -> None:
-    settings = {
+    settings: dict[str, Any] = {
         "rules": policy(participants_min=1, snapshot_every=100),
         "codec": CodecSpec("int4", 32, feedback=True),
         "sync": SyncSpec(fragments=2, overlap_steps=1),
@@ -84,14 +83,14 @@ async def test_each_fragment_owes_what_its_own_updates_have_lost(tmp_path: Path)
         nursery.start_soon(keep_outer_state, r.context)
         nursery.start_soon(run_reduces, r.context)
         lacking = [np.zeros(each.numel) for each in r.context.fragments]
-        """By fragment: everything that was offered and committed, minus the updates."""
+        """For each fragment: everything that was offered and committed, minus the updates."""
         for step in range(6):
             before, number = owed(r), step % 2
             offered, update = await offer(r, step)
             if step == 2:  # the attempt fails, and its loss does not count
                 r.decide(Skip(step))
                 r.context.changes.notify_all()
-                await settled(lambda done=step + 1: r.context.outer.step == done)
+                await settled(lambda done=step + 1: r.context.outer.step == done)  # type: ignore[misc]
                 assert [each.tobytes() for each in owed(r)] == [each.tobytes() for each in before]
                 continue
             told = np.empty(len(offered), np.float32)
@@ -99,7 +98,7 @@ async def test_each_fragment_owes_what_its_own_updates_have_lost(tmp_path: Path)
             lacking[number] += offered.astype(np.float64) - told
             r.decide(Commit(step, 0, update))
             r.context.changes.notify_all()
-            await settled(lambda done=step + 1: r.context.outer.step == done)
+            await settled(lambda done=step + 1: r.context.outer.step == done)  # type: ignore[misc]
             assert np.abs(owed(r)[number]).max() > 1e-4
             np.testing.assert_allclose(owed(r)[number], lacking[number], atol=1e-6)
             assert owed(r)[1 - number].tobytes() == before[1 - number].tobytes()
@@ -107,8 +106,8 @@ async def test_each_fragment_owes_what_its_own_updates_have_lost(tmp_path: Path)
 
 
 class Late(Reduce):
-    """A reduce that all others have finished, with our sums in the mean. The mean itself arrives
-    too slowly.
+    """A reduce that all other participants have finished, with our sums in the mean. The mean
+    itself arrives too late here.
 
     `lost` is what our rounding lost in it.
     """
@@ -141,7 +140,8 @@ class Spoilt(Late):
 async def owing(
     folder: Path, monkeypatch: pytest.MonkeyPatch, late: type[Late]
 ) -> AsyncIterator[Rig]:
-    """A node alone in its run that owes a residual from step 0 and is `late` in step 1."""
+    """Open a node that is alone in its run, owes a residual from step 0, and is `late` in step
+    1."""
     Late.lost = None
     rules = policy(participants_min=1, snapshot_every=100)
     codec = CodecSpec("int4", 32, feedback=True)
@@ -165,7 +165,7 @@ async def owing(
 
 
 async def decided(r: Rig, *values: Value) -> None:
-    """The others agree on these entries, and our reduce is given up."""
+    """The other participants agree on these entries, and our reduce is given up."""
     r.decide(*values)
     r.context.changes.notify_all()
     await settled(lambda: bool(r.said("exchange-failed")))
@@ -179,7 +179,7 @@ async def update_of_others(r: Rig) -> Digest:
     return await trio.to_thread.run_sync(update.write, r.context.store, payload)
 
 
-async def test_residual_paid_into_a_commit_is_not_owed_twice(
+async def test_residual_included_in_a_commit_is_not_owed_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with owing(tmp_path, monkeypatch, Late) as r:
@@ -189,7 +189,7 @@ async def test_residual_paid_into_a_commit_is_not_owed_twice(
         assert owed(r)[0].tobytes() == Late.lost.tobytes() != before.tobytes()
 
 
-async def test_abandoned_and_uncommitted_reduce_pays_nothing(
+async def test_aborted_and_uncommitted_reduce_leaves_the_residual_owed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with owing(tmp_path, monkeypatch, Late) as r:
@@ -198,7 +198,7 @@ async def test_abandoned_and_uncommitted_reduce_pays_nothing(
         assert owed(r)[0].tobytes() == before.tobytes()
 
 
-async def test_attempt_committed_without_us_pays_nothing(
+async def test_attempt_committed_without_us_leaves_the_residual_owed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with owing(tmp_path, monkeypatch, Late) as r:
@@ -218,15 +218,15 @@ async def test_residuals_of_a_pruned_step_are_dropped(tmp_path: Path) -> None:
         assert residual.open_step == 0
         ledger.state = ledger.kept.start = replace(ledger.state, step=1)
         settle(r.context)
-        assert (residual.open_step, residual.owed.any()) == (None, False)
+        assert residual.open_step is None
+        assert not residual.owed.any()
 
 
 async def test_loss_larger_than_rounding_can_cause_is_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise the peer that sent it, and claims to have the mean, could have us refused in every
-    later step.
-    """
+    """A peer that claims to have the mean could otherwise send such a loss and so have us refused
+    in every later step."""
     async with owing(tmp_path, monkeypatch, Spoilt) as r:
         await decided(r, Commit(1, 0, await update_of_others(r)))
         assert not owed(r)[0].any()

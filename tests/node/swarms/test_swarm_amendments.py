@@ -20,11 +20,13 @@ async def command(*words: object) -> int:
     return await trio.to_thread.run_sync(partial(main, [str(word) for word in words]))
 
 
-async def test_amended_codec_and_h_hold_for_all_from_one_outer_step(
+async def test_amended_codec_and_inner_steps_apply_to_all_from_one_outer_step(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One member is away while the run is amended, one joins after that, and one is killed."""
-    rules = policy(grace_s=30.0)  # Late members are waited for, or have older blocks to contribute.
+    """One member is away while the run is amended, another joins after that, and a third is
+    killed."""
+    # Members that are late are waited for, or have older blocks to contribute.
+    rules = policy(grace_s=30.0)
     async with swarm(tmp_path, later=("dan",), steps=10_000, rules=rules, stops_at=1) as s:
         await s.until(lambda: s.at_step(1))
         await s.stop("cai")
@@ -60,7 +62,8 @@ def agreed(node: SwarmNode) -> bool:
 
 
 def check_terms(s: Swarm, step: int) -> None:
-    """Before `step` the manifest holds, and from it on the amendment: updates, leases and rates."""
+    """Check that the manifest applies before `step` and the amendment from then on: to updates,
+    leases and rates."""
     context = s.seed.context
     metas = [
         (at, context.store.manifest(update).meta["codec"]) for at, update, _ in s.committed(s.seed)

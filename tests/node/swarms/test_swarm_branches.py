@@ -1,4 +1,5 @@
-"""Most voters of a run that branches are gone: the others continue, and all meet again."""
+"""In a run that may branch, most voters vanish: the others continue on a branch, and rejoin
+later."""
 
 from __future__ import annotations
 
@@ -26,8 +27,7 @@ def kinds(node: SwarmNode) -> list[type]:
 
 async def branch_off(s: Swarm) -> int:
     """Three of five voters vanish, and the two others branch off and commit. Return the outer step
-    in which they did.
-    """
+    in which they branched off."""
     await s.until(lambda: s.at_step(1))
     await s.stop(*GONE)
     await s.until(lambda: all(line(s[name]) != s["ann"].context.run for name in LEFT))
@@ -43,6 +43,8 @@ async def test_two_of_five_voters_branch_off_and_rejoin_the_majority(
     async with swarm(
         tmp_path, nodes=FOUNDERS[1:], founders=FOUNDERS, steps=ENDLESS, rules=BRANCHING
     ) as s:
+        assert s.run is not None
+        run_id = s.run.id
         step = await branch_off(s)
         assert Branch in kinds(s["ann"])
         assert s["ann"].context.ledger.snapshot.voters == tuple(
@@ -57,26 +59,28 @@ async def test_two_of_five_voters_branch_off_and_rejoin_the_majority(
         s.check_equal()
         left_line = line(s["ann"])
         await s.start(*GONE)
-        await s.until(lambda: all(s[name].up and line(s[name]) == s.run.id for name in LEFT))
+        await s.until(lambda: all(s[name].up and line(s[name]) == run_id for name in LEFT))
         await s.until(lambda: len({*s.credits("ann")} & {*s.credits("bob")}) > 0)
         await s.go_on(2, *FOUNDERS)
-        assert {line(s[name]) for name in FOUNDERS} == {s.run.id} != {left_line}
+        assert {line(s[name]) for name in FOUNDERS} == {run_id} != {left_line}
         assert not {Branch, Heal} & {*kinds(s["ann"])}
         assert s["ann"].events("rejoining") != []
         s.check_equal()
 
 
-async def test_of_two_branches_one_heals_and_all_end_on_the_other(tmp_path: Path) -> None:
+async def test_one_of_two_branches_heals_and_all_end_on_the_other(tmp_path: Path) -> None:
     others = ("cai", "dan")
     four = (*LEFT, *others)
     async with swarm(
         tmp_path, nodes=FOUNDERS[1:], founders=FOUNDERS, steps=ENDLESS, rules=BRANCHING
     ) as s:
+        assert s.run is not None
+        run_id = s.run.id
         await branch_off(s)
         lines = {line(s["ann"])}
         await s.stop(*LEFT)
         await s.start(*others, bootstrap="seed")
-        await s.until(lambda: all(line(s[name]) != s.run.id for name in others))
+        await s.until(lambda: all(line(s[name]) != run_id for name in others))
         lines.add(line(s["cai"]))
         await s.go_on(1, *others)
         await s.start(*LEFT, bootstrap="seed")

@@ -25,7 +25,7 @@ ENDLESS = 10_000
 async def test_three_trainers_and_a_seed_finish_a_run_with_equal_states(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This holds with any schedule in the roster: here it is another one each time."""
+    """This holds for any schedule in the roster; here each roster uses a different one."""
 
     def in_turn(
         peers: Sequence[PeerId],
@@ -33,9 +33,11 @@ async def test_three_trainers_and_a_seed_finish_a_run_with_equal_states(
         current: tuple[Schedule, Sequence[PeerId]],
         is_coarse: bool,
     ) -> Arrangement:
-        """All that are asked give the same answer: the schedule after the last one agreed."""
+        """Every node proposes the same: the schedule that follows the last agreed one."""
         turn = SCHEDULES.index(current[0]) + 1
-        return Arrangement(SCHEDULES[turn % len(SCHEDULES)], peers[::-1], 0.0, "it is its turn")
+        return Arrangement(
+            SCHEDULES[turn % len(SCHEDULES)], tuple(peers[::-1]), 0.0, "it is its turn"
+        )
 
     monkeypatch.setattr(ring_order, "arrangement", in_turn)
     async with swarm(tmp_path, steps=4) as s:
@@ -52,8 +54,8 @@ async def test_three_trainers_and_a_seed_finish_a_run_with_equal_states(
         assert len({node.context.outer.vectors.digest() for node in s.up}) == 1
         s.check_chain()
         await s.until(lambda: all(s[n].events("run-ended") for n in ("seed", "ann", "bob", "cai")))
-        # Nodes with a share of the final weights have measured it, and all know the complete
-        # result.
+        # Nodes with a share of the validation of the final weights have measured it, and all know
+        # the complete result.
         await s.until(lambda: all(node.events("evaluated", step=4, blocks=2) for node in s.up))
         told = [node.events("evaluated", step=4, blocks=2)[0] for node in s.up]
         assert len({each["loss"] for each in told}) == 1
@@ -61,7 +63,7 @@ async def test_three_trainers_and_a_seed_finish_a_run_with_equal_states(
         assert sorted(measured) == sorted(shares(s.seed.context, 4))
 
 
-async def test_residuals_are_kept_and_states_are_equal_all_the_same(
+async def test_states_stay_equal_although_each_node_keeps_its_own_residuals(
     tmp_path: Path,
 ) -> None:
     codec = CodecSpec("int4", 64, feedback=True)
@@ -78,7 +80,7 @@ def owed(node: SwarmNode) -> Float32Vector:
     return residual.owed
 
 
-async def test_founder_that_trains_needs_nobody_else(tmp_path: Path) -> None:
+async def test_founder_that_trains_can_run_alone(tmp_path: Path) -> None:
     alone = policy(participants_min=1)
     async with swarm(tmp_path, nodes=("ann",), founders=("ann",), rules=alone, steps=3) as s:
         await s.until(lambda: s.at_step(3))
@@ -95,8 +97,8 @@ async def test_straggler_is_left_out_and_contributes_its_work_later(
         await s.until(lambda: len(s.credits("cai")) >= 2)
         cai.remote.stuck = True
         await s.until(lambda: cai.remote.rests)
-        # It has yet to read θ of the step it was told of, so that θ must not move. Its earlier
-        # report may still be on its way.
+        # cai has been told to read θ of this step and has not done so yet, so θ must not change. An
+        # earlier report of its trainer may still arrive.
         await stands_still(s, cai)
         await s.until(lambda: missed(s, "cai") >= 3)
         assert cai.context.ledger.snapshot.is_member(cai.peer)
@@ -105,12 +107,13 @@ async def test_straggler_is_left_out_and_contributes_its_work_later(
         await s.until(lambda: len(s.credits("cai")) >= done + 2)
         s.check_chain()
         s.check_equal()
-        # The work it had when it was stopped has continued from there.
+        # Training resumed from the work that it had when it was stopped.
         assert s.trained_once("cai")
 
 
 async def stands_still(s: Swarm, node: SwarmNode) -> None:
-    """Wait until θ has been in use and not moved here while others continued for three steps."""
+    """Wait until this node's θ has been in use and unchanged while the other nodes finished three
+    steps."""
     since = node.step, s.seed.step
 
     def stood() -> bool:
@@ -123,11 +126,11 @@ async def stands_still(s: Swarm, node: SwarmNode) -> None:
 
 
 def missed(s: Swarm, name: str) -> int:
-    """The number of committed outer steps since this node last took part."""
+    """Return the number of committed outer steps since this node last took part."""
     return s.seed.step - 1 - s.credits(name)[-1]
 
 
-async def test_trainer_that_dies_in_mid_lease_is_restarted(
+async def test_trainer_that_dies_during_a_lease_is_restarted(
     tmp_path: Path,
 ) -> None:
     async with swarm(tmp_path, steps=ENDLESS) as s:
@@ -148,12 +151,12 @@ def assert_stays_member(s: Swarm, node: SwarmNode) -> None:
     assert members[members.index(True) :] == [True] * (len(members) - members.index(True))
 
 
-async def test_work_outlives_the_trainer_that_made_it(tmp_path: Path) -> None:
+async def test_work_is_kept_if_its_trainer_dies(tmp_path: Path) -> None:
     async with swarm(tmp_path, steps=ENDLESS, rules=policy(grace_s=30.0)) as s:
         ann, cai = s["ann"], s["cai"]
         await s.until(lambda: len(s.credits("cai")) >= 1)
         cai.remote.held = True
-        # With a block to train, so it can no longer become ready.
+        # cai still has a block to train, so it cannot become ready now.
         step = await s.until(lambda: cai.remote.rests and is_ready_and_waits_for(ann, cai))
         work = ann.context.trainer.work
         ann.remote.dies = True
@@ -168,7 +171,7 @@ async def test_work_outlives_the_trainer_that_made_it(tmp_path: Path) -> None:
 
 
 def is_ready_and_waits_for(node: SwarmNode, other: SwarmNode) -> int:
-    """The outer step for which `node` is ready and `other` is not, or 0."""
+    """Return the outer step for which `node` is ready and `other` is not, or 0."""
     work, theirs = node.context.trainer.work, other.context.trainer.work
     step = node.context.ledger.snapshot.step
     waits = work is not None and work.step == step and (theirs is None or theirs.step < step)
@@ -195,7 +198,7 @@ async def test_restarted_node_is_not_averaged_with_an_empty_arena(
         s.check_equal()
 
 
-async def test_skipped_steps_work_goes_into_the_next(
+async def test_work_of_a_skipped_step_is_contributed_in_the_next_step(
     tmp_path: Path,
 ) -> None:
     rules = policy(attempts_max=1, patience_s=0.0)
@@ -214,6 +217,6 @@ async def test_skipped_steps_work_goes_into_the_next(
 
 
 def skipped(s: Swarm) -> list[int]:
-    """The outer steps that were skipped, by the seed's chain."""
+    """Return the outer steps that were skipped, by the seed's chain."""
     values = [each.entry.value for each in s.seed.context.ledger.core.chain]
     return [value.step for value in values if isinstance(value, Skip)]

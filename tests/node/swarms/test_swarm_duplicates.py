@@ -1,6 +1,5 @@
 """A copied key, on real sockets: it is found and reported, whether its nodes vote or not. A quick
-restart is not taken for a copy.
-"""
+restart is not taken for a copy."""
 
 from __future__ import annotations
 
@@ -19,10 +18,10 @@ ENDLESS = 10_000
 
 
 def copied(s: Swarm, name: str, *, all_of_it: bool = True) -> SwarmNode:
-    """A node that is not started, with another node's key or with its whole home."""
+    """Return a node that is not started, with another node's key or a copy of its entire home."""
     home, original = s.folder / f"{name}-copy", s[name].home
     if all_of_it:
-        # The original keeps running, so temporary files may vanish meanwhile.
+        # The original keeps running, so temporary files may vanish during the copy.
         passing = shutil.ignore_patterns("control.sock", "lock", "tmp", "peers*", "*.new*")
         shutil.copytree(original.root, home, ignore=passing)
     else:
@@ -37,12 +36,12 @@ def is_told(node: SwarmNode) -> bool:
     return "identity" in node.context.alerts
 
 
-async def test_copy_does_not_start_while_the_original_lives(tmp_path: Path) -> None:
+async def test_copy_does_not_start_while_the_original_runs(tmp_path: Path) -> None:
     async with swarm(tmp_path, nodes=("ann", "bob"), steps=ENDLESS) as s:
         await s.until(lambda: len(s.credits("ann")) >= 1)
         copy = copied(s, "ann")
         copy.config = replace(copy.config, listen=("/ip4/127.0.0.1/tcp/0",))
-        # The original answers within two seconds. This leaves it time on a crowded machine.
+        # The original has two seconds to answer. This gives it more time on a busy machine.
         copy.timing = asking(start_wait_s=30.0)
         await s.start("ann-copy")
         assert copy.error is not None
@@ -53,11 +52,11 @@ async def test_copy_does_not_start_while_the_original_lives(tmp_path: Path) -> N
         assert not is_told(s["ann"])
 
 
-async def test_of_two_that_start_together_one_stays_without_a_vote(tmp_path: Path) -> None:
+async def test_of_two_copies_started_together_one_stays_without_a_vote(tmp_path: Path) -> None:
     async with swarm(tmp_path, nodes=("ann",), later=("cai",), steps=ENDLESS) as s:
         twins = [s["cai"], copied(s, "cai", all_of_it=False)]
         for twin in twins:
-            # Neither waits for an answer at its start, as if no member was connected then.
+            # Neither waits for an answer at its start, as if no member were connected then.
             twin.timing = asking(start_wait_s=0.0, quiet_s=3.0, linger_s=3.0)
         await s.start("cai", "cai-copy")
         await s.until(lambda: all(is_told(node) for node in twins) and any(n.up for n in twins))
@@ -68,13 +67,13 @@ async def test_of_two_that_start_together_one_stays_without_a_vote(tmp_path: Pat
         assert gone.error.exit_code == 8
         assert left.context.ledger.core._instance.electorate.silent
         assert starts_of(left.context.identities.incarnation) == 1
-        # Nobody else is affected. The process that stays follows the run and is heard again.
+        # No other node is affected. The process that stays follows the run and is heard again.
         await s.go_on(1, "seed", "ann")
         await s.until(lambda: s.seed.context.identities.incarnations.is_known(*heard_as(left)))
 
 
 def asking(**seconds: float) -> Timing:
-    """The timing of a node that asks like this whether it has a duplicate."""
+    """Return the timing of a node that asks in this way whether it has a duplicate."""
     return replace(QUICK_TO_ASK, questions=replace(QUICK_TO_ASK.questions, **seconds))
 
 

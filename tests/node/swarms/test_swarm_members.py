@@ -1,4 +1,4 @@
-"""Members come and go: joining in mid-run, leaving, being admitted and being evicted."""
+"""Members come and go: joining during a run, leaving, being admitted and being evicted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ENDLESS = 10_000
 
 
 async def ask(node: SwarmNode, command: str) -> dict[str, object]:
-    """Send a request of `p2ptrain` to a node over its control socket."""
+    """Send a request to a node over its control socket, as `p2ptrain` does."""
     async with await trio.open_unix_socket(str(node.home.control)) as stream:
         await stream.send_all(json.dumps({"command": command}).encode() + b"\n")
         answer = b""
@@ -28,7 +28,7 @@ async def ask(node: SwarmNode, command: str) -> dict[str, object]:
     return reply
 
 
-async def test_joiner_in_mid_run_gets_snapshot_and_updates_and_contributes(
+async def test_joiner_during_a_run_gets_snapshot_and_updates_and_contributes(
     tmp_path: Path,
 ) -> None:
     async with swarm(tmp_path, later=("dan",), steps=ENDLESS) as s:
@@ -90,21 +90,22 @@ async def test_seed_leaves_and_the_run_continues_without_it(tmp_path: Path) -> N
         await s.until(lambda: len(s["ann"].context.ledger.snapshot.voters) == 4)
         await s.seed.leave()
         assert s.seed.events("left", member=False)
-        # It leaves when it knows. The entry may still be on its way to some nodes.
+        # The seed leaves as soon as it has seen the roster without it. That entry may still be on
+        # its way to some nodes.
         await s.until(lambda: not any(is_member(s[name], s.seed) for name in names))
         await s.go_on(2, *names)
-        # A node that was up late began with a snapshot, and does not have all updates.
+        # A node that started late began from a snapshot, and does not have all updates.
         first = [name for name in names if s[name].events("committed", step=0, took_part=True)]
         s.check_chain(first[0])
         s.check_equal()
 
 
 def is_member(node: SwarmNode, other: SwarmNode) -> bool:
-    """Whether `other` is a member according to `node`."""
+    """Return whether `other` is a member according to `node`."""
     return node.context.ledger.snapshot.is_member(other.peer)
 
 
-async def test_peer_taken_off_the_allowlist_is_evicted_and_told(tmp_path: Path) -> None:
+async def test_peer_removed_from_the_allowlist_is_evicted_and_stops(tmp_path: Path) -> None:
     timing = Timing(revocation_look_s=0.3)
     async with swarm(tmp_path, steps=ENDLESS, timing=timing) as s:
         cai = s["cai"]
@@ -122,12 +123,12 @@ async def test_peer_taken_off_the_allowlist_is_evicted_and_told(tmp_path: Path) 
 
 
 def states(node: SwarmNode) -> list[object]:
-    """All states that it reported, from its start."""
+    """Return all states that it reported, from its start."""
     return [event["state"] for event in node.events("state")]
 
 
 async def test_waiting_peer_takes_part_once_the_organiser_approves(tmp_path: Path) -> None:
-    """It has found another node than the organiser's."""
+    """The waiting peer is connected to a node other than the organiser's."""
     async with swarm(tmp_path, nodes=("ann", "bob"), steps=ENDLESS) as s:
         await s.until(lambda: s.at_step(1))
         eve = s.add("eve")

@@ -1,11 +1,11 @@
 """Runs with several fragments, and runs that train while they average: real nodes, simulated
-trainers.
-"""
+trainers."""
 
 from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,13 +34,19 @@ Committed = tuple[int, Digest, Credits]
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_updates_contain_the_work_since_their_fragments_last_merge(
+async def test_updates_contain_the_work_since_their_fragment_was_last_merged(
     tmp_path: Path, mode: str
 ) -> None:
-    """A peer joins in mid-run, and codec and rates are amended. Neither loses any work."""
+    """A peer joins during the run, and codec and rates are amended. No work is lost in either
+    case."""
     sync, inner_steps = MODES[mode]
     rules = policy(grace_s=30.0, snapshot_every=STEPS)
-    settings = {"sync": sync, "inner_steps": inner_steps, "rules": rules, "later": ("cai",)}
+    settings: dict[str, Any] = {
+        "sync": sync,
+        "inner_steps": inner_steps,
+        "rules": rules,
+        "later": ("cai",),
+    }
     async with swarm(tmp_path, nodes=("ann", "bob"), steps=STEPS, stops_at=2, **settings) as s:
         await s.until(lambda: s.at_step(2))
         amended_step = await admit_and_amend(s, "cai")
@@ -60,9 +66,9 @@ async def test_updates_contain_the_work_since_their_fragments_last_merge(
 
 
 async def admit_and_amend(s: Swarm, name: str) -> int:
-    """Start this node until it is a member, and publish the amendment until all could agree on it,
-    while the run stands still. Return the outer step from which the amendment holds.
-    """
+    """Start this node and wait until it is a member. Then publish the amendment and wait until all
+    could agree on it, while the run is stopped. Return the outer step from which the amendment
+    applies."""
     await s.start(name)
     await s.until(lambda: s.seed.context.ledger.snapshot.is_member(s[name].peer))
     step = s.seed.context.ledger.snapshot.step + 3
@@ -73,7 +79,7 @@ async def admit_and_amend(s: Swarm, name: str) -> int:
 
 
 def applied(node: SwarmNode, step: int, update: Digest) -> NDArray[np.float32]:
-    """The pseudo-gradient that this update represents."""
+    """Return the pseudo-gradient that this update represents."""
     context = node.context
     payload = context.store.read_blob(update)
     outer_step = context.outer_step(step)
@@ -85,7 +91,7 @@ def applied(node: SwarmNode, step: int, update: Digest) -> NDArray[np.float32]:
 def expected(
     node: SwarmNode, step: int, before: list[Committed], credits: Credits
 ) -> NDArray[np.float32]:
-    """Everything trained since this fragment was merged, weighted by its amount."""
+    """Return everything trained since this fragment was merged, weighted by its amount."""
     context, sync = node.context, node.context.manifest.sync
     fragment = context.outer_step(step).fragment
     works, weights = [], []
@@ -104,10 +110,9 @@ def expected(
 
 
 def forgotten(node: SwarmNode, offered: tuple[int, ...]) -> int:
-    """The number of blocks trained ahead of a merge. The merge forgets them (α = 0) unless all
-    means come a whole step late. A participant that was left out before offers everything it holds,
-    and trains no more.
-    """
+    """Return the number of blocks trained ahead of a merge. The merge forgets them (α = 0) unless
+    all averages are applied one whole step late. A participant that was left out before offers
+    everything it holds, and trains no more."""
     manifest = node.context.manifest
     if not offered or manifest.delayed or len(offered) == manifest.blocks_per_lease:
         return 0
@@ -122,11 +127,11 @@ def trained_ahead(node: SwarmNode) -> bool:
     return any(isinstance(each, frames.Train) and each.ahead for each in node.remote.obeyed)
 
 
-async def test_deaths_and_joins_leave_equal_states_and_single_commits(
+async def test_deaths_and_joins_leave_equal_states_and_no_block_committed_twice(
     tmp_path: Path,
 ) -> None:
     sync, inner_steps = MODES["streaming"]
-    settings = {"sync": sync, "inner_steps": inner_steps, "later": ("dan",)}
+    settings: dict[str, Any] = {"sync": sync, "inner_steps": inner_steps, "later": ("dan",)}
     async with swarm(tmp_path, steps=10_000, **settings) as s:
         await s.go_on(2)
         await s.stop("cai")
@@ -140,5 +145,5 @@ async def test_deaths_and_joins_leave_equal_states_and_single_commits(
 
 
 def in_it_again(s: Swarm, name: str) -> bool:
-    """Whether this node's work goes into updates of its current life."""
+    """Return whether an update contains this node's work since it was restarted."""
     return any(s[name].events("committed", took_part=True))

@@ -1,4 +1,4 @@
-"""Nodes that stop and come back continue from their own disks, without a loss."""
+"""Nodes that stop and come back continue from their own disks, without losing anything."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ ENDLESS = 10_000
 
 @contextmanager
 def held(s: Swarm, *names: str) -> Iterator[None]:
-    """These trainers stop before their next inner step, so the run soon stands still."""
+    """Make these trainers stop before their next inner step, so that the run soon stops."""
     for name in names:
         s[name].remote.held = True
     try:
@@ -33,9 +34,8 @@ def held(s: Swarm, *names: str) -> Iterator[None]:
 
 
 async def start_and_catch_up(s: Swarm, name: str, *others: str) -> None:
-    """Steps here take a tenth of a second. A starting node would be so far behind that a snapshot
-    is cheaper than the missed updates.
-    """
+    """Steps here take a tenth of a second. A node that starts while the run continues would be so
+    far behind that a snapshot is cheaper than the missed updates."""
     with held(s, *others):
         await s.start(name)
         await s.until(lambda: 0 <= s[name].step == s.seed.step)
@@ -47,6 +47,7 @@ async def test_restarted_node_continues_from_its_home(tmp_path: Path) -> None:
         await s.step_by_step(lambda: len(s.credits("bob")) >= 3 and bob.events("snapshot"))
         chain = list(bob.context.ledger.core.chain)
         await s.stop("bob")
+        assert s.run is not None
         ledger, _, votes = open_ledger(bob.home, s.run, bob.identity, 0.0)
         assert ledger.chain[: len(chain)] == chain
         assert ledger.records() == list(votes)[-len(ledger.records()) :]
@@ -64,7 +65,7 @@ async def test_restarted_node_continues_from_its_home(tmp_path: Path) -> None:
         assert isinstance(load, Load)
         assert isinstance(train, Train)
         assert load.step >= 3
-        # Its position in the learning rate's schedule. `check_chain` checks the data.
+        # This is its position in the learning rate's schedule. `check_chain` checks the data.
         assert train.first_inner_step == s.run.manifest.blocks_per_step * load.step
         s.check_chain()
         s.check_equal()
@@ -93,14 +94,14 @@ async def test_run_continues_after_all_nodes_stopped_at_once(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("mode", ["plain", "streaming", "eager"])
-async def test_after_a_stop_in_mid_reduce_no_empty_arena_is_averaged(
+async def test_after_a_stop_during_a_reduce_no_empty_arena_is_averaged(
     tmp_path: Path, mode: str
 ) -> None:
-    """If means are not waited for, all trainers are ahead of that reduce when they stop."""
+    """If trainers do not wait for averages, all are ahead of that reduce when they stop."""
     roster_names = ("ann", "bob", "cai")
     names = ("seed", *roster_names)
     how = MODES[mode]
-    settings = {"sync": how.sync, "inner_steps": how.inner_steps}
+    settings: dict[str, Any] = {"sync": how.sync, "inner_steps": how.inner_steps}
     rules = policy(grace_s=30.0, patience_s=30.0)
     async with swarm(tmp_path, steps=ENDLESS, rules=rules, **settings) as s:
         await s.until(lambda: all(s.credits(name) for name in roster_names))
@@ -128,21 +129,22 @@ async def test_after_a_stop_in_mid_reduce_no_empty_arena_is_averaged(
 
 
 def is_exchanging(node: SwarmNode, step: int) -> bool:
-    """Whether it is in the roster of this outer step, and has begun to average."""
+    """Return whether it is in the roster of this outer step, and has begun to average."""
     roster = node.context.ledger.snapshot.roster
     began = node.events("exchange-started", step=step)
     return roster is not None and roster.step == step and bool(began)
 
 
 def is_ahead(node: SwarmNode, step: int) -> bool:
-    """Whether its trainer has trained more since it reported ready for this outer step."""
+    """Return whether its trainer has trained more since it reported ready for this outer step."""
     marks = [each["event"] for each in node.records if each.get("step") == step]
     done = [mark for mark in marks if mark in ("ready", "inner-step")]
     return done[-1:] == ["inner-step"] and "ready" in done
 
 
 def hears_everybody(node: SwarmNode, others: int) -> bool:
-    """Whether it has heard each of the others for some seconds, and so could reduce with them."""
+    """Return whether it has heard each of the other nodes for some seconds, and so could reduce
+    with them."""
     serials = [record.heartbeat.serial for record in node.context.peers.table]
     return node.step >= 0 and len(serials) == others and min(serials) >= 2
 
@@ -173,7 +175,7 @@ class SmallDisk(LocalDisk):
 
 
 @pytest.mark.parametrize("full", ["no_chunks", "no_records"])
-async def test_full_disk_stops_a_node_cleanly_and_room_lets_it_continue(
+async def test_full_disk_stops_a_node_cleanly_and_free_space_lets_it_continue(
     tmp_path: Path, full: str
 ) -> None:
     async with swarm(tmp_path, nodes=("ann", "bob"), later=("cai",), steps=ENDLESS) as s:
@@ -191,5 +193,5 @@ async def test_full_disk_stops_a_node_cleanly_and_room_lets_it_continue(
         done = len(s.credits("cai"))
         await start_and_catch_up(s, "cai", "ann", "bob")
         await s.until(lambda: len(s.credits("cai")) > done)
-        s.check_chain()  # By the seed, which misses nothing.
+        s.check_chain()  # The seed's chain is checked: the seed misses no step.
         s.check_equal()

@@ -23,18 +23,18 @@ def know_data(r: Rig) -> DataIndex:
     return index
 
 
-async def test_validation_comes_first_then_leased_blocks_then_the_next(
+async def test_validation_blocks_come_first_then_leased_blocks_then_later_ones(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, steps=3) as r:
         index = know_data(r)
-        # One founder holds blocks 0 and 1. There are three steps of two blocks for it and
-        # newcomers.
+        # One founder holds blocks 0 and 1. The node fetches ahead for three steps of two blocks
+        # each, for itself and newcomers.
         following = 3 * 2 * (1 + NEWCOMERS)
         assert ahead(r.context) == [*index.validation, *index.train[: 2 + following]]
 
 
-async def test_blocks_that_a_member_gave_back_are_wanted_again(tmp_path: Path) -> None:
+async def test_blocks_that_a_member_returned_are_wanted_again(tmp_path: Path) -> None:
     async with rig(tmp_path, steps=3) as r:
         index = know_data(r)
         r.decide(replace(opening(r.context.ledger.snapshot), learners=(ANN.peer,)))
@@ -46,7 +46,7 @@ async def test_blocks_that_a_member_gave_back_are_wanted_again(tmp_path: Path) -
         assert len(wanted) == len(set(wanted))
 
 
-async def test_no_more_is_kept_ahead_than_exists_or_fits(tmp_path: Path) -> None:
+async def test_fetching_ahead_stops_at_what_exists_or_fits(tmp_path: Path) -> None:
     async with rig(tmp_path, steps=10_000) as r:
         know_data(r)
         assert len(ahead(r.context)) == 2 + BLOCKS
@@ -67,7 +67,7 @@ async def test_blocks_of_our_lease_are_kept_in_the_smallest_cache(tmp_path: Path
             cache = replace(r.context.config, data_cache_bytes=blocks * 4 * BLOCK_TOKENS)
             r.surround(config=cache)
             needed = roots(r.run.manifest, ledger, index, cache, None)
-            for _ in range(2):  # A new chunk is spared once.
+            for _ in range(2):  # A new chunk survives one collection.
                 store.collect_garbage(needed.blobs, keep_chunks=needed.chunks)
             left = [block for block in index.train if store.has_chunk(block)]
             assert set(own) <= set(left)
@@ -78,7 +78,7 @@ async def test_blocks_of_our_lease_are_kept_in_the_smallest_cache(tmp_path: Path
                 store.put_chunk(block_file(number), durable=False)
 
 
-async def test_paths_are_those_of_the_store(tmp_path: Path) -> None:
+async def test_paths_of_blocks_lead_into_the_store(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         index = know_data(r)
         paths = await paths_of(r.context, index.train[:3])

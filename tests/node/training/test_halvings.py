@@ -23,7 +23,8 @@ FOUND = Halving("A GPU", 1000, 2)
 
 
 def started_again(r: Rig, **config: object) -> Supervisor | ExternalTrainers:
-    """The trainers of this node's next life, under its configuration with these changes."""
+    """Return the trainers after a restart of this node, under its configuration with these
+    changes."""
     r.context.trainer.halving = None
     r.configure(**config)
     trainers = subprocesses(r.context)
@@ -37,23 +38,21 @@ def hello(r: Rig, device: str = "A GPU", memory_bytes: int = 1000, micro_batch: 
 
 @asynccontextmanager
 async def halved(tmp_path: Path) -> AsyncIterator[Rig]:
-    """A node whose trainer has run out of memory in an earlier life."""
+    """Open a node whose trainer has run out of memory before a restart."""
     async with rig(tmp_path) as made:
         started_again(made).on_halving(FOUND)
         yield made
 
 
 @pytest.mark.parametrize("ranks_host", ["", "127.0.0.1"])
-async def test_next_life_of_the_node_begins_with_the_found_size(
-    tmp_path: Path, ranks_host: str
-) -> None:
+async def test_restarted_node_begins_with_the_size_found(tmp_path: Path, ranks_host: str) -> None:
     async with rig(tmp_path) as r:
         assert started_again(r, ranks_host=ranks_host).config.halving is None
         started_again(r).on_halving(FOUND)
         assert started_again(r).config.halving == FOUND
 
 
-async def test_user_is_told_the_found_size_and_how_to_forget_it(tmp_path: Path) -> None:
+async def test_user_sees_the_size_found_and_how_to_forget_it(tmp_path: Path) -> None:
     async with halved(tmp_path) as r:
         started_again(r)
         r.context.trainer.device = micro_batch_memory.in_words(r.context, hello(r))
@@ -71,7 +70,7 @@ async def test_user_is_told_the_found_size_and_how_to_forget_it(tmp_path: Path) 
     [{"compile": True}, {"recompute": True}, {"ranks": 2}, {"precision": "bf16"}, {"threads": 2}],
     ids=str,
 )
-async def test_found_size_is_forgotten_under_other_settings(
+async def test_found_size_is_forgotten_under_different_settings(
     tmp_path: Path, changed: dict[str, object]
 ) -> None:
     async with halved(tmp_path) as r:
@@ -80,13 +79,13 @@ async def test_found_size_is_forgotten_under_other_settings(
         assert not r.context.home.halving.exists()
 
 
-async def test_location_of_the_state_makes_no_difference(tmp_path: Path) -> None:
+async def test_found_size_does_not_depend_on_where_the_state_is_kept(tmp_path: Path) -> None:
     async with halved(tmp_path) as r:
         assert started_again(r, keep_inner=False).config.halving == FOUND
 
 
 @pytest.mark.parametrize(("device", "memory_bytes"), [("Another", 1000), ("A GPU", 1100)])
-async def test_found_size_is_forgotten_for_other_devices_or_more_memory(
+async def test_found_size_is_forgotten_for_different_devices_or_more_memory(
     tmp_path: Path, device: str, memory_bytes: int
 ) -> None:
     async with halved(tmp_path) as r:
@@ -98,7 +97,7 @@ async def test_found_size_is_forgotten_for_other_devices_or_more_memory(
         assert started_again(r).config.halving is None
 
 
-async def test_users_own_setting_comes_first_and_forgets_it(tmp_path: Path) -> None:
+async def test_users_own_setting_takes_precedence_and_forgets_it(tmp_path: Path) -> None:
     async with halved(tmp_path) as r:
         trainers = started_again(r, micro_batch=4)
         assert (trainers.config.micro_batch, trainers.config.halving) == (4, None)
@@ -132,7 +131,7 @@ async def test_damaged_file_is_ignored_with_a_message_and_rewritten(
         assert started_again(r).config.halving == FOUND
 
 
-async def test_full_disk_costs_the_hint_and_not_the_trainer(tmp_path: Path) -> None:
+async def test_full_disk_loses_only_the_found_size(tmp_path: Path) -> None:
     async with halved(tmp_path) as r:
         r.context.home.halving.unlink()
         r.context.home.halving.mkdir()

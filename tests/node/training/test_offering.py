@@ -1,9 +1,10 @@
-"""Work that is ready is offered as soon as allowed, and until our own ledger has heard of it."""
+"""Work that is ready is offered as soon as allowed, until our own ledger has received the
+report."""
 
 from __future__ import annotations
 
 import threading
-from dataclasses import asdict, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +23,7 @@ from p2ptrain.node.outer_state.state_mismatch import StateMismatch
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.training import ready_work
 from p2ptrain.node.training import trainer_link as module
+from p2ptrain.ring import contribution_peak
 from p2ptrain.store import digest_of
 from p2ptrain.sync.trainer_orders import LocalWork
 from p2ptrain.testing.fake_trainer import FakeTrainer, TrainerRemote
@@ -31,14 +33,13 @@ from tests.node.training.test_training import orders, training
 FOUND = StateMismatch(0, digest_of(b"own"), digest_of(b"certified"))
 
 
-async def test_work_of_an_ended_trainer_is_reported_until_heard(
+async def test_work_of_an_ended_trainer_is_reported_until_the_ledger_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A rank's host drops out while its work is checked against the bound. If this node is the only
-    voter, nobody else would ever ask for that work.
-    """
+    """A rank's host disconnects while its work is checked against the bound. If this node is the
+    only voter, no peer would ever ask for that work."""
     measures, goes_on, noticed = threading.Event(), threading.Event(), threading.Event()
-    own_peak = ready_work.contribution_peak
+    own_peak = contribution_peak
 
     def slow_peak(theta: NDArray[np.float32], local: NDArray[np.float32]) -> float:
         measures.set()
@@ -53,7 +54,10 @@ async def test_work_of_an_ended_trainer_is_reported_until_heard(
 
     monkeypatch.setattr(ready_work, "contribution_peak", slow_peak)
     remote = TrainerRemote()
-    timing: Any = SimpleNamespace(**asdict(replace(QUICK, trainer_look_s=0.01)))
+    quick = replace(QUICK, trainer_look_s=0.01)
+    timing: Any = SimpleNamespace(
+        **{each.name: getattr(quick, each.name) for each in fields(quick)}
+    )
     async with training(tmp_path, remote, Losing, timing=timing) as r:
         await settled(noticed.is_set)
         timing.trainer_look_s = 60.0
@@ -69,14 +73,14 @@ async def test_work_of_an_ended_trainer_is_reported_until_heard(
         assert len(r.said("ready")) == 1
 
 
-@pytest.mark.parametrize("found", ["before it is ready", "while it is held to the bound"])
+@pytest.mark.parametrize("found", ["before it is ready", "while it is checked against the bound"])
 async def test_work_trained_on_a_wrong_theta_is_not_offered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: str
 ) -> None:
-    """Its trainer has not ended yet. Otherwise the work would be averaged once θ is right again."""
+    """The trainer has not ended yet. Otherwise the work would be averaged once θ is right again."""
     heard, own_peak, note = (
         threading.Event(),
-        ready_work.contribution_peak,
+        contribution_peak,
         module.TrainerSession._note_ready,
     )
     at_once = found == "before it is ready"

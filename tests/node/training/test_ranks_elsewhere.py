@@ -1,6 +1,5 @@
-"""A node whose ranks are started by torchrun reaches the same state as one that starts them
-itself.
-"""
+"""A node with ranks started by torchrun reaches the same state as one that starts its ranks
+itself."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ from p2ptrain.testing.published import BLOCKS, MODEL, policy
 from tests.node.rig import Rig, opening, rig, settled
 
 START_S = 120.0
-"""Until a rank has loaded torch, on a machine that may be busy."""
+"""Time for a rank to load torch, on a machine that may be busy."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,8 @@ class Stepped:
 
 
 def lay_in_data(r: Rig) -> None:
-    """Blocks that can be trained on. Those that the rig publishes are names without contents."""
+    """Store blocks that can be trained on. Those that the rig publishes are names without
+    contents."""
     random = np.random.default_rng(0)
     store = r.context.store
     blocks = tuple(
@@ -60,7 +60,7 @@ def lay_in_data(r: Rig) -> None:
 
 @asynccontextmanager
 async def training(home: Path, **config: object) -> AsyncIterator[Rig]:
-    """A node alone, with the trainer that its configuration says."""
+    """Open a node alone in its run, with the trainer that its configuration says."""
     rules = policy(participants_min=1, snapshot_every=100)
     async with rig(home, rules=rules, steps=9) as r, trio.open_nursery() as nursery:
         r.configure(**config)
@@ -90,7 +90,7 @@ async def stepped(r: Rig) -> Stepped:
     context.changes.notify_all()
     await settled(lambda: context.outer.step == 1)
     up, ready = r.said("trainer-up")[0], r.said("ready")[0]
-    # By then it trains on from the new θ, which it has read through the same connection.
+    # By then it continues from the new θ, which it has read through the same connection.
     await settled(lambda: len(r.said("inner-step")) > len(work.blocks), START_S)
     kept = context.home.inner.exists()
     digest = context.outer.vectors.digest()
@@ -98,7 +98,7 @@ async def stepped(r: Rig) -> Stepped:
 
 
 async def called_at(r: Rig) -> str:
-    """The address where the node accepts ranks."""
+    """Return the address where the node accepts ranks."""
 
     def words() -> str:
         state = r.context.state.current
@@ -112,7 +112,7 @@ async def called_at(r: Rig) -> str:
 
 @contextmanager
 def rank_of_torchrun(address: str, secret: Path) -> Iterator[None]:
-    """A rank as torchrun would start it if it were the only one."""
+    """Start a rank as torchrun would if it were the only one."""
     where = {"PYTHONPATH": str(Path(p2ptrain.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
     rank = subprocess.Popen(
         [sys.executable, "-m", "p2ptrain.trainer", "--call", address, "--secret", str(secret)],
@@ -125,7 +125,7 @@ def rank_of_torchrun(address: str, secret: Path) -> Iterator[None]:
         rank.wait()
 
 
-async def test_remote_ranks_make_the_same_state_as_local_ones(tmp_path: Path) -> None:
+async def test_remote_ranks_reach_the_same_state_as_local_ones(tmp_path: Path) -> None:
     """Both use one identity, so they have the same run, lease and bytes."""
     async with training(tmp_path / "local") as r:
         local = await stepped(r)
@@ -138,6 +138,7 @@ async def test_remote_ranks_make_the_same_state_as_local_ones(tmp_path: Path) ->
         assert stat.S_IMODE(secret.stat().st_mode) == 0o600
         with rank_of_torchrun(address, secret):
             calls = await stepped(r)
-    # The optimizer's state would be kept on the ranks' hosts, and only if they are told to.
+    # The optimizer's state would be kept on the ranks' hosts, and only if they are configured to
+    # keep it.
     assert (local.keeps_inner, calls.keeps_inner) == (True, False)
     assert replace(calls, keeps_inner=True) == local

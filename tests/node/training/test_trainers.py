@@ -14,16 +14,15 @@ from tests.node.rig import Rig, rig
 
 
 def at_once(r: Rig, **config: object) -> int:
-    """`micro_batch` of a trainer that is started with this configuration. 0 means the whole
-    batch.
-    """
+    """Return `micro_batch` of a trainer that is started with this configuration. 0 means the entire
+    batch."""
     r.configure(**config)
     trainers = subprocesses(r.context)
     assert isinstance(trainers, Supervisor)
     return trainers.config.micro_batch
 
 
-async def test_cpu_trainer_begins_with_what_fits_and_gpu_trainer_tries(
+async def test_cpu_trainer_starts_with_a_batch_that_fits_and_gpu_trainer_tries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as r:

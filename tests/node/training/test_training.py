@@ -1,6 +1,4 @@
-"""The conversation with a trainer: orders that are safe to give, and reports that may be
-believed.
-"""
+"""The exchange with a trainer: orders that are safe to give, and reports that can be believed."""
 
 from __future__ import annotations
 
@@ -14,6 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -63,9 +62,9 @@ async def training(
     folder: Path,
     remote: TrainerRemote,
     make: Callable[[Context, TrainerRemote], FakeTrainer] = FakeTrainer,
-    **settings: object,
+    **settings: Any,
 ) -> AsyncIterator[Rig]:
-    """A founder whose trainer is started, with θ at the ledger's head."""
+    """Open a founder whose trainer is started, with θ at the ledger's head."""
     async with rig(folder, rules=ALONE, steps=9, **settings) as r, trio.open_nursery() as nursery:
         know_data(r)
         r.context.outer.step = 0
@@ -76,7 +75,7 @@ async def training(
 
 
 def orders(remote: TrainerRemote) -> list[str]:
-    """The orders that the trainer obeyed, as words such as "train 0 (2 blocks from 0)"."""
+    """Return the orders that the trainer obeyed, as words such as "train 0 (2 blocks from 0)"."""
     told = []
     for frame in remote.obeyed:
         match frame:
@@ -105,7 +104,7 @@ def close_step(r: Rig, *, skip: bool = False, with_us: bool = True) -> None:
     r.context.changes.notify_all()
 
 
-async def test_step_goes_from_load_to_ready(tmp_path: Path) -> None:
+async def test_step_starts_with_load_and_ends_with_ready(tmp_path: Path) -> None:
     remote = TrainerRemote()
     async with training(tmp_path, remote) as r:
         await settled(lambda: r.context.trainer.work is not None)
@@ -124,9 +123,8 @@ async def test_step_goes_from_load_to_ready(tmp_path: Path) -> None:
 async def test_computing_time_is_the_reported_time_of_inner_steps(
     tmp_path: Path,
 ) -> None:
-    """Other work between its answers does not count. It reports 1,000 tokens a second, in blocks of
-    16.
-    """
+    """Other work that the trainer does between its reports does not count. It reports 1,000 tokens
+    a second, in blocks of 16."""
     remote = TrainerRemote(inner_step_s=0.05)
     async with training(tmp_path, remote) as r:
         await settled(lambda: r.context.trainer.work is not None)
@@ -134,7 +132,7 @@ async def test_computing_time_is_the_reported_time_of_inner_steps(
         assert r.context.trainer.inner_s == pytest.approx(0.032)
 
 
-async def test_trainer_that_waits_for_data_does_not_compute(tmp_path: Path) -> None:
+async def test_waiting_for_data_is_not_counted_as_computing_time(tmp_path: Path) -> None:
     async with training(tmp_path, TrainerRemote(data_wait_s=0.004)) as r:
         await settled(lambda: r.context.trainer.work is not None)
         assert [each["seconds"] for each in r.said("inner-step")] == [0.016, 0.016]
@@ -195,7 +193,7 @@ async def test_work_on_a_wrong_theta_is_repeated_by_a_new_trainer(
         assert orders(remote)[2:] == ["load 0", "train 0 (2 blocks from 0)"]
 
 
-async def test_after_a_skip_only_the_whole_longer_lease_is_ready(tmp_path: Path) -> None:
+async def test_after_a_skip_only_the_complete_longer_lease_is_ready(tmp_path: Path) -> None:
     remote = TrainerRemote()
     async with training(tmp_path, remote) as r:
         await settled(lambda: r.context.trainer.work is not None)
@@ -212,7 +210,7 @@ async def test_after_a_skip_only_the_whole_longer_lease_is_ready(tmp_path: Path)
 
 
 @pytest.mark.parametrize("overlap", [1, 2])
-async def test_restarted_trainer_uses_the_rate_of_one_that_is_ahead(
+async def test_restarted_trainer_uses_the_learning_rates_it_had_when_training_ahead(
     tmp_path: Path, overlap: int
 ) -> None:
     remote, amended_step = TrainerRemote(), 2
@@ -223,7 +221,7 @@ async def test_restarted_trainer_uses_the_rate_of_one_that_is_ahead(
         context.amendments.adopt_new(pack([one.to_bytes()]))
         r.decide(replace(opening(context.ledger.snapshot, learners=(ANN.peer,)), terms=one.terms))
         for step in range(amended_step + 1):
-            await settled(lambda at=step: told_ahead(remote, at))
+            await settled(lambda at=step: told_ahead(remote, at))  # type: ignore[misc]
             await settled(lambda: not context.trainer.theta_in_use)
             if step < amended_step:
                 close_step(r)
@@ -234,7 +232,8 @@ async def test_restarted_trainer_uses_the_rate_of_one_that_is_ahead(
         assert [steady[each] for each in due] == [0.03, 0.03]
         assert set(steady.values()) == {0.1, 0.03}
         remote.obeyed.clear()
-        context.trainer.work, remote.dies = None, True  # As if it had died before it was ready.
+        # As if the trainer had died before it was ready.
+        context.trainer.work, remote.dies = None, True
         await settled(lambda: told_ahead(remote, amended_step))
         restarted = rates_told(remote)
         assert {each: restarted[each] for each in due} == {each: steady[each] for each in due}
@@ -246,8 +245,8 @@ def told_ahead(remote: TrainerRemote, step: int) -> bool:
 
 
 def rates_told(remote: TrainerRemote) -> dict[str, float]:
-    """The learning rate for each block, by name."""
-    rate, found = 0.1, {}
+    """Return the learning rate for each block, by name."""
+    rate, found = 0.1, dict[str, float]()
     for frame in remote.obeyed:
         match frame:
             case frames.Rates(lr):
@@ -257,7 +256,7 @@ def rates_told(remote: TrainerRemote) -> dict[str, float]:
     return found
 
 
-async def test_no_order_is_given_while_theta_moves_or_is_elsewhere(
+async def test_no_order_is_given_while_theta_changes_or_is_not_at_the_head(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     remote = TrainerRemote()
@@ -294,10 +293,10 @@ async def test_theta_is_in_use_from_the_order_until_the_answer(
         assert orders(remote)[-2:] == ["merge 1", "train 1 (2 blocks from 2)"]
 
 
-async def test_theta_is_not_in_use_while_due_data_are_awaited(
+async def test_theta_is_not_in_use_while_the_trainer_waits_for_data(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    """It may be long until a peer has them, and θ could not move meanwhile."""
+    """It may take a long time until a peer has them, and θ could not be updated in the meantime."""
     remote = TrainerRemote()
     r = await new_rig(tmp_path, rules=ALONE, steps=9)
     know_data(r)
@@ -320,7 +319,7 @@ async def test_theta_is_not_in_use_while_due_data_are_awaited(
 
 
 def taken_away(r: Rig, blocks: Sequence[int]) -> list[bytes]:
-    """These data blocks, which are no longer in the store."""
+    """Return these data blocks, after removing them from the store."""
     paths = [r.context.store.chunk_path(r.context.data_block(each)) for each in blocks]
     held = [path.read_bytes() for path in paths]
     for path in paths:
@@ -328,7 +327,7 @@ def taken_away(r: Rig, blocks: Sequence[int]) -> list[bytes]:
     return held
 
 
-async def test_node_that_is_not_a_member_trains_nothing(tmp_path: Path) -> None:
+async def test_node_that_is_not_a_member_does_not_train(tmp_path: Path) -> None:
     remote = TrainerRemote()
     async with training(tmp_path, remote) as r:
         await settled(lambda: r.context.trainer.work is not None)
@@ -343,9 +342,8 @@ async def test_node_that_is_not_a_member_trains_nothing(tmp_path: Path) -> None:
 async def test_member_dropped_and_readmitted_in_one_step_is_ready_again(
     tmp_path: Path,
 ) -> None:
-    """It has its old lease too. Once it forgot its work, and nobody would ever have asked for it: a
-    run that needs it would have stood still.
-    """
+    """It has its old lease too. In an earlier version the member discarded its work here and was
+    never asked for it again, so a run that needed this member stopped."""
     remote = TrainerRemote()
     me = load_or_create(Home(tmp_path / "home").identity).peer
     async with training(tmp_path, remote, founders=(me, ANN.peer)) as r:
@@ -402,7 +400,7 @@ async def test_trainer_that_cannot_run_here_is_not_tried_again(tmp_path: Path) -
 
 
 class Noting(FakeTrainer):
-    """Notes, for each ended trainer, whether it offered work."""
+    """A remote that notes, for each ended trainer, whether it offered work."""
 
     def __init__(self, context: Context, remote: TrainerRemote, useful: list[bool]) -> None:
         super().__init__(context, remote)
@@ -416,11 +414,12 @@ class Noting(FakeTrainer):
 async def test_restart_is_shown_until_the_next_trainer_offers_work(
     tmp_path: Path,
 ) -> None:
-    """Until then it may fail at the same block as the last one, and so may the next one."""
+    """Until then the new trainer may fail at the same block as its predecessor, and so may its
+    successor."""
     told, useful = list[bool](), list[bool]()
 
     class Telling(Noting):
-        """Notes at each report of an inner step whether the restart is shown."""
+        """A remote that notes, at each report of an inner step, whether the restart is shown."""
 
         def __init__(self, context: Context, remote: TrainerRemote) -> None:
             super().__init__(context, remote, useful)
@@ -440,12 +439,15 @@ async def test_restart_is_shown_until_the_next_trainer_offers_work(
     assert useful == [False, True]
 
 
-async def test_long_lease_waits_for_a_busy_trainer_but_not_at_the_end(tmp_path: Path) -> None:
-    """For example the trainer restores its optimizer and reads nothing, so its socket is full."""
+async def test_sending_a_long_lease_waits_for_a_busy_trainer_until_the_node_stops(
+    tmp_path: Path,
+) -> None:
+    """For example the trainer restores its optimizer and does not read, so its socket is full."""
     asked = 0
 
     class Narrow(FakeTrainer):
-        """Its socket is soon full. It counts how often a waiting order asks whether to go on."""
+        """A remote whose socket is soon full. It counts how often a waiting order asks whether to
+        continue."""
 
         def __init__(self, context: Context, remote: TrainerRemote) -> None:
             super().__init__(context, remote)
@@ -478,7 +480,7 @@ async def test_long_lease_waits_for_a_busy_trainer_but_not_at_the_end(tmp_path: 
 
 
 class Process:
-    """A rank that ends when it is told to, or when `gone` is set."""
+    """A rank that ends when it is killed, or when `gone` is set."""
 
     pid = 1
 
@@ -494,7 +496,8 @@ class Process:
 
 
 async def test_rank_that_ends_slowly_does_not_stop_the_node(tmp_path: Path) -> None:
-    """Releasing a GPU may take seconds, and others give up a peer that is silent for eight."""
+    """Releasing a GPU may take seconds, and other peers give up on a peer that is silent for
+    eight."""
     dead, slow = threading.Event(), threading.Event()
     dead.set()
     ours, theirs = socket.socketpair()
@@ -520,12 +523,12 @@ async def test_rank_that_ends_slowly_does_not_stop_the_node(tmp_path: Path) -> N
     running.kill()
 
 
-@pytest.mark.parametrize("by", ["a look", "an order that does not arrive"])
+@pytest.mark.parametrize("by", ["a look", "an order that cannot be sent"])
 async def test_last_report_of_a_trainer_is_read_after_its_end(tmp_path: Path, by: str) -> None:
     noticed = threading.Event()
 
     class Late(FakeTrainer):
-        """Its last report is read only after its end was noticed."""
+        """A remote whose last report is read only after its end was noticed."""
 
         def feed(self, data: bytes) -> list[frames.Frame]:
             if b"finite" in data:
@@ -572,7 +575,7 @@ async def test_trainer_that_ends_with_its_node_is_not_an_error(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("poison", "code"), [(float("nan"), "NAN"), (-float("inf"), "NAN"), (1e3, "DIVERGED")]
 )
-async def test_weights_over_the_bound_are_trained_anew(
+async def test_work_that_exceeds_the_bound_is_trained_again(
     tmp_path: Path, poison: float, code: str
 ) -> None:
     remote, useful = TrainerRemote(poison=poison), list[bool]()
@@ -585,7 +588,7 @@ async def test_weights_over_the_bound_are_trained_anew(
         assert r.heard() == [Ready(r.context.me, 0, 32, 2)]
 
 
-async def test_damaged_block_is_noticed_before_the_next_trainer_gets_it(tmp_path: Path) -> None:
+async def test_damaged_block_is_detected_before_the_next_trainer_gets_it(tmp_path: Path) -> None:
     remote = TrainerRemote(held=True)
     async with training(tmp_path, remote) as r:
         await settled(lambda: bool(orders(remote)))
@@ -602,8 +605,8 @@ async def test_damaged_block_is_noticed_before_the_next_trainer_gets_it(tmp_path
         assert r.context.trainer.work == LocalWork(0, (0, 1), 32)
 
 
-async def test_damaged_held_out_block_is_noticed_too(tmp_path: Path) -> None:
-    """Otherwise it would leave a gap in every measurement until a scrub of the whole store."""
+async def test_damaged_held_out_block_is_detected_too(tmp_path: Path) -> None:
+    """Otherwise it would leave a gap in every measurement until the entire store is scrubbed."""
     remote = TrainerRemote(stops_at=1)
     async with training(tmp_path, remote) as r:
         await settled(lambda: r.context.trainer.work is not None)

@@ -1,4 +1,5 @@
-"""Members measure θ together: the ledger says which of them, and heartbeats carry their reports."""
+"""Members measure θ together: the ledger determines which members take part, and heartbeats carry
+their reports."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ async def gathering(folder: Path, **settings: object) -> AsyncIterator[Rig]:
 
 
 def commit(r: Rig, *peers: PeerId) -> int:
-    """Commit an outer step with the work of these. Return the step that is open then."""
+    """Commit an outer step with the work of these peers. Return the step that follows it."""
     state = r.context.ledger.snapshot
     if learners := [peer for peer in peers if not state.is_member(peer)]:
         r.decide(replace(opening(state), learners=(*state.learners, *learners)))
@@ -78,9 +79,9 @@ def says(
 async def test_shares_of_the_measurement_follow_from_the_last_commit(tmp_path: Path) -> None:
     async with rig(tmp_path, rules=TWO, steps=9) as r:
         me = r.context.me
-        assert shares(r.context, 0) == {}  # Nothing is agreed yet.
+        assert shares(r.context, 0) == {}  # Nothing has been agreed yet.
         r.decide(replace(opening(r.context.ledger.snapshot), learners=(ANN.peer,)))
-        # The founder of a run may be a seed.
+        # The founder may be a seed, so it gets no share before it has trained.
         assert shares(r.context, 0) == {ANN.peer: ValidationShare(0, 2)}
         commit(r, me, ANN.peer)
         assert sorted(shares(r.context, 1).values(), key=str) == [
@@ -90,10 +91,11 @@ async def test_shares_of_the_measurement_follow_from_the_last_commit(tmp_path: P
         assert set(shares(r.context, 1)) == {me, ANN.peer}
         commit(r, ANN.peer)
         assert shares(r.context, 2) == {ANN.peer: ValidationShare(0, 2)}
-        assert set(shares(r.context, 1)) == {me, ANN.peer}  # Earlier results stay.
+        assert set(shares(r.context, 1)) == {me, ANN.peer}  # Shares of earlier steps do not change.
         r.decide(opening(r.context.ledger.snapshot, Participant(me, 16, 1), learners=[ANN.peer]))
         r.decide(Skip(2))
-        assert shares(r.context, 3) == {ANN.peer: ValidationShare(0, 2)}  # θ is still the same.
+        # A skip leaves θ unchanged.
+        assert shares(r.context, 3) == {ANN.peer: ValidationShare(0, 2)}
 
 
 @pytest.mark.parametrize(("every", "steps"), [(1, [0, 1, 2, 3]), (2, [0, 2, 3]), (9, [0, 3])])
@@ -137,7 +139,7 @@ async def test_all_reports_together_give_the_loss_of_theta(tmp_path: Path) -> No
         )
 
 
-async def test_share_of_an_absent_member_is_a_gap_that_is_reported(tmp_path: Path) -> None:
+async def test_share_of_an_absent_member_is_reported_as_a_gap(tmp_path: Path) -> None:
     async with gathering(tmp_path) as r:
         step = commit(r, r.context.me, ANN.peer)
         r.context.peers.detector.note_arrival(ANN.peer, r.context.now())
@@ -171,7 +173,7 @@ async def test_report_that_arrives_before_its_commit_counts(tmp_path: Path) -> N
         assert [each["peer"] for each in r.said("validation-refused")] == [BOB.peer]
 
 
-async def test_reports_of_other_lines_and_nonmembers_do_not_count(tmp_path: Path) -> None:
+async def test_reports_from_a_branch_or_from_nonmembers_do_not_count(tmp_path: Path) -> None:
     async with gathering(tmp_path) as r:
         step = commit(r, r.context.me, ANN.peer)
         await trio.testing.wait_all_tasks_blocked()
@@ -185,7 +187,7 @@ async def test_reports_of_other_lines_and_nonmembers_do_not_count(tmp_path: Path
         assert r.context.trainer.validation.newest is not None
 
 
-async def test_loss_beyond_all_bounds_is_not_reported(tmp_path: Path) -> None:
+async def test_loss_that_is_not_finite_is_not_reported(tmp_path: Path) -> None:
     async with gathering(tmp_path) as r:
         step = commit(r, r.context.me)
         measured(r.context, step, 2 * LOSS_MAX_NATS, 16)
