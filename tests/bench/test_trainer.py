@@ -112,7 +112,7 @@ def test_part_that_exceeds_its_time_is_killed_with_its_child_processes(tmp_path:
     with pytest.raises(ProcessFailed) as caught:
         gpu_check.command(10.0, "sleeps", PYTHONPATH=path)
     begun, *_, why = str(caught.value).splitlines()
-    assert why == "stopped after 10 s"
+    assert why == "not done after 10 s"
     told = {each.pid: each.info["status"] for each in psutil.process_iter(["status"])}
     assert told.get(int(begun), psutil.STATUS_ZOMBIE) == psutil.STATUS_ZOMBIE
 

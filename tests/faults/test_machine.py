@@ -40,7 +40,7 @@ def test_corrupt_chunk_is_fetched_from_another_store(
         found = rotten.saw("chunk-damaged", digest=genesis)
         rotten.saw("caught-up")
     assert "no source has 1 of the missing chunks" in delayed["reason"]
-    assert delayed["evidence"] == [f"{run.manifest.organiser} lacks 1 of the chunks"]
+    assert delayed["evidence"] == [f"{run.manifest.organiser} does not have 1 of the chunks"]
     assert chunk in found["reason"]
     with Store(organiser / "store") as store:
         assert store.read_blob(genesis)

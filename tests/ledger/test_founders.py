@@ -114,7 +114,7 @@ def test_strangers_cannot_displace_founders() -> None:
     assert wanted(RULES, START, *map(Joining, crowd)) == full
     assert why_invalid(RULES, START, full) == ""
     over = membership(A, B, learners=crowd)
-    too_many = f"it has {len(crowd)} learners; the maximum is 2"
+    too_many = f"it has {len(crowd)} learners; the maximum is {len(crowd) - 1}"
     assert why_invalid(RULES, START, over) == too_many
 
 

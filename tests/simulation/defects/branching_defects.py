@@ -36,10 +36,12 @@ def unnamed_follow_at_once(patch: Patch) -> None:
 def lines_not_told_apart(patch: Patch) -> None:
     """Signatures from before a branch also count after it."""
 
-    def of_the_run(rules: Rules, _: object, *rest: Any) -> object:
-        return Electorate(rules, rules.run, *rest)
+    real = Electorate.after
 
-    patch(core, "Electorate", of_the_run)
+    def of_the_run(state: Any, rules: Rules, *rest: Any, **options: Any) -> Electorate:
+        return replace(real(state, rules, *rest, **options), line=rules.run)
+
+    patch(Electorate, "after", staticmethod(of_the_run))
     _check_no_certificate(patch)
 
 

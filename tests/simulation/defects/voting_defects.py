@@ -85,11 +85,12 @@ def round_0_proposed_anew(patch: Patch) -> None:
 
 
 def stale_voters_count(patch: Patch) -> None:
-    def of_founders(rules: Rules, *place: Any) -> object:
-        line, height, parent, _, *rest = place
-        return Electorate(rules, line, height, parent, rules.founders, *rest)
+    real = Electorate.after
 
-    patch(core, "Electorate", of_founders)
+    def of_founders(state: Any, rules: Rules, *rest: Any, **options: Any) -> Electorate:
+        return replace(real(state, rules, *rest, **options), voters=rules.founders)
+
+    patch(Electorate, "after", staticmethod(of_founders))
     _check_no_certificate(patch)
 
 
