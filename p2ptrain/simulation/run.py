@@ -9,6 +9,7 @@ from random import Random
 from p2ptrain.ids import PeerId, RunId
 from p2ptrain.ledger.chain.rules import QuorumLoss, QuorumPolicy, Rules
 from p2ptrain.ledger.chain.state import Phase
+from p2ptrain.ledger.policy.rest import rests_until
 from p2ptrain.simulation.profiles import PROFILES, Profile
 from p2ptrain.simulation.world import SimWorld
 
@@ -89,8 +90,18 @@ def run_to_end(world: SimWorld, *, until_violation: bool = False) -> str:
             calm_since = max(world.progressed_at, world.trained_by)
             stuck_after = calm_since + profile.settle_s
             if clock.now > stuck_after:
-                return _why_stuck(world)
+                # A run that waits on purpose is not stuck. Simulating an hour of it shows nothing.
+                return "" if _is_pausing(world) else _why_stuck(world)
     return ""
+
+
+def _is_pausing(world: SimWorld) -> bool:
+    """Return whether an honest voter pauses after skipped outer steps. Liars that make every reduce
+    fail can make such a pause last an hour.
+    """
+    honest = (world.nodes[voter] for voter in world.latest.voters if voter not in world.liars)
+    reports = [node.ledger.reports for node in honest if node.is_running]
+    return any(rests_until(world.rules, each) > world.clock.now for each in reports)
 
 
 def _is_over(world: SimWorld) -> bool:
