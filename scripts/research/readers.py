@@ -8,7 +8,8 @@ not understood at first reading ("unclear"), and those that read like a literal 
     python -m scripts.research.readers rates MARKS...        rates from files of marks
 
 A file of marks is named `reader-N.jsonl`. Each line is an object with the fields `file`, `line`,
-`kind`, `sentence` and `why`.
+`kind`, `sentence`, `why` and `better`. Beside it, `reader-N.files` lists the files that were read. The
+rates refer to the number of sentences that these files have now.
 """
 
 from __future__ import annotations
@@ -53,10 +54,12 @@ def count_page(name: str) -> int:
 def print_rates(paths: list[Path]) -> None:
     """Print the number of sentences and the rates, for each reader and for all."""
     everything, read = Counter[str](), 0
+    everywhere = (*modules(), *modules_of_tests())
     for path in paths:
-        reader = int(re.sub(r"\D", "", path.stem))
         marks = Counter(json.loads(line)["kind"] for line in path.read_text().splitlines() if line)
-        size = sum(map(count, sample(reader))) + sum(map(count_page, PAGES))
+        read_here = set(path.with_suffix(".files").read_text().split())
+        size = sum(map(count_page, PAGES))
+        size += sum(count(each) for each in everywhere if each.where in read_here)
         everything, read = everything + marks, read + size
         sys.stdout.write(_row(path.stem, size, marks))
     sys.stdout.write(_row("all", read, everything))
