@@ -8,8 +8,8 @@ not understood at first reading ("unclear"), and those that read like a literal 
     python -m scripts.research.readers rates MARKS...        rates from files of marks
 
 A file of marks is named `reader-N.jsonl`. Each line is an object with the fields `file`, `line`,
-`kind`, `sentence`, `why` and `better`. Beside it, `reader-N.files` lists the files that were read. The
-rates refer to the number of sentences that these files have now.
+`kind`, `sentence`, `why` and `better`. Beside it, `reader-N.files` lists the files that were read.
+The rates refer to the number of sentences that these files have now.
 """
 
 from __future__ import annotations
