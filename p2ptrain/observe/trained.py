@@ -1,4 +1,4 @@
-"""Check that every committed block was trained exactly once, by the member that held its lease.
+"""Check that every committed block was trained on exactly once, by the member that held its lease.
 
 The ledger states which members contributed to each outer step, and which blocks they trained. The
 `ready` records in journals list the blocks that were trained on θ in the weights that a node
@@ -29,7 +29,7 @@ FAULTS_KEPT_MAX = 1000
 
 @dataclass(frozen=True, slots=True)
 class TrainingFault:
-    """One committed block that was not trained exactly once by the member credited with it."""
+    """One committed block that the credited member did not train on exactly once."""
 
     step: int
     block: int

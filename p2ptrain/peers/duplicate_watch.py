@@ -12,13 +12,13 @@ start by `start_wait_s`, make us ask once a second, or withhold a proof. A proce
 duplicate then learns of it from the next honest member that it asks.
 
 A starting process has not voted, so it ends if another process is running. If both are running, or
-both are starting, the one with the higher incarnation ends, since it started later. The other one
-stops voting, because both may have signed votes; it only follows the chain.
+both are starting, the one with the higher incarnation ends, since it started later. The other
+process stops voting, because both may have signed votes; it only follows the chain.
 
 A process can have a lower incarnation than one that its own key vouches for: its directory was
 restored from a backup, or its duplicate has ended. The process then raises its incarnation above
-the higher one, since other nodes would otherwise ignore its heartbeats. It does so only while no
-other process is known to be alive.
+the higher one, since other nodes would otherwise ignore its heartbeats. A process raises its
+incarnation only while no other process is known to be alive.
 
 This module does no I/O: times and randomness are arguments. It does not know which peers are
 connected, nor how questions are sent.
@@ -96,8 +96,10 @@ class QuestionTiming:
     linger_s: float = LINGER_S
     quiet_s: float = QUIET_S
     start_wait_s: float = LOOK_S + 2 * ALARM_S
-    """How long a start waits for the proof of another process, if one may be alive. It is the time
-    until that process asks in turn and until its answer is fetched, with one turn to spare."""
+    """How long a start waits for the proof of another process, if one may be alive. The other
+    process asks within `LOOK_S` and gets the nonce; one `ALARM_S` later this process asks again and
+    gets the proof. Another `ALARM_S` is a reserve.
+    """
 
 
 USUAL_TIMING = QuestionTiming()

@@ -23,8 +23,8 @@ from p2ptrain.peers.incarnations import INCARNATION_MAX
 from p2ptrain.peers.path_table import TOLD_MAX, Path
 
 HEARTBEAT_BYTES_MAX = 8192
-"""Maximum size of a heartbeat in bytes. Ours have about 1.1 kB: a certificate of 500 bytes, a few
-addresses, one or two reports.
+"""Maximum size of a heartbeat in bytes. The heartbeats that a node sends have about 1.1 kB: a
+certificate of 500 bytes, a few addresses, one or two reports.
 """
 
 STATE_CHARACTERS_MAX = 160

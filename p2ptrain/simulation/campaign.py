@@ -58,7 +58,7 @@ class SeedFailure:
 @dataclass(frozen=True, slots=True)
 class CampaignSums:
     """The summed results of some seeds. `violations` and `stuck` count seeds; `failures` lists the
-    first of them. `forks` counts forks by liars whose guilt was proved.
+    first failing seeds. `forks` counts forks by liars whose guilt was proved.
     """
 
     seeds: int = 0
