@@ -103,7 +103,7 @@ def _open_to_append(path: Path) -> IO[bytes]:
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(path, flags, 0o600)
     try:
-        os.fchmod(descriptor, 0o600)  # Earlier versions made it readable by everybody.
+        os.fchmod(descriptor, 0o600)  # Earlier versions made the file readable by everybody.
         return os.fdopen(descriptor, "a+b", buffering=0)
     except OSError:
         os.close(descriptor)

@@ -1,7 +1,8 @@
 """A node's status, which `p2ptrain status` and the demo show.
 
-The node fills it in; other code only reads it. Its JSON form has a schema number, which changes
-when the meaning of a field changes or a field is removed. It does not change when a field is added.
+The node fills the status in; other code only reads it. Its JSON form has a schema number, which
+changes when the meaning of a field changes or a field is removed. It does not change when a field
+is added.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Find out whether another process has the same identity: what to ask, and what the answers prove.
 
-Two processes share an identity if a node's directory, or its key, was copied. Both would vote, and
-be evicted for it. So each process asks a few members every `LOOK_S`, with a nonce that it has just
-drawn. It answers every nonce that is not its own with a signed proof. Members only forward nonces
-and proofs (`identity_mailboxes`).
+Two processes share an identity if a node's directory, or its key, was copied. Both processes would
+vote, and their identity would be evicted for that. So each process asks a few members every
+`LOOK_S`, with a nonce that it has just drawn. It answers every nonce that is not its own with a
+signed proof. Members only forward nonces and proofs (`identity_mailboxes`).
 
 A proof counts if it is signed with our own key, for a nonce that this process drew within the last
 `FRESH_S`, and for an incarnation that is not ours. Nobody can make one without the key, no matter
@@ -64,8 +64,8 @@ a peer that withholds a proof could choose when a process learns of its duplicat
 """
 
 LINGER_S = 10.0
-"""Seconds for which the process that ends continues to ask and answer, so that the other one finds
-it.
+"""Seconds for which the process that ends continues to ask and answer, so that the other process
+finds it.
 """
 
 ANSWERED_MAX = 256
@@ -284,9 +284,9 @@ class DuplicateWatch:
         if drawn_s is None or self.is_ours(proof.incarnation):
             return
         if drawn_s <= self._proved_s:
-            return  # It is not newer. Mailboxes repeat proofs until they are too old.
+            return  # This proof is not newer. Mailboxes repeat proofs for a while.
         if proof.starting and not self.starting:
-            return  # It has not voted, and it is the one that ends.
+            return  # The other process has not voted, and it is the one that ends.
         if not is_genuine(self._run, self.me, proof, self._verify):
             return
         self._proved_s = drawn_s

@@ -33,7 +33,8 @@ ADDRESS_CHARACTERS_MAX = 200
 SUSPECTS_MAX = 64
 LACKS_MAX = 16
 """Maximum number of peers that one heartbeat asks for a full beat. The next heartbeat asks the
-rest. Each takes 54 bytes. """
+rest. Each peer id takes 54 bytes.
+"""
 
 COUNT_MAX = 1 << 53
 

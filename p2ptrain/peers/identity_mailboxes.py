@@ -87,7 +87,7 @@ class _Box:
     - `asked`: the newest nonce of each incarnation that asked here.
     - `told`: the challenges that members announced. The key is (member, nonce).
     - `proofs`: the proofs received. The key is (the peer that sent the proof, nonce).
-    - `announced`: what this node announced. The key is (is it a proof, incarnation).
+    - `announced`: what this node announced. The key is (whether it was a proof, incarnation).
     """
 
     asked: dict[int, tuple[bytes, float]] = field(default_factory=dict)

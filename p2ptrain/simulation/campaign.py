@@ -29,7 +29,7 @@ PrintLine = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class CampaignPlan:
-    """`steps` outer steps for each of `seeds` seeds, the first of which is `first_seed`."""
+    """A plan to run `steps` outer steps for each of `seeds` seeds, starting with `first_seed`."""
 
     seeds: int
     first_seed: int = 0

@@ -143,7 +143,7 @@ def next_orders(
     there = progress_after(progress, first)
     more = there.due(lease, pace)[len(there.blocks) :]
     if not more and isinstance(first, RebaseOrder) and not there.is_ahead:
-        return [first]  # It becomes ready without an order, or is ready and reports this again.
+        return [first]  # The trainer becomes ready without an order, or is ready and says so again.
     return [first, TrainOrder(step, more)]
 
 

@@ -348,7 +348,8 @@ def test_checker_finds_a_vote_before_the_entries_below_it_are_on_disk() -> None:
         assert voter.checker.violations == []
         voter.promises(1, height=height + 2)
         assert voter.checker.violations == [
-            f"VotesAreKept: a sent a message about height {height + 2}, but its disk ends at {height}"
+            f"VotesAreKept: a sent a message about height {height + 2}, "
+            f"but its disk ends at {height}"
         ]
 
 

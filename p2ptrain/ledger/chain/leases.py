@@ -56,7 +56,7 @@ def commit(leases: Leases, trained: Iterable[tuple[PeerId, int]]) -> Leases:
 
 
 def give_back(leases: Leases, members: Iterable[PeerId]) -> Leases:
-    """Move the blocks of the leaving `members` to the returned pool, so that others train on them."""
+    """Move the blocks of the leaving `members` to the returned pool, so that others get them."""
     held = dict(leases.held)
     returned = list(leases.returned)
     for member in members:

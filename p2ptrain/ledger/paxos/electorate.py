@@ -90,7 +90,7 @@ class Electorate:
         return Vote(self.line, self.height, round, entry.digest, self.me, signature)
 
     def vote_fault(self, sender: PeerId, vote: Vote) -> str:
-        """Return the reason why `vote`, received from `sender`, does not count; empty if it does."""
+        """Return the reason why `vote`, sent by `sender`, does not count; empty if it does."""
         if vote.line != self.line:
             return "it is for a different run or line"
         if vote.height != self.height:

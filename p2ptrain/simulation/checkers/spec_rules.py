@@ -111,8 +111,9 @@ class VotesAreKept(Watch):
     """S2: voters do not contradict their earlier messages, even after a crash. R6: a voter does not
     send messages about a height until all entries below that height are on its disk.
 
-    A promise (p, a) says: for rounds below p my last vote is that of round a. So a vote in a round
-    between a and p is a violation, whichever was sent first. Repeating an old vote is allowed.
+    A promise (p, a) states that, among the rounds below p, its voter last voted in round a. So a
+    vote in a round between a and p is a violation, whichever was sent first. Repeating an old vote
+    is allowed.
     """
 
     lines: Lines
@@ -312,8 +313,7 @@ class SnapshotsAreTrue(Watch):
 @dataclass(slots=True)
 class SnapshotsAreVouched(Watch):
     """S8: a quorum has written the snapshot that a Commit names, where liars count as writers. With
-    liars, later rounds are exempt: a liar may have claimed that the entry was already accepted.
-    """
+    liars, later rounds are exempt: a liar may have claimed that the entry was already accepted."""
 
     rules: Rules | None = None
     liars: frozenset[PeerId] = frozenset()

@@ -42,7 +42,9 @@ class Spoil(Enum):
 
 SILENT_S = 1.5
 TRICKLE_S = 2.0
-"""Seconds that others wait for it: a tenth of the default limit (SPEC.md, "Liveness")."""
+"""Seconds that others wait for a spoiler that sends too little: a tenth of the default limit
+(SPEC.md, "Liveness").
+"""
 
 LONG_SILENCE_S = 6.0
 """Seconds of silence, as long as three outer steps. It is well below 20 s, since a world without a
