@@ -112,8 +112,7 @@ class VotesAreKept(Watch):
     send messages about a height until all entries below that height are on its disk.
 
     A promise (p, a) states that, among the rounds below p, its voter last voted in round a. So a
-    vote in a round between a and p is a violation, whichever was sent first. Repeating an old vote
-    is allowed.
+    vote in a round between a and p is a violation, whichever was sent first. Repeats are allowed.
     """
 
     lines: Lines
