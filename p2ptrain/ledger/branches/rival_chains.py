@@ -39,8 +39,8 @@ Place = tuple[LineId, int]
 
 @dataclass(slots=True)
 class Rival:
-    """What `peer` has sent of its chain so far. The entries are verified, starting from the state
-    `base`; `state` is the state after the last of them.
+    """The entries that `peer` has sent of its chain so far. They are verified, starting from the
+    state `base`; `state` is the state after the last of them.
     """
 
     peer: PeerId
