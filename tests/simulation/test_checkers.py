@@ -296,7 +296,7 @@ def test_checker_finds_two_votes_in_a_round() -> None:
     voter = Voter()
     voter.votes(0, ONE)
     voter.votes(0, OTHER)
-    assert voter.checker.violations == ["VotesAreKept: a voted twice at 1, round 0"]
+    assert voter.checker.violations == ["VotesAreKept: a voted twice at height 1, round 0"]
 
 
 def test_checker_finds_a_vote_below_a_promise() -> None:
@@ -312,7 +312,9 @@ def test_checker_finds_a_promise_that_forgets_a_vote() -> None:
     voter = Voter()
     voter.votes(1)
     voter.promises(2)
-    assert voter.checker.violations == ["VotesAreKept: a's promise omits its vote of round 1 at 1"]
+    assert voter.checker.violations == [
+        "VotesAreKept: a's promise omits its vote of round 1 at height 1"
+    ]
 
 
 def test_checker_finds_a_promise_without_a_valid_signature() -> None:
@@ -328,7 +330,7 @@ def test_checker_finds_a_vote_that_is_not_on_disk() -> None:
     voter.promises(3)
     voter.votes_unwritten(3)
     assert voter.checker.violations == [
-        "VotesAreKept: a sent a message for 1, round 3, before storing it"
+        "VotesAreKept: a sent a message for height 1, round 3, before storing it"
     ]
 
 

@@ -156,13 +156,13 @@ class VotesAreKept(Watch):
             for record in reversed(disk.records)
         ):
             return
-        self.object(f"{voter} sent a message for {height}, round {round}, before storing it")
+        self.object(f"{voter} sent a message for height {height}, round {round}, before storing it")
 
     def _on_accept(self, place: Place, round: int, entry: Digest) -> None:
         voter, _, height = place
         known = self.votes.setdefault(place, {}).setdefault(round, entry)
         if known != entry:
-            self.object(f"{voter} voted twice at {height}, round {round}")
+            self.object(f"{voter} voted twice at height {height}, round {round}")
         for promised, last in self.promises.get(place, ()):
             if last < round < promised:
                 self.object(
@@ -175,9 +175,8 @@ class VotesAreKept(Watch):
         self.promises.setdefault(place, set()).add((promise.round, last))
         for round in self.votes.get(place, {}):
             if last < round < promise.round:
-                self.object(
-                    f"{place[0]}'s promise omits its vote of round {round} at {promise.height}"
-                )
+                where = f"round {round} at height {promise.height}"
+                self.object(f"{place[0]}'s promise omits its vote of {where}")
 
 
 @dataclass(slots=True)
