@@ -1,7 +1,7 @@
 """Write and read files that contain a secret.
 
-Only its owner can read a new file, and a file that other users can read is refused. This module
-does not know what the secret is.
+Only the owner of a new file can read it, and a file that other users can read is refused. This
+module does not know what the secret is.
 """
 
 from __future__ import annotations

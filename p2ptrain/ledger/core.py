@@ -248,7 +248,7 @@ class Ledger(Queries):
                 except RemoteProtocolError as exc:
                     self._catchup.disproved(sender, self.state.height)
                     return [*effects, Note(f"{sender} sent an invalid entry: {exc.what}")]
-        if self.state.height > before:  # Otherwise do not immediately ask this peer again.
+        if self.state.height > before:  # If nothing was new, do not ask this peer again at once.
             self._catchup.note_growth(sender, self.state.height, now)
         return effects
 
@@ -261,8 +261,9 @@ class Ledger(Queries):
         return [*self._weigh(self._accuser.compare(ours, certified)), Note(what)]
 
     def _adopt(self, certified: Certified, now: float, *, live: bool) -> list[Effect]:
-        """Append an entry after checking it. Unless it is `live` (announced when it was decided),
-        it may contain votes that this node cast before it lost its disk; they no longer matter.
+        """Append an entry after checking it. `live`: the entry was announced when it was decided.
+        Any other entry may contain votes that this node cast before it lost its disk; these votes
+        no longer matter.
         """
         state = check_certified(self.rules, self.state, certified, self._verify)
         if isinstance(certified.entry.value, Branch):
@@ -287,7 +288,7 @@ class Ledger(Queries):
         return effects
 
     def _weigh(self, accusations: list[Effect]) -> list[Effect]:
-        """Reconsider what to propose if a peer was accused: it must not remain a member."""
+        """Reconsider what to propose, since an accused peer must not remain a member."""
         if accusations:
             self._wanted = None
         return accusations
@@ -333,7 +334,7 @@ class Ledger(Queries):
         return effects if self._over else effects + self._ask(now)
 
     def _part(self, now: float) -> list[Effect]:
-        """Leave this line if it is time to, for a branch or for a chain that outranks ours."""
+        """If it is time to leave this line, move to a branch or to a chain that outranks ours."""
         effects: list[Effect] = []
         while self._branches is not None and not self._over:
             before = self.reports.outranked_by

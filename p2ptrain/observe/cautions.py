@@ -1,6 +1,6 @@
 """Warnings about problems that do not stop the node: a code, what is wrong, and what to do.
 
-The log and the status show `words`, which end with a reference for further reading, like errors.
+The log and the status show `words`. Like an error, they end with a reference for further reading.
 Programs read the fields. `cli.error_codes` explains each code; a test verifies this.
 """
 

@@ -3,9 +3,9 @@
 It answers questions such as "why was I left out of step 412?" and is read by programs that draw
 charts. So a line has the name of its event, two clocks and plain fields. `time` is in Unix seconds,
 for comparing machines by eye; `monotonic_s` is for measuring. The journal is bounded: at
-`bytes_max` the file is renamed to `.1`, which replaces the earlier one. It must not harm the node:
-if the disk is full, lines are lost and counted, but the node continues. It must not harm terminals
-either: unprintable characters in a peer's text are written as JSON escapes.
+`bytes_max` the file is renamed to `.1`, which replaces the earlier one. The journal must not harm
+the node: if the disk is full, lines are lost and counted, but the node continues. It must not harm
+terminals either: unprintable characters in a peer's text are written as JSON escapes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ BYTES_MAX = 32 * 2**20
 """Maximum size of a file: about 200,000 lines, or days of training. There are at most two files."""
 
 TEXT_CHARACTERS_MAX = 4000
-"""Maximum length of a field. Longer ones are truncated. The tail of a trainer's stderr fits."""
+"""Maximum length of a field in characters. Longer fields are truncated. The tail of a trainer's
+stderr fits.
+"""
 
 
 class Journal:
@@ -101,7 +103,7 @@ def _open_to_append(path: Path) -> IO[bytes]:
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(path, flags, 0o600)
     try:
-        os.fchmod(descriptor, 0o600)  # Earlier versions made it readable by everybody.
+        os.fchmod(descriptor, 0o600)  # Earlier versions made the file readable by everybody.
         return os.fdopen(descriptor, "a+b", buffering=0)
     except OSError:
         os.close(descriptor)

@@ -1,7 +1,8 @@
 """A node's status, which `p2ptrain status` and the demo show.
 
-The node fills it in; other code only reads it. Its JSON form has a schema number, which changes
-when the meaning of a field changes or a field is removed. It does not change when a field is added.
+The node fills the status in; other code only reads it. Its JSON form has a schema number, which
+changes when the meaning of a field changes or a field is removed. It does not change when a field
+is added.
 """
 
 from __future__ import annotations
@@ -68,7 +69,9 @@ class NodeStatus:
     gradient_norm: float | None = None
     """Gradient norm of the last inner step, before clipping."""
     mfu: float | None = None
-    """Model FLOPs utilisation of that step, if the device's peak is known. See docs/metrics.md."""
+    """Model FLOPs utilisation of the last inner step, if the device's peak is known. See
+    docs/metrics.md.
+    """
     compute_utilisation: float | None = None
     """The fraction of the last outer step's time spent in inner steps."""
     learning: Mapping[str, float] = field(default_factory=dict)
@@ -80,7 +83,7 @@ class NodeStatus:
     """Names the members whose inner optimizer states this node's trainer started with; empty if it
     started with its own."""
     ledger_origin: str = ""
-    """Describes where its ledger starts; empty if it starts at genesis."""
+    """Describes where this node's ledger starts; empty if it starts at genesis."""
     waits_for: str = ""
     """Describes what the ledger waits for next, and for which peers."""
     branch: str = ""
@@ -101,14 +104,14 @@ class NodeStatus:
     congestion_control: str = ""
     """The congestion control of the data plane's sockets; empty if it is unknown."""
     congestion_refusal: str = ""
-    """Why the congestion control is not BBR; empty if it is."""
+    """Why the congestion control is not BBR; empty if it is BBR."""
     limit_up_bytes_per_s: int | None = None
     sending: str = ""
     """Describes the congestion control and the upload limit."""
     exchange: Mapping[str, object] = field(default_factory=dict)
     """The report of the newest successful reduce: bytes, seconds by phase, rates, CPU."""
     exchanged: str = ""
-    """The same report in words."""
+    """The report `exchange` in words."""
     uptime_s: float = 0.0
     warnings: tuple[str, ...] = ()
     """The words of `cautions`."""

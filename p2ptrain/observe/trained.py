@@ -1,10 +1,10 @@
-"""Check that every committed block was trained exactly once, by the member that held its lease.
+"""Check that every committed block was trained on exactly once, by the member that held its lease.
 
 The ledger states which members contributed to each outer step, and which blocks they trained. The
 `ready` records in journals list the blocks that were trained on θ in the weights that a node
-offered, as reported by its trainer. This module compares the two afterwards. Kills, joins and
-branches leave `ready` records of work that was lost. So work counts only if it was offered after an
-entry of this chain, and the chain says that it was accepted.
+offered, as reported by its trainer. This module compares the ledger with these records afterwards.
+Kills, joins and branches leave `ready` records of work that was lost. So work counts only if it was
+offered after an entry of this chain, and the chain says that it was accepted.
 
 This module does not know data or updates. Other modules check that a block's number stands for the
 right bytes, and that an update consists of exactly the accepted work.
@@ -29,7 +29,7 @@ FAULTS_KEPT_MAX = 1000
 
 @dataclass(frozen=True, slots=True)
 class TrainingFault:
-    """One committed block that was not trained exactly once by the member credited with it."""
+    """One committed block that the credited member did not train on exactly once."""
 
     step: int
     block: int
@@ -98,7 +98,7 @@ def check_trained(
 
     `links` contains (state before, entry) for all entries in order, starting at `begins`. The
     records of each journal must be in order. The chain must have been verified. Journals may come
-    from anybody: a false one causes faults, or hides those of the peers that it names.
+    from anybody: a false journal causes faults, or hides the faults of the peers that it names.
     """
     found = TrainingAudit()
     offers = _offers_in(records)

@@ -1,9 +1,9 @@
 """Find out whether another process has the same identity: what to ask, and what the answers prove.
 
-Two processes share an identity if a node's directory, or its key, was copied. Both would vote, and
-be evicted for it. So each process asks a few members every `LOOK_S`, with a nonce that it has just
-drawn. It answers every nonce that is not its own with a signed proof. Members only forward nonces
-and proofs (`identity_mailboxes`).
+Two processes share an identity if a node's directory, or its key, was copied. Both processes would
+vote, and their identity would be evicted for that. So each process asks a few members every
+`LOOK_S`, with a nonce that it has just drawn. It answers every nonce that is not its own with a
+signed proof. Members only forward nonces and proofs (`identity_mailboxes`).
 
 A proof counts if it is signed with our own key, for a nonce that this process drew within the last
 `FRESH_S`, and for an incarnation that is not ours. Nobody can make one without the key, no matter
@@ -12,13 +12,13 @@ start by `start_wait_s`, make us ask once a second, or withhold a proof. A proce
 duplicate then learns of it from the next honest member that it asks.
 
 A starting process has not voted, so it ends if another process is running. If both are running, or
-both are starting, the one with the higher incarnation ends, since it started later. The other one
-stops voting, because both may have signed votes; it only follows the chain.
+both are starting, the one with the higher incarnation ends, since it started later. The other
+process stops voting, because both may have signed votes; it only follows the chain.
 
 A process can have a lower incarnation than one that its own key vouches for: its directory was
 restored from a backup, or its duplicate has ended. The process then raises its incarnation above
-the higher one, since other nodes would otherwise ignore its heartbeats. It does so only while no
-other process is known to be alive.
+the higher one, since other nodes would otherwise ignore its heartbeats. A process raises its
+incarnation only while no other process is known to be alive.
 
 This module does no I/O: times and randomness are arguments. It does not know which peers are
 connected, nor how questions are sent.
@@ -64,8 +64,8 @@ a peer that withholds a proof could choose when a process learns of its duplicat
 """
 
 LINGER_S = 10.0
-"""Seconds for which the process that ends continues to ask and answer, so that the other one finds
-it.
+"""Seconds for which the process that ends continues to ask and answer, so that the other process
+finds it.
 """
 
 ANSWERED_MAX = 256
@@ -96,8 +96,10 @@ class QuestionTiming:
     linger_s: float = LINGER_S
     quiet_s: float = QUIET_S
     start_wait_s: float = LOOK_S + 2 * ALARM_S
-    """How long a start waits for the proof of another process, if one may be alive. It is the time
-    until that process asks in turn and until its answer is fetched, with one turn to spare."""
+    """How long a start waits for the proof of another process, if one may be alive. The other
+    process asks within `LOOK_S` and gets the nonce; one `ALARM_S` later this process asks again and
+    gets the proof. Another `ALARM_S` is a reserve.
+    """
 
 
 USUAL_TIMING = QuestionTiming()
@@ -282,9 +284,9 @@ class DuplicateWatch:
         if drawn_s is None or self.is_ours(proof.incarnation):
             return
         if drawn_s <= self._proved_s:
-            return  # It is not newer. Mailboxes repeat proofs until they are too old.
+            return  # This proof is not newer. Mailboxes repeat proofs for a while.
         if proof.starting and not self.starting:
-            return  # It has not voted, and it is the one that ends.
+            return  # The other process has not voted, and it is the one that ends.
         if not is_genuine(self._run, self.me, proof, self._verify):
             return
         self._proved_s = drawn_s

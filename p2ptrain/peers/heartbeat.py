@@ -23,8 +23,8 @@ from p2ptrain.peers.incarnations import INCARNATION_MAX
 from p2ptrain.peers.path_table import TOLD_MAX, Path
 
 HEARTBEAT_BYTES_MAX = 8192
-"""Maximum size of a heartbeat in bytes. Ours have about 1.1 kB: a certificate of 500 bytes, a few
-addresses, one or two reports.
+"""Maximum size of a heartbeat in bytes. The heartbeats that a node sends have about 1.1 kB: a
+certificate of 500 bytes, a few addresses, one or two reports.
 """
 
 STATE_CHARACTERS_MAX = 160
@@ -33,7 +33,8 @@ ADDRESS_CHARACTERS_MAX = 200
 SUSPECTS_MAX = 64
 LACKS_MAX = 16
 """Maximum number of peers that one heartbeat asks for a full beat. The next heartbeat asks the
-rest. Each takes 54 bytes. """
+rest. Each peer id takes 54 bytes.
+"""
 
 COUNT_MAX = 1 << 53
 

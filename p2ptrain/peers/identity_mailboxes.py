@@ -46,11 +46,15 @@ them."""
 
 AUTHORS_MAX = 16
 OF_AUTHOR_MAX = 2
-"""Maximum number of members with notices kept about one peer, and of notices per member: one for
-each of two processes. A liar can only fill the places of one member."""
+"""AUTHORS_MAX is the maximum number of members with notices kept about one peer. OF_AUTHOR_MAX is
+the maximum number of notices per member: one for each of two processes. A liar can only fill the
+places of one member.
+"""
 
 SUSPECTED_S = 8.0
-"""Seconds within which a live process asks its next question."""
+"""Seconds for which a process that asked is assumed to be alive: a live process asks its next
+question earlier than that.
+"""
 
 QUESTIONS_PER_S = 4.0
 QUESTIONS_BURST = 16
@@ -61,8 +65,8 @@ two more that have just started.
 NOTICES_PER_S = 0.5
 NOTICES_BURST = 16
 """Limits on all notices of this node. Two processes need fewer to find each other. A notice costs
-every host 3.5 ms, and a lying member can make all others send notices: a hundred members then use a
-sixth of a core on every host.
+every host 3.5 ms, and a lying member can make all others send notices. With a hundred members, this
+takes 100 × 0.5 notices per second × 3.5 ms: a sixth of a core on every host.
 """
 
 NOTICE_AGAIN_S = 2.0
@@ -83,7 +87,7 @@ class _Box:
     - `asked`: the newest nonce of each incarnation that asked here.
     - `told`: the challenges that members announced. The key is (member, nonce).
     - `proofs`: the proofs received. The key is (the peer that sent the proof, nonce).
-    - `announced`: what this node announced. The key is (is it a proof, incarnation).
+    - `announced`: what this node announced. The key is (whether it was a proof, incarnation).
     """
 
     asked: dict[int, tuple[bytes, float]] = field(default_factory=dict)

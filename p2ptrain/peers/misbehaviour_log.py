@@ -15,14 +15,14 @@ COMPLAINTS_MAX = 1024
 
 NOTES_PER_S = 0.1
 NOTES_BURST = 32
-"""Limits on ledger notes caused by one peer's messages. On average there are as many as complaints,
-but a burst is allowed, so that one incident can be logged completely.
+"""Limits on ledger notes caused by one peer's messages. The average rate is that of complaints, but
+a burst is allowed, so that one incident can be logged completely.
 """
 
 LINES_PER_S = 0.5
 LINES_BURST = 256
 """Limits on events of one kind about all peers together, since identities may cost nothing. At this
-rate it takes three days to fill the journal.
+rate, lines of 260 bytes fill a journal of 32 MiB in three days.
 """
 
 
@@ -43,7 +43,9 @@ class MisbehaviourLog:
         return len(self._said)
 
     def complain(self, event: str, about: str, fields: dict[str, object], now: float) -> None:
-        """Write the event. If the limit is reached, count it; the next line reports the count."""
+        """Write the event. If the limit is reached, only count the event; the next line reports the
+        count.
+        """
         count, since = self._said.pop((event, about), (0, -COMPLAINT_S))
         if now >= since + COMPLAINT_S and self._lines.consume(event, 1, now):
             self._journal.write(event, peer=about, kept_back=count, **fields)
@@ -53,8 +55,9 @@ class MisbehaviourLog:
             del self._said[next(iter(self._said))]
 
     def note(self, author: PeerId | None, text: str, now: float) -> None:
-        """Write a note of the ledger. A message of `author` caused it, or this node itself
-        (None)."""
+        """Write a note of the ledger. `author` is the peer whose message caused it; None if this
+        node itself did.
+        """
         if author is None or (
             self._notes.consume(author, 1, now) and self._lines.consume("note", 1, now)
         ):

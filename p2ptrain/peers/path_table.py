@@ -28,7 +28,9 @@ buffers when everything seems to be sent.
 """
 
 TOLD_MAX = 8
-"""Maximum number of paths in a heartbeat. Each takes 62 bytes, in full beats only."""
+"""Maximum number of paths in a heartbeat. Each path takes 62 bytes. Paths are sent only in full
+heartbeats, not in small ones.
+"""
 
 HEARD_MAX = 1024
 """Maximum number of paths kept for one peer: one to each possible member of a roster."""

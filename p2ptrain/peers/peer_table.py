@@ -20,7 +20,9 @@ from p2ptrain.peers.heartbeat_delta import FullHeartbeat, HeartbeatDelta, full_h
 
 PEERS_MAX = 4096
 OTHERS_MAX = 3072
-"""If there are more peers than this, only members are added: a roster has at most 1,024."""
+"""Number of peers above which only members are added. The remaining 4,096 − 3,072 places are enough
+for all members, since a roster has at most 1,024.
+"""
 
 
 @dataclass(frozen=True, slots=True)

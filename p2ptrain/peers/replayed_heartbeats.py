@@ -50,8 +50,8 @@ class ReplayedHeartbeats:
         `forwarder`.
 
         `spoke` is when the newest start of the author was first and last heard here.
-        `forwarder_since_s` is when the newest start of the forwarder was first heard. Either is
-        None if this was never heard.
+        `forwarder_since_s` is when the newest start of the forwarder was first heard. Each of these
+        is None if no such heartbeat was heard.
 
         An author that sends its own old heartbeats is not counted: its directory was restored or
         copied.

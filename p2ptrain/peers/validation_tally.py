@@ -8,7 +8,7 @@ curve is acceptable, but blocks that two members measure would count twice.
 
 A report is an unproven claim of its sender. A node accepts one report for each member and step,
 only about that member's own share. The influence of a report on the mean is limited by its number
-of tokens. The ledger does not depend on it.
+of tokens. The ledger does not depend on the mean.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def divide_blocks(blocks: int, peers: Sequence[PeerId], step: int) -> dict[PeerI
     """Divide `blocks` held-out blocks among `peers`, for the θ of outer step `step`.
 
     Sizes differ by at most one. The first peer changes with the step. So if there are fewer blocks
-    than peers, different peers have none in each step, and a peer that never reports leaves its gap
-    in a different place each time. Blocks of a share beyond SHARE_BLOCKS_MAX are left out.
+    than peers, the peers without a share change from step to step, and the blocks that a silent
+    peer leaves unmeasured change too. Blocks of a share beyond SHARE_BLOCKS_MAX are left out.
     """
     ordered = sorted(set(peers))
     turn = step % max(1, len(ordered))
@@ -105,8 +105,8 @@ class ValidationTally:
         return True
 
     def note_report(self, peer: PeerId, report: ValidationReport) -> str:
-        """Store a report. Return in words why it is refused, or "". A repeated report, or one about
-        a step that is not kept, is ignored without a complaint.
+        """Store a report. Return the reason why it is refused, or "". A repeated report, or one
+        about a step that is not kept, is ignored without a complaint.
         """
         step = self._steps.get(report.step)
         if step is None:

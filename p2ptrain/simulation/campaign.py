@@ -29,7 +29,7 @@ PrintLine = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class CampaignPlan:
-    """`steps` outer steps for each of `seeds` seeds, the first of which is `first_seed`."""
+    """A plan to run `steps` outer steps for each of `seeds` seeds, starting with `first_seed`."""
 
     seeds: int
     first_seed: int = 0
@@ -58,7 +58,7 @@ class SeedFailure:
 @dataclass(frozen=True, slots=True)
 class CampaignSums:
     """The summed results of some seeds. `violations` and `stuck` count seeds; `failures` lists the
-    first of them. `forks` counts forks by liars whose guilt was proved.
+    first failing seeds. `forks` counts forks by liars whose guilt was proved.
     """
 
     seeds: int = 0

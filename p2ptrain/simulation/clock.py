@@ -53,8 +53,9 @@ class NodeClock:
 
     ROUNDING_S = 1e-9
     """Seconds added to a timer if the two clocks differ, so that rounding does not make it fire too
-    early. Otherwise the node would find that nothing is due, and the timer would fire again at the
-    same instant."""
+    early. If a timer fired too early, the node would find that nothing is due, and the timer would
+    fire again at the same instant.
+    """
 
     def __init__(self, world: Clock, rate: float = 1.0) -> None:
         self.rate = rate

@@ -15,8 +15,8 @@ class Profile:
     return are back. From then on, a commit must follow within `settle_s` of the last commit, of the
     end of the faults, and of the last training in progress; otherwise the run counts as stuck.
     (Training counts, since a quorum may need a slow voter that has the blocks of four skipped steps
-    to train, which took 29 s once in 100,000 runs. Other delays were at most 6 s in chaos, and at
-    most 14 s elsewhere, in duels.)
+    to train, which took 29 s once in 100,000 runs. Other delays were at most 6 s in the profile
+    chaos, and at most 14 s in the other profiles, in duels.)
     """
 
     name: str

@@ -1,8 +1,8 @@
 """Shrink a failing seed to fewer steps, peers and kinds of faults, and print a short transcript.
 
-Every change of a number gives a different run, since all randomness comes from one seed. So each
-smaller world is tried with a few seeds, and is kept if the same checker finds a violation in one of
-them.
+Changing the number of peers or steps, or any fault setting, gives a completely different run, since
+all randomness comes from one seed. So each smaller world is tried with a few seeds, and is kept if
+the same checker finds a violation in one of them.
 """
 
 from __future__ import annotations

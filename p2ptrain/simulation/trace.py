@@ -39,8 +39,9 @@ class Trace:
         self._lines.append((0, f"{now:9.3f}  {peer} {what}"))
 
     def since_height(self, first: int) -> list[str]:
-        """Return the lines that begin with the first one about height `first` or above, without
-        later lines about lower heights."""
+        """Return the lines from the first one about height `first` or above. Later lines about
+        lower heights are left out.
+        """
         heights = [height for height, _ in self._lines]
         start = next((at for at, height in enumerate(heights) if height >= first), 0)
         lines = list(self._lines)[start:]

@@ -58,7 +58,7 @@ dying machine or cable does not."""
 class SimWorld:
     """The nodes by name, and everything around them. `latest` is the furthest state that any node
     has decided. `longest_calm_s` is the longest time without a commit after all faults ended.
-    `trained_by` is the time at which the last started training ends.
+    `trained_by` is when the last training that has started ends.
     """
 
     def __init__(self, random: Random, rules: Rules, profile: Profile) -> None:
@@ -97,7 +97,8 @@ class SimWorld:
     @property
     def progressed_at(self) -> float:
         """The time from which a lack of progress counts. In an open run with honest founders, outer
-        steps must end even during faults. Otherwise progress is expected only after them."""
+        steps must end even during faults. Other runs must make progress only after the faults.
+        """
         faults_s = self.profile.faults_s
         if self.profile.open:
             return self.stepped_at if not self.profile.liars else max(self.stepped_at, faults_s)

@@ -5,7 +5,7 @@ With a delay of one outer step, the shared θ does not contain a peer's own last
 
     g = Δ_m(t) ÷ M  +  mean Δ(t − 1)  −  Δ_m(t − 1) ÷ M
 
-So each peer has its own θ. The shared θ uses mean Δ(t − 1) alone, and Nesterov's step is linear in
+So each peer has its own θ. The shared θ uses only mean Δ(t − 1), and Nesterov's step is linear in
 g. So peer m's θ is the shared θ plus a deviation that follows the same step, driven by (Δ_m(t) −
 Δ_m(t − 1)) ÷ M. This module stores that deviation. The replicated state is the same as without
 eager updates, and other peers do not need to know what a peer adds. The inputs of all steps add up

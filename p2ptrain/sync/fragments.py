@@ -115,7 +115,8 @@ def numbers(names: Sequence[str], count: int) -> tuple[int, ...]:
     strides = count - len(own)
     if not 1 <= strides <= len(layers):
         raise ValueError(
-            f"cannot make {count} fragments of {len(layers)} layers and {len(own)} others"
+            f"cannot split {len(layers)} layers and {len(own)} separate parts (embedding, head) "
+            f"into {count} fragments"
         )
     return tuple(_number(name, strides, own) for name in names)
 

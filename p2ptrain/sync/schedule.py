@@ -70,7 +70,7 @@ class SyncSchedule:
         """Whether a fragment is read again as soon as it is merged: one-step-delayed async.
 
         Then local weights are reset to θ at every read, even at the first one, before any merge.
-        Otherwise work that is already being averaged would be read again.
+        Without this reset, work that is already being averaged would be read again.
         """
         return self.overlap_steps == self.inner_steps
 

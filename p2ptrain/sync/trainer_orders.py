@@ -51,8 +51,8 @@ class TrainerProgress:
         """Return the blocks of `lease` that the trainer must finish next. Without overlap, these
         are all blocks.
 
-        They include all blocks that the trainer was already given: an amendment may ask for fewer
-        blocks in this outer step than in the step for which the trainer got them.
+        These also include all blocks that the trainer was already given: an amendment may ask for
+        fewer blocks in this outer step than in the step for which the trainer got them.
         """
         whole = max(self.carried + pace.stride, len(self.blocks))
         return lease[:whole] if pace.overlap else lease
@@ -70,7 +70,7 @@ class LocalWork:
     tokens: int
 
     def stands_for(self, step: int, lease: Blocks, pace: LeasePace) -> bool:
-        """Return whether it is all that this lease asks for in outer step `step`."""
+        """Return whether this work is all that the lease asks for in outer step `step`."""
         whole = len(self.blocks) if pace.overlap else len(lease)
         return self.step == step and self.blocks == lease[:whole]
 
@@ -143,7 +143,7 @@ def next_orders(
     there = progress_after(progress, first)
     more = there.due(lease, pace)[len(there.blocks) :]
     if not more and isinstance(first, RebaseOrder) and not there.is_ahead:
-        return [first]  # It becomes ready without an order, or is ready and reports this again.
+        return [first]  # The trainer becomes ready without an order, or is ready and says so again.
     return [first, TrainOrder(step, more)]
 
 

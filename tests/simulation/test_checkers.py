@@ -154,7 +154,7 @@ def test_checker_finds_a_vote_for_an_unsigned_proposal() -> None:
     checker.on_vote(A, promise(4, Accepted(3, entry, b"no")), SimDisk())
     proof = PromiseProof(A, 3, entry.digest, b"no", b"")
     checker.on_vote(C, proposal_of(RULES, 4, entry, (proof,)), SimDisk())
-    where = f"supports {entry.digest[:8]} in round 3 of 1, which its proposer did not sign"
+    where = f"supports {entry.digest[:8]} in round 3 at height 1, which its proposer did not sign"
     said = [f"ProposalsAreSigned: {name} {where}" for name in "aac"]
     assert checker.violations == said
 
@@ -296,27 +296,33 @@ def test_checker_finds_two_votes_in_a_round() -> None:
     voter = Voter()
     voter.votes(0, ONE)
     voter.votes(0, OTHER)
-    assert voter.checker.violations == ["VotesAreKept: a voted twice at 1, round 0"]
+    assert voter.checker.violations == ["VotesAreKept: a voted twice at height 1, round 0"]
 
 
 def test_checker_finds_a_vote_below_a_promise() -> None:
     voter = Voter()
     voter.promises(2)
     voter.votes(1)
-    assert voter.checker.violations == ["VotesAreKept: a voted in round 1 of 1, but promised 2"]
+    assert voter.checker.violations == [
+        "VotesAreKept: a voted in round 1 at height 1, but had promised round 2"
+    ]
 
 
 def test_checker_finds_a_promise_that_forgets_a_vote() -> None:
     voter = Voter()
     voter.votes(1)
     voter.promises(2)
-    assert voter.checker.violations == ["VotesAreKept: a's promise omits its vote of round 1 at 1"]
+    assert voter.checker.violations == [
+        "VotesAreKept: a's promise omits its vote of round 1 at height 1"
+    ]
 
 
 def test_checker_finds_a_promise_without_a_valid_signature() -> None:
     voter = Voter()
     voter.checker.on_vote(A, Promise(1, 2, None, b"noise"), voter.disk)
-    assert voter.checker.violations == ["VotesAreKept: a promised round 2 of 1 on an unknown line"]
+    assert voter.checker.violations == [
+        "VotesAreKept: a promised round 2 at height 1 on an unknown line"
+    ]
 
 
 def test_checker_finds_a_vote_that_is_not_on_disk() -> None:
@@ -324,7 +330,7 @@ def test_checker_finds_a_vote_that_is_not_on_disk() -> None:
     voter.promises(3)
     voter.votes_unwritten(3)
     assert voter.checker.violations == [
-        "VotesAreKept: a sent a message for 1, round 3, before storing it"
+        "VotesAreKept: a sent a message for height 1, round 3, before storing it"
     ]
 
 
@@ -344,7 +350,8 @@ def test_checker_finds_a_vote_before_the_entries_below_it_are_on_disk() -> None:
         assert voter.checker.violations == []
         voter.promises(1, height=height + 2)
         assert voter.checker.violations == [
-            f"VotesAreKept: a sent a message about {height + 2} with entries up to {height}"
+            f"VotesAreKept: a sent a message about height {height + 2}, "
+            f"but its disk ends at {height}"
         ]
 
 

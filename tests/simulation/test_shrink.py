@@ -32,7 +32,7 @@ def test_story_shows_a_vote_that_was_not_written_to_disk() -> None:
         head, *lines, objection = transcript(small)
     assert head == f"seed {small.seed}, 3 peers, 1 steps; faults: none"
     assert {line.split("  ")[-1].partition(" ")[0] for line in lines} == {"propose"}
-    assert objection.endswith("sent a message for 1, round 0, before storing it")
+    assert objection.endswith("sent a message for height 1, round 0, before storing it")
 
 
 def test_passing_seed_is_not_shrunk() -> None:

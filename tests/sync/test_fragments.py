@@ -70,7 +70,7 @@ def test_plain_diloco_has_one_fragment_with_everything() -> None:
 
 @pytest.mark.parametrize(("count", "tied"), [(5, True), (2, False), (6, False), (0, True)])
 def test_fragment_without_a_layer_is_refused(count: int, tied: bool) -> None:
-    with pytest.raises(ValueError, match="cannot make"):
+    with pytest.raises(ValueError, match="cannot split"):
         fragments(layout(3, tied=tied), count)
 
 

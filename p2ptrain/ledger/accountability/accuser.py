@@ -24,7 +24,9 @@ from p2ptrain.ledger.policy.reports import Reports
 
 
 class Accuser:
-    """Collects evidence in `reports.accused`, where proposing and accepting code reads it."""
+    """Collects evidence in `reports.accused`. The code that proposes and accepts entries reads it
+    there.
+    """
 
     def __init__(
         self, rules: Rules, me: PeerId, verify: Verify, reports: Reports, state: LedgerState
@@ -81,8 +83,8 @@ class Accuser:
         """Remember this evidence against its peer. `found`: this node found it, so announce it to
         others. Do nothing if the peer is already accused or was never a voter.
 
-        Evidence against this node counts like any other. The node still votes: its vote may be
-        needed to agree on the roster that removes it.
+        Evidence against this node counts like evidence against any other voter. The node still
+        votes: its vote may be needed to agree on the roster that removes it.
         """
         if not self._may_accuse(evidence.peer):
             return []

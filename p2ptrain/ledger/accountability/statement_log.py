@@ -19,8 +19,8 @@ from p2ptrain.ledger.messages.messages import Accept, Message, Promise, PromiseP
 from p2ptrain.ledger.paxos.electorate import proof_of
 
 HEIGHTS_KEPT = 4
-"""Heights whose statements are kept: the current one and the last few, for which late votes and
-promises still arrive.
+"""Number of heights whose statements are kept: the current height and the last few, for which late
+votes and promises still arrive.
 """
 
 STATEMENTS_MAX = 16
@@ -68,8 +68,8 @@ class StatementLog:
         return None
 
     def compare(self, ours: Certified, theirs: Certified) -> list[Evidence]:
-        """Return evidence against the voters that signed both of two different entries. Stop at the
-        first forged signature in `theirs`.
+        """Return evidence against each voter that signed both of these entries, if they differ.
+        Stop at the first forged signature in `theirs`.
         """
         height, mine = ours.entry.height, dict(statements_of(ours.certificate))
         found = []

@@ -11,8 +11,8 @@ which voters. Only used in runs that branch.
     a voter is absent when the proposal is repeated: ask it again, with a new deadline, on return
     no branch within 2 * branch_after_s: the second-ranked voter proposes, without the first
 
-A voter is "here" if it is up and was last heard on this line. We wait for a voter that is silent or
-lying only as long as for an honest one that may have seen a quorum later than we did. A signature
+A voter is "here" if it is up and was last heard on this line. We do not wait for a silent or lying
+voter longer than for an honest voter that may have seen a quorum later than we did. A signature
 does not bind its voter: several branches may start from one entry, and heal later (`rival_chains`).
 Each voter of a branch must, by its own clock, have seen no quorum for branch_after_s, so no voter
 leaves a healthy majority.
@@ -47,7 +47,7 @@ BranchMessage = ProposeBranch | SignBranch | RefuseBranch
 
 @dataclass(frozen=True, slots=True)
 class Presence:
-    """The members of a state that are here, this node among them."""
+    """The members that are here, including this node."""
 
     voters: tuple[PeerId, ...]
     learners: tuple[PeerId, ...]
@@ -65,7 +65,7 @@ class BranchProposer:
 
     - `alone_since`: when this node last lost sight of a quorum; None while it sees one.
     - `_asked_at`: for each voter that has not answered, when it was first asked to sign.
-    - `_turn_at`: the time when this node may propose a branch.
+    - `_turn_at`: when it is this node's turn to propose a branch.
     """
 
     def __init__(self, rules: Rules, me: PeerId, sign: Sign, verify: Verify, now: float) -> None:

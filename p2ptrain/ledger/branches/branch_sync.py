@@ -112,8 +112,8 @@ class BranchSync:
         return event, False
 
     def _place(self, peer: PeerId, place: Place, state: LedgerState) -> bool:
-        """Note the line and height of `peer`. Return True if its line has changed, or is not ours
-        and has grown.
+        """Note the line and height of `peer`. Return True if its line has changed, or if it is on a
+        different line from ours and its chain has grown.
         """
         before = self._places.get(peer)
         if not make_room(self._places, peer, state.since):
@@ -232,7 +232,9 @@ class BranchSync:
         return [], after if continues else ()
 
     def words(self, state: LedgerState, now: float) -> str:
-        """Say how long the quorum has been gone, and what happens next; empty if it is here."""
+        """Say how long the quorum has been gone, and what happens next; empty if the quorum is
+        here.
+        """
         since, due_at = self._branch_proposer.alone_since, self._branch_proposer.due_at
         if since is None or due_at is None or state.phase in (Phase.ENDED, Phase.HEALED):
             return ""

@@ -1,11 +1,12 @@
 """Ask peers on other lines for their chains, verify them, and compare them with ours. Only used in
 runs that branch.
 
-A chain that outranks ours (`chain/branch_rank.py`) diverged from it at one of our own Branch
-entries: at any other height both chains would have a quorum of the same voters. So we ask a peer on
-another line for its entries, page by page, starting at our first Branch, and verify them from the
-state before that Branch. Only one chain is examined at a time. A node without a Branch in its chain
-does not ask unless its own quorum is gone: then other members may be ahead of it on a branch.
+A chain that outranks ours (`chain/branch_rank.py`) can only have diverged from ours at one of our
+own Branch entries. At any other height, two quorums of the same voters would have decided different
+entries, which is impossible. So we ask a peer on another line for its entries, page by page,
+starting at our first Branch, and verify them from the state before that Branch. Only one chain is
+examined at a time. A node without a Branch in its chain does not ask unless its own quorum is gone:
+then other members may be ahead of it on a branch.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from p2ptrain.ledger.messages.effects import AskEntries, Effect, Note
 
 ASK_EVERY_S = 2.0
 """Time between two questions, and the time in which a peer must send more of its chain. It equals
-the heartbeat interval: short enough to heal soon, and with little traffic compared with a reduce.
-After that time, the peer that was asked longest ago is asked. Every second question goes to a peer
-that was a member before the chains diverged, since identities are free in an open run.
+the heartbeat interval, which is short enough to heal soon and causes little traffic compared with a
+reduce. After that time, the peer that was asked longest ago is asked. Every second question goes to
+a peer that was a member before the chains diverged, since identities are free in an open run.
 """
 
 Place = tuple[LineId, int]
@@ -38,8 +39,8 @@ Place = tuple[LineId, int]
 
 @dataclass(slots=True)
 class Rival:
-    """The part of its chain that `peer` has sent so far, verified from the state `base`. `state` is
-    the state at its end.
+    """The entries that `peer` has sent of its chain so far. They are verified, starting from the
+    state `base`; `state` is the state after the last of them.
     """
 
     peer: PeerId
@@ -159,8 +160,8 @@ class Rivals:
         at: Callable[[int], Certified | None],
         now: float,
     ) -> list[Effect]:
-        """Verify the entries that the asked peer sent of its chain of `height` entries, and ask for
-        the next ones.
+        """Verify a page of entries from the peer that we asked, whose chain has `height` entries,
+        and ask for the next page.
         """
         assert self.base is not None
         assert self._asked is not None
@@ -184,7 +185,7 @@ class Rivals:
         return [AskEntries(rival.peer, rival.state.height + 1)]
 
     def _done(self) -> None:
-        """Note that the asked peer needs no further question until its chain has grown."""
+        """Note that the peer we asked need not be asked again until its chain has grown."""
         assert self._asked is not None
         assert self._asked_of is not None
         self._seen.pop(self._asked, None)

@@ -73,7 +73,7 @@ def apply(rules: Rules, state: LedgerState, entry: Entry) -> LedgerState:
 
 
 def why_invalid(rules: Rules, state: LedgerState, value: Value) -> str:
-    """Return in words why `value` cannot come next; empty if it can."""
+    """Return the reason why `value` cannot come next; empty if it can."""
     if state.phase is Phase.HEALED:
         return "this branch has healed"
     if state.phase is Phase.ENDED and not isinstance(value, Branch | Heal):

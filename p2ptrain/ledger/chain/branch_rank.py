@@ -12,7 +12,7 @@ Two chains are compared stretch by stretch, starting at genesis:
 
 The rank depends on one chain alone, so the order is total, and three chains cannot outrank each
 other in a cycle. (Comparing the tokens at the end of each chain would allow cycles: a branch of a
-branch may have more than the line that it left.) Every entry raises its chain's rank.
+branch may have more tokens than the line that it left.) Every entry raises its chain's rank.
 """
 
 from __future__ import annotations

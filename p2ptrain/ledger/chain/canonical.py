@@ -21,7 +21,9 @@ INTEGER_MAX = 2**53 - 1
 """Largest integer that every JSON reader represents exactly."""
 
 NAME_CHARACTERS_MAX = 128
-"""Maximum number of characters in a peer id. A real one has 52; names in tests are short."""
+"""Maximum number of characters in a peer id. A real peer id has 52 characters; names in tests are
+short.
+"""
 
 SIGNATURE_BYTES_MAX = 128
 

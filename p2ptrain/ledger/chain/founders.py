@@ -23,7 +23,8 @@ class Founders:
     """The founders of an open run.
 
     `voters_min` is the number of voters that must remain when a voter leaves, so that the run
-    survives the loss of any one of them. It is 1 in a run that has fewer founders than that.
+    survives the loss of any one of them. `voters_min` is 1 in a run that has too few founders to
+    survive such a loss.
     """
 
     names: frozenset[PeerId]
@@ -56,7 +57,7 @@ def survives_a_loss(policy: QuorumPolicy) -> int:
 
 
 def roster_fault(founders: Founders, roster: Roster) -> str:
-    """Return in words why `roster` breaks the rules of an open run; empty if it does not (SPEC.md
+    """Return the reason why `roster` breaks the rules of an open run; empty if it does not (SPEC.md
     F1).
     """
     for voter in roster.voters:

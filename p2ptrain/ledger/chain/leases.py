@@ -14,15 +14,16 @@ from dataclasses import dataclass
 from p2ptrain.ids import PeerId
 
 LEASES_HELD_MAX = 4
-"""Maximum number of leases that a member holds. It holds several after skipped steps, since it
-keeps training without committing. """
+"""Maximum number of leases that a member holds. A member holds several leases after skipped steps,
+since it keeps training while nothing is committed.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Leases:
     """The state of all leases.
 
-    `held` are the uncommitted blocks of each member, in the order in which it trains them.
+    `held` are the uncommitted blocks of each member, in the order in which it trains on them.
     `returned` are blocks given back by members that left, in ascending order. `next_block` is the
     cursor.
     """
@@ -55,7 +56,7 @@ def commit(leases: Leases, trained: Iterable[tuple[PeerId, int]]) -> Leases:
 
 
 def give_back(leases: Leases, members: Iterable[PeerId]) -> Leases:
-    """Move the blocks of the leaving `members` to the returned pool, for others to train."""
+    """Move the blocks of the leaving `members` to the returned pool, so that others get them."""
     held = dict(leases.held)
     returned = list(leases.returned)
     for member in members:

@@ -27,8 +27,8 @@ def reached(policy: QuorumPolicy, voters: Sequence[PeerId], present: Collection[
 
 
 def is_enough(policy: QuorumPolicy, voters: int, present: int, *, first_present: bool) -> bool:
-    """Return whether `present` of `voters` form a quorum. `first_present`: whether the first-ranked
-    voter is among them.
+    """Return whether `present` out of `voters` voters form a quorum. `first_present`: whether the
+    first-ranked voter is among them.
     """
     if policy == "two-thirds":
         return 3 * present > 2 * voters

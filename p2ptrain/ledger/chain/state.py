@@ -34,8 +34,8 @@ stay far below this number; a chain with more is refused.
 @dataclass(frozen=True, slots=True)
 class Stretch:
     """The part of a chain on one line, up to where the chain left that line. `height` and `step`
-    are the last ones there; `tokens` is the total committed by then. `gone` are the voters that did
-    not follow the branch.
+    are its last height and outer step; `tokens` is the total number of tokens committed up to then.
+    `gone` are the voters that did not follow the branch.
     """
 
     line: LineId
@@ -119,7 +119,7 @@ class LedgerState:
 
     @property
     def leases(self) -> Mapping[PeerId, tuple[int, ...]]:
-        """The uncommitted blocks of each member, in the order in which it trains them."""
+        """The uncommitted blocks of each member, in the order in which it trains on them."""
         return self.lease_book.held
 
 

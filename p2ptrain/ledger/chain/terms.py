@@ -21,7 +21,7 @@ from p2ptrain.ledger.chain.values import TERMS_MAX, Roster, Terms, Value
 
 
 def amendment_fault(agreed: tuple[Terms, ...], step: int, terms: Terms) -> str:
-    """Return in words why `terms` cannot be agreed in outer step `step`, after those in `agreed`;
+    """Return the reason why `terms` cannot be agreed in outer step `step`, after those in `agreed`;
     empty if they can.
 
     Numbers and steps both rise along a chain, so an older amendment never comes after a newer one.

@@ -28,13 +28,15 @@ Schedule = Literal["ring", "direct", "grid"]
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 
 MEMBERS_MAX = 1024
-"""Maximum number of members. Such a roster with its certificate still fits in one message."""
+"""Maximum number of members. A roster with this many members and its certificate still fit in one
+message.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Participant:
     """A member that takes part in a reduce. `tokens` is its weight, and `blocks` the number of
-    blocks of its lease that it has trained.
+    blocks of its lease that it has trained on.
     """
 
     peer: PeerId
@@ -94,7 +96,7 @@ class Roster:
 
     def __post_init__(self) -> None:
         members = set(self.voters) | set(self.learners)
-        _check(self.step >= 0 and self.attempt >= 0, "steps and attempts count from 0")
+        _check(self.step >= 0 and self.attempt >= 0, "steps and attempts start at 0")
         _check(len(self.voters) > 0, "a roster must have a voter")
         _check(len(members) == len(self.voters) + len(self.learners), "a member is named twice")
         _check(len(members) <= MEMBERS_MAX, f"a roster can have at most {MEMBERS_MAX} members")
@@ -152,7 +154,7 @@ class Commit:
     state: Digest | None = None
 
     def __post_init__(self) -> None:
-        _check(self.step >= 0 and self.attempt >= 0, "steps and attempts count from 0")
+        _check(self.step >= 0 and self.attempt >= 0, "steps and attempts start at 0")
         _check(is_digest(self.update), "an update's name must be a digest")
         together = (self.snapshot is None) is (self.state is None)
         _check(together, "a snapshot and a state must be named together")
@@ -186,7 +188,8 @@ class Skip:
 class Branch:
     """A decision of these members to continue without the lost quorum. The entry begins a new line.
 
-    It is certified by the signatures of all its `voters`, which keep their order, and not by votes.
+    It is certified by the signatures of all its `voters`, not by votes. The voters keep their rank
+    order.
     """
 
     step: int
@@ -222,7 +225,7 @@ class Heal:
     entry: Digest
 
     def __post_init__(self) -> None:
-        _check(self.step >= 0 and self.height > 0, "steps count from 0, heights from 1")
+        _check(self.step >= 0 and self.height > 0, "steps start at 0, heights at 1")
         _check(is_digest(self.entry), "an entry's name must be a digest")
 
     def plain(self) -> dict[str, object]:

@@ -70,7 +70,7 @@ def state_from_plain(plain: object) -> LedgerState:
 
 
 def _incoherence(state: LedgerState) -> str:
-    """Return in words why the state is inconsistent; empty if it is consistent."""
+    """Return the reason why the state is inconsistent; empty if it is consistent."""
     members = set(state.members)
     if not state.voters or len(members) != len(state.members):
         return "it has no voter, or names a member twice"

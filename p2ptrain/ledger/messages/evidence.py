@@ -120,7 +120,7 @@ def contradict(one: Statement, other: Statement) -> bool:
 
 
 def check_evidence(lines: Container[LineId], evidence: Evidence, verify: Verify) -> str:
-    """Return in words why `evidence` proves nothing; empty if it is a proof. The contradiction is
+    """Return the reason why `evidence` proves nothing; empty if it is a proof. The contradiction is
     checked on construction, so this function only checks that the peer signed both statements, for
     one of the run's `lines`.
     """

@@ -29,7 +29,9 @@ come in addition.
 
 PAGE_ENTRIES_MAX = 64
 PAGE_BYTES_MAX = 256 << 10
-"""A page of entries ends at whichever limit is reached first, but has at least one entry."""
+"""Maximum number of entries in a page, and their maximum size. A page ends at the limit that is
+reached first, but has at least one entry.
+"""
 
 REASON_CHARACTERS_MAX = 300
 
@@ -56,8 +58,9 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """The sender will not accept an entry in an earlier round. `signature` signs
-    `values.promise_message`."""
+    """The sender will not accept an entry in any round before `round`. `signature` signs
+    `values.promise_message`.
+    """
 
     height: int
     round: int

@@ -24,7 +24,8 @@ class Joining:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """`peer` has a contribution to outer step `step`: it trained the first `blocks` of its lease.
+    """`peer` has a contribution to outer step `step`: it trained on the first `blocks` of its
+    lease.
 
     A node that does not train (a seed) reports Ready with no tokens and no blocks.
     """
@@ -37,7 +38,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class ReduceDone:
-    """`peer` finished the reduce and holds its result, stored durably."""
+    """`peer` finished the reduce and holds the reduce's result, stored durably."""
 
     peer: PeerId
     step: int
@@ -59,8 +60,8 @@ class ReduceFailed:
 
 @dataclass(frozen=True, slots=True)
 class UpdateHeld:
-    """This node has the update's bytes durably on disk and can serve them. Its bytes are within the
-    bounds of the reduce (outer step, attempt) in `reduce`; None if bounds do not matter.
+    """This node has the update's bytes durably on disk and can serve them. `reduce` (outer step,
+    attempt) is the reduce within whose bounds the bytes are; it is None if bounds do not matter.
     """
 
     update: Digest

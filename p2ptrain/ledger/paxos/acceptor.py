@@ -57,7 +57,7 @@ class Acceptor:
         return accepted is None or accepted.round < round or accepted.entry == entry
 
     def may_have_said(self, statement: Statement) -> bool:
-        """Return whether this voter can have signed `statement`, according to its records."""
+        """Return whether this voter may have signed `statement`, according to its records."""
         round, entry, until = statement.claim
         if max(round, statement.promised or 0) > self.promised:
             return False

@@ -79,8 +79,8 @@ class Electorate:
         return quorum.proposer(self.voters, self.height, round)
 
     def reached(self, present: AbstractSet[PeerId]) -> bool:
-        """Return whether `present` is a quorum. All of them must be voters: this function only
-        counts them, since it is called for each vote.
+        """Return whether `present` is a quorum. All peers in `present` must be voters: this
+        function only counts them, since it is called for each vote.
         """
         count, first = len(present), self.voters[0] in present
         return quorum.is_enough(self.rules.quorum, len(self.voters), count, first_present=first)
@@ -90,7 +90,7 @@ class Electorate:
         return Vote(self.line, self.height, round, entry.digest, self.me, signature)
 
     def vote_fault(self, sender: PeerId, vote: Vote) -> str:
-        """Return in words why `vote`, received from `sender`, does not count; empty if it does."""
+        """Return the reason why `vote`, sent by `sender`, does not count; empty if it does."""
         if vote.line != self.line:
             return "it is for a different run or line"
         if vote.height != self.height:
@@ -139,8 +139,8 @@ class Electorate:
         return "" if self.verify(sender, message, promise.signature) else "its signature is wrong"
 
     def claim_fault(self, round: int, proof: PromiseProof) -> str:
-        """Return in words why the voter cannot have accepted the entry that its promise of `round`
-        names; empty if it can.
+        """Return the reason why the voter cannot have accepted the entry that its promise of
+        `round` names; empty if it can.
         """
         last, entry, proposed = proof.accepted_round, proof.accepted, proof.proposed
         if last is None or entry is None or proposed is None:
@@ -150,8 +150,8 @@ class Electorate:
         return ""
 
     def proofs_fault(self, round: int, entry: Entry, proofs: Sequence[PromiseProof]) -> str:
-        """Return in words why these promises do not allow `entry` to be proposed in `round`; empty
-        if they do.
+        """Return the reason why these promises do not allow `entry` to be proposed in `round`;
+        empty if they do.
         """
         names = {proof.voter for proof in proofs}
         if len(names) != len(proofs) or not names <= self.names or not self.reached(names):

@@ -37,14 +37,16 @@ from p2ptrain.ledger.paxos.timers import Repeater, earliest, rounds_s
 from p2ptrain.ledger.paxos.turns import Turns
 
 ROUND_JUMP_MAX = 1 << 20
-"""Maximum jump to a later round: a peer must not use up all rounds by naming an absurd one."""
+"""Maximum jump to a later round. It keeps a peer from using up all rounds by naming an absurdly
+high one.
+"""
 
 DOUBTFUL_ROUNDS = 8
 """Maximum number of rounds in which a voter refuses a proposal that lacks the promises of voters
-that are up, or a roster that lacks peers that are here. The number of voters is a limit too. By
-then, enough proposers have had time to ask all of them. A voter that is up but silent must not
-block the others for ever. The limit is enforced as a duration, since a proposer can claim any round
-number.
+that are up, or a roster that drops peers that are up. If there are fewer voters, their number is
+the maximum. After these rounds, enough proposers have had time to ask all voters for promises. A
+voter that is up but silent must not block the others for ever. The limit is enforced as a duration,
+since a proposer can claim any round number.
 """
 
 
@@ -282,7 +284,9 @@ class Instance:
         self.turns.begin(self.round, now)
 
     def _enter(self, round: int) -> None:
-        """Enter `round` if it is later than the current one, and reset the state of that one."""
+        """Enter `round` if it is later than the current round, and reset the state of the round
+        that ends.
+        """
         if round <= self.round:
             return
         self.round = round
@@ -367,9 +371,9 @@ class Instance:
     ) -> Judgement:
         """Judge `entry`, proposed by `proposer` in this round with these promises.
 
-        The promises that force `entry` are doubtful if a quorum of the voters had not accepted an
-        entry, since then none was chosen. For some time they are also doubtful if they lack a voter
-        that is up.
+        The promises that force `entry` are doubtful if those without an accepted entry come from a
+        quorum, since then no entry was chosen. Until `_is_late`, they are also doubtful if the
+        promise of a voter that is up is missing.
         """
         late, forced = self._is_late(now), forced_by(promises) is not None
         free = {proof.voter for proof in promises if proof.accepted is None}

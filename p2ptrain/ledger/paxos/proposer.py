@@ -68,7 +68,7 @@ class Proposer:
         return self.round == 0 or self._electorate.reached(self._promises.keys())
 
     def add_promise(self, sender: PeerId, promise: Promise) -> str:
-        """Count a promise. Return in words why it does not count; empty if it does."""
+        """Count a promise. Return the reason why it does not count; empty if it does."""
         if self.proposal is not None or sender in self._promises:
             return ""
         fault = self._electorate.promise_fault(sender, promise)
@@ -91,8 +91,9 @@ class Proposer:
         """Return the entry that the promises force, or None if they force none, and the promises
         that show it.
 
-        A forced entry that is unusable here is ignored if a quorum had not accepted any entry. The
-        entry then cannot have been chosen, and the promises of that quorum are enough.
+        A forced entry that is unusable here is ignored if the voters that have not accepted any
+        entry are a quorum. The forced entry then cannot have been chosen, and the promises of that
+        quorum are enough.
         """
         free = tuple(proof for proof in self._promises.values() if proof.accepted is None)
         if self._best is None:
@@ -116,7 +117,7 @@ class Proposer:
         self._votes = {me: proposal.signature}
 
     def add_vote(self, sender: PeerId, vote: Vote) -> str:
-        """Count a vote. Return in words why it does not count; empty if it does."""
+        """Count a vote. Return the reason why it does not count; empty if it does."""
         if self.proposal is None or vote.round != self.round or sender in self._votes:
             return ""
         fault = self._electorate.vote_fault(sender, vote)

@@ -18,13 +18,14 @@ from p2ptrain.ledger.paxos.timers import RoundTimer
 
 TARDY_PART = 1 / 16
 """The turn of a tardy proposer, as a fraction of a round: 0.125 s of 2 s. A proposer with a fast
-connection can use it. If one with a slow connection cannot, the next proposer starts soon after.
+connection can still propose in that time. If a proposer with a slow connection cannot, the next
+proposer starts soon after.
 """
 
 TARDY_HEIGHTS = 256
 """Number of heights for which a proposer stays tardy, unless one of its rounds decides earlier. A
-silent voter then costs the others one round in 256 heights: 1 % of the time if an outer step takes
-1.5 s.
+silent voter then costs the others one round of 2 s in 256 heights. An outer step takes two heights,
+so if it lasts 1.5 s, that is 2 s in 192 s, or 1 % of the time.
 """
 
 
@@ -35,14 +36,17 @@ can get a second one by preparing a later round of its own before the current tu
 
 
 TARDY_VOTERS = 3
-"""At most one voter in this many may count as tardy. If more turns lapse, the cause is a slow
-network or liars that end rounds early, not tardy proposers. When all of them had short turns,
-voters got out of step and a simulated run stalled."""
+"""At most one in this number of voters may count as tardy. If more turns lapse, the cause is a slow
+network or liars that end rounds early, not tardy proposers. When all voters had short turns, voters
+got out of step and a simulated run stalled.
+"""
 
 
 @dataclass(slots=True)
 class Tardiness:
-    """Remembers tardy proposers. `until` is, for each of them, the height at which this ends."""
+    """Remembers tardy proposers. `until` is, for each tardy proposer, the height from which it is
+    no longer tardy.
+    """
 
     until: dict[PeerId, int] = field(default_factory=dict)
 
@@ -66,7 +70,8 @@ class Turns:
     """The turns of one height. `lapsed` are the proposers, except this node, whose turns ended
     without a decision.
 
-    At most SHORT_TURNS turns of each voter are short. None are if too many voters are tardy.
+    At most SHORT_TURNS turns of each voter are short. No turn is short if too many voters are
+    tardy.
     """
 
     def __init__(self, electorate: Electorate, tardy: frozenset[PeerId] = frozenset()) -> None:
@@ -115,10 +120,11 @@ class Turns:
         """Return whether `sender` is ending a turn early without being allowed to. If it is
         allowed, note the time.
 
-        Between two such times there must be enough rounds for every voter to have a turn.
-        Otherwise one voter could keep all others from deciding (SPEC.md, "Liveness"). Tardy
-        proposers are no exception: voters disagree on who is tardy, and an honest one whose rounds
-        are refused by those that must answer would hold up the others.
+        Between two such times there must be enough rounds for every voter to have a turn. Otherwise
+        one voter could keep all others from deciding (SPEC.md, "Liveness"). A tardy `sender` is
+        allowed to do so as often as any other. Voters disagree on which proposers are tardy, so
+        some voters would refuse the rounds of an honest proposer that other voters do not consider
+        tardy, and that proposer would hold up the others.
         """
         if self._timer.is_nearly_over(now):
             return False

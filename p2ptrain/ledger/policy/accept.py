@@ -3,10 +3,11 @@ reported.
 
 There are three answers: yes, no, or later. "Later" means that something may still come that this
 node lacks (bytes, a report, a newer allowlist); the proposal is then judged again at each event.
-Three rules are about safety: a Commit's bytes and an amendment must be held, a quorum vouches for a
-snapshot, and nobody is dropped who is here. The other rules keep a hasty or broken proposer from
-having its way. They are lenient where two nodes may have heard different reports: a refusal that is
-too strict would cost more than a wrong roster, which costs one attempt.
+Three rules are about safety: the voter holds a Commit's bytes and a roster's amendment, a quorum
+vouches for a snapshot, and no roster drops a member that is up. The other rules keep a hasty or
+broken proposer from having its way. These other rules are lenient where two nodes may have heard
+different reports: a refusal that is too strict would cost more than a wrong roster, which costs one
+attempt.
 """
 
 from __future__ import annotations
@@ -56,9 +57,9 @@ def may_accept(
     """Decide whether this node may accept `value` now.
 
     - `forced`: the promises leave the proposer no choice.
-    - `doubtful`: further promises could still give it a choice. A Commit is then still compared
-      with this node's own results, and a roster with the peers that it knows to be here: a liar may
-      have made up either of them.
+    - `doubtful`: further promises could still give the proposer a choice. A Commit is then still
+      compared with this node's own results, and a roster with the peers that this node knows to be
+      up, because a liar may have invented the Commit or the roster.
     - `late`: the height has waited so long that different reports must not delay it any longer.
     - `proposer`: the peer that proposes `value`. If `value` is forced, the peer that proposed it in
       the round that forces it.
@@ -121,7 +122,7 @@ def _judge_commit(
 
 
 def _contradicted(reports: Reports, commit: Commit) -> str:
-    """Return in words how this node's own results contradict `commit`; empty if they do not."""
+    """Say how this node's own results contradict `commit`; empty if they do not."""
     own = reports.done.get(reports.me)
     mine = own is not None and (own.step, own.attempt) == (commit.step, commit.attempt)
     if own is not None and mine and own.update != commit.update:
@@ -148,8 +149,8 @@ def _unasked(rules: Rules, state: LedgerState, reports: Reports, roster: Roster)
 
 
 def _usurped(rules: Rules, state: LedgerState, reports: Reports, roster: Roster, now: float) -> str:
-    """Return in words which peer the roster drops, or leaves out of the reduce, without a reason
-    known to this node (SPEC.md S11); empty if there is none.
+    """Say which peer the roster drops, or leaves out of the reduce, without a reason known to this
+    node (SPEC.md S11); empty if there is none.
     """
     if stranger := _unasked(rules, state, reports, roster):
         return stranger
@@ -180,8 +181,8 @@ def _usurped(rules: Rules, state: LedgerState, reports: Reports, roster: Roster,
 def _self_serving(
     rules: Rules, state: LedgerState, reports: Reports, roster: Roster, proposer: PeerId | None
 ) -> str:
-    """Return in words why the proposer should not take part with these other peers; empty if it may
-    (S13).
+    """Return the reason why the proposer should not take part with these other peers; empty if it
+    may (S13).
 
     Without this rule, a voter that spoils every reduce would readmit itself, or the peer that it
     accuses, each time it proposes. The rule does not apply to other peers: nodes remember different
@@ -201,14 +202,14 @@ def _self_serving(
     )
     chosen = frozenset(part.peer for part in own)
     if reports.blame.against(proposer, chosen, under_way) >= DOUBT_MIN:
-        return ""  # This node would let it take part too, since there are too few others.
+        return ""  # This node's own roster would include it too: there are too few others.
     return f"its proposer {proposer} takes part, although this node doubts it"
 
 
 def _hasty(rules: Rules, state: LedgerState, reports: Reports, now: float) -> str:
-    """Return in words why it is too early to open a reduce; empty if it is not. Without this rule,
-    the first peer to claim that it is ready could average alone without having trained. It could
-    also open step after step that then gets skipped.
+    """Return the reason why it is too early to open a reduce; empty if it is not. Without this
+    rule, the first peer to claim that it is ready could average alone without having trained. It
+    could also open step after step that then gets skipped.
     """
     have = readiness(rules, state, reports)
     if have.awaited and not have.enough:
@@ -219,8 +220,8 @@ def _hasty(rules: Rules, state: LedgerState, reports: Reports, now: float) -> st
 
 
 def _misquoted(state: LedgerState, reports: Reports, roster: Roster) -> str:
-    """Return in words for which participant the numbers differ from its report; empty if there is
-    none. Such a peer would have to report that its work is lost.
+    """Say for which participant the numbers differ from its report; empty if there is none. Such a
+    peer would have to report that its work is lost.
     """
     known = set(state.roster.participants) if state.roster is not None else set()
     for part in roster.participants:

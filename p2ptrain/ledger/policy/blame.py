@@ -48,8 +48,9 @@ less after the next commit, so one accident costs a peer one attempt.
 """
 
 DOUBT_MIN_UNTRACED = 0.25
-"""The same limit if an attempt of this outer step failed and nobody was accused. Then the remaining
-weight of an older failure is the only hint. The value is the weight after two half-lives.
+"""Total weight of doubts at which a peer sits out if an attempt of this outer step failed and
+nobody was accused. Then the remaining weight of an older failure is the only hint. The value is the
+weight after two half-lives.
 """
 
 LEFT_OUT_MAX = 2 * HALF_LIFE - 1
@@ -256,7 +257,7 @@ class FailureMemory:
         return 2 * max((LEFT_OUT_MAX, *limits)) + 1
 
     def against(self, peer: PeerId, among: Set[PeerId], under_way: Failure | None = None) -> float:
-        """Return the total weight of the doubts about `peer` if those in `among` take part."""
+        """Return the total weight of the doubts about `peer` if the peers in `among` take part."""
         doubts = self._doubts_among(among, under_way)
         return sum(weight for weight, doubt, _ in doubts if peer in doubt)
 

@@ -2,8 +2,9 @@
 
 - Commit if most participants computed the same update and its bytes are available. Also commit if
   this node computed it and most participants may still report the same.
-- Start the next attempt, without the peers to blame, if all live participants failed, if one failed
-  some time ago, or if too few remain that could have computed the same update.
+- Start the next attempt, without the peers to blame, if all live participants failed, if one
+  participant failed some time ago, or if too few participants remain that could have computed the
+  same update.
 - Skip the step if its attempts are used up, or too few peers remain.
 """
 

@@ -1,12 +1,12 @@
 """Compute how long a ready quorum waits for the other members: as long as they usually take, within
 limits.
 
-Members differ in speed, and they do so differently in every run, so no fixed time is right. If it
-is too short, work that is almost done is left out; if it is too long, everybody waits for members
-that will not become ready. So this module uses past *lags*: for each member that became ready after
-a quorum, how much later it was. The grace is the median of these lags plus a multiple of their
-spread (the median absolute deviation, which one straggler barely changes). A member that takes
-longer is left out, and contributes in the next step.
+Members differ in speed, and they do so differently in every run, so no fixed time is right. If the
+time is too short, work that is almost done is left out; if it is too long, everybody waits for
+members that will not become ready. So this module uses past *lags*: for each member that became
+ready after a quorum, how much later it was. The grace is the median of these lags plus a multiple
+of their spread (the median absolute deviation, which one straggler barely changes). A member that
+takes longer is left out, and contributes in the next step.
 
 This is one node's own estimate and decides only what it proposes. Other nodes do not check it.
 """
@@ -40,13 +40,14 @@ and not later. A member that comes back takes part whenever it is ready. It gets
 again when this number has decayed, which takes 8 commits for each halving."""
 
 CREDIT_SHARE = 1 / 20
-"""Maximum fraction of the run's time that the others wait for such members. The time that a quorum
-takes earns the credit, so a member that is never ready costs at most 5 %."""
+"""Maximum fraction of the run's time that the others wait for members that were missing recently.
+The time that a quorum takes earns the credit, so a member that is never ready costs at most 5 %.
+"""
 
 CREDIT_MIN_S = 0.5
-"""Minimum wait in seconds. If there is less credit, it is saved for a later outer step. A report
-takes up to 0.3 s around the world, so in a run of very short steps a shorter wait would not
-help."""
+"""Minimum wait in seconds. A smaller credit is saved for a later outer step. A report takes up to
+0.3 s around the world, so in a run of very short steps a shorter wait would not help.
+"""
 
 
 def grace_after(lags: Sequence[float], upper_s: float) -> float:

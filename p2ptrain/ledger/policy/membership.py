@@ -120,7 +120,9 @@ def _asking(state: LedgerState, reports: Reports) -> list[PeerId]:
 
 
 def _least(founders: Founders, state: LedgerState) -> int:
-    """Return the minimum number of voters in the next roster. Accused voters it drops count too."""
+    """Return the minimum number of voters in the next roster. Accused voters that the roster drops
+    count as well.
+    """
     return min(founders.voters_min, len(state.voters))
 
 
@@ -141,7 +143,7 @@ def keeps_its_vote(founders: Founders | None, state: LedgerState, peer: PeerId) 
 
 
 def too_few_left(founders: Founders, state: LedgerState, reports: Reports, roster: Roster) -> str:
-    """Return in words why `roster` leaves too few voters (SPEC.md F3); empty if it leaves enough.
+    """Return the reason why `roster` leaves too few voters (SPEC.md F3); empty if it leaves enough.
 
     This applies to every roster, even to one that the promises force, no matter how long the height
     has waited. That does no harm: if a voter has voted for fewer voters, it had evidence, which it
@@ -157,9 +159,9 @@ def too_few_left(founders: Founders, state: LedgerState, reports: Reports, roste
 def dropped_for_nothing(
     founders: Founders, state: LedgerState, reports: Reports, roster: Roster
 ) -> str:
-    """Return in words which founder loses its vote in `roster` without a valid reason (SPEC.md F2);
-    empty if there is none. It is not a valid reason that a founder is down, or that other peers say
-    it failed.
+    """Say which founder loses its vote in `roster` without a valid reason (SPEC.md F2); empty if
+    there is none. It is not a valid reason that a founder is down, or that other peers say it
+    failed.
     """
     names = set(roster.voters)
     for voter in state.voters:
@@ -171,8 +173,8 @@ def dropped_for_nothing(
 
 
 def unasked(state: LedgerState, reports: Reports, roster: Roster) -> str:
-    """Return in words which founder `roster` makes a voter although it did not ask to join (SPEC.md
-    F4); empty if there is none.
+    """Say which founder `roster` makes a voter although it did not ask to join (SPEC.md F4); empty
+    if there is none.
     """
     for voter in roster.voters:
         if voter not in state.voters and voter not in reports.joining:

@@ -9,9 +9,9 @@ from p2ptrain.ledger.policy.reports import Reports
 from p2ptrain.ledger.policy.update_votes import UpdateVotes
 
 ALONE_GRACES = 4
-"""Multiple of grace_s after which a participant that averages alone without a report counts as
-failed: 2 min by default. It does not use the network, so it needs little time, and there is no
-other participant that could report the failure.
+"""Multiple of grace_s after which a participant that averages alone counts as failed if it reports
+nothing: 40 s in a run with the default grace_s of 10 s. Such a participant does not use the
+network, so it needs little time. There is no other participant that could report the failure.
 """
 
 

@@ -40,7 +40,7 @@ class UpdateVotes:
 
     @property
     def lost(self) -> bool:
-        """Whether there is no update that more than half can still report."""
+        """Whether no update can still be reported by more than half of the participants."""
         return not self._is_majority(max(self._made.values(), default=0) + len(self.open))
 
     def _is_majority(self, count: int) -> bool:

@@ -29,7 +29,7 @@ class LiarsAreExposed(Watch):
     `forks` lists the heights at which two entries are certified, with the liars that are proved
     guilty of each.
 
-    A promise (p, a) says: for rounds below p my last vote is that of round a.
+    A promise (p, a) states that, among the rounds below p, its voter last voted in round a.
     """
 
     lines: Lines

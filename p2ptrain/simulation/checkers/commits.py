@@ -28,8 +28,9 @@ class CommitsAreHeld(Watch):
 @dataclass(slots=True)
 class CommitsAreMade(Watch):
     """S12: a committed update is the result of the reduce. Two cases are exempt: most participants
-    lie, or in a later round a liar claimed that a different update was accepted. If `spoilers` send
-    different averages, each participant's own result is also allowed.
+    lie, or in a later round a liar claimed that a different update was accepted. If there are
+    `spoilers`, which may send a different average to each participant, the result of any
+    participant is also allowed.
     """
 
     liars: frozenset[PeerId] = frozenset()

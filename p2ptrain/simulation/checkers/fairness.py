@@ -15,11 +15,12 @@ from p2ptrain.simulation.checkers.troubles import Troubles
 from p2ptrain.simulation.checkers.watching import Decision, Watch
 
 STARVED_COMMITS = 8
-"""Maximum number of commits in a row without a healthy member; more than any retry takes."""
+"""Maximum number of commits in a row without a healthy member. It is more than any retry takes."""
 
 STARVED_COMMITS_SLOW = 24
-"""The maximum for a slow peer, which needs several steps for a lease, and may hold four leases
-after skips."""
+"""The same maximum for a slow peer, which needs several outer steps to train on a lease, and may
+hold four leases after skipped steps.
+"""
 
 
 @dataclass(slots=True)

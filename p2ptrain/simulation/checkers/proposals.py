@@ -69,7 +69,7 @@ class ProposalsAreSigned(Watch):
     def _require(self, voter: PeerId, proposal: Proposal) -> None:
         _, height, round, entry = proposal
         if voter not in self.liars and not self._is_signed(proposal):
-            where = f"round {round} of {height}"
+            where = f"round {round} at height {height}"
             self.object(f"{voter} supports {entry[:8]} in {where}, which its proposer did not sign")
 
 
@@ -101,7 +101,7 @@ class ProposalsAreEntitled(Watch):
             vote = message.vote
             shown = self.shown.get((vote.line, vote.height, vote.round, vote.entry), ())
             if not any(self._is_entitled(it) for it in shown):
-                where = f"round {vote.round} of {vote.height}"
+                where = f"round {vote.round} at height {vote.height}"
                 self.object(f"{voter} votes for {vote.entry[:8]} in {where} without promises")
 
     def _is_entitled(self, proposal: Propose) -> bool:

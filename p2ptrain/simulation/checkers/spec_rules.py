@@ -46,8 +46,7 @@ Place = tuple[PeerId, LineId, int]
 @dataclass(slots=True)
 class OneEntryPerHeight(Watch):
     """S1: all nodes append the same entry at each height of a line. A branch is not an entry of the
-    line that it leaves.
-    """
+    line that it leaves."""
 
     entries: dict[tuple[LineId, int], Digest] = field(default_factory=dict)
     exposure: LiarsAreExposed | None = None
@@ -61,8 +60,7 @@ class OneEntryPerHeight(Watch):
         self._compare(decision.node, line, entry.height, entry.digest)
 
     def on_state(self, peer: PeerId, state: LedgerState) -> None:
-        """Check the head of a state. A node that began at a base did not decide the entries before
-        it."""
+        """Check the head of a state. A node that began at a base did not decide earlier entries."""
         self._compare(peer, state.line, state.height, state.head)
 
     def _compare(self, peer: PeerId, line: LineId, height: int, digest: Digest) -> None:
@@ -96,8 +94,7 @@ class CertificatesVerify(Watch):
             self.object(f"entry {entry.height} is certified without its proposer's vote")
 
     def _check_branch(self, decision: Decision, entry: Entry, branch: Branch) -> None:
-        """Check a branch: all its voters have signed in the domain of branches, and they are not a
-        quorum of the old line."""
+        """Check that all voters of a branch signed it, and are not a quorum of the old line."""
         before, votes = decision.before, decision.certified.certificate.votes
         signed = f'["{before.line}",{entry.height},"{entry.parent}","{entry.digest}"]'
         message = b"p2ptrain-branch/1\n" + signed.encode()
@@ -114,8 +111,8 @@ class VotesAreKept(Watch):
     """S2: voters do not contradict their earlier messages, even after a crash. R6: a voter does not
     send messages about a height until all entries below that height are on its disk.
 
-    A promise (p, a) says: for rounds below p my last vote is that of round a. So a vote in a round
-    between a and p is a violation, whichever was sent first. Repeating an old vote is allowed.
+    A promise (p, a) states that, among the rounds below p, its voter last voted in round a. So a
+    vote in a round between a and p is a violation, whichever was sent first. Repeats are allowed.
     """
 
     lines: Lines
@@ -138,7 +135,8 @@ class VotesAreKept(Watch):
             case Promise(height, round):
                 line = self.lines.of_promise(voter, message)
                 if line is None:
-                    self.object(f"{voter} promised round {round} of {height} on an unknown line")
+                    what = f"promised round {round} at height {height} on an unknown line"
+                    self.object(f"{voter} {what}")
                     return
                 self._on_promise((voter, line, height), message)
                 self._check_disk((voter, line, height), disk, round, promise=True)
@@ -149,32 +147,36 @@ class VotesAreKept(Watch):
         """Check that the vote or promise, and all entries below its height, are on disk."""
         voter, line, height = place
         if disk.height < height - 1:
-            self.object(f"{voter} sent a message about {height} with entries up to {disk.height}")
+            self.object(
+                f"{voter} sent a message about height {height}, but its disk ends at {disk.height}"
+            )
         tail = f'"height":{height},"line":"{line}","round":{round}}}'.encode()
         if any(
             record.endswith(tail) and record.startswith(b'{"accepted":null') == promise
             for record in reversed(disk.records)
         ):
             return
-        self.object(f"{voter} sent a message for {height}, round {round}, before storing it")
+        self.object(f"{voter} sent a message for height {height}, round {round}, before storing it")
 
     def _on_accept(self, place: Place, round: int, entry: Digest) -> None:
         voter, _, height = place
         known = self.votes.setdefault(place, {}).setdefault(round, entry)
         if known != entry:
-            self.object(f"{voter} voted twice at {height}, round {round}")
+            self.object(f"{voter} voted twice at height {height}, round {round}")
         for promised, last in self.promises.get(place, ()):
             if last < round < promised:
-                self.object(f"{voter} voted in round {round} of {height}, but promised {promised}")
+                self.object(
+                    f"{voter} voted in round {round} at height {height}, "
+                    f"but had promised round {promised}"
+                )
 
     def _on_promise(self, place: Place, promise: Promise) -> None:
         last = -1 if promise.accepted is None else promise.accepted.round
         self.promises.setdefault(place, set()).add((promise.round, last))
         for round in self.votes.get(place, {}):
             if last < round < promise.round:
-                self.object(
-                    f"{place[0]}'s promise omits its vote of round {round} at {promise.height}"
-                )
+                where = f"round {round} at height {promise.height}"
+                self.object(f"{place[0]}'s promise omits its vote of {where}")
 
 
 @dataclass(slots=True)
@@ -201,9 +203,8 @@ class EqualHeadsAgree(Watch):
 
 @dataclass(slots=True)
 class BlocksAreCommittedOnce(Watch):
-    """S6: along each chain every block is in one place only, and the committed blocks were trained.
-    `committed` maps the head of each chain to its committed blocks.
-    """
+    """S6: along each chain every block is in one place only, and the committed blocks were trained
+    on. `committed` maps the head of each chain to its committed blocks."""
 
     committed: dict[Digest, frozenset[int]] = field(default_factory=dict)
     strangers: frozenset[PeerId] = frozenset()
@@ -265,7 +266,7 @@ class NewcomersAreFew(Watch):
 
 @dataclass(slots=True)
 class StepsGoOn(Watch):
-    """Outer steps are counted one by one, and a run ends after the right number of them."""
+    """Each Commit or Skip ends one outer step. The run ends after the planned number of steps."""
 
     rules: Rules | None = None
 
@@ -282,9 +283,8 @@ class StepsGoOn(Watch):
 
 @dataclass(slots=True)
 class SnapshotsAreTrue(Watch):
-    """If processes are not lost and the honest voters are a quorum, a Commit with a snapshot names
-    the θ that all nodes had at that step.
-    """
+    """If processes never stop (`orderly`) and the honest voters are a quorum, a Commit with a
+    snapshot names the θ that all nodes had at that step."""
 
     rules: Rules | None = None
     liars: frozenset[PeerId] = frozenset()
@@ -311,8 +311,7 @@ class SnapshotsAreTrue(Watch):
 @dataclass(slots=True)
 class SnapshotsAreVouched(Watch):
     """S8: a quorum has written the snapshot that a Commit names, where liars count as writers. With
-    liars, later rounds are exempt: a liar may have claimed that the entry was already accepted.
-    """
+    liars, later rounds are exempt: a liar may have claimed that the entry was already accepted."""
 
     rules: Rules | None = None
     liars: frozenset[PeerId] = frozenset()

@@ -1,4 +1,4 @@
-"""The actual faults of each peer, for the checkers of fairness."""
+"""The actual faults of each peer, for the fairness checkers."""
 
 from __future__ import annotations
 

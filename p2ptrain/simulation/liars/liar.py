@@ -49,7 +49,7 @@ from p2ptrain.simulation.heartbeat import SimHeartbeat
 from p2ptrain.simulation.node import SimNode, World
 
 MEMORY = 64
-"""Maximum number of messages that it keeps for replays."""
+"""Maximum number of messages that a liar keeps for replays."""
 
 
 class Lie(Enum):
@@ -72,10 +72,10 @@ class Lie(Enum):
 
 
 HURRY_S = 0.1
-"""Seconds between two of its rounds if it hurries: less time than others need to decide."""
+"""Seconds between two rounds of a liar that hurries: less time than others need to decide."""
 
 MISCHIEF = 0.3
-"""Probability that it forges or replays when it gossips."""
+"""Probability that a liar forges or replays when it gossips."""
 
 
 class Liar(SimNode):
@@ -99,7 +99,7 @@ class Liar(SimNode):
         self._hurried_at = 0.0
 
     def _write_s(self) -> float:
-        """Return 0 if it invents its snapshots, so that it reports before the others."""
+        """Return 0 if the liar invents its snapshots, so that it reports before the others."""
         return 0.0 if Lie.SNAPSHOTS in self.lies else super()._write_s()
 
     def wrote(self, taken: SnapshotTaken) -> None:

@@ -42,10 +42,14 @@ class Spoil(Enum):
 
 SILENT_S = 1.5
 TRICKLE_S = 2.0
-"""Seconds that others wait for it: a tenth of the default limit (SPEC.md, "Liveness")."""
+"""Seconds that others wait for a spoiler that sends too little: a tenth of the default limit
+(SPEC.md, "Liveness").
+"""
 
 LONG_SILENCE_S = 6.0
-"""As long as three outer steps. A world without a decision for 20 s counts as stuck."""
+"""Seconds of silence, as long as three outer steps. It is well below 20 s, since a world without a
+decision for 20 s counts as stuck.
+"""
 
 ABORT_S = 0.1
 
@@ -175,12 +179,14 @@ class SpoilersCostLittle(Watch):
 
 
 LOST_FIRST = 14
-"""Lost attempts allowed at the start. A spoiler that leaves no evidence is found by letting
-participants sit out in turn, in steps of three attempts."""
+"""Number of lost attempts allowed at the start. A spoiler that leaves no evidence is found by
+letting participants sit out in turn, in steps of three attempts.
+"""
 
 LOST_SHARE = 0.3
-"""Lost attempts allowed per outer step. If failures were forgotten, half of all attempts would
-fail."""
+"""Number of lost attempts allowed per outer step. If failures were forgotten, half of all attempts
+would fail.
+"""
 
 
 @dataclass(slots=True)
@@ -265,19 +271,24 @@ class SpoilersCostLittleTime(Watch):
 
 
 EXPENSIVE_FIRST = 5
-"""Expensive failures allowed at the start: those under proposers that do not remember a failure
-yet, and one that the spoiler proposes itself."""
+"""Number of expensive failures allowed at the start: those under proposers that do not remember a
+failure yet, and one that the spoiler proposes itself.
+"""
 
 EXPENSIVE_SHARE = 0.1
-"""Twice the bound of `blame.LOST_SHARE` for one proposer, since each proposer remembers different
-failures."""
+"""Fraction of the time that failed attempts may cost: twice `blame.LOST_SHARE`, which is the bound
+for one proposer. Each proposer remembers different failures.
+"""
 
 REDUCE_AND_TURN_S = 1.1
-"""A reduce takes at most 0.6 s, and a proposer's turn takes 0.6 s."""
+"""Seconds. A longer decision has cost a whole turn: a reduce takes at most 0.6 s, and a whole turn
+adds 0.6 s.
+"""
 
 FORGIVEN_AFTER = 32
 """Maximum number of commits without a reformed peer: each of its four failures costs at most one
-half-life."""
+half-life of 8 commits.
+"""
 
 SHARE_SLACK = 4
 """Additional exclusions allowed before the spoiler is known, and for ties, in which peers take

@@ -142,8 +142,8 @@ class Sybil(SimNode):
 
     def _say_goodbyes_again(self) -> None:
         """Replay old goodbyes of founders that are back. Real nodes reject such a heartbeat, since
-        they have received a newer one. The simulation does not rely on that while the founder has a
-        vote to lose.
+        they have received a newer one. The simulation does not rely on this rejection while the
+        founder has a vote to lose.
         """
         down, state = self.ledger.reports.down, self.state
         for founder, event in self._goodbyes.items():
