@@ -3,9 +3,9 @@
 If a model is averaged in P fragments, an outer step commits the tokens of H ÷ P inner steps. But
 the fragment that is averaged was trained on all tokens since its own last average: those of up to H
 inner steps, and fewer for a peer that has just joined. The chain records in which outer steps a
-member took part and with how many tokens. So peers do not claim weights: all participants compute
-the same weights from the chain, and only then do their requests match. With one fragment, the
-weight is the number of tokens that a participant commits.
+member took part and with how many tokens. So peers do not report weights: all participants compute
+the same weights from the chain. Otherwise their requests for the reduce would differ, and the
+reduce would fail. With one fragment, the weight is the number of tokens that a participant commits.
 
 Tokens before the newest certified snapshot are not counted: a pruned chain may begin there, and a
 node that starts there must compute the same weights. So right after a snapshot, the weights are

@@ -111,8 +111,9 @@ def challenge(sock: socket.socket, secret: bytes, limit_s: float = GREETING_LIMI
     """Verify the caller, on the node's side. Afterwards the socket blocks without a timeout.
 
     Raises:
-        RemoteProtocolError: the caller does not know the secret, or its claim is invalid. OSError:
-            the connection broke, or took longer than `limit_s`."""
+        RemoteProtocolError: the caller does not know the secret, or its claim is invalid.
+        OSError: the connection broke, or took longer than `limit_s`.
+    """
     ends_s = time.monotonic() + limit_s
     ours = secrets.token_bytes(_NONCE_BYTES)
     sock.settimeout(limit_s)

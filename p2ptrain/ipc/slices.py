@@ -199,8 +199,8 @@ def stay_alert(sock: socket.socket) -> None:
 
 
 def bear_silence(sock: socket.socket) -> None:
-    """Disable the send timeout of `stay_alert`, if the other side may not read for minutes. Once
-    its buffer is full, the kernel would close the connection, although the other side is alive. A
-    different connection detects whether it is gone.
+    """Disable the send timeout that `stay_alert` sets. Use this if the other side sometimes does
+    not read for minutes. Once its buffer is full, the kernel would close the connection, although
+    the other side is alive. A different connection detects whether it is gone.
     """
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 0)

@@ -48,7 +48,9 @@ class LayoutEntry:
         if not 0 < len(self.name) <= NAME_CHARACTERS_MAX or not self.name.isprintable():
             raise ValueError(f"a parameter's name has 1 to {NAME_CHARACTERS_MAX} characters")
         if len(self.shape) > DIMENSIONS_MAX:
-            raise ValueError(f"{self.name} has {len(self.shape)} dimensions, over {DIMENSIONS_MAX}")
+            raise ValueError(
+                f"{self.name} has {len(self.shape)} dimensions; the maximum is {DIMENSIONS_MAX}"
+            )
         if not all(0 < extent <= NUMEL_MAX for extent in self.shape) or self.numel > NUMEL_MAX:
             raise ValueError(f"{self.name} has the invalid shape {self.shape}")
 

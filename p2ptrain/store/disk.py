@@ -2,8 +2,8 @@
 call.
 
 The store must survive crashes, so its tests must be able to crash at each write. All its disk
-operations go through `Disk`. `LocalDisk` is the real disk. The tests use `MemoryDisk`, which tracks
-durable data and data that is only written separately.
+operations go through `Disk`. `LocalDisk` is the real disk. The tests use `MemoryDisk`, which keeps
+durable data apart from data that was written but not synced.
 
 Every implementation guarantees exactly this: data is durable after `sync`, names are durable after
 `sync_directory`, and `replace` is atomic. After a crash, anything that was not made durable may be

@@ -8,7 +8,7 @@ after all lanes have ended.
 
 Each lane has one buffer, into which the bytes are copied first. So the owner of the bytes does not
 have to wait for the disk (see `state.frozen`). Buffers are page-aligned, so they can be written
-past the page cache without a copy (see `disk`).
+directly to the disk, bypassing the page cache, without a copy (see `disk`).
 
 Background work, such as a snapshot, is written by threads with a low priority. At normal priority,
 writing a snapshot took half a core from the inner steps. These threads also pause; see

@@ -1,7 +1,7 @@
 """A disk in memory that can fail at any write, for tests and simulations.
 
-It tracks durable data and data that is only written separately, and counts the operations that
-change something. At a chosen operation it fails: with a power cut, after which every operation
+It keeps durable data apart from data that was written but not synced, and counts the operations
+that change something. At a chosen operation it fails: with a power cut, after which every operation
 fails until `reboot`, or with a system error such as ENOSPC. An interrupted write leaves a prefix.
 
 It models the worst crash that POSIX permits. Each name that was not made durable, and each file

@@ -55,7 +55,7 @@ class Survey:
     def damaged(self) -> Iterator[tuple[Digest, bool]]:
         """Hash every chunk; yield its digest and whether it is damaged. Raises StoreError.
 
-        A chunk that was set aside as damaged and not replaced since counts as damaged.
+        A chunk that was set aside as damaged, and has not been replaced, also counts as damaged.
         """
         reader = StoreReader(self.root, self.disk)
         for digest, _ in reader.listed():

@@ -3,7 +3,7 @@
 A pending request costs little memory. An answer occupies a whole chunk until the peer has read it.
 So a peer that has used up its share waits until it has read some of its answers, and the total
 stays within the limit for any number of connections. This module only counts chunks; it does not
-know their bytes or sockets.
+handle their bytes or sockets.
 """
 
 from __future__ import annotations
@@ -37,13 +37,15 @@ class MemoryQuota:
 
     @contextmanager
     def one_for(self, peer: PeerId, deadline_s: float) -> Iterator[None]:
-        """Reserve room for one chunk for `peer` within the block. Raises PeerTooSlow after
-        `deadline_s`.
+        """Reserve room for one chunk for `peer` until the `with` block ends. Raises PeerTooSlow if
+        there is no room within `deadline_s`.
         """
         with self._changed:
             if not self._changed.wait_for(lambda: self._fits(peer), deadline_s):
                 raise PeerTooSlow(
-                    f"no room to send it a chunk within {deadline_s:.0f} s", peer=peer
+                    "the quota had no memory free for a chunk to this peer within "
+                    f"{deadline_s:.0f} s",
+                    peer=peer,
                 )
             self._held[peer] += 1
         try:

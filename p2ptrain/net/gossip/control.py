@@ -27,7 +27,8 @@ ANSWER_BYTES_MAX = 1 << 20
 """Bytes of one answer, which fit into one frame."""
 
 FindMessage = Callable[[bytes], rpc_pb2.Message | None]
-"""Returns a message by its id, or None if it is no longer stored for peers that missed it."""
+"""Returns a message by its id, or None if it has left the cache from which peers can still request
+it."""
 
 
 def bounded(

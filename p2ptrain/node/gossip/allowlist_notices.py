@@ -1,9 +1,10 @@
 """Handle notices of an allowlist that is too long for gossip: request it from the peer that
 announced it.
 
-A notice is an unproven claim, and a request may take long. So each request runs in its own task and
-does not delay lists that arrive by gossip: a peer cannot delay its own removal by announcing lists
-that it does not have. A peer that did not send its list is not asked again for a while.
+A notice is an unproven claim, and a request may take a long time. So each request runs in its own
+task and does not delay lists that arrive by gossip: a peer cannot delay its own removal by
+announcing lists that it does not have. A peer that did not send its list is not asked again for a
+while.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ class AllowlistNotices:
     """For each peer that did not send its list, when it may be asked again."""
 
     def turn(self, peer: PeerId, now: float) -> int | None:
-        """Return how many peers are asked before `peer`, and count it as asked until
-        `note_answered`. Return None if it must not be asked now.
+        """Return how many peers are already being asked, and mark `peer` as being asked until
+        `note_answered` is called. Return None if `peer` must not be asked now.
         """
         rests = now < self.resting.get(peer, now)
         if rests or peer in self.asked or len(self.asked) >= ASKED_MAX:

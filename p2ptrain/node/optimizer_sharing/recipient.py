@@ -224,7 +224,7 @@ async def _request_offer(context: Context, peer: PeerId) -> bytes:
 def _decode_offer(context: Context, peer: PeerId, reply: bytes) -> OptimizerOffer | None:
     """Decode the offer of `peer`. Return None if its step is too old or too new, which may change.
 
-    Raises _Useless.
+    Raises _UnusableState.
     """
     try:
         offer = OptimizerOffer.decode(reply, peer)
@@ -247,7 +247,7 @@ async def _fetch_and_add(
     our connection in the meantime. `adding` keeps them from being added at the same time.
 
     Raises:
-        _Useless: the state could not be fetched, or is not valid.
+        _UnusableState: the state could not be fetched, or is not valid.
     """
     peer, offer, started_s = offered.peer, offered.offer, context.now()
     limit_s = FETCH_S + fetches * 2 * vector_bytes(context.layout) / BYTES_PER_S_MIN

@@ -39,7 +39,7 @@ def load_halving(context: Context, config: TrainerConfig) -> TrainerConfig:
         context.journal.write("halving-ignored", path=path, reason=str(exc))
         return config
     if context.config.micro_batch:
-        _forget(context, "a number was given")
+        _forget(context, "--micro-batch was given")
         return config
     if kept.settings != settings_of(config, context.config.ranks):
         _forget(context, "it was found with different settings or by a different version")
