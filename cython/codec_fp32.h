@@ -1,4 +1,4 @@
-/* The values, unchanged. Blocks only determine where a vector can be split, and where a fault is
+/* A payload is the values, unchanged. Blocks only determine where a vector can be split, and where a fault is
  * reported. */
 
 #define USUAL_BLOCK 256

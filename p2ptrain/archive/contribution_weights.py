@@ -13,7 +13,7 @@ only the newly committed tokens. Events that are not in the chain are ignored: i
 restarts, it loses its work on fragments that were not averaged yet, but its peer's weight does not
 change.
 
-An eager trainer needs the weight of its work earlier, and uses an estimate.
+An eager trainer needs the weight of its own work before the mean arrives, so it uses an estimate.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from p2ptrain.sync.trainer_orders import LeasePace
 
 KEPT_MAX = 4
 """Number of outer steps to cache: the one in progress, the one being applied, the one whose θ the
-trainer has, and a spare. A replay uses each step only once."""
+trainer has, and a spare. A replay uses each step only once, so it needs no larger cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class OuterStep:
     update: UpdateFormat
     """The format of this step's update."""
     fragment_index: int
-    """The index of its fragment among all fragments of θ."""
+    """The index of this step's fragment among all fragments of θ."""
 
     @property
     def step(self) -> int:

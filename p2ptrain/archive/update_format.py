@@ -2,7 +2,7 @@
 
 The ledger refers to an update by digest, which does not determine its format. An update that is
 read here has the size, the meta and the valid scales that every update of its outer step must have;
-the digest shows whether it is the right one. This module does not know peers.
+the digest shows whether it is the right one. This module knows nothing about peers.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from p2ptrain.encoding import fields, pack, unpack
 from p2ptrain.errors import PeerLost, PeerTooSlow, PeerUnreachable, RemoteProtocolError
 
 HELLO_BYTES_MAX = 1 << 14
-"""A hello names a run, a step and a purpose. It carries no data."""
+"""Maximum bytes of a hello, which names a run, a step and a purpose, and carries no data."""
 REASON_CHARACTERS_MAX = 200
 
 
@@ -47,8 +47,8 @@ def tls_context(
 
 
 def check_loadable(certificate_der: bytes) -> None:
-    """Check that OpenSSL can load a certificate. Otherwise loading it would make the whole context
-    fail.
+    """Check that OpenSSL can load a certificate. A certificate that it cannot load would make the
+    whole context fail.
 
     Raises:
         RemoteProtocolError: OpenSSL cannot load it.

@@ -14,7 +14,8 @@ follow on the connection are neither encrypted nor signed. So the network must b
 attacker who can alter packets between these machines could also alter the gradients that the ranks
 exchange.
 
-This module uses sockets but does not know the trainer. `slices` defines the messages that follow.
+This module uses sockets but knows nothing about the trainer. `slices` defines the messages that
+follow.
 """
 
 from __future__ import annotations
@@ -46,11 +47,11 @@ class Purpose(IntEnum):
     """The purpose of a connection."""
 
     SLICES = 1
-    """For slices of θ, weights and data blocks. Each rank has one; when it closes, the rank is
-    gone.
+    """For slices of θ, weights and data blocks. Each rank has one such connection; when it closes,
+    the rank is gone.
     """
     FRAMES = 2
-    """For orders and answers. Only rank 0 has one."""
+    """For orders and answers. Only rank 0 has such a connection."""
 
 
 @dataclass(frozen=True, slots=True)

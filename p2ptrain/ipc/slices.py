@@ -10,7 +10,8 @@
 
 A message is a big-endian u32 length and a canonical msgpack map, like a frame. Weights that follow
 a message are little-endian fp32, as in memory. A rank has one open request at a time. Ranges count
-elements of the run's canonical layout, so this module does not know shards or the number of ranks.
+elements of the run's canonical layout, so this module knows nothing about shards or the number of
+ranks.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from p2ptrain.errors import RemoteProtocolError
 
 MESSAGE_BYTES_MAX = 2**20
 RANGES_MAX = 2**15
-"""Ranges in one message: several times as many as a model of 1000 layers needs, and within
-MESSAGE_BYTES_MAX."""
+"""Maximum number of ranges in one message: several times as many as a model of 1000 layers needs,
+and few enough for MESSAGE_BYTES_MAX."""
 PATH_CHARACTERS_MAX = 4096
 CONFIG_CHARACTERS_MAX = 2**16
 REASON_CHARACTERS_MAX = 400
@@ -200,7 +201,8 @@ def stay_alert(sock: socket.socket) -> None:
 
 def bear_silence(sock: socket.socket) -> None:
     """Disable the send timeout that `stay_alert` sets. Use this if the other side sometimes does
-    not read for minutes. Once its buffer is full, the kernel would close the connection, although
-    the other side is alive. A different connection detects whether it is gone.
+    not read for minutes. With the timeout, the kernel would close the connection once the send
+    buffer is full, although the other side is alive. A different connection detects whether the
+    other side is gone.
     """
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 0)

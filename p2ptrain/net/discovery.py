@@ -46,14 +46,14 @@ log = logging.getLogger(__name__)
 ASKED_MAX = 20
 """Number of peers that we ask about a key and announce ourselves to: Kademlia's k."""
 SERVED_MAX = 12
-"""DHT streams served at the same time."""
+"""Maximum number of DHT streams served at the same time."""
 STREAM_S = 20.0
 """Seconds that a stream may stay open. The requesting peer gives up after ten seconds."""
 QUERY_S = 10.0
 QUERIES_AT_ONCE = 16
 QUERIES_PER_S = 2.0
-"""Requests per second from one peer. Our nodes send one a minute; a lookup by go-libp2p takes
-three."""
+"""Maximum requests per second from one peer. Our nodes send one a minute; a lookup by go-libp2p
+takes three."""
 
 Found = tuple[PeerId, list[str]]
 

@@ -7,7 +7,7 @@ has one budget for the lookups of all its names. The used time is forgiven slowl
 over its budget, its names are not looked up.
 
 A thread reports when its lookup ends, even if nobody waits for the answer any more. So this module
-is called from several threads. It does not know how names are looked up.
+is called from several threads. This module does not look up names itself.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ def _store(stack: ExitStack, around: Surroundings) -> Store:
     chunk_bytes = around.run.manifest.policy.chunk_bytes
     store = Store(around.home.store, disk=around.disk, chunk_bytes=chunk_bytes)
     stack.enter_context(store)
-    store.head()  # Read it here, so that damage is reported now and not at the first use.
+    store.head()  # Read the head here, so that damage is reported now and not at its first use.
     return store
 
 

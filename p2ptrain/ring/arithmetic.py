@@ -154,7 +154,7 @@ class Arithmetic:
         last: bool,
     ) -> tuple[float, float]:
         """Add, and requantise to the segment's place. `sum` came from the last of `senders`; `own`
-        already includes the sums of the others. Return the peaks of `sum` and of the result.
+        already includes the sums of the other senders. Return the peaks of `sum` and of the result.
         """
         run, divisor = slice(segment.start, segment.stop), self._divisor if last else 1.0
         kept = _run_of(self._residual_out, run)

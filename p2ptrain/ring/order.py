@@ -16,14 +16,16 @@ from itertools import pairwise
 from p2ptrain.ids import PeerId
 
 EXACT_MAX = 9
-"""The exact search visits all subsets: with 9 peers there are 2⁸, each with 8 possible ends."""
+"""Maximum number of peers for the exact search, which visits all subsets: with 9 peers there are
+2⁸, each with 8 possible ends."""
 
 BETTER_BY = 1.2
-"""Hysteresis. Measured rates vary by tens of per cent from one reduce to the next, and a new order
-requires new connections."""
+"""A new order must be this many times as fast as the current one. Measured rates vary by tens of
+per cent from one reduce to the next, and a new order requires new connections."""
 
 _TRIES_MAX = 40_000
-"""Steps of the search above EXACT_MAX. With 200 peers it ends within half a second."""
+"""Maximum steps of the search for more than EXACT_MAX peers. With 200 peers it ends within half a
+second."""
 _STARTS = 8
 """Number of starting peers to try before the search for a cycle gives up."""
 

@@ -2,7 +2,7 @@
 
 The vector's blocks are divided into N parts, one for each peer. Each part is divided into one run
 for each lane, and each run into segments. `schedules` defines the route of a part. Lanes are
-independent of each other. This module does not know connections, weights or time.
+independent of each other. This module knows nothing about connections, weights or time.
 
 A lane has several connections to a neighbour, and a segment can use any of them. In a ring, sums
 may be sent in any order. If a peer adds several sums to one segment, it receives the sums in the
@@ -21,14 +21,15 @@ from p2ptrain.errors import LocalProtocolError
 from p2ptrain.ring.schedules import Route, Schedule, accumulates, routes
 
 STREAMS_MAX = 64
-"""Far more than any path needs. A header has one byte for the stream."""
+"""Maximum number of streams between two neighbours: far more than any path needs. A header has one
+byte for the stream."""
 PEERS_MAX = 4096
-"""A header has two bytes for the part."""
+"""Maximum number of peers, and so of parts. A header has two bytes for the part."""
 ACCUMULATORS = 2
 """Segments that a lane adds up at the same time: one of its own part, and one that it collects for
 another part's owner. With only one accumulator, each of them could block the other."""
 SEGMENTS_HELD_MAX = 4
-"""Memory of a lane for totals and for arriving sums, in segments of `segment_bytes`."""
+"""Maximum memory of a lane for totals and for arriving sums, in segments of `segment_bytes`."""
 
 
 class BlockCodec(Protocol):

@@ -21,7 +21,7 @@ SILENCE_S = 8.0
 suspected."""
 
 COUNTER_MAX = 2**32 - 1
-"""A header has four bytes each for the outer step and the attempt."""
+"""The largest outer step or attempt: a header has four bytes for each of the two."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,16 +36,18 @@ from p2ptrain.ring.request import ReduceRequest
 from p2ptrain.ring.schedules import route
 
 STALL_SILENCES = 1.5
-"""12 s by default. This is longer than the silence limit, so that a silent neighbour is blamed
-first. It is short enough that a false statement costs the others less than 15 s. Large segments get
-more time."""
+"""`stall_s` as a multiple of `silence_s`: 12 s by default. This is longer than the silence limit,
+so that a silent neighbour is blamed first. It is short enough that a false statement costs the
+others less than 15 s. Large segments get more time."""
 
 SLOWEST_BYTES_PER_S = 125_000
-"""1 Mbit/s. Peers do not wait for slower links. The time limits for a whole reduce and for one turn
-among the neighbours are twice the time at this rate."""
+"""Bytes per second of the slowest acceptable link: 1 Mbit/s. Peers do not wait for slower links.
+The time limits for a whole reduce and for one turn among the neighbours are twice the time at this
+rate."""
 
 REDUCE_S_MIN = 600.0
-"""Minimum deadline, so that a small reduce survives a machine that is busy for minutes."""
+"""Minimum deadline in seconds, so that a small reduce survives a machine that is busy for
+minutes."""
 
 
 def reduce_deadline_s(payload_bytes: int) -> float:
@@ -68,8 +70,9 @@ take half a second."""
 
 SEGMENT_SLACK = 2
 """Within a segment, a neighbour gets this many times the time that CRUMB_BYTES take on a line of
-SLOWEST_BYTES_PER_S that is shared by all its neighbours and lanes. In a ring with one lane this is
-2 × 65,536 × 2 ÷ 125,000 = 2.1 s. The minimum is silence_s (8 s), so 66 kbit/s are enough."""
+SLOWEST_BYTES_PER_S that is shared by all its neighbours and lanes. In a ring with one lane, which
+has 2 neighbours, this is 2 × 65,536 bytes × 2 neighbours ÷ 125,000 bytes per second = 2.1 s. The
+neighbour always gets at least `silence_s` (8 s), so 66 kbit/s are enough."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,9 @@
 while it has to send us data, if it does not accept data that we have for it, or if it leaves
 without giving a reason.
 
-This module also keeps others from suspecting us: while we cannot send a neighbour its data yet, we
-tell it that we are waiting. This module does not transfer payload and does not know what it means.
+This module also keeps other peers from suspecting us: while we cannot send a neighbour its data
+yet, we tell it that we are waiting. This module does not transfer payload and does not know what it
+means.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from p2ptrain.ring.wait_for import WaitForGraph
 from p2ptrain.ring.wire import Kind
 
 SECOND_OPINION_S = 0.2
-"""A link breaks if its peer dies, but also if its peer leaves an attempt that a third peer has
-ended. In the second case, the reason reaches us within this time on most paths."""
+"""Seconds that we wait for a reason before we blame the peer of a broken link. A link breaks if its
+peer dies, but also if its peer leaves an attempt that a third peer has ended. In the second case,
+the reason reaches us within this time on most paths."""
 
 NEWS_S = 0.25
 """Minimum time between two WAITING statements to a neighbour, to limit their number."""

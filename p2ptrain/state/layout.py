@@ -25,14 +25,15 @@ from p2ptrain.ids import Digest
 
 ALIGN_ELEMENTS = 16
 
-# A 1,000-layer model with nine matrices a layer stays below 10,000 entries.
+# Maximum number of entries. A 1,000-layer model with nine matrices a layer stays below 10,000.
 ENTRIES_MAX = 65_536
 NAME_CHARACTERS_MAX = 256
 DIMENSIONS_MAX = 8
-# 2⁴⁰ parameters are 4 TiB per vector: more than a machine can provide in this decade, and far below
-# 2⁶³, so that sums and products of offsets and sizes cannot overflow in native code.
+# Maximum number of parameters: 2⁴⁰ take 4 TiB per vector, more than a machine can provide in this
+# decade. It is far below 2⁶³, so that sums and products of offsets and sizes cannot overflow in
+# native code.
 NUMEL_MAX = 2**40
-# More than ENTRIES_MAX entries need, at 60–100 bytes each.
+# Maximum bytes of an encoded layout: more than ENTRIES_MAX entries need, at 60–100 bytes each.
 WIRE_BYTES_MAX = 16 * 2**20
 
 

@@ -36,7 +36,8 @@ SHARE_ELEMENTS = 2**20
 same length, so at most one chunk of each is copied at a time."""
 
 THREADS_MAX = 4
-"""Memory bandwidth limits the kernel. More threads are not faster and slow down the trainer."""
+"""Maximum number of threads. Memory bandwidth limits the kernel, so more threads are not faster,
+and they slow down the trainer."""
 
 
 def snapshot_meta(run: RunId | None, step: int, layout: Digest) -> dict[str, object]:
@@ -185,7 +186,8 @@ class OuterState:
         try:
             yield frozen
         finally:
-            # Close it before taking the lock, which an update that waits for a piece holds.
+            # Close the view before taking the lock: an update that waits for a piece holds the
+            # lock.
             frozen.close()
             with self._changing:
                 self._frozen = None

@@ -7,7 +7,7 @@ durable data apart from data that was written but not synced.
 
 Every implementation guarantees exactly this: data is durable after `sync`, names are durable after
 `sync_directory`, and `replace` is atomic. After a crash, anything that was not made durable may be
-present or lost, in any combination. This module does not know chunks.
+present or lost, in any combination. This module knows nothing about chunks.
 """
 
 from __future__ import annotations

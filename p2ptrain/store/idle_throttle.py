@@ -19,8 +19,9 @@ from typing import TypeVar
 import psutil
 
 SHARE = 0.01
-"""Share of one core. A trainer's threads wait for each other, so time taken from one of them delays
-all. With this share, writing 4 GB takes seven minutes if all cores are busy."""
+"""Share of one core that a writer gets while all cores are busy. A trainer's threads wait for each
+other, so time taken from one of them delays all. With this share, writing 4 GB takes seven minutes
+if all cores are busy."""
 
 FREE_S = 0.03
 """CPU seconds before the first pause. Snapshots of up to 30 MB are written without a pause."""

@@ -36,7 +36,7 @@ is complete. A million chunks (4 TiB) are only 65,000 names per directory."""
 FANS = len(FANOUT)
 
 _OWN = re.compile(r"[0-9]+-[0-9]+")
-"""Name of a temporary file: the process id and a number."""
+"""The name of a temporary file: the process id and a number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Objects:
         fans = [self._directory / name for name in FANOUT]
         self._disk.make_directories(*fans, self._temporary)
         for name in self._disk.names(self._temporary):
-            if _OWN.fullmatch(name):  # Others may be directories, or in use.
+            if _OWN.fullmatch(name):  # Other names may be directories, or files in use.
                 self._disk.remove(self._temporary / name)
         # The previous process may have been killed before its rename of the head was
         # durable. From now on readers of the head rely on it.

@@ -42,7 +42,8 @@ _LENGTH = struct.Struct("<I")
 FRAME_BYTES = 1 << 20
 
 BODY_BYTES_MAX = 16 * 2**20
-"""A page of certified entries has at most 256 KiB, so a body near this limit is our own bug."""
+"""Maximum bytes of a body. A page of certified entries has at most 256 KiB, so a body near this
+limit is our own bug."""
 
 
 class LogCorrupt(StoreError):

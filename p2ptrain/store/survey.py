@@ -15,7 +15,8 @@ from p2ptrain.store.disk import Disk
 from p2ptrain.store.reader import StoreReader
 
 LOOSE = "data"
-"""Chunks that do not belong to any blob here: data blocks, or remains of a removed blob."""
+"""The kind shown for chunks that do not belong to any blob here: data blocks, or remains of a
+removed blob."""
 
 
 @dataclass(slots=True)

@@ -16,8 +16,8 @@ from p2ptrain.store.blob import CHUNK_BYTES_MAX
 from p2ptrain.swarm.server import ChunkSource
 
 HOT_BYTES = 16 * CHUNK_BYTES_MAX
-"""A fetch requests only a few chunks at a time, so peers that fetch the same blob at the same time
-share these."""
+"""Maximum bytes in the cache. A fetch requests only a few chunks at a time, so 16 chunks are enough
+for peers that fetch the same blob at the same time."""
 
 
 class HotChunks:

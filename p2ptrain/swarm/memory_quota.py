@@ -17,11 +17,13 @@ from p2ptrain.errors import PeerTooSlow
 from p2ptrain.ids import PeerId
 
 CHUNKS_MAX = 64
-"""256 MiB with chunks of 4 MiB, and less if several peers are sent the same chunk."""
+"""Maximum number of chunks that are being sent: 64 chunks of 4 MiB take 256 MiB, or less if several
+peers are sent the same chunk."""
 
 CHUNKS_PER_PEER_MAX = 4
-"""A peer may fetch its blocks, an update and a snapshot at once, each over its own connection.
-Sixteen colluding peers that do not read could block all others, for two minutes per chunk."""
+"""Maximum number of chunks that are being sent to one peer, which may fetch its blocks, an update
+and a snapshot at once, each over its own connection. Sixteen colluding peers that do not read could
+block all others, for two minutes per chunk."""
 
 
 class MemoryQuota:

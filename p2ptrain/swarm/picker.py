@@ -17,7 +17,7 @@ source that has just reported a missing chunk gets one request at a time until i
 A source is assumed to have everything until it reports that it lacks a chunk. A chunk that all
 sources have lacked counts as unavailable; asking for it again does not delay the end of the fetch.
 Each source is a *lane*, one connection to one peer, identified by any hashable value. The picker
-does not know sockets or stores. Its caller must lock it.
+knows nothing about sockets or stores. Its caller must lock it.
 
 Chunks are numbered, and a set of chunks is an integer with one bit per chunk. So for a blob of
 100,000 chunks, the sets of 64 sources take one megabyte, and a pick costs few operations a source.
@@ -41,15 +41,17 @@ With more, a short blob would be requested only from the first sources, even if 
 two, a long fetch took 0.2 % less time, and a short one from unequal sources a third more."""
 
 IN_FLIGHT_MAX = 16
-"""64 MiB, enough for 10 Gbit/s over 50 ms. A queued request costs the source nothing."""
+"""Maximum number of open requests of a lane: 16 chunks of 4 MiB are 64 MiB, enough for 10 Gbit/s
+over 50 ms. A queued request costs the source nothing."""
 
 AHEAD_S = 1.0
-"""Seconds; longer than any round trip, so that latency does not slow down a lane."""
+"""A lane has open requests for the chunks that it delivers in this many seconds. This is longer
+than any round trip, so that latency does not slow down a lane."""
 
 COPIES_MAX = 4
-"""Lanes that may be asked for the same overdue chunk. For each further lane the time limit doubles.
-So colluding sources that withhold a chunk can only delay it, and when the network stalls, chunks
-are not requested again and again."""
+"""Maximum number of lanes that may be asked for the same overdue chunk. For each further lane the
+time limit doubles. So colluding sources that withhold a chunk can only delay it, and when the
+network stalls, chunks are not requested again and again."""
 
 SOONER_FACTOR = 1.5
 """Request a copy if the first request is expected to take this many times as long. A factor of 1.5

@@ -23,7 +23,8 @@ PURPOSE = "swarm"
 """The purpose in the hello that selects the chunk server."""
 
 REQUEST_BYTES_MAX = 64 * 2**10
-"""A request takes 41 bytes; the rest is room for requests of a later version."""
+"""Maximum bytes of a request. A request takes 41 bytes; the rest is room for requests of a later
+version."""
 
 SLICE_BYTES = 64 * 2**10
 """Bytes sent at a time. The rate limiter is called before each slice. Slices are short, so the ring

@@ -40,13 +40,14 @@ from p2ptrain.rate_limit import Allowance
 log = logging.getLogger(__name__)
 
 PENDING_MAX = 8
-"""Messages that may wait for a peer's stream. One frame may carry all of them. If more than two of
-them have the maximum size, they are all lost, as any gossip may be.
+"""Maximum number of messages that may wait for a peer's stream. One frame may carry all of them. If
+more than two of them have the maximum size, they are all lost, as any gossip may be.
 """
 FEED_SIZE = 256
-"""Two heartbeats of each of 100 members, while the node is busy."""
+"""Capacity of a topic's feed: two heartbeats of each of 100 members, while the node is busy."""
 PER_AUTHOR_MAX = 32
-"""Messages of a member in two or three outer steps; nobody needs older ones."""
+"""Maximum number of waiting messages of one author: a member sends about as many in two or three
+outer steps, and nobody needs older ones."""
 SUBSCRIPTIONS_PER_PEER_MAX = 16
 REPLAYS_AT_ONCE = 8
 REPLAYS_PER_S = 1 / 15
@@ -243,8 +244,7 @@ class GatedPubsub(Pubsub):
 
     def _is_wanted(self, forwarder: ID, message: Any) -> bool:
         """Return whether the validators of its topics accept the message. They are asked before the
-        signature check, which costs
-        more: an unwanted message is unwanted no matter who wrote it.
+        signature check, which costs more: an unwanted message is unwanted, no matter who wrote it.
         """
         validators = [
             self.validators[topic] for topic in message.topicIDs if topic in self.validators
@@ -328,9 +328,11 @@ class Gossip:
             degree_high=10,
             heartbeat_interval=1,
             heartbeat_initial_delay=0.2,
-            max_messages_per_topic_per_second=1000.0,  # it also drops ours silently; see `limits`
-            # It takes a mesh of few peers for an unhealthy one and then waits 30 to 60 s between
-            # its heartbeats. Meanwhile nobody repairs the mesh, and no message is forgotten.
+            # This limit also drops our own messages silently; see `limits`.
+            max_messages_per_topic_per_second=1000.0,
+            # With this option, libp2p takes a mesh of few peers for an unhealthy one and then waits
+            # 30 to 60 s between its heartbeats. Meanwhile nobody repairs the mesh, and no message
+            # is forgotten.
             adaptive_gossip_enabled=False,
             eclipse_protection_enabled=False,  # it requires peers in several networks
             prune_back_off=5,

@@ -25,10 +25,11 @@ from libp2p.utils.varint import read_length_prefixed_protobuf
 from multiaddr import Multiaddr
 
 MESSAGE_BYTES_MAX = 8 << 10
-"""Our own message has about one KiB: about fifteen protocols, and our addresses twice."""
+"""Maximum bytes of a message. Our own message has about one KiB: about fifteen protocols, and our
+addresses twice."""
 RECORD_BYTES_MAX = 4 << 10
 ADDRESSES_MAX = 16
-"""Addresses of one peer, from all sources. Heartbeats announce 8."""
+"""Maximum number of addresses of one peer, from all sources. Heartbeats announce 8."""
 PROTOCOLS_MAX = 64
 
 

@@ -14,8 +14,8 @@ from p2ptrain.observe.cautions import Caution
 
 LOOK_S = 2.0
 PATIENCE_S = 10.0
-"""Seconds without a quorum before the warning: five heartbeats, in which every peer that is up is
-heard. """
+"""Seconds without a quorum before the warning: five heartbeats, in which every peer that is
+up is heard."""
 
 NAMED_MAX = 8
 

@@ -1,6 +1,6 @@
 """Pass the organiser's allowlist on by gossip, and apply a newer one.
 
-A short list is published whole. A longer one is only announced, and a peer that lacks it asks.
+A short list is published whole. A longer list is only announced, and peers that lack it request it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from p2ptrain.peers.protocol_names import allowlist_topic
 ALLOWLIST_S = 30.0
 
 ALLOWLIST_BYTES_MAX = 32 << 10
-"""A longer list is only announced, and a peer that lacks it asks: gossip would carry it many
-times."""
+"""Maximum bytes of a list that is published whole. A longer list is only announced, and peers that
+lack it request it, because gossip would send it many times."""
 
 
 async def take_allowlist(

@@ -45,8 +45,8 @@ class AllowlistNotices:
     """The peers to ask. This class does not know how to ask them. `now` must never decrease."""
 
     next_s: float = 1.0
-    """How long one peer may take before the next one is asked too: usually the first shows the list
-    that all of them announce."""
+    """Seconds that one peer may take before the next peer is asked too. Usually the first peer
+    sends the list that all of them announce."""
     asked: set[PeerId] = field(default_factory=set)
     resting: dict[PeerId, float] = field(default_factory=dict)
     """For each peer that did not send its list, when it may be asked again."""

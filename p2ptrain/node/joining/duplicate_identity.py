@@ -107,8 +107,8 @@ async def wait_until_unique(
     wait_s: float = USUAL_TIMING.start_wait_s,
 ) -> bool:
     """Return once no other process with our identity is known to live. This takes no time if no
-    admitted member is connected, little if none has heard another process lately, and `wait_s`
-    otherwise. The value says whether a member could be asked.
+    admitted member is connected, a short time if no member has heard another process lately, and
+    `wait_s` otherwise. Return whether a member could be asked.
 
     A proof must be signed with our own key, so a peer cannot keep this process from starting by
     merely claiming that another one is alive.

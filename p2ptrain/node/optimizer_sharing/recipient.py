@@ -29,7 +29,8 @@ from p2ptrain.peers.protocol_names import INNER_PROTOCOL
 from p2ptrain.trainer.formats.inner_format import newest, vector_bytes
 
 LATER_MAX = 15
-"""Number of times that a member may answer "later" before others are asked too: half a minute."""
+"""Number of times that a member may answer "later" before others are asked too. At one request
+every 2 s, this is half a minute."""
 
 ASK_S = 5.0
 ASKED_MAX = 4

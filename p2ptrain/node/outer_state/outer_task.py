@@ -41,7 +41,7 @@ async def keep_outer_state(context: Context) -> None:
         while not context.peers.ledger_is_current():
             await context.changes.wait()
     if own := snapshot_choice.own_start(context.store, context.ledger.core, context.ledger.origin):
-        # Its certification may lack only our report (SPEC.md S8).
+        # The certification of our own snapshot may lack only our report (SPEC.md S8).
         await context.ledger.submit(SnapshotTaken(context.me, own.step, own.digest))
     await _load(context)
     started_s, replayed = context.now(), 0
@@ -114,8 +114,8 @@ def _is_superseded(pick: Callable[[], SnapshotRef | None], start: SnapshotRef) -
 
 class Patience:
     """The time limit for a snapshot that nobody has. It applies only if there are other snapshots.
-    It ends once there was a peer to ask for `lost_s` and nothing came, since a transfer may pause
-    for a while.
+    The wait is over when, for `lost_s`, there was a peer to ask but no bytes arrived. It is not
+    over sooner, since a transfer may pause for a while.
     """
 
     def __init__(self, context: Context, superseded: Callable[[], bool], *, bounded: bool) -> None:

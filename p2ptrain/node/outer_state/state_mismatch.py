@@ -21,7 +21,7 @@ from p2ptrain.store import Store
 
 TIMES_MAX = 3
 """Maximum number of mismatches since the node started. A machine that is wrong more often is of no
-use to the run or its owner. """
+use to the run or its owner."""
 
 WARNING = "state"
 
@@ -124,6 +124,6 @@ def _unfit(found: StateMismatch) -> MachineUnfit:
             f"here      {found.own}",
             f"certified {found.certified}",
         ],
-        likely="this machine's memory or processor is faulty: most members computed the certified state",
+        likely="this machine's memory or processor is faulty: most members agree on the state",
         do="test the memory (memtest86+), undo overclocking, then start the node again",
     )

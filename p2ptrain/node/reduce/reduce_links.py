@@ -31,7 +31,8 @@ from p2ptrain.ring import NEIGHBOURS_MAX, Links, ReduceRequest
 AGAIN_S = 0.3
 
 LATE_S = 0.5
-"""Two round trips around the world. A slower connection is written to the journal."""
+"""Seconds after which a slow connection is written to the journal: two round trips around the
+world."""
 
 THREADS_MAX = 128
 """Maximum number of threads that open connections: enough for NEIGHBOURS_MAX neighbours at once."""

@@ -35,7 +35,7 @@ class FirstQuestion:
         self._over.set()
 
     async def until_over(self) -> None:
-        """Wait for the answers, but not longer than a start would."""
+        """Wait for the answers, but no longer than `limit_s` after the first message."""
         self._ends_s = min(self._ends_s, trio.current_time() + self._limit_s)
         with trio.move_on_at(self._ends_s):
             await self._over.wait()

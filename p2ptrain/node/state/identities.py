@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Identities:
-    """The state of a node from when its parts are opened until they are closed.
+    """The state of a node's identity, from when its context is opened until it is closed.
     `duplicate_identity` writes `watch`, `mailboxes` and `news`; `gossip` writes `incarnations`;
     `outdated_heartbeats` writes `replays`.
     """
 
     watch: DuplicateWatch
-    """Finds out whether another process has this identity. It has our incarnation."""
+    """Finds out whether another process has this identity. It contains our incarnation."""
     incarnations: Incarnations
     """The newest incarnation of each other peer."""
     mailboxes: IdentityMailboxes

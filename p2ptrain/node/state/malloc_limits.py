@@ -14,11 +14,11 @@ from __future__ import annotations
 import ctypes
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
-"""From glibc's malloc.h."""
+"""The numbers of mallopt's parameters, from glibc's malloc.h."""
 
 ARENAS_MAX = 2
-"""One arena for the event loop's thread, and one that the other threads share. Their large buffers
-are mapped directly from the system, so they rarely wait for each other."""
+"""Maximum number of arenas: one for the event loop's thread, and one that the other threads share.
+Their large buffers are mapped directly from the system, so they rarely wait for each other."""
 
 MAPPED_BYTES = 128 * 1024
 """Minimum size of blocks that are mapped from the system, and returned to it when freed. This is

@@ -1,7 +1,7 @@
 """The knowledge that this node has of its peers. Its tables change through their own methods.
 
-The directory answers which peers are heard, up, believed and vouched for. It does not know what
-anybody asks that for.
+The directory answers which peers are heard, up, believed and vouched for. It does not know why
+other modules ask.
 """
 
 from __future__ import annotations
