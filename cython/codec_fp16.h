@@ -1,7 +1,7 @@
-/* The values in IEEE half precision, including subnormals. Conversion uses the CPU's instructions if
- * available, otherwise integer arithmetic that compilers vectorise. Neither is affected by a mode
- * that flushes subnormals to zero. As in fp32, blocks only determine where a vector can be split,
- * and where a fault is reported. */
+/* The values in IEEE half precision, including subnormals. Conversion uses the CPU's instructions
+ * if available, otherwise integer arithmetic that compilers vectorise. Neither is affected by a
+ * mode that flushes subnormals to zero. As in fp32, blocks only determine where a vector can be
+ * split, and where a fault is reported. */
 
 #define USUAL_BLOCK 256
 #define BLOCK_BYTES(n) fp16_bytes(n)

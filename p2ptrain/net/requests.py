@@ -92,9 +92,7 @@ WAITS = Waits()
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A handler of a protocol, its longest request, whether anyone may send a request, and how long
-    we wait.
-    """
+    """A handler, its longest request, whether anyone may send a request, and our waits."""
 
     handler: Handler
     bytes_max: int

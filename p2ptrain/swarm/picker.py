@@ -41,12 +41,10 @@ With more, a short blob would be requested only from the first sources, even if 
 two, a long fetch took 0.2 % less time, and a short one from unequal sources a third more."""
 
 IN_FLIGHT_MAX = 16
-"""Maximum number of open requests of a lane: 16 chunks of 4 MiB are 64 MiB, enough for 10 Gbit/s
-over 50 ms. A queued request costs the source nothing."""
+"""Maximum open requests of a lane: 16 × 4 MiB are enough for 10 Gbit/s over 50 ms."""
 
 AHEAD_S = 1.0
-"""A lane has open requests for the chunks that it delivers in this many seconds. This is longer
-than any round trip, so that latency does not slow down a lane."""
+"""Seconds of work for which a lane has open requests. It is longer than any round trip."""
 
 COPIES_MAX = 4
 """Maximum number of lanes that may be asked for the same overdue chunk. For each further lane the
