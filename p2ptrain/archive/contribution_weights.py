@@ -42,7 +42,7 @@ def weights(
             if each.peer not in counting:
                 continue
             if (roster.step - step) % fragments == 0:
-                counting.remove(each.peer)  # Its work up to that step has already been merged.
+                counting.remove(each.peer)  # Its earlier work has already been merged.
             else:
                 tokens[each.peer] += each.tokens
     return tuple(tokens[each.peer] for each in roster.participants)

@@ -166,7 +166,7 @@ def _is_whole(store: StoreReader, named: CertifiedSnapshot) -> bool:
     try:
         return store.holds_blob(named.digest)
     except ManifestInvalid:
-        return True  # It is stored; a replay from it will report the error.
+        return True  # The snapshot is stored; a replay from it will report the error.
 
 
 def choose(account: ChainFacts, store: StoreReader, wanted: str) -> CertifiedSnapshot | None:

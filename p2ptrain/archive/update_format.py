@@ -2,7 +2,7 @@
 
 The ledger refers to an update by digest, which does not determine its format. An update that is
 read here has the size, the meta and the valid scales that every update of its outer step must have;
-the digest shows whether it is the right one. This module knows nothing about peers.
+the digest shows whether it is the right update. This module knows nothing about peers.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class UpdateFormat:
         self.check_manifest(blobs, digest)
         payload = memoryview(
             bytearray(self.payload_bytes)
-        )  # It may be gigabytes, so do not copy it.
+        )  # The payload may be gigabytes, so do not copy it.
         blobs.read_blob_into(digest, payload)
         try:
             self.codec.check(payload, self.numel)

@@ -1,8 +1,9 @@
 """TLS certificates that carry a peer id, so that both planes use the same identity.
 
-They follow libp2p: each process generates a new certificate key at its start, and an extension
-holds the peer's public key and its signature over the new key. So anyone who knows the peer id can
-check a certificate, no matter who sent it. The long-lived secret never enters the TLS library.
+The certificates follow libp2p: each process generates a new certificate key at its start, and an
+extension holds the peer's public key and its signature over the new key. So anyone who knows the
+peer id can check a certificate, no matter who sent it. The long-lived secret never enters the TLS
+library.
 
 This module does not use sockets; `tls` does.
 """

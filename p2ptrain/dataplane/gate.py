@@ -1,8 +1,9 @@
 """Admission of incoming connections: the listener's handshake, and a limit on strangers.
 
 A connection is a stranger until its handshake is done. Strangers are limited in number and time.
-When there are too many, the address group with the most strangers loses the one that has waited
-longest: an honest handshake takes milliseconds, a silent one never ends.
+When there are too many strangers, the address group with the most strangers loses the connection
+that has waited longest: an honest handshake takes milliseconds, and a silent peer's handshake never
+ends.
 """
 
 from __future__ import annotations

@@ -250,7 +250,7 @@ class Listener:
         if least_wanted is None:
             return False
         least_wanted.shutdown()
-        self._connections.discard(least_wanted)  # Its thread ends at its next operation.
+        self._connections.discard(least_wanted)  # Its thread will notice the shutdown.
         self._counts["made_room"] += 1
         return True
 

@@ -15,8 +15,8 @@ Order of the tickets:
    take turns.
 
 A ticket that has begun is finished, so the ring waits for at most one slice of the swarm. Nobody
-has to collect a ticket: a ticket granted to a dead thread delays the others only once, by its own
-length. This module knows nothing about clocks, threads or sockets; `uplink` adds them.
+has to collect a ticket: a ticket granted to a dead thread delays other tickets only once, by its
+own length. This module knows nothing about clocks, threads or sockets; `uplink` adds them.
 """
 
 from __future__ import annotations
@@ -110,9 +110,9 @@ class Pacer:
         return max(0.0, self._free_at - now) + ahead / self._bytes_per_s
 
     def close(self, flow: Flow) -> None:
-        """Remove a flow that has finished sending, so that its tickets do not delay others.
+        """Remove a flow that has finished sending, so that its tickets do not delay other tickets.
 
-        Its tickets become granted, in case a thread still waits for one.
+        The flow's tickets become granted, in case a thread still waits for one of them.
         """
         waiting = self._waiting[flow.rank]
         for ticket in waiting:

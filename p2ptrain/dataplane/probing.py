@@ -1,7 +1,7 @@
 """Measure the rate of a path between two peers that have not exchanged data yet, by sending bytes.
 
     dialler    frame of canonical msgpack {"bytes": the number of bytes it wants}
-    listener   one byte immediately, 1 for yes and 0 for busy; then up to that number of bytes
+    listener   one byte immediately: 1 for yes, 0 for busy; then up to that number of bytes
 
 The first byte gives the round-trip time. The rate is measured over the second half of the bytes or
 of the time, whichever begins earlier, because TCP needs the first half to reach the path's rate.

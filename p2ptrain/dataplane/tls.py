@@ -1,9 +1,9 @@
 """Mutual TLS 1.3 between peers whose certificates are known beforehand, and the dialling side.
 
 Each side trusts exactly the certificates that it was given. It compares the peer's certificate byte
-by byte with the expected one, so a certificate issued by a trusted one is not accepted. After the
-handshake the dialler sends one frame, the hello, which names the purpose. The listener answers with
-one frame, so that the dialler learns the reason for a refusal.
+by byte with the expected one, so a certificate that a trusted certificate has issued is not
+accepted. After the handshake the dialler sends one frame, the hello, which names the purpose. The
+listener answers with one frame, so that the dialler learns the reason for a refusal.
 """
 
 from __future__ import annotations

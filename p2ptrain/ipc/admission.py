@@ -9,10 +9,10 @@ from a file that only its owner can read; the secret is never sent. Each side se
     node → rank   HMAC("node", …)
 
 The node speaks first but proves itself last, so a caller without the secret learns only that a node
-is there. The two labels prevent one side's proof from being replayed as the other's. The data that
-follow on the connection are neither encrypted nor signed. So the network must be private: an
-attacker who can alter packets between these machines could also alter the gradients that the ranks
-exchange.
+is there. The two labels prevent one side's proof from being replayed as the other side's proof. The
+data that follow on the connection are neither encrypted nor signed. So the network must be private:
+an attacker who can alter packets between these machines could also alter the gradients that the
+ranks exchange.
 
 This module uses sockets but knows nothing about the trainer. `slices` defines the messages that
 follow.

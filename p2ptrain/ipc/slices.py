@@ -159,7 +159,9 @@ def receive(sock: socket.socket) -> Message | None:
 
 
 def decode(body: bytes) -> Message:
-    """Return the message in `body`. Raises RemoteProtocolError unless it is one valid message."""
+    """Return the message in `body`. Raises RemoteProtocolError unless `body` is exactly one valid
+    message.
+    """
     value = unpack(body, bytes_max=MESSAGE_BYTES_MAX)
     kind = value.pop("kind", None) if isinstance(value, dict) else None
     made = _KINDS.get(kind) if isinstance(kind, str) else None

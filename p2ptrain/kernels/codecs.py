@@ -188,9 +188,9 @@ class Codec:
     ) -> None:
         """m ← μ m + Δ, θ ← θ − lr (Δ + μ m) with Δ = deq(payload): Nesterov, in place, in one pass.
 
-        It is elementwise, so threads can share the work: pass each thread the slices of a range
-        that starts at a block. Then `check` the whole payload first, so that nothing is applied if
-        any share is invalid.
+        The step is elementwise, so threads can share the work: pass each thread the slices of a
+        range that starts at a block. Then `check` the whole payload first, so that nothing is
+        applied if any share is invalid.
         """
         _judge(
             _codecs.outer_step(

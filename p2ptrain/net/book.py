@@ -39,12 +39,12 @@ FILE_BYTES_MAX = 1 << 21
 class AddressBook:
     """The addresses of peers, by source.
 
-    The *known* addresses of a peer are the one where it answered last, and then those of its own
-    newest announcement. A new announcement replaces the one before; only the peer itself can make
-    it. When the book is full, it forgets the peers that have been silent longest, members last.
-    Statements of others about a peer are *hearsay*. Hearsay is tried after the known addresses,
-    never displaces a known address, and expires. It never contains names, because a name would make
-    us query a DNS server that a stranger chose.
+    The *known* addresses of a peer are the address where it answered last, and then the addresses
+    in its own newest announcement. A new announcement replaces the earlier announcement; only the
+    peer itself can make it. When the book is full, it forgets the peers that have been silent
+    longest, members last. Addresses that other peers report for a peer are *hearsay*. Hearsay is
+    tried after the known addresses, never displaces a known address, and expires. It never contains
+    names, because a name would make us query a DNS server that a stranger chose.
     """
 
     def __init__(self, is_member: IsMember = nobody) -> None:
@@ -101,7 +101,7 @@ class AddressBook:
         return list(dict.fromkeys([*self.known(peer), *(heard if until > now else ())]))
 
     def known(self, peer: PeerId) -> list[Address]:
-        """Return the known addresses of `peer`, without hearsay. The one where it answered last
+        """Return the known addresses of `peer`, without hearsay. The address where it answered last
         comes first.
         """
         return self._known.get(peer, _Known()).addresses

@@ -117,8 +117,8 @@ class Discovery:
         return nearest(key, members or connected, ASKED_MAX)
 
     def _neighbours(self) -> dict[PeerId, list[str]]:
-        """Return the peers that we tell others about: connected, admitted, and with addresses that
-        they announced themselves.
+        """Return the peers whose addresses we pass on: they are connected and admitted, and
+        announced these addresses themselves.
         """
         known = self._book.known
         return {

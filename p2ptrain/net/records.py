@@ -32,7 +32,7 @@ Admitted = Callable[[PeerId], bool]
 
 
 class ProviderRecords:
-    """The records. A full store drops its oldest records, so a peer cannot keep others out by
+    """The records. A full store drops its oldest records, so a peer cannot keep other peers out by
     filling it.
     """
 

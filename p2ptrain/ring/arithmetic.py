@@ -1,11 +1,11 @@
 """The arithmetic that a peer applies to a segment, and the blame when it fails.
 
-It reads θ, the local weights and the residual, and never writes them. The new rounding errors go to
-a separate vector, because each peer rounds each element once. All bytes that are sent or received
-lie in `payload`: each segment has one place, first for the sum and later for the mean. One place is
-enough because a mean arrives only after the sum that it was computed from has been sent. If several
-sums are added to a segment, an `Accumulator` holds their total in fp32, so that it is rounded only
-once.
+The arithmetic reads θ, the local weights and the residual, and never writes them. The new rounding
+errors go to a separate vector, because each peer rounds each element once. All bytes that are sent
+or received lie in `payload`: each segment has one place, first for the sum and later for the mean.
+One place is enough because a mean arrives only after the sum that it was computed from has been
+sent. If several sums are added to a segment, an `Accumulator` holds their total in fp32, so that it
+is rounded only once.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ PEERS_MAX = 4096
 """Maximum number of peers, and so of parts. A header has two bytes for the part."""
 ACCUMULATORS = 2
 """Segments that a lane adds up at the same time: one of its own part, and one that it collects for
-another part's owner. With only one accumulator, each of them could block the other."""
+another part's owner. With only one accumulator, the two parts could block each other."""
 SEGMENTS_HELD_MAX = 4
 """Maximum memory of a lane for totals and for arriving sums, in segments of `segment_bytes`."""
 
@@ -112,9 +112,9 @@ def plan(
 ) -> ReducePlan:
     """Return the traffic of peer number `me` of `peers`.
 
-    Every peer calls this with the same arguments except `me`; then each receive matches one send of
-    a neighbour. A segment has at most `segment_bytes`. If several sums are added to a segment, it
-    is shorter, so that SEGMENTS_HELD_MAX holds. A segment has at least one block.
+    Every peer calls this function with the same arguments except `me`. So each receive matches one
+    send of a neighbour. A segment has at most `segment_bytes`. If several sums are added to a
+    segment, it is shorter, so that SEGMENTS_HELD_MAX holds. A segment has at least one block.
 
     Raises:
         LocalProtocolError: the arguments are invalid.

@@ -1,13 +1,13 @@
 """A wait-for graph that finds the peer at fault when all peers are waiting for each other.
 
 A neighbour that has to send us segments but is silent is blamed after the silence limit. A
-neighbour that says it is waiting is not blamed for silence: if one peer stops, all others wait, and
-most of them are honest. So each peer says whom it waits for. A WAITING frame names two peers, one
-that waits and one that it waits for: the last known link of the chain. A peer that waits for a
-neighbour forwards that neighbour's link if it has received one, otherwise its own. A peer that has
-something to send but holds it back (its uplink is rate-limited) names itself twice. So all peers
-soon know the end of the chain. If no payload arrives for `stall_s` (STALL_SILENCES × silence_s, or
-longer if segments are large):
+neighbour that says it is waiting is not blamed for silence: if one peer stops, all other peers
+wait, and most of them are honest. So each peer says whom it waits for. A WAITING frame names two
+peers, one that waits and one that it waits for: the last known link of the chain. A peer that waits
+for a neighbour forwards that neighbour's link if it has received one, otherwise its own. A peer
+that has something to send but holds it back (its uplink is rate-limited) names itself twice. So all
+peers soon know the end of the chain. If no payload arrives for `stall_s` (STALL_SILENCES ×
+silence_s, or longer if segments are large):
 
     the neighbour names itself, or sends a few bytes but no link     the neighbour is at fault
     a peer is said to wait for us, but we have nothing for it        that peer is at fault
@@ -38,11 +38,11 @@ from p2ptrain.ring.schedules import route
 STALL_SILENCES = 1.5
 """`stall_s` as a multiple of `silence_s`: 12 s by default. This is longer than the silence limit,
 so that a silent neighbour is blamed first. It is short enough that a false statement costs the
-others less than 15 s. Large segments get more time."""
+other peers less than 15 s. Large segments get more time."""
 
 SLOWEST_BYTES_PER_S = 125_000
-"""Bytes per second of the slowest acceptable link: 1 Mbit/s. Peers do not wait for slower links.
-The time limits for a whole reduce and for one turn among the neighbours are twice the time at this
+"""Bytes per second of the slowest acceptable link: 1 Mbit/s. Peers do not wait for slower links. A
+whole reduce, and one turn among the neighbours, may take twice the time that they need at this
 rate."""
 
 REDUCE_S_MIN = 600.0

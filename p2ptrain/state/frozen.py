@@ -39,8 +39,8 @@ class FrozenStatistics:
 class Frozen:
     """A view of `regions`, one after another, as they were when this object was created.
 
-    One thread calls `fill`, others call `before_write`. `close` or the end of the `with` block ends
-    the view. After that writers no longer wait, and `fill` returns 0.
+    One thread calls `fill`; the threads that change the state call `before_write`. `close` or the
+    end of the `with` block ends the view. After that writers no longer wait, and `fill` returns 0.
 
     `copy(to, source)` copies one piece, and takes most of the time.
     """

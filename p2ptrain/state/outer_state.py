@@ -1,7 +1,8 @@
 """The replicated state: parameters θ and outer momentum m, advanced by committed updates only.
 
-It is bit-identical on all peers. An update is a payload of blocks, and one elementwise kernel
-applies it, so the result does not depend on the number of threads or the order of their work.
+The state is bit-identical on all peers. An update is a payload of blocks, and one elementwise
+kernel applies it, so the result does not depend on the number of threads or the order of their
+work.
 
 A snapshot is θ followed by m, as one blob. Its `meta` is derived only from the ledger, so that
 equal states have equal digests on all peers and the ledger can certify them.

@@ -212,7 +212,7 @@ class RecordLog:
                 f"removed {self.torn_bytes} bytes of an incomplete record from the end of "
                 f"{self.path.name}"
             )
-        # From now on, others rely on what the previous process wrote, so sync it.
+        # From now on, other peers rely on what the previous process wrote, so sync it.
         self._disk.sync(self.path)
         self._disk.sync_directory(self.path.parent)
         self._durable = self._size

@@ -314,7 +314,7 @@ class Store:
         case nothing has been removed: fetch the root again first.
         """
         with self._collecting, self.lasting.held() as lasting:
-            # Otherwise the head could revert to the previous one in a crash.
+            # Without this, a crash could restore the previous head.
             self._objects.make_durable()
             young, puts = self._objects.young()
             roots = [*keep, *self._head_snapshot(), *self._pins]

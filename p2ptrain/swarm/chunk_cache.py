@@ -2,8 +2,8 @@
 
 After a commit all peers that missed the reduce want the same update, and joiners want the same
 snapshot. Without the cache, each request would cost a disk read that bypasses the page cache, a
-hash, and memory for as long as the chunk is being sent. With it, all requests share one copy. This
-module knows nothing about sockets or peers.
+hash, and memory for as long as the chunk is being sent. With the cache, all requests share one
+copy. This module knows nothing about sockets or peers.
 """
 
 from __future__ import annotations

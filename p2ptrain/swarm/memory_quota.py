@@ -23,7 +23,7 @@ peers are sent the same chunk."""
 CHUNKS_PER_PEER_MAX = 4
 """Maximum number of chunks that are being sent to one peer, which may fetch its blocks, an update
 and a snapshot at once, each over its own connection. Sixteen colluding peers that do not read could
-block all others, for two minutes per chunk."""
+block all other peers, for two minutes per chunk."""
 
 
 class MemoryQuota:

@@ -11,7 +11,7 @@ Rules, in this order:
 
 The limit on a source's open requests depends on its rate: the number of chunks that it delivers in
 `AHEAD_S`, plus one. Manifests are short and are not used to measure the rate. So a fast source
-always has requests, and a slow one has few, which the fetch would otherwise wait for at the end. A
+always has requests. A slow source has few, so the fetch does not wait long for it at the end. A
 source that has just reported a missing chunk gets one request at a time until it delivers one.
 
 A source is assumed to have everything until it reports that it lacks a chunk. A chunk that all
@@ -283,7 +283,7 @@ class Picker(Generic[LaneT]):
             self._lacks[lane].note(self._bit(digest))
 
     def drop(self, lane: LaneT) -> None:
-        """Drop a lane. The chunks requested from it can then be requested from others."""
+        """Drop a lane. The chunks requested from it can then be requested from other lanes."""
         self._paces.pop(lane, None)
         for digest in [digest for digest, copies in self._asked.items() if lane in copies]:
             self._withdraw(lane, digest)
@@ -374,7 +374,7 @@ class Picker(Generic[LaneT]):
         return first_at - now > SOONER_FACTOR * own_s
 
     def _urgency(self, digest: Digest, now: float) -> tuple[bool, float]:
-        """Return the sort key: overdue chunks first, the oldest request before the others; then the
+        """Return the sort key: overdue chunks first, the oldest request first among them; then the
         chunk that is expected last.
         """
         copies = self._asked[digest].values()

@@ -53,8 +53,8 @@ def is_ordinary(message: rpc_pb2.Message) -> bool:
 def subscriptions_of(rpc: Any) -> list[Any]:
     """Return the last subscription in `rpc` for each topic; none if the frame has too many.
 
-    Otherwise a frame that alternately subscribes and unsubscribes would make us resend recent
-    messages each time.
+    Only the last one counts: otherwise a frame that alternately subscribes and unsubscribes would
+    make us resend recent messages each time.
     """
     if len(rpc.subscriptions) > SUBSCRIPTIONS_MAX:
         return []

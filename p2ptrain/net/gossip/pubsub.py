@@ -138,8 +138,8 @@ class GatedPubsub(Pubsub):
             strict_signing=True,
             max_subscriptions_per_peer=SUBSCRIPTIONS_PER_PEER_MAX,
         )
-        # By default the counter starts at the current time in seconds. Then peers would take our
-        # messages after a restart for repetitions of older ones.
+        # By default the counter starts at the current time in seconds. Then peers would mistake our
+        # messages after a restart for repetitions of older messages.
         self.counter = time.time_ns()
         self._admitted = admitted
         self._limits = limits
@@ -255,7 +255,9 @@ class GatedPubsub(Pubsub):
         return all(validator(*names, bytes(message.data)) for validator in validators)
 
     def notify_subscriptions(self, publish_message: Any) -> None:
-        """Deliver at once: libp2p's own queue is short, and a full one drops the newest message."""
+        """Deliver at once: libp2p's own queue is short, and a full queue drops the newest
+        message.
+        """
         message = PeerId(str(ID(publish_message.from_id))), bytes(publish_message.data)
         for topic in publish_message.topicIDs:
             self._deliver(topic, message)
@@ -385,8 +387,8 @@ class Gossip:
             feed.push(*message)
 
     def statistics(self) -> dict[str, object]:
-        """Return the peers that gossip goes to, the strangers that wait for it, the messages lost
-        by topic because nobody took them in time, and the number of refused ones.
+        """Return the peers that receive gossip, the strangers that wait for admission, the messages
+        lost by topic because nobody took them in time, and the number of refused messages.
         """
         return {
             "gossip_peers": [PeerId(str(peer)) for peer in self.pubsub.peers],

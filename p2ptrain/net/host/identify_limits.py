@@ -1,7 +1,8 @@
 """Limits on what a peer can tell us about itself and others: addresses, protocols, signed records.
 
-libp2p 0.8.1 accepts a megabyte, and compares each address with all earlier ones. One message from a
-stranger could block our event loop for twenty minutes. The module does not know who may connect.
+libp2p 0.8.1 accepts a megabyte, and compares each address with all earlier addresses. One message
+from a stranger could block our event loop for twenty minutes. The module does not know who may
+connect.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Run the ledger's core: events in, effects out, in the order that safety requires.
 
 One task owns the `Ledger`. Only this task calls `handle`. It carries out the effects of one event
-before it takes the next, so a vote is on disk before it is on the wire. Other tasks read
+before it takes the next event, so a vote is on disk before it is sent. Other tasks read
 `LedgerPort.snapshot` and submit events. This module does not know what follows from a roster or a
 commit: it wakes the other tasks, and they read the new state.
 """

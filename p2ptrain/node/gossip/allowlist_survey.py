@@ -54,7 +54,7 @@ async def newest_allowlist(context: Context, *, answer_s: float = ANSWER_S) -> d
 async def _shown(context: Context, answer_s: float) -> dict[PeerId, bytes]:
     """Return the unchecked lists of up to ASKED_MAX connected peers of the run, voters first.
 
-    Wait for all answers until the deadline: the newest list counts, not the first one.
+    Wait for all answers until the deadline: the newest list counts, not the first list to arrive.
     """
     shown: dict[PeerId, bytes] = {}
 

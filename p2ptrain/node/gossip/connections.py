@@ -38,7 +38,7 @@ FORGET_S = 600.0
 async def stay_connected(context: Context) -> None:
     """Dial the known, admitted peers that are not connected, until cancelled.
 
-    If all connections were lost and the first peer is connected again, the others are dialled
+    If all connections were lost and the first peer is connected again, the other peers are dialled
     immediately, no matter how long they were silent. Only peers that are vouched for count: a
     connected stranger must not hide that all of them were lost.
     """

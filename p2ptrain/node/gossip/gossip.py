@@ -230,7 +230,7 @@ def _take_in(
     _is_alive(context, peer, incarnation, serial)
     if before is None or before.heartbeat.incarnation != incarnation:
         context.own_heartbeat.saying.full_next = (
-            True  # It has just started, and does not have a full heartbeat of ours.
+            True  # The sender has just started, and has no full heartbeat of ours.
         )
     if context.me in heartbeat.lacks:
         _answer_in_full(context)
@@ -248,8 +248,8 @@ def _is_alive(context: Context, peer: PeerId, incarnation: int, serial: int) -> 
 
 
 def _ask_for_full(context: Context) -> None:
-    """Ask peers for full heartbeats, since we cannot decode their small ones. Send the request
-    early, but not more often than our regular heartbeats.
+    """Ask peers for full heartbeats, since we cannot decode their small heartbeats. Send the
+    request early, but not more often than our regular heartbeats.
     """
     now = context.now()
     if now >= context.own_heartbeat.saying.asked_s + _own_interval_s(context):
@@ -271,8 +271,8 @@ def _answer_in_full(context: Context) -> None:
 def report(context: Context, peer: PeerId, heartbeat: Heartbeat, before: Heartbeat | None) -> None:
     """Send the ledger the events that a heartbeat contains. The ledger handles repeated events.
 
-    A restarted node has lost the work that it had reported as ready. It counts as ready with no
-    tokens until it reports new work, so the others neither wait for it nor average with it.
+    A restarted node has lost the work that it had reported as ready. It counts as ready with 0
+    tokens until it reports new work, so the other members neither wait for it nor average with it.
     """
     context.ledger.offer(PeerHeight(peer, heartbeat.height, heartbeat.line))
     if heartbeat.leaving:

@@ -32,7 +32,7 @@ def is_wanted(context: Context, forwarder: PeerId, author: PeerId, payload: byte
     try:
         beat = decode_beat(payload)
     except RemoteProtocolError:
-        return True  # Its author is reported when it is processed.
+        return True  # The author is reported when the heartbeat is processed.
     if author == context.me:
         return _is_ours(context, forwarder, beat)
     if not is_outdated(context, author, beat):

@@ -189,7 +189,7 @@ class BaseMaker:
             raise TryLater(LATER)
         async with self._turn:
             if (base := self.kept.get(named)) is not None:
-                return base  # It was made for another request in the meantime.
+                return base  # The base was made for another request in the meantime.
             if (found := entries_up_to(self._ledger.kept, named.height)) is None:
                 return b""
             allowed.replays(len(found[0]), self._now())

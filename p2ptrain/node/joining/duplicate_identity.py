@@ -2,8 +2,8 @@
 that, and answer other nodes.
 
 `duplicate_watch` decides what to ask and what an answer proves. `identity_mailboxes` decides how a
-member answers others. This module has the tasks that use them: questions over the control plane,
-notices by gossip, and the reaction to a duplicate.
+member answers other peers. This module has the tasks that use them: questions over the control
+plane, notices by gossip, and the reaction to a duplicate.
 """
 
 from __future__ import annotations
@@ -276,7 +276,8 @@ async def _report_duplicate(context: Context, found: Duplicate) -> None:
 
 async def _count_on(context: Context) -> None:
     """Take an incarnation above the newest one that our key has signed; peers would ignore an older
-    one."""
+    incarnation.
+    """
     behind = context.identities.watch.incarnation_to_exceed(context.now())
     if not behind:
         return

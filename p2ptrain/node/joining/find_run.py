@@ -219,7 +219,8 @@ async def _other_run(
     try:
         served = await _run_of(network, peer, config, address)
     except NetworkUnreachable:
-        return None  # It may have just started without a run. Its answers are verified anyway.
+        # The peer may have just started without a run. Its answers are verified anyway.
+        return None
     except VersionMismatch as exc:
         return exc.what
     return None if served.id == run.id else _in_words(served)

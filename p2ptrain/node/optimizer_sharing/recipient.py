@@ -41,7 +41,7 @@ USELESS_MAX = 3
 
 FETCH_S = 60.0
 BYTES_PER_S_MIN = 500_000
-"""Minimum rate of a fetch. A slower one is abandoned, since the run continues in the meantime."""
+"""Minimum rate of a fetch. A slower fetch is abandoned, since the run continues in the meantime."""
 
 FRESH = "the inner optimizer starts empty, which costs this peer a warm-up"
 

@@ -1,6 +1,6 @@
 """Keep θ and m at the ledger's head: load a snapshot, then apply committed updates one by one.
 
-A newcomer, a node that was away for an hour and a node that missed one ring all do the same. They
+A newcomer, a node that was away for an hour and a node that missed one reduce all do the same. They
 fetch the next update by its digest from any peer that has it, and apply its bytes. They do not have
 to trust that peer: the ledger names the digest.
 """
@@ -82,8 +82,8 @@ async def _load(context: Context, first_step: int = 0, *, or_log: bool = False) 
     """Load a snapshot of `first_step` or later into θ and m.
 
     If no peer has the best snapshot, or its certified digest does not name a snapshot, try the next
-    best. Snapshots that could not be fetched are tried again after the others: a peer that has them
-    may come back. With `or_log`, do not wait for that: return False if none can be loaded.
+    best. Snapshots that could not be fetched are tried again after the other snapshots: a peer that
+    has them may come back. With `or_log`, do not wait for that: return False if none can be loaded.
     """
     useless, passed = set[Digest](), set[Digest]()
     while True:
@@ -320,7 +320,8 @@ async def _snapshot(context: Context, closing: Certified, nursery: trio.Nursery)
     """Write θ and m as they are after `closing`, and tell the ledger the digest to certify.
 
     Return once they are frozen; they may then change while they are written. A snapshot that is due
-    before the previous one has been written is left out: both would only compete for the disk.
+    before the previous one has been written is left out, since the two would only compete for the
+    disk.
     """
     if context.outer.writing:
         context.journal.write("snapshot-left-out", step=closing.entry.value.step + 1)

@@ -46,7 +46,8 @@ def choose_start(
     update_bytes: int,
     first_step: int = 0,
 ) -> SnapshotRef | None:
-    """Return the start with the fewest bytes to `target_step`; of equal ones the newest.
+    """Return the start with the fewest bytes to `target_step`. If several starts have equally few
+    bytes, return the newest.
 
     A snapshot after the target is useless, since the ledger here does not reach it. A snapshot
     before `first_step`, where a pruned ledger begins, is useless too, since the updates after it

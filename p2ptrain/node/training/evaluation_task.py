@@ -1,7 +1,7 @@
 """Measure the loss of θ on held-out blocks every few outer steps. Each member measures a share.
 
 Heartbeats repeat each report until the next one, so a lost report does no harm. A node that learns
-late of a commit finds the others' reports in their last heartbeats.
+late of a commit finds the other members' reports in their last heartbeats.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def in_words(context: Context, hello: Hello) -> str:
 def settings_of(config: TrainerConfig, ranks: int) -> Digest:
     """Return a digest of every setting that affects the trainer's memory use.
 
-    It covers more settings than strictly needed: a false mismatch only costs minutes.
+    The digest covers more settings than strictly needed: a false mismatch only costs minutes.
     """
     alike = replace(config, micro_batch=0, halving=None, state_folder="")
     try:
