@@ -9,9 +9,9 @@ reduce would fail. With one fragment, the weight is the number of tokens that a 
 
 Tokens before the newest certified snapshot are not counted: a pruned chain may begin there, and a
 node that starts there must compute the same weights. So right after a snapshot, the weights are
-only the newly committed tokens. Events that are not in the chain are ignored: if a trainer
-restarts, it loses its work on fragments that were not averaged yet, but its peer's weight does not
-change.
+only the newly committed tokens. Events that are not in the chain are ignored. For example, a
+trainer that restarts loses its work on fragments that were not averaged yet, but its peer's weight
+does not change.
 
 An eager trainer needs the weight of its own work before the mean arrives, so it uses an estimate.
 """

@@ -90,8 +90,8 @@ class UpdateFormat:
         return store.put_blob(KIND, [payload], self.meta)
 
     def check_manifest(self, blobs: BlobReader, digest: Digest) -> None:
-        """Check that the blob is an update of this step. Raises RemoteProtocolError if it is not,
-        and StoreError if its manifest cannot be read.
+        """Check that the blob is an update of this step. Raises RemoteProtocolError if it is not
+        such an update, and StoreError if its manifest cannot be read.
         """
         manifest = blobs.manifest(digest)
         if manifest.kind != KIND or dict(manifest.meta) != self.meta:

@@ -1,9 +1,9 @@
 """Holds the ring's incoming connections until the ring asks for them.
 
-A neighbour may dial before we have received the roster that makes it our neighbour. Its socket is
-parked under the key from its hello. `wait_for_socket` gives the socket to the reduce, or waits for
-it. A parked socket that nobody takes is closed after a while. The inbox does not know what travels
-on the sockets.
+A neighbour may dial before we have received the roster that makes it our neighbour. So the inbox
+parks its socket under the key in its hello. `wait_for_socket` gives the socket to the reduce, or
+waits for it. A parked socket that nobody takes is closed after a while. The inbox does not know
+what travels on the sockets.
 """
 
 from __future__ import annotations

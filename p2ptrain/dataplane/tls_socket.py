@@ -1,4 +1,4 @@
-"""TLS over a socket, with many records per system call. It replaces `ssl.SSLSocket`.
+"""TLS over a socket, with many records per system call. This module replaces `ssl.SSLSocket`.
 
 An SSLSocket makes one system call for each record of 16 KiB that it writes, and two for each that
 it reads. For bulk data, these system calls take a quarter more CPU time than keeping records in

@@ -337,7 +337,7 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The trainer could not carry out a frame. It is alive and waits for the next frame.
+    """The trainer could not carry out a frame. The trainer is alive and waits for the next frame.
 
     `code` is NAN (the loss is not finite), DATA (a block is missing or damaged) or ORDER (the frame
     is not allowed now, which is a bug of the node). `evaluation` is the `request` of the Evaluate

@@ -1,9 +1,9 @@
 """The settings of a trainer: the model's sizes, the inner optimizer, and this machine.
 
 `model` and `inner` come from the run's manifest and are the same for every peer; the rest is local.
-Values are checked on construction, so that a trainer does not start with invalid settings. They are
-passed as JSON on the trainer's command line: a few hundred bytes, readable in `ps`, without
-secrets.
+Values are checked on construction, so that a trainer does not start with invalid settings. The
+settings are passed as JSON on the trainer's command line: a few hundred bytes, readable in `ps`,
+without secrets.
 """
 
 from __future__ import annotations

@@ -155,8 +155,9 @@ class Dialler:
         share of the time. If no peer is taken, the addresses in `or_else` are tried, within the
         same time again.
 
-        `accept` is called for up to `AT_ONCE` peers at once. It is cancelled when another peer was
-        taken, and it must end by itself: its time is not part of `deadline_s`.
+        `accept` is called for up to `AT_ONCE` peers at once. A call of `accept` is cancelled when
+        another peer was taken. Otherwise it must end by itself: its time is not part of
+        `deadline_s`.
 
         Raises:
             ConfigError, NetworkUnreachable: no peer was taken; the evidence has a line for each

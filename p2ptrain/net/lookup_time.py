@@ -70,9 +70,8 @@ class LookupTime:
 
     @contextmanager
     def spent_by(self, peer: PeerId) -> Iterator[bool]:
-        """Charge `peer` for the time that the `with` block takes. The yielded value says whether
-        the peer's budget allows a lookup; if not, the block must end at once, and nothing is
-        charged.
+        """Charge `peer` for the time that the `with` block takes. Yield whether the peer's budget
+        allows a lookup. If it does not, nothing is charged, and the block must end at once.
         """
         with self._lock:
             allowed, now_s = self._is_left(peer), self._clock_s()

@@ -81,8 +81,8 @@ class Arithmetic:
         """Add our own contribution to the sum that has arrived. If it is the `last`, divide.
 
         The result overwrites the sum, so afterwards only the peak from the sum's scales is known.
-        It was within the bound. If our own contribution is within its bound but the result is not,
-        then the sum contained codes that a codec never writes, and the sender is at fault.
+        That peak was within the bound. If our own contribution is within its bound but the result
+        is not, the sum contained codes that a codec never writes, and the sender is at fault.
         """
         run, place = slice(segment.start, segment.stop), self.place(segment)
         own = (self._theta[run], self._local[run], self._weight)

@@ -89,9 +89,9 @@ def mean_max(
 ) -> float:
     """Return the largest magnitude that the mean of `peers` peers may have in any part.
 
-    All peers must compute exactly the same number on every machine. So it uses only additions and
-    multiplications in a fixed order, which IEEE 754 defines to the last bit. It does not define
-    that for a power function.
+    All peers must compute exactly the same number on every machine. So this function uses only
+    additions and multiplications in a fixed order, which IEEE 754 defines to the last bit. IEEE 754
+    does not define a power function to the last bit.
     """
     if influence_max >= UNBOUNDED:
         return math.inf

@@ -14,8 +14,9 @@ silence_s, or longer if segments are large):
     the chain ends with two other peers                              they get time to resolve it;
                                                                      then both are at fault
 
-A neighbour that has begun a segment already has all of it, so it must continue. It is at fault if
-fewer than CRUMB_BYTES arrive within `segment_s`, even if it keeps saying that it is waiting.
+A neighbour that has begun a segment already has all of it, so it must continue. The neighbour is at
+fault if fewer than CRUMB_BYTES arrive within `segment_s`, even if it keeps saying that it is
+waiting.
 
 A neighbour that names a new link gets more time, but only up to a limit, because it could name new
 links for ever. If payload arrives too slowly, the deadline ends the reduce. Then the peers that
@@ -60,9 +61,9 @@ NEWS_STALLS = 2
 payload that honest peers are waiting for has passed through the slowest of them."""
 
 OTHERS_STALLS = NEWS_STALLS + 2
-"""Time, in multiples of `stall_s`, that two other peers have to resolve a stall. It is one more
-than a peer waits for a neighbour that keeps naming new links. Here the same link may be reported
-again and again, because links are forwarded less often than a liar can change them."""
+"""Time, in multiples of `stall_s`, that two other peers have to resolve a stall. This is one
+`stall_s` more than a peer waits for a neighbour that keeps naming new links. Here the same link may
+be reported again and again, because links are forwarded less often than a liar can change them."""
 
 CRUMB_BYTES = 1 << 16
 """Fewer bytes than this do not count as progress, unless they complete a segment. At 1 Mbit/s they

@@ -5,8 +5,8 @@ fixed: entries are sorted by name, each starts at the next multiple of 16 elemen
 padded in the same way. Sixteen fp32 elements are one cache line (64 bytes). So two ranks that write
 neighbouring parameters never share a cache line, and SIMD loads start aligned.
 
-The offsets follow from names and shapes. They are sent anyway and checked on arrival, so that a
-peer with a different placement rule is refused and cannot corrupt the state.
+The offsets follow from names and shapes. The offsets are sent anyway and checked on arrival, so
+that a peer with a different placement rule is refused and cannot corrupt the state.
 
 This module does not use torch or handle memory: it is a table and its checks.
 """

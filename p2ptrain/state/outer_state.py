@@ -223,9 +223,9 @@ class OuterState:
     def load_snapshot(self, store: BlobReader, digest: Digest) -> BlobManifest:
         """Set θ and m to a snapshot that is completely stored; return its manifest.
 
-        Raises ChunkMissing or ChunkCorrupt. Then θ and m hold a mixture: fetch the missing chunks
-        and load again. Raises ManifestInvalid, without changing anything, if the blob is not a
-        snapshot with `numel` parameters.
+        Raises ChunkMissing or ChunkCorrupt. In these cases θ and m hold a mixture: fetch the
+        missing chunks and load again. Raises ManifestInvalid, without changing anything, if the
+        blob is not a snapshot with `numel` parameters.
         """
         self.check_manifest(store, digest)
         with self._changing:

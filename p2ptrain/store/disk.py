@@ -34,8 +34,8 @@ class Lock(Protocol):
 
 
 class OpenFile(Protocol):
-    """An open file. Its operations do not need a new descriptor, which might not be available. It
-    remains the same file even if another file takes over its name.
+    """An open file. Its operations do not need a new descriptor, which might not be available. The
+    object keeps referring to the same file even if another file takes over the file's name.
     """
 
     def append(self, data: memoryview) -> None:

@@ -35,7 +35,9 @@ class Collected:
 
 
 class RootsDamaged(ChunkCorrupt):
-    """We do not know what these `roots` reach. The owner can unpin those that are `pinned`."""
+    """These `roots` are damaged, so we do not know what they reach. The owner can unpin those that
+    are `pinned`.
+    """
 
     def __init__(self, roots: Collection[Digest], pinned: Collection[Digest]) -> None:
         self.roots, self.pinned = sorted(roots), sorted(pinned)

@@ -197,8 +197,8 @@ class Fetch(Generic[SourceT]):
                 self._changed.wait(remaining_s)
             self._timed_out = not self._is_over()
         self._stop()
-        # Do not wait for lanes that are still dialling. They end at `dial`'s own deadline, and then
-        # see that the fetch is over.
+        # Do not wait for lanes that are still dialling. These lanes end at `dial`'s own deadline,
+        # and then see that the fetch is over.
         pool.shutdown(wait=False)
         with self._changed:
             self._changed.wait_for(lambda: not self._sockets)

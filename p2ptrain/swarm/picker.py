@@ -177,7 +177,7 @@ class Picker(Generic[LaneT]):
         self._numbers: dict[Digest, int] = {}
         """The numbers of the chunks that are still wanted."""
         self._left = 0
-        """The same chunks as a set."""
+        """The chunks that are still wanted, as a set."""
         self._free = 0
         """The wanted chunks that are not requested from any lane, as a set."""
         self._asked: dict[Digest, dict[LaneT, PendingRequest]] = {}

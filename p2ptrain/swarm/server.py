@@ -83,7 +83,7 @@ class ChunkServer:
             while True:
                 misses = 0 if self._serve_one(sock, misses) else misses + 1
         except PeerError:
-            return  # The client has everything it wanted, or has left. Both are fine.
+            return  # The client has everything it wanted, or has left. Both cases are fine.
 
     def _serve_one(self, sock: SecureSocket, misses: int) -> bool:
         """Answer one request, after `misses` consecutive misses. Return whether we had the

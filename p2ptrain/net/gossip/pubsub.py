@@ -243,8 +243,9 @@ class GatedPubsub(Pubsub):
             log.debug("a message through %s was dropped: %r", msg_forwarder, exc)
 
     def _is_wanted(self, forwarder: ID, message: Any) -> bool:
-        """Return whether the validators of its topics accept the message. They are asked before the
-        signature check, which costs more: an unwanted message is unwanted, no matter who wrote it.
+        """Return whether the validators of its topics accept the message. The validators are asked
+        before the signature check, because they cost less, and because an unwanted message is
+        unwanted no matter who wrote it.
         """
         validators = [
             self.validators[topic] for topic in message.topicIDs if topic in self.validators

@@ -3,7 +3,8 @@
 θ and m contain updates that the other chain does not have, and they cannot be subtracted exactly.
 So the whole context is closed first. Then the other chain replaces ours from the fork on. The node
 starts again from its disk as after any restart, with a certified snapshot and the updates after it.
-Our votes are kept: each vote names its line, and we are still bound by it on that line.
+Our votes are kept: each vote names the chain or branch that it belongs to, and we are still bound
+by it there.
 """
 
 from __future__ import annotations

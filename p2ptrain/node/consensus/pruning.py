@@ -101,8 +101,8 @@ async def notice_pruned(context: Context) -> None:
     """Warn the user if no peer keeps the entries that this node lacks.
 
     That these entries exist is only a claim of the peers that are ahead. So the claims lead to a
-    warning. They do not end the node while another peer has the same head, or while the claiming
-    peers could not have decided entries without other voters.
+    warning. They end the node only if no other peer has the same head, and if the claiming peers
+    could have decided entries without other voters.
 
     Raises:
         TryLater: for `pruned_s`, every peer that is ahead has claimed to have pruned these

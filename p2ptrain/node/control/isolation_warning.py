@@ -56,7 +56,9 @@ def _warn(context: Context) -> None:
 
 
 def unreachable_voters(context: Context) -> tuple[PeerId, ...]:
-    """If the voters that we hear on our line are not a quorum, return the other voters."""
+    """If the voters that we hear on our chain or branch are not a quorum, return the other
+    voters.
+    """
     state = context.ledger.snapshot
     if state.phase is Phase.ENDED:
         return ()

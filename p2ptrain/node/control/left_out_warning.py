@@ -73,7 +73,8 @@ class LeftOutWatch:
         doubted: bool = False,
     ) -> Caution | None:
         """Return why the exchange that has just opened leaves this node out. Return None if there
-        is no new exchange, if it includes this node, or if the members did not expect this node.
+        is no new exchange, or if the new exchange includes this node or the members did not expect
+        this node.
 
         `doubted`: this node's own record of failed attempts says that it should sit out.
         """

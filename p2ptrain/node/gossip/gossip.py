@@ -183,8 +183,9 @@ async def _follow(
 
 
 async def _report_floods(context: Context) -> None:
-    """Report peers that send more gossip than we process. They may only be forwarding another
-    peer's flood."""
+    """Report peers that send more gossip than we process. Such a peer may only be forwarding
+    another peer's flood.
+    """
     while True:
         for peer, count in context.network.pop_floods().items():
             context.peers.report_misbehaviour("gossip-flood", peer, unread=count)

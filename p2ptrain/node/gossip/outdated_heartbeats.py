@@ -1,8 +1,8 @@
 """Drop heartbeats that are older than what this node knows about their authors.
 
 Anybody who received a heartbeat can send it again with its signature. A heartbeat is outdated if
-its author has restarted since. It is also outdated if its author has signed a chain entry that is
-later than the height in the heartbeat; this helps a node that has not heard of the restart.
+its author has restarted since. A heartbeat is also outdated if its author has signed a chain entry
+that is later than the height in the heartbeat; this helps a node that has not heard of the restart.
 Outdated heartbeats are neither processed nor forwarded, and the peer that sent them is reported
 (`replayed_heartbeats`).
 """
@@ -75,8 +75,9 @@ def is_older_than_chain(
 
 
 def _is_ours(context: Context, forwarder: PeerId, beat: Beat) -> bool:
-    """Judge a heartbeat with our own identity. It is an old one of ours, or comes from a
-    duplicate."""
+    """Judge a heartbeat with our own identity. It is an old heartbeat of ours, or comes from a
+    duplicate of this node.
+    """
     incarnation, _ = counts_of(beat)
     if incarnation < context.identities.incarnation:
         _report_outdated(

@@ -80,8 +80,8 @@ async def fetch(
     try.
 
     Raises:
-        StoreError: the store cannot take it, the digest does not name a blob, or no peer has it
-            (CKPT-NO-SOURCE) and it is unwanted.
+        StoreError: the store cannot take the blob; the digest does not name a blob; or `unwanted`
+        returned True and no peer has the blob (CKPT-NO-SOURCE).
     """
 
     def progress(so_far: FetchProgress) -> None:

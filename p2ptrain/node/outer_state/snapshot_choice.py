@@ -83,8 +83,8 @@ def _is_ours(ledger: Ledger, origin: Origin | None, head: Head, start: SnapshotR
     """Return whether the state of a head belongs to the current chain.
 
     The state does not belong to the chain if the ledger was lost, or if the user entered a
-    checkpoint of another line. Nor does it if a different snapshot of that step was certified, and
-    the node ended before it could correct its own.
+    checkpoint of another branch. Nor does it if a different snapshot of that step was certified,
+    and the node ended before it could correct its own.
     """
     kept = ledger.kept
     if state_mismatch.is_certified_otherwise(kept.entries, start.step, start.digest):

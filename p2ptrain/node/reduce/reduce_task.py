@@ -311,7 +311,8 @@ def request_of(context: Context, outer_step: OuterStep, roster: Roster) -> Reduc
     """Return the terms of the reduce that `roster` opens, as this participant sees it."""
     update, payload_bytes = outer_step.update, outer_step.update.payload_bytes
     return ReduceRequest(
-        # Each branch has its own line, so attempts of different branches cannot be confused.
+        # A branch's line differs from the run's id, so attempts of different branches cannot be
+        # confused.
         run=RunId(context.ledger.snapshot.line),
         step=roster.step,
         attempt=roster.attempt,

@@ -4,9 +4,10 @@ glibc uses up to eight arenas per core for threads, and an arena keeps memory th
 A node has dozens of short-lived threads, one for each handshake. Strangers that connect again and
 again would fill all arenas: 20 MB on two cores, 320 MB on 32.
 
-glibc also allocates larger and larger blocks from an arena instead of the system: once a block of 1
-MB was freed, blocks up to 1 MB come from the arena, between small blocks that remain in use. Gossip
-frames and chunks are that large, so a node under attack would keep the memory of many of them.
+glibc also allocates larger and larger blocks from an arena instead of the system. Once a block of 1
+MB was freed, blocks up to 1 MB come from the arena, where they lie between small blocks that remain
+in use. Gossip frames and chunks are that large, so a node under attack would keep the memory of
+many of them.
 """
 
 from __future__ import annotations
