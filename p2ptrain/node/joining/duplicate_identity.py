@@ -70,7 +70,7 @@ class IdentityQuestions:
         self.under_way = 0
         self.has_asked = False
         self.answers = Changes()
-        """Set when a question is answered or fails."""
+        """Notified when a question is answered or fails."""
 
     def ask_members(self, voters: Collection[PeerId], members: Collection[PeerId] = ()) -> None:
         """Ask a few admitted members if any are connected. They are chosen at random, voters

@@ -67,7 +67,9 @@ async def keep_outer_state(context: Context) -> None:
 async def _restore_certified_state(
     context: Context, found: StateMismatch, nursery: trio.Nursery
 ) -> None:
-    """Continue from the certified snapshot. Chunks that it shares with ours are already here."""
+    """Continue from the certified snapshot. Chunks that it shares with our own snapshot are already
+    here.
+    """
     state_mismatch.quarantine_state(context, found)
     while context.outer.writing:
         await context.changes.wait()

@@ -37,7 +37,7 @@ class Identities:
     first_question: FirstQuestion
     """Holds back the first messages of the ledger. `duplicate_identity` ends it."""
     news: Changes
-    """Set when an answer or a challenge arrives about a duplicate of our identity."""
+    """Notified when an answer or a challenge about a duplicate of our identity arrives."""
     replays: ReplayedHeartbeats = field(default_factory=ReplayedHeartbeats)
     since_s: float = field(default_factory=trio.current_time)
     """When this state was created, by the local monotonic clock, in seconds."""
