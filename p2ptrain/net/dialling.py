@@ -55,7 +55,7 @@ for up to six seconds.
 """
 
 Accept = Callable[[PeerId, str], Awaitable[None]]
-"""`await accept(peer, address)` returns if the peer that answered is of use. Otherwise it raises a
+"""`await accept(peer, address)` returns if the peer that answered is useful. Otherwise it raises a
 P2PTrainError that says why not."""
 
 _WHO_ANSWERED = re.compile(r"remote_peer_id_from_pubkey=(\w+)")

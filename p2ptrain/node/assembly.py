@@ -115,7 +115,7 @@ async def assembled(around: Surroundings) -> AsyncIterator[Context]:
 
 
 def _membership_in(ledger: Ledger) -> IsMember:
-    """Return a function that says whether a peer is a member at present."""
+    """Return a function that says whether a peer is currently a member."""
     return lambda peer: ledger.state.is_member(peer)
 
 

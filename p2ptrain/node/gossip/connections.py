@@ -96,7 +96,9 @@ class _Dials:
         self._under_way: set[PeerId] = set()
 
     def add(self, peer: PeerId) -> None:
-        """Dial `peer` as soon as a task is free, unless a dial of it is under way or waits."""
+        """Dial `peer` as soon as a task is free, unless a dial of `peer` is in progress or
+        waiting.
+        """
         if peer in self._under_way:
             return
         is_member = self._context.ledger.snapshot.is_member(peer)
