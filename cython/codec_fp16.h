@@ -1,6 +1,7 @@
-/* IEEE half precision, including subnormals. Conversion uses the CPU's instructions if available,
- * otherwise integer arithmetic that compilers vectorise. Neither is affected by a mode that flushes
- * subnormals to zero. Blocks are as in fp32. */
+/* The values in IEEE half precision, including subnormals. Conversion uses the CPU's instructions
+ * if available, otherwise integer arithmetic that compilers vectorise. Neither is affected by a
+ * mode that flushes subnormals to zero. As in fp32, blocks only determine where a vector can be
+ * split, and where a fault is reported. */
 
 #define USUAL_BLOCK 256
 #define BLOCK_BYTES(n) fp16_bytes(n)
@@ -14,8 +15,8 @@ static inline int64_t fp16_bytes(int64_t n)
 #define FP16_OVERFLOW 65520.0f /* halfway from the largest half to the next, so it rounds up */
 #define HALF_NORMAL_MIN 0x1p-14f
 
-/* Round to nearest even. A magnitude below 2^-14 is added to 0.5, whose last bit has the value of
- * the smallest half. */
+/* Round to nearest even. A magnitude below 2^-14 is rounded by adding it to 0.5: the last bit of an
+ * fp32 of that size is worth 2^-24, like that of a subnormal half. */
 static inline uint16_t half_of(float x)
 {
     uint32_t sign = bits_of(x) & 0x80000000u, magnitude = bits_of(x) ^ sign;

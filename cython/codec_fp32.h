@@ -1,5 +1,5 @@
-/* The values, unchanged. Blocks only determine where a vector can be split, and where a fault is
- * reported. */
+/* A payload is the values, unchanged. Blocks only determine where a vector can be split, and where
+ * a fault is reported. */
 
 #define USUAL_BLOCK 256
 #define BLOCK_BYTES(n) fp32_bytes(n)

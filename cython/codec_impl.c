@@ -59,8 +59,8 @@ static inline float float_of(uint32_t bits)
     return x;
 }
 
-/* As unsigned integers, negative numbers, -0, infinities and NaNs are all above the largest
- * scale. */
+/* Return whether a scale is +0 or from `least` to `most`. As unsigned integers, negative numbers,
+ * -0, infinities and NaNs are all above the largest scale. */
 static inline int within(float scale, float least, float most)
 {
     uint32_t bits = bits_of(scale);

@@ -27,7 +27,7 @@
 
 #include <stdint.h>
 
-#define P2P_BLOCK_MAX 4096 /* a block of fp32 sums is on the stack and takes 16 KiB */
+#define P2P_BLOCK_MAX 4096 /* a block of fp32 sums on the stack takes 4096 * 4 bytes = 16 KiB */
 #define P2P_AMAX_MIN 0x1p-100f
 #define P2P_AMAX_MAX 0x1p+100f
 

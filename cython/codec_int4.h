@@ -1,7 +1,7 @@
-/* A scale in bf16, then one byte for two elements: element i of the block's first half in the low
- * four bits, and element i of the second half in the high four bits. So packing and unpacking do
- * not need a shuffle. If the length is odd, the first half is longer by one, and the high bits of
- * its last byte are 0.
+/* A block is a scale in bf16, then one byte for two elements: element i of the block's first half
+ * in the low four bits, and element i of the second half in the high four bits. So packing and
+ * unpacking do not need a shuffle. If the length is odd, the first half is longer by one, and the
+ * high bits of its last byte are 0.
  *
  * A scale is rounded up, so that codes do not exceed 7. It changes by less than one part in 128,
  * far less than the error of rounding to 15 codes. */

@@ -1,4 +1,4 @@
-/* A scale in fp32, then a byte for each element. */
+/* A block is a scale in fp32, then a byte for each element. */
 
 #define USUAL_BLOCK 256
 #define BLOCK_BYTES(n) int8_bytes(n)

@@ -24,8 +24,8 @@ Agreed = tuple[Terms, ...]
 """The amendments that a chain agreed on, in the chain's order: `LedgerState.terms`."""
 
 KEPT_STEPS = 8
-"""Number of earlier outer steps whose work a peer may still contribute. A peer that was left out
-for longer may contribute no more than `policy.influence_max` permits anyway.
+"""Number of earlier outer steps whose work a peer may still contribute. If a peer was left out for
+longer, `policy.influence_max` limits its contribution in any case.
 """
 
 
@@ -68,9 +68,7 @@ class Amendments:
         return self._held.get(digest)
 
     def to_bytes(self, newest: int = AMENDMENTS_MAX) -> bytes:
-        """Return the `newest` last amendments as bytes to send to peers; empty if there are
-        none.
-        """
+        """Return the last `newest` amendments, encoded for peers; empty if there are none."""
         shown = self.held[-newest:]
         return pack([each.to_bytes() for each in shown]) if shown else b""
 
@@ -80,7 +78,7 @@ class Amendments:
 
         Raises:
             RemoteProtocolError, RunMismatch: it is not a list of amendments of this run.
-            StoreError: the list cannot be stored; nothing is adopted then.
+            StoreError: the list cannot be stored, and nothing is adopted.
         """
         offered = {each.digest: each for each in amendments_in(data, self._run)}
         if offered.keys() <= self._held.keys():

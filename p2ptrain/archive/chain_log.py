@@ -1,8 +1,9 @@
 """The chain as one log on disk: certified entries, preceded by a base if the chain was pruned.
 
 There is only one log, so that pruning is one rename: after a crash, the log contains either the old
-chain or the shorter one. The first record may be an *origin*: the base, and the checkpoint that the
-user chose to trust. There is no checkpoint if this home has verified all entries before the base.
+chain or the pruned chain. The first record may be an *origin*: the base, and the checkpoint that
+the user chose to trust. There is no checkpoint if this home has verified all entries before the
+base.
 """
 
 from __future__ import annotations

@@ -3,17 +3,17 @@
 If a model is averaged in P fragments, an outer step commits the tokens of H ÷ P inner steps. But
 the fragment that is averaged was trained on all tokens since its own last average: those of up to H
 inner steps, and fewer for a peer that has just joined. The chain records in which outer steps a
-member took part and with how many tokens. So peers do not claim weights: all participants compute
-the same weights from the chain, and only then do their requests match. With one fragment, the
-weight is the number of tokens that a participant commits.
+member took part and with how many tokens. So peers do not report weights: all participants compute
+the same weights from the chain. Otherwise their requests for the reduce would differ, and the
+reduce would fail. With one fragment, the weight is the number of tokens that a participant commits.
 
 Tokens before the newest certified snapshot are not counted: a pruned chain may begin there, and a
 node that starts there must compute the same weights. So right after a snapshot, the weights are
-only the newly committed tokens. Events that are not in the chain are ignored: if a trainer
-restarts, it loses its work on fragments that were not averaged yet, but its peer's weight does not
-change.
+only the newly committed tokens. Events that are not in the chain are ignored. For example, a
+trainer that restarts loses its work on fragments that were not averaged yet, but its peer's weight
+does not change.
 
-An eager trainer needs the weight of its work earlier, and uses an estimate.
+An eager trainer needs the weight of its own work before the mean arrives, so it uses an estimate.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def weights(
             if each.peer not in counting:
                 continue
             if (roster.step - step) % fragments == 0:
-                counting.remove(each.peer)  # Its work up to that step has already been merged.
+                counting.remove(each.peer)  # Its earlier work has already been merged.
             else:
                 tokens[each.peer] += each.tokens
     return tuple(tokens[each.peer] for each in roster.participants)

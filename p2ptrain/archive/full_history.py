@@ -22,7 +22,8 @@ before the oldest is removed, and updates and data grow until then.
 """
 
 ROOM_BYTES_MIN = 256 * 2**20
-"""Disk space for logs and journals, for a model of any size."""
+"""Minimum disk space in bytes that must stay free for logs and journals, for a model of any
+size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +42,8 @@ def held_history(
     """Decide which blobs of its run's history a seed keeps.
 
     If an update is missing, a replay from genesis is impossible here, so the other updates are not
-    kept for it either. `disk_free` and `snapshot_bytes` are in bytes. Blocks while it reads the
-    disk.
+    kept for replays either. `disk_free` and `snapshot_bytes` are in bytes. Blocks while it reads
+    the disk.
     """
     if chain.base is not None:
         return _cut("this seed deletes old entries of its ledger (--keep-entries)")

@@ -1,8 +1,8 @@
 """The terms of the run in one outer step, with amendments applied, and what follows from them.
 
 All peers train and average an outer step under the same terms (SPEC.md S10). An `OuterStep`
-contains all of them. It is created once, when the step begins or a past update is replayed, and
-passed to its users, so they do not look anything up by the step's number.
+contains all of them. It is created once, when the step begins or a past update is replayed. Then it
+is passed to all functions that need it, so they do not look anything up by the step's number.
 
 An `OuterStep` is the same on all peers. The roster of each attempt says who takes part in the
 average and with which schedule, and the ledger's state says which blocks a member has to train.
@@ -23,7 +23,7 @@ from p2ptrain.sync.trainer_orders import LeasePace
 
 KEPT_MAX = 4
 """Number of outer steps to cache: the one in progress, the one being applied, the one whose θ the
-trainer has, and a spare. A replay uses each step only once."""
+trainer has, and a spare. A replay uses each step only once, so it needs no larger cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class OuterStep:
     update: UpdateFormat
     """The format of this step's update."""
     fragment_index: int
-    """The index of its fragment among all fragments of θ."""
+    """The index of this step's fragment among all fragments of θ."""
 
     @property
     def step(self) -> int:

@@ -3,11 +3,11 @@
 There are two passes. The first reads the entries, which the caller has verified, and records how
 each outer step ended: its update, its certified snapshot, and the signers. The second starts at a
 stored snapshot, and applies the updates with the kernel that every node uses. It compares the
-result with each later snapshot, chunk by chunk. It ends at the first difference, or at the first
-missing bytes.
+result with each later snapshot, chunk by chunk. The replay ends at the first difference, or at the
+first missing bytes.
 
-It needs memory for θ, m and one update, like a node, and about 200 bytes for each outer step. The
-home that it reads is not trusted, locked or changed.
+A replay needs memory for θ, m and one update, like a node, and about 200 bytes for each outer step.
+The home that it reads is not trusted, locked or changed.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def _is_whole(store: StoreReader, named: CertifiedSnapshot) -> bool:
     try:
         return store.holds_blob(named.digest)
     except ManifestInvalid:
-        return True  # It is stored; a replay from it will report the error.
+        return True  # The snapshot is stored; a replay from it will report the error.
 
 
 def choose(account: ChainFacts, store: StoreReader, wanted: str) -> CertifiedSnapshot | None:
@@ -241,7 +241,7 @@ class _ReplayEnded(Exception):
 
 @dataclass(slots=True)
 class Replay:
-    """A replay from `start` to the account's end. `on_step` is called after each outer step."""
+    """A replay from `start` to the end of `account`. `on_step` is called after each outer step."""
 
     run: Run
     account: ChainFacts

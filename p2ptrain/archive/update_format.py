@@ -2,7 +2,7 @@
 
 The ledger refers to an update by digest, which does not determine its format. An update that is
 read here has the size, the meta and the valid scales that every update of its outer step must have;
-the digest shows whether it is the right one. This module does not know peers.
+the digest shows whether it is the right update. This module knows nothing about peers.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ class UpdateFormat:
         return store.put_blob(KIND, [payload], self.meta)
 
     def check_manifest(self, blobs: BlobReader, digest: Digest) -> None:
-        """Check that the blob is an update of this step. Raises RemoteProtocolError if it is not,
-        and StoreError if its manifest cannot be read.
+        """Check that the blob is an update of this step. Raises RemoteProtocolError if it is not
+        such an update, and StoreError if its manifest cannot be read.
         """
         manifest = blobs.manifest(digest)
         if manifest.kind != KIND or dict(manifest.meta) != self.meta:
@@ -147,7 +147,7 @@ class UpdateFormat:
         self.check_manifest(blobs, digest)
         payload = memoryview(
             bytearray(self.payload_bytes)
-        )  # It may be gigabytes, so do not copy it.
+        )  # The payload may be gigabytes, so do not copy it.
         blobs.read_blob_into(digest, payload)
         try:
             self.codec.check(payload, self.numel)

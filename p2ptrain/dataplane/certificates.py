@@ -1,8 +1,9 @@
 """TLS certificates that carry a peer id, so that both planes use the same identity.
 
-They follow libp2p: each process generates a new certificate key at its start, and an extension
-holds the peer's public key and its signature over the new key. So anyone who knows the peer id can
-check a certificate, no matter who sent it. The long-lived secret never enters the TLS library.
+The certificates follow libp2p: each process generates a new certificate key at its start, and an
+extension holds the peer's public key and its signature over the new key. So anyone who knows the
+peer id can check a certificate, no matter who sent it. The long-lived secret never enters the TLS
+library.
 
 This module does not use sockets; `tls` does.
 """
@@ -25,18 +26,20 @@ from p2ptrain.identity import Identity, is_peer_id, public_key_of, verify
 from p2ptrain.ids import PeerId
 
 CERTIFICATE_BYTES_MAX = 2048
-"""Our certificates have about 500 bytes. No valid certificate is as long as this."""
+"""Maximum length of a certificate. Our certificates have about 500 bytes, and no valid one is as
+long as this."""
 
 _EXTENSION = ObjectIdentifier("1.3.6.1.4.1.53594.1.1")
 _SIGNED_PREFIX = b"libp2p-tls-handshake:"
 _KEY_PREFIX = bytes.fromhex("08011220")
-"""protobuf PublicKey {1: Ed25519, 2: 32 bytes}."""
+"""The start of a key as a protobuf message: PublicKey {1: Ed25519, 2: 32 bytes}."""
 
 _SEQUENCE = bytes.fromhex("3068")
 _KEY_FIELD = bytes.fromhex("0424")
 _SIGNATURE_FIELD = bytes.fromhex("0440")
 _SIGNED_KEY_BYTES = 2 + 2 + 36 + 2 + 64
-"""DER SEQUENCE {OCTET STRING of 36 bytes, OCTET STRING of 64}. All keys are Ed25519."""
+"""Length of a key with its signature: DER SEQUENCE {OCTET STRING of 36 bytes, OCTET STRING of 64}.
+All keys are Ed25519."""
 
 _UNREADABLE = (
     ValueError,

@@ -15,10 +15,10 @@ from typing import Protocol
 
 WANTED = "bbr"
 NAME_BYTES_MAX = 16
-"""TCP_CA_NAME_MAX of Linux."""
+"""Maximum length of the name of a congestion control: TCP_CA_NAME_MAX of Linux."""
 
 OPTION: int | None = getattr(socket, "TCP_CONGESTION", None)
-"""None on systems without this option, such as macOS."""
+"""The socket option that sets the congestion control; None on systems without it, such as macOS."""
 
 
 class TcpSocket(Protocol):

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 
 class DialHandle:
-    """Pass it to `dial`, which raises soon after `give_up`. Thread-safe."""
+    """Pass this handle to `dial`, which raises soon after `give_up`. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,8 +1,9 @@
 """Admission of incoming connections: the listener's handshake, and a limit on strangers.
 
 A connection is a stranger until its handshake is done. Strangers are limited in number and time.
-When there are too many, the address group with the most strangers loses the one that has waited
-longest: an honest handshake takes milliseconds, a silent one never ends.
+When there are too many strangers, the address group with the most strangers loses the connection
+that has waited longest: an honest handshake takes milliseconds, and a silent peer's handshake never
+ends.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from p2ptrain.eviction import most_dispensable
 from p2ptrain.ids import PeerId
 
 TRUSTED_MAX = 1024
-"""Certificates held at the same time: ten times the number of members that we plan for. Beyond
-this, certificates of non-members are dropped first, oldest first."""
+"""Maximum number of certificates held at the same time: ten times the number of members that we
+plan for. Beyond this, certificates of non-members are dropped first, oldest first."""
 
 
 class Strangers:
@@ -94,7 +95,7 @@ class Gate:
         """
         with self._lock:
             known = self._holders.get(certificate_der)
-        if known is not None:  # Every heartbeat has it, and a check takes 0.3 ms.
+        if known is not None:  # Every heartbeat contains the certificate, and a check takes 0.3 ms.
             return known
         peer = peer_of_certificate(certificate_der)
         check_loadable(certificate_der)

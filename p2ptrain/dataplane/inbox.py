@@ -1,9 +1,9 @@
 """Holds the ring's incoming connections until the ring asks for them.
 
-A neighbour may dial before we have received the roster that makes it our neighbour. Its socket is
-parked under the key from its hello. `wait_for_socket` gives the socket to the reduce, or waits for
-it. A parked socket that nobody takes is closed after a while. The inbox does not know what travels
-on the sockets.
+A neighbour may dial before we have received the roster that makes it our neighbour. So the inbox
+parks its socket under the key in its hello. `wait_for_socket` gives the socket to the reduce, or
+waits for it. A parked socket that nobody takes is closed after a while. The inbox does not know
+what travels on the sockets.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ COUNT_MAX = 1 << 40
 
 GIVEN_UP_MAX = 64
 """How many given-up attempts we remember. By the time an attempt is forgotten, every thread that
-was meant to wait for it has long started."""
+was meant to wait for it has started long ago."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,8 @@ class RingInbox:
         return len(self._parked)
 
     def handle(self, connection: PeerSocket, hello: Mapping[str, object]) -> None:
-        """Park `connection`, and return only when its taker has ended it.
+        """Park `connection`. Return when the reduce that took it has closed it, or after `parked_s`
+        if nobody took it.
 
         Raises:
             RemoteProtocolError: the hello is malformed, or too many sockets are parked.
@@ -126,8 +127,8 @@ class RingInbox:
         """End every current and future `wait_for_socket` of this attempt, and close the sockets
         parked for it.
 
-        Future calls as well, because the waiting thread may not have started yet when its task is
-        cancelled.
+        Future calls end as well, because the waiting thread may not have started yet when its task
+        is cancelled.
         """
         with self._changed:
             self._given_up.append((run, step, attempt))

@@ -40,7 +40,8 @@ class ListenerLimits:
     strangers_max: int = 64
     connections_max: int = 256
     per_peer_max: int = 48
-    """Enough for one neighbour's ring and swarm streams, even while some are being replaced."""
+    """Maximum number of connections of one peer: enough for one neighbour's ring and swarm streams,
+    even while some of them are being replaced."""
     handshake_s: float = 8.0
     """Seconds for the handshake, and again for the hello."""
     handler_s: float = 30.0
@@ -249,7 +250,7 @@ class Listener:
         if least_wanted is None:
             return False
         least_wanted.shutdown()
-        self._connections.discard(least_wanted)  # Its thread ends at its next operation.
+        self._connections.discard(least_wanted)  # Its thread will notice the shutdown.
         self._counts["made_room"] += 1
         return True
 

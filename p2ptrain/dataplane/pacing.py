@@ -8,14 +8,15 @@ burst, plus one ticket.
 Order of the tickets:
 1. The ring's tickets come before the swarm's: all members wait for a reduce, but not for a fetch.
 2. While the swarm waits, it gets `FLOOR` of the bytes, because fetchers give up a silent source.
-3. Within a rank, waiting flows (two reduces at once, for example) get equal numbers of bytes. The
+3. Within a rank (ring or swarm), waiting flows (two reduces at once, for example) get equal numbers
+   of bytes. The
    next ticket is that of the flow that has had the fewest (start-time fair queueing; Goyal, Vin and
    Cheng, 1996). A flow does not accumulate credit while it is idle. Flows with one ticket at a time
    take turns.
 
-A ticket that has begun is finished, so the ring waits for at most one slice of the swarm's. Nobody
-has to collect a ticket: a ticket granted to a dead thread delays the others only once, by its own
-length. This module does not know clocks, threads or sockets; `uplink` does.
+A ticket that has begun is finished, so the ring waits for at most one slice of the swarm. Nobody
+has to collect a ticket: a ticket granted to a dead thread delays other tickets only once, by its
+own length. This module knows nothing about clocks, threads or sockets; `uplink` adds them.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class Pacer:
         self._burst_s = burst_bytes / bytes_per_s
         self._floor = floor
         self._waiting: dict[SendPriority, list[Ticket]] = {rank: [] for rank in SendPriority}
-        """Heaps, by rank."""
+        """Heaps of the waiting tickets, by rank."""
         self._clocks = dict.fromkeys(SendPriority, 0.0)
         """The byte clocks: for each rank, where the ticket that was started last begins."""
         self._owed = 0.0
@@ -109,9 +110,9 @@ class Pacer:
         return max(0.0, self._free_at - now) + ahead / self._bytes_per_s
 
     def close(self, flow: Flow) -> None:
-        """Remove a flow that has finished sending, so that its tickets do not delay others.
+        """Remove a flow that has finished sending, so that its tickets do not delay other tickets.
 
-        Its tickets become granted, in case a thread still waits for one.
+        The flow's tickets become granted, in case a thread still waits for one of them.
         """
         waiting = self._waiting[flow.rank]
         for ticket in waiting:

@@ -1,10 +1,10 @@
 """Measure the rate of a path between two peers that have not exchanged data yet, by sending bytes.
 
     dialler    frame of canonical msgpack {"bytes": the number of bytes it wants}
-    listener   one byte immediately, 1 for yes and 0 for busy; then up to that number of bytes
+    listener   one byte immediately: 1 for yes, 0 for busy; then up to that number of bytes
 
 The first byte gives the round-trip time. The rate is measured over the second half of the bytes or
-of the time, whichever is longer, because TCP needs the first half to reach the path's rate.
+of the time, whichever begins earlier, because TCP needs the first half to reach the path's rate.
 
 This module does not decide which peers probe each other, or when.
 """
@@ -29,7 +29,8 @@ PROBE_S = 3.0
 """Maximum seconds of sending. On a slow path, we measure the bytes that arrived by then."""
 
 SLICE_BYTES = 64 << 10
-"""Bytes sent at a time. The rate limit is asked before each slice, so others can send in between.
+"""Bytes sent at a time. The rate limiter is called before each slice, so other streams can send in
+between.
 """
 
 REQUEST_BYTES_MAX = 64
@@ -80,9 +81,10 @@ def probe(
 
 
 def measured(asked: float, came: Sequence[tuple[float, int]]) -> ProbeResult:
-    """Return the result of a probe that was requested at `asked`. `came` has the bytes that had
-    come by each time, beginning with none at the peer's first byte. The first half is left out, by
-    bytes or by time, whichever is shorter: TCP finds its rate meanwhile.
+    """Return the result of a probe that was requested at `asked`. `came` lists pairs of a time and
+    the total bytes received by then. The first pair is the arrival of the peer's first byte, with 0
+    bytes. The first half, of the bytes or of the time, whichever ends earlier, is left out, because
+    TCP needs it to reach the path's rate.
     """
     (began, _), (ended, total) = came[0], came[-1]
     since, before = next(
@@ -96,8 +98,8 @@ def measured(asked: float, came: Sequence[tuple[float, int]]) -> ProbeResult:
 class ProbeServer:
     """A listener's handler for PURPOSE. It refuses while `busy()`, and limits the probes per peer.
 
-    `limit` is called with a number of bytes before they are sent, and returns when they may be
-    sent. A probe ends after `probe_s`, by default PROBE_S.
+    `limit` is called with a number of bytes and blocks until they may be sent. A probe ends after
+    `probe_s`, by default PROBE_S.
     """
 
     def __init__(

@@ -34,7 +34,8 @@ _LENGTH = struct.Struct(">I")
 _SEND_BYTES = 1 << 20
 """Bytes per OpenSSL call: enough to keep calls rare, but few enough to check the deadline often."""
 _DEADLINE_SLACK_S = 0.1
-"""Setting a timeout takes a system call, so we tolerate a timeout that is late by up to this much.
+"""Tolerated error of a timeout, in seconds. Setting a timeout takes a system call, so we do not set
+it again for a smaller difference.
 """
 
 
@@ -69,12 +70,12 @@ class SecureSocket(Protocol):
         """
 
     def send_some(self, data: memoryview) -> int:
-        """Send without blocking; return the number of bytes sent. After 0, try again with the same
-        data when the socket is writable. Raises PeerLost.
+        """Send without blocking; return the number of bytes sent. If it is 0, try again with the
+        same data when the socket is writable. Raises PeerLost.
         """
 
     def receive_some(self, view: memoryview) -> int:
-        """Receive without blocking; return the number of bytes received. After 0, try again when
+        """Receive without blocking; return the number of bytes received. If it is 0, try again when
         the socket is readable. Raises PeerLost.
         """
 
@@ -279,8 +280,8 @@ def _reason_of(exc: OSError | EOFError) -> str:
 def plain_pair(
     left: PeerId, right: PeerId, *, deadline_s: float = 10.0
 ) -> tuple[PeerSocket, PeerSocket]:
-    """Return two connected sockets without TLS, for tests: the one of `left`, whose peer is
-    `right`, and the one of `right`.
+    """Return two connected sockets without TLS, for tests: first that of `left`, whose peer is
+    `right`, then that of `right`, whose peer is `left`.
     """
     at_left, at_right = socket.socketpair()
     return (

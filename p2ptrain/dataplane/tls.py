@@ -1,9 +1,9 @@
 """Mutual TLS 1.3 between peers whose certificates are known beforehand, and the dialling side.
 
 Each side trusts exactly the certificates that it was given. It compares the peer's certificate byte
-by byte with the expected one, so a certificate issued by a trusted one is not accepted. After the
-handshake the dialler sends one frame, the hello, which names the purpose. The listener answers with
-one frame, so that the dialler learns the reason for a refusal.
+by byte with the expected one, so a certificate that a trusted certificate has issued is not
+accepted. After the handshake the dialler sends one frame, the hello, which names the purpose. The
+listener answers with one frame, so that the dialler learns the reason for a refusal.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from p2ptrain.encoding import fields, pack, unpack
 from p2ptrain.errors import PeerLost, PeerTooSlow, PeerUnreachable, RemoteProtocolError
 
 HELLO_BYTES_MAX = 1 << 14
-"""A hello names a run, a step and a purpose. It carries no data."""
+"""Maximum bytes of a hello, which names a run, a step and a purpose, and carries no data."""
 REASON_CHARACTERS_MAX = 200
 
 
@@ -47,8 +47,8 @@ def tls_context(
 
 
 def check_loadable(certificate_der: bytes) -> None:
-    """Check that OpenSSL can load a certificate. Otherwise loading it would make the whole context
-    fail.
+    """Check that OpenSSL can load a certificate. A certificate that it cannot load would make the
+    whole context fail.
 
     Raises:
         RemoteProtocolError: OpenSSL cannot load it.

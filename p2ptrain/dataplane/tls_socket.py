@@ -1,12 +1,13 @@
-"""TLS over a socket, with many records per system call. It replaces `ssl.SSLSocket`.
+"""TLS over a socket, with many records per system call. This module replaces `ssl.SSLSocket`.
 
 An SSLSocket makes one system call for each record of 16 KiB that it writes, and two for each that
-it reads. For bulk data that takes a quarter more CPU time than keeping records in memory, where one
-system call moves all available records. OpenSSL still makes the handshake and the records.
+it reads. For bulk data, these system calls take a quarter more CPU time than keeping records in
+memory, where one system call moves all available records. OpenSSL still makes the handshake and the
+records.
 
-It raises the same errors as an SSLSocket, always an OSError. As with an SSLSocket, the timeout
-covers a whole call, however many reads the call makes. Otherwise a peer that sends one byte at a
-time would never be late. This module does not know peers.
+A TlsSocket raises the same errors as an SSLSocket, always an OSError. As with an SSLSocket, the
+timeout covers a whole call, however many reads the call makes. Otherwise a peer that sends one byte
+at a time would never be late. This module knows nothing about peers.
 
 On a private network `leave_encryption` ends TLS after it has proven the identities. The same
 connection then carries plain bytes.
@@ -21,7 +22,8 @@ import time
 from contextlib import suppress
 
 RECORDS_BYTES = 1 << 18
-"""Bytes received at once. Smaller buffers were slower (64 and 128 KiB), larger ones not faster."""
+"""Bytes received at once. Smaller buffers (64 and 128 KiB) were slower, and larger buffers were not
+faster."""
 HANDSHAKE_BYTES = 1 << 12
 """Bytes received at once during the handshake, when the peer may be anybody. A hundred strangers
 with unfinished handshakes must not occupy a large buffer each."""

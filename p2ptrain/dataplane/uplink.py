@@ -1,6 +1,6 @@
 """Shares a node's limit on sending among the ring's streams and the peers that fetch from us.
 
-`pacing` decides; this module adds the clock and the threads.
+`pacing` decides who sends next; this module adds the clock and the threads.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from p2ptrain.dataplane.pacing import Flow, Pacer, SendPriority, Ticket
 from p2ptrain.ids import PeerId
 
 PEERS_MAX = 1024
-"""Shares that we remember. A forgotten peer gets a new share of the same size."""
+"""Maximum number of shares that we remember. A forgotten peer gets a new share of the same size."""
 
 BURST_BYTES = 64 * 1024
-"""Minimum burst, so that small messages are not delayed."""
+"""Minimum burst in bytes, so that small messages are not delayed."""
 BURST_S = 0.01
-"""A thread wakes a few milliseconds late. The burst makes up for the time lost."""
+"""Burst in seconds of sending: a thread wakes a few milliseconds late, and the burst makes up for
+the lost time."""
 
 
 class Uplink:

@@ -9,12 +9,13 @@ from a file that only its owner can read; the secret is never sent. Each side se
     node → rank   HMAC("node", …)
 
 The node speaks first but proves itself last, so a caller without the secret learns only that a node
-is there. The two labels prevent one side's proof from being replayed as the other's. The data that
-follow on the connection are neither encrypted nor signed. So the network must be private: an
-attacker who can alter packets between these machines could also alter the gradients that the ranks
-exchange.
+is there. The two labels prevent one side's proof from being replayed as the other side's proof. The
+data that follow on the connection are neither encrypted nor signed. So the network must be private:
+an attacker who can alter packets between these machines could also alter the gradients that the
+ranks exchange.
 
-This module uses sockets but does not know the trainer. `slices` defines the messages that follow.
+This module uses sockets but knows nothing about the trainer. `slices` defines the messages that
+follow.
 """
 
 from __future__ import annotations
@@ -46,11 +47,11 @@ class Purpose(IntEnum):
     """The purpose of a connection."""
 
     SLICES = 1
-    """For slices of θ, weights and data blocks. Each rank has one; when it closes, the rank is
-    gone.
+    """For slices of θ, weights and data blocks. Each rank has one such connection; when it closes,
+    the rank is gone.
     """
     FRAMES = 2
-    """For orders and answers. Only rank 0 has one."""
+    """For orders and answers. Only rank 0 has such a connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +112,9 @@ def challenge(sock: socket.socket, secret: bytes, limit_s: float = GREETING_LIMI
     """Verify the caller, on the node's side. Afterwards the socket blocks without a timeout.
 
     Raises:
-        RemoteProtocolError: the caller does not know the secret, or its claim is invalid. OSError:
-            the connection broke, or took longer than `limit_s`."""
+        RemoteProtocolError: the caller does not know the secret, or its claim is invalid.
+        OSError: the connection broke, or took longer than `limit_s`.
+    """
     ends_s = time.monotonic() + limit_s
     ours = secrets.token_bytes(_NONCE_BYTES)
     sock.settimeout(limit_s)

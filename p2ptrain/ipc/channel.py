@@ -2,8 +2,8 @@
 
 The trainer uses it between inner steps, and a thread of the node uses it too. A trio task needs
 only the raw socket and a `wire.FrameReader`. The channel works in either blocking mode of the
-socket, because trio makes its sockets non-blocking and both share one open file. It waits with
-poll() and transfers with MSG_DONTWAIT.
+socket. It must, because trio makes its own socket non-blocking, and that socket shares its open
+file with the channel's socket. It waits with poll() and transfers with MSG_DONTWAIT.
 
 The module does not know what the frames mean, or which side it serves.
 """

@@ -27,12 +27,13 @@ from typing import ClassVar
 from p2ptrain.ids import Digest, is_digest
 
 BLOCKS_MAX = 16_384
-"""Four leases of 4,096 blocks, which a trainer may hold after skipped outer steps. Leases cannot be
-longer; see `run.manifest`."""
+"""Maximum number of blocks in a frame: four leases of 4,096 blocks, which a trainer may hold after
+skipped outer steps. Leases cannot be longer; see `run.manifest`."""
 PATH_BYTES_MAX = 4096
-"""The longest path that Linux opens."""
+"""Maximum bytes of a path: the longest path that Linux opens."""
 TEXT_CHARACTERS_MAX = 4096
-# More than any run can reach (10 000 years at 30 inner steps a second), and exact as a double.
+# The largest valid count: more than any run can reach (10 000 years at 30 inner steps a second),
+# and exact as a double.
 COUNT_MAX = 2**53
 
 
@@ -155,7 +156,8 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Rebase:
-    """θ is now that of `step`, without our work: shift by the change of θ, and keep the work.
+    """θ is now that of `step`, without our work: shift the weights by the change of θ, and keep the
+    work.
 
     A trainer that was ready writes its weights again and sends FragmentReady for `step`.
     """
@@ -335,7 +337,7 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The trainer could not carry out a frame. It is alive and waits for the next frame.
+    """The trainer could not carry out a frame. The trainer is alive and waits for the next frame.
 
     `code` is NAN (the loss is not finite), DATA (a block is missing or damaged) or ORDER (the frame
     is not allowed now, which is a bug of the node). `evaluation` is the `request` of the Evaluate

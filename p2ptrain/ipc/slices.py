@@ -10,7 +10,8 @@
 
 A message is a big-endian u32 length and a canonical msgpack map, like a frame. Weights that follow
 a message are little-endian fp32, as in memory. A rank has one open request at a time. Ranges count
-elements of the run's canonical layout, so this module does not know shards or the number of ranks.
+elements of the run's canonical layout, so this module knows nothing about shards or the number of
+ranks.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from p2ptrain.errors import RemoteProtocolError
 
 MESSAGE_BYTES_MAX = 2**20
 RANGES_MAX = 2**15
-"""Ranges in one message: several times as many as a model of 1000 layers needs, and within
-MESSAGE_BYTES_MAX."""
+"""Maximum number of ranges in one message: several times as many as a model of 1000 layers needs,
+and few enough for MESSAGE_BYTES_MAX."""
 PATH_CHARACTERS_MAX = 4096
 CONFIG_CHARACTERS_MAX = 2**16
 REASON_CHARACTERS_MAX = 400
@@ -158,7 +159,9 @@ def receive(sock: socket.socket) -> Message | None:
 
 
 def decode(body: bytes) -> Message:
-    """Return the message in `body`. Raises RemoteProtocolError unless it is one valid message."""
+    """Return the message in `body`. Raises RemoteProtocolError unless `body` is exactly one valid
+    message.
+    """
     value = unpack(body, bytes_max=MESSAGE_BYTES_MAX)
     kind = value.pop("kind", None) if isinstance(value, dict) else None
     made = _KINDS.get(kind) if isinstance(kind, str) else None
@@ -199,8 +202,9 @@ def stay_alert(sock: socket.socket) -> None:
 
 
 def bear_silence(sock: socket.socket) -> None:
-    """Disable the send timeout of `stay_alert`, if the other side may not read for minutes. Once
-    its buffer is full, the kernel would close the connection, although the other side is alive. A
-    different connection detects whether it is gone.
+    """Disable the send timeout that `stay_alert` sets. Use this if the other side sometimes does
+    not read for minutes. With the timeout, the kernel would close the connection once the send
+    buffer is full, although the other side is alive. A different connection detects whether the
+    other side is gone.
     """
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 0)

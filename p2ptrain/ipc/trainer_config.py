@@ -1,9 +1,9 @@
 """The settings of a trainer: the model's sizes, the inner optimizer, and this machine.
 
 `model` and `inner` come from the run's manifest and are the same for every peer; the rest is local.
-Values are checked on construction, so that a trainer does not start with invalid settings. They are
-passed as JSON on the trainer's command line: a few hundred bytes, readable in `ps`, without
-secrets.
+Values are checked on construction, so that a trainer does not start with invalid settings. The
+settings are passed as JSON on the trainer's command line: a few hundred bytes, readable in `ps`,
+without secrets.
 """
 
 from __future__ import annotations
@@ -87,9 +87,9 @@ class InnerSpec:
     counted over the whole run; `schedule` is the shape (see `trainer.rank.schedule`). `betas` are
     AdamW's; with "muon" only the embedding, the head and vectors use them (see
     `trainer.rank.optimizer`). A trainer that joins a run later with a fresh optimizer warms up over
-    `join_warmup_steps`. With `join_optimizer` "donor" its node first asks a member for its
-    optimizer state. With "donors" it asks several members and takes the mean. A trainer that
-    received a state skips the warm-up.
+    `join_warmup_steps`. With `join_optimizer` "donor", the joiner's node first asks a member for
+    that member's optimizer state. With "donors", the node asks several members and takes the mean
+    of their states. A trainer that received a state skips the warm-up.
     """
 
     steps: int
@@ -196,7 +196,7 @@ class Halving:
             )
 
     def holds(self, device: str, memory_bytes: int) -> bool:
-        """Return whether it applies to `memory_bytes` of free memory on `device`."""
+        """Return whether the limit applies to `memory_bytes` of free memory on `device`."""
         return device == self.device and memory_bytes <= MEMORY_LIKE * self.memory_bytes
 
 

@@ -13,7 +13,8 @@ from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ipc.frames import BLOCKS_MAX, KINDS, PATH_BYTES_MAX, Frame
 
 FRAME_BYTES_MAX = BLOCKS_MAX * (PATH_BYTES_MAX + 3) + 2**16
-"""Large enough for every frame. Typically a path has 130 bytes, and a lease 500 blocks."""
+"""Maximum bytes of a frame, large enough for every frame. Typically a path has 130 bytes, and a
+lease has 500 blocks."""
 
 _LENGTH = struct.Struct(">I")
 

@@ -13,7 +13,7 @@ only from the scales, and is valid for the codes that `quantise` writes. The cod
 which only a malicious peer writes, exceed it by 1/127 and 1/7 (the codec's `reach`). Functions that
 add or write a payload also return its peak, at no extra cost.
 
-This module does not know peers, parts or steps. After a fault the content of the output is
+This module knows nothing about peers, parts or steps. After a fault the content of the output is
 undefined, except that `outer_step` checks the whole payload before it changes anything.
 
 All functions raise ValueError or TypeError for buffers whose sizes or types do not match (our own
@@ -45,7 +45,7 @@ Bytes: TypeAlias = "NDArray[np.uint8] | Buffer"
 
 CodecName = Literal["fp32", "fp16", "int8", "int4"]
 CODECS: tuple[CodecName, ...] = get_args(CodecName)
-"""In the order of the numbers in cython/codec_impl.h."""
+"""The names of the codecs, in the order of their numbers in cython/codec_impl.h."""
 
 BLOCK_MAX: int = _codecs.BLOCK_MAX
 VARIANTS: tuple[str, ...] = _codecs.variants()
@@ -54,7 +54,7 @@ VARIANTS: tuple[str, ...] = _codecs.variants()
 _NOT_FINITE = 1
 
 _GROWTH = {"fp32": 1.0, "fp16": 1 + 2.0**-11, "int8": 1 + 2.0**-21, "int4": 1 + 2.0**-7 + 2.0**-14}
-"""int4 rounds its scale up to the 8 significant bits of bf16."""
+"""`growth` of each codec. int4 rounds its scale up to the 8 significant bits of bf16."""
 _REACH = {"fp32": 1.0, "fp16": 1.0, "int8": 128 / 127, "int4": 8 / 7}
 _LOSS = {"fp32": 0.0, "fp16": 2.0**-11, "int8": 0.501 / 127, "int4": 0.505 / 7}
 
@@ -188,9 +188,9 @@ class Codec:
     ) -> None:
         """m ← μ m + Δ, θ ← θ − lr (Δ + μ m) with Δ = deq(payload): Nesterov, in place, in one pass.
 
-        It is elementwise, so threads can share the work: pass each thread the slices of a range
-        that starts at a block. Then `check` the whole payload first, so that nothing is applied if
-        any share is invalid.
+        The step is elementwise, so threads can share the work: pass each thread the slices of a
+        range that starts at a block. Then `check` the whole payload first, so that nothing is
+        applied if any share is invalid.
         """
         _judge(
             _codecs.outer_step(

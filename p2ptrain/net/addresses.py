@@ -16,7 +16,7 @@ from p2ptrain.identity import is_peer_id
 from p2ptrain.ids import PeerId
 
 CHARACTERS_MAX = 400
-"""Limit for an address. A DNS name has at most 253 characters."""
+"""Maximum characters of an address. A DNS name has at most 253 characters."""
 
 _NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(\.(?!-)[A-Za-z0-9_-]{1,63})*\.?", re.ASCII)
 _EXAMPLE = "/ip4/203.0.113.7/tcp/4201/p2p/12D3KooW…"

@@ -1,8 +1,8 @@
 """The addresses of known peers: in memory while the node runs, and on disk for the next start.
 
 A run outlives its bootstrap nodes because peers remember each other. The addresses come from peers,
-and anybody may have edited the file. So both are bounded and nothing in them is trusted: a wrong
-address costs one failed dial.
+and anybody may have edited the file. So the addresses and the file are bounded, and nothing in them
+is trusted: a wrong address costs one failed dial.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ from p2ptrain.net.addresses import Address, parse_told
 
 PEERS_MAX = 2048
 ADDRESSES_PER_PEER_MAX = 8
-"""A machine has a few interfaces, each with IPv4 and IPv6."""
+"""Maximum number of addresses of one peer. A machine has a few interfaces, each with IPv4 and
+IPv6."""
 NAMES_PER_PEER_MAX = 2
-"""DNS names among the addresses of a peer. A lookup may occupy a thread for half a minute."""
+"""Maximum number of DNS names among the addresses of a peer. A lookup may occupy a thread for half
+a minute."""
 HEARSAY_S = 600.0
 """Lifetime of hearsay in seconds. We query the DHT every minute, so current addresses are renewed
 before they expire."""
@@ -37,12 +39,12 @@ FILE_BYTES_MAX = 1 << 21
 class AddressBook:
     """The addresses of peers, by source.
 
-    The *known* addresses of a peer are the one where it answered last, and then those of its own
-    newest announcement. A new announcement replaces the one before; only the peer itself can make
-    it. When the book is full, it forgets the peers that have been silent longest, members last.
-    Statements of others about a peer are *hearsay*. Hearsay is tried after the known addresses,
-    never displaces one, and expires. It never contains names, because a name would make us query a
-    DNS server that a stranger chose.
+    The *known* addresses of a peer are the address where it answered last, and then the addresses
+    in its own newest announcement. A new announcement replaces the earlier announcement; only the
+    peer itself can make it. When the book is full, it forgets the peers that have been silent
+    longest, members last. Addresses that other peers report for a peer are *hearsay*. Hearsay is
+    tried after the known addresses, never displaces a known address, and expires. It never contains
+    names, because a name would make us query a DNS server that a stranger chose.
     """
 
     def __init__(self, is_member: IsMember = nobody) -> None:
@@ -65,8 +67,8 @@ class AddressBook:
 
     def recall(self, peer: PeerId, addresses: Iterable[str]) -> None:
         """Record what `snapshot` said in an earlier start. The first address counts as the one
-        where `peer` answered: it is the only one that others may know and `peer` may not, as behind
-        a port that was opened by hand.
+        where `peer` answered. `peer` itself may not know this address, for example if its user
+        forwarded a port by hand; then `peer` never announces it.
         """
         told = parse_told(addresses, peer)
         self._keep(peer, _Known(told[0] if told else None, _bounded(told[1:])))
@@ -99,7 +101,7 @@ class AddressBook:
         return list(dict.fromkeys([*self.known(peer), *(heard if until > now else ())]))
 
     def known(self, peer: PeerId) -> list[Address]:
-        """Return the known addresses of `peer`, without hearsay. The one where it answered last
+        """Return the known addresses of `peer`, without hearsay. The address where it answered last
         comes first.
         """
         return self._known.get(peer, _Known()).addresses
@@ -117,7 +119,9 @@ class AddressBook:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The known addresses of one peer. `answered`: where it proved last that it is there."""
+    """The known addresses of one peer. `answered` is the address where the peer last proved that it
+    is there.
+    """
 
     answered: Address | None = None
     announced: tuple[Address, ...] = ()

@@ -22,7 +22,8 @@ from p2ptrain.net.room import ROOM, Room
 
 EVENTS_MAX = 1024
 PER_PEER_MAX = 4
-"""Two remain when both sides dial at once. The limit stops a peer that keeps dialling."""
+"""Maximum number of connections with one peer. Two remain when both sides dial at once. The limit
+stops a peer that keeps dialling."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,9 @@ class Connections(INotifee):
                 self._drop(oldest)
 
     def _is_one_other_too_many(self, peer: PeerId) -> bool:
-        """Return whether there is no room for it. Earlier ones stay: they may soon be members."""
+        """Return whether `peer` is not a member and there is no room for it. Earlier non-members
+        keep their connections, because they may soon be members.
+        """
         if self._is_member(peer):
             return False
         others = [known for each, known in self._open.items() if not self._is_member(each)]

@@ -33,29 +33,29 @@ from p2ptrain.net.names import Resolver
 from p2ptrain.net.prober import probe
 
 PROBE_S_MAX = 6.0
-"""Seconds. Enough for three SYN packets; the rest of the deadline is for the handshake."""
+"""Maximum seconds for a probe: enough for three SYN packets. The rest of the deadline is for the
+handshake."""
 
 AT_ONCE = 16
-"""Addresses tried at the same time. Most addresses from earlier starts may be dead."""
+"""Number of addresses tried at the same time. Most addresses from earlier starts may be dead."""
 ADDRESS_S_MIN = 3.0
 """Minimum seconds for each address: the handshake takes several round trips."""
 
 GIVEN_LOOKUPS = 4
 MEMBERS_LOOKUPS = 8
 OTHERS_LOOKUPS = 2
-"""Simultaneous DNS lookups, by the source of the name: our user, a member, or any other peer. A DNS
-server that never answers blocks a thread for half a minute, but only a thread reserved for that
-source. The names of
-one peer have a budget in addition, see `lookup_time`."""
+"""Maximum numbers of simultaneous DNS lookups, by the source of the name: our user, a member, or
+any other peer. A DNS server that never answers blocks a thread for half a minute, but only a thread
+reserved for that source. In addition, the names of one peer have a budget; see `lookup_time`."""
 MEMBERS_DIALS = 64
 OTHERS_DIALS = 16
-"""Simultaneous dials to addresses that peers announced. In an open run anybody can invent 2,048
-peers with eight addresses each, none of which answers. Each dial holds a socket for up to six
-seconds.
+"""Maximum numbers of simultaneous dials to addresses that peers announced. In an open run anybody
+can invent 2,048 peers with eight addresses each, none of which answers. Each dial holds a socket
+for up to six seconds.
 """
 
 Accept = Callable[[PeerId, str], Awaitable[None]]
-"""`await accept(peer, address)` returns if the peer that answered is of use. Otherwise it raises a
+"""`await accept(peer, address)` returns if the peer that answered is useful. Otherwise it raises a
 P2PTrainError that says why not."""
 
 _WHO_ANSWERED = re.compile(r"remote_peer_id_from_pubkey=(\w+)")
@@ -152,15 +152,16 @@ class Dialler:
         accept: Accept = anybody,
     ) -> PeerId:
         """Connect to the first peer that answers and that `accept` takes; each address gets its
-        share of the time. The addresses `or_else` are tried if no other is of use, and have the
+        share of the time. If no peer is taken, the addresses in `or_else` are tried, within the
         same time again.
 
-        `accept` is called for up to `AT_ONCE` peers at once. It is cancelled when another peer was
-        taken, and it must end by itself: its time is not part of `deadline_s`.
+        `accept` is called for up to `AT_ONCE` peers at once. A call of `accept` is cancelled when
+        another peer was taken. Otherwise it must end by itself: its time is not part of
+        `deadline_s`.
 
         Raises:
             ConfigError, NetworkUnreachable: no peer was taken; the evidence has a line for each
-                address. If there is only one address, its own error, also that of `accept`.
+                address. If there is only one address, the error is that of the dial or of `accept`.
         """
         if not texts and not or_else:
             raise ConfigError(

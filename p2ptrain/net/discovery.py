@@ -46,14 +46,14 @@ log = logging.getLogger(__name__)
 ASKED_MAX = 20
 """Number of peers that we ask about a key and announce ourselves to: Kademlia's k."""
 SERVED_MAX = 12
-"""DHT streams served at the same time."""
+"""Maximum number of DHT streams served at the same time."""
 STREAM_S = 20.0
 """Seconds that a stream may stay open. The requesting peer gives up after ten seconds."""
 QUERY_S = 10.0
 QUERIES_AT_ONCE = 16
 QUERIES_PER_S = 2.0
-"""Requests per second from one peer. Our nodes send one a minute; a lookup by go-libp2p takes
-three."""
+"""Maximum requests per second from one peer. Our nodes send one a minute; a lookup by go-libp2p
+takes three."""
 
 Found = tuple[PeerId, list[str]]
 
@@ -117,8 +117,8 @@ class Discovery:
         return nearest(key, members or connected, ASKED_MAX)
 
     def _neighbours(self) -> dict[PeerId, list[str]]:
-        """Return the peers that we tell others about: connected, admitted, and with addresses that
-        they announced themselves.
+        """Return the peers whose addresses we pass on: they are connected and admitted, and
+        announced these addresses themselves.
         """
         known = self._book.known
         return {

@@ -56,8 +56,8 @@ _NEAR: dict[AddressScope, str] = {
     AddressScope.SHARED: "the address works only inside one provider's network, and the peer may "
     "be in another, or down",
 }
-"""Replaces the usual explanation when nobody answers at such an address, because the failed dial
-may not say anything about the peer.
+"""These texts replace the usual explanation when nobody answers at an address of such a scope: the
+failed dial may not say anything about the peer.
 """
 
 _NOBODY_THERE = ("NET-REFUSED", "NET-TIMEOUT", "NET-NO-ROUTE")

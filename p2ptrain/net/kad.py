@@ -35,15 +35,15 @@ log = logging.getLogger(__name__)
 PROTOCOL = "/ipfs/kad/1.0.0"
 
 REQUEST_BYTES_MAX = 8 << 10
-"""The longest request is an announcement with addresses and, if it comes from another
-implementation, signed records."""
+"""Maximum bytes of a request. The longest request is an announcement with addresses and, if it
+comes from another implementation, signed records."""
 ANSWER_BYTES_MAX = 32 << 10
-"""An answer names at most 41 peers with 8 addresses each. It is usually about 8 KiB long, and about
-28 KiB if each peer has two DNS names of 253 bytes."""
+"""Maximum bytes of an answer, which names at most 41 peers with 8 addresses each. An answer is
+usually about 8 KiB long, and about 28 KiB if each peer has two DNS names of 253 bytes."""
 CLOSER_MAX = 20
-"""Peers named in an answer: Kademlia's k."""
+"""Maximum number of peers named in an answer: Kademlia's k."""
 TOLD_MAX = 64
-"""Number of peers that we read from one answer."""
+"""Maximum number of peers that we read from one answer."""
 ID_BYTES_MAX = 64
 
 _SHA2_256 = b"\x12\x20"
@@ -89,7 +89,7 @@ class KadServer:
 
     def _take_announcement(self, asker: PeerId, message: Message, now: float) -> bool:
         """Store an announcement. Return whether it was accepted. Accepted announcements are not
-        answered, because go-libp2p would take the answer for that to its next request.
+        answered, because go-libp2p would mistake an answer for the answer to its next request.
         """
         told = [each for each in message.providerPeers[:TOLD_MAX] if _peer_of(each) == asker]
         return bool(told) and self.records.add(

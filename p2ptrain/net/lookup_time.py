@@ -1,12 +1,13 @@
-"""How long the names of each peer may occupy threads: a budget for all names of one peer together.
+"""Limit the time for which DNS lookups of each peer's host names may occupy threads.
 
 A lookup holds its thread until the system's resolver gives up, which takes half a minute if the
 name's servers never answer. A peer can announce new names with every heartbeat. With a limit for
-each name alone, one peer could therefore hold all threads, one name after the other. Here the time
-of all its names adds up. It is paid back slowly, and meanwhile its names are not looked up.
+each name alone, one peer could therefore hold all threads, one name after the other. So each peer
+has one budget for the lookups of all its names. The used time is forgiven slowly. While a peer is
+over its budget, its names are not looked up.
 
 A thread reports when its lookup ends, even if nobody waits for the answer any more. So this module
-is called from several threads. It does not know how names are looked up.
+is called from several threads. This module does not look up names itself.
 """
 
 from __future__ import annotations
@@ -20,19 +21,23 @@ from dataclasses import dataclass, field
 from p2ptrain.ids import PeerId
 
 NAMES_S_MAX = 6.0
-"""Seconds of thread time that the names of a peer may have used when another lookup begins. A sound
-lookup takes a few hundredths of a second, or five seconds if one packet is lost."""
+"""Seconds of thread time that the names of a peer may have used when another lookup begins. A
+normal lookup takes a few hundredths of a second, or five seconds if one packet is lost."""
 PAID_BACK_PER_S = 0.2
-"""Seconds of thread time that a peer regains in a second. A peer whose two names hang for half a
-minute waits four and a half minutes. It holds its two threads for a tenth of the time. An honest
-peer has its names back some minutes after its servers recover, and its other addresses always."""
+"""Seconds of thread time that a peer regains in a second. If two lookups of a peer hang for half a
+minute, they use 60 s, and the peer's names are not looked up for the next (60 − 6) ÷ 0.2 = 270 s.
+So such a peer occupies two threads for a tenth of the time. An honest peer's names are looked up
+again a few minutes after its DNS servers recover. Its numeric addresses are never affected."""
 AT_ONCE_MAX = 2
-"""Lookups of one peer under way: as many as the names that the address book keeps of it."""
+"""Maximum number of concurrent lookups for one peer: the number of names that the address book
+keeps for a peer."""
 
 
 @dataclass(slots=True)
 class _Account:
-    """`used_s` as of `at_s`, without the lookups under way; `begun_s` has their beginnings."""
+    """`used_s` is the time used up to `at_s`, without the lookups in progress. `begun_s` contains
+    the start times of the lookups in progress.
+    """
 
     used_s: float
     at_s: float
@@ -45,8 +50,9 @@ class _Account:
 
 
 class LookupTime:
-    """The accounts of all peers. A peer with a whole budget has none, so only as many peers have
-    one as the threads can serve while a debt is paid back: about fifty.
+    """The accounts of all peers. A peer that has not used any of its budget has no account. So
+    there are at most about fifty accounts: as many peers as the threads can serve before the first
+    debt has expired.
     """
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
@@ -64,8 +70,8 @@ class LookupTime:
 
     @contextmanager
     def spent_by(self, peer: PeerId) -> Iterator[bool]:
-        """Charge `peer` for the time that the block takes. The value says whether its budget allows
-        a lookup; if not, the block must end at once, and nothing is charged.
+        """Charge `peer` for the time that the `with` block takes. Yield whether the peer's budget
+        allows a lookup. If it does not, nothing is charged, and the block must end at once.
         """
         with self._lock:
             allowed, now_s = self._is_left(peer), self._clock_s()

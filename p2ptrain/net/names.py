@@ -4,8 +4,7 @@ A lookup occupies its thread until the system's resolver gives up, after half a 
 if nobody waits for the answer any longer. Lookups at DNS servers that never answer once occupied
 all of trio's 40 shared threads, so votes were not written to disk. Therefore lookups have a few
 threads of their own, and lookups of names that peers announce cannot use the threads for the user's
-lookups. All
-names of one peer share a budget of thread time (`lookup_time`).
+lookups. All names of one peer share one budget of thread time (`lookup_time`).
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ from p2ptrain.net.lookup_time import LookupTime
 
 LOOKUP_S_MAX = 3.0
 """Seconds that a dial waits for a name, including the wait for a thread. A resolver usually answers
-within a second; otherwise it retries after five."""
+within a second; if it does not, it asks the DNS server again after five seconds."""
 HOSTS_MAX = 3
-"""IP addresses tried per name. Each gets a share of the deadline."""
+"""Maximum number of IP addresses tried per name. Each address gets a share of the deadline."""
 
 _FAMILIES = {"dns4": socket.AF_INET, "dns6": socket.AF_INET6}
 
 
 class Resolver:
-    """Looks up names in at most `threads` threads. With `time`, the names are on the word of the
-    peers in their addresses, and each peer is charged for its own.
+    """Looks up names in at most `threads` threads. If `time` is given, the names come from the
+    peers that their addresses name, and each peer is charged for its own names.
     """
 
     def __init__(self, threads: int, time: LookupTime | None = None) -> None:
@@ -63,7 +62,9 @@ class Resolver:
         return found
 
     def _look_up(self, address: Address) -> list[str]:
-        """Run in a thread: look up `address`, and charge its peer, also if nobody waits."""
+        """Look up `address`, in a thread, and charge its peer even if nobody waits for the result
+        any more.
+        """
         if self._time is None or address.peer is None:
             return _look_up(address)
         with self._time.spent_by(address.peer) as allowed:

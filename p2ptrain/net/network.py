@@ -99,8 +99,8 @@ class Network:
             self._book.remember(peer, addresses)
 
     def recall(self, peer: PeerId, addresses: Iterable[str]) -> None:
-        """Record the addresses of `peer` that an earlier start saved. The first one stays beside
-        those that `peer` announces.
+        """Record the addresses of `peer` that an earlier start saved. The first of them is kept in
+        addition to those that `peer` announces.
         """
         if peer != self.peer:
             self._book.recall(peer, addresses)
@@ -142,13 +142,13 @@ class Network:
         deadline_s: float = DIAL_S,
         accept: Accept = anybody,
     ) -> PeerId:
-        """Connect to the first of `addresses` whose peer answers, and that `accept` takes; else to
-        one of `or_else`, which have the same time again. Several are tried, and asked by `accept`,
-        at once.
+        """Connect to the first of `addresses` whose peer answers and is taken by `accept`. If there
+        is none, try the addresses in `or_else`, within the same time again. Several addresses are
+        tried at once, so `accept` may be called for several peers at once.
 
         Raises:
             ConfigError, NetworkUnreachable: no peer was taken; the evidence has a line for each
-                address. If there is only one address, its own error, also that of `accept`.
+                address. If there is only one address, the error is that of the dial or of `accept`.
         """
         return await self._dialler.connect_any(
             addresses, or_else=or_else, deadline_s=deadline_s, accept=accept

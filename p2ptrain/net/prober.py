@@ -30,7 +30,7 @@ async def probe(
     deadline_s: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> str:
-    """Return the IP address at which `address` speaks libp2p. `clock` tells seconds.
+    """Return the IP address at which `address` speaks libp2p. `clock` returns seconds.
 
     Raises:
         DialFailed: NET-DNS, NET-REFUSED, NET-TIMEOUT, NET-NO-ROUTE, NET-SILENT, NET-RESET,

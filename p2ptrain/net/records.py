@@ -3,7 +3,7 @@
 A peer can only announce itself, over its own connection, and only if it is admitted. Anybody may
 read the records, because a peer that is not admitted yet must be able to find the run.
 
-Sans-IO: times are arguments. The module does not know the wire format.
+Sans-IO: times are arguments. The module knows nothing about the wire format.
 """
 
 from __future__ import annotations
@@ -15,21 +15,24 @@ from p2ptrain.net.addresses import parse_told
 from p2ptrain.net.book import ADDRESSES_PER_PEER_MAX
 
 KEYS_MAX = 64
-"""A node takes part in one run, but a seed may store records of other runs."""
+"""Maximum number of keys, one for each run. A node takes part in one run, but a seed may store
+records of other runs."""
 KEY_BYTES_MAX = 80
-"""The limit of the DHT's specification. A sha2-256 multihash has 34 bytes."""
+"""Maximum bytes of a key: the limit of the DHT's specification. A sha2-256 multihash has 34
+bytes."""
 PROVIDERS_MAX = 20
-"""Records for one key. Other implementations store and return the same number."""
+"""Maximum number of records for one key. Other implementations store and return the same number."""
 RECORD_S = 3600.0
-"""A node announces itself every minute; other implementations do so every 22 hours."""
+"""Lifetime of a record in seconds. A node announces itself every minute; other implementations do
+so every 22 hours."""
 ANNOUNCED_MAX = 2 * ADDRESSES_PER_PEER_MAX
-"""Number of addresses that we parse from an announcement."""
+"""Maximum number of addresses that we parse from an announcement."""
 
 Admitted = Callable[[PeerId], bool]
 
 
 class ProviderRecords:
-    """The records. A full store drops its oldest records, so a peer cannot keep others out by
+    """The records. A full store drops its oldest records, so a peer cannot keep other peers out by
     filling it.
     """
 

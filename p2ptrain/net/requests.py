@@ -43,7 +43,8 @@ from p2ptrain.net.host.hardening import is_open, sever, shielded_for
 log = logging.getLogger(__name__)
 
 REQUEST_BYTES_MAX = 1 << 20
-"""Bulk data uses the data plane; a longer write would delay other requests on this connection."""
+"""Maximum bytes of a request. Bulk data uses the data plane; a longer write would delay other
+requests on this connection."""
 IN_FLIGHT_PER_PEER_MAX = 64
 STREAMS_PER_PEER_MAX = 32
 """Maximum number of open streams from one peer to our handlers."""
@@ -53,7 +54,8 @@ IDLE_S = 60.0
 """The other side gives up on an idle stream after IDLE_S. We stop reusing a stream after REUSE_S,
 well before that."""
 OPEN_S = 8.0
-"""Less than libp2p's own limit, after which it would fail without closing the connection."""
+"""Seconds in which a stream must open: less than libp2p's own limit, after which libp2p would fail
+without closing the connection."""
 WRITE_S = 10.0
 BODY_S = 15.0
 HANDLER_S = 30.0
@@ -90,7 +92,7 @@ WAITS = Waits()
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A handler of a protocol, its longest request, whether anyone may send one, and our waits."""
+    """A handler, its longest request, whether anyone may send a request, and our waits."""
 
     handler: Handler
     bytes_max: int

@@ -115,7 +115,7 @@ async def assembled(around: Surroundings) -> AsyncIterator[Context]:
 
 
 def _membership_in(ledger: Ledger) -> IsMember:
-    """Return a function that says whether a peer is a member at present."""
+    """Return a function that says whether a peer is currently a member."""
     return lambda peer: ledger.state.is_member(peer)
 
 
@@ -146,7 +146,7 @@ def _store(stack: ExitStack, around: Surroundings) -> Store:
     chunk_bytes = around.run.manifest.policy.chunk_bytes
     store = Store(around.home.store, disk=around.disk, chunk_bytes=chunk_bytes)
     stack.enter_context(store)
-    store.head()  # Read it here, so that damage is reported now and not at the first use.
+    store.head()  # Read the head here, so that damage is reported now and not at its first use.
     return store
 
 

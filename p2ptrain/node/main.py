@@ -1,6 +1,7 @@
-"""`p2ptrain node`: one life of a node after another, from its start to its last line of output.
+"""`p2ptrain node`: run a node until it stops, and start it again in the same process whenever it
+adopts another chain.
 
-startup ─► tasks ─► (the branch is left for another chain) ─► startup ─► …
+startup ─► tasks ─► (the node leaves its branch for another chain) ─► startup ─► …
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ Dress = Callable[[Context], Context]
 
 
 def _as_it_is(context: Context) -> Context:
-    """Change nothing: only tests change the parts."""
+    """Return the context unchanged. Only tests replace objects in it."""
     return context
 
 
@@ -105,8 +106,8 @@ async def run_lives(
 ) -> None:
     """Run the node. When it leaves its branch for another chain, run it again on that chain.
 
-    `begin` receives the context each time they have been opened, and None before they are closed.
-    Return if the node was leaving anyway.
+    `begin` is called with the context each time it has been opened, and with None before it is
+    closed. If the user has stopped the node in the meantime, return instead of running it again.
 
     Raises:
         P2PTrainError: the node cannot start or continue; the error says why, and what to do.

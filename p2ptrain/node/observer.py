@@ -45,10 +45,11 @@ class Patience:
     """How long an observer waits for its peers. Users cannot change this."""
 
     hear_s: float = 60.0
-    """A heartbeat comes every two seconds. A node that hears none in a minute is connected to
-    nobody."""
+    """How long to wait without hearing a peer. Heartbeats arrive every two seconds, so a node that
+    hears none in a minute is connected to nobody."""
     current_s: float = 5.0
-    """Two heartbeats: the first ones heard may be older than our connection, passed on late."""
+    """How long our ledger must be as long as that of the peers: two heartbeats. The first
+    heartbeats that we hear may be older than our connection, because peers forward them late."""
     no_source_s: float = 30.0
     """How long to look for a blob that no peer has announced."""
 

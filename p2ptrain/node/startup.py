@@ -2,7 +2,8 @@
 
     home, identity ─► network ─► run ─► admission ─► store, ledger, outer state
 
-Each stage needs the ones before it and is undone in the opposite order, whatever ends the node.
+Each stage needs the ones before it. The stages are undone in the opposite order, whatever ends the
+node.
 """
 
 from __future__ import annotations
@@ -151,7 +152,9 @@ async def _join(
 
 
 def _is_of_run(admission: Admission, met: list[str], peer: PeerId) -> bool:
-    """Return whether this home knows `peer` from its run: by name, or because it met it there."""
+    """Return whether this home knows `peer` from its run: because the run names it, or because this
+    home has met it there.
+    """
     return admission.names(peer) or any(peer in address for address in met)
 
 

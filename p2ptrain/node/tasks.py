@@ -120,7 +120,9 @@ async def run_tasks(
 
 
 async def serve_only(context: Context) -> None:
-    """Serve as a seed, which does not train: it is ready for every outer step with no tokens."""
+    """Serve as a seed. A seed does not train, so it reports at once, for every outer step, that it
+    is ready with 0 tokens.
+    """
     context.state.set_state(Serving())
     told_step = -1
     while True:

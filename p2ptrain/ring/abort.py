@@ -20,16 +20,18 @@ from p2ptrain.ring.neighbour import Connection, Neighbour
 from p2ptrain.ring.wire import ABORT_BYTES_MAX, Header, Kind, decode_blame, encode_blame
 
 QUIET_S = 0.3
-"""If a neighbour is silent for this long (one round trip around the world), it has no data in
-flight that a close could cut off, and it has received our reason. It may still be connecting:
-without this limit, we would wait for it until the grace period is over."""
+"""Seconds of silence, one round trip around the world, after which we do not wait for a neighbour
+any longer. By then it has no data in flight that a close could cut off, and it has received our
+reason. Without this limit, we would wait until the grace period is over for a neighbour that is
+still connecting."""
 
 LOOK_S = 0.05
 _DISCARD_BYTES = 1 << 16
 
 READS_MAX = 64
-"""Reads in one turn: 4 MiB, far more than arrives while the other connections have their turn. The
-limit keeps a neighbour that never stops sending from delaying other neighbours and our own exit."""
+"""Maximum number of reads in one turn: 4 MiB, far more than arrives while the other connections
+have their turn. The limit keeps a neighbour that never stops sending from delaying other neighbours
+and our own exit."""
 
 
 def tell_neighbours(attempt: Attempt, neighbours: Iterable[Neighbour]) -> None:

@@ -1,11 +1,11 @@
 """The arithmetic that a peer applies to a segment, and the blame when it fails.
 
-It reads θ, the local weights and the residual, and never writes them. The new rounding errors go to
-a separate vector, because each peer rounds each element once. All bytes that are sent or received
-lie in `payload`: each segment has one place, first for the sum and later for the mean. One place is
-enough because a mean arrives only after the sum that it was computed from has been sent. If several
-sums are added to a segment, an `Accumulator` holds their total in fp32, so that it is rounded only
-once.
+The arithmetic reads θ, the local weights and the residual, and never writes them. The new rounding
+errors go to a separate vector, because each peer rounds each element once. All bytes that are sent
+or received lie in `payload`: each segment has one place, first for the sum and later for the mean.
+One place is enough because a mean arrives only after the sum that it was computed from has been
+sent. If several sums are added to a segment, an `Accumulator` holds their total in fp32, so that it
+is rounded only once.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class Arithmetic:
         """Add our own contribution to the sum that has arrived. If it is the `last`, divide.
 
         The result overwrites the sum, so afterwards only the peak from the sum's scales is known.
-        It was within the bound. If our own contribution is within its bound but the result is not,
-        then the sum contained codes that a codec never writes, and the sender is at fault.
+        That peak was within the bound. If our own contribution is within its bound but the result
+        is not, the sum contained codes that a codec never writes, and the sender is at fault.
         """
         run, place = slice(segment.start, segment.stop), self.place(segment)
         own = (self._theta[run], self._local[run], self._weight)
@@ -154,7 +154,7 @@ class Arithmetic:
         last: bool,
     ) -> tuple[float, float]:
         """Add, and requantise to the segment's place. `sum` came from the last of `senders`; `own`
-        already includes the sums of the others. Return the peaks of `sum` and of the result.
+        already includes the sums of the other senders. Return the peaks of `sum` and of the result.
         """
         run, divisor = slice(segment.start, segment.stop), self._divisor if last else 1.0
         kept = _run_of(self._residual_out, run)

@@ -39,7 +39,8 @@ CONNECT_S = 0.004
 each attempt."""
 
 NEIGHBOURS_MAX = 62
-"""A quarter of the connections that a data plane accepts. A grid of a thousand peers needs 62."""
+"""Maximum number of neighbours of a peer: a quarter of the connections that a data plane accepts.
+In a grid of a thousand peers, a peer has 62 neighbours."""
 
 COARSE_RING_PEERS_MAX = 4
 """Maximum number of peers for which a ring may be chosen with a codec of 4 bits. The relative error

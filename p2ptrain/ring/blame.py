@@ -18,9 +18,9 @@ class Blame:
     """The peers to leave out of the next attempt, and the reason as text. `suspects` is empty if
     nobody is at fault.
 
-    `own` means that this peer found the fault in itself. If others accuse this peer, it forwards
-    the accusation but does not confirm it, since they may be wrong. `heard` means that a neighbour
-    reported the fault and that we did not notice it ourselves.
+    `own` means that this peer found the fault in itself. If other peers accuse this peer, it
+    forwards the accusation but does not confirm it, since they may be wrong. `heard` means that a
+    neighbour reported the fault and that we did not notice it ourselves.
     """
 
     suspects: tuple[PeerId, ...]

@@ -10,10 +10,10 @@ fault of its sender, which either computed it or accepted a sum that it should h
 
 Limits: a peer that forwards a sum can replace it with any other sum within the same bound. So the
 last peer that adds in a ring, and the owner of a part in every schedule, can choose that part's
-mean, up to the bound on a mean, which equals the bound on one participant. Within the bound, nobody
-can tell whose numbers are wrong. The owner of a part can even send different means to two peers:
-then their results differ, and the ledger commits one of them. An accusation proves nothing: other
-peers cannot tell whether the accuser or the accused is at fault.
+mean within the bound on a mean. This bound equals the bound on one participant. Within the bound,
+nobody can tell whose numbers are wrong. The owner of a part can even send different means to two
+peers: then their results differ, and the ledger commits one of them. An accusation proves nothing:
+other peers cannot tell whether the accuser or the accused is at fault.
 
 This module depends only on the plan's trees and the request. Only `contribution_peak` reads
 vectors.
@@ -89,9 +89,9 @@ def mean_max(
 ) -> float:
     """Return the largest magnitude that the mean of `peers` peers may have in any part.
 
-    All peers must compute exactly the same number on every machine. So it uses only additions and
-    multiplications in a fixed order, which IEEE 754 defines to the last bit. It does not define
-    that for a power function.
+    All peers must compute exactly the same number on every machine. So this function uses only
+    additions and multiplications in a fixed order, which IEEE 754 defines to the last bit. IEEE 754
+    does not define a power function to the last bit.
     """
     if influence_max >= UNBOUNDED:
         return math.inf

@@ -2,7 +2,8 @@
 
 One thread serves the lane's connections to all neighbours in both directions, so it does not need
 locks or copies between threads. Each lane has its own connections and its own runs of segments. A
-neighbour that breaks the protocol becomes the verdict; `watch` judges inactive neighbours.
+neighbour that breaks the protocol is blamed for the end of the attempt; `watch` judges inactive
+neighbours.
 
 Each connection ends with a DONE frame. A lane has ended when all DONE frames have been sent and
 received. So no peer closes a connection while bytes are still arriving on it, which would destroy
@@ -42,8 +43,8 @@ _GONE = getattr(select, "POLLRDHUP", 0)
 
 TICKETS_AHEAD = 8
 """Segments for which tickets of a rate-limited uplink are requested at a time; at least one per
-neighbour. Several keep the uplink busy while this thread is not running. Few, so that each
-neighbour waits for only about one segment to each of the others."""
+neighbour. Several tickets keep the uplink busy while this thread is not running. Their number is
+small, so that each neighbour waits for only about one segment to each of the other neighbours."""
 
 
 class Lane:

@@ -2,7 +2,7 @@
 next.
 
 This module follows the plan, does the arithmetic, and refuses frames that do not fit the plan. It
-does not know sockets or time; the caller transfers the bytes.
+knows nothing about sockets or time; the caller transfers the bytes.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class LaneProgress:
         self._routes = attempt.plan.routes
         self._runs = attempt.plan.lanes[number]
         self._accumulators: dict[bool, Accumulator] = {}
-        """By `owned`: one for our own part, one for parts that we collect for others. Created when
-        needed.
+        """The accumulators: `True` for our own part, `False` for the parts that we collect for
+        others. Each is created when needed.
         """
         self._in_order = accumulates(attempt.request.schedule)
         """Whether sums are sent in the order of their index, because their receiver needs that."""

@@ -9,7 +9,8 @@ from p2ptrain.dataplane import SecureSocket
 from p2ptrain.ring.wire import HEADER_BYTES, Header, decode_header
 
 _TOGETHER_BYTES = (1 << 14) - HEADER_BYTES
-"""Bytes of a body that are sent together with its header. Both fit into one TLS record."""
+"""Maximum bytes of a body that are sent together with its header. The two fit into one TLS
+record."""
 _SLICE_BYTES = 1 << 17
 """Bytes per send. At 1 Mbit/s they take one second, so progress is noticed long before the silence
 limit."""

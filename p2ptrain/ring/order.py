@@ -16,14 +16,16 @@ from itertools import pairwise
 from p2ptrain.ids import PeerId
 
 EXACT_MAX = 9
-"""The exact search visits all subsets: with 9 peers there are 2⁸, each with 8 possible ends."""
+"""Maximum number of peers for the exact search, which visits all subsets: with 9 peers there are
+2⁸, each with 8 possible ends."""
 
 BETTER_BY = 1.2
-"""Hysteresis. Measured rates vary by tens of per cent from one reduce to the next, and a new order
-requires new connections."""
+"""A new order must be this many times as fast as the current one. Measured rates vary by tens of
+per cent from one reduce to the next, and a new order requires new connections."""
 
 _TRIES_MAX = 40_000
-"""Steps of the search above EXACT_MAX. With 200 peers it ends within half a second."""
+"""Maximum steps of the search for more than EXACT_MAX peers. With 200 peers it ends within half a
+second."""
 _STARTS = 8
 """Number of starting peers to try before the search for a cycle gives up."""
 
@@ -78,16 +80,16 @@ def best_order(
 
 
 def slowest_edge(matrix: Matrix, order: Sequence[int]) -> float:
-    """Return the rate of the slowest edge of this circle; infinite if it has no edge."""
+    """Return the rate of the slowest edge of this cycle; infinite if it has no edge."""
     if len(order) < 2:
         return float("inf")
     return min(matrix[a][b] for a, b in pairwise([*order, order[0]]))
 
 
 def exact_order(matrix: Matrix) -> list[int]:
-    """Return the widest Hamiltonian circle of at least two peers. Dynamic programming over subsets:
-    for each subset and each of its members, the best slowest edge of a path from 0 through the
-    subset to that member.
+    """Return the cycle through all peers, at least two, whose slowest edge is fastest. This is
+    dynamic programming over subsets: for each subset and each of its members, it computes the best
+    slowest edge of a path from peer 0 through the subset to that member.
     """
     count = len(matrix)
     full = (1 << count) - 1
@@ -113,9 +115,9 @@ def exact_order(matrix: Matrix) -> list[int]:
 
 
 def searched_order(matrix: Matrix) -> list[int]:
-    """Return a wide circle of at least three peers, perhaps not the widest: bisect over the known
-    rates for the largest threshold at which `_circle` finds a circle, all of whose edges are at
-    least that fast.
+    """Return a cycle through all peers, at least three, whose slowest edge is fast, though perhaps
+    not the fastest possible. This bisects over the known rates for the largest rate at which
+    `_circle` finds a cycle all of whose edges are at least that fast.
     """
     count = len(matrix)
     rates = sorted({matrix[a][b] for a in range(count) for b in range(a)})

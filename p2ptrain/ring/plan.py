@@ -2,7 +2,7 @@
 
 The vector's blocks are divided into N parts, one for each peer. Each part is divided into one run
 for each lane, and each run into segments. `schedules` defines the route of a part. Lanes are
-independent of each other. This module does not know connections, weights or time.
+independent of each other. This module knows nothing about connections, weights or time.
 
 A lane has several connections to a neighbour, and a segment can use any of them. In a ring, sums
 may be sent in any order. If a peer adds several sums to one segment, it receives the sums in the
@@ -21,14 +21,15 @@ from p2ptrain.errors import LocalProtocolError
 from p2ptrain.ring.schedules import Route, Schedule, accumulates, routes
 
 STREAMS_MAX = 64
-"""Far more than any path needs. A header has one byte for the stream."""
+"""Maximum number of streams between two neighbours: far more than any path needs. A header has one
+byte for the stream."""
 PEERS_MAX = 4096
-"""A header has two bytes for the part."""
+"""Maximum number of peers, and so of parts. A header has two bytes for the part."""
 ACCUMULATORS = 2
 """Segments that a lane adds up at the same time: one of its own part, and one that it collects for
-another part's owner. With only one accumulator, each of them could block the other."""
+another part's owner. With only one accumulator, the two parts could block each other."""
 SEGMENTS_HELD_MAX = 4
-"""Memory of a lane for totals and for arriving sums, in segments of `segment_bytes`."""
+"""Maximum memory of a lane for totals and for arriving sums, in segments of `segment_bytes`."""
 
 
 class BlockCodec(Protocol):
@@ -111,9 +112,9 @@ def plan(
 ) -> ReducePlan:
     """Return the traffic of peer number `me` of `peers`.
 
-    Every peer calls this with the same arguments except `me`; then each receive matches one send of
-    a neighbour. A segment has at most `segment_bytes`. If several sums are added to a segment, it
-    is shorter, so that SEGMENTS_HELD_MAX holds. A segment has at least one block.
+    Every peer calls this function with the same arguments except `me`. So each receive matches one
+    send of a neighbour. A segment has at most `segment_bytes`. If several sums are added to a
+    segment, it is shorter, so that SEGMENTS_HELD_MAX holds. A segment has at least one block.
 
     Raises:
         LocalProtocolError: the arguments are invalid.

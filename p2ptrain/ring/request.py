@@ -21,7 +21,7 @@ SILENCE_S = 8.0
 suspected."""
 
 COUNTER_MAX = 2**32 - 1
-"""A header has four bytes each for the outer step and the attempt."""
+"""The largest outer step or attempt: a header has four bytes for each of the two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,8 @@ class ReduceRequest:
     silent, neither sending nor accepting data, before it is suspected. A peer that only waits for
     another peer says so four times in that period, so that it is not suspected itself. `silence_s`
     is longer than TCP needs to resume after an outage of 3 s (it retransmits after 0.2, 0.6, 1.4, 3
-    and 6.2 s). It is short enough that a silent participant costs the others less than 15 s,
-    including the next attempt.
+    and 6.2 s). It is short enough that a silent participant costs the other participants less than
+    15 s, including the next attempt.
     """
 
     run: RunId

@@ -10,8 +10,8 @@ divides. The mean flows down another tree, its bytes unchanged.
              which receives from these peers and from its own row: 4 hops, and 2 √N neighbours
              instead of N − 1
 
-Peers are numbered by their position in the roster's order. This module does not know bytes, sockets
-or time.
+Peers are numbered by their position in the roster's order. This module knows nothing about bytes,
+sockets or time.
 """
 
 from __future__ import annotations

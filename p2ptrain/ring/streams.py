@@ -17,10 +17,12 @@ from p2ptrain.ring.schedules import Schedule
 
 WINDOW_BYTES = 2_000_000
 STREAMS_BEST = 4
-"""On a path of 80 ms with packet loss, four connections were as fast as sixteen. On loopback, where
-more connections have no benefit, four took 2.5 % more CPU than two, and eight up to 15 %."""
+"""Maximum number of connections that speed up a pair of neighbours. On a path of 80 ms with packet
+loss, four connections were as fast as sixteen. On loopback, where more connections have no benefit,
+four took 2.5 % more CPU than two, and eight up to 15 %."""
 CONNECTIONS_MAX = 32
-"""Connections of one peer in one reduce, unless it has more neighbours. Each needs a handshake."""
+"""Maximum number of connections of one peer in one reduce, unless it has more neighbours. Each
+needs a handshake."""
 
 
 def streams_for(schedule: Schedule, peers: int, payload_bytes: int) -> int:

@@ -1,21 +1,22 @@
 """A wait-for graph that finds the peer at fault when all peers are waiting for each other.
 
 A neighbour that has to send us segments but is silent is blamed after the silence limit. A
-neighbour that says it is waiting is not blamed for silence: if one peer stops, all others wait, and
-most of them are honest. So each peer says whom it waits for. A WAITING frame names two peers, one
-that waits and one that it waits for: the last known link of the chain. A peer that waits for a
-neighbour forwards that neighbour's link if it has received one, otherwise its own. A peer that has
-something to send but holds it back (its uplink is rate-limited) names itself twice. So all peers
-soon know the end of the chain. If no payload arrives for `stall_s` (STALL_SILENCES × silence_s, or
-longer if segments are large):
+neighbour that says it is waiting is not blamed for silence: if one peer stops, all other peers
+wait, and most of them are honest. So each peer says whom it waits for. A WAITING frame names two
+peers, one that waits and one that it waits for: the last known link of the chain. A peer that waits
+for a neighbour forwards that neighbour's link if it has received one, otherwise its own. A peer
+that has something to send but holds it back (its uplink is rate-limited) names itself twice. So all
+peers soon know the end of the chain. If no payload arrives for `stall_s` (STALL_SILENCES ×
+silence_s, or longer if segments are large):
 
     the neighbour names itself, or sends a few bytes but no link     the neighbour is at fault
     a peer is said to wait for us, but we have nothing for it        that peer is at fault
     the chain ends with two other peers                              they get time to resolve it;
                                                                      then both are at fault
 
-A neighbour that has begun a segment already has all of it, so it must continue. It is at fault if
-fewer than CRUMB_BYTES arrive within `segment_s`, even if it keeps saying that it is waiting.
+A neighbour that has begun a segment already has all of it, so it must continue. The neighbour is at
+fault if fewer than CRUMB_BYTES arrive within `segment_s`, even if it keeps saying that it is
+waiting.
 
 A neighbour that names a new link gets more time, but only up to a limit, because it could name new
 links for ever. If payload arrives too slowly, the deadline ends the reduce. Then the peers that
@@ -36,16 +37,18 @@ from p2ptrain.ring.request import ReduceRequest
 from p2ptrain.ring.schedules import route
 
 STALL_SILENCES = 1.5
-"""12 s by default. This is longer than the silence limit, so that a silent neighbour is blamed
-first. It is short enough that a false statement costs the others less than 15 s. Large segments get
-more time."""
+"""`stall_s` as a multiple of `silence_s`: 12 s by default. This is longer than the silence limit,
+so that a silent neighbour is blamed first. It is short enough that a false statement costs the
+other peers less than 15 s. Large segments get more time."""
 
 SLOWEST_BYTES_PER_S = 125_000
-"""1 Mbit/s. Peers do not wait for slower links. The time limits for a whole reduce and for one turn
-among the neighbours are twice the time at this rate."""
+"""Bytes per second of the slowest acceptable link: 1 Mbit/s. Peers do not wait for slower links. A
+whole reduce, and one turn among the neighbours, may take twice the time that they need at this
+rate."""
 
 REDUCE_S_MIN = 600.0
-"""Minimum deadline, so that a small reduce survives a machine that is busy for minutes."""
+"""Minimum deadline in seconds, so that a small reduce survives a machine that is busy for
+minutes."""
 
 
 def reduce_deadline_s(payload_bytes: int) -> float:
@@ -58,9 +61,9 @@ NEWS_STALLS = 2
 payload that honest peers are waiting for has passed through the slowest of them."""
 
 OTHERS_STALLS = NEWS_STALLS + 2
-"""Time, in multiples of `stall_s`, that two other peers have to resolve a stall. It is one more
-than a peer waits for a neighbour that keeps naming new links. Here the same link may be reported
-again and again, because links are forwarded less often than a liar can change them."""
+"""Time, in multiples of `stall_s`, that two other peers have to resolve a stall. This is one
+`stall_s` more than a peer waits for a neighbour that keeps naming new links. Here the same link may
+be reported again and again, because links are forwarded less often than a liar can change them."""
 
 CRUMB_BYTES = 1 << 16
 """Fewer bytes than this do not count as progress, unless they complete a segment. At 1 Mbit/s they
@@ -68,8 +71,9 @@ take half a second."""
 
 SEGMENT_SLACK = 2
 """Within a segment, a neighbour gets this many times the time that CRUMB_BYTES take on a line of
-SLOWEST_BYTES_PER_S that is shared by all its neighbours and lanes. In a ring with one lane this is
-2 × 65,536 × 2 ÷ 125,000 = 2.1 s. The minimum is silence_s (8 s), so 66 kbit/s are enough."""
+SLOWEST_BYTES_PER_S that is shared by all its neighbours and lanes. In a ring with one lane, which
+has 2 neighbours, this is 2 × 65,536 bytes × 2 neighbours ÷ 125,000 bytes per second = 2.1 s. The
+neighbour always gets at least `silence_s` (8 s), so 66 kbit/s are enough."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,10 @@
-"""Judges inactive neighbours. A neighbour becomes the verdict if it is silent while it has to send
-us data, if it does not accept data that we have for it, or if it leaves without giving a reason.
+"""Judges inactive neighbours. A neighbour is blamed for the end of the attempt if it is silent
+while it has to send us data, if it does not accept data that we have for it, or if it leaves
+without giving a reason.
 
-This module also keeps others from suspecting us: while we cannot send a neighbour its data yet, we
-tell it that we are waiting. This module does not transfer payload and does not know what it means.
+This module also keeps other peers from suspecting us: while we cannot send a neighbour its data
+yet, we tell it that we are waiting. This module does not transfer payload and does not know what it
+means.
 """
 
 from __future__ import annotations
@@ -19,8 +21,9 @@ from p2ptrain.ring.wait_for import WaitForGraph
 from p2ptrain.ring.wire import Kind
 
 SECOND_OPINION_S = 0.2
-"""A link breaks if its peer dies, but also if its peer leaves an attempt that a third peer has
-ended. In the second case, the reason reaches us within this time on most paths."""
+"""Seconds that we wait for a reason before we blame the peer of a broken link. A link breaks if its
+peer dies, but also if its peer leaves an attempt that a third peer has ended. In the second case,
+the reason reaches us within this time on most paths."""
 
 NEWS_S = 0.25
 """Minimum time between two WAITING statements to a neighbour, to limit their number."""
@@ -104,9 +107,9 @@ class NeighbourWatch:
         return silent or self._waits.is_amid_a_segment(neighbour.number, now)
 
     def _owing(self) -> list[int]:
-        """Return the neighbours that we need data from to continue. Prefer those whose data we have
-        to forward: a mean that ends here does not delay other peers. Among these, prefer neighbours
-        that are not ahead: a neighbour that is ahead is itself waiting for others.
+        """Return the neighbours that we need data from to continue. Prefer the neighbours whose
+        data we have to forward, because other peers wait for that data too. Among these, prefer
+        neighbours that are not ahead: a neighbour that is ahead is itself waiting for others.
         """
         passed_on = [number for number, left in self._progress.left_to_pass_on.items() if left]
         behind = [number for number in passed_on if not self._ahead(self._neighbours[number])]
@@ -165,8 +168,8 @@ class NeighbourWatch:
             self._suspect(neighbour, f"it did not accept any data for {self._silence_s:g} s")
 
     def _speak_up(self, neighbour: Neighbour, owing: list[int], now: float) -> None:
-        """Tell a neighbour whom we wait for, before it suspects us or when the answer has
-        changed.
+        """Tell a neighbour which peer we are waiting for. Do so before it suspects us, or when that
+        peer has changed.
         """
         wait = self._waits.own_wait(owing, holds_back=bool(neighbour.ready))
         quiet_s, news = now - neighbour.spoke_at, wait != neighbour.told

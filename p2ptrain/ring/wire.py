@@ -25,7 +25,7 @@ from p2ptrain.ring.blame import Blame
 _HEADER = struct.Struct("<BBHIIII8s")
 HEADER_BYTES = _HEADER.size
 ABORT_BYTES_MAX = 2048
-"""Room for a reason of 200 characters and a few peer ids."""
+"""Maximum bytes of an ABORT's body: room for a reason of 200 characters and a few peer ids."""
 _REASON_CHARACTERS_MAX = 200
 _SUSPECTS_MAX = 16
 

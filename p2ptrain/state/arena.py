@@ -44,7 +44,7 @@ class Arena:
 
     @property
     def fds(self) -> tuple[int, int]:
-        """Both descriptors, for `pass_fds`."""
+        """The descriptors of θ and of the local vector, for `pass_fds`."""
         return (self.theta_fd, self.local_fd)
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ own memory. So a writer waits at most for the copy of one piece, no matter how s
 In the worst case, if an update follows immediately after the freeze, everything is copied once.
 Then a second state is in memory until the snapshot is written.
 
-The module handles bytes and threads; it does not know parameters or disks.
+The module handles bytes and threads; it knows nothing about parameters or disks.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class FrozenStatistics:
 class Frozen:
     """A view of `regions`, one after another, as they were when this object was created.
 
-    One thread calls `fill`, others call `before_write`. `close` or the end of the `with` block ends
-    the view. After that writers no longer wait, and `fill` returns 0.
+    One thread calls `fill`; the threads that change the state call `before_write`. `close` or the
+    end of the `with` block ends the view. After that writers no longer wait, and `fill` returns 0.
 
     `copy(to, source)` copies one piece, and takes most of the time.
     """
@@ -87,7 +87,9 @@ class Frozen:
             self._spare.clear()
 
     def fill(self, view: memoryview) -> int:
-        """Copy the next bytes into `view` and return their number. Fewer than fit means the end."""
+        """Copy the next bytes into `view` and return their number. If they do not fill `view`, they
+        are the last.
+        """
         target, filled = np.frombuffer(view, np.uint8), 0
         while filled < len(target) and self._next < len(self._pieces):
             filled += self._read(target[filled:])

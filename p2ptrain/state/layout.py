@@ -5,8 +5,8 @@ fixed: entries are sorted by name, each starts at the next multiple of 16 elemen
 padded in the same way. Sixteen fp32 elements are one cache line (64 bytes). So two ranks that write
 neighbouring parameters never share a cache line, and SIMD loads start aligned.
 
-The offsets follow from names and shapes. They are sent anyway and checked on arrival, so that a
-peer with a different placement rule is refused and cannot corrupt the state.
+The offsets follow from names and shapes. The offsets are sent anyway and checked on arrival, so
+that a peer with a different placement rule is refused and cannot corrupt the state.
 
 This module does not use torch or handle memory: it is a table and its checks.
 """
@@ -25,14 +25,15 @@ from p2ptrain.ids import Digest
 
 ALIGN_ELEMENTS = 16
 
-# A 1,000-layer model with nine matrices a layer stays below 10,000 entries.
+# Maximum number of entries. A 1,000-layer model with nine matrices a layer stays below 10,000.
 ENTRIES_MAX = 65_536
 NAME_CHARACTERS_MAX = 256
 DIMENSIONS_MAX = 8
-# 2⁴⁰ parameters are 4 TiB per vector: more than a machine can provide in this decade, and far below
-# 2⁶³, so that sums and products of offsets and sizes cannot overflow in native code.
+# Maximum number of parameters: 2⁴⁰ take 4 TiB per vector, more than a machine can provide in this
+# decade. It is far below 2⁶³, so that sums and products of offsets and sizes cannot overflow in
+# native code.
 NUMEL_MAX = 2**40
-# More than ENTRIES_MAX entries need, at 60–100 bytes each.
+# Maximum bytes of an encoded layout: more than ENTRIES_MAX entries need, at 60–100 bytes each.
 WIRE_BYTES_MAX = 16 * 2**20
 
 
@@ -48,7 +49,9 @@ class LayoutEntry:
         if not 0 < len(self.name) <= NAME_CHARACTERS_MAX or not self.name.isprintable():
             raise ValueError(f"a parameter's name has 1 to {NAME_CHARACTERS_MAX} characters")
         if len(self.shape) > DIMENSIONS_MAX:
-            raise ValueError(f"{self.name} has {len(self.shape)} dimensions, over {DIMENSIONS_MAX}")
+            raise ValueError(
+                f"{self.name} has {len(self.shape)} dimensions; the maximum is {DIMENSIONS_MAX}"
+            )
         if not all(0 < extent <= NUMEL_MAX for extent in self.shape) or self.numel > NUMEL_MAX:
             raise ValueError(f"{self.name} has the invalid shape {self.shape}")
 

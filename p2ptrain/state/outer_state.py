@@ -1,7 +1,8 @@
 """The replicated state: parameters θ and outer momentum m, advanced by committed updates only.
 
-It is bit-identical on all peers. An update is a payload of blocks, and one elementwise kernel
-applies it, so the result does not depend on the number of threads or the order of their work.
+The state is bit-identical on all peers. An update is a payload of blocks, and one elementwise
+kernel applies it, so the result does not depend on the number of threads or the order of their
+work.
 
 A snapshot is θ followed by m, as one blob. Its `meta` is derived only from the ledger, so that
 equal states have equal digests on all peers and the ledger can certify them.
@@ -36,7 +37,8 @@ SHARE_ELEMENTS = 2**20
 same length, so at most one chunk of each is copied at a time."""
 
 THREADS_MAX = 4
-"""Memory bandwidth limits the kernel. More threads are not faster and slow down the trainer."""
+"""Maximum number of threads. Memory bandwidth limits the kernel, so more threads are not faster,
+and they slow down the trainer."""
 
 
 def snapshot_meta(run: RunId | None, step: int, layout: Digest) -> dict[str, object]:
@@ -185,7 +187,8 @@ class OuterState:
         try:
             yield frozen
         finally:
-            # Close it before taking the lock, which an update that waits for a piece holds.
+            # Close the view before taking the lock: an update that waits for a piece holds the
+            # lock.
             frozen.close()
             with self._changing:
                 self._frozen = None
@@ -220,9 +223,9 @@ class OuterState:
     def load_snapshot(self, store: BlobReader, digest: Digest) -> BlobManifest:
         """Set θ and m to a snapshot that is completely stored; return its manifest.
 
-        Raises ChunkMissing or ChunkCorrupt. Then θ and m hold a mixture: fetch the missing chunks
-        and load again. Raises ManifestInvalid, without changing anything, if the blob is not a
-        snapshot with `numel` parameters.
+        Raises ChunkMissing or ChunkCorrupt. In these cases θ and m hold a mixture: fetch the
+        missing chunks and load again. Raises ManifestInvalid, without changing anything, if the
+        blob is not a snapshot with `numel` parameters.
         """
         self.check_manifest(store, digest)
         with self._changing:

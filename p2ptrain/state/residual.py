@@ -40,8 +40,8 @@ class Residual:
 
     @property
     def peers(self) -> int:
-        """Number of participants of the newest reduce. `owed` divided by it is what its mean
-        lacks.
+        """Number of participants of the newest reduce. `owed` divided by this number is what the
+        mean of that reduce lacks.
         """
         return self._peers
 

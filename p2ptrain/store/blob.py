@@ -34,11 +34,12 @@ CHUNK_BYTES = 4 * 2**20
 CHUNK_BYTES_MAX = CHUNK_BYTES
 """The maximum length of a chunk that is stored, served or accepted.
 
-It is long enough that the latency of a request and of an fsync hardly matters, and short enough
-that a bad chunk costs little and a joiner can fetch from many peers at once."""
+Chunks are long enough that the latency of a request and of an fsync hardly matters. They are short
+enough that a bad chunk costs little and a joiner can fetch from many peers at once."""
 
 CHUNK_BYTES_MIN = 1024
-"""With much smaller chunks, a manifest would be as large as the blob it describes."""
+"""Minimum length of a chunk. With much smaller chunks, a manifest would be as large as the blob it
+describes."""
 
 MANIFEST_BYTES_MAX = CHUNK_BYTES_MAX
 """A manifest is a chunk, so with 34 bytes per digest it lists up to 123,000 chunks: a blob of about

@@ -2,12 +2,12 @@
 call.
 
 The store must survive crashes, so its tests must be able to crash at each write. All its disk
-operations go through `Disk`. `LocalDisk` is the real disk. The tests use `MemoryDisk`, which tracks
-durable data and data that is only written separately.
+operations go through `Disk`. `LocalDisk` is the real disk. The tests use `MemoryDisk`, which keeps
+durable data apart from data that was written but not synced.
 
 Every implementation guarantees exactly this: data is durable after `sync`, names are durable after
 `sync_directory`, and `replace` is atomic. After a crash, anything that was not made durable may be
-present or lost, in any combination. This module does not know chunks.
+present or lost, in any combination. This module knows nothing about chunks.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Lock(Protocol):
 
 
 class OpenFile(Protocol):
-    """An open file. Its operations do not need a new descriptor, which might not be available. It
-    remains the same file even if another file takes over its name.
+    """An open file. Its operations do not need a new descriptor, which might not be available. The
+    object keeps referring to the same file even if another file takes over the file's name.
     """
 
     def append(self, data: memoryview) -> None:

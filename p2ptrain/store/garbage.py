@@ -35,7 +35,9 @@ class Collected:
 
 
 class RootsDamaged(ChunkCorrupt):
-    """We do not know what these `roots` reach. The owner can unpin those that are `pinned`."""
+    """These `roots` are damaged, so we do not know what they reach. The owner can unpin those that
+    are `pinned`.
+    """
 
     def __init__(self, roots: Collection[Digest], pinned: Collection[Digest]) -> None:
         self.roots, self.pinned = sorted(roots), sorted(pinned)
@@ -51,12 +53,12 @@ class RootsDamaged(ChunkCorrupt):
 
     def remedy(self, home: Path) -> str:
         """Return advice for the owner of the node in `home`."""
-        otherwise = "blobs older than the newest certified snapshots are dropped eventually"
+        otherwise = "or wait: the node drops the blob once newer snapshots are certified"
         if self.pinned:
             unpin = to_paste(home, f"store unpin {self.pinned[0]}")
             otherwise = f"or {unpin}, if you can do without it"
         repair = to_paste(home, "store check --repair")
-        return f"{repair}, when a peer that has it is connected; {otherwise}"
+        return f"{repair}, while a peer that has this blob is connected; {otherwise}"
 
     def without(self, mended: Collection[Digest]) -> RootsDamaged | None:
         """Return the error for the roots that are still damaged; None if all are repaired."""

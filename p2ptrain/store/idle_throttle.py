@@ -19,8 +19,9 @@ from typing import TypeVar
 import psutil
 
 SHARE = 0.01
-"""Share of one core. A trainer's threads wait for each other, so time taken from one of them delays
-all. With this share, writing 4 GB takes seven minutes if all cores are busy."""
+"""Share of one core that a writer gets while all cores are busy. A trainer's threads wait for each
+other, so time taken from one of them delays all of them. With this share, writing 4 GB takes seven
+minutes if all cores are busy."""
 
 FREE_S = 0.03
 """CPU seconds before the first pause. Snapshots of up to 30 MB are written without a pause."""
@@ -32,7 +33,8 @@ IDLE_CORES = 0.5
 """If fewer cores than this are idle, the writer takes CPU time from other work."""
 
 REST_S_MIN = 0.001
-"""Shorter pauses are added to the next one, because sleeping is not that precise."""
+"""Minimum length of a pause. A shorter pause is added to the next one, because sleeping is not that
+precise."""
 
 REST_S_MAX = 2.0
 """Maximum length of one sleep. When a core becomes idle, such as after the inner steps, the pause

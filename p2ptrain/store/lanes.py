@@ -8,7 +8,7 @@ after all lanes have ended.
 
 Each lane has one buffer, into which the bytes are copied first. So the owner of the bytes does not
 have to wait for the disk (see `state.frozen`). Buffers are page-aligned, so they can be written
-past the page cache without a copy (see `disk`).
+directly to the disk, bypassing the page cache, without a copy (see `disk`).
 
 Background work, such as a snapshot, is written by threads with a low priority. At normal priority,
 writing a snapshot took half a core from the inner steps. These threads also pause; see
@@ -34,19 +34,22 @@ from p2ptrain.store.blob import Buffer
 from p2ptrain.store.idle_throttle import IdleThrottle
 
 LANES = 8
-"""Eight chunks of 4 MiB use 32 MiB of memory. With four, the disk was idle between two syncs; with
-sixteen, it wrote a tenth more. See docs/results/state.md."""
+"""Number of chunks that are written at once. Eight chunks of 4 MiB use 32 MiB of memory. With four,
+the disk was idle between two syncs; with sixteen, it wrote a tenth more. See
+docs/results/state.md."""
 
 Result = TypeVar("Result")
 
 Fill = Callable[[memoryview], int]
-"""Fills a view with the next bytes and returns their number. Fewer than fit means the end."""
+"""Fills a view with the next bytes and returns their number. If they do not fill the view, they are
+the last."""
 
 Lanes = Callable[[], Executor]
 """Returns the executor for the lanes of one blob. Its `with` block waits for all tasks."""
 
 STAND_BACK = 19
-"""Nice value. If two threads compete for a core, the one with this nice value gets a 68th of it."""
+"""Nice value of a background thread. If it competes for a core with a thread of normal priority, it
+gets a 68th of the core."""
 
 
 def stand_back() -> None:

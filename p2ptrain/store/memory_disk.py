@@ -1,11 +1,12 @@
 """A disk in memory that can fail at any write, for tests and simulations.
 
-It tracks durable data and data that is only written separately, and counts the operations that
-change something. At a chosen operation it fails: with a power cut, after which every operation
-fails until `reboot`, or with a system error such as ENOSPC. An interrupted write leaves a prefix.
+The disk keeps durable data apart from data that was written but not synced, and counts the
+operations that change something. At a chosen operation it fails: with a power cut, after which
+every operation fails until `reboot`, or with a system error such as ENOSPC. An interrupted write
+leaves a prefix.
 
-It models the worst crash that POSIX permits. Each name that was not made durable, and each file
-that was not synced, may survive or be lost, in any combination; unsynced parts may be zeros.
+A power cut is the worst crash that POSIX permits. Each name that was not made durable, and each
+file that was not synced, may survive or be lost, in any combination; unsynced parts may be zeros.
 Directories themselves are durable immediately, as `make_directories` guarantees.
 """
 

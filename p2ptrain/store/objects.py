@@ -5,7 +5,7 @@ existing name has the right content unless the disk is corrupted. Every chunk is
 read. A bad file is set aside as `….corrupt`, and the chunk counts as missing from then on.
 
 Names become durable later, in `make_durable`, which syncs each changed directory once for many
-chunks. Code must call `settle` before it writes references to chunks.
+chunks. Code must call `make_durable` before it writes references to chunks.
 
 All methods may be called from any thread. This module does not know which data refer to a chunk.
 """
@@ -36,7 +36,7 @@ is complete. A million chunks (4 TiB) are only 65,000 names per directory."""
 FANS = len(FANOUT)
 
 _OWN = re.compile(r"[0-9]+-[0-9]+")
-"""Name of a temporary file: the process id and a number."""
+"""The name of a temporary file: the process id and a number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +69,15 @@ class Objects:
         self._young: dict[Digest, int] = {}
         with disk_errors("opening the store", root):
             self._open()
-        # Names from the previous process may not be durable yet; the first `settle` syncs them.
+        # Names from the previous process may not be durable yet; the first `make_durable` syncs
+        # them.
         self._unsettled = {self._directory / name for name in FANOUT}
 
     def _open(self) -> None:
         fans = [self._directory / name for name in FANOUT]
         self._disk.make_directories(*fans, self._temporary)
         for name in self._disk.names(self._temporary):
-            if _OWN.fullmatch(name):  # Others may be directories, or in use.
+            if _OWN.fullmatch(name):  # Other names may be directories, or files in use.
                 self._disk.remove(self._temporary / name)
         # The previous process may have been killed before its rename of the head was
         # durable. From now on readers of the head rely on it.
@@ -96,7 +97,7 @@ class Objects:
         """Store `data` as the chunk `digest`, which the caller has computed. Return False if it
         exists.
 
-        Raises StoreFull or StoreError; nothing has changed then.
+        Raises StoreFull or StoreError, and leaves the store unchanged.
         """
         path = self.path(digest)
         with self._lock:

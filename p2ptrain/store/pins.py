@@ -19,7 +19,8 @@ PINS_MAX = 10_000
 _LINE_BYTES = 65
 _WAIT_S = 0.05
 TRIES = 200
-"""Ten seconds in total. Commands hold the lock for milliseconds, collections while they run."""
+"""Maximum number of attempts to take the lock: ten seconds in total. Commands hold the lock for
+milliseconds; a garbage collection holds it until it ends."""
 
 
 class Pins:

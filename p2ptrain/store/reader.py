@@ -1,6 +1,6 @@
 """Read a store without locking or changing anything, not even damaged chunks.
 
-Use it for audits and for other readers of a home whose node may be running. A chunk that the node
+Use it for audits, and wherever else a home is read whose node may be running. A chunk that the node
 removes meanwhile is reported as missing.
 """
 

@@ -42,7 +42,8 @@ _LENGTH = struct.Struct("<I")
 FRAME_BYTES = 1 << 20
 
 BODY_BYTES_MAX = 16 * 2**20
-"""A page of certified entries has at most 256 KiB, so a body near this limit is our own bug."""
+"""Maximum bytes of a body. A page of certified entries has at most 256 KiB, so a body near this
+limit is our own bug."""
 
 
 class LogCorrupt(StoreError):
@@ -211,7 +212,7 @@ class RecordLog:
                 f"removed {self.torn_bytes} bytes of an incomplete record from the end of "
                 f"{self.path.name}"
             )
-        # From now on, others rely on what the previous process wrote, so sync it.
+        # From now on, other peers rely on what the previous process wrote, so sync it.
         self._disk.sync(self.path)
         self._disk.sync_directory(self.path.parent)
         self._durable = self._size

@@ -310,11 +310,11 @@ class Store:
         Pass large numbers of bare chunks, such as data blocks, in `keep_chunks`. Chunks stored
         since the previous collection are not removed, so callers have time to add them to `keep`.
 
-        Raises RootsDamaged if a root is damaged, because we cannot tell what it reaches. Nothing
-        has been removed then; fetch the root again first.
+        Raises RootsDamaged if a root is damaged, because we cannot tell what it reaches. In this
+        case nothing has been removed: fetch the root again first.
         """
         with self._collecting, self.lasting.held() as lasting:
-            # Otherwise the head could revert to the previous one in a crash.
+            # Without this, a crash could restore the previous head.
             self._objects.make_durable()
             young, puts = self._objects.young()
             roots = [*keep, *self._head_snapshot(), *self._pins]

@@ -15,7 +15,8 @@ from p2ptrain.store.disk import Disk
 from p2ptrain.store.reader import StoreReader
 
 LOOSE = "data"
-"""Chunks that do not belong to any blob here: data blocks, or remains of a removed blob."""
+"""The kind shown for chunks that do not belong to any blob here: data blocks, or remains of a
+removed blob."""
 
 
 @dataclass(slots=True)
@@ -55,7 +56,7 @@ class Survey:
     def damaged(self) -> Iterator[tuple[Digest, bool]]:
         """Hash every chunk; yield its digest and whether it is damaged. Raises StoreError.
 
-        A chunk that was set aside as damaged and not replaced since counts as damaged.
+        A chunk that was set aside as damaged, and has not been replaced, also counts as damaged.
         """
         reader = StoreReader(self.root, self.disk)
         for digest, _ in reader.listed():

@@ -2,8 +2,8 @@
 
 After a commit all peers that missed the reduce want the same update, and joiners want the same
 snapshot. Without the cache, each request would cost a disk read that bypasses the page cache, a
-hash, and memory for as long as the chunk is being sent. With it, all requests share one copy. This
-module does not know sockets or peers.
+hash, and memory for as long as the chunk is being sent. With the cache, all requests share one
+copy. This module knows nothing about sockets or peers.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from p2ptrain.store.blob import CHUNK_BYTES_MAX
 from p2ptrain.swarm.server import ChunkSource
 
 HOT_BYTES = 16 * CHUNK_BYTES_MAX
-"""A fetch requests only a few chunks at a time, so peers that fetch the same blob at the same time
-share these."""
+"""Maximum bytes in the cache. A fetch requests only a few chunks at a time, so 16 chunks are enough
+for peers that fetch the same blob at the same time."""
 
 
 class HotChunks:

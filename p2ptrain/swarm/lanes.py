@@ -5,7 +5,7 @@ against the requested digest. Other threads store correct chunks while the lane 
 lane that fails is dropped for this fetch, and its open requests go to other lanes. A peer that
 sends a wrong chunk loses all its lanes.
 
-The picker decides; this module handles threads and sockets. It does not know blobs.
+The picker decides; this module handles threads and sockets. It knows nothing about blobs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ from p2ptrain.swarm.wire import receive_response, send_request
 from p2ptrain.swarm.write_behind import WriteBehind
 
 LANES_MAX = 64
-"""More connections are not faster, and each has a thread and a buffer for one chunk."""
+"""Maximum number of lanes of a fetch. More connections are not faster, and each has a thread and a
+buffer for one chunk."""
 
 STALL_S = 60.0
 """Seconds that a source may take for a slice of 64 KiB. The picker tries another source much
@@ -196,8 +197,8 @@ class Fetch(Generic[SourceT]):
                 self._changed.wait(remaining_s)
             self._timed_out = not self._is_over()
         self._stop()
-        # Do not wait for lanes that are still dialling. They end at `dial`'s own deadline, and then
-        # see that the fetch is over.
+        # Do not wait for lanes that are still dialling. These lanes end at `dial`'s own deadline,
+        # and then see that the fetch is over.
         pool.shutdown(wait=False)
         with self._changed:
             self._changed.wait_for(lambda: not self._sockets)

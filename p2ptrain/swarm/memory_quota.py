@@ -3,7 +3,7 @@
 A pending request costs little memory. An answer occupies a whole chunk until the peer has read it.
 So a peer that has used up its share waits until it has read some of its answers, and the total
 stays within the limit for any number of connections. This module only counts chunks; it does not
-know their bytes or sockets.
+handle their bytes or sockets.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from p2ptrain.errors import PeerTooSlow
 from p2ptrain.ids import PeerId
 
 CHUNKS_MAX = 64
-"""256 MiB with chunks of 4 MiB, and less if several peers are sent the same chunk."""
+"""Maximum number of chunks that are being sent: 64 chunks of 4 MiB take 256 MiB, or less if several
+peers are sent the same chunk."""
 
 CHUNKS_PER_PEER_MAX = 4
-"""A peer may fetch its blocks, an update and a snapshot at once, each over its own connection.
-Sixteen colluding peers that do not read could block all others, for two minutes per chunk."""
+"""Maximum number of chunks that are being sent to one peer, which may fetch its blocks, an update
+and a snapshot at once, each over its own connection. Sixteen colluding peers that do not read could
+block all other peers, for two minutes per chunk."""
 
 
 class MemoryQuota:
@@ -37,13 +39,15 @@ class MemoryQuota:
 
     @contextmanager
     def one_for(self, peer: PeerId, deadline_s: float) -> Iterator[None]:
-        """Reserve room for one chunk for `peer` within the block. Raises PeerTooSlow after
-        `deadline_s`.
+        """Reserve room for one chunk for `peer` until the `with` block ends. Raises PeerTooSlow if
+        there is no room within `deadline_s`.
         """
         with self._changed:
             if not self._changed.wait_for(lambda: self._fits(peer), deadline_s):
                 raise PeerTooSlow(
-                    f"no room to send it a chunk within {deadline_s:.0f} s", peer=peer
+                    "the quota had no memory free for a chunk to this peer within "
+                    f"{deadline_s:.0f} s",
+                    peer=peer,
                 )
             self._held[peer] += 1
         try:

@@ -11,13 +11,13 @@ Rules, in this order:
 
 The limit on a source's open requests depends on its rate: the number of chunks that it delivers in
 `AHEAD_S`, plus one. Manifests are short and are not used to measure the rate. So a fast source
-always has requests, and a slow one has few, which the fetch would otherwise wait for at the end. A
+always has requests. A slow source has few, so the fetch does not wait long for it at the end. A
 source that has just reported a missing chunk gets one request at a time until it delivers one.
 
 A source is assumed to have everything until it reports that it lacks a chunk. A chunk that all
 sources have lacked counts as unavailable; asking for it again does not delay the end of the fetch.
 Each source is a *lane*, one connection to one peer, identified by any hashable value. The picker
-does not know sockets or stores. Its caller must lock it.
+knows nothing about sockets or stores. Its caller must lock it.
 
 Chunks are numbered, and a set of chunks is an integer with one bit per chunk. So for a blob of
 100,000 chunks, the sets of 64 sources take one megabyte, and a pick costs few operations a source.
@@ -41,15 +41,15 @@ With more, a short blob would be requested only from the first sources, even if 
 two, a long fetch took 0.2 % less time, and a short one from unequal sources a third more."""
 
 IN_FLIGHT_MAX = 16
-"""64 MiB, enough for 10 Gbit/s over 50 ms. A queued request costs the source nothing."""
+"""Maximum open requests of a lane: 16 × 4 MiB are enough for 10 Gbit/s over 50 ms."""
 
 AHEAD_S = 1.0
-"""Seconds; longer than any round trip, so that latency does not slow down a lane."""
+"""Seconds of work for which a lane has open requests. It is longer than any round trip."""
 
 COPIES_MAX = 4
-"""Lanes that may be asked for the same overdue chunk. For each further lane the time limit doubles.
-So colluding sources that withhold a chunk can only delay it, and when the network stalls, chunks
-are not requested again and again."""
+"""Maximum number of lanes that may be asked for the same overdue chunk. For each further lane the
+time limit doubles. So colluding sources that withhold a chunk can only delay it, and when the
+network stalls, chunks are not requested again and again."""
 
 SOONER_FACTOR = 1.5
 """Request a copy if the first request is expected to take this many times as long. A factor of 1.5
@@ -177,7 +177,7 @@ class Picker(Generic[LaneT]):
         self._numbers: dict[Digest, int] = {}
         """The numbers of the chunks that are still wanted."""
         self._left = 0
-        """The same chunks as a set."""
+        """The chunks that are still wanted, as a set."""
         self._free = 0
         """The wanted chunks that are not requested from any lane, as a set."""
         self._asked: dict[Digest, dict[LaneT, PendingRequest]] = {}
@@ -283,7 +283,7 @@ class Picker(Generic[LaneT]):
             self._lacks[lane].note(self._bit(digest))
 
     def drop(self, lane: LaneT) -> None:
-        """Drop a lane. The chunks requested from it can then be requested from others."""
+        """Drop a lane. The chunks requested from it can then be requested from other lanes."""
         self._paces.pop(lane, None)
         for digest in [digest for digest, copies in self._asked.items() if lane in copies]:
             self._withdraw(lane, digest)
@@ -374,7 +374,7 @@ class Picker(Generic[LaneT]):
         return first_at - now > SOONER_FACTOR * own_s
 
     def _urgency(self, digest: Digest, now: float) -> tuple[bool, float]:
-        """Return the sort key: overdue chunks first, the oldest request before the others; then the
+        """Return the sort key: overdue chunks first, the oldest request first among them; then the
         chunk that is expected last.
         """
         copies = self._asked[digest].values()

@@ -11,8 +11,8 @@ from p2ptrain.ids import PeerId
 
 
 class DropReason(Enum):
-    """Why a source was dropped. The first two are its fault; the path may have caused the
-    others.
+    """Why a source was dropped. The first two are the source's fault; the path may have caused the
+    rest.
     """
 
     CORRUPT = "sent a chunk that does not match its digest"

@@ -1,9 +1,9 @@
 """Serves chunks to peers that the listener admits, with one thread per connection.
 
-A chunk is hashed when it is read from the store, so that disk corruption is never passed on: for a
-damaged chunk, the answer is that it is missing. Two things are limited per peer: the chunks in
-memory that the peer has not read yet, and the rate of answers about missing chunks. The server does
-not know blobs or runs.
+A chunk is hashed when it is read from the store, so that disk corruption is never passed on: a
+damaged chunk is reported as missing. Two things are limited per peer: the chunks in memory that the
+peer has not read yet, and the rate of answers about missing chunks. The server has no notion of
+blobs or runs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from p2ptrain.swarm.memory_quota import MemoryQuota
 from p2ptrain.swarm.wire import receive_request, send_response
 
 PeerLimit = Callable[[PeerId, int], object]
-"""Called with a peer and a number of bytes before they are sent; returns when they may be sent."""
+"""Called with a peer and a number of bytes before they are sent; blocks until they may be sent."""
 
 IDLE_S = 120.0
 """Seconds that a client may pause between requests: longer than it waits for other sources."""
@@ -46,7 +46,7 @@ class ChunkSource(Protocol):
 class ChunkServer:
     """A listener's handler for `swarm.PURPOSE`.
 
-    `limit` is called with a peer and a number of bytes before they are sent, and returns when they
+    `limit` is called with a peer and a number of bytes before they are sent, and blocks until they
     may be sent. `wait_to_send` of the uplink's `PeerShares` is such a function; it gives the ring
     precedence.
     """
@@ -83,7 +83,7 @@ class ChunkServer:
             while True:
                 misses = 0 if self._serve_one(sock, misses) else misses + 1
         except PeerError:
-            return  # The client has everything it wanted, or has left. Both are fine.
+            return  # The client has everything it wanted, or has left. Both cases are fine.
 
     def _serve_one(self, sock: SecureSocket, misses: int) -> bool:
         """Answer one request, after `misses` consecutive misses. Return whether we had the

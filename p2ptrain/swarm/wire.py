@@ -23,17 +23,18 @@ PURPOSE = "swarm"
 """The purpose in the hello that selects the chunk server."""
 
 REQUEST_BYTES_MAX = 64 * 2**10
-"""A request takes 41 bytes; the rest is room for requests of a later version."""
+"""Maximum bytes of a request. A request takes 41 bytes; the rest is room for requests of a later
+version."""
 
 SLICE_BYTES = 64 * 2**10
-"""The rate limit is asked before each slice. Slices are short, so the ring can send in between. A
-client also measures progress in slices."""
+"""Bytes sent at a time. The rate limiter is called before each slice. Slices are short, so the ring
+can send in between. A client also measures progress in slices."""
 
 HELD, MISSING = 0, 1
 _RESPONSE = struct.Struct(">BI")
 
 Limit = Callable[[int], object]
-"""Called with a number of bytes before they are sent; returns when they may be sent."""
+"""Called with a number of bytes before they are sent; blocks until they may be sent."""
 
 
 def send_request(sock: SecureSocket, digest: Digest) -> None:

@@ -1,13 +1,13 @@
 """Write-behind: received chunks are written to disk while their lanes continue to read.
 
-A chunk gets its name in the store only after its bytes are synced. A lane that waited for this
+A chunk gets its name in the store only after its bytes are synced. A lane that waited for the sync
 would stop reading, and its connection would stall once TCP's buffers are full. At 1 Gbit/s a chunk
 takes 34 ms to arrive and, on a good disk, about as long to be synced. So a lane hands over its full
 buffer and takes an empty one. It waits only while `STORING_MAX` chunks are being stored, because
 then the disk is the bottleneck.
 
 Buffers are page-aligned, so that they can be written without a copy (see `store.disk`). This module
-does not know peers or digests; the caller decides what to do with a chunk.
+knows nothing about peers or digests; the caller decides what to do with a chunk.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from queue import Empty, SimpleQueue
 from p2ptrain.store import CHUNK_BYTES_MAX
 
 STORING_MAX = 8
-"""32 MiB, in addition to one buffer per lane. Writing a snapshot uses the same number."""
+"""Maximum number of chunks that are being stored: 8 chunks of 4 MiB take 32 MiB, in addition to one
+buffer per lane. Writing a snapshot uses the same number of buffers."""
 
 
 class WriteBehind:

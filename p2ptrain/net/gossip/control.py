@@ -16,18 +16,22 @@ from libp2p.pubsub.pb import rpc_pb2
 from libp2p.pubsub.utils import safe_bytes_from_hex
 
 IDS_MAX = 512
-"""Message names in one frame. In a run of a hundred members a frame has about fifty."""
+"""Maximum number of message names in one frame. In a run of a hundred members a frame has about
+fifty."""
 ENTRIES_MAX = 64
-"""Entries of one kind that we read. A node sends one for each of its four topics."""
+"""Maximum number of entries of one kind that we read. A node sends one for each of its four
+topics."""
 NAME_BYTES_MAX = 144
-"""Bytes of a message name: its author and number (72 bytes, see frames.py), possibly in hex."""
+"""Maximum bytes of a message name: its author and number (72 bytes, see frames.py), possibly in
+hex."""
 BACK_OFF_S_MAX = 60
-"""Seconds for which a neighbour may ask not to be grafted again. libp2p's default is 60."""
+"""Maximum seconds for which a neighbour may ask not to be grafted again. libp2p's default is 60."""
 ANSWER_BYTES_MAX = 1 << 20
-"""Bytes of one answer, which fit into one frame."""
+"""Maximum bytes of one answer, which fit into one frame."""
 
 FindMessage = Callable[[bytes], rpc_pb2.Message | None]
-"""Returns a message by its id, or None if it is no longer stored for peers that missed it."""
+"""Returns a message by its id, or None if it has left the cache from which peers can still request
+it."""
 
 
 def bounded(

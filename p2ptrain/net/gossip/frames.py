@@ -2,8 +2,8 @@
 
 libp2p 0.8.1 loops over all topics of a message, both before and after the signature check: a
 message of 0.96 MB with 480,000 topics cost each receiver 1.65 s of CPU. It also starts three tasks
-for each subscription. The functions here check lengths first. Then parsing is the only work that
-grows with the size of a frame: at most 0.04 s of CPU for 1 MiB.
+for each subscription. The functions here check lengths first. After these checks, parsing is the
+only work that grows with the size of a frame: at most 0.04 s of CPU for 1 MiB.
 
 Sans-IO. The module does not know who sent a frame.
 """
@@ -18,20 +18,22 @@ from libp2p.pubsub.pb import rpc_pb2
 from p2ptrain.identity import is_peer_id
 
 PAYLOAD_BYTES_MAX = 480 << 10
-"""libp2p silently loses frames above 1 MiB, and two payloads of this size fit into one frame. The
-largest payload in use is a ledger proposal with the promises of 1,024 members.
+"""Maximum bytes of a payload. libp2p silently loses frames above 1 MiB, and two payloads of this
+size fit into one frame. The largest payload in use is a ledger proposal with the promises of 1,024
+members.
 """
 AUTHOR_BYTES_MAX = 64
-"""An Ed25519 peer id has 38 bytes. Converting an id of a megabyte to base58 takes a quarter of an
-hour."""
+"""Maximum bytes of an author's peer id. An Ed25519 peer id has 38 bytes. Converting an id of a
+megabyte to base58 takes a quarter of an hour."""
 SEQNO_BYTES_MAX = 8
-"""The sequence number is kept for two minutes, as part of the message's id."""
+"""Maximum bytes of a sequence number, which is kept for two minutes as part of the message's id."""
 ENVELOPE_BYTES_MAX = 512
-"""Size of a message without its payload. Ours have about 260 bytes: the topic (87), the author, its
-key, the sequence number and the signature. The bound covers unknown fields as well."""
+"""Maximum bytes of a message without its payload. Ours have about 260 bytes: the topic (87), the
+author, its key, the sequence number and the signature. The bound covers unknown fields as well."""
 TOPIC_BYTES_MAX = 128
 SUBSCRIPTIONS_MAX = 32
-"""Subscriptions in one frame. A node follows four topics, and sends all four when it connects."""
+"""Maximum number of subscriptions in one frame. A node follows four topics, and sends all four when
+it connects."""
 
 
 def is_ordinary(message: rpc_pb2.Message) -> bool:
@@ -51,8 +53,8 @@ def is_ordinary(message: rpc_pb2.Message) -> bool:
 def subscriptions_of(rpc: Any) -> list[Any]:
     """Return the last subscription in `rpc` for each topic; none if the frame has too many.
 
-    Otherwise a frame that alternately subscribes and unsubscribes would make us resend recent
-    messages each time.
+    Only the last one counts: otherwise a frame that alternately subscribes and unsubscribes would
+    make us resend recent messages each time.
     """
     if len(rpc.subscriptions) > SUBSCRIPTIONS_MAX:
         return []

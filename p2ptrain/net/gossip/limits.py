@@ -23,30 +23,35 @@ from p2ptrain.rate_limit import KEYS_MAX, Allowance
 
 PER_S = 128.0
 """Messages per second from one neighbour. A peer with only one neighbour receives all gossip
-through it. A run of a hundred members has 12 heartbeats a second (each member sends fewer as
-members increase) and 3 lists. Each member also sends about ten messages per outer step, together 33
-a second if a step takes half a minute. The sum is a third of this limit. Checking and forwarding
-128 messages a second takes less than half of a core.
+through it. In a run of a hundred members, 12 heartbeats (each member sends fewer the more members
+there are) and 3 allowlists arrive per second. Each member also sends about ten messages per outer
+step: 100 × 10 ÷ 30 s, or 33 messages a second, if a step takes half a minute. The sum, 48 messages
+a second, is less than half of this limit. Checking and forwarding 128 messages a second takes less
+than half of a core.
 """
 AT_ONCE = 512
-"""Burst: the newest message of each of a hundred members on each of four topics, as on a new
-connection, or everything that they send at the end of an outer step."""
+"""Burst, in messages. A new connection brings the newest message of each of a hundred members on
+each of four topics: 100 × 4 = 400 messages. The burst is also enough for everything that the
+members send at the end of an outer step."""
 
 AUTHOR_SHARE = 1 / 8
-"""Share of one member: 16 messages a second, and 64 at once. A member sends 20 a second only for a
-short time, which the burst covers."""
+"""One member's share of the limit: 16 messages a second, and 64 at once. A member sends 20 a second
+only for a short time, which the burst covers."""
 OTHERS_SHARE = 1 / 2
-"""Share of all non-members, through all neighbours together: 64 messages a second, and 256 at once.
-Checking and forwarding one takes 3.5 ms, so this is a quarter of a core. For a node that does not
-know any member yet, everybody is a non-member; the share is twice what a hundred members send.
+"""The share of all non-members, through all neighbours together: 64 messages a second, and 256 at
+once. Checking and forwarding a message takes 3.5 ms, so this is a quarter of a core. For a node
+that does not know any member yet, everybody is a non-member; the share is more than the 48 messages
+a second that a hundred members send.
 """
 
 FRAMES_PER_S = 2 * PER_S
 FRAMES_AT_ONCE = 2 * AT_ONCE
-"""Units of frames from one neighbour. Most frames hold one message. Every neighbour forwards each
-message, even if another one did so before. An honest neighbour forwards each message once: PER_S
-units of members' messages, and at most half as many of others'. The rest is for control messages.
-With long frames this is 4 MiB/s from one neighbour, which take 0.16 s of CPU to parse.
+"""Limits on the frames from one neighbour, in units: the rate per second, and the burst. Most
+frames hold one message and count as one unit (see BYTES_PER_UNIT). Every neighbour forwards each
+message, even if another neighbour did so before. An honest neighbour forwards each message once: up
+to PER_S units of messages from members, and at most half as many from non-members. The rest is for
+control messages. With long frames, this is 256 units × 16 KiB = 4 MiB per second from one
+neighbour, which take 0.16 s of CPU time to parse.
 """
 
 BYTES_PER_UNIT = 16 << 10
@@ -56,8 +61,8 @@ long, and libp2p keeps all messages for several seconds.
 
 
 class GossipLimits:
-    """Admits messages within the limits, and counts refusals by neighbour, of the last
-    `complaints_max` neighbours.
+    """Admits messages within the limits. Counts the refusals of each of the last `complaints_max`
+    neighbours.
     """
 
     def __init__(self, is_member: IsMember, complaints_max: int = KEYS_MAX) -> None:

@@ -40,13 +40,14 @@ from p2ptrain.rate_limit import Allowance
 log = logging.getLogger(__name__)
 
 PENDING_MAX = 8
-"""Messages that may wait for a peer's stream. One frame may carry all of them. If more than two of
-them have the maximum size, they are all lost, as any gossip may be.
+"""Maximum number of messages that may wait for a peer's stream. One frame may carry all of them. If
+more than two of them have the maximum size, they are all lost, as any gossip may be.
 """
 FEED_SIZE = 256
-"""Two heartbeats of each of 100 members, while the node is busy."""
+"""Capacity of a topic's feed: two heartbeats of each of 100 members, while the node is busy."""
 PER_AUTHOR_MAX = 32
-"""Messages of a member in two or three outer steps; nobody needs older ones."""
+"""Maximum number of waiting messages of one author: a member sends about as many in two or three
+outer steps, and nobody needs older ones."""
 SUBSCRIPTIONS_PER_PEER_MAX = 16
 REPLAYS_AT_ONCE = 8
 REPLAYS_PER_S = 1 / 15
@@ -137,8 +138,8 @@ class GatedPubsub(Pubsub):
             strict_signing=True,
             max_subscriptions_per_peer=SUBSCRIPTIONS_PER_PEER_MAX,
         )
-        # By default the counter starts at the current time in seconds. Then peers would take our
-        # messages after a restart for repetitions of older ones.
+        # By default the counter starts at the current time in seconds. Then peers would mistake our
+        # messages after a restart for repetitions of older messages.
         self.counter = time.time_ns()
         self._admitted = admitted
         self._limits = limits
@@ -242,9 +243,9 @@ class GatedPubsub(Pubsub):
             log.debug("a message through %s was dropped: %r", msg_forwarder, exc)
 
     def _is_wanted(self, forwarder: ID, message: Any) -> bool:
-        """Return whether the validators of its topics accept the message. They are asked before the
-        signature check, which costs
-        more: an unwanted message is unwanted no matter who wrote it.
+        """Return whether the validators of its topics accept the message. The validators are asked
+        before the signature check, because they cost less, and because an unwanted message is
+        unwanted no matter who wrote it.
         """
         validators = [
             self.validators[topic] for topic in message.topicIDs if topic in self.validators
@@ -255,7 +256,9 @@ class GatedPubsub(Pubsub):
         return all(validator(*names, bytes(message.data)) for validator in validators)
 
     def notify_subscriptions(self, publish_message: Any) -> None:
-        """Deliver at once: libp2p's own queue is short, and a full one drops the newest message."""
+        """Deliver at once: libp2p's own queue is short, and a full queue drops the newest
+        message.
+        """
         message = PeerId(str(ID(publish_message.from_id))), bytes(publish_message.data)
         for topic in publish_message.topicIDs:
             self._deliver(topic, message)
@@ -328,9 +331,11 @@ class Gossip:
             degree_high=10,
             heartbeat_interval=1,
             heartbeat_initial_delay=0.2,
-            max_messages_per_topic_per_second=1000.0,  # it also drops ours silently; see `limits`
-            # It takes a mesh of few peers for an unhealthy one and then waits 30 to 60 s between
-            # its heartbeats. Meanwhile nobody repairs the mesh, and no message is forgotten.
+            # This limit also drops our own messages silently; see `limits`.
+            max_messages_per_topic_per_second=1000.0,
+            # With this option, libp2p takes a mesh of few peers for an unhealthy one and then waits
+            # 30 to 60 s between its heartbeats. Meanwhile nobody repairs the mesh, and no message
+            # is forgotten.
             adaptive_gossip_enabled=False,
             eclipse_protection_enabled=False,  # it requires peers in several networks
             prune_back_off=5,
@@ -383,8 +388,8 @@ class Gossip:
             feed.push(*message)
 
     def statistics(self) -> dict[str, object]:
-        """Return the peers that gossip goes to, the strangers that wait for it, the messages lost
-        by topic because nobody took them in time, and the number of refused ones.
+        """Return the peers that receive gossip, the strangers that wait for admission, the messages
+        lost by topic because nobody took them in time, and the number of refused messages.
         """
         return {
             "gossip_peers": [PeerId(str(peer)) for peer in self.pubsub.peers],

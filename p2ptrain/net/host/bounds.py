@@ -18,14 +18,17 @@ from libp2p.stream_muxer.yamux.yamux import Yamux
 from libp2p.utils.varint import read_varint_prefixed_bytes_limited
 
 UNREAD_BYTES_MAX = 1 << 20
-"""Unread bytes of all streams of a connection: four windows. Thirty simultaneous requests of 1 MiB
-leave half a window unread. A peer that respects its windows has one or two unread at most: gossip,
-while the peer is not admitted or we are busy with a frame.
+"""Maximum number of unread bytes of all streams of a connection: four windows. Thirty simultaneous
+requests of 1 MiB leave half a window unread. A peer that respects its windows leaves at most one or
+two windows unread: those of its gossip, while the peer is not admitted or while we are busy with a
+frame.
 """
 STREAMS_MAX = 128
-"""Open streams of one connection, counting both sides: 64 requests, and the long-lived ones."""
+"""Maximum number of open streams of one connection, counting both sides: 64 requests, and the
+long-lived streams."""
 NAME_BYTES_MAX = 1 << 10
-"""Bytes of a negotiation message: the name of a protocol. Our names have less than 50 bytes."""
+"""Maximum bytes of a negotiation message: the name of a protocol. Our names have less than 50
+bytes."""
 
 
 _read_payload = Yamux._read_data_body
@@ -37,7 +40,7 @@ def bound_connections() -> None:
     libp2p let a window grow to 16 MiB for a peer that filled it, and a busy reader would have to
     hold all of that. The control plane carries too little data to need large windows.
     """
-    setattr(Yamux, _read_payload.__name__, _read_payload_if_it_fits)  # it accepts no subclass
+    setattr(Yamux, _read_payload.__name__, _read_payload_if_it_fits)  # libp2p accepts no subclass
     yamux.MAX_WINDOW_SIZE = yamux.DEFAULT_WINDOW_SIZE
     multiselect_communicator.read_delim = _read_name  # type: ignore[attr-defined]
 

@@ -17,7 +17,8 @@ from p2ptrain.address_group import site_of
 from p2ptrain.net.stranger_slots import StrangerSlots
 
 HANDSHAKES_MAX = 128
-"""A handshake takes milliseconds of CPU time and five round trips."""
+"""Maximum number of handshakes at the same time. A handshake takes milliseconds of CPU time and
+five round trips."""
 
 
 def bound_handshakes(network: Any, handshakes_max: int) -> None:

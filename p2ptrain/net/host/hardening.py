@@ -43,7 +43,7 @@ CLOSE_S = 5.0
 
 
 class EdNoise(NoiseTransport):
-    """Noise that accepts only Ed25519 keys, because our PeerId does not support others."""
+    """Noise that accepts only Ed25519 keys, because our PeerId does not support other keys."""
 
     async def secure_inbound(self, conn: Any) -> ISecureConn:
         return await self._checked(await super().secure_inbound(conn))
@@ -152,7 +152,9 @@ def _contained_handler(handler: StreamHandler) -> StreamHandler:
 
 
 def contain_tasks(manager: Any) -> None:
-    """From now on, a failing background task of this libp2p service ends without ending others."""
+    """From now on, a failing background task of this libp2p service ends without ending other
+    tasks.
+    """
     start = manager.run_task
 
     def run_task(function: Any, *args: Any, daemon: bool = False, **options: Any) -> None:

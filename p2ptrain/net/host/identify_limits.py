@@ -1,7 +1,8 @@
 """Limits on what a peer can tell us about itself and others: addresses, protocols, signed records.
 
-libp2p 0.8.1 accepts a megabyte, and compares each address with all earlier ones. One message from a
-stranger could block our event loop for twenty minutes. The module does not know who may connect.
+libp2p 0.8.1 accepts a megabyte, and compares each address with all earlier addresses. One message
+from a stranger could block our event loop for twenty minutes. The module does not know who may
+connect.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ from libp2p.utils.varint import read_length_prefixed_protobuf
 from multiaddr import Multiaddr
 
 MESSAGE_BYTES_MAX = 8 << 10
-"""Our own message has about one KiB: about fifteen protocols, and our addresses twice."""
+"""Maximum bytes of a message. Our own message has about one KiB: about fifteen protocols, and our
+addresses twice."""
 RECORD_BYTES_MAX = 4 << 10
 ADDRESSES_MAX = 16
-"""Addresses of one peer, from all sources. Heartbeats announce 8."""
+"""Maximum number of addresses of one peer, from all sources. Heartbeats announce 8."""
 PROTOCOLS_MAX = 64
 
 

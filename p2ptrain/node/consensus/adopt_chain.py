@@ -3,7 +3,8 @@
 θ and m contain updates that the other chain does not have, and they cannot be subtracted exactly.
 So the whole context is closed first. Then the other chain replaces ours from the fork on. The node
 starts again from its disk as after any restart, with a certified snapshot and the updates after it.
-The votes stay: each vote names its line, and still binds us there.
+Our votes are kept: each vote names the chain or branch that it belongs to, and we are still bound
+by it there.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from p2ptrain.store import Disk, RecordLog, Store
 
 
 def write_adopted_chain(home: Home, rejoin: Rejoin, disk: Disk | None = None) -> None:
-    """Write the chain of `rejoin` to the directory of a node whose parts are closed.
+    """Write the chain of `rejoin` to the node's home. The node's context must already be closed.
 
     The reference to our snapshot is removed first. After a crash in between, our own chain is still
     there, and the node switches to the other chain later. In the reverse order, a snapshot of the

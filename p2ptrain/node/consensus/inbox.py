@@ -22,8 +22,9 @@ def receive(context: Context, peer: PeerId, message: Message) -> None:
 
 
 def _draws_a_page(context: Context, message: Message) -> bool:
-    """Return whether the answer is a page of entries. It also is for a late proposal, which is
-    answered with the decided entries."""
+    """Return whether the answer is a page of entries. A late Prepare or Propose is also answered
+    with a page: the decided entries.
+    """
     late = (
         isinstance(message, Prepare | Propose) and message.height <= context.ledger.snapshot.height
     )

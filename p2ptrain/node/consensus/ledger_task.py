@@ -1,9 +1,9 @@
 """Run the ledger's core: events in, effects out, in the order that safety requires.
 
 One task owns the `Ledger`. Only this task calls `handle`. It carries out the effects of one event
-before it takes the next, so a vote is on disk before it is on the wire. Other tasks read
+before it takes the next event, so a vote is on disk before it is sent. Other tasks read
 `LedgerPort.snapshot` and submit events. This module does not know what follows from a roster or a
-commit: it wakes the other tasks, and they look.
+commit: it wakes the other tasks, and they read the new state.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ BATCH_EVENTS = 64
 once."""
 
 VOTE_RECORDS_MAX = 1024
-"""Maximum number of records in the vote log (about 500 kB). Then it is rewritten with the few votes
-that still bind us."""
+"""Maximum number of records in the vote log (about 500 kB). When it is exceeded, the log is
+rewritten with the few votes that still bind us."""
 
 
 LAST_WORDS_S = 1.0
 """Seconds that the node waits for the entry that heals a branch to reach the branch's other
-members. """
+members."""
 
 
 def hear_messages(context: Context) -> None:
@@ -210,7 +210,9 @@ async def _hold_update(context: Context, update: Digest, step: int) -> None:
     opened = roster if roster is not None and roster.step == step else None
 
     def matters() -> bool:
-        """Return whether this is still the current reduce: it sets the bounds of an update."""
+        """Return whether the reduce that sets the bounds of this update is still the current
+        one.
+        """
         return context.ledger.snapshot.step == step and context.ledger.snapshot.roster == roster
 
     async def inspect() -> None:

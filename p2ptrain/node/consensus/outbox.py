@@ -113,7 +113,7 @@ class Outboxes:
         return True
 
     async def _may_speak(self, peer: PeerId) -> bool:
-        """Return whether no duplicate of this process was found, once it has asked for one.
+        """Once this process has asked whether it has a duplicate, return True if none was found.
 
         Raises:
             PeerError: `peer` is not connected.

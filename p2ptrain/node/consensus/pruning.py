@@ -30,7 +30,8 @@ from p2ptrain.store import Disk, Head, RecordLog, Store
 from p2ptrain.suggested_command import to_paste
 
 NAMED_MAX = 8
-"""Maximum number of peers named that pruned the missing entries. A user only asks one or two."""
+"""Maximum number of peers named that pruned the missing entries. A user only asks one or two of
+them."""
 
 
 # ── pruning ──────────────────────────────────────────────────────────────────────────────────────
@@ -100,8 +101,8 @@ async def notice_pruned(context: Context) -> None:
     """Warn the user if no peer keeps the entries that this node lacks.
 
     That these entries exist is only a claim of the peers that are ahead. So the claims lead to a
-    warning. They do not end the node while another peer has the same head, or while the claiming
-    peers could not have decided entries without the others.
+    warning. They end the node only if no other peer has the same head, and if the claiming peers
+    could have decided entries without other voters.
 
     Raises:
         TryLater: for `pruned_s`, every peer that is ahead has claimed to have pruned these
@@ -147,8 +148,8 @@ def _is_credible(context: Context, said: Collection[PeerId]) -> bool:
     """Return whether the claims of these peers are enough to end this node.
 
     Only a quorum of the voters at our head can have decided the next entry. A lie does no harm to a
-    node that does not vote there. A voter waits, since the others may need its vote; its user sees
-    the claims.
+    node that does not vote there. A voter waits, since other voters may need its vote; its user
+    sees the claims.
     """
     state = context.ledger.snapshot
     if context.me not in state.voters:

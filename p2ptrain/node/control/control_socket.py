@@ -73,7 +73,9 @@ async def _line(stream: trio.SocketStream) -> bytes:
 
 
 async def answer(reception: StartupStatus, line: bytes) -> Answer:
-    """Obey the command in `line`, and return the reply as JSON. It answers any bytes."""
+    """Obey the command in `line`, and return the reply as JSON. Malformed commands are answered
+    with an error.
+    """
     try:
         name = json.loads(line)["command"]
         command = COMMANDS[name]

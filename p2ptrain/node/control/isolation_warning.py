@@ -14,8 +14,8 @@ from p2ptrain.observe.cautions import Caution
 
 LOOK_S = 2.0
 PATIENCE_S = 10.0
-"""Seconds without a quorum before the warning: five heartbeats, in which every peer that is up is
-heard. """
+"""Seconds without a quorum before the warning: five heartbeats, in which every peer that is
+up is heard."""
 
 NAMED_MAX = 8
 
@@ -56,7 +56,9 @@ def _warn(context: Context) -> None:
 
 
 def unreachable_voters(context: Context) -> tuple[PeerId, ...]:
-    """If the voters that we hear on our line are not a quorum, return the other voters."""
+    """If the voters that we hear on our chain or branch are not a quorum, return the other
+    voters.
+    """
     state = context.ledger.snapshot
     if state.phase is Phase.ENDED:
         return ()

@@ -1,9 +1,10 @@
-"""Leave in an orderly way: say goodbye, wait until the others have agreed to continue without us,
-then exit.
+"""Leave in an orderly way: say goodbye, wait until the other members have agreed to continue
+without us, then exit.
 
-If a voter vanishes, the others need time to detect that, and until then it counts against their
-quorum. A voter that says goodbye votes once more, for the roster without it. A second Ctrl-C leaves
-immediately; the others then detect it like any failure.
+If a voter vanishes, the other members need time to detect that, and until then the lost voter
+counts against their quorum. A voter that says goodbye votes once more, for the roster without
+itself. A second Ctrl-C makes the node leave immediately; the other members then detect this like
+any failure.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ async def leave(
 
 
 def _is_needed(context: Context) -> bool:
-    """Return whether others need our vote to agree on a roster without us.
+    """Return whether the other members need our vote to agree on a roster without us.
 
     A learner does not vote, and a founder of an open run keeps its vote as long as it is up. So
     both may leave immediately.

@@ -1,8 +1,8 @@
 """Warn the owner when members average without this node, and say why.
 
-No work is lost then: it counts in the next exchange. But the work of a node that is left out again
-and again hardly counts, and its owner can usually fix that. A roster does not say what the members
-knew about this node, so the reason is derived from what this node knows about itself.
+The node's work is not lost: it counts in the next exchange. But the work of a node that is left out
+again and again hardly counts, and its owner can usually fix that. A roster does not say what the
+members knew about this node, so the reason is derived from what this node knows about itself.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class LeftOutWatch:
     """Compares the rosters of successive exchanges with this node's own state."""
 
     member: bool = False
-    """Whether this node was a member at the last look."""
+    """Whether this node was a member at the last check."""
     judged: tuple[int, int] | None = None
     had_us: int | None = None
     """The outer step of the newest attempt that included this node."""
@@ -73,7 +73,8 @@ class LeftOutWatch:
         doubted: bool = False,
     ) -> Caution | None:
         """Return why the exchange that has just opened leaves this node out. Return None if there
-        is no new exchange, if it includes this node, or if the members did not expect this node.
+        is no new exchange, or if the new exchange includes this node or the members did not expect
+        this node.
 
         `doubted`: this node's own record of failed attempts says that it should sit out.
         """

@@ -1,7 +1,7 @@
 """Warn once when an exchange takes more than twice as long as this node's exchanges usually take.
 
-This module only warns; the ledger decides whether the members continue without a peer. This process
-measures the usual time, so it never calls its first exchanges slow.
+This module only warns; the ledger decides whether the members continue without a peer. The usual
+time is measured anew after each start of the node, so its first exchanges are never called slow.
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ class ReduceDurations:
 async def notice_slow_reduce(
     context: Context, *, patience_s: float = PATIENCE_S, look_s: float = LOOK_S
 ) -> None:
-    """Keep the warning up to date until cancelled. It ends with the slow exchange."""
+    """Keep the warning up to date until cancelled. The warning disappears when the slow exchange
+    ends.
+    """
     exchanges, last = ReduceDurations(patience_s), context.reduce.last_ring
     while True:
         done, last = context.reduce.last_ring is not last, context.reduce.last_ring

@@ -1,6 +1,6 @@
 """Pass the organiser's allowlist on by gossip, and apply a newer one.
 
-A short list is published whole. A longer one is only announced, and a peer that lacks it asks.
+A short list is published whole. A longer list is only announced, and peers that lack it request it.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ from p2ptrain.peers.protocol_names import allowlist_topic
 ALLOWLIST_S = 30.0
 
 ALLOWLIST_BYTES_MAX = 32 << 10
-"""A longer list is only announced, and a peer that lacks it asks: gossip would carry it many
-times."""
+"""Maximum bytes of a list that is published whole. A longer list is only announced, and peers that
+lack it request it, because gossip would send it many times."""
 
 
 async def take_allowlist(
     nursery: trio.Nursery, notices: AllowlistNotices, context: Context, peer: PeerId, payload: bytes
 ) -> None:
-    """Handle a list, or the notice of one. `nursery` runs the questions that follow from it."""
+    """Handle a list, or the notice of one. Requests for a list that was only announced run in
+    `nursery`.
+    """
     if len(payload) > NOTICE_BYTES_MAX:
         if context.admission.adopt_if_newer(payload):
             await admission_changed(context)
@@ -47,13 +49,15 @@ async def admission_changed(context: Context) -> None:
     allowlist = context.admission.allowlist
     assert allowlist is not None
     context.journal.write("allowlist", sequence=allowlist.allowlist.sequence)
-    # Publish first, then drop the peers that are no longer listed: they may hear it too.
+    # Publish first and then drop the peers that are no longer listed, so that they also receive the
+    # new list.
     await _publish_allowlist(context)
     context.network.refresh_admission()
     for view in context.peers.table:
         if not context.admission.admits(view.peer):
             context.plane.listener.drop(view.peer)
-            # It will not be heard any more; the others need not wait for the detector.
+            # We no longer accept this peer's heartbeats. Report it as lost now, so that nobody
+            # waits until the failure detector notices.
             context.peers.detector.hint_lost(view.peer, context.now())
     await context.ledger.submit(AllowedPeers(context.admission.members_allowed()))
     context.changes.notify_all()

@@ -1,9 +1,10 @@
 """Handle notices of an allowlist that is too long for gossip: request it from the peer that
 announced it.
 
-A notice is an unproven claim, and a request may take long. So each request runs in its own task and
-does not delay lists that arrive by gossip: a peer cannot delay its own removal by announcing lists
-that it does not have. A peer that did not send its list is not asked again for a while.
+A notice is an unproven claim, and a request may take a long time. So each request runs in its own
+task and does not delay lists that arrive by gossip: a peer cannot delay its own removal by
+announcing lists that it does not have. A peer that did not send its list is not asked again for a
+while.
 """
 
 from __future__ import annotations
@@ -44,15 +45,15 @@ class AllowlistNotices:
     """The peers to ask. This class does not know how to ask them. `now` must never decrease."""
 
     next_s: float = 1.0
-    """How long one peer may take before the next one is asked too: usually the first shows the list
-    that all of them announce."""
+    """Seconds that one peer may take before the next peer is asked too. Usually the first peer
+    sends the list that all of them announce."""
     asked: set[PeerId] = field(default_factory=set)
     resting: dict[PeerId, float] = field(default_factory=dict)
     """For each peer that did not send its list, when it may be asked again."""
 
     def turn(self, peer: PeerId, now: float) -> int | None:
-        """Return how many peers are asked before `peer`, and count it as asked until
-        `note_answered`. Return None if it must not be asked now.
+        """Return how many peers are already being asked, and mark `peer` as being asked until
+        `note_answered` is called. Return None if `peer` must not be asked now.
         """
         rests = now < self.resting.get(peer, now)
         if rests or peer in self.asked or len(self.asked) >= ASKED_MAX:

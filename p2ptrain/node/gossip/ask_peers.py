@@ -3,7 +3,7 @@
 Use this wherever an answer from the network changes what the node does. The caller decides which
 peers to ask (`in_order`) and how to check an answer (`first_good`). A silent peer does not delay
 the result much: the next peer is asked a moment later in any case, and one deadline covers all
-peers. This module does not know the question or the protocol.
+peers. This module knows nothing about the question or the protocol.
 """
 
 from __future__ import annotations
@@ -45,10 +45,11 @@ class AskingRate:
 
 
 HELLO_PACE = AskingRate(at_once=4, next_s=1.0, deadline_s=10.0)
-"""The pace for a hello; its reply has at most 0.5 MB. Of four members drawn at random, at least one
-is very likely honest and up, and a connection that is fast enough to train can carry four replies.
-A second is several round trips. Ten seconds are enough for the longest reply over a slow
-connection; by then up to fourteen peers have been asked, members first."""
+"""The rate for a hello, whose reply has at most 0.5 MB. Four peers are asked at once: of four
+members drawn at random, at least one is very likely honest and up, and a connection that is fast
+enough to train can carry four replies. One more peer is asked each second, which is several round
+trips. Ten seconds are enough for the longest reply over a slow connection; by then up to 4 + 10
+peers have been asked, members first."""
 
 
 VOTER, MEMBER, ADMITTED, STRANGER = range(4)

@@ -26,8 +26,8 @@ DIAL_S = 6.0
 
 MEMBERS_DIALLED_MAX = 64
 OTHERS_DIALLED_MAX = 16
-"""Peers that are dialled at the same time. `net/dialling` dials as many addresses at once, so more
-tasks would only wait there, and use up their deadline."""
+"""Maximum number of non-members that are dialled at the same time. `net/dialling` dials as many
+addresses at once, so more tasks would only wait there, and use up their deadline."""
 
 RETRY_MAX_S = 60.0
 FIND_EVERY_S = 60.0
@@ -38,7 +38,7 @@ FORGET_S = 600.0
 async def stay_connected(context: Context) -> None:
     """Dial the known, admitted peers that are not connected, until cancelled.
 
-    If all connections were lost and the first peer is connected again, the others are dialled
+    If all connections were lost and the first peer is connected again, the other peers are dialled
     immediately, no matter how long they were silent. Only peers that are vouched for count: a
     connected stranger must not hide that all of them were lost.
     """
@@ -96,7 +96,9 @@ class _Dials:
         self._under_way: set[PeerId] = set()
 
     def add(self, peer: PeerId) -> None:
-        """Dial `peer` as soon as a task is free, unless a dial of it is under way or waits."""
+        """Dial `peer` as soon as a task is free, unless a dial of `peer` is in progress or
+        waiting.
+        """
         if peer in self._under_way:
             return
         is_member = self._context.ledger.snapshot.is_member(peer)
@@ -219,7 +221,9 @@ async def notice_lost_connections(context: Context) -> None:
 
 
 async def watch_peers(context: Context, *, forget_s: float = FORGET_S) -> None:
-    """Update the failure detector whenever a colour may have changed, until cancelled."""
+    """Update the failure detector whenever its judgement of a peer may have changed, until
+    cancelled.
+    """
     while True:
         _keep_room_for_members(context)
         await _expect_members(context, forget_s)
@@ -241,9 +245,9 @@ def _keep_room_for_members(context: Context) -> None:
 async def _expect_members(context: Context, forget_s: float) -> None:
     """Watch all members, and forget other peers that have been silent for long.
 
-    A member that this node has never heard turns red like any other. Otherwise, after a restart of
-    all nodes, nobody would notice that one member did not come back. Peers that are not members are
-    forgotten because many of them come and go."""
+    A member that this node has never heard is judged down like any other member. Otherwise, after a
+    restart of all nodes, nobody would notice that one member did not come back. Peers that are not
+    members are forgotten because many of them come and go."""
     state, now = context.ledger.snapshot, context.now()
     for member in state.members:
         if member != context.me:
@@ -261,8 +265,9 @@ async def _judge(context: Context, ended: PeerId | None = None) -> None:
 
     An open connection to a peer that is down is dropped. Messages waiting in it would arrive stale,
     and the peer would have to process them first. A new connection is opened within a second, while
-    TCP can wait a quarter of a minute after an interruption before it retries. If a connection to
-    the peer `ended` has just ended, its current connection is kept: it may be new.
+    TCP can wait a quarter of a minute after an interruption before it retries. If `ended` names a
+    peer, a connection to that peer has just ended. Its current connection is kept, because it may
+    be new.
     """
     for peer, colour in context.peers.detector.changes(context.now()):
         context.journal.write("peer", peer=peer, health=colour.value)

@@ -5,7 +5,7 @@ to one heartbeat interval, two seconds, until both sides have each other's certi
 neither side admits the other, and a ring in which two neighbours cannot connect keeps all of its
 members waiting. So a node that is refused, or does not know where to dial, sends its endpoint to
 that peer and asks for the peer's endpoint. The control plane has authenticated the peer; the
-endpoint is trusted as much as one in a heartbeat.
+endpoint is trusted as much as an endpoint in a heartbeat.
 """
 
 from __future__ import annotations

@@ -48,12 +48,12 @@ from p2ptrain.peers.protocol_names import (
 
 PEERS_AT_FULL_RATE = 20
 """Number of peers up to which each sends a heartbeat every HEARTBEAT_S. A message costs every host
-about 3.5 ms of CPU time: twenty peers use 3.5 % of a core."""
+about 3.5 ms of CPU time. So twenty heartbeats in 2 s take 70 ms, or 3.5 % of a core."""
 
 OTHERS_MAX = 20
 """Maximum number of non-members that lengthen the heartbeat interval; twenty can double it. In an
-open run, anybody can create hundreds of peers, and a node with an interval lengthened by hundreds
-looks failed.
+open run, anybody can create hundreds of peers, and if hundreds of peers lengthened its interval, a
+node would look failed.
 """
 
 PATIENCE = 1.25
@@ -183,8 +183,9 @@ async def _follow(
 
 
 async def _report_floods(context: Context) -> None:
-    """Report peers that send more gossip than we process. They may only be forwarding another
-    peer's flood."""
+    """Report peers that send more gossip than we process. Such a peer may only be forwarding
+    another peer's flood.
+    """
     while True:
         for peer, count in context.network.pop_floods().items():
             context.peers.report_misbehaviour("gossip-flood", peer, unread=count)
@@ -230,7 +231,7 @@ def _take_in(
     _is_alive(context, peer, incarnation, serial)
     if before is None or before.heartbeat.incarnation != incarnation:
         context.own_heartbeat.saying.full_next = (
-            True  # It has just started, and does not have a full heartbeat of ours.
+            True  # The sender has just started, and has no full heartbeat of ours.
         )
     if context.me in heartbeat.lacks:
         _answer_in_full(context)
@@ -248,8 +249,8 @@ def _is_alive(context: Context, peer: PeerId, incarnation: int, serial: int) -> 
 
 
 def _ask_for_full(context: Context) -> None:
-    """Ask peers for full heartbeats, since we cannot decode their small ones. Send the request
-    early, but not more often than our regular heartbeats.
+    """Ask peers for full heartbeats, since we cannot decode their small heartbeats. Send the
+    request early, but not more often than our regular heartbeats.
     """
     now = context.now()
     if now >= context.own_heartbeat.saying.asked_s + _own_interval_s(context):
@@ -271,8 +272,8 @@ def _answer_in_full(context: Context) -> None:
 def report(context: Context, peer: PeerId, heartbeat: Heartbeat, before: Heartbeat | None) -> None:
     """Send the ledger the events that a heartbeat contains. The ledger handles repeated events.
 
-    A restarted node has lost the work that it had reported as ready. It counts as ready with no
-    tokens until it reports new work, so the others neither wait for it nor average with it.
+    A restarted node has lost the work that it had reported as ready. It counts as ready with 0
+    tokens until it reports new work, so the other members neither wait for it nor average with it.
     """
     context.ledger.offer(PeerHeight(peer, heartbeat.height, heartbeat.line))
     if heartbeat.leaving:

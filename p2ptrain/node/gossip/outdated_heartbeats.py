@@ -1,8 +1,8 @@
 """Drop heartbeats that are older than what this node knows about their authors.
 
 Anybody who received a heartbeat can send it again with its signature. A heartbeat is outdated if
-its author has restarted since. It is also outdated if its author has signed a chain entry that is
-later than the height in the heartbeat; this helps a node that has not heard of the restart.
+its author has restarted since. A heartbeat is also outdated if its author has signed a chain entry
+that is later than the height in the heartbeat; this helps a node that has not heard of the restart.
 Outdated heartbeats are neither processed nor forwarded, and the peer that sent them is reported
 (`replayed_heartbeats`).
 """
@@ -32,7 +32,7 @@ def is_wanted(context: Context, forwarder: PeerId, author: PeerId, payload: byte
     try:
         beat = decode_beat(payload)
     except RemoteProtocolError:
-        return True  # Its author is reported when it is processed.
+        return True  # The author is reported when the heartbeat is processed.
     if author == context.me:
         return _is_ours(context, forwarder, beat)
     if not is_outdated(context, author, beat):
@@ -75,8 +75,9 @@ def is_older_than_chain(
 
 
 def _is_ours(context: Context, forwarder: PeerId, beat: Beat) -> bool:
-    """Judge a heartbeat with our own identity. It is an old one of ours, or comes from a
-    duplicate."""
+    """Judge a heartbeat with our own identity. It is an old heartbeat of ours, or comes from a
+    duplicate of this node.
+    """
     incarnation, _ = counts_of(beat)
     if incarnation < context.identities.incarnation:
         _report_outdated(

@@ -49,7 +49,9 @@ async def notice_revocation(context: Context) -> None:
 
 
 def is_alone(context: Context) -> bool:
-    """Return whether no peer has been heard recently. In a healthy run, at least one always has."""
+    """Return whether no peer has been heard recently. In a healthy run, at least one peer always
+    has.
+    """
     now = context.now()
     return not any(
         context.peers.detector.status(record.peer, now) is Colour.GREEN

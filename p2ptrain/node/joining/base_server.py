@@ -1,10 +1,11 @@
 """Serve newcomers the base that a checkpoint of our chain names.
 
-The base is made by replaying the chain up to the checkpoint. That takes 25 µs an entry, or 2.5 s
-for a run of 50,000 outer steps. So it is made in a thread of its own, finished bases are kept, and
-rate limits apply to each peer, each address and the whole network. Only admitted peers are
-answered; a newcomer asks after its admission (`main.open_node`), so none is excluded. The answer
-need not be trusted, since the newcomer compares it with the digest that its user has named.
+The base is made by replaying the chain up to the checkpoint. That takes 25 µs per entry: 2.5 s for
+the 100,000 entries of a run of 50,000 outer steps. So it is made in a thread of its own, finished
+bases are kept, and rate limits apply to each peer, each address and the whole network. Only
+admitted peers are answered; a newcomer asks after its admission (`main.open_node`), so no newcomer
+is excluded. The answer need not be trusted, since the newcomer compares it with the digest that its
+user has named.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ limit matters in runs of thousands of peers."""
 
 WAITING_MAX = 8
 """Maximum number of requests that wait for the thread. A replay of 100,000 entries takes 2.5 s, so
-the last of nine is still answered before its deadline of 30 s."""
+the last of nine requests is answered after 9 × 2.5 s = 22.5 s, before its deadline of 30 s."""
 
 PEER_BURST, PEER_PER_S = 8, 1 / 15
 """Rate limit for requests of one peer. A newcomer needs one base for each start, and a service
@@ -188,7 +189,7 @@ class BaseMaker:
             raise TryLater(LATER)
         async with self._turn:
             if (base := self.kept.get(named)) is not None:
-                return base  # It was made for another request in the meantime.
+                return base  # The base was made for another request in the meantime.
             if (found := entries_up_to(self._ledger.kept, named.height)) is None:
                 return b""
             allowed.replays(len(found[0]), self._now())

@@ -30,7 +30,7 @@ AGREED = {"y", "yes"}
 
 STEPS_A_DAY = 144
 """Number of outer steps a day if each takes ten minutes. If they take longer, there is less
-traffic. """
+traffic."""
 
 HOW_TO_ANSWER = (
     "answer y or n in the terminal where you started this node, or restart it with --yes"

@@ -2,8 +2,8 @@
 that, and answer other nodes.
 
 `duplicate_watch` decides what to ask and what an answer proves. `identity_mailboxes` decides how a
-member answers others. This module has the tasks that use them: questions over the control plane,
-notices by gossip, and the reaction to a duplicate.
+member answers other peers. This module has the tasks that use them: questions over the control
+plane, notices by gossip, and the reaction to a duplicate.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class IdentityQuestions:
         self.under_way = 0
         self.has_asked = False
         self.answers = Changes()
-        """Rings when a question is answered or fails."""
+        """Notified when a question is answered or fails."""
 
     def ask_members(self, voters: Collection[PeerId], members: Collection[PeerId] = ()) -> None:
         """Ask a few admitted members if any are connected. They are chosen at random, voters
@@ -107,8 +107,8 @@ async def wait_until_unique(
     wait_s: float = USUAL_TIMING.start_wait_s,
 ) -> bool:
     """Return once no other process with our identity is known to live. This takes no time if no
-    admitted member is connected, little if none has heard another process lately, and `wait_s`
-    otherwise. The value says whether a member could be asked.
+    admitted member is connected, a short time if no member has heard another process lately, and
+    `wait_s` otherwise. Return whether a member could be asked.
 
     A proof must be signed with our own key, so a peer cannot keep this process from starting by
     merely claiming that another one is alive.
@@ -276,7 +276,8 @@ async def _report_duplicate(context: Context, found: Duplicate) -> None:
 
 async def _count_on(context: Context) -> None:
     """Take an incarnation above the newest one that our key has signed; peers would ignore an older
-    one."""
+    incarnation.
+    """
     behind = context.identities.watch.incarnation_to_exceed(context.now())
     if not behind:
         return

@@ -2,7 +2,7 @@
 
 A home that has been used before contains the run. Otherwise a peer at a bootstrap address sends it.
 A received run is checked before it is stored: its digest must be the run's id, and its signature
-the organiser's.
+must be the organiser's.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def known_run(home: Home, config: NodeConfig) -> Run | None:
 
 
 async def fetch_run(network: Network, config: NodeConfig, addresses: list[str]) -> Run:
-    """Return the first checked run that a peer at one of `addresses` sends. Several are asked at
-    once, so a silent address delays no other.
+    """Return the first checked run that a peer at one of `addresses` sends. Several addresses are
+    asked at once, so a silent address does not delay the others.
 
     If a peer does not send a run, or sends a wrong or forged one, its addresses are not used.
 
@@ -76,7 +76,8 @@ async def fetch_run(network: Network, config: NodeConfig, addresses: list[str]) 
             addresses are wrong. The evidence has a line for each address.
         RunMismatch, VersionMismatch: all peers serve a different run than the one asked for, or
             runs of a different version. These errors stop a service permanently. So if one address
-            does not answer, NetworkUnreachable is raised instead: it may serve the right run.
+            does not answer, NetworkUnreachable is raised instead, because that address may serve
+            the right run.
     """
     if not addresses:
         raise ConfigError(
@@ -97,8 +98,8 @@ async def fetch_run(network: Network, config: NodeConfig, addresses: list[str]) 
 
 
 class _Survey:
-    """The answers of peers at several addresses. Each peer is asked once, at whichever of its
-    addresses it is met first.
+    """The answers of peers at several addresses. Each peer is asked once, at the first of its
+    addresses that is reached.
     """
 
     def __init__(self, network: Network, config: NodeConfig) -> None:
@@ -150,8 +151,9 @@ async def _run_of(network: Network, peer: PeerId, config: NodeConfig, address: s
 def _no_run(
     useless: Mapping[PeerId, P2PTrainError], addresses: list[str], exc: P2PTrainError
 ) -> P2PTrainError:
-    """Return the error for a search that ended with `exc`, whose evidence names all addresses. A
-    peer that was reached and was of no use gives code and advice: it got furthest.
+    """Return the error for a search that ended with `exc`, whose evidence names all addresses. If a
+    peer was reached but did not send the right run, its error determines the code and the advice,
+    because that attempt got furthest.
     """
     at = [next((useless[peer] for peer in useless if peer in each), None) for each in addresses]
     first = next(filter(None, at), None)
@@ -213,11 +215,12 @@ async def return_to(
 async def _other_run(
     network: Network, peer: PeerId, config: NodeConfig, run: Run, address: str
 ) -> str | None:
-    """Return in words the run that `peer` serves, if it certainly is not `run`."""
+    """Describe the run that `peer` serves; return None unless it certainly is not `run`."""
     try:
         served = await _run_of(network, peer, config, address)
     except NetworkUnreachable:
-        return None  # It may have just started without a run. Its answers are verified anyway.
+        # The peer may have just started without a run. Its answers are verified anyway.
+        return None
     except VersionMismatch as exc:
         return exc.what
     return None if served.id == run.id else _in_words(served)
@@ -337,7 +340,7 @@ async def _refresh(
 ) -> bool | None:
     """Send `peer` our request to join, and check its allowlist. Return True if we are admitted.
 
-    The addresses that it sends are used only if the organiser has admitted it.
+    The addresses that `peer` sends are used only if the organiser has admitted `peer`.
     """
     request = JoinRequest(run.id, identity.peer, int(time.time()))
     try:

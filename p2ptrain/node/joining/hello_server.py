@@ -44,8 +44,8 @@ node keeps requests only in memory."""
 
 PEER_PER_S = 0.5
 PEER_BURST = 16
-"""Rate limit for one peer. A newcomer asks every 15 s, and a member that lacks a document every 2
-s. """
+"""Rate limit for one peer. A newcomer asks every 15 s, and a member that lacks a document
+asks every 2 s."""
 
 SITE_PER_S = 1.0
 SITE_BURST = 64
@@ -156,7 +156,8 @@ async def pass_requests_on(context: Context, *, pause_s: float = PASS_ON_S) -> N
 
 def _to_pass_on(context: Context, told_s: Mapping[PeerId, float]) -> PeerId | None:
     """Return the peer with the next request to forward: it still asks, and its request has not been
-    forwarded recently. Of several, return the one that was forwarded longest ago, or never.
+    forwarded recently. Of several such peers, return the one whose request was forwarded longest
+    ago or never.
     """
     now, never = context.now(), -math.inf
     due = [

@@ -1,8 +1,9 @@
 """Answer commands on a node's control socket while the node is starting.
 
 A start can take days, for instance while a volunteer waits for approval. A node that starts over
-has no context for a moment either. Until the node has one, it reports how far the start is, and
-refuses other commands. This module does not know the stages of a start; `main` reports them.
+has no context for a moment either. Until the node has a context, it reports how far the start has
+progressed, and refuses other commands. This module does not define the stages of a start; `main`
+reports them.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ GONE: Answer = {
 
 @dataclass(slots=True)
 class StartupStatus:
-    """Receives commands, and knows how far the start is. Once `context` is set, the status comes
-    from it."""
+    """Receives commands, and knows how far the start has progressed. Once `context` is set, the
+    status comes from it."""
 
     me: PeerId
     journal: Journal
@@ -57,7 +58,7 @@ class StartupStatus:
         self.state, self.waits_for = state, waits_for
 
     def doubt(self, found: Sequence[Caution]) -> list[Caution]:
-        """Replace the known doubts with `found`. Return those with a new code, to show them."""
+        """Replace the known cautions with `found`. Return those with a new code, to show them."""
         known = {each.code for each in self.doubts}
         new = [each for each in found if each.code not in known]
         for each in new:
@@ -82,7 +83,9 @@ class StartupStatus:
                     await ended.wait()
 
     async def obeyed(self, command: Command) -> Answer:
-        """Return the command's answer; an error if there is no context, or it ends first."""
+        """Return the command's answer; an error if there is no context, or if the context ends
+        first.
+        """
         if self.context is None:
             return {
                 "error": f"not yet: the node in this home is {words(self.state)}",

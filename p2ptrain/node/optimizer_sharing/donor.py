@@ -2,7 +2,7 @@
 
 The trainer writes the state at every outer step anyway. It is split into chunks only on request:
 the first joiner is told to ask again, and then gets a signed offer. The offer is valid for a while,
-for other joiners too. The chunks are sent like all others, with lower priority than the ring.
+for other joiners too. The chunks are sent like all other chunks, with lower priority than the ring.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ COUNT_MAX = 2**48
 AGE_STEPS_MAX = 20
 """Maximum age of a state, in outer steps divided by the number of fragments: a trainer writes its
 state once per cycle of fragments. A joiner mainly needs the size of gradients, which changes
-slowly. """
+slowly."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,8 @@ from p2ptrain.peers.protocol_names import INNER_PROTOCOL
 from p2ptrain.trainer.formats.inner_format import newest, vector_bytes
 
 LATER_MAX = 15
-"""Number of times that a member may answer "later" before others are asked too: half a minute."""
+"""Number of times that a member may answer "later" before others are asked too. At one request
+every 2 s, this is half a minute."""
 
 ASK_S = 5.0
 ASKED_MAX = 4
@@ -40,7 +41,7 @@ USELESS_MAX = 3
 
 FETCH_S = 60.0
 BYTES_PER_S_MIN = 500_000
-"""Minimum rate of a fetch. A slower one is abandoned, since the run continues in the meantime."""
+"""Minimum rate of a fetch. A slower fetch is abandoned, since the run continues in the meantime."""
 
 FRESH = "the inner optimizer starts empty, which costs this peer a warm-up"
 
@@ -224,7 +225,7 @@ async def _request_offer(context: Context, peer: PeerId) -> bytes:
 def _decode_offer(context: Context, peer: PeerId, reply: bytes) -> OptimizerOffer | None:
     """Decode the offer of `peer`. Return None if its step is too old or too new, which may change.
 
-    Raises _Useless.
+    Raises _UnusableState.
     """
     try:
         offer = OptimizerOffer.decode(reply, peer)
@@ -247,7 +248,7 @@ async def _fetch_and_add(
     our connection in the meantime. `adding` keeps them from being added at the same time.
 
     Raises:
-        _Useless: the state could not be fetched, or is not valid.
+        _UnusableState: the state could not be fetched, or is not valid.
     """
     peer, offer, started_s = offered.peer, offered.offer, context.now()
     limit_s = FETCH_S + fetches * 2 * vector_bytes(context.layout) / BYTES_PER_S_MIN

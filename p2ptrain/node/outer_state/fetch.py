@@ -1,8 +1,8 @@
 """Fetch blobs and chunks from peers that have them, no matter how long it takes.
 
-Only one fetch of a digest runs at a time: a second caller waits for the first. If no peer has it
-now, the fetch is repeated when a new peer appears or after a short time. A full disk is an error
-immediately.
+Only one fetch of a digest runs at a time: a second caller waits for the first. If no peer has the
+bytes now, the fetch is repeated when a new peer appears or after a short time. A full disk is an
+error immediately.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ async def fetch(
     try.
 
     Raises:
-        StoreError: the store cannot take it, the digest does not name a blob, or no peer has it
-            (CKPT-NO-SOURCE) and it is unwanted.
+        StoreError: the store cannot take the blob; the digest does not name a blob; or `unwanted`
+        returned True and no peer has the blob (CKPT-NO-SOURCE).
     """
 
     def progress(so_far: FetchProgress) -> None:
@@ -223,8 +223,9 @@ def usable_sources(
 ) -> list[Endpoint]:
     """Return the sources to use: all that are vouched for first, then a few others.
 
-    `others` are the other sources already used in this try. They are chosen at random, so that a
-    peer cannot ensure that it is chosen. Peers that recently sent a wrong chunk are left out.
+    `others` are the other peers already used in this try; new ones are added to it. They are chosen
+    at random, so that a peer cannot ensure that it is chosen. Peers that recently sent a wrong
+    chunk are left out.
     """
     since = context.now() - BLAMED_S
     usable = [each for each in sources(context) if blamed.get(each.peer, -math.inf) < since]

@@ -17,7 +17,8 @@ from p2ptrain.ledger.core import Ledger
 from p2ptrain.run import DataIndex, RunManifest
 
 TOKEN_BYTES_MAX = 4
-"""A token takes two bytes or four. Four are assumed, so the cache is never larger than asked."""
+"""A token takes two or four bytes. We assume four, so the cache never exceeds the requested
+size."""
 
 
 def kept_blobs(
@@ -46,9 +47,10 @@ def kept_data(
 ) -> Sequence[Digest]:
     """Return the data blocks to keep, those needed soonest first.
 
-    Our own lease comes first, all of it even if it has more than `blocks_max` blocks: our trainer
-    is about to read it. The cursor returns to a block only after all others, so one pass from here
-    names each block once. `blocks_max` None keeps all blocks.
+    Our own lease comes first, and all of it is kept even if it has more than `blocks_max` blocks,
+    because our trainer is about to read it. The lease cursor goes through all blocks before it
+    repeats one, so `once`, one pass from its current position, contains each block once.
+    `blocks_max` None keeps all blocks.
     """
     if blocks_max is None:
         return [*data.validation, *data.train]
@@ -87,10 +89,10 @@ def roots(
     """Return all blobs and chunks that this node needs.
 
     `held` is the newest snapshot of its chain that it has, and `history` the blobs for replays from
-    genesis. The updates of a reduce under way are needed too, whether voted for or not. Without the
-    index no chunk is known to be data.
+    genesis. The updates of the current reduce are needed too, whether this node has voted for them
+    or not. Without the index we cannot tell which chunks are data, so no bare chunks are returned.
     """
-    assert config.keep_snapshots is not None, "a node that keeps everything removes nothing"
+    assert config.keep_snapshots is not None, "a node that keeps all snapshots needs no roots"
     under_way = (*ledger.voted_for(), *ledger.reports.held)
     kept = kept_blobs(manifest, ledger.kept.entries, config.keep_snapshots, held)
     blobs = (*kept, *under_way, *history)

@@ -1,6 +1,6 @@
 """Keep θ and m at the ledger's head: load a snapshot, then apply committed updates one by one.
 
-A newcomer, a node that was away for an hour and a node that missed one ring all do the same. They
+A newcomer, a node that was away for an hour and a node that missed one reduce all do the same. They
 fetch the next update by its digest from any peer that has it, and apply its bytes. They do not have
 to trust that peer: the ledger names the digest.
 """
@@ -41,7 +41,7 @@ async def keep_outer_state(context: Context) -> None:
         while not context.peers.ledger_is_current():
             await context.changes.wait()
     if own := snapshot_choice.own_start(context.store, context.ledger.core, context.ledger.origin):
-        # Its certification may lack only our report (SPEC.md S8).
+        # The certification of our own snapshot may lack only our report (SPEC.md S8).
         await context.ledger.submit(SnapshotTaken(context.me, own.step, own.digest))
     await _load(context)
     started_s, replayed = context.now(), 0
@@ -67,7 +67,9 @@ async def keep_outer_state(context: Context) -> None:
 async def _restore_certified_state(
     context: Context, found: StateMismatch, nursery: trio.Nursery
 ) -> None:
-    """Continue from the certified snapshot. Chunks that it shares with ours are already here."""
+    """Continue from the certified snapshot. Chunks that it shares with our own snapshot are already
+    here.
+    """
     state_mismatch.quarantine_state(context, found)
     while context.outer.writing:
         await context.changes.wait()
@@ -82,8 +84,8 @@ async def _load(context: Context, first_step: int = 0, *, or_log: bool = False) 
     """Load a snapshot of `first_step` or later into θ and m.
 
     If no peer has the best snapshot, or its certified digest does not name a snapshot, try the next
-    best. Snapshots that could not be fetched are tried again after the others: a peer that has them
-    may come back. With `or_log`, do not wait for that: return False if none can be loaded.
+    best. Snapshots that could not be fetched are tried again after the other snapshots: a peer that
+    has them may come back. With `or_log`, do not wait for that: return False if none can be loaded.
     """
     useless, passed = set[Digest](), set[Digest]()
     while True:
@@ -114,8 +116,8 @@ def _is_superseded(pick: Callable[[], SnapshotRef | None], start: SnapshotRef) -
 
 class Patience:
     """The time limit for a snapshot that nobody has. It applies only if there are other snapshots.
-    It ends once there was a peer to ask for `lost_s` and nothing came, since a transfer may pause
-    for a while.
+    The wait is over when, for `lost_s`, there was a peer to ask but no bytes arrived. It is not
+    over sooner, since a transfer may pause for a while.
     """
 
     def __init__(self, context: Context, superseded: Callable[[], bool], *, bounded: bool) -> None:
@@ -320,7 +322,8 @@ async def _snapshot(context: Context, closing: Certified, nursery: trio.Nursery)
     """Write θ and m as they are after `closing`, and tell the ledger the digest to certify.
 
     Return once they are frozen; they may then change while they are written. A snapshot that is due
-    before the previous one has been written is left out: both would only compete for the disk.
+    before the previous one has been written is left out, since the two would only compete for the
+    disk.
     """
     if context.outer.writing:
         context.journal.write("snapshot-left-out", step=closing.entry.value.step + 1)

@@ -74,7 +74,7 @@ async def collect(context: Context) -> RootsDamaged | None:
     except (ChunkCorrupt, TryLater) as exc:
         # Nothing was removed. A damaged chunk is fetched again before the next collection.
         if isinstance(exc, ChunkCorrupt) and WARNING not in context.alerts:
-            context.blobs.ask_scrub()  # If one chunk is damaged, others may be too.
+            context.blobs.ask_scrub()  # If one chunk is damaged, other chunks may be too.
         context.journal.write("not-collected", code=exc.code, reason=exc.what)
         return exc if isinstance(exc, RootsDamaged) else None
     context.alerts.clear(WARNING)

@@ -27,8 +27,7 @@ FIRST_S = 300.0
 """Seconds before the first pass, since a starting node needs its disk for other work."""
 
 PAUSE_S = 3600.0
-"""Seconds between two passes: a store that takes a minute to read does not have to be read all
-day."""
+"""Seconds between two passes, so that a small store is not read continuously."""
 
 WARNING = "rot"
 

@@ -46,10 +46,12 @@ def choose_start(
     update_bytes: int,
     first_step: int = 0,
 ) -> SnapshotRef | None:
-    """Return the start with the fewest bytes to `target_step`; of equal ones the newest.
+    """Return the start with the fewest bytes to `target_step`. If several starts have equally few
+    bytes, return the newest.
 
-    A snapshot after the target is useless, since the ledger here does not reach it. So is one
-    before `first_step`, where a pruned ledger begins: the updates after it are not known.
+    A snapshot after the target is useless, since the ledger here does not reach it. A snapshot
+    before `first_step`, where a pruned ledger begins, is useless too, since the updates after it
+    are not known.
     """
 
     def cost_bytes(start: SnapshotRef) -> int:
@@ -80,9 +82,9 @@ def own_start(store: Store, ledger: Ledger, origin: Origin | None) -> SnapshotRe
 def _is_ours(ledger: Ledger, origin: Origin | None, head: Head, start: SnapshotRef) -> bool:
     """Return whether the state of a head belongs to the current chain.
 
-    It does not if the ledger was lost, or if the user entered a checkpoint of another line. It also
-    does not if a different snapshot of that step was certified, and the node ended before it could
-    correct its own.
+    The state does not belong to the chain if the ledger was lost, or if the user entered a
+    checkpoint of another branch. Nor does it if a different snapshot of that step was certified,
+    and the node ended before it could correct its own.
     """
     kept = ledger.kept
     if state_mismatch.is_certified_otherwise(kept.entries, start.step, start.digest):

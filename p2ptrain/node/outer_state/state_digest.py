@@ -7,8 +7,8 @@ import trio
 from p2ptrain.node.state.outer import Outer
 
 DIGEST_NUMEL_MAX = 1 << 28
-"""Above this number of parameters, hashing θ and m takes over a second. Snapshots name such
-states."""
+"""Maximum number of parameters for which the digest is computed, since hashing θ and m of more
+takes over a second. Snapshots name the digests of larger states."""
 
 
 async def state_digest(outer: Outer) -> str:

@@ -21,7 +21,7 @@ from p2ptrain.store import Store
 
 TIMES_MAX = 3
 """Maximum number of mismatches since the node started. A machine that is wrong more often is of no
-use to the run or its owner. """
+use to the run or its owner."""
 
 WARNING = "state"
 
@@ -47,8 +47,9 @@ def contradiction(context: Context) -> StateMismatch | None:
 
 
 def is_certified_otherwise(entries: Iterable[Certified], step: int, digest: Digest) -> bool:
-    """Return whether the chain names a different snapshot of `step`. Then nothing may start from
-    ours."""
+    """Return whether the chain names a different snapshot of `step`. If so, our own snapshot must
+    not be used as a start.
+    """
     commits = (each.entry.value for each in entries if isinstance(each.entry.value, Commit))
     named = (commit.snapshot for commit in commits if commit.snapshot is not None)
     return any(each.step == step and each.digest != digest for each in named)
@@ -123,6 +124,6 @@ def _unfit(found: StateMismatch) -> MachineUnfit:
             f"here      {found.own}",
             f"certified {found.certified}",
         ],
-        likely="this machine's memory or processor is faulty; the other members agree",
+        likely="this machine's memory or processor is faulty: most members agree on the state",
         do="test the memory (memtest86+), undo overclocking, then start the node again",
     )

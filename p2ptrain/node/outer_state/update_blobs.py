@@ -55,8 +55,8 @@ async def inspect(
 ) -> None:
     """Fetch an update before this node votes for it, and check that it can be applied.
 
-    The manifest is fetched first. The rest is fetched only if the manifest states the size of an
-    update; otherwise any voter could fill our disk.
+    The manifest is fetched first. The rest is fetched only if the size in the manifest is that of
+    an update of this step; otherwise any voter could fill our disk.
 
     A node must not vote for an update that breaks the bound on influence (SPEC.md S14), nor for one
     that a power cut could still remove from its store. `opened` is the reduce that should have

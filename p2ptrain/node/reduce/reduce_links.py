@@ -1,7 +1,7 @@
 """Open our connections in a reduce: one for each neighbour and stream, dialled or accepted.
 
-Of two neighbours, the first one in the roster dials. The second one dials instead if heartbeats say
-that only the first can be dialled.
+Of two neighbours, the first one in the roster dials. The second neighbour dials instead if
+heartbeats say that only the first can be dialled.
 
 This module opens the connections of one attempt, or reports the neighbour that could not be
 connected. It does not close them: if an attempt fails and a connection ends early, the neighbour
@@ -31,7 +31,8 @@ from p2ptrain.ring import NEIGHBOURS_MAX, Links, ReduceRequest
 AGAIN_S = 0.3
 
 LATE_S = 0.5
-"""Two round trips around the world. A slower connection is written to the journal."""
+"""Seconds after which a slow connection is written to the journal: two round trips around the
+world."""
 
 THREADS_MAX = 128
 """Maximum number of threads that open connections: enough for NEIGHBOURS_MAX neighbours at once."""
@@ -95,9 +96,9 @@ def dials(context: Context, request: ReduceRequest, peer: PeerId) -> bool:
     both.
 
     Raises:
-        ReduceAborted: neither of the two can be dialled. Both notice this immediately and blame the
-            same one of them, so that the other can average. The blame alternates with the step,
-            since both have work to contribute.
+        ReduceAborted: neither of the two can be dialled. Both of them notice this immediately and
+        blame the same one of the two, so that the other one can average. The blame alternates with
+        the step, since both of them have work to contribute.
     """
     me, mine = request.peers[request.me], context.own_heartbeat.dialable
     first = request.me < request.peers.index(peer)

@@ -1,9 +1,9 @@
 """Take part in the open reduce: connect to neighbours, average, store the update, and report the
 result.
 
-There is one attempt at a time, and each is tried once. The outer lock is held during an attempt, so
-θ does not change while the ring reads it. An attempt is abandoned immediately when it becomes
-useless because the ledger has moved on or a participant is down. So nodes do not wait for a
+There is one attempt at a time, and no attempt is repeated. The outer lock is held during an
+attempt, so θ does not change while the ring reads it. An attempt is abandoned immediately when it
+becomes useless because the ledger has moved on or a participant is down. So nodes do not wait for a
 deadline that no longer matters.
 """
 
@@ -52,7 +52,7 @@ def reduce_due(
 
     A node that was restarted after its Ready has nothing to average: its `local` is empty until its
     trainer has done the work again. It must not contribute different work instead. So it makes the
-    others wait until its work is ready again or they abandon the attempt.
+    other members wait until its work is ready again or they abandon the attempt.
     """
     roster = state.roster
     if roster is None or outer_step != roster.step or work is None or work.step != roster.step:
@@ -144,7 +144,7 @@ async def _attempt(
         update = await _averaged(context, outer_step, roster, edges)
     except ReduceAborted as exc:
         if context.me in exc.suspects:
-            context.trainer.discard_work()  # Its numbers are not finite.
+            context.trainer.discard_work()  # The work contains numbers that are not finite.
         await give_up(context, exc)
         with trio.move_on_after(LINGER_S):
             while context.ledger.snapshot.roster == roster:
@@ -311,7 +311,8 @@ def request_of(context: Context, outer_step: OuterStep, roster: Roster) -> Reduc
     """Return the terms of the reduce that `roster` opens, as this participant sees it."""
     update, payload_bytes = outer_step.update, outer_step.update.payload_bytes
     return ReduceRequest(
-        # Each branch has its own line, so attempts of different branches cannot be confused.
+        # A branch's line differs from the run's id, so attempts of different branches cannot be
+        # confused.
         run=RunId(context.ledger.snapshot.line),
         step=roster.step,
         attempt=roster.attempt,
@@ -332,11 +333,11 @@ def request_of(context: Context, outer_step: OuterStep, roster: Roster) -> Reduc
 async def while_it_matters(
     context: Context, roster: Roster, work: Callable[[], Awaitable[Result]], lag_s: float = 0.0
 ) -> Result:
-    """Return the result of `work`. Cancel `work` as soon as the attempt is moot, or `lag_s` later
-    if the others have committed the update.
+    """Return the result of `work`. Cancel `work` as soon as the attempt is no longer needed, or
+    `lag_s` later if the other members have committed the update.
 
     Raises:
-        ReduceAborted: `work` failed, or the attempt is moot.
+        ReduceAborted: `work` failed, or the attempt is no longer needed.
     """
     moot: list[ReduceAborted] = []
     results: list[Result] = []

@@ -17,8 +17,8 @@ from p2ptrain.errors import P2PTrainError
 class Changes:
     """A condition variable for the tasks of one trio thread.
 
-    It needs no lock: a task checks the state and calls `wait` without a checkpoint between the two,
-    so it misses no change. After `wait` it must check the state again.
+    This class needs no lock: a task checks the state and calls `wait` without a checkpoint between
+    the two, so the task misses no change. After `wait`, the task must check the state again.
     """
 
     def __init__(self) -> None:
@@ -53,9 +53,7 @@ class Changes:
             try:
                 await work()
                 done = True
-            except (
-                P2PTrainError
-            ) as exc:  # It is raised below: the nursery would wrap it in a group.
+            except P2PTrainError as exc:  # Raise it below: the nursery would wrap it in a group.
                 errors.append(exc)
             nursery.cancel_scope.cancel()
         if errors:

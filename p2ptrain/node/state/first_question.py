@@ -1,12 +1,14 @@
-"""Hold back what this process signs until members were asked once whether it is alone.
+"""Hold back the messages that this process signs until it has asked members once whether another
+process has its identity.
 
-A process that finds no member connected when it starts cannot ask whether another one has its
-identity. It connects later. Without this hold it could send a vote before its first question was
-answered, although its duplicate has voted too.
+A process that is not connected to a member when it starts cannot ask whether another process has
+its identity. It connects later. Without this hold, it could send a vote before its first question
+was answered, although its duplicate has voted too.
 
 The hold is bounded, once for each start. It begins with the first message for a connected peer and
 ends with the answers, or after `QuestionTiming.start_wait_s`. So peers that stay silent, or that
-claim to hear another process, delay the votes of one start by some seconds. They cannot silence it.
+claim to hear another process, delay the votes of one start by some seconds. They cannot prevent the
+votes.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ class FirstQuestion:
         self._over.set()
 
     async def until_over(self) -> None:
-        """Wait for the answers, but not longer than a start would."""
+        """Wait for the answers, but no longer than `limit_s` after the first message."""
         self._ends_s = min(self._ends_s, trio.current_time() + self._limit_s)
         with trio.move_on_at(self._ends_s):
             await self._over.wait()

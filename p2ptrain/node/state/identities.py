@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Identities:
-    """The state of a node from when its parts are opened until they are closed.
+    """The state of a node's identity, from when its context is opened until it is closed.
     `duplicate_identity` writes `watch`, `mailboxes` and `news`; `gossip` writes `incarnations`;
     `outdated_heartbeats` writes `replays`.
     """
 
     watch: DuplicateWatch
-    """Finds out whether another process has this identity. It has our incarnation."""
+    """Finds out whether another process has this identity. It contains our incarnation."""
     incarnations: Incarnations
     """The newest incarnation of each other peer."""
     mailboxes: IdentityMailboxes
@@ -37,7 +37,7 @@ class Identities:
     first_question: FirstQuestion
     """Holds back the first messages of the ledger. `duplicate_identity` ends it."""
     news: Changes
-    """Rings when an answer or a challenge arrives about a duplicate of our identity."""
+    """Notified when an answer or a challenge about a duplicate of our identity arrives."""
     replays: ReplayedHeartbeats = field(default_factory=ReplayedHeartbeats)
     since_s: float = field(default_factory=trio.current_time)
     """When this state was created, by the local monotonic clock, in seconds."""

@@ -132,10 +132,13 @@ class LedgerPort:
         return self.core.rules
 
     async def submit(self, event: Event) -> None:
-        """Send the ledger an event of our own. It waits for room, so the event is not lost."""
+        """Send the ledger an event of our own. This call waits for room, so the event is not
+        lost.
+        """
         await self.queue.submit(event)
 
     def offer(self, event: Event) -> None:
-        """Send the ledger an event from a peer. It is dropped under a flood, since peers repeat
-        it."""
+        """Send the ledger an event from a peer. The event is dropped under a flood, since peers
+        repeat it.
+        """
         self.queue.offer(event)

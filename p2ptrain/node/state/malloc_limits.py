@@ -4,9 +4,10 @@ glibc uses up to eight arenas per core for threads, and an arena keeps memory th
 A node has dozens of short-lived threads, one for each handshake. Strangers that connect again and
 again would fill all arenas: 20 MB on two cores, 320 MB on 32.
 
-glibc also allocates larger and larger blocks from an arena instead of the system: once a block of 1
-MB was freed, blocks up to 1 MB come from the arena, between small blocks that remain in use. Gossip
-frames and chunks are that large, so a node under attack would keep the memory of many of them.
+glibc also allocates larger and larger blocks from an arena instead of the system. Once a block of 1
+MB was freed, blocks up to 1 MB come from the arena, where they lie between small blocks that remain
+in use. Gossip frames and chunks are that large, so a node under attack would keep the memory of
+many of them.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from __future__ import annotations
 import ctypes
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
-"""From glibc's malloc.h."""
+"""The numbers of mallopt's parameters, from glibc's malloc.h."""
 
 ARENAS_MAX = 2
-"""One arena for the event loop's thread, and one that the other threads share. Their large buffers
-are mapped directly from the system, so they rarely wait for each other."""
+"""Maximum number of arenas: one for the event loop's thread, and one that the other threads share.
+Their large buffers are mapped directly from the system, so they rarely wait for each other."""
 
 MAPPED_BYTES = 128 * 1024
 """Minimum size of blocks that are mapped from the system, and returned to it when freed. This is

@@ -27,15 +27,16 @@ class NodeState:
     leaving: bool = False
     """True once this node says goodbye."""
     isolated: str = ""
-    """Why no quorum can be reached at present; empty if it can."""
+    """Why no quorum can currently be reached; empty if a quorum can be reached."""
     started_s: float = field(default_factory=time.monotonic)
     """When this node started, by the monotonic clock, in seconds."""
 
     def shown(self, fetching: FetchingSnapshot | None = None) -> State:
         """Return the state to show to others.
 
-        An isolated node still trains, but waits in vain. A trainer may load while a snapshot is
-        fetched; the snapshot is shown because it takes longer.
+        Without a quorum, a node that waits or serves is shown as isolated; a node that still trains
+        is shown as training. A trainer may load while a snapshot is fetched; the snapshot is shown
+        because it takes longer.
         """
         if fetching is not None and not self.leaving:
             return fetching
@@ -46,7 +47,7 @@ class NodeState:
         """Change the node's state to `state`, and journal it if the name changes. Any task may call
         this.
 
-        A leaving node stays in `Leaving`, whatever else still goes on.
+        A leaving node stays in `Leaving`, whatever its tasks still do.
         """
         if self.leaving and not isinstance(state, Leaving):
             return

@@ -1,7 +1,7 @@
 """The knowledge that this node has of its peers. Its tables change through their own methods.
 
-The directory answers which peers are heard, up, believed and vouched for. It does not know what
-anybody asks that for.
+The directory answers which peers are heard, up, believed and vouched for. It does not know why
+other modules ask.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ class PeerDirectory:
         return is_member or (not self.admission.is_open and self.admission.admits(peer))
 
     def ledger_is_current(self) -> bool:
-        """Return whether some peer was heard and no counted peer is ahead of us on our line."""
+        """Return whether some peer was heard and no counted peer is ahead of us on our chain or
+        branch.
+        """
         beats, line = [view.heartbeat for view in self.counted()], self.ledger.state.line
         heights = [beat.height for beat in beats if beat.line == line]
         return bool(heights) and max(heights) <= self.ledger.state.height

@@ -14,7 +14,7 @@ class ReduceState:
     report: ReduceReport | None = None
     """The outcome of the newest attempt here, as the other peers receive it."""
     ring: Reduce | None = None
-    """The reduce that exchanges bytes at present."""
+    """The reduce that is currently exchanging bytes."""
     averaging: int | None = None
     """The outer step whose update this node is about to make, until the update is stored or given
     up."""

@@ -43,6 +43,6 @@ class Surroundings:
     """Cautions found in this machine before the start."""
     members_answered: bool = True
     """Whether this node could ask members, when it started, if another process has its identity. If
-    not, its first messages of agreement wait until it has asked."""
+    it could not, the ledger's first messages wait until it has asked."""
     clock: Callable[[], float] = trio.current_time
     """The local monotonic clock, in seconds."""

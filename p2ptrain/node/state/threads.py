@@ -29,8 +29,8 @@ import trio
 Result = TypeVar("Result")
 
 DURABLE_THREADS = 4
-"""One thread for the ledger, which makes one write at a time, and three for evidence and the
-head."""
+"""Number of threads for durable writes: one for the ledger, which makes one write at a time, and
+three for evidence and the head."""
 _DURABLE = trio.CapacityLimiter(DURABLE_THREADS)
 
 

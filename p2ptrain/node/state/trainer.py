@@ -61,7 +61,9 @@ class TrainerState:
         return Training(self.inner_step, self.inner_steps)
 
     def begin_inner_steps(self, before: int, until: int) -> None:
-        """Note that `before` of `until` inner steps are made and the others have begun."""
+        """Note that `before` of `until` inner steps have been made, and that the remaining ones
+        have begun.
+        """
         self.inner_step, self.inner_steps = before, until
 
     def note_progress(self, progress: Progress, computed_s: float, *, ahead: bool) -> None:

@@ -1,7 +1,7 @@
 """Measure the loss of θ on held-out blocks every few outer steps. Each member measures a share.
 
 Heartbeats repeat each report until the next one, so a lost report does no harm. A node that learns
-late of a commit finds the others' reports in their last heartbeats.
+late of a commit finds the other members' reports in their last heartbeats.
 """
 
 from __future__ import annotations
@@ -93,8 +93,9 @@ def measured(context: Context, step: int, loss: float, tokens: int) -> None:
 
 
 def note_share_report(context: Context, peer: PeerId, heartbeat: Heartbeat) -> None:
-    """Count the report in a heartbeat about its sender's share. Ignore it if the sender is on
-    another line, where θ is different."""
+    """Count the report in a heartbeat about its sender's share. Ignore the report if the sender is
+    on another branch, where θ is different.
+    """
     report = heartbeat.validation
     if report is None or heartbeat.line != context.ledger.snapshot.line:
         return

@@ -39,7 +39,7 @@ def load_halving(context: Context, config: TrainerConfig) -> TrainerConfig:
         context.journal.write("halving-ignored", path=path, reason=str(exc))
         return config
     if context.config.micro_batch:
-        _forget(context, "a number was given")
+        _forget(context, "--micro-batch was given")
         return config
     if kept.settings != settings_of(config, context.config.ranks):
         _forget(context, "it was found with different settings or by a different version")
@@ -87,7 +87,7 @@ def in_words(context: Context, hello: Hello) -> str:
 def settings_of(config: TrainerConfig, ranks: int) -> Digest:
     """Return a digest of every setting that affects the trainer's memory use.
 
-    It covers more settings than strictly needed: a false mismatch only costs minutes.
+    The digest covers more settings than strictly needed: a false mismatch only costs minutes.
     """
     alike = replace(config, micro_batch=0, halving=None, state_folder="")
     try:

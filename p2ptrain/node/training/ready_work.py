@@ -60,9 +60,9 @@ async def offer_work(context: Context, ready: FragmentReady, lease: Blocks) -> N
 
 
 async def offer_work_again(context: Context) -> None:
-    """Offer standing work again when a new trainer starts. The task of the old trainer may have
-    ended in `offer_work`, before our ledger received the event. No trainer makes the work again, so
-    no other offer would follow. A repeated offer changes nothing.
+    """Offer finished work that still counts again when a new trainer starts. The task of the old
+    trainer may have ended in `offer_work`, before our ledger received the event. No trainer does
+    the work again, so no other offer would follow. A repeated offer changes nothing.
     """
     work = context.trainer.work
     if work is not None and stands(context):

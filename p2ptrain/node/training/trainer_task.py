@@ -1,8 +1,8 @@
 """Run one trainer after another, no matter what happens to their processes.
 
 A trainer that dies is restarted with the same lease; the number of restarts is limited. The work
-since the last commit is trained again, and the node remains a member. This module does not know the
-trainer's orders, or which process starts its ranks.
+since the last commit is trained again, and the node remains a member. This module knows nothing
+about the trainer's orders, or about the process that starts its ranks.
 """
 
 from __future__ import annotations
