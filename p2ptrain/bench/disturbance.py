@@ -1,4 +1,5 @@
-"""Measure how much a joiner slows a member: the ratio of its inner-step rates during and before it.
+"""Measure how much a joiner slows a member: the ratio of the member's inner-step rates during and
+before the join.
 
 The nodes and trainers are real, each in a network namespace behind a cable of a given rate. In a
 real run, a member does not share its processors with others. So here one member (node and trainer)
@@ -200,7 +201,7 @@ def lines(seen: MemberTimes, mbit_per_s: float) -> Iterator[FigureLine]:
             f"before each joiner ({len(seen.steps_before)} and {len(steps)} inner steps)",
         )
     yield FigureLine(
-        "a member's node, for each joiner", statistics.mean(seen.node_s_extra), "CPU s more"
+        "a member's node, for each joiner", statistics.mean(seen.node_s_extra), "extra CPU s"
     )
     yield FigureLine("a member's node, before", statistics.mean(seen.node_s_before), "CPU s per s")
     yield FigureLine("a joiner's fetch", statistics.mean(seen.fetch_s), "s")

@@ -1,8 +1,8 @@
 """`p2ptrain bench join`: fetch a blob from several peers, check and sync it, and compare with HTTP.
 
 The HTTP download uses the standard library and one connection. It does not check the data, and
-syncs its file once at the end. Both take turns within one run, so that a busy machine affects both
-equally.
+syncs its file once at the end. The fetch and the HTTP download take turns within one run, so that a
+busy machine affects both equally.
 """
 
 from __future__ import annotations

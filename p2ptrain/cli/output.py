@@ -36,5 +36,6 @@ def progress(text: str) -> None:
 
 
 def examples(*lines: str) -> str:
-    """Return the examples at the end of a command's help. The mark preserves the line breaks."""
+    """Return the examples at the end of a command's help. The backspace at its start tells click to
+    keep the line breaks."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)

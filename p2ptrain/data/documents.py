@@ -2,8 +2,8 @@
 
 A row is a document in one piece. A text file is one document in several pieces.
 
-Each reader raises ConfigError for the first error, with file and line or row. Only empty documents
-are skipped without an error, so that missing data are noticed.
+Each reader raises ConfigError for the first error, with file and line or row. A reader skips
+nothing but empty documents, because nobody would notice that data are missing.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ KEYS_SHOWN_MAX = 8
 def text_pieces(path: Path, field: str = "") -> Iterator[Piece]:
     """Yield one document in pieces of whole lines. A piece ends with the line that fills it.
 
-    `field` is not used. A full piece is yielded only when the next line has been read, because it
-    may be the last piece.
+    `field` is not used. A full piece is yielded only when the next line has been read, because a
+    piece must say whether the document ends with it.
     """
     lines, characters, begins = list[str](), 0, True
     for number, line in numbered_lines(path):

@@ -85,7 +85,8 @@ def write_reads(path: Path, spec: SynthesisSpec) -> None:
     try:
         with unfinished.open("wb") as file:
             if path.suffix == ".gz":
-                # Without file name and time, so that equal reads give equal bytes.
+                # The gzip header has no file name and no time, so that equal reads give equal
+                # bytes.
                 with gzip.GzipFile("", "wb", 6, file, mtime=0) as packed:
                     _write(packed, spec, with_qualities="q" in plain.suffix)
             else:

@@ -204,7 +204,8 @@ class Story:
         """Let dan join: it fetches a snapshot from several peers and the later updates, and then
         appears in a roster."""
         dan = self.cast["dan"]
-        # Snapshots are written in the background, and on a busy machine at very different times.
+        # Nodes write snapshots in the background. On a busy machine, they finish at very different
+        # times.
         self.wait_for(
             "a snapshot that several nodes hold", self._newest_is_of_several, deadline_s=90
         )
@@ -248,7 +249,7 @@ class Story:
         self.show.print_line(f"eve is refused: {self.facts.refused_code}", style="yellow")
 
     def seed_stops(self) -> None:
-        """Stop the seed, the first node that all others connected to."""
+        """Stop the seed, the node to which all other nodes connected first."""
         first = self.facts.join_first_roster_step or 0
         self.wait_for(
             "some steps with dan",

@@ -51,7 +51,7 @@ class Parity:
 
 
 def is_wanted(asked: bool | None, parameters: int, *, installed: bool) -> bool:
-    """Return whether to compare. `installed`: transformers can be imported.
+    """Return whether to compare. `installed` says whether transformers can be imported.
 
     Raises ConfigError: a comparison was requested, but transformers
     is not installed.

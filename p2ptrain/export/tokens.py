@@ -67,7 +67,7 @@ class Tokenizer:
         return {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "model_max_length": sequence,
-            # Otherwise transformers 4 would add token_type_ids, which `generate` refuses.
+            # Without this list, transformers 4 would add token_type_ids, which `generate` refuses.
             "model_input_names": ["input_ids", "attention_mask"],
             "clean_up_tokenization_spaces": False,
             **{f"{role}_token": name for role, name in sorted(self.names.items())},

@@ -79,7 +79,7 @@ class Amendment:
         _require(self.codec in (None, *codecs), "codec", self.codec, ", ".join(codecs))
         fits = block is None or BLOCK_MIN <= block <= BLOCK_MAX
         _require(fits, "codec_block", block, f"{BLOCK_MIN} to {BLOCK_MAX}")
-        _require(bool(self.changes), "change", "none", "at least one")
+        _require(bool(self.changes), "number of changes", 0, "at least 1")
 
     @property
     def changes(self) -> dict[str, object]:
@@ -239,8 +239,8 @@ class SignedAmendment:
 
     @classmethod
     def _of(cls, amendment: Amendment, signed: Signed, run: Run) -> SignedAmendment:
-        """Compute the terms. A new lease size follows from H alone: fragments and overlap are fixed
-        by the manifest."""
+        """Return the amendment with its terms. A new lease size follows from H alone: fragments and
+        overlap are fixed by the manifest."""
         blocks = None
         if amendment.inner_steps is not None:
             blocks = Leg(run.manifest).amended(amendment).manifest.blocks_per_lease

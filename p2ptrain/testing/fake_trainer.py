@@ -55,8 +55,8 @@ class TrainerRemote:
 
     `held` stops them before the next inner step, and `stops_at` before the first inner step of that
     outer step. `stuck` stops them before they read another frame, as a very long inner step would.
-    A trainer is a thread, so these take effect at its next turn. `rests` is True while it has a
-    block to train and waits, or is stuck.
+    A trainer is a thread, so these take effect at its next turn. `rests` is True while the trainer
+    has a block to train and waits, and while it is stuck.
 
     `trained` lists the blocks in the order of training. `dies_in_mid_lease` kills a trainer that
     has trained a block and has another one to train; `dies` kills the current one. `fault` is sent

@@ -38,7 +38,8 @@ FONT = 13.0
 CELL_WIDTH, LINE_HEIGHT = 7.83, 17.0
 MARGIN = 14.0
 STYLES = {"1": "b", "2": "d", "31": "r", "32": "g", "33": "y"}
-"""SGR parameters of the demo's styles, and the classes that draw them."""
+"""SGR parameters (codes of colours and styles) that the demo uses, and the SVG classes that draw
+them."""
 SHEET = (
     ".b{font-weight:bold}.d{fill:#8b949e}.r{fill:#ff7b72}.g{fill:#7ee787}.y{fill:#e3b341}"
     "@media(prefers-reduced-motion:reduce){.f{animation:none!important}}"

@@ -57,7 +57,7 @@ MFU_ASKED = 0.40
 """Required MFU of the 1 B model at a sequence length of 2,048."""
 RATIOS_ASKED = {"plain": 0.95, "transformers": 1.0}
 """Required ratio of FSDP2's tokens/s to those of each loop, in the faster of the loop's two
-variants."""
+variants (autocast, and bf16 parameters)."""
 
 ON_GPU = (
     *(

@@ -23,7 +23,7 @@ IDLE_MAX = 8
 MUST_HOLD = (
     "nodes ended",
     "wrong ID-IN-USE",
-    "honest nodes' own troubles",
+    "problems that honest nodes report",
     "outer steps under siege",
     "RSS growth, MB",
     "logs, MB",

@@ -213,7 +213,7 @@ class LateNode:
                 self.give(each)
 
     def data(self) -> None:
-        """Deliver the blocks that it is to train next, or leave them missing."""
+        """Deliver the blocks that the trainer is to train next, or leave them missing."""
         self.has_data = not self.has_data
 
     def give(self, order: Order) -> None:

@@ -1,4 +1,5 @@
-"""How a block is divided among ranks and micro-batches, and errors that a step must not make."""
+"""How a block is divided among ranks and micro-batches, and checks against mistakes in a training
+step."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @given(sequences=st.integers(1, 40), count=st.integers(1, 8), micro_batch=st.integers(0, 9))
-def test_every_row_is_trained_once_and_ranks_have_equally_many_pieces(
+def test_every_row_is_trained_once_in_the_same_number_of_pieces(
     sequences: int, count: int, micro_batch: int
 ) -> None:
     if sequences < count:

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 BLOCK_TOKENS = 5 * 16
 MOVE = np.float32(0.25)
 MOVED = of_additions(8, 2.0)
-"""Weights and the numbers added to them are below 2 here. At most eight additions lie between two
-compared values: four in an outer step, and two in each of two differences."""
+"""Bound on rounding errors. Weights and the numbers added to them are below 2 here. At most eight
+additions lie between two compared values: four in an outer step, and two in each of two
+differences."""
 
 
 def weights(driver: Driver, vectors: Vectors) -> np.ndarray:
@@ -179,7 +180,7 @@ def test_late_trainer_that_gets_more_blocks_after_a_wait_offers_all_its_work(
 
 
 PULL = (0.5, 0.7, 0.9)
-"""Half of the average is ours. The others are the outer optimizer's rate and momentum."""
+"""Our share of the average (a half), and the learning rate and momentum of the outer optimizer."""
 
 
 @pytest.fixture

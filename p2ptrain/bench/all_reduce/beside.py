@@ -124,7 +124,8 @@ class Hivemind:
         with tempfile.TemporaryDirectory(prefix="p2ptrain-bench-") as folder:
             commands = [
                 host.command(
-                    # -P: modules next to the script have the same names as installed packages.
+                    # -P leaves the script's folder out of sys.path: modules in it are named like
+                    # packages.
                     [self._python, "-P", script, str(me), str(len(hosts)), str(elements),
                      str(repeats), self._codec, host.address, folder]
                 )

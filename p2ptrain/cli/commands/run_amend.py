@@ -27,13 +27,13 @@ FAR = 10.0
 typing error, and an agreed amendment cannot be withdrawn."""
 
 FAR_STEPS = 100
-"""An amendment that starts more outer steps ahead needs confirmation. It is probably a typing
-error, since outer steps take minutes to hours. Once it is agreed, later amendments cannot start at
-an earlier step."""
+"""Largest number of outer steps ahead at which an amendment can start without confirmation. A later
+start is probably a typing error, since outer steps take minutes to hours. Once it is agreed, later
+amendments cannot start at an earlier step."""
 
 LEAD_STEPS = 2
-"""An amendment starts at least this many outer steps after the current one. The current outer step
-may already have its roster; the next roster names the amendment."""
+"""Minimum number of outer steps from the current one to the start of an amendment. The current
+outer step may already have its roster; the next roster names the amendment."""
 
 
 @dataclass(frozen=True, slots=True)

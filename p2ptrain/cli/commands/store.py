@@ -69,7 +69,7 @@ def du(home: HomeOption = None, as_json: JsonOption = False) -> None:
         blobs = f"{each.blobs:>6}" if each.blobs else " " * 6
         result(f"{kind:<12} {blobs}  {each.chunks:>8} chunks  {each.bytes / 1e6:>12,.1f} MB")
     pinned = f"; {pins} pinned" if pins else ""
-    result(f"{'in all':<12} {'':>6}  {'':>15}  {total_bytes / 1e6:>12,.1f} MB{pinned}")
+    result(f"{'total':<12} {'':>6}  {'':>15}  {total_bytes / 1e6:>12,.1f} MB{pinned}")
 
 
 @app.command(

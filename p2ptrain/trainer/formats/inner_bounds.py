@@ -37,7 +37,8 @@ from p2ptrain.trainer.formats.inner_format import FLOAT_BYTES, HEADER_BYTES, vec
 PIECE_ELEMENTS = 1 << 20
 
 SLACK = 1.05
-"""Factor that allows for rounding: the means are fp32, and so is the sum of the clipped length."""
+"""Factor by which the bounds are raised to allow for rounding: the means and the length of the
+clipped gradient are computed in fp32."""
 
 TINY = 1e-18
 """A gradient this small has a square that underflows in fp32. Its step is negligible, because

@@ -4,7 +4,8 @@ A rank that runs out of memory exits with `OUT_OF_MEMORY_EXIT_CODE`, and the sup
 ranks again with half as many sequences. Continuing in the same process was rejected: the other
 ranks wait in a collective that this rank will not join, FSDP is in an intermediate state, and the
 free memory is fragmented. A new process has none of these problems, and all ranks agree because
-they get the same number. It takes a few seconds, a few times in the life of a node.
+they get the same number. A restart takes a few seconds, and happens a few times in the life of a
+node.
 
 The first try is at most the number that an estimate says will fit. Otherwise a block of two
 thousand sequences would take half a dozen starts. On a GPU, the ranks estimate from the free
@@ -12,8 +13,8 @@ memory; a number that is too large is halved. On a CPU, the node makes a cautiou
 Linux grants more memory than it has, and later kills a process.
 
 The result is reported to the owner of the trainer (`OnHalving`), so that a restarted node does not
-run out of memory again. The node stores it and passes it to the next ranks. They use it if they
-have the same device and no more memory.
+run out of memory again. The node stores the result and passes it to the next ranks. The ranks use
+it if they have the same device and no more memory.
 
 The gradient does not depend on this number (see `batch`). This module does not import torch.
 """
@@ -41,9 +42,10 @@ _TEXTS = (
     "status_alloc_failed",
     "status_not_initialized",
 )
-"""Parts of torch's messages: its own exception class is for devices only, and the CPU's allocator
-raises a RuntimeError. The last two come from cuBLAS and cuDNN, which take memory outside torch's
-allocator. They report status_not_initialized if no memory is left at their first use."""
+"""Parts of torch's messages when memory runs out. torch's own exception class is for devices only,
+and the CPU's allocator raises a RuntimeError. The last two come from cuBLAS and cuDNN, which take
+memory outside torch's allocator. They report status_not_initialized if no memory is left at their
+first use."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -32,9 +32,10 @@ SLOWEST_MFU = 0.05
 little use to its run."""
 SLOWEST_GPU_FLOPS_PER_S = 2e12
 SLOWEST_CPU_FLOPS_PER_S = 2e9
-"""Lowest speed of a rank. One thread of an old and busy machine reaches it."""
+"""Lowest speeds expected of a rank if the peak of its device is unknown. One thread of an old and
+busy machine reaches the speed for a CPU."""
 FORWARD_SHARE = 1 / 3
-"""Time to measure the loss of a block, as a share of an inner step."""
+"""Time to measure the loss of a block, as a share of the time of an inner step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,9 +193,9 @@ class RestartBudget:
     """Limits restarts: at most `restarts_max` in any `window_s`, and at most `restarts_max` in a
     row after trainers that did not contribute work.
 
-    Otherwise a trainer that dies at every start, or always at the same block, would waste the
-    volunteer's power. The second limit also stops one that fails slowly, since a hang is noticed
-    only after minutes. Rare crashes in a long run do not add up."""
+    Without limits, a trainer that dies at every start, or always at the same block, would waste the
+    volunteer's power. The second limit also stops a trainer that fails slowly, since a hang is
+    noticed only after minutes. Rare crashes in a long run do not add up."""
 
     restarts_max: int = 5
     window_s: float = 600.0

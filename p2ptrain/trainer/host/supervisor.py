@@ -279,7 +279,8 @@ class Supervisor:
         return self._last
 
     def _fits_better(self) -> bool:
-        """If the last trainer ran out of memory and can be halved, halve it and return True."""
+        """If the last trainer ran out of memory and its micro-batch can be halved, halve the
+        micro-batch and return True."""
         assert self._last is not None
         tried = replace(self.config, micro_batch=self._last.micro_batch)
         smaller = halved(tried, self.ranks)

@@ -130,7 +130,8 @@ def open_ranks(device: str, store_fd: int | None, generation: int | None = None)
         chosen = own_gpu()
         torch.cuda.set_device(chosen)
         # cuDNN's backward pass in bf16 gives NaN for some shapes (pytorch #196678; torch 2.11 to
-        # 2.13, on H100 and H200, where torch prefers it). Flash is next, and nearly as fast.
+        # 2.13, on H100 and H200, where torch prefers it). torch then chooses FlashAttention, which
+        # is nearly as fast.
         torch.backends.cuda.enable_cudnn_sdp(False)
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo",

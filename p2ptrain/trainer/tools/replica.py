@@ -137,7 +137,7 @@ Losses = Callable[[Mapping[str, Tensor], Tensor, Tensor], tuple[Tensor, Tensor]]
 def _losses_of(model: ModelSpec, precision: Precision, z_loss: float, compiled: bool) -> Losses:
     """Return one function for all peers of a process, so that it is compiled only once."""
     skeleton = Llama(model)
-    skeleton(torch.zeros(1, model.sequence, dtype=torch.int64))  # Makes its rotary table.
+    skeleton(torch.zeros(1, model.sequence, dtype=torch.int64))  # This call makes the rotary table.
     if precision == "bf16" and not multiplies_bf16("cpu"):
         round_products(skeleton)
 

@@ -1,8 +1,8 @@
 """Up to five nodes, their journals, and the points at which they are stopped.
 
 This module does not inject faults or check results. It observes nodes only from outside: through
-their journals, the connections to their gates, and their output. All journals use the monotonic
-clock of this machine.
+their journals, their output, and the sockets of their gates. A gate stops a node at a chosen point
+(see `gate`). All journals use the monotonic clock of this machine.
 """
 
 from __future__ import annotations
