@@ -36,7 +36,7 @@ BEFORE_S = 8.0
 result."""
 
 OUTER_STEPS = 4000
-"""Outer steps of the run: so many that the run does not end during the measurement."""
+"""Outer steps of the run. They are so many that the run does not end during the measurement."""
 
 INNER_STEPS_MIN = 40
 """Minimum number of inner steps: more than in the demo, so that a member mostly trains."""
@@ -69,7 +69,8 @@ class JoinStory(Story):
     the other."""
 
     uplink = seed_uplink = "1000Mbit"
-    """A limit above the cable's rate, so that only the cable limits the rate."""
+    """Upload limit of the nodes. It is above the cable's rate, so that only the cable limits the
+    rate."""
 
     def __init__(self, folder: Path, config: Path, place: NodeNetwork, joins: int) -> None:
         super().__init__(folder, config, Show(Console(stderr=True, highlight=False)))

@@ -35,7 +35,8 @@ HTTP = "plain HTTP, unchecked"
 def measure(
     setting: JoinSetting, rounds: int, hosts: Sequence[Host], *, http_too: bool = True
 ) -> Iterable[FigureLine]:
-    """Measure both alternately, `rounds` times each; the best time of each counts.
+    """Measure the fetch and the HTTP download alternately, `rounds` times each; the best time of
+    each counts.
 
     The joiner runs on the first of `hosts`, the peers on the others. Raises Failed.
     """

@@ -28,7 +28,7 @@ CONNECT_S = 60.0
 DEADLINE_S = 3600.0
 LOOK_S = 0.01
 JOINER = 0
-"""The number of the joiner; the other peers serve."""
+"""The joiner's number. The other peers serve the blob."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,7 @@ def torch(src: Floats) -> Call | None:
 
 
 PEERS: dict[str, Callable[[Floats], Call | None]] = {"pypiquant": pypiquant, "torch": torch}
-"""The libraries by their names on PyPI."""
+"""The functions of this module by the libraries' names on PyPI."""
 
 
 def _module(name: str) -> ModuleType | None:

@@ -26,7 +26,8 @@ MISSED_STEPS = 8
 
 
 def measure(numel: int, threads: int, rounds: int, codec: kernels.Codec) -> Iterable[FigureLine]:
-    """Measure both alternately, `rounds` times each; the best time of each counts."""
+    """Measure the update and the copy alternately, `rounds` times each; the best time of each
+    counts."""
     state = state_of(numel, threads)
     payload = bytearray(codec.encoded_bytes(numel))
     codec.quantise(state.theta, payload)

@@ -136,7 +136,8 @@ def _copy_seconds(state: OuterState) -> float:
 
 
 def _longest_apply(state: OuterState, folder: Path) -> tuple[float, float]:
-    """Return the seconds of one update alone, and of the longest one during a snapshot."""
+    """Return the seconds of one update without a snapshot, and of the longest update during a
+    snapshot."""
     payload = bytearray(CODEC.encoded_bytes(state.numel))
     CODEC.quantise(state.theta, payload)
 

@@ -87,7 +87,7 @@ def run(
 
 
 Run = Callable[..., dict[str, Any]]
-"""Takes the arguments of `run`."""
+"""A function that measures like `run` and takes its arguments."""
 
 
 def measure(

@@ -18,12 +18,12 @@ from p2ptrain.errors import ConfigError
 from p2ptrain.extras import install
 
 TEXT_PIECE_CHARACTERS = 8192
-"""A text file is divided at line ends into pieces of about this length, so that some pieces can be
-held out for validation. The others are for training, and the neighbours of a held-out piece are
-joined."""
+"""Approximate length of a piece. A text file is divided at line ends into pieces, so that some
+pieces can be held out for validation. The other pieces are for training; the pieces before and
+after a held-out piece are joined."""
 
 ROWS_AT_ONCE = 256
-"""Rows of a parquet file to load at a time, of at most LINE_BYTES_MAX each."""
+"""Number of rows of a parquet file to load at a time. A row has at most LINE_BYTES_MAX bytes."""
 
 KEYS_SHOWN_MAX = 8
 

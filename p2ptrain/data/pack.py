@@ -43,7 +43,7 @@ from p2ptrain.errors import ConfigError
 from p2ptrain.store.blob import CHUNK_BYTES_MAX
 
 BATCH_CHARACTERS = 2**20
-"""Characters to collect and encode at a time, on all cores."""
+"""Number of characters to collect before they are encoded on all cores."""
 
 Kept = TypeVar("Kept")
 

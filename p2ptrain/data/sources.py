@@ -55,7 +55,7 @@ class DataSource:
 
     @property
     def holds_records(self) -> bool:
-        """Whether its documents are records, which are independent of each other."""
+        """Whether the documents of this source are records, which are independent of each other."""
         return any(_ending(file) in RECORDS or _ending(file) in READS for file in self.files)
 
     def pieces(self) -> Iterator[Piece]:

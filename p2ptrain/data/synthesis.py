@@ -28,7 +28,7 @@ Bases = NDArray[np.uint8]
 
 READS_AT_ONCE = 4096
 QUALITY = b"I"
-"""Phred 40 for every base, since there are no measured qualities."""
+"""The quality of every base in a FASTQ file: Phred 40, since there are no measured qualities."""
 
 PARTS_PER_MILLION = 10**6
 

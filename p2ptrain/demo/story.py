@@ -23,7 +23,7 @@ STATUS_EVERY_S = 1.0
 
 KILL_AT_STEP = 2
 STEPS_BEFORE_SEED_STOPS = 2
-"""Outer steps with the newcomer before the seed is stopped."""
+"""Number of outer steps with the newcomer before the seed is stopped."""
 
 
 class DemoFailed(Exception):

@@ -20,8 +20,8 @@ ROLES = {
     "pad": ("<|pad|>", "<pad>", "[PAD]"),
     "unk": ("<|unk|>", "<unk>", "[UNK]"),
 }
-"""Usual names for each role; the first one that a tokenizer has is used, as in packing.
-<|endoftext|> separates documents, so it both begins and ends a document."""
+"""Usual names of the special token for each role. As in packing, the first name that the tokenizer
+has is used. <|endoftext|> separates documents, so it both begins and ends a document."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,9 +34,9 @@ GUESSED_PARAMETERS_MIN = 100_000_000
 dominate, and a device's peak rate does not predict the speed."""
 
 SNAPSHOT_TURNS_MIN = 4
-"""How often each fragment should be averaged between two snapshots. A participant's weight counts
-only work since the newest snapshot. So in the first average of each fragment after a snapshot,
-older work may have too little weight."""
+"""Recommended minimum number of averages of each fragment between two snapshots. A participant's
+weight counts only work since the newest snapshot. So in the first average of each fragment after a
+snapshot, older work may have too little weight."""
 
 STEP_RATES_MAX = 1.2
 """The maximum step of AdamW with betas of 0.9 and 0.95, as a multiple of the learning rate. With a

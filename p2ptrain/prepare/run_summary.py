@@ -98,8 +98,8 @@ def _joining_lines(manifest: RunManifest) -> Iterator[str]:
 def _sync_lines(sync: SyncSpec) -> Iterator[str]:
     """Yield the lines about synchronisation. Plain DiLoCo has none."""
     late = (
-        f"each peer takes {sync.overlap_steps} inner steps during an exchange; {sync.mixing:.0%} of "
-        "the local weights are kept"
+        f"each peer takes {sync.overlap_steps} inner steps during an exchange; {sync.mixing:.0%} "
+        "of the local weights are kept"
     )
     if sync.fragments > 1:
         yield f"sync      {sync.fragments} fragments take turns, one in each outer step"

@@ -160,7 +160,7 @@ class Leg:
         return self.inner_step + (step - self.step) * self.manifest.blocks_per_step
 
     def amended(self, amendment: Amendment) -> Leg:
-        """Return the leg that follows this one.
+        """Return the leg that begins with `amendment` and follows this leg.
 
         The schedule of the inner learning rate is tied to outer steps. If H changes, the inner
         steps of the schedule are scaled in proportion, so that the rate does not jump and the

@@ -183,7 +183,7 @@ class Policy:
 
 
 _LAYERS_APART = 2
-"""Embedding and head, which do not belong to a layer."""
+"""Number of matrices that do not belong to a layer: embedding and head."""
 
 
 @dataclass(frozen=True, slots=True)

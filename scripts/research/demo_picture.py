@@ -27,11 +27,11 @@ COLUMNS, ROWS = 96, 40
 FRAME_S = 1.5
 LAST_FRAME_S = 12.0
 SPEED = 2.0
-"""How many times as fast as the demo the picture plays."""
+"""The picture plays this many times as fast as the demo."""
 QUIET_S = 0.04
-"""If the output pauses for this long, the screen is complete."""
+"""Seconds of pause in the output after which a screen counts as complete."""
 WAIT_S = 3.0
-"""A screen that did not change for longer is shown only for this time, divided by `SPEED`."""
+"""Maximum seconds for which the demo's unchanged screen is shown, before division by `SPEED`."""
 PICTURE_BYTES_MAX = 100_000
 
 FONT = 13.0

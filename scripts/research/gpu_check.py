@@ -92,7 +92,8 @@ except Exception as exc:
 """
 
 Part = Callable[[float], dict[str, Any]]
-"""part(limit_s): run a part within this time. Raises Failed, subprocess.TimeoutExpired."""
+"""A function `part(limit_s)` that runs a part within this time. Raises Failed,
+subprocess.TimeoutExpired."""
 
 
 def models() -> dict[str, TrainerConfig]:

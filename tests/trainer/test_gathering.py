@@ -35,7 +35,7 @@ LAYOUT = Layout.of([("a", (6,)), ("b", (4,))])
 SECRET = b"s" * 32
 HOST = "127.0.0.1"
 LIMIT_S = 100.0
-"""Enough seconds for steps that take milliseconds on an idle machine."""
+"""Timeout in seconds for steps that take milliseconds on an idle machine."""
 
 
 @dataclass
@@ -253,7 +253,8 @@ def test_rank_that_connects_twice_replaces_its_first_connection(node: Node) -> N
 
 
 class Reset:
-    """A rank's socket whose other end is gone. Its thread has not noticed yet."""
+    """A rank's socket whose other end is gone. The thread that serves the rank has not noticed
+    yet."""
 
     def shutdown(self, how: int) -> None:
         raise OSError(107, "Transport endpoint is not connected")

@@ -20,8 +20,9 @@ from p2ptrain.bench import throwaway
 from p2ptrain.bench.processes import Host, ProcessFailed, together
 
 HIVEMIND = ("hivemind==1.1.12", "numpy<2.4")
-"""The latest version on PyPI. With numpy 2.4 its quantisation fails, and it then returns each
-peer's own vector as the mean (its `extract` converts an array to an int)."""
+"""The packages to install: the latest hivemind on PyPI, and an older numpy. With numpy 2.4,
+hivemind's quantisation fails, and it then returns each peer's own vector as the mean (its `extract`
+converts an array to an int)."""
 
 HIVEMIND_CODECS = ("fp16", "uint8")
 

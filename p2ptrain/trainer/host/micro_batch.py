@@ -30,10 +30,12 @@ from p2ptrain.ipc.trainer_config import Halving, TrainerConfig
 from p2ptrain.trainer.host.cost import trainer_memory
 
 OUT_OF_MEMORY_EXIT_CODE = 71
-"""EX_OSERR of sysexits.h. A trainer does not exit with this code for any other reason."""
+"""Exit code of a rank that ran out of memory (EX_OSERR of sysexits.h). A trainer does not exit with
+this code for any other reason."""
 
 UNFIT_EXIT_CODE = 78
-"""EX_CONFIG: ranks can never compute on this machine with these settings."""
+"""Exit code of a rank that can never compute on this machine with these settings (EX_CONFIG of
+sysexits.h)."""
 
 _TEXTS = (
     "out of memory",
@@ -65,8 +67,8 @@ def at_once(config: TrainerConfig, ranks: int) -> int:
 
 
 def within(config: TrainerConfig, ranks: int, room_bytes: int) -> TrainerConfig:
-    """Return `config` with no more sequences at once than `room_bytes` holds the activations of,
-    but at least one. All ranks share `room_bytes`.
+    """Return `config` with a number of sequences at once whose activations fit into `room_bytes`,
+    but at least one sequence. All ranks share `room_bytes`.
     """
     fit = max(1, room_bytes // (ranks * _of_one_sequence(config)))
     return config if fit >= at_once(config, ranks) else replace(config, micro_batch=fit)

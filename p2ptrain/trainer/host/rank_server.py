@@ -270,8 +270,8 @@ class RankGathering:
         self._pass(sock, self._theirs)
 
     def _pass(self, source: socket.socket, to: socket.socket) -> None:
-        """Copy all bytes from `source` to `to` until one of them is closed. The end of a rank is
-        noticed on its connection for slices."""
+        """Copy all bytes from `source` to `to` until one of them is closed. That a rank has ended
+        is noticed on its connection for slices, not here."""
         with suppress(OSError):
             while data := source.recv(_RECEIVE_BYTES):
                 to.sendall(data)

@@ -20,8 +20,8 @@ from p2ptrain.trainer.host.flops import flops_per_step, peak_flops_per_s
 
 _PACES = 8
 LOOKS_S = 5.0
-"""Longest time between two calls of `check_overdue`, which is called every second. After a longer
-gap, this process itself stood still.
+"""Longest usual time in seconds between two calls of `check_overdue`, which is called every second.
+A longer gap means that this process itself stood still.
 """
 
 STATE_BYTES = 8
@@ -53,7 +53,8 @@ class AnswerTimeout:
     silence_floor_s: float = 15.0
     silence_factor: float = 20.0
     disk_bytes_per_s: float = 100e6
-    """Lowest speed expected of any disk. Written state is also read once more for its checksum."""
+    """Lowest rate expected of any disk, in bytes per second. Written state is also read once more
+    for its checksum."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -261,7 +261,7 @@ class Supervisor:
     patience: AnswerTimeout = field(default_factory=AnswerTimeout)
     on_halving: OnHalving = ignore_halving
     launch: Callable[[TrainerConfig, int, int, int], LaunchedRanks] = launch
-    """Starts the ranks: `launch`, except in tests."""
+    """The function that starts the ranks: `launch`, except in tests."""
     clock: Callable[[], float] = time.monotonic
     _last: LocalTrainer | None = field(default=None, init=False)
 

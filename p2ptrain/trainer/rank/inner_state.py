@@ -34,7 +34,7 @@ from p2ptrain.trainer.rank.optimizer import InnerOptimizer
 from p2ptrain.trainer.rank.ranks import Ranks
 
 _VECTORS = {"exp_avg": 0, "momentum_buffer": 0, "exp_avg_sq": 1}
-"""The vector of the file in which each of a parameter's tensors is stored."""
+"""For each tensor of the optimizer's state: the number of the file's vector that stores it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,7 +142,8 @@ class Llama(nn.Module):
         return self.head(self.norm(x))
 
     def _rotary_on(self, device: torch.device) -> Tensor:
-        # Not a buffer: the model is built on the meta device, where a buffer would have no values.
+        # This table is not a buffer, because the model is built on the meta device, where a buffer
+        # would have no values.
         if self._rotary is None or self._rotary.device != device:
             spec = self.spec
             self._rotary = rotary_table(spec.sequence, spec.head_width, spec.rope_base, device)

@@ -23,8 +23,8 @@ attention for bf16. So bf16 is slower than fp32, and each block keeps H · T² n
 """
 
 OTHERS_SHARE = 0.1
-"""Share of a GPU's memory. If other programs use more, the error for a full GPU blames them. The
-few hundred MB that CUDA takes in each process also count as used by others."""
+"""Share of a GPU's memory. If other programs use more than this share, the error for a full GPU
+blames them. The few hundred MB that CUDA takes in each process also count as used by others."""
 
 
 def own_gpu() -> torch.device:

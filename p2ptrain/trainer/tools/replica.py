@@ -147,7 +147,7 @@ def _losses_of(model: ModelSpec, precision: Precision, z_loss: float, compiled: 
         if precision == "fp32":
             logits = torch.func.functional_call(skeleton, dict(weights), (tokens,))
             return token_losses(logits, targets, z_loss)
-        # Like FSDP2's mixed precision: parameters and everything computed from them are bf16.
+        # As in FSDP2's mixed precision, parameters and everything computed from them are bf16.
         rounded = {name: each.to(torch.bfloat16) for name, each in weights.items()}
         # Use unfused attention: for short sequences, torch's fused attention in bf16 makes a step
         # on a CPU 10 to 50 % slower. In fp32 both are equally fast.

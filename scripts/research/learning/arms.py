@@ -55,7 +55,8 @@ ASKED = (
     "churn-donors",
     "three-that-stay",
 )
-"""Arms with a required result. They and the arms of "peers" need three seeds, so they come first.
+"""Arms with a required result. These arms and the arms of "peers" need three seeds, so they come
+first.
 """
 
 REPEATED_LAST = (

@@ -190,7 +190,7 @@ def _digest(settings: Settings) -> str:
 
 
 SLOWNESS = 4
-"""A slow peer does one inner step while the others do this many."""
+"""Number of inner steps that the other peers do while a slow peer does one."""
 
 
 def _departures(value: Any) -> Any:

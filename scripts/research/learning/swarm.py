@@ -117,7 +117,8 @@ class Swarm:
     # -- inner steps ----------------------------------------------------------------------------
 
     def advance(self) -> None:
-        """Do one inner step of every peer that is due for one, and the work that follows it."""
+        """Let each peer that is due do one inner step. Then do what is due after it: read, average,
+        commit or merge."""
         settings = self.settings
         within = self.inner_step % settings.schedule.stride
         if within == 0:

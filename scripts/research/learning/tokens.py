@@ -22,7 +22,8 @@ from scripts.research.learning.compared import differences, losses_of
 from scripts.research.learning.record import Record
 
 LONE_PEERS = 4
-"""`alone` is one of this many peers that train in parallel, each on its own share of the data."""
+"""Number of peers that train in parallel in the arm `alone`, each on its own share of the data. The
+arm is one of these peers."""
 
 NO_DATA = "no data"
 EXTRAPOLATED = " *"
