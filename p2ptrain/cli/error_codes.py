@@ -111,7 +111,7 @@ RUNS = {
     ),
     "BRANCH": (
         "The run has lost a majority of its voters and continues on a branch, or is about "
-        "to. If the others come back with a chain that outranks the branch, the work of the "
+        "to. If the other voters come back with a chain that outranks the branch, the work of the "
         "branch is dropped."
     ),
     "NOT-ENCRYPTED": (

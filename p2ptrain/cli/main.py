@@ -179,7 +179,7 @@ def _flush() -> None:
 
 
 def _forget_output() -> None:
-    """Drop unwritten output. Otherwise Python would try again at exit, and complain."""
+    """Drop unwritten output. Python would otherwise try to write it at exit, and print an error."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

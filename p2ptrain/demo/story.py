@@ -39,7 +39,7 @@ class Story:
 
     seed_uplink = "20Mbit"
     """Upload limit of the seed, typical of a fast connection. With 100 Mbit, the seed alone sent a
-    newcomer everything before the others were connected."""
+    newcomer everything before the other nodes were connected to the newcomer."""
 
     def __init__(self, folder: Path, config: Path, show: Show) -> None:
         self.folder = folder

@@ -77,7 +77,7 @@ def hindrance(parameters: int, *, installed: bool) -> str:
 
 
 def compare(folder: Path, python: str = sys.executable) -> Parity:
-    """Compare the logits of both models in a program that `python` runs.
+    """Compare the logits of our model and of transformers' in a program that `python` runs.
 
     Raises:
         P2PTrainError: (EXPORT-PARITY) the logits differ, or transformers cannot read the folder.

@@ -84,8 +84,8 @@ class MachineFinding:
 def check(
     config: NodeConfig, home: Home, run: Run | None, machine: Machine | None = None
 ) -> list[MachineFinding]:
-    """Return the doubts about `machine`, which is this one by default. Blocks while it looks at
-    every file of the store.
+    """Return the doubts about `machine`; the default is the machine that runs this. The call blocks
+    while it looks at every file of the store.
 
     Raises:
         MachineUnfit: a fault; MEM-HOST, DISK-LOW, GPU-NONE, EXTRA-MISSING.

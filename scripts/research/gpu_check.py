@@ -146,8 +146,8 @@ def beside(
     """Measure FSDP2 and the other loops with the same micro-batch.
 
     Each runs in its own process, since together they might not fit into memory. A loop that fails
-    is reported with the reason. `transformers`: whether it is compared too; None means if it is
-    installed. Raises Failed if FSDP2 fails.
+    is reported with the reason. `transformers` says whether that library is compared too; None
+    means that it is compared if it is installed. Raises Failed if FSDP2 fails.
     """
     ends_s = time.monotonic() + limit_s
     if transformers is None:

@@ -288,7 +288,7 @@ def test_progress_is_read_from_the_homes_ledger_if_no_node_runs(
     assert course_of(*organised) == RunProgress(0, ())
 
 
-def test_silent_node_is_an_error_and_no_amendment_is_signed(
+def test_no_amendment_is_signed_if_the_node_is_silent(
     p2ptrain: Command,
     organised: tuple[Home, Run],
     monkeypatch: pytest.MonkeyPatch,
@@ -320,9 +320,7 @@ def test_silent_node_is_an_error_and_no_amendment_is_signed(
     ],
     ids=str,
 )
-def test_node_that_does_not_report_its_progress_is_an_error(
-    reply: bytes, organised: tuple[Home, Run]
-) -> None:
+def test_reply_without_the_progress_is_an_error(reply: bytes, organised: tuple[Home, Run]) -> None:
     where, _ = organised
     with fake_node(where.root, reply + b"\n"), pytest.raises(RemoteProtocolError):
         course_of(*organised)

@@ -137,12 +137,12 @@ def test_bf16_learns_like_fp32_and_keeps_fp32_weights(
         assert {parameter.dtype for parameter in driver.model.parameters()} == {torch.float32}
         ends.append(ready.loss)
     assert ends[0] != ends[1]
-    # The tolerance: as if each logit (at most 4 here) and its share of the loss were rounded to
-    # bf16.
+    # The tolerance allows for the rounding of each logit (at most 4 here), and of its share of the
+    # loss, to bf16.
     assert ends[1] == pytest.approx(ends[0], abs=4 * MARGIN * UNIT_BF16)
 
 
-def test_arena_that_is_too_small_is_refused_with_the_numbers() -> None:
+def test_error_for_an_arena_that_is_too_small_states_both_sizes() -> None:
     fd = os.memfd_create("small")
     try:
         os.ftruncate(fd, 4 * 100)

@@ -37,7 +37,7 @@ AnywayOption = Annotated[
     typer.Option(
         "--anyway",
         help=(
-            "Sign the list even if others may have a newer one, or if too few voters would be left."
+            "Sign the list even if a peer may have a newer one, or if too few voters would be left."
         ),
     ),
 ]

@@ -212,8 +212,8 @@ def _check_leap(before: RunManifest, change: Amendment) -> None:
 
 
 def _leg(run: Run, held: Sequence[SignedAmendment], course: RunProgress) -> Leg:
-    """Return the run with the agreed amendments, and those that members can still agree on. An
-    amendment that is too late never applies, although its file stays.
+    """Return the run with the agreed amendments, and with the amendments that members can still
+    agree on. An amendment that is too late never applies, although its file stays.
 
     Raises TryLater: this home does not hold an agreed amendment.
     """

@@ -321,8 +321,8 @@ def _history(home: Home, run: Run, store: Store, ledger: Ledger) -> tuple[Digest
 
 
 def _data_index(store: Store, spec: DataSpec, *, must_be_here: bool) -> DataIndex | None:
-    """Return the data index, or None if it was never fetched (as after `ckpt fetch`), since this
-    home then has no data either. On a seed, which keeps all data, a missing index is an error.
+    """Return the data index. Return None if it was never fetched, as after `ckpt fetch`: this home
+    then has no data either. On a seed, which keeps all data, a missing index is an error.
 
     Raises StoreError.
     """

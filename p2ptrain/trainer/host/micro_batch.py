@@ -7,8 +7,8 @@ free memory is fragmented. A new process has none of these problems, and all ran
 they get the same number. A restart takes a few seconds, and happens a few times in the life of a
 node.
 
-The first try is at most the number that an estimate says will fit. Otherwise a block of two
-thousand sequences would take half a dozen starts. On a GPU, the ranks estimate from the free
+The first try is at most the number that an estimate says will fit. Without an estimate, a block of
+two thousand sequences would take half a dozen starts. On a GPU, the ranks estimate from the free
 memory; a number that is too large is halved. On a CPU, the node makes a cautious estimate, because
 Linux grants more memory than it has, and later kills a process.
 
@@ -67,8 +67,8 @@ def at_once(config: TrainerConfig, ranks: int) -> int:
 
 
 def within(config: TrainerConfig, ranks: int, room_bytes: int) -> TrainerConfig:
-    """Return `config` with a number of sequences at once whose activations fit into `room_bytes`,
-    but at least one sequence. All ranks share `room_bytes`.
+    """Reduce the sequences at once to the number whose activations fit into `room_bytes`, but at
+    least one. Return the new `config`. All ranks share `room_bytes`.
     """
     fit = max(1, room_bytes // (ranks * _of_one_sequence(config)))
     return config if fit >= at_once(config, ranks) else replace(config, micro_batch=fit)

@@ -72,7 +72,8 @@ class StepCost:
         return cls(flops_per_step(config), config.precision == "bf16", config.compile)
 
     def slowest_s(self, device: str, ranks: int) -> float:
-        """Return the longest time that a step may take `ranks` ranks with such a device each."""
+        """Return the longest time in seconds that a step may take on `ranks` ranks, each with a
+        `device`."""
         peak = peak_flops_per_s(device) if self.bf16 else None
         unknown = SLOWEST_CPU_FLOPS_PER_S if device == "cpu" else SLOWEST_GPU_FLOPS_PER_S
         return self.flops / (ranks * (unknown if peak is None else SLOWEST_MFU * peak))

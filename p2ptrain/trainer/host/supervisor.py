@@ -135,8 +135,8 @@ class LocalTrainer:
     def feed(self, data: bytes) -> list[Frame]:
         """Return the frames that `data`, read from `socket`, completes.
 
-        It is for trio: it blocks only at the end of the stream, until the processes have ended. A
-        killed trainer resets the socket: pass `b""` after an OSError, too.
+        Use it in a trio task: it blocks only at the end of the stream, until the processes have
+        ended. A killed trainer resets the socket: pass `b""` after an OSError, too.
 
         Raises:
             TrainerExited: `data` is empty: the trainer ended.
@@ -247,10 +247,11 @@ class Supervisor:
     """Starts this node's trainer, and starts it again within a budget.
 
     `theta_fd` and `local_fd` are shared memory in the canonical layout; the trainer's processes
-    inherit them. They and this object serve any number of starts, one at a time.
+    inherit them. These vectors and this object serve any number of starts, one at a time.
 
-    If memory ran out, the next start uses half as many sequences at once. It does not count against
-    the budget, because it can happen only a few times. `on_halving` is called with the new number.
+    If memory ran out, the next start uses half as many sequences at once. Such a start does not
+    count against the budget, because it can happen only a few times. `on_halving` is called with
+    the new number.
     """
 
     config: TrainerConfig

@@ -40,7 +40,8 @@ class TextSpec:
 
 @dataclass(frozen=True, slots=True)
 class Churn:
-    """In each outer step a peer stops before it has contributed, and a new one starts in the next.
+    """In each outer step a peer stops before it has contributed, and a new peer starts in the next
+    outer step.
 
     The new peer has θ. Its optimizer state is fresh, copied from one member, or the mean of all
     remaining members (`optimizer`). Its learning rate rises over `warmup_steps` inner steps.
