@@ -275,8 +275,8 @@ def multiplies_bf16(cpu_info: Path) -> bool:
 
 
 def memory_bytes() -> int:
-    """Return the maximum memory that this node can ever have, without swap. It is the same at every
-    start.
+    """Return the maximum memory that this node can ever have, without swap. This maximum is the
+    same at every start.
     """
     return min(psutil.virtual_memory().total, container_limit(CGROUP))
 

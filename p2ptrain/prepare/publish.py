@@ -103,7 +103,8 @@ def _make(
 def _store_genesis(run_file: RunFile, store: Store, print_line: PrintLine) -> tuple[Digest, Digest]:
     """Store the snapshot of θ and m before outer step 0. Return its digest and the layout's.
 
-    Its `meta` does not contain the run's id, which depends on the snapshot's digest.
+    The snapshot's `meta` does not contain the run's id, because the id depends on the snapshot's
+    digest.
     """
     spec = model_spec(run_file)
     layout = layout_of(spec)

@@ -29,7 +29,8 @@ from p2ptrain.sync.eager import Eager
 from p2ptrain.sync.mixing import mix
 
 STOP_S = 60.0
-"""Seconds to wait for a thread to end. It cannot be killed, so allow for a busy machine."""
+"""Seconds to wait for a thread to end. A thread cannot be killed, so the limit allows for a busy
+machine."""
 
 LOOK_S = 0.02
 """Seconds between a held trainer's checks whether it can continue."""

@@ -271,8 +271,8 @@ class LedgerGroup:
     # ── what a test looks at ─────────────────────────────────────────────────────────────────────
 
     def electorate(self, name: PeerId | str) -> Electorate:
-        """Return the electorate of the height under way at `name`. It signs as `name`, so a test
-        can have `name` say anything.
+        """Return the electorate of the height under way at `name`. The electorate signs as `name`,
+        so a test can have `name` say anything.
         """
         ledger = self.ledgers[PeerId(name)]
         return Electorate.after(ledger.state, self.rules, ledger.me, signer(ledger.me), verify)

@@ -45,8 +45,9 @@ class AnswerTimeout:
     Until two inner steps are done, the limit is `start_limit_s` plus the time that the step's
     arithmetic takes on a badly used device. `start_limit_s` covers loading torch and CUDA, or
     compiling, on a slow disk and a busy machine. Afterwards the limit is `silence_factor` usual
-    inner steps: throttling and other programs slow a step several times, but not twenty times. It
-    is at least `silence_floor_s`, since a machine that swaps stalls everything for a few seconds.
+    inner steps: throttling and other programs slow a step several times, but not twenty times. The
+    limit is at least `silence_floor_s`, since a machine that swaps stalls everything for a few
+    seconds.
     """
 
     start_limit_s: float = 180.0

@@ -10,8 +10,8 @@ All methods that send to a trainer, query it or end it can block, so trio calls 
 
 If one rank ends, all ranks of that trainer end at once, and the socket closes: one dead rank would
 leave the others in a collective for ever. The ranks have sessions of their own, so a terminal's
-Ctrl-C reaches only the node, which then stops them in an orderly way. They hold one end of a pipe
-whose other end closes with the node, so they never outlive it.
+Ctrl-C reaches only the node, which then stops them in an orderly way. The ranks hold one end of a
+pipe whose other end closes with the node, so they never outlive the node.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ class LocalTrainer:
         """Ask the trainer to end after its inner step; kill it after `deadline_s`. `again` has no
         effect here.
 
-        Return the exit status: 0 if the trainer ended by itself. It may be called after the end.
+        Return the exit status: 0 if the trainer ended by itself. This may be called after the end.
         """
         if self._first_exit is None:
             with suppress(ChannelClosed):  # It is already ending; the reapers get its status.

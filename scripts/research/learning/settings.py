@@ -142,8 +142,8 @@ class Settings:
 
     @property
     def beginning(self) -> Settings | None:
-        """The settings of the common start, or None. They are equal for arms of one seed that
-        differ only in what follows it.
+        """The settings of the common start, or None. These settings are equal for arms of one seed
+        that differ only in what follows the common start.
         """
         if self.start is None:
             return None
