@@ -68,7 +68,7 @@ RUNS = {
         "The signature of a document is wrong: the document was altered on its way, or it is "
         "a forgery. The document is not used."
     ),
-    "ALLOWLIST-SIGNER": "An allowlist is not signed by the run's organiser. This allowlist is not used.",
+    "ALLOWLIST-SIGNER": "An allowlist is not signed by the run's organiser. The list is not used.",
     "ALLOW-UNHEARD": (
         "Each allowlist has a number that is used once. No peer could be asked whether there is a "
         "newer list than the one in this home, so nothing was signed. If you are sure that there "
@@ -79,7 +79,7 @@ RUNS = {
         "others no longer listen to it. Too few voters would be left to agree on that "
         "roster, so nothing was signed. Remove fewer peers at once."
     ),
-    "AMEND-SIGNER": "An amendment is not signed by the run's organiser. This amendment is not used.",
+    "AMEND-SIGNER": "An amendment is not signed by the run's organiser. The change is not made.",
     "AMEND-LATE": (
         "The amendment starts at an outer step that has begun, or that begins before members "
         "can agree. Choose a later step."
@@ -268,8 +268,8 @@ STORES = {
     ),
     "HISTORY-CUT": (
         "A seed keeps every update for replays from genesis, until its disk is nearly full. "
-        "This seed lacks some updates: it joined late, its disk is too small, or you told it to keep "
-        "less. The run is not in danger, and replays from a later snapshot work here."
+        "This seed lacks some updates: it joined late, its disk is too small, or you told it to "
+        "keep less. The run is not in danger, and replays from a later snapshot work here."
     ),
     "LOG-CLOSED": "The node wrote to a log after the log was closed.",
     "LOG-CORRUPT": (

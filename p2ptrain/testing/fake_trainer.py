@@ -1,8 +1,8 @@
 """A trainer without torch: a thread that exchanges frames and does arithmetic that tests can check.
 
 Training on a block subtracts a vector that only this block produces. So θ − local is the sum of the
-vectors of the trained blocks. From the bytes of an update, a test can tell which peers' work on
-which blocks it contains, and that it does not contain any work twice.
+vectors of the trained blocks. From the bytes of an update, a test can tell whose work on which
+blocks the update contains, and that no work is contained twice.
 """
 
 from __future__ import annotations

@@ -42,8 +42,8 @@ class Nesterov:
 
 
 class Peers:
-    """The blocks of each peer: in each outer step a peer has as many blocks as inner steps, and the
-    blocks of the peers follow one another.
+    """The blocks of each peer: in each outer step, a peer has one block for each inner step, and
+    the next peer's blocks follow.
 
     With `random`, each write rounds the weights randomly. Our weights are fp32, which avoids such
     rounding.

@@ -104,7 +104,7 @@ AnyFrame = TypeVar("AnyFrame", bound=Frame)
 @dataclass
 class Script:
     """The node's side: send the next frame of `frames` when the trainer is idle, and the frame
-    `after[n]` once it has made n inner steps in total.
+    `after[n]` once the trainer has made n inner steps in total.
 
     At the end of the script, send Stop.
     """
