@@ -134,7 +134,7 @@ class StepTimes:
 
 @contextmanager
 def training(config: TrainerConfig, warm_s: float) -> Iterator[StepTimes]:
-    """Run a process that trains until the block ends. Raises Failed."""
+    """Run a process that trains until the `with` block ends. Raises Failed."""
     command = [sys.executable, "-m", "p2ptrain.trainer.tools.ticking", json.dumps(asdict(config))]
     ticks = StepTimes(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
     try:

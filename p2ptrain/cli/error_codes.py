@@ -136,7 +136,7 @@ AUTHORITY = {
         "waits continues by itself once it is admitted."
     ),
     "AUTH-DENIED": (
-        "Your node is not on the run's allowlist, or may not do what it tried. The organiser "
+        "Your node is not on the run's allowlist, or is not allowed to do this. The organiser "
         "decides which peers take part: p2ptrain allow add PEERID."
     ),
     "AUTH-REVOKED": "The organiser has removed your node from the run's allowlist.",

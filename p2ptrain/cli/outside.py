@@ -72,7 +72,7 @@ def outside() -> Outside:
 
 @contextmanager
 def placed_in(around: Outside) -> Iterator[None]:
-    """Let `outside()` return `around` in this block."""
+    """Let `outside()` return `around` inside the `with` block."""
     token = _NOW.set(around)
     try:
         yield

@@ -43,8 +43,8 @@ def parse_tokenizer(path: Path) -> Tokenizer:
 
 @contextmanager
 def library_errors() -> Iterator[None]:
-    """Translate the library's exceptions inside the block to ValueError. A tokenizer that was
-    loaded can still fail later, for instance if its token for unknown letters is missing.
+    """Translate the library's exceptions inside the `with` block to ValueError. A tokenizer that
+    was loaded can still fail later, for instance if its token for unknown letters is missing.
     """
     try:
         yield

@@ -118,7 +118,7 @@ class NodeProcess(DemoNode):
 def running(
     home: Path, *arguments: str, limits: str = "", terminal: int | None = None
 ) -> Iterator[NodeProcess]:
-    """Run a node in `home`. It is killed at the end of the block."""
+    """Run a node in `home`. The node is killed at the end of the `with` block."""
     node = NodeProcess(home.name, home)
     node.begin(*arguments, limits=limits, terminal=terminal)
     try:

@@ -137,7 +137,7 @@ def _all_have(setting: AverageSetting, me: int, meeting: Path, what: str) -> Non
 
 @contextmanager
 def _connected(setting: AverageSetting, me: int, host: str, meeting: Path) -> Iterator[Connections]:
-    """Connect to the neighbours; close the links at the end of the block."""
+    """Connect to the neighbours; close the links at the end of the `with` block."""
     request, credentials = _request(setting, me), Credentials.create(_identity(me))
     inbox = RingInbox()
     with ExitStack() as stack:

@@ -221,7 +221,7 @@ class RankArena:
 
     @contextmanager
     def outer_parameters(self) -> Iterator[None]:
-        """Set the parameters to the arena's θ inside the block; restore them afterwards."""
+        """Set the parameters to the arena's θ inside the `with` block; restore them afterwards."""
         own = [shard for share in self._fragments for shard in share.own]
         with torch.no_grad():
             kept = [shard.clone() for shard in own]

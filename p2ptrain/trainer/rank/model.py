@@ -6,8 +6,8 @@ no biases. The head may be tied to the embedding. Sizes come as data (`ModelSpec
 leaves them unset, because a trainer always loads θ before it trains.
 
 Packed sequences hold several documents. If the run marks where they begin, a position sees only
-positions of its own document. Positions are counted across the marks: rotary attention depends only
-on distances, so a document's logits are the same anywhere in the sequence.
+positions of its own document. Positions are counted on across the beginnings of documents: rotary
+attention depends only on distances, so a document's logits are the same anywhere in the sequence.
 
 Shapes in comments: B sequences, T positions, W width, H heads, K key-value heads, D head width.
 """

@@ -85,7 +85,8 @@ def runs_on(capability: Capability, built_for: list[str]) -> bool:
 
 @contextmanager
 def room_for_the_model(device: torch.device) -> Iterator[None]:
-    """If the GPU's memory runs out inside the block, report whether the model or others filled it.
+    """If the GPU's memory runs out inside the `with` block, report whether the model or others
+    filled it.
 
     Raises:
         MachineUnfit: MEM-GPU, this rank's share of the weights does not fit.

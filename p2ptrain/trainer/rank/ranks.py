@@ -119,9 +119,9 @@ def open_ranks(device: str, store_fd: int | None, generation: int | None = None)
     it, so a port is never chosen twice. Ranks that torchrun started use a part of its store named
     after their `generation`, because the store may still hold entries of earlier ranks.
 
-    After an exception inside the block there is no clean-up: NCCL ends a communicator only together
-    with all of its ranks, and the other ranks are waiting for this rank in other calls. End the
-    process.
+    After an exception inside the `with` block there is no clean-up: NCCL ends a communicator only
+    together with all of its ranks, and the other ranks are waiting for this rank in other calls.
+    End the process.
 
     Raises MachineUnfit: this rank needs a GPU, but cannot have one.
     """
