@@ -225,7 +225,7 @@ def test_absent_ranks_are_waited_for_with_a_limit_after_the_first_start(node: No
 
 def test_strangers_and_ranks_of_a_different_torchrun_are_refused(node: Node) -> None:
     running = node.start()
-    while not node.told:  # A busy machine may not even read the refusal in time.
+    while not node.told:  # On a busy machine, half a second may be too short.
         with pytest.raises(NetworkUnreachable):
             join(node.caller(0, secret=b"o" * 32), limit_s=0.5)
     with pytest.raises(ConfigError, match="expects 2 ranks, and torchrun started 3"):
