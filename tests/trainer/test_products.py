@@ -33,7 +33,7 @@ def test_rounded_product_equals_bf16_except_for_the_order_of_sums() -> None:
     assert torch.equal(ours, ours.bfloat16().float())
     # Two fp32 sums of 300 products differ by less than 2 · of_sum(300) times the norm of their
     # terms. That is a 300th of a bf16 step. A sum is rarely less than a tenth of that norm, so the
-    # two sums differ by at most a 30th of its bf16 step. They round differently only if the middle
+    # two sums differ by at most a 30th of a bf16 step. They round differently only if the middle
     # between two bf16 numbers lies between them: for fewer than one sum in 30.
     assert differently_rounded(ours, (a @ b).float()) < 1 / 30
 

@@ -202,7 +202,7 @@ class RankGathering:
                 self.end(_lost(f"rank {claim.rank} has connected again"))
                 raise ConnectionError("the rank must connect once more")
             if (before := self._seats.get(claim.rank)) is not None:
-                with suppress(OSError):  # Its other end may be gone for good.
+                with suppress(OSError):  # The socket's other end may be gone.
                     before.shutdown(socket.SHUT_RDWR)
             self._seats[claim.rank] = sock
             if len(self._seats) == self.ranks:

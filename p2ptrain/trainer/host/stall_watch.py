@@ -110,7 +110,7 @@ class StallWatch:
                 self._owes_report = not ahead
                 self._blocks_due += len(block_paths)
             case frames.Rebase():
-                self._owes_report = True  # It reports now, once it is ready, or gets more blocks.
+                self._owes_report = True  # The report comes now, or after the due blocks.
             case frames.Evaluate(request, block_paths):
                 self._evaluations[request] = len(block_paths)
             case frames.Load():

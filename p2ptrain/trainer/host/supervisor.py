@@ -192,7 +192,9 @@ class LocalTrainer:
         Return the exit status: 0 if the trainer ended by itself. This may be called after the end.
         """
         if self._first_exit is None:
-            with suppress(ChannelClosed):  # It is already ending; the reapers get its status.
+            with suppress(
+                ChannelClosed
+            ):  # The trainer is already ending; the reapers get its status.
                 self._channel.send(Stop(), deadline_s=deadline_s)
             self._join(deadline_s)
         return self.kill()

@@ -133,7 +133,7 @@ class FragmentShard:
         if self.own:
             torch._foreach_sub_(self.own, self.anchor)
         for own, kept in zip(self.own, self.local, strict=True):
-            own.add_(kept.to(own.device))  # No copy if the device shares the node's memory.
+            own.add_(kept.to(own.device))  # `to` copies only to another device.
 
 
 class RankArena:

@@ -101,7 +101,7 @@ def _baseline(rate: float, batch: float) -> Arm:
         lr=rate,
         batch_sequences=sequences,
         total_steps=steps,
-        inner_steps=math.gcd(steps, SCRATCH.inner_steps),  # Only the length of a lease here.
+        inner_steps=math.gcd(steps, SCRATCH.inner_steps),  # This sets only the length of a lease.
         seed=TUNING_SEED,
     )
     return Arm("scratch", f"scratch-dp-b{sequences}-lr{rate:g}", settings)
