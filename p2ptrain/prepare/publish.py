@@ -85,7 +85,8 @@ def _make(
     run_file: RunFile, folder: Path, home: Home, store: Store, print_line: PrintLine
 ) -> DraftedRun:
     """Create and store the data and the first weights. Return their digests."""
-    # Check this before the data are packed, which may take hours.¶    check_publishing(home, layout_of(model_spec(run_file)).numel)
+    # Check this before the data are packed, which may take hours.
+    check_publishing(home, layout_of(model_spec(run_file)).numel)
     data = make_data(run_file, folder, store, home.root / "packing", print_line)
     print_line(data.words)
     genesis_digest, layout_digest = _store_genesis(run_file, store, print_line)
