@@ -1,4 +1,4 @@
-"""What a command uses from outside: the terminal, the machine, and the program that runs a node.
+"""Things that a command uses from outside: the terminal, the machine, and the program of a node.
 
 `main` sets an `Outside` for the duration of a command. The command calls `outside()` instead of
 using stdin, the disk and so on directly. A test passes a different `Outside` to `main`. This module
