@@ -51,12 +51,13 @@ class Pauses:
     """How long the measurement waits."""
 
     warm_s: float = 15.0
-    """Time to warm up: inner steps take 10 % longer in the first ten seconds."""
+    """Seconds to warm up: inner steps take 10 % longer in the first ten seconds."""
     settle_s: float = 3.0
-    """Time after a snapshot, while its files are deleted; that is not part of its cost."""
+    """Seconds to wait after a snapshot. Its files are deleted then, and this is not part of the
+    snapshot's cost."""
     before_s: float = 5.0
-    """Shortest measurement before a snapshot. It is longer if the last snapshot took longer, so
-    that both count the same."""
+    """Minimum seconds of the measurement before a snapshot. If the last snapshot took longer, this
+    measurement takes as long as that snapshot."""
 
 
 USUAL = Pauses()
@@ -133,7 +134,7 @@ class StepTimes:
 
 @contextmanager
 def training(config: TrainerConfig, warm_s: float) -> Iterator[StepTimes]:
-    """Run a process that trains until the block ends. Raises Failed."""
+    """Run a process that trains until the `with` block ends. Raises Failed."""
     command = [sys.executable, "-m", "p2ptrain.trainer.tools.ticking", json.dumps(asdict(config))]
     ticks = StepTimes(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
     try:

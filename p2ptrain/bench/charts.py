@@ -17,7 +17,8 @@ LEFT, RIGHT, TOP, BOTTOM = 64, 16, 36, 48
 LEGEND_HEIGHT, LEGEND_COLUMNS = 24, 4
 FOOT = 28
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#555555", "#cc79a7", "#e69f00", "#56b4e9", "#8c564b")
-"""Most of them are from Okabe and Ito's palette, which colour-blind people can tell apart."""
+"""Colours of lines. Most of them are from Okabe and Ito's palette, which colour-blind people can
+tell apart."""
 DASHES = ("", "6 3", "2 3", "8 3 2 3")
 TICKS = 6
 """Approximate number of labels on a linear axis."""

@@ -1,4 +1,5 @@
-"""Measure how much a joiner slows a member: the ratio of its inner-step rates during and before it.
+"""Measure how much a joiner slows a member: the ratio of the member's inner-step rates during and
+before the join.
 
 The nodes and trainers are real, each in a network namespace behind a cable of a given rate. In a
 real run, a member does not share its processors with others. So here one member (node and trainer)
@@ -35,7 +36,7 @@ BEFORE_S = 8.0
 result."""
 
 OUTER_STEPS = 4000
-"""Outer steps of the run: so many that the run does not end during the measurement."""
+"""Outer steps of the run. They are so many that the run does not end during the measurement."""
 
 INNER_STEPS_MIN = 40
 """Minimum number of inner steps: more than in the demo, so that a member mostly trains."""
@@ -68,7 +69,8 @@ class JoinStory(Story):
     the other."""
 
     uplink = seed_uplink = "1000Mbit"
-    """A limit above the cable's rate, so that only the cable limits the rate."""
+    """Upload limit of the nodes. It is above the cable's rate, so that only the cable limits the
+    rate."""
 
     def __init__(self, folder: Path, config: Path, place: NodeNetwork, joins: int) -> None:
         super().__init__(folder, config, Show(Console(stderr=True, highlight=False)))
@@ -200,7 +202,7 @@ def lines(seen: MemberTimes, mbit_per_s: float) -> Iterator[FigureLine]:
             f"before each joiner ({len(seen.steps_before)} and {len(steps)} inner steps)",
         )
     yield FigureLine(
-        "a member's node, for each joiner", statistics.mean(seen.node_s_extra), "CPU s more"
+        "a member's node, for each joiner", statistics.mean(seen.node_s_extra), "extra CPU s"
     )
     yield FigureLine("a member's node, before", statistics.mean(seen.node_s_before), "CPU s per s")
     yield FigureLine("a joiner's fetch", statistics.mean(seen.fetch_s), "s")

@@ -1,8 +1,8 @@
 """`p2ptrain bench join`: fetch a blob from several peers, check and sync it, and compare with HTTP.
 
 The HTTP download uses the standard library and one connection. It does not check the data, and
-syncs its file once at the end. Both take turns within one run, so that a busy machine affects both
-equally.
+syncs its file once at the end. The fetch and the HTTP download take turns within one run, so that a
+busy machine affects both equally.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ HTTP = "plain HTTP, unchecked"
 def measure(
     setting: JoinSetting, rounds: int, hosts: Sequence[Host], *, http_too: bool = True
 ) -> Iterable[FigureLine]:
-    """Measure both alternately, `rounds` times each; the best time of each counts.
+    """Measure the fetch and the HTTP download alternately, `rounds` times each; the best time of
+    each counts.
 
     The joiner runs on the first of `hosts`, the peers on the others. Raises Failed.
     """

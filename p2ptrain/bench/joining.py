@@ -1,8 +1,8 @@
 """One process of a measured join: a peer that serves a blob to the joiner, or the joiner.
 
-The processes meet in a folder, which also contains the blob's store. Each has an address of its
-own: on one machine, or in network namespaces with simulated delay and limits. The joiner's disk is
-real, and every chunk is checked and synced.
+The processes exchange addresses through a folder, which also contains the blob's store. Each has an
+address of its own: on one machine, or in network namespaces with simulated delay and limits. The
+joiner's disk is real, and every chunk is checked and synced.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CONNECT_S = 60.0
 DEADLINE_S = 3600.0
 LOOK_S = 0.01
 JOINER = 0
-"""The number of the joiner; the other peers serve."""
+"""The joiner's number. The other peers serve the blob."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +82,8 @@ def parts_of(size: int) -> Iterator[bytes]:
 
 
 class Chunks:
-    """The chunks of one server. As the setting says, they are correct or corrupt, or the process
-    ends halfway. `die` ends
-    the process.
+    """The chunks of one server. As the setting says, the chunks are correct or corrupt, or the
+    process ends halfway. `die` ends the process.
     """
 
     def __init__(

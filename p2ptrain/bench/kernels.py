@@ -21,7 +21,7 @@ from p2ptrain.bench.timing import best_times
 from p2ptrain.kernels import Codec, CodecName
 
 ELEMENTS = 25_000_000
-"""Elements of a vector: 100 MB, several times the size of any cache."""
+"""Elements of a vector. They take 100 MB, several times the size of any cache."""
 BLOCKS: dict[CodecName, int] = {"fp32": 256, "fp16": 256, "int8": 256, "int4": 64}
 MEMCPY = "memcpy"
 FP32_BYTES = 4
@@ -31,7 +31,8 @@ COPIED_BYTES = 2 * FP32_BYTES
 
 @dataclass(frozen=True, slots=True)
 class KernelSpeed:
-    """The speed of one kernel. `ratio` compares elements (for the outer step, bytes of state)."""
+    """The speed of one kernel. `ratio` compares elements per second with memcpy; for the outer
+    step, it compares bytes of state per second."""
 
     gb_per_s: float
     ratio: float

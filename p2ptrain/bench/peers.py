@@ -1,6 +1,7 @@
 """Other libraries that quantise fp32 to 8 bits, including the scan for the range.
 
-They are not dependencies: they are measured if they are installed, and imported by name only here.
+They are not dependencies. They are measured if they are installed. Only this module imports them,
+with importlib.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def torch(src: Floats) -> Call | None:
 
 
 PEERS: dict[str, Callable[[Floats], Call | None]] = {"pypiquant": pypiquant, "torch": torch}
-"""The libraries by their names on PyPI."""
+"""The functions of this module by the libraries' names on PyPI."""
 
 
 def _module(name: str) -> ModuleType | None:

@@ -1,8 +1,8 @@
 """`p2ptrain bench replay`: measure how fast updates are applied, and the bytes to catch up.
 
 Memory bandwidth is the limit: applying an update reads and writes θ and m, and reads one byte per
-parameter. So it is compared with a copy of the same bytes by as many threads. Bytes read and bytes
-written both count.
+parameter. So applying an update is compared with a copy of the same bytes by the same number of
+threads. Bytes read and bytes written both count.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ MISSED_STEPS = 8
 
 
 def measure(numel: int, threads: int, rounds: int, codec: kernels.Codec) -> Iterable[FigureLine]:
-    """Measure both alternately, `rounds` times each; the best time of each counts."""
+    """Measure the update and the copy alternately, `rounds` times each; the best time of each
+    counts."""
     state = state_of(numel, threads)
     payload = bytearray(codec.encoded_bytes(numel))
     codec.quantise(state.theta, payload)
@@ -49,7 +50,8 @@ def measure(numel: int, threads: int, rounds: int, codec: kernels.Codec) -> Iter
 
 
 def catching_up(numel: int, codec: kernels.Codec) -> Iterable[FigureLine]:
-    """Yield the bytes of the missed updates and of a snapshot, and the choice of a node."""
+    """Yield the bytes of the missed updates, and the bytes that a node chooses to fetch, both
+    relative to a snapshot."""
     update_bytes, snapshot_bytes = codec.encoded_bytes(numel), 8 * numel
     log_bytes = MISSED_STEPS * update_bytes
     own, newest = SnapshotRef(0, Digest("0" * 64)), SnapshotRef(MISSED_STEPS, Digest("1" * 64))
@@ -62,9 +64,9 @@ def catching_up(numel: int, codec: kernels.Codec) -> Iterable[FigureLine]:
     )
     chosen_bytes = log_bytes if chosen == own else snapshot_bytes
     name, unit, against = f"{MISSED_STEPS} missed steps", "×", "a snapshot's bytes"
-    yield FigureLine(f"{name}, all their updates", log_bytes / snapshot_bytes, unit, against)
+    yield FigureLine(f"bytes of all updates of {name}", log_bytes / snapshot_bytes, unit, against)
     yield FigureLine(
-        f"{name}, what a node chooses to fetch", chosen_bytes / snapshot_bytes, unit, against
+        f"bytes that a node fetches after {name}", chosen_bytes / snapshot_bytes, unit, against
     )
 
 

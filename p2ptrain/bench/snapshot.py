@@ -2,8 +2,8 @@
 
 dd writes the same number of bytes. `dd conv=fsync` writes one file through the page cache and syncs
 it once. `oflag=direct` bypasses the cache, as a snapshot does, and shows the speed of the disk. A
-snapshot consists of many hashed files, each synced before its rename. All take turns on the same
-disk, and the best time of each counts.
+snapshot consists of many hashed files, each synced before its rename. The snapshot and both forms
+of dd take turns on the same disk, and the best time of each counts.
 
 If an update begins together with a snapshot, all of θ and m must be copied before the update
 changes them. So such an update is compared with one without a snapshot, and with a mere copy.
@@ -136,7 +136,8 @@ def _copy_seconds(state: OuterState) -> float:
 
 
 def _longest_apply(state: OuterState, folder: Path) -> tuple[float, float]:
-    """Return the seconds of one update alone, and of the longest one during a snapshot."""
+    """Return the seconds of one update without a snapshot, and of the longest update during a
+    snapshot."""
     payload = bytearray(CODEC.encoded_bytes(state.numel))
     CODEC.quantise(state.theta, payload)
 

@@ -55,7 +55,7 @@ def setting(
     return TrainerConfig(
         ModelSpec(vocab, layers, width, heads, heads, ffn, sequence),
         InnerSpec(1, batch, 1e-4, 0, 10**6),
-        device=device,  # type: ignore[arg-type]  # checked there
+        device=device,  # type: ignore[arg-type]  # TrainerConfig checks it
         precision=precision,  # type: ignore[arg-type]
         compile=compile,
         recompute=recompute,
@@ -87,7 +87,7 @@ def run(
 
 
 Run = Callable[..., dict[str, Any]]
-"""Takes the arguments of `run`."""
+"""A function that measures like `run` and takes its arguments."""
 
 
 def measure(
@@ -113,7 +113,8 @@ def measure(
 
 
 def others(config: TrainerConfig, *, transformers: bool) -> list[str]:
-    """Return the contenders besides FSDP2. In bf16, each of them is measured in both variants."""
+    """Return the contenders besides FSDP2. In bf16, each of them is measured both under autocast
+    and with bf16 parameters."""
     loops = ["plain"] + ["transformers"] * transformers
     ways = ["", "_bf16"] if config.precision == "bf16" else [""]
     return [loop + way for loop in loops for way in ways]

@@ -40,7 +40,8 @@ TEXT_BYTES_PER_TOKEN = 4.0
 """Bytes of text per token, rounded up for a vocabulary of 1,024, so that no block is trained
 twice."""
 WARM_UP_STEPS = 2
-"""Averages of the whole model before the measurement. Meanwhile nodes join and measure paths."""
+"""Number of averages of the whole model before the measurement. During this time, nodes join and
+measure paths."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,9 +24,9 @@ def send_command(home: Path, command: str, *, deadline_s: float = DEADLINE_S) ->
     """Return the reply of the node in `home` to `command`.
 
     Raises:
-        TryLater: no node runs there (NO-NODE); the node does not answer in time, or its socket does
-            not exist (NODE-SILENT); or the node is still starting (NOT-YET).
-        RemoteProtocolError: the node refused, or its reply is malformed.
+        TryLater: NO-NODE, no node runs there; NODE-SILENT, the node does not answer in time or has
+        no socket; NOT-YET, the node is still starting. RemoteProtocolError: the node refused, or
+        its reply is malformed.
     """
     request = json.dumps({"command": command}).encode() + b"\n"
     with socket.socket(socket.AF_UNIX) as asker, _reachable(home / "control.sock") as path:

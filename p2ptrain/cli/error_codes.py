@@ -66,9 +66,9 @@ RUNS = {
     "RUN-ENDED": "The run has made all its outer steps; nothing is left to train.",
     "SIGNATURE": (
         "The signature of a document is wrong: the document was altered on its way, or it is "
-        "a forgery. It is not used."
+        "a forgery. The document is not used."
     ),
-    "ALLOWLIST-SIGNER": "An allowlist is not signed by the run's organiser. It is not used.",
+    "ALLOWLIST-SIGNER": "An allowlist is not signed by the run's organiser. The list is not used.",
     "ALLOW-UNHEARD": (
         "Each allowlist has a number that is used once. No peer could be asked whether there is a "
         "newer list than the one in this home, so nothing was signed. If you are sure that there "
@@ -79,7 +79,7 @@ RUNS = {
         "others no longer listen to it. Too few voters would be left to agree on that "
         "roster, so nothing was signed. Remove fewer peers at once."
     ),
-    "AMEND-SIGNER": "An amendment is not signed by the run's organiser. It is not used.",
+    "AMEND-SIGNER": "An amendment is not signed by the run's organiser. The change is not made.",
     "AMEND-LATE": (
         "The amendment starts at an outer step that has begun, or that begins before members "
         "can agree. Choose a later step."
@@ -111,7 +111,7 @@ RUNS = {
     ),
     "BRANCH": (
         "The run has lost a majority of its voters and continues on a branch, or is about "
-        "to. If the others come back with a chain that outranks the branch, the work of the "
+        "to. If the other voters come back with a chain that outranks the branch, the work of the "
         "branch is dropped."
     ),
     "NOT-ENCRYPTED": (
@@ -136,7 +136,7 @@ AUTHORITY = {
         "waits continues by itself once it is admitted."
     ),
     "AUTH-DENIED": (
-        "Your node is not on the run's allowlist, or may not do what it tried. The organiser "
+        "Your node is not on the run's allowlist, or is not allowed to do this. The organiser "
         "decides which peers take part: p2ptrain allow add PEERID."
     ),
     "AUTH-REVOKED": "The organiser has removed your node from the run's allowlist.",
@@ -219,11 +219,11 @@ STORES = {
     "STORE-IO": "The disk under the store reported an error.",
     "STORE-READONLY": "The store is on a file system that cannot be written to.",
     "CKPT-HASH": (
-        "A chunk does not match its digest: the disk or a peer altered it. It is not used."
+        "A chunk does not match its digest: the disk or a peer altered it. The chunk is not used."
     ),
     "CKPT-MISSING": "A chunk is not in the store. A node fetches it from its peers.",
     "CKPT-MANIFEST": (
-        "The description of a snapshot or of another blob is malformed. It is not used."
+        "The description of a snapshot or of another blob is malformed. The blob is not used."
     ),
     "CKPT-NO-SOURCE": (
         "No reachable peer has the missing chunks. Wait for other peers to come back."
@@ -268,8 +268,8 @@ STORES = {
     ),
     "HISTORY-CUT": (
         "A seed keeps every update for replays from genesis, until its disk is nearly full. "
-        "This seed lacks some: it joined late, its disk is too small, or you told it to keep "
-        "less. The run is not in danger, and replays from a later snapshot work here."
+        "This seed lacks some updates: it joined late, its disk is too small, or you told it to "
+        "keep less. The run is not in danger, and replays from a later snapshot work here."
     ),
     "LOG-CLOSED": "The node wrote to a log after the log was closed.",
     "LOG-CORRUPT": (

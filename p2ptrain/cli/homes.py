@@ -107,13 +107,13 @@ def organiser_of(home: Home, run: Run) -> Identity:
     # If the home has no key, it was restored without one. A new key would only hide that.
     identity = load_or_create(home.identity) if home.identity.exists() else None
     if identity is None or identity.peer != run.manifest.organiser:
-        key = "there is no key" if identity is None else f"the key is {label(identity.peer)}"
+        key = "there is no key" if identity is None else f"the key of {label(identity.peer)} is"
         raise NotAuthorised(
             f"only the organiser of run {run.manifest.name!r} can amend it or change its allowlist",
             code="AUTH-ORGANISER",
             evidence=[
                 f"the organiser is {label(run.manifest.organiser)}",
-                f"in {home.root} {key}",
+                f"{key} in {home.root}",
             ],
             do="use --home with the folder that the run was published from",
         )
@@ -126,7 +126,7 @@ def check_asked_for(asked: str, run: Run) -> None:
     """
     if asked != run.manifest.name and not (len(asked) >= 8 and run.id.startswith(asked)):
         raise RunMismatch(
-            f"the home has run {run.manifest.name!r}, not {asked[:80]!r}",
+            f"the run in this home is {run.manifest.name!r}, not {asked[:80]!r}",
             evidence=[f"the id of that run is {run.id}"],
             do="give the name of that run, or use --home with the folder of the other run",
         )

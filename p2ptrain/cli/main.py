@@ -117,7 +117,8 @@ def main(arguments: Sequence[str] | None = None, around: Outside = USUAL) -> int
 def _exit_code(arguments: Sequence[str] | None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # Without θ in its encoding: \u03b8.
+        # A stdout that cannot encode θ gets \u03b8 instead.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         with _ended_as_by_ctrl_c(words):
             code = app(_for_the_parser(words), prog_name="p2ptrain", standalone_mode=False)
@@ -128,7 +129,8 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except (BrokenPipeError, SystemExit):
-        # The reader of our output has closed it. If typer notices first, it exits with 1.
+        # The reader of our output has closed the pipe. If typer notices this first, it exits with
+        # 1.
         _forget_output()
         return 0
     except (Exception, BaseExceptionGroup) as exc:
@@ -177,7 +179,7 @@ def _flush() -> None:
 
 
 def _forget_output() -> None:
-    """Drop unwritten output. Otherwise Python would try again at exit, and complain."""
+    """Drop unwritten output. Python would otherwise try to write it at exit, and print an error."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

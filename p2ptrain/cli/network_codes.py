@@ -1,4 +1,4 @@
-"""The error codes of addresses and connections in words: part of `error_codes`."""
+"""Explanations of the error codes for addresses and connections; a part of `error_codes`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ ADDRESSES = {
         "prints."
     ),
     "ADDR-NO-PEER-ID": (
-        "The address lacks its end, /p2p/12D3KooW…. Without it, your node cannot tell whether "
-        "the right peer answers. Ask for the whole address."
+        "The address is incomplete: its last part, /p2p/12D3KooW…, is missing. Without this part, "
+        "your node cannot tell whether the right peer answers. Ask for the whole address."
     ),
     "ADDR-NONE": (
         "There is no address to dial: you gave no --bootstrap, and this node has not met "
@@ -59,8 +59,9 @@ NETWORK = {
     "NET-NOT-LIBP2P": "The program on that port is not a p2ptrain node. Check the port.",
     "NET-RESET": "A firewall or the peer cut the connection off while it was being made.",
     "NET-WRONG-ID": (
-        "The peer that answers is not the one that the address names. The address is old, or "
-        "another peer pretends to be this one. In both cases ask for a new address."
+        "The peer that answers is not the one that the address names. The address is outdated, or "
+        "the peer that answers impersonates the one that you want. In both cases ask for a new "
+        "address."
     ),
     "NET-OUTBOUND-ONLY": (
         "A warning: other peers cannot dial this node. It takes part through connections "

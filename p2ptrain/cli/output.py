@@ -23,7 +23,7 @@ def result(text: str) -> None:
 
 
 def result_json(value: Mapping[str, object]) -> None:
-    """Print one JSON object, with the schema number unless it has its own.
+    """Print one JSON object. Add the schema number unless the object has its own.
 
     The output is ASCII: in a terminal or pipe that does not use UTF-8, other characters would not
     be valid JSON.
@@ -36,5 +36,6 @@ def progress(text: str) -> None:
 
 
 def examples(*lines: str) -> str:
-    """Return the examples at the end of a command's help. The mark preserves the line breaks."""
+    """Return the examples at the end of a command's help. The backspace at its start tells click to
+    keep the line breaks."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)

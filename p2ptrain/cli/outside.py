@@ -1,7 +1,8 @@
-"""The surroundings of a command: the terminal, the machine, and the program that runs a node.
+"""Things that a command uses from outside: the terminal, the machine, and the program of a node.
 
-`main` sets it for one command, and the command asks `outside()` where it would otherwise look
-itself. A test gives `main` another one. This module loads nothing slow.
+`main` sets an `Outside` for the duration of a command. The command calls `outside()` instead of
+using stdin, the disk and so on directly. A test passes a different `Outside` to `main`. This module
+does not import anything slow.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Outside:
     run_node: Callable[[NodeConfig], int] = _run_node
     """Runs a node to its end and returns the exit status."""
     stdin: TextIO | None = None
-    """Where texts come from; None means `sys.stdin` at the time of the call."""
+    """The stream from which input is read; None means `sys.stdin` at the time of the call."""
     ask: Callable[[str], str] = input
     """Shows a prompt at the terminal and returns the user's line."""
     memory_free_bytes: Callable[[], int] = _memory_free_bytes
@@ -65,13 +66,13 @@ _NOW = ContextVar("outside", default=USUAL)
 
 
 def outside() -> Outside:
-    """Return the surroundings of the command that runs now."""
+    """Return the `Outside` of the command that is running."""
     return _NOW.get()
 
 
 @contextmanager
 def placed_in(around: Outside) -> Iterator[None]:
-    """Let `outside()` return `around` in this block."""
+    """Let `outside()` return `around` inside the `with` block."""
     token = _NOW.set(around)
     try:
         yield

@@ -49,7 +49,8 @@ class NodeConfig:
     data_host: str = "0.0.0.0"
     data_port: int = 0
     seed: bool = False
-    """A seed serves the run and has no trainer; it votes if it is one of the run's founders."""
+    """Whether this node is a seed, which serves the run and has no trainer. A seed votes if it is
+    one of the run's founders."""
     observes: bool = False
     """Whether a seed follows the ledger without loading θ. Set by `node.observer`; not a
     command-line option.

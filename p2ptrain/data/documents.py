@@ -2,8 +2,8 @@
 
 A row is a document in one piece. A text file is one document in several pieces.
 
-Each reader raises ConfigError for the first error, with file and line or row. Only empty documents
-are skipped without an error, so that missing data are noticed.
+Each reader raises ConfigError for the first error, with file and line or row. A reader skips
+nothing but empty documents, because nobody would notice that data are missing.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from p2ptrain.errors import ConfigError
 from p2ptrain.extras import install
 
 TEXT_PIECE_CHARACTERS = 8192
-"""A text file is divided at line ends into pieces of about this length, so that some pieces can be
-held out for validation. The others are for training, and the neighbours of a held-out piece are
-joined."""
+"""Approximate length of a piece. A text file is divided at line ends into pieces, so that some
+pieces can be held out for validation. The other pieces are for training; the pieces before and
+after a held-out piece are joined."""
 
 ROWS_AT_ONCE = 256
-"""Rows of a parquet file to load at a time, of at most LINE_BYTES_MAX each."""
+"""Number of rows of a parquet file to load at a time. A row has at most LINE_BYTES_MAX bytes."""
 
 KEYS_SHOWN_MAX = 8
 
@@ -31,8 +31,8 @@ KEYS_SHOWN_MAX = 8
 def text_pieces(path: Path, field: str = "") -> Iterator[Piece]:
     """Yield one document in pieces of whole lines. A piece ends with the line that fills it.
 
-    `field` is not used. A full piece is yielded only when the next line has been read, because it
-    may be the last piece.
+    `field` is not used. A full piece is yielded only when the next line has been read, because a
+    piece must say whether the document ends with it.
     """
     lines, characters, begins = list[str](), 0, True
     for number, line in numbered_lines(path):

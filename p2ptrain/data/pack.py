@@ -10,11 +10,12 @@ Each piece is assigned to training or validation at random, so a validation sequ
 piece with a training sequence. Most documents are one piece. If a document has several pieces (a
 text file or a long contig), some of them may be held out while the rest is trained on.
 
-The pieces for training, and likewise those for validation, are joined, with a mark where a document
-begins, and divided into sequences that do not overlap. The sequences are shuffled before they are
-grouped into blocks. So every block is a fair sample, and leases of any size contain the same
-mixture. The tokens of a sequence keep the order of the source. If a piece is held out, its
-neighbours are joined, without a mark between them unless the later one begins a document.
+The pieces for training, and likewise those for validation, are joined, with a begin token where a
+document begins, and divided into sequences that do not overlap. The sequences are shuffled before
+they are grouped into blocks. So every block is a fair sample, and leases of any size contain the
+same mixture. The tokens of a sequence keep the order of the source. If a piece is held out, the
+pieces before and after it are joined. There is a begin token between them only if the later piece
+begins a document.
 
 Memory use is constant for up to 16 GiB of tokens. Beyond that, it is a few times 1/256 of the data
 (`shuffle`). This module does not know stores or leases, and does not use torch.
@@ -42,7 +43,7 @@ from p2ptrain.errors import ConfigError
 from p2ptrain.store.blob import CHUNK_BYTES_MAX
 
 BATCH_CHARACTERS = 2**20
-"""Characters to collect and encode at a time, on all cores."""
+"""Number of characters to collect before they are encoded on all cores."""
 
 Kept = TypeVar("Kept")
 

@@ -1,9 +1,9 @@
 """A piece of a document. Readers yield pieces; packing encodes and splits them.
 
 Long documents have several pieces, so that memory stays bounded and a part of a file can be held
-out. The end of a piece need not be the end of a document: with a mark there, a model would learn to
-stop. So a piece says whether its document begins and ends with it, and packing sets marks only
-there.
+out. A piece need not end where its document ends. An end-of-document token there would teach the
+model to stop in the middle. So a piece says whether its document begins and ends with it, and
+packing adds begin and end tokens only there.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class DataSource:
 
     @property
     def holds_records(self) -> bool:
-        """Whether its documents are records, which are independent of each other."""
+        """Whether the documents of this source are records, which are independent of each other."""
         return any(_ending(file) in RECORDS or _ending(file) in READS for file in self.files)
 
     def pieces(self) -> Iterator[Piece]:
@@ -103,7 +103,8 @@ def files_under(folder: Path) -> list[Path]:
     followed.
 
     Raises:
-        ConfigError: a folder cannot be read. Otherwise its files would silently be missing.
+        ConfigError: a folder cannot be read. Without the error, its files would be missing and
+        nobody would notice.
     """
 
     def failed(exc: OSError) -> None:
@@ -118,7 +119,7 @@ def within(limit_bytes: int, pieces: Iterable[Piece], name: str) -> Iterator[Pie
     """Yield non-empty `pieces` until the next one would exceed `limit_bytes` in total.
 
     Raises:
-        ConfigError: there are none, or the first one already exceeds the limit.
+        ConfigError: there are no pieces, or the first piece alone exceeds the limit.
     """
     room = limit_bytes
     for piece in pieces:

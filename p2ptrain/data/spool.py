@@ -20,7 +20,7 @@ from p2ptrain.data.splitmix import draws
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """The most tokens, and the most lengths of pieces, that are in memory at once."""
+    """The maximum number of tokens, and of piece lengths, held in memory at once."""
 
     tokens: int = 2**21
     pieces: int = 2**16

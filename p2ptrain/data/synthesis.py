@@ -28,7 +28,7 @@ Bases = NDArray[np.uint8]
 
 READS_AT_ONCE = 4096
 QUALITY = b"I"
-"""Phred 40 for every base, since there are no measured qualities."""
+"""The quality of every base in a FASTQ file: Phred 40, since there are no measured qualities."""
 
 PARTS_PER_MILLION = 10**6
 
@@ -85,7 +85,8 @@ def write_reads(path: Path, spec: SynthesisSpec) -> None:
     try:
         with unfinished.open("wb") as file:
             if path.suffix == ".gz":
-                # Without file name and time, so that equal reads give equal bytes.
+                # The gzip header has no file name and no time, so that equal reads give equal
+                # bytes.
                 with gzip.GzipFile("", "wb", 6, file, mtime=0) as packed:
                     _write(packed, spec, with_qualities="q" in plain.suffix)
             else:

@@ -22,7 +22,8 @@ _HELD_MAX = 8
 incomplete after this many tokens are not a character."""
 
 _BEFORE_MAX = 8
-"""Earlier tokens to decode together with a new one. One token with text would be enough."""
+"""Number of earlier tokens to decode together with a new token. One earlier token would be enough
+if it has text."""
 
 
 class Speller:

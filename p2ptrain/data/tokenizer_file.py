@@ -1,7 +1,8 @@
 """Load a user's tokenizer.json.
 
 This is a separate module because the tokenizers library raises plain Exception for every invalid
-file. If it does not expect an error, it panics, which is not even an Exception.
+file. If the library meets an error that it does not expect, it panics, and a panic is not even an
+Exception.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ def parse_tokenizer(path: Path) -> Tokenizer:
 
 @contextmanager
 def library_errors() -> Iterator[None]:
-    """Translate the library's exceptions inside the block to ValueError. A tokenizer that was
-    loaded can still fail later, for instance if its token for unknown letters is missing.
+    """Translate the library's exceptions inside the `with` block to ValueError. A tokenizer that
+    was loaded can still fail later, for instance if its token for unknown letters is missing.
     """
     try:
         yield

@@ -1,8 +1,10 @@
-"""The vocabulary of a run: a tokenizer, given or learnt from a sample of the documents, and marks.
+"""The vocabulary of a run: a tokenizer, given or learnt from a sample of the documents, and its
+marks. A mark is a token that begins or ends a document.
 
 For text we learn a byte-level BPE, which encodes any text without loss. For reads we learn a BPE
 over nucleotides, with the special tokens at the ids of METAGENE-1 (arXiv 2501.02045): BOS 4 and EOS
-5. If a document contains a mark's name, it is encoded as text: only packing sets marks.
+5. If a document contains the name of a mark, that name is encoded as ordinary text: only the
+packing code inserts marks.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from p2ptrain.errors import ConfigError
 
 END_OF_TEXT = "<|endoftext|>"
 TEXT_VOCAB_MIN = 257
-"""Minimum vocabulary for text: 256 bytes and the mark, without merges."""
+"""Minimum vocabulary for text: 256 bytes and END_OF_TEXT, without merges."""
 
 NUCLEOTIDES = "ACGTN"
 READ_MARKS = ("[PAD]", "[UNK]", "[SEP]", "[MASK]", "[BOS]", "[EOS]")
@@ -37,19 +39,19 @@ READS_VOCAB_MIN = len(READ_MARKS) + len(NUCLEOTIDES)
 
 BEGINNINGS = ("[BOS]", "<s>", "<bos>", "<|begin_of_text|>", "<|bos|>", END_OF_TEXT)
 ENDINGS = ("[EOS]", "</s>", "<eos>", "<|end_of_text|>", "<|eos|>")
-"""Common names of the marks in tokenizers, most likely first."""
+"""Common names of the tokens that begin and end a document, most likely first."""
 
 SAMPLE_CHARACTERS_MAX = 32 * 10**6
 """Maximum number of characters to learn a tokenizer from. More would hardly change its few thousand
-merges, and the trainer counts words in memory."""
+merges, and learning them counts words in memory."""
 
 READS_SAMPLE_CHARACTERS_MAX = 8 * 10**6
-"""As SAMPLE_CHARACTERS_MAX, for reads. Each read is one word that occurs once, so counting is
-slow."""
+"""Maximum number of characters of reads to learn a tokenizer from. Each read is one word that
+occurs once, so counting is slow."""
 
 PART_CHARACTERS = 2**16
-"""Maximum characters of a part. A longer text is divided, after a space or line end if one is
-near."""
+"""Maximum number of characters in a part of a text. A longer text is divided, after a space or line
+end if one is near."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,8 +215,9 @@ def _token(tokenizer: Tokenizer, name: str, field: str) -> int:
 def sample(documents: Iterable[str], seed: int, characters_max: int) -> list[str]:
     """Return a random sample of `documents`, in their order, of at most `characters_max`.
 
-    Each document has a draw, and documents with a draw below a threshold are kept. If they become
-    too long in total, the threshold is halved. One document may exceed the limit.
+    Each document is assigned a random number, and documents whose number is below a threshold are
+    kept. If the kept documents become too long in total, the threshold is halved. One document may
+    exceed the limit.
     """
     bar, held, kept = 2**64, 0, list[tuple[int, str]]()
     for draw, document in _with_draws(documents, seed):

@@ -23,7 +23,7 @@ STATUS_EVERY_S = 1.0
 
 KILL_AT_STEP = 2
 STEPS_BEFORE_SEED_STOPS = 2
-"""Outer steps with the newcomer before the seed is stopped."""
+"""Number of outer steps with the newcomer before the seed is stopped."""
 
 
 class DemoFailed(Exception):
@@ -39,7 +39,7 @@ class Story:
 
     seed_uplink = "20Mbit"
     """Upload limit of the seed, typical of a fast connection. With 100 Mbit, the seed alone sent a
-    newcomer everything before the others were connected."""
+    newcomer everything before the other nodes were connected to the newcomer."""
 
     def __init__(self, folder: Path, config: Path, show: Show) -> None:
         self.folder = folder
@@ -204,7 +204,8 @@ class Story:
         """Let dan join: it fetches a snapshot from several peers and the later updates, and then
         appears in a roster."""
         dan = self.cast["dan"]
-        # Snapshots are written in the background, and on a busy machine at very different times.
+        # Nodes write snapshots in the background. On a busy machine, they finish at very different
+        # times.
         self.wait_for(
             "a snapshot that several nodes hold", self._newest_is_of_several, deadline_s=90
         )
@@ -248,7 +249,7 @@ class Story:
         self.show.print_line(f"eve is refused: {self.facts.refused_code}", style="yellow")
 
     def seed_stops(self) -> None:
-        """Stop the seed, the first node that all others connected to."""
+        """Stop the seed, the node to which all other nodes connected first."""
         first = self.facts.join_first_roster_step or 0
         self.wait_for(
             "some steps with dan",

@@ -18,8 +18,8 @@ from pathlib import Path
 
 @contextmanager
 def appearing(target: Path) -> Iterator[Path]:
-    """Yield a new folder to write in. If the block succeeds, the folder replaces `target`; if it
-    raises, the folder is removed.
+    """Yield a new folder to write in. If the `with` block succeeds, the folder replaces `target`;
+    if it raises, the folder is removed.
     """
     partial, replaced = _hidden(target, os.getpid())
     partial.mkdir()

@@ -51,7 +51,8 @@ SHARD_BYTES_MAX = 5_000_000_000
 not accept much larger files."""
 
 SPARE_BYTES = 4 * 2**20
-"""Space for everything but weights and tokenizer: twice what 10,000 names and offsets take."""
+"""Space for all files but the weights and the tokenizer. It is twice the size of 10,000 tensor
+names with their offsets."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ class Parity:
 
 
 def is_wanted(asked: bool | None, parameters: int, *, installed: bool) -> bool:
-    """Return whether to compare. `installed`: transformers can be imported.
+    """Return whether to compare. `installed` says whether transformers can be imported.
 
     Raises ConfigError: a comparison was requested, but transformers
     is not installed.
@@ -77,7 +77,7 @@ def hindrance(parameters: int, *, installed: bool) -> str:
 
 
 def compare(folder: Path, python: str = sys.executable) -> Parity:
-    """Compare the logits of both models in a program that `python` runs.
+    """Compare the logits of our model and of transformers' in a program that `python` runs.
 
     Raises:
         P2PTrainError: (EXPORT-PARITY) the logits differ, or transformers cannot read the folder.

@@ -29,7 +29,7 @@ _HEADER_ALIGN = 8
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One tensor of a file: its name there, and our parameter."""
+    """One tensor of a file: its name in the file, and the name of the parameter in our layout."""
 
     name: str
     parameter: str

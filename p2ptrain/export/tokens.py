@@ -20,8 +20,8 @@ ROLES = {
     "pad": ("<|pad|>", "<pad>", "[PAD]"),
     "unk": ("<|unk|>", "<unk>", "[UNK]"),
 }
-"""Usual names for each role; the first one that a tokenizer has is used, as in packing.
-<|endoftext|> separates documents, so it both begins and ends a document."""
+"""Usual names of the special token for each role. As in packing, the first name that the tokenizer
+has is used. <|endoftext|> separates documents, so it both begins and ends a document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Tokenizer:
         return {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "model_max_length": sequence,
-            # Otherwise transformers 4 would add token_type_ids, which `generate` refuses.
+            # Without this list, transformers 4 would add token_type_ids, which `generate` refuses.
             "model_input_names": ["input_ids", "attention_mask"],
             "clean_up_tokenization_spaces": False,
             **{f"{role}_token": name for role, name in sorted(self.names.items())},

@@ -157,7 +157,9 @@ def prove(
     sock.sendall(ours + told + _mac(secret, b"rank", nonces, told))
     answer = receive_exactly(sock, _MAC_BYTES, ends_s)
     if not hmac.compare_digest(_mac(secret, b"node", nonces, told), answer):
-        raise RemoteProtocolError("the node that is listening there has a different ranks' secret")
+        raise RemoteProtocolError(
+            "the node that is listening there has a different secret for its ranks"
+        )
     sock.settimeout(None)
 
 

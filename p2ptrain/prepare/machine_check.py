@@ -84,8 +84,8 @@ class MachineFinding:
 def check(
     config: NodeConfig, home: Home, run: Run | None, machine: Machine | None = None
 ) -> list[MachineFinding]:
-    """Return the doubts about `machine`, which is this one by default. Blocks while it looks at
-    every file of the store.
+    """Return the doubts about `machine`; the default is the machine that runs this. The call blocks
+    while it looks at every file of the store.
 
     Raises:
         MachineUnfit: a fault; MEM-HOST, DISK-LOW, GPU-NONE, EXTRA-MISSING.
@@ -275,8 +275,8 @@ def multiplies_bf16(cpu_info: Path) -> bool:
 
 
 def memory_bytes() -> int:
-    """Return the maximum memory that this node can ever have, without swap. It is the same at every
-    start.
+    """Return the maximum memory that this node can ever have, without swap. This maximum is the
+    same at every start.
     """
     return min(psutil.virtual_memory().total, container_limit(CGROUP))
 

@@ -22,9 +22,10 @@ class NodeMemory:
     local: int
     """The trainers' local weights, in memory shared with the node."""
     updates: int
-    """The update that is being computed, and the one that is being applied."""
+    """The update that is being computed, and the update that is being applied."""
     residual: int
-    """Rounding errors kept by error feedback: those owed, and those of the reduce in progress."""
+    """Rounding errors kept by error feedback: those still to be added to a contribution, and those
+    of the reduce in progress."""
     fragment: int
     """Copies of θ and `local` for an exchanged fragment that is not contiguous."""
 

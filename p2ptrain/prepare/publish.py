@@ -85,7 +85,8 @@ def _make(
     run_file: RunFile, folder: Path, home: Home, store: Store, print_line: PrintLine
 ) -> DraftedRun:
     """Create and store the data and the first weights. Return their digests."""
-    check_publishing(home, layout_of(model_spec(run_file)).numel)  # Packing may take hours.
+    # Check this before the data are packed, which may take hours.
+    check_publishing(home, layout_of(model_spec(run_file)).numel)
     data = make_data(run_file, folder, store, home.root / "packing", print_line)
     print_line(data.words)
     genesis_digest, layout_digest = _store_genesis(run_file, store, print_line)
@@ -103,7 +104,8 @@ def _make(
 def _store_genesis(run_file: RunFile, store: Store, print_line: PrintLine) -> tuple[Digest, Digest]:
     """Store the snapshot of θ and m before outer step 0. Return its digest and the layout's.
 
-    Its `meta` does not contain the run's id, which depends on the snapshot's digest.
+    The snapshot's `meta` does not contain the run's id, because the id depends on the snapshot's
+    digest.
     """
     spec = model_spec(run_file)
     layout = layout_of(spec)

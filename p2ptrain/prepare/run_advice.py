@@ -19,35 +19,37 @@ from p2ptrain.ring.arrangement import COARSE_RING_PEERS_MAX
 from p2ptrain.store import CHUNK_BYTES_MAX
 
 OUTER_STEPS_MIN = 60
-"""With fewer averages, the loss relative to data-parallel training grows quickly (arXiv
-2503.09799)."""
+"""Recommended minimum of outer steps. With fewer averages, the loss relative to data-parallel
+training grows quickly (arXiv 2503.09799)."""
 
 TOKENS_PER_PARAMETER_MIN = 5.0
-"""With fewer tokens, a smaller model would be better (the Chinchilla optimum is 20)."""
+"""Recommended minimum of tokens per parameter. With fewer tokens, a smaller model would be better
+(the Chinchilla optimum is 20)."""
 
 WARMUP_SHARE_MAX = 0.2
 UTILISATION_MIN = 0.8
 USUAL_MBIT = 50
 GUESSED_PARAMETERS_MIN = 100_000_000
-"""For smaller models, kernel launches dominate, and a device's peak rate does not predict the
-speed."""
+"""Minimum size of a model whose training rate is estimated. For smaller models, kernel launches
+dominate, and a device's peak rate does not predict the speed."""
 
 SNAPSHOT_TURNS_MIN = 4
-"""How often each fragment should be averaged between two snapshots. A participant's weight counts
-only work since the newest snapshot. So in the first average of each fragment after a snapshot,
-older work may have too little weight."""
+"""Recommended minimum number of averages of each fragment between two snapshots. A participant's
+weight counts only work since the newest snapshot. So in the first average of each fragment after a
+snapshot, older work may have too little weight."""
 
 STEP_RATES_MAX = 1.2
 """The maximum step of AdamW with betas of 0.9 and 0.95, as a multiple of the learning rate. With a
 smaller bound, honest work is refused."""
 
 MUON_MOMENTUM_MAX = 0.5
-"""With Muon, outer momenta of 0.64 and 0.9 mostly resulted in a loss 8 to 15 % higher than with
-little or no momentum. The best values for two and four peers were 0 and 0.2
-(docs/results/learning.md)."""
+"""Recommended maximum of the outer momentum with Muon. Outer momenta of 0.64 and 0.9 mostly
+resulted in a loss 8 to 15 % higher than with little or no momentum. The best values for two and
+four peers were 0 and 0.2 (docs/results/learning.md)."""
 
 INFLUENCE_ROOM = 3.0
-"""A peer that was left out contributes the work of two or more outer steps at once."""
+"""Recommended minimum of policy.influence_max. A peer that was left out contributes the work of two
+or more outer steps at once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from p2ptrain.trainer.host.cost import TrainerMemory, trainer_memory
 from p2ptrain.trainer.host.flops import PEAK_FLOPS_PER_S, flops_per_token
 
 RATES_MBIT = (10, 50, 200)
-"""A slow home connection, a typical one, and a fast one."""
+"""Rates in Mbit/s of a slow, a typical and a fast home connection."""
 
 USUAL_UTILISATION = 0.4
 """MFU assumed for an H100 if the user gives no rate. A well-tuned trainer reaches it."""
@@ -38,7 +38,8 @@ class ReduceCost:
     sent_bytes: int
 
     def seconds(self, mbit: float) -> float:
-        """Return the seconds at `mbit` Mbit/s up and down, without latency and arithmetic."""
+        """Return the duration in seconds at `mbit` Mbit/s up and down, ignoring latency and
+        computation."""
         return self.sent_bytes * 8 / (mbit * 1e6)
 
 
@@ -144,8 +145,8 @@ def costs_of(run: RunFile, peers: Sequence[int], tokens_per_s: float | None = No
 
 
 def sent_bytes(update_bytes: int, peers: int) -> int:
-    """Return the bytes that each of `peers` sends in an exchange: all parts but its own, as sums
-    and as means.
+    """Return the bytes that each of `peers` peers sends in an exchange: every part except its own,
+    once while summing and once while distributing the averages.
     """
     return 2 * update_bytes * (peers - 1) // peers
 

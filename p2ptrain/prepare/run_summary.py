@@ -76,7 +76,7 @@ def run_lines(run: Run) -> list[str]:
         f"exchange  about {size(2 * update_bytes)} up and down for each peer and outer step "
         f"({manifest.codec.name}, blocks of {manifest.codec.block}), {secrecy}",
         f"quorum    {manifest.policy.quorum}; at least {manifest.policy.participants_min} trainers",
-        f"          without one, {_without_quorum(run)}",
+        f"          if the quorum is lost, {_without_quorum(run)}",
         f"bound     a participant moves each weight by at most {manifest.influence_max:.3g} in an "
         "outer step, before the mean is taken",
     ]
@@ -90,16 +90,16 @@ def _joining_lines(manifest: RunManifest) -> Iterator[str]:
     asked = manifest.inner.donors_max
     if asked:
         state = size(8 * layout_of(manifest.model).numel)
-        one = "a member for its inner optimizer"
-        told = one if asked == 1 else f"{asked} members for their inner optimizers"
-        yield f"joiners   ask {told}: {state} of the member's uplink and disk"
+        one = "the inner optimizer of a member"
+        told = one if asked == 1 else f"the inner optimizers of {asked} members"
+        yield f"joiners   fetch {told}, which costs each member {state} of upload and disk space"
 
 
 def _sync_lines(sync: SyncSpec) -> Iterator[str]:
     """Yield the lines about synchronisation. Plain DiLoCo has none."""
     late = (
-        f"{sync.overlap_steps} inner steps continue during an exchange; {sync.mixing:.0%} of the "
-        "local weights are kept"
+        f"each peer takes {sync.overlap_steps} inner steps during an exchange; {sync.mixing:.0%} "
+        "of the local weights are kept"
     )
     if sync.fragments > 1:
         yield f"sync      {sync.fragments} fragments take turns, one in each outer step"

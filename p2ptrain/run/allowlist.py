@@ -25,7 +25,8 @@ ALLOWLIST_PEERS_MAX = 4096
 """Maximum number of peers on a list. A node keeps track of the same number."""
 
 ALLOWLIST_BYTES_MAX = 54 * ALLOWLIST_PEERS_MAX + 2 * ENVELOPE_BYTES_MAX
-"""Maximum length of a signed list. A peer id takes 52 letters and a msgpack header of two bytes."""
+"""Maximum length of a signed list. Each peer takes 54 bytes: an id of 52 letters, and a msgpack
+header of two bytes. The rest is the envelope of the signature and the list's other fields."""
 
 SEQUENCE_MAX = 2**53
 

@@ -79,7 +79,7 @@ class Amendment:
         _require(self.codec in (None, *codecs), "codec", self.codec, ", ".join(codecs))
         fits = block is None or BLOCK_MIN <= block <= BLOCK_MAX
         _require(fits, "codec_block", block, f"{BLOCK_MIN} to {BLOCK_MAX}")
-        _require(bool(self.changes), "change", "none", "at least one")
+        _require(bool(self.changes), "number of changes", 0, "at least 1")
 
     @property
     def changes(self) -> dict[str, object]:
@@ -160,7 +160,7 @@ class Leg:
         return self.inner_step + (step - self.step) * self.manifest.blocks_per_step
 
     def amended(self, amendment: Amendment) -> Leg:
-        """Return the leg that follows this one.
+        """Return the leg that begins with `amendment` and follows this leg.
 
         The schedule of the inner learning rate is tied to outer steps. If H changes, the inner
         steps of the schedule are scaled in proportion, so that the rate does not jump and the
@@ -239,8 +239,8 @@ class SignedAmendment:
 
     @classmethod
     def _of(cls, amendment: Amendment, signed: Signed, run: Run) -> SignedAmendment:
-        """Compute the terms. A new lease size follows from H alone: fragments and overlap are fixed
-        by the manifest."""
+        """Return the amendment with its terms. A new lease size follows from H alone: fragments and
+        overlap are fixed by the manifest."""
         blocks = None
         if amendment.inner_steps is not None:
             blocks = Leg(run.manifest).amended(amendment).manifest.blocks_per_lease

@@ -41,15 +41,17 @@ MANIFEST_BYTES_MAX = 64 * 1024
 SIGNED_BYTES_MAX = MANIFEST_BYTES_MAX + ENVELOPE_BYTES_MAX
 FOUNDERS_MAX = 256
 COUNT_MAX = 2**48
-"""Maximum of counts, so that the product of two counts fits into 128 bits and a float's range."""
+"""Maximum of every count in a manifest, so that the product of two counts fits into 128 bits and a
+float's range."""
 
 SECONDS_MAX = 86_400.0
 PARAMETERS_MAX = 2**40
 INFLUENCE_MAX = 2.0**100
-"""Maximum of the influence bound. Codecs do not accept larger magnitudes."""
+"""Maximum value of the influence bound. Codecs do not accept larger magnitudes."""
 LAYERS_MAX = 4096
 SEQUENCE_MAX = 2**24
-"""Tables of LAYERS_MAX and SEQUENCE_MAX elements are allocated before training starts."""
+"""Maximum number of layers, and maximum length of a sequence. Tables of these lengths are allocated
+before training starts."""
 
 LEASE_BLOCKS_MAX = BLOCKS_MAX // LEASES_HELD_MAX
 """Maximum number of blocks in a lease: one frame to the trainer lists all blocks that a member
@@ -181,7 +183,7 @@ class Policy:
 
 
 _LAYERS_APART = 2
-"""Embedding and head, which do not belong to a layer."""
+"""Number of matrices that do not belong to a layer: embedding and head."""
 
 
 @dataclass(frozen=True, slots=True)

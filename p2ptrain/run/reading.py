@@ -1,8 +1,8 @@
 """Convert maps from outside to dataclasses with checked fields.
 
 The documents of a run are maps of plain values. A dataclass's annotations give the type of each
-field; its `__post_init__` checks the values. Both kinds of errors become a RemoteProtocolError that
-names the field.
+field; its `__post_init__` checks the values. A wrong type and a wrong value each become a
+RemoteProtocolError that names the field.
 """
 
 from __future__ import annotations

@@ -73,8 +73,8 @@ class ChainCredits:
 def update_fault(
     found: NDArray[np.float32], credits: Credits, data: Callable[[int], Digest]
 ) -> str:
-    """Return what is wrong with an update, in words, or "". It must be the average of the fake
-    trainers' work on the credited blocks, with the agreed weights, and of nothing else."""
+    """Return what is wrong with an update, in words, or "". The update must be the average, with
+    the agreed weights, of exactly the fake trainers' work on the credited blocks."""
     due = np.zeros(len(found), dtype=np.float64)
     for theirs in credits.values():
         due += len(theirs) * sum(trace(data(block), len(found)) for block in theirs)

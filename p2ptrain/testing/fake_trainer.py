@@ -1,8 +1,8 @@
 """A trainer without torch: a thread that exchanges frames and does arithmetic that tests can check.
 
 Training on a block subtracts a vector that only this block produces. So θ − local is the sum of the
-vectors of the trained blocks. From the bytes of an update, a test can tell which peers' work on
-which blocks it contains, and that it does not contain any work twice.
+vectors of the trained blocks. From the bytes of an update, a test can tell whose work on which
+blocks the update contains, and that no work is contained twice.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from p2ptrain.sync.eager import Eager
 from p2ptrain.sync.mixing import mix
 
 STOP_S = 60.0
-"""Seconds to wait for a thread to end. It cannot be killed, so allow for a busy machine."""
+"""Seconds to wait for a thread to end. A thread cannot be killed, so the limit allows for a busy
+machine."""
 
 LOOK_S = 0.02
 """Seconds between a held trainer's checks whether it can continue."""
@@ -55,8 +56,8 @@ class TrainerRemote:
 
     `held` stops them before the next inner step, and `stops_at` before the first inner step of that
     outer step. `stuck` stops them before they read another frame, as a very long inner step would.
-    A trainer is a thread, so these take effect at its next turn. `rests` is True while it has a
-    block to train and waits, or is stuck.
+    A trainer is a thread, so these take effect at its next turn. `rests` is True while the trainer
+    has a block to train and waits, and while it is stuck.
 
     `trained` lists the blocks in the order of training. `dies_in_mid_lease` kills a trainer that
     has trained a block and has another one to train; `dies` kills the current one. `fault` is sent

@@ -1,8 +1,8 @@
 """Make a run's history in a home without a network: real entries, updates and snapshots.
 
 The run's only founder signs every entry. Each outer step's update is drawn at random and applied
-with the real kernel, and the next commit certifies a snapshot. For tests of code that reads homes:
-audits, retention, benchmarks.
+with the real kernel, and the next commit certifies a snapshot. Use it to test code that reads
+homes: audits, retention, benchmarks.
 """
 
 from __future__ import annotations

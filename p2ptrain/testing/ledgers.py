@@ -54,7 +54,8 @@ from p2ptrain.ledger.policy.reduce_order import Arrange, in_given_order
 from p2ptrain.simulation.disk import SimDisk, signature_of, signer, verify
 
 DELIVERIES_MAX = 10_000
-"""More messages than this in one test mean that the ledgers answer each other for ever."""
+"""Maximum number of messages in one test. More messages mean that the ledgers answer each other for
+ever."""
 
 
 def digest(text: str) -> Digest:
@@ -244,8 +245,8 @@ class LedgerGroup:
             self.send_events(peer, UpdateHeld(update))
 
     def deliver(self, arrives: Postman = everything) -> None:
-        """Deliver all messages, and those that they cause, in order. If `arrives` returns False for
-        a message, the message is lost."""
+        """Deliver all messages in order, and then the messages that these cause. If `arrives`
+        returns False for a message, the message is lost."""
         for _ in range(DELIVERIES_MAX):
             if not self.mail:
                 return
@@ -270,8 +271,8 @@ class LedgerGroup:
     # ── what a test looks at ─────────────────────────────────────────────────────────────────────
 
     def electorate(self, name: PeerId | str) -> Electorate:
-        """Return the electorate of the height under way at `name`. It signs as `name`, so a test
-        can have `name` say anything.
+        """Return the electorate of the height under way at `name`. The electorate signs as `name`,
+        so a test can have `name` say anything.
         """
         ledger = self.ledgers[PeerId(name)]
         return Electorate.after(ledger.state, self.rules, ledger.me, signer(ledger.me), verify)

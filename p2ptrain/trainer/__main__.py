@@ -77,7 +77,8 @@ def _end_at_once(
     """Print an unexpected exception and exit at once. A normal exit runs torch's clean-up, which
     may wait for the other ranks while they wait for this one.
     """
-    # Not sys.stderr: torch replaces it while it calls this, to print the text with the rank later.
+    # Do not use sys.stderr: torch replaces it during this call, to print the text with the rank
+    # later.
     traceback.print_exception(kind, error, trace, file=sys.__stderr__)
     if sys.__stderr__ is not None:
         sys.__stderr__.flush()

@@ -27,18 +27,19 @@ COLUMNS, ROWS = 96, 40
 FRAME_S = 1.5
 LAST_FRAME_S = 12.0
 SPEED = 2.0
-"""How many times as fast as the demo the picture plays."""
+"""The picture plays this many times as fast as the demo."""
 QUIET_S = 0.04
-"""If the output pauses for this long, the screen is complete."""
+"""Seconds of pause in the output after which a screen counts as complete."""
 WAIT_S = 3.0
-"""A screen that did not change for longer is shown only for this time, divided by `SPEED`."""
+"""Maximum seconds for which the demo's unchanged screen is shown, before division by `SPEED`."""
 PICTURE_BYTES_MAX = 100_000
 
 FONT = 13.0
 CELL_WIDTH, LINE_HEIGHT = 7.83, 17.0
 MARGIN = 14.0
 STYLES = {"1": "b", "2": "d", "31": "r", "32": "g", "33": "y"}
-"""SGR parameters of the demo's styles, and the classes that draw them."""
+"""SGR parameters (codes of colours and styles) that the demo uses, and the SVG classes that draw
+them."""
 SHEET = (
     ".b{font-weight:bold}.d{fill:#8b949e}.r{fill:#ff7b72}.g{fill:#7ee787}.y{fill:#e3b341}"
     "@media(prefers-reduced-motion:reduce){.f{animation:none!important}}"

@@ -57,7 +57,7 @@ MFU_ASKED = 0.40
 """Required MFU of the 1 B model at a sequence length of 2,048."""
 RATIOS_ASKED = {"plain": 0.95, "transformers": 1.0}
 """Required ratio of FSDP2's tokens/s to those of each loop, in the faster of the loop's two
-variants."""
+variants (autocast, and bf16 parameters)."""
 
 ON_GPU = (
     *(
@@ -92,7 +92,8 @@ except Exception as exc:
 """
 
 Part = Callable[[float], dict[str, Any]]
-"""part(limit_s): run a part within this time. Raises Failed, subprocess.TimeoutExpired."""
+"""A function `part(limit_s)` that runs a part within this time. Raises Failed,
+subprocess.TimeoutExpired."""
 
 
 def models() -> dict[str, TrainerConfig]:
@@ -145,8 +146,8 @@ def beside(
     """Measure FSDP2 and the other loops with the same micro-batch.
 
     Each runs in its own process, since together they might not fit into memory. A loop that fails
-    is reported with the reason. `transformers`: whether it is compared too; None means if it is
-    installed. Raises Failed if FSDP2 fails.
+    is reported with the reason. `transformers` says whether that library is compared too; None
+    means that it is compared if it is installed. Raises Failed if FSDP2 fails.
     """
     ends_s = time.monotonic() + limit_s
     if transformers is None:

@@ -5,8 +5,8 @@ reduce takes no time. Reports and announcements are gossip. Each is counted once
 MESH times at its sender. A peer that passes it on counts MESH - 1 copies. Gossip reaches all peers
 after one delay; in a sparser mesh each further hop would add one.
 
-CPU time is measured at a few peers only. Both proposers, which do the most work, are among them.
-For the other peers, results of signature checks are cached.
+CPU time is measured at a few peers only. The proposers of the roster and of the commit, which do
+the most work, are among these peers. For the other peers, results of signature checks are cached.
 
 With `--recompute`, these few peers recompute what to propose after each report. The difference is
 what `ledger/policy/incremental.py` saves.

@@ -31,7 +31,7 @@ FILES = 40
 KINDS = ("unclear", "foreign")
 
 WORDS_MIN = 3
-"""Shorter texts are labels."""
+"""Minimum number of words of a sentence. Shorter texts are labels."""
 
 
 def sample(reader: int) -> list[Module]:

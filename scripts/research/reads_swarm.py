@@ -1,9 +1,9 @@
 """A swarm that trains on reads of artificial genomes: `scripts/metagene_mini`.
 
 Reads are drawn from random genomes with repeats and packed with a tokenizer that is trained on
-them. They are published as the run in the recipe, and real nodes train on it. A model that knows
-only the frequency of each token has a loss equal to the entropy of order 0. So the loss must fall
-clearly below that entropy.
+them. The packed reads are published as the run of the recipe, and real nodes train on them. A model
+that knows only the frequency of each token has a loss equal to the entropy of order 0. So the loss
+must fall clearly below that entropy.
 
 Nodes communicate over the loopback interface. Nodes are not killed here; the demo does that.
 """

@@ -54,7 +54,7 @@ def main() -> None:
                     f"{found['private']:4} private {found['patch']:4} patches  {path}\n"
                 )
     total = sum(counts.values(), Counter[str]())
-    sys.stdout.write(f"{total['private']:4} private {total['patch']:4} patches  in all\n")
+    sys.stdout.write(f"{total['private']:4} private {total['patch']:4} patches  in total\n")
 
 
 if __name__ == "__main__":

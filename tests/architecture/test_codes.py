@@ -27,8 +27,8 @@ NAN BUG
 
 
 def codes_in(module: Module, *, and_compared: bool = True) -> set[str]:
-    """Return the error codes in a module: strings in the place of a code, and strings that start
-    like one.
+    """Return the error codes in a module: strings where a code is expected, and strings that start
+    like a code.
 
     Without `and_compared`, leave out codes that are only compared with something.
     """

@@ -24,7 +24,7 @@ WORDS_MAX = 40
 ENDS = re.compile(r"(?:(?<=[.!?])|(?<=[.!?][*)])|(?<=[.!?]\*\*))\s+(?=[A-Z`\"*(])")
 
 TABLE = re.compile(r"\S {3,}\S|[│─►]|^\s*\||^ {4}", re.MULTILINE)
-"""Tables, diagrams and examples are not sentences."""
+"""Matches tables, diagrams and examples, which are not sentences."""
 
 
 def sentences(text: str) -> Iterator[str]:

@@ -36,12 +36,12 @@ BROAD_EXCEPT_ALLOWED = (
     "p2ptrain/cli/main.py",
     "p2ptrain/data/tokenizer_file.py",
 )
-"""Third-party libraries can raise any exception, and the command line must report every
-exception.
+"""Places where `except Exception` is allowed. Third-party libraries can raise any exception, and
+the command line must report every exception.
 """
 
 SLEEPS_ALLOWED = {"tests/node/test_slow_answers.py"}
-"""Uses trio's MockClock, on which hours pass instantly."""
+"""Tests that may sleep. They use trio's MockClock, on which hours pass instantly."""
 
 HOSTS = re.compile(
     r"www\.apache\.org|www\.w3\.org|github\.com|([\w-]+\.)?example(\.org)?|203\.0\.113\.\d+"

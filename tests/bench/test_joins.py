@@ -87,10 +87,10 @@ def test_replay_is_compared_with_memcpy_and_log_with_a_snapshot(
 ) -> None:
     told = measures(capsys, "replay", "--elements", "65536", "--rounds", "1", "--codec", "int4")
     assert told["apply × as fast as"] > 0
-    assert told["8 missed steps, what a node chooses to fetch ×"] < 1
+    assert told["bytes that a node fetches after 8 missed steps ×"] < 1
     told = measures(capsys, "replay", "--elements", "65536", "--rounds", "1")
-    assert told["8 missed steps, all their updates ×"] > 1
-    assert told["8 missed steps, what a node chooses to fetch ×"] == 1
+    assert told["bytes of all updates of 8 missed steps ×"] > 1
+    assert told["bytes that a node fetches after 8 missed steps ×"] == 1
 
 
 def test_cost_of_a_joiner_is_measured_in_member_rate_and_node_cpu_time() -> None:
@@ -110,7 +110,7 @@ def test_cost_of_a_joiner_is_measured_in_member_rate_and_node_cpu_time() -> None
         ("a member's inner-step rate from a joiner's start until it has the snapshot", "ratio"): (
             pytest.approx(0.1 / 0.11)
         ),
-        ("a member's node, for each joiner", "CPU s more"): pytest.approx(0.15),
+        ("a member's node, for each joiner", "extra CPU s"): pytest.approx(0.15),
         ("a member's node, before", "CPU s per s"): pytest.approx(0.04),
         ("a joiner's fetch", "s"): pytest.approx(2.5),
     }

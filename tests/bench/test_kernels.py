@@ -78,7 +78,7 @@ def test_int8_error_is_a_hundredth_and_grows_with_heavy_tails() -> None:
     assert errors["int8"]["gaussian"] < errors["int8"]["student_t3"] <= 0.03
 
 
-def test_fastest_round_counts() -> None:
+def test_contenders_take_turns_in_every_round() -> None:
     turns: list[str] = []
     times = best_times({"a": lambda: turns.append("a"), "b": lambda: turns.append("b")}, 3)
     assert turns == ["a", "b"] * 3

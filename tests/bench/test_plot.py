@@ -20,7 +20,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def test_each_point_is_drawn_in_the_plot_that_it_belongs_to() -> None:
-    """A line against the number of peers has three points, as has one against the size. One point
+    """A line over the number of peers has three points, and so has a line over the size. One point
     belongs to both lines."""
     root = ElementTree.fromstring(picture(POINTS, "2 cores"))
     lines = [each.get("points", "").split() for each in root.iter(f"{SVG}polyline")]

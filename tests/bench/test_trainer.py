@@ -64,7 +64,7 @@ def test_all_installed_contenders_really_train() -> None:
     )
     assert all(each["tokens_per_s"] > 0 for each in speeds.values())
     assert all(5.0 < each["loss"] < 6.5 for each in speeds.values())
-    # Both do the same arithmetic, to the last bit: the only difference is FSDP2.
+    # The two contenders do the same arithmetic, to the last bit: the only difference is FSDP2.
     assert speeds["plain_bf16"]["loss"] == speeds["fsdp2"]["loss"]
 
 

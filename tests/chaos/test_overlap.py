@@ -1,8 +1,8 @@
 """In runs in which trainers do not wait for means, nodes are killed and restart from their homes.
 
-A node is killed in the reduce of its reported work, while its trainer is ahead of θ. It loses the
-state that a plain run does not have. After the restart it must contribute exactly the work that it
-still has.
+A node is killed in the reduce of its reported work, while its trainer is ahead of θ. The killed
+node loses state that a node in a plain run does not have. After the restart it must contribute
+exactly the work that it still has.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def test_node_killed_while_its_trainer_is_ahead_contributes_again(
             victim = stopped_ahead(three)
             victim.kill()
             three.start(victim)
-            step = three.step + 1  # Its reported work may still be committed without it.
+            step = three.step + 1  # The killed node's work may still be committed.
             three.wait_for("a joint commit", lambda: three.calm_since(step), deadline_s=SOON_S)
             three.wait_for(
                 "equal snapshots",

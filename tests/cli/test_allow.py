@@ -1,4 +1,4 @@
-"""The organiser decides who may take part, and a node that runs here learns it at once."""
+"""The organiser decides who may take part, and a node running in the same home is told at once."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_home_restored_without_its_key_gets_no_new_one(
     (organiser_home / "identity.key").unlink()
     outcome = p2ptrain("allow", "add", PEER, "--home", organiser_home)
     assert outcome.code == 6
-    assert f"in {organiser_home} there is no key" in outcome.err
+    assert f"there is no key in {organiser_home}" in outcome.err
     assert not (organiser_home / "identity.key").exists()
 
 
@@ -219,7 +219,7 @@ def test_sequence_number_that_may_be_in_use_is_not_signed_again(
     assert listed(begun) == (2, {PEER})
 
 
-def test_organiser_signs_only_if_others_answer_or_do_not_exist(
+def test_list_is_signed_only_if_other_peers_answer_or_there_are_none(
     p2ptrain: Command, begun: Path
 ) -> None:
     words = ("allow", "add", PEER, "--home", begun)
@@ -233,7 +233,7 @@ def test_organiser_signs_only_if_others_answer_or_do_not_exist(
 
 
 @pytest.mark.parametrize("reply", [b"{}", b'{"heard":1,"others":[7],"voters":[]}'], ids=str)
-def test_node_that_does_not_report_other_peers_lists_is_an_error(
+def test_reply_without_the_lists_of_other_peers_is_an_error(
     reply: bytes, p2ptrain: Command, begun: Path
 ) -> None:
     with fake_node(begun, reply + b"\n"):
@@ -259,14 +259,14 @@ def test_voters_are_removed_from_the_list_one_roster_at_a_time(
         with fake_node(organiser_home, *replies):
             return p2ptrain("allow", "remove", peer, "--home", organiser_home).err
 
-    expected = "is off the allowlist, number 3"
+    expected = "is off the allowlist (now number 3)"
     assert expected in removed(PEER, PEER, OTHER)
     expected = "error[ALLOW-QUORUM] this list would leave too few"
     refused = removed(OTHER, PEER, OTHER)
     assert expected in refused
     assert PEER in refused
     assert listed(organiser_home) == (3, {OTHER, THIRD})
-    expected = "is off the allowlist, number 4"
+    expected = "is off the allowlist (now number 4)"
     assert expected in removed(OTHER, OTHER, THIRD), (
         "the next roster has another voter in its place"
     )

@@ -98,7 +98,8 @@ class Terminal(io.StringIO):
 
 
 class User:
-    """A user who types these lines, or calls these functions, at a terminal."""
+    """A simulated user at a terminal, who types each line. An exception in `lines` is raised
+    instead, as for Ctrl-C."""
 
     def __init__(self, *lines: str | BaseException) -> None:
         self.lines = list(lines)

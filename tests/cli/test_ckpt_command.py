@@ -96,7 +96,7 @@ def test_corrupt_chunk_of_a_snapshot_is_reported(
     assert ckpt("verify", "2").code == 0
 
 
-def test_missing_chunk_is_reported_with_the_command_that_fetches_it(
+def test_error_for_a_missing_chunk_shows_the_command_to_fetch_it(
     ckpt: Command, home: Home, history: WrittenHistory
 ) -> None:
     chunk_of(home, history, 4).unlink()

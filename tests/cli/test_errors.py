@@ -154,7 +154,7 @@ def command(*words: str, stdout: int | IO[bytes], **settings: str) -> tuple[int,
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_closed_output_pipe_is_not_an_error(unbuffered: str) -> None:
-    """For example `head` closes the pipe before the first line or after a few lines."""
+    """A program such as `head` closes the pipe, before the first line or after a few lines."""
     reader, writer = os.pipe()
     os.close(reader)
     ended = command("explain", stdout=writer, PYTHONUNBUFFERED=unbuffered)

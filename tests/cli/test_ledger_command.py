@@ -46,8 +46,8 @@ def run_in(home: Path) -> Run:
 
 
 def certified(run: Run, me: Identity, state: LedgerState, value: Value) -> Certified:
-    """Certify in the first round that this voter leads, if there is one: a certificate needs the
-    proposer's vote."""
+    """Certify `value` in the first round that `me` leads, or in round 0 if `me` leads none. A
+    certificate needs the proposer's vote."""
     entry, voters = Entry(state.height + 1, state.head, value), state.voters
     rounds = [r for r in range(len(voters)) if voters[(entry.height + r) % len(voters)] == me.peer]
     round = min(rounds, default=0)

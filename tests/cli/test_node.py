@@ -135,7 +135,7 @@ def test_dead_nodes_socket_is_reported_like_a_missing_node(
     assert f"p2ptrain node --bootstrap ADDRESS --home {tmp_path}" in outcome.err
 
 
-def test_live_node_without_a_socket_differs_from_a_missing_node(
+def test_live_node_without_a_socket_is_not_reported_as_missing(
     p2ptrain: Command, tmp_path: Path
 ) -> None:
     with sole_use(Home(tmp_path)):
@@ -147,7 +147,7 @@ def test_live_node_without_a_socket_differs_from_a_missing_node(
     assert "error[NO-NODE]" in p2ptrain("status", "--home", tmp_path).err
 
 
-def test_starting_node_differs_from_a_missing_node(p2ptrain: Command, tmp_path: Path) -> None:
+def test_starting_node_is_not_reported_as_missing(p2ptrain: Command, tmp_path: Path) -> None:
     early = NodeStatus(STATUS.peer, "brave-otter", "awaiting approval", "awaiting approval")
     refused = {"error": "not yet: the node in this home is awaiting approval", "code": "NOT-YET"}
     replies = [json.dumps(each).encode() + b"\n" for each in (early.to_json(), refused)]

@@ -235,7 +235,7 @@ def test_run_is_shown_in_words_and_as_json(p2ptrain: Command, organiser_home: Pa
     assert any("about 80.4 kB up and down" in line for line in lines)
 
 
-def test_home_without_a_run_differs_from_one_with_a_forged_run(
+def test_missing_run_and_forged_run_have_different_error_codes(
     p2ptrain: Command, organiser_home: Path, tmp_path: Path
 ) -> None:
     assert "error[RUN-NONE]" in p2ptrain("run", "show", "--home", tmp_path / "empty").err

@@ -278,7 +278,7 @@ def test_pruned_ledger_verifies_from_its_checkpoint_and_says_so(
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["another"], 3, "the home has run 'swarm', not 'another'"),
+        (["another"], 3, "the run in this home is 'swarm', not 'another'"),
         (["--from", "there"], 2, "'there' is not a certified snapshot of this run"),
         (["--from", "3"], 2, "of outer steps 0, 2, 4, 6"),
     ],

@@ -1,4 +1,5 @@
-"""Replay an amended run from a home: each update with the codec and the rates of its step."""
+"""Replaying an amended run from a home applies each update with the codec and the learning rates in
+force at its step."""
 
 from __future__ import annotations
 
@@ -55,8 +56,8 @@ def test_replay_without_the_amendment_stops_where_it_takes_effect(
     p2ptrain: Command, home: Home, run: Run, amendment: SignedAmendment
 ) -> None:
     make_history(home, run, STEPS, [amendment])
-    # The organiser signed two amendments with the same number. This home has the one that was not
-    # agreed.
+    # The organiser signed two amendments with the same number. This home has the one that the
+    # members did not agree on.
     save_amendments(home.amendments, [signed(home, run, codec="fp16")])
     done = p2ptrain("verify", "--from", "genesis", "--home", home.root, "--json")
     assert "error[AUDIT-PARTIAL]" in done.err

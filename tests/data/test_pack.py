@@ -87,7 +87,7 @@ def test_validation_shares_no_document_with_training(
     assert homes["train"].isdisjoint(homes["validation"])
 
 
-def test_tokenizer_gives_any_text_back_exactly(packed: PackedBlocks[bytes]) -> None:
+def test_tokenizer_decodes_to_exactly_the_encoded_text(packed: PackedBlocks[bytes]) -> None:
     tokenizer = Tokenizer.from_str(packed.tokenizer_json.decode())
     assert tokenizer.get_vocab_size() == SPEC.vocab
     for text in ("def f(x):\n\treturn x", "naïve Ωμέγα 漢字 🦦", " two  spaces ", "\x00\x7f"):
@@ -98,7 +98,7 @@ def test_text_has_fewer_tokens_than_bytes(packed: PackedBlocks[bytes]) -> None:
     assert 1.3 < packed.bytes_per_token < 4
 
 
-def test_too_little_text_is_refused_with_the_numbers() -> None:
+def test_error_for_too_little_text_says_how_much_is_needed() -> None:
     with pytest.raises(ConfigError, match="not enough for 3 validation blocks"):
         pack(["a few words"], SPEC)
 
@@ -136,7 +136,7 @@ def test_order_does_not_depend_on_the_memory_used(
     assert stream(documents, tmp_path / "small", file_bytes=4096, portion=small) == packed
 
 
-def test_every_token_is_in_one_training_block_except_a_short_rest(
+def test_all_tokens_but_a_short_remainder_are_in_blocks(
     documents: list[str], packed: PackedBlocks[bytes]
 ) -> None:
     rows = len(rows_of(packed.train)) + len(rows_of(packed.validation))
@@ -165,8 +165,8 @@ def test_each_read_begins_and_ends_with_its_token(tmp_path: Path) -> None:
         begins, ends = row == 4, row == 5
         assert (begins[1:] == ends[:-1]).all()
     assert (rows > 5).mean() > 0.8
-    # The digest is the same with every Python version: a run's data can be checked by making them
-    # again.
+    # The digest is the same with every Python version, so that a run's data can be checked by
+    # generating them again.
     assert digest(packed)[:16] == "18438c97c5b24892"
 
 

@@ -1,4 +1,4 @@
-"""Fixtures: a plan of an export, and a θ for it in which every weight affects the result."""
+"""Fixtures: an export plan, and a matching θ in which every weight affects the result."""
 
 from __future__ import annotations
 

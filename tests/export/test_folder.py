@@ -31,8 +31,9 @@ from tests.rounding import MARGIN, UNIT, UNIT_BF16, assert_rounded_alike, distan
 
 TOKENS = [5, 0, 60, 7, 7, 33, 12, 1, 59, 4]
 ANGLES = MARGIN * len(TOKENS) * UNIT
-"""The model's table of angles is always in fp32: an angle at up to ten positions has an error of
-ten units in the last place. No logit has a much larger relative error."""
+"""Allowed relative error of a logit because of the rotary angles. The model's table of angles is
+always in fp32: an angle at up to ten positions has an error of ten units in the last place. No
+logit has a much larger relative error."""
 
 
 def logits_of(

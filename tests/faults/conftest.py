@@ -18,8 +18,8 @@ from tests.faults.processes import ON_LOOPBACK, NodeProcess, running
 from tests.faults.screen import Screen
 
 FAULT_S = 90.0
-"""Every fault must be reported within this time, even on a busy machine. Normally it takes at most
-ten seconds, the time that a node gives a silent address.
+"""Seconds within which every fault must be reported, even on a busy machine. Normally a report
+takes at most ten seconds, the time that a node gives a silent address.
 """
 
 END_S = 30.0
@@ -44,7 +44,8 @@ TRAINERS = tuple(Identity.from_seed(b"trainer %d" % number + bytes(23)) for numb
 """Peers on the allowlist besides the organiser, which is the only founder."""
 
 FEW_FILES_AT_FIRST = "ulimit -S -n 64"
-"""The open-file limit on some systems. A node raises it as far as it is allowed to."""
+"""A shell command that sets the open-file limit of some systems. A node raises this limit as far as
+it is allowed to."""
 
 Here = Callable[..., Screen]
 

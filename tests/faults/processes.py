@@ -23,7 +23,8 @@ from tests.faults.screen import Screen
 
 LOOK_EVERY_S = 0.02
 WAIT_S = 90.0
-"""Several times as long as any operation takes here, since tests share their machine."""
+"""Timeout in seconds. It is several times as long as any operation takes here, since tests share
+their machine."""
 ON_LOOPBACK = ("--listen", "/ip4/127.0.0.1/tcp/0", "--data-listen", "127.0.0.1:0")
 
 Seen = TypeVar("Seen")
@@ -117,7 +118,7 @@ class NodeProcess(DemoNode):
 def running(
     home: Path, *arguments: str, limits: str = "", terminal: int | None = None
 ) -> Iterator[NodeProcess]:
-    """Run a node in `home`. It is killed at the end of the block."""
+    """Run a node in `home`. The node is killed at the end of the `with` block."""
     node = NodeProcess(home.name, home)
     node.begin(*arguments, limits=limits, terminal=terminal)
     try:

@@ -76,7 +76,7 @@ def test_address_of_another_peer_is_explained(node_here: Here, seed: NodeProcess
 
 def test_libp2p_host_that_is_not_a_node_is_explained(node_here: Here) -> None:
     def no_answer() -> HelloReply:
-        raise ZeroDivisionError("a bug of the peer's")
+        raise ZeroDivisionError("a bug in the peer")
 
     with peer(Identity.from_seed(b"p" * 32), no_answer) as other:
         screen = node_here("--bootstrap", other.address)

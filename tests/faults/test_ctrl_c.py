@@ -55,15 +55,13 @@ def test_ctrl_c_works_while_connecting(tmp_path: Path) -> None:
         left_cleanly(node)
 
 
-def test_ctrl_c_works_at_the_question_whether_to_take_part(
-    seed: NodeProcess, tmp_path: Path
-) -> None:
+def test_ctrl_c_works_at_the_consent_prompt(seed: NodeProcess, tmp_path: Path) -> None:
     user, terminal = pty.openpty()
     with open(user, "rb"), open(terminal, "rb"):
         address = seed.address()
         with running(tmp_path / "home", "--bootstrap", address, terminal=terminal) as node:
             node.said("Do you want to take part? [y/N]")
-            status = wait_until("what it says of itself", node.status)
+            status = wait_until("the node's status", node.status)
             assert status["state"] == "awaiting your answer"
             assert status["waits_for"] == HOW_TO_ANSWER
             left_cleanly(node)
@@ -116,7 +114,7 @@ def test_second_ctrl_c_leaves_at_once(trained: NodeProcess, seed: NodeProcess) -
         list(trained.new_events())
         return any(me in event.get("voters", ()) for event in trained.events)
 
-    wait_until("the trainer's right to vote", votes)
+    wait_until("the training node to become a voter", votes)
     assert seed.process is not None
     children = trained.descendants()
     seed.process.send_signal(signal.SIGSTOP)

@@ -109,7 +109,7 @@ def test_home_of_another_run_is_refused(here: Here, organiser: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [["node", "--seed", "--yes"], ["ckpt", "fetch"]], ids=" ".join)
-def test_address_of_another_run_than_the_homes_is_refused(
+def test_home_refuses_an_address_of_a_different_run(
     words: list[str], here: Here, organiser: Path, run: Run
 ) -> None:
     others = replace(run.manifest, organiser=LIAR.peer).to_payload()

@@ -127,7 +127,8 @@ LOOKERS = (
     ["ckpt", "pin"],
     ["store", "pin", "ab" * 32],
 )
-"""Some of these commands write too, but not in a home without a run."""
+"""Commands that do not write in a home without a run. Some of them write in a home that has a
+run."""
 CANNOT_BE = ("/proc/home", "/dev/null/home")
 
 

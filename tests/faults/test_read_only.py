@@ -1,4 +1,5 @@
-"""On a read-only disk, commands that only read work, and the others fail with an error code."""
+"""On a read-only disk, commands that only read work, and all other commands fail with an error
+code."""
 
 from __future__ import annotations
 

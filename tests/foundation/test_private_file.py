@@ -70,7 +70,7 @@ def test_secret_is_removed_if_its_directory_cannot_be_synced(
     [(identity.load_or_create, "ID-MODE"), (admission.load_or_create, "RANKS-SECRET")],
     ids=["identity", "ranks"],
 )
-def test_secret_readable_by_others_is_refused_with_the_command_that_fixes_it(
+def test_error_for_a_secret_that_others_can_read_shows_the_fix(
     load_or_create: object, code: str, mode: int, tmp_path: Path
 ) -> None:
     assert callable(load_or_create)

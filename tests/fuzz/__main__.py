@@ -23,7 +23,8 @@ from pathlib import Path
 from tests.fuzz.recording import CORPUS
 
 INPUT_S = 10
-"""The slowest legitimate input takes milliseconds; the rest allows for a busy machine."""
+"""Seconds that one input may take. The slowest legitimate input takes milliseconds; the rest allows
+for a busy machine."""
 MEMORY_MB = 2048
 LENGTH_MAX = 1 << 16
 RUNS_DONE = re.compile(r"Done (\d+) runs|#(\d+)\s+DONE|stat::number_of_executed_units: (\d+)")

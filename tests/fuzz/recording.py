@@ -38,7 +38,8 @@ from p2ptrain.store.blob import BlobManifest
 CORPUS = Path(__file__).parent / "corpus"
 EXAMPLES_MAX = 6
 BYTES_MAX = 1500
-"""Longer examples are not worth their space in the repository."""
+"""Maximum length of a recorded example. Longer examples are not worth their space in the
+repository."""
 
 Names = Callable[[dict[str, Any]], list[tuple[str, bytes]]]
 

@@ -63,7 +63,7 @@ def test_no_example_or_mutant_crashes_its_decoder(name: str) -> None:
 
 
 NOTHING_ACCEPTED = {"rank-greeting", "rank-proof"}
-"""These decoders accept no example, since a valid proof depends on fresh random nonces."""
+"""Decoders that accept no example, since a valid proof depends on fresh random nonces."""
 
 
 def decoders() -> Iterator[str]:

@@ -88,7 +88,7 @@ def test_secret_is_never_sent_and_a_proof_is_valid_only_once(
 
 def test_false_node_is_detected(pair: tuple[socket.socket, socket.socket]) -> None:
     pair[0].sendall(b"p2prank\x01" + bytes(32) + bytes(32))
-    with pytest.raises(RemoteProtocolError, match="a different ranks' secret"):
+    with pytest.raises(RemoteProtocolError, match="a different secret for its ranks"):
         prove(pair[1], SECRET, CLAIM)
     pair[0].recv(4096)
     pair[0].sendall(b"SSH-2.0-" + bytes(32))
@@ -109,7 +109,7 @@ def test_rank_refuses_its_own_proof_sent_back(pair: tuple[socket.socket, socket.
 
     thread = threading.Thread(target=reflect)
     thread.start()
-    with pytest.raises(RemoteProtocolError, match="a different ranks' secret"):
+    with pytest.raises(RemoteProtocolError, match="a different secret for its ranks"):
         prove(rank, SECRET, CLAIM)
     thread.join()
 

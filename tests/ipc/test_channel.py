@@ -81,7 +81,7 @@ def test_sending_gives_up_on_a_side_that_never_reads(pair: Pair) -> None:
 
 
 LEASE = Train(1, ("/" + 128 * "x",) * 2000, 0)
-"""The frame is longer than a socket's buffer."""
+"""A frame that is longer than a socket's buffer."""
 
 
 def test_sending_a_long_frame_waits_for_a_busy_reader_and_checks_meanwhile(pair: Pair) -> None:

@@ -57,7 +57,7 @@ def test_oversized_frame_is_refused_by_its_length_alone() -> None:
         FrameReader().feed(struct.pack(">I", FRAME_BYTES_MAX + 1))
 
 
-def test_close_inside_a_frame_differs_from_close_after_a_frame() -> None:
+def test_stream_may_end_after_a_frame_but_not_inside_one() -> None:
     whole, cut = FrameReader(), FrameReader()
     whole.feed(encode(TALK[0]))
     whole.end()

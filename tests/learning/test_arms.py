@@ -65,7 +65,7 @@ def record(arm: Arm, loss: float | None, text: str = "stdlib") -> Record:
 
 
 def recorded(found: list[Arm], loss: float = 2.0) -> dict[Key, Record]:
-    """Return a record. A start's loss is 0.5 above that of all arms that follow it."""
+    """Return a record. The loss of a common start is 0.5 above that of all arms that follow it."""
     return {
         arm.key: record(arm, loss + arm.settings.seed / 100 + 0.5 * (arm.name == "start"))
         for arm in found

@@ -42,8 +42,8 @@ class Nesterov:
 
 
 class Peers:
-    """The blocks of each peer: in each outer step a peer has as many blocks as inner steps, and the
-    blocks of the peers follow one another.
+    """The blocks of each peer: in each outer step, a peer has one block for each inner step, and
+    the next peer's blocks follow.
 
     With `random`, each write rounds the weights randomly. Our weights are fp32, which avoids such
     rounding.
@@ -184,7 +184,7 @@ def test_outer_step_is_torchs_nesterov_from_the_first_step_on() -> None:
         exact.outer_step(theta, momentum, payload, 0.7, 0.9)
         theirs.grad = torch.from_numpy(delta)
         sgd.step()
-        # Both add up to four numbers below 16 in each step, in fp32.
+        # Our outer step and torch's each add up to four numbers below 16 in a step, in fp32.
         lost = of_additions(2 * 4 * (step + 1), 16.0)
         assert np.allclose(theta, theirs.detach().numpy(), rtol=0, atol=lost)
 

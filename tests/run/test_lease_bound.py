@@ -104,7 +104,7 @@ def test_one_more_inner_step_is_refused_everywhere(
 def test_signed_manifest_with_longer_leases_is_refused(
     manifest: RunManifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A peer that runs modified code may publish one."""
+    """A peer that runs modified code may publish such a manifest."""
     monkeypatch.setattr("p2ptrain.run.manifest.LEASE_BLOCKS_MAX", MANY_BLOCKS)
     payload = with_blocks(manifest, LEASE_BLOCKS_MAX + 1, SyncSpec()).to_payload()
     monkeypatch.undo()

@@ -146,7 +146,7 @@ HOSTILE: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("where", "value"), HOSTILE, ids=[f"{w}={v!s:.12}" for w, v in HOSTILE])
-def test_hostile_manifest_is_refused_with_the_faulty_section(
+def test_refusal_of_a_hostile_manifest_names_the_faulty_section(
     organiser: Identity, run: Run, where: str, value: object
 ) -> None:
     tree = unpack(run.signed.payload, bytes_max=1 << 20)
@@ -172,7 +172,7 @@ def test_incomplete_manifest_is_refused(organiser: Identity, run: Run, section: 
 
 
 @pytest.mark.parametrize(("version", "do"), [(3, "upgrade"), (0, "use the p2ptrain")])
-def test_unsupported_version_differs_from_a_broken_manifest(
+def test_error_for_an_unsupported_version_says_what_to_do(
     organiser: Identity, version: int, do: str
 ) -> None:
     payload = pack({"version": version, "shape": "unknown to us"})
@@ -211,7 +211,8 @@ def test_too_little_data_for_a_lease_is_reported_before_signing(
 
 
 def test_largest_values_of_a_run_file_can_be_published(organiser: Identity) -> None:
-    """Data are packed before publication, so errors must be reported earlier."""
+    """Packing the data takes long and comes before publication, so invalid values must be reported
+    when the run file is parsed."""
     tree = tomllib.loads(sample("tiny"))
     tree["outer"] |= {"lr": 100, "steps": 10_000_000}
     tree["inner"] |= {"lr": 0.999e9, "batch_sequences": 65_536, "steps": 100}

@@ -1,4 +1,4 @@
-"""Attacks by strangers over libp2p, except lies in answers.
+"""Attacks by strangers over libp2p. False answers to a node's own requests are in `answers`.
 
 Each function is one attack by all strangers and loops for ever. Each call of `crowd.somebody()`
 returns a random stranger and one of its victims.
@@ -187,7 +187,7 @@ async def pushes(crowd: Crowd) -> None:
             signedPeerRecord=envelope,
         )
         await crowd.say(PUSH, encode_varint_prefixed(said.SerializeToString()))
-        crowd.tally.did("introductions without end")
+        crowd.tally.did("oversized identify pushes")
         await pause(2.0)
 
 
@@ -235,8 +235,8 @@ async def _raw_frames(stranger: Stranger, victim: Victim, frames: list[bytes]) -
 
 
 async def namesake_questions(crowd: Crowd) -> None:
-    """Ask with a new incarnation each time, so that the victim would have to remember each of
-    them.
+    """Ask the victim whether it knows a duplicate of us. Each question names a new incarnation,
+    which a careless victim would remember.
     """
     while True:
         await crowd.ask(answers.IDENTITY, answers.identity_question())
@@ -276,7 +276,7 @@ COUNTED = (
     "ledger messages of non-members",
     "BASE requests of strangers",
     "gossip frames of strangers",
-    "introductions without end",
+    "oversized identify pushes",
     "false provider records",
     "yamux floods",
     "invented incarnations of strangers",

@@ -19,8 +19,7 @@ from libp2p.utils.varint import encode_varint_prefixed
 from p2ptrain.identity import Identity
 
 BYTES_MAX = 960_000
-"""Size of the content of a frame in bytes. It is enough for 480,000 empty topics, as in the
-reported attack.
+"""Size of the content of a frame in bytes. It is enough for 480,000 empty topics.
 """
 
 
@@ -127,8 +126,8 @@ def many_observe(topic: str, author: bytes) -> bytes:
 
 
 def long_author(topic: str, author: bytes) -> bytes:
-    """Return a message with a very long author id. The time of base58 grows with the square of its
-    length.
+    """Return a message with a very long author id. The time to encode the id in base58 grows with
+    the square of its length.
     """
     return framed(rpc_pb2.RPC(publish=[rpc_pb2.Message(from_id=b"\1" * 40_000, topicIDs=[topic])]))
 

@@ -83,7 +83,8 @@ async def pause(seconds: float) -> None:
 
 
 async def again_and_again(name: str, attack: Attack, scene: Any, faults: Counter[str]) -> None:
-    """Repeat an attack for ever. Count every error that ends it in `faults`, for debugging."""
+    """Repeat an attack for ever. Count in `faults` every error that ends the attack, for
+    debugging."""
     while True:
         try:
             await attack(scene)

@@ -1,6 +1,6 @@
 """Strangers: hosts that speak enough libp2p to connect, each with its own identity.
 
-They are built like our own hosts, without a listener. A victim sends its requests over the
+They are built like our own hosts, but they do not listen. A victim sends its requests over the
 connection that the stranger has made. All strangers run in one process.
 """
 

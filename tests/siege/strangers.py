@@ -1,8 +1,8 @@
 """All strangers, in one process: `python -m tests.siege.strangers GROUND COUNTS [ATTACK…]`.
 
-Half of them are connected to two victims: the node that is killed and restarted, and one more. Each
-of the others is connected to one victim. So each victim has more connected strangers with low peer
-ids than there are voters.
+Half of the strangers are connected to two victims: the node that is killed and restarted, and one
+more node. Each of the other strangers is connected to one victim. So each victim has more connected
+strangers with low peer ids than there are voters.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ async def _count_connected(strangers: list[Stranger], tally: Tally) -> None:
 
 
 LATER = 10
-"""Niceness of the strangers. The lying member gets the attackers' CPU time first. Otherwise it
-would never be ready in time for a reduce, and would not lie there.
+"""Niceness of the strangers' process. So the lying member gets CPU time before the strangers. If it
+had to wait for them, it would never be ready in time to take part in a reduce and to lie in it.
 """
 
 

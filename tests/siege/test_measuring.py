@@ -57,7 +57,7 @@ def test_every_violation_is_reported() -> None:
     sights = {
         "nodes ended": Sight("a", commits=[(101.0, 1)], ended=["status 8"]),
         "wrong ID-IN-USE": Sight("a", commits=[(101.0, 1)], namesakes=["x"]),
-        "honest nodes' own troubles": Sight("a", commits=[(101.0, 1)], troubles=["x"]),
+        "problems that honest nodes report": Sight("a", commits=[(101.0, 1)], troubles=["x"]),
         "RSS growth, MB": Sight("a", commits=[(101.0, 1)], lives=[[0, 51 * 10**6]]),
         "logs, MB": Sight("a", commits=[(101.0, 1)], log_bytes=6 * 10**6),
         "outer steps under siege": Sight("a"),

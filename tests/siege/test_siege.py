@@ -18,12 +18,13 @@ minutes on a busy one.
 """
 
 IDLE_MAX = 8
-"""On a busy machine, up to this many of the forty attacks do not happen within a minute."""
+"""Number of attacks, of forty, that may fail to happen within the minute of this test on a busy
+machine."""
 
 MUST_HOLD = (
     "nodes ended",
     "wrong ID-IN-USE",
-    "honest nodes' own troubles",
+    "problems that honest nodes report",
     "outer steps under siege",
     "RSS growth, MB",
     "logs, MB",

@@ -32,10 +32,12 @@ from p2ptrain.trainer.rank.ranks import Ranks, open_ranks
 MODEL = ModelSpec(vocab=301, layers=2, width=36, heads=6, kv_heads=2, ffn=75, sequence=16)
 INNER = InnerSpec(steps=4, batch_sequences=5, lr=1e-2, warmup_steps=2, total_steps=400)
 DEVICE = os.environ.get("P2PTRAIN_TEST_DEVICE", "cpu")
-"""scripts/gpu_check also runs the tests that train in their own process on a GPU. Trainer processes
-use the CPU, since two ranks would need a GPU each."""
+"""The device on which tests train. scripts/gpu_check sets it to a GPU for those tests that train
+inside the pytest process. Separate trainer processes always use the CPU, since two ranks would need
+a GPU each."""
 THREADS = int(os.environ.get("P2PTRAIN_TEST_THREADS", "1"))
-"""scripts/test_matrix sets this variable. Trainer processes inherit it."""
+"""CPU threads of each trainer. scripts/test_matrix sets the variable. Trainer processes inherit
+it."""
 CONFIG = TrainerConfig(MODEL, INNER, device=DEVICE, threads=THREADS)  # type: ignore[arg-type]
 
 
@@ -102,7 +104,7 @@ AnyFrame = TypeVar("AnyFrame", bound=Frame)
 @dataclass
 class Script:
     """The node's side: send the next frame of `frames` when the trainer is idle, and the frame
-    `after[n]` once it has made n inner steps in total.
+    `after[n]` once the trainer has made n inner steps in total.
 
     At the end of the script, send Stop.
     """
@@ -146,8 +148,8 @@ class Driver:
 
 
 class MakeDriver(Protocol):
-    """The fixture `make_driver`: make a trainer with these settings. `ranks` are those it works
-    with, once its model is built."""
+    """The fixture `make_driver`: make a trainer with these settings. The model is always built with
+    the usual ranks; the training loop then uses `ranks`."""
 
     def __call__(
         self, config: TrainerConfig, *, ranks: Ranks | None = None, means: Means = USUAL_MEANS

@@ -1,4 +1,4 @@
-"""States of an inner optimizer that training could have made, without torch."""
+"""Make plausible states of an inner optimizer without using torch."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Floats = NDArray[np.float32]
 
 
 def trained(layout: Layout, inner: InnerSpec, steps: int = 30) -> tuple[Floats, Floats]:
-    """Return both vectors after this many gradients, each clipped to `inner.clip`. Some elements
-    grow and some fade."""
+    """Return the first and second moments after `steps` gradients, each clipped to `inner.clip`.
+    Some elements grow and some fade."""
     random = np.random.default_rng(7)
     covered, muons = np.zeros(layout.numel, bool), np.zeros(layout.numel, bool)
     for entry in layout.entries:

@@ -39,7 +39,8 @@ from tests.trainer.ought import Offered, Ought, Vector
 US, OTHER, ELSE = PeerId("us"), PeerId("other"), PeerId("else")
 FOR_EVER = 1e12
 TOLERANCE = 1e-2
-"""Traces are whole numbers, but eager or mixed weights are not."""
+"""Largest allowed difference of a weight. Traces are whole numbers, but eager or mixed weights are
+not."""
 
 
 class Trainer(Protocol):
@@ -185,7 +186,7 @@ class LateNode:
         return self.progress is not None and self.answered_step != self.progress.step
 
     def apply(self) -> None:
-        """Move θ by one outer step, after the ledger."""
+        """Move θ by one outer step, as the ledger has already done."""
         if self.outer_step < self.step and not self.theta_in_use:
             if (moved := self.moves.pop(self.outer_step, None)) is not None:
                 self.theta += moved.astype(np.float32)
@@ -213,7 +214,7 @@ class LateNode:
                 self.give(each)
 
     def data(self) -> None:
-        """Deliver the blocks that it is to train next, or leave them missing."""
+        """Deliver the blocks that the trainer is to train next, or leave them missing."""
         self.has_data = not self.has_data
 
     def give(self, order: Order) -> None:

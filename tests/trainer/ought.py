@@ -24,7 +24,7 @@ class Offered:
     within: tuple[str, ...]
     """Blocks whose work is in the fragment of `step` and not yet in θ."""
     weights: Vector
-    """True in the fragment of `step`."""
+    """A mask that is True in the fragment of `step`."""
 
 
 @dataclass

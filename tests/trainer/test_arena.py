@@ -21,7 +21,7 @@ LAYOUT = layout_of(MODEL)
 
 
 class LastRank(DeviceMesh):
-    """One of many ranks. There are no processes behind them."""
+    """The last of many ranks. The other ranks have no processes."""
 
     def __init__(self) -> None:
         super().__init__("cpu", torch.arange(RANKS), _init_backend=False, _rank=RANKS - 1)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from p2ptrain.trainer.rank.ranks import Ranks
 
 SPEC = ModelSpec(vocab=9, layers=1, width=256, heads=4, kv_heads=4, ffn=8, sequence=512)
-"""Heads as wide as those of real models, since the kernels differ by width."""
+"""A model whose heads are as wide as those of real models, since the kernels differ by width."""
 
 
 def plain(

@@ -1,4 +1,5 @@
-"""How a block is divided among ranks and micro-batches, and errors that a step must not make."""
+"""How a block is divided among ranks and micro-batches, and checks against mistakes in a training
+step."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @given(sequences=st.integers(1, 40), count=st.integers(1, 8), micro_batch=st.integers(0, 9))
-def test_every_row_is_trained_once_and_ranks_have_equally_many_pieces(
+def test_every_row_is_trained_once_in_the_same_number_of_pieces(
     sequences: int, count: int, micro_batch: int
 ) -> None:
     if sequences < count:
@@ -136,12 +137,12 @@ def test_bf16_learns_like_fp32_and_keeps_fp32_weights(
         assert {parameter.dtype for parameter in driver.model.parameters()} == {torch.float32}
         ends.append(ready.loss)
     assert ends[0] != ends[1]
-    # The tolerance: as if each logit (at most 4 here) and its share of the loss were rounded to
-    # bf16.
+    # The tolerance allows for the rounding of each logit (at most 4 here), and of its share of the
+    # loss, to bf16.
     assert ends[1] == pytest.approx(ends[0], abs=4 * MARGIN * UNIT_BF16)
 
 
-def test_arena_that_is_too_small_is_refused_with_the_numbers() -> None:
+def test_error_for_an_arena_that_is_too_small_states_both_sizes() -> None:
     fd = os.memfd_create("small")
     try:
         os.ftruncate(fd, 4 * 100)

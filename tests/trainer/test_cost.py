@@ -51,8 +51,8 @@ def kept_bytes(spec: ModelSpec) -> int:
     "spec", [SPEC, replace(SPEC, layers=6), replace(SPEC, kv_heads=2), replace(SPEC, ffn=1024)]
 )
 def test_estimate_of_activations_is_close_to_what_torch_keeps(spec: ModelSpec) -> None:
-    """This measures one block. A model with one more block separates it from the first and last
-    layers."""
+    """One block is measured as the difference between two models, one of which has one block more.
+    So the layers before and after the blocks do not count."""
     deeper = replace(spec, layers=spec.layers + 1)
     block = (kept_bytes(deeper) - kept_bytes(spec)) / spec.sequence
     assert block == pytest.approx(block_activations(spec, 4), rel=0.15)

@@ -48,7 +48,8 @@ def test_batch_is_halved_rounding_up_until_one_is_left(config: TrainerConfig) ->
 
 
 def test_first_try_takes_no_more_than_there_is_room_for(config: TrainerConfig) -> None:
-    """Of 5 sequences: all if all ranks' shares fit, otherwise as many as fit, and at least one."""
+    """A batch has 5 sequences. The first try takes a rank's whole share if the shares of all ranks
+    fit. Otherwise it takes as many sequences as fit, but at least one."""
     memory = trainer_memory(config.model, config.inner, "fp32", eager=False)
     each = memory.activations
     rooms = [0, each, 3 * each - 1, 3 * each, 5 * each]

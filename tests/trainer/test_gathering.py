@@ -35,7 +35,7 @@ LAYOUT = Layout.of([("a", (6,)), ("b", (4,))])
 SECRET = b"s" * 32
 HOST = "127.0.0.1"
 LIMIT_S = 100.0
-"""Enough seconds for steps that take milliseconds on an idle machine."""
+"""Timeout in seconds for steps that take milliseconds on an idle machine."""
 
 
 @dataclass
@@ -225,7 +225,7 @@ def test_absent_ranks_are_waited_for_with_a_limit_after_the_first_start(node: No
 
 def test_strangers_and_ranks_of_a_different_torchrun_are_refused(node: Node) -> None:
     running = node.start()
-    while not node.told:  # A busy machine may not even read the refusal in time.
+    while not node.told:  # On a busy machine, half a second may be too short.
         with pytest.raises(NetworkUnreachable):
             join(node.caller(0, secret=b"o" * 32), limit_s=0.5)
     with pytest.raises(ConfigError, match="expects 2 ranks, and torchrun started 3"):
@@ -253,7 +253,8 @@ def test_rank_that_connects_twice_replaces_its_first_connection(node: Node) -> N
 
 
 class Reset:
-    """A rank's socket whose other end is gone. Its thread has not noticed yet."""
+    """A rank's socket whose other end is gone. The thread that serves the rank has not noticed
+    yet."""
 
     def shutdown(self, how: int) -> None:
         raise OSError(107, "Transport endpoint is not connected")

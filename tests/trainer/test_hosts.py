@@ -162,5 +162,5 @@ def test_two_hosts_match_two_local_ranks_and_survive_a_dead_rank(
         assert [each.wait(timeout=200) for each in hosts] == [0, 0]
 
     if not place.can_cut:
-        with capsys.disabled():  # Otherwise the output of a passing test would be lost.
+        with capsys.disabled():  # pytest drops the output of a passing test.
             sys.stderr.write("this was on loopback alone: network namespaces need root\n")

@@ -163,6 +163,6 @@ def test_joiner_without_a_state_warms_up_and_a_founder_does_not(
         make_driver(slow).send(Load(step), Train(step, block_paths[:1], 50))
         moved.append(float(np.abs(vectors.local - vectors.theta).max()))
     assert moved[0] == moved[1] == moved[2]
-    # A hundredth of AdamW's first step is a hundredth of the rate. The tolerance: it is the
-    # difference of weights up to 2, each of which was rounded.
+    # In a warm-up of 100 steps, the first step has a hundredth of the rate. The tolerance allows
+    # for the rounding of two weights of up to 2.
     assert moved[3] == pytest.approx(moved[2] / 100, abs=of_additions(2, 2.0))

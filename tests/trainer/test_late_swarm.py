@@ -3,7 +3,7 @@ produced docs/results/learning.
 
 Two trainers with torch and FSDP2 in this process get the orders that nodes give, and the ring's
 arithmetic averages their weights. The harness has the same model, blocks and optimizers but its own
-procedure. Both must reach the same θ. The published comparisons rely on that.
+procedure. Both must reach the same θ. The published comparisons rely on this equality.
 """
 
 from __future__ import annotations

@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 
 BLOCK_TOKENS = 5 * 16
 MOVED = of_additions(4, 2.0)
-"""Weights are below 2 here. Two additions move each of them, and two subtractions compare them."""
+"""Bound on rounding errors. Weights are below 2 here. Two additions move each weight, and two
+subtractions compare it."""
 
 
 def test_lease_is_trained_and_its_weights_are_in_the_arena(
@@ -270,7 +271,8 @@ class WithAnother(Ranks):
 def test_block_that_a_different_rank_cannot_read_ends_the_lease_here(
     make_driver: MakeDriver, config: TrainerConfig, ranks: Ranks, block_paths: tuple[str, ...]
 ) -> None:
-    """Otherwise each rank would wait for the other in different collectives."""
+    """The rank here can read the block. If it continued alone, the two ranks would wait for each
+    other in different collectives."""
     parts = {each.name: getattr(ranks, each.name) for each in fields(Ranks)}
     lacks = iter([False, False, True, False, True])
     driver = make_driver(config, ranks=WithAnother(**parts, lacks=lacks))

@@ -112,7 +112,7 @@ def test_objective_and_its_gradient_follow_their_formula() -> None:
 
 @torch.no_grad()
 def test_length_of_queries_and_keys_has_no_effect_after_normalisation(tokens: torch.Tensor) -> None:
-    """This holds only in the first block, since later blocks see larger values. The scale still
+    """The model has a single block, since later blocks would see larger values. The scale still
     enters through the norm's epsilon, 1e-5 against mean squares near 0.1."""
     model = started(replace(SPEC, layers=1, qk_norm=True))
     before = model(tokens)

@@ -31,10 +31,10 @@ def test_rounded_product_equals_bf16_except_for_the_order_of_sums() -> None:
     ours = rounded(a.float() @ b.float())
     assert ours.dtype == torch.float32
     assert torch.equal(ours, ours.bfloat16().float())
-    # Two fp32 sums of 300 products differ by less than 2 of_sum(300) of their terms' norm, a 300th
-    # of a bf16 step. A sum is rarely 10 times smaller than that norm. So for fewer than one sum in
-    # 30 is the value so close to the middle between two bf16 numbers that the two round
-    # differently.
+    # Two fp32 sums of 300 products differ by less than 2 · of_sum(300) times the norm of their
+    # terms. That is a 300th of a bf16 step. A sum is rarely less than a tenth of that norm, so the
+    # two sums differ by at most a 30th of a bf16 step. They round differently only if the middle
+    # between two bf16 numbers lies between them: for fewer than one sum in 30.
     assert differently_rounded(ours, (a @ b).float()) < 1 / 30
 
 

@@ -57,7 +57,7 @@ def driver(make_driver: MakeDriver, config: TrainerConfig, means: Means) -> Driv
 
 @dataclass(frozen=True, slots=True)
 class OnDevice(Ranks):
-    """The same ranks, but with the name of a different device."""
+    """Ranks like those of the fixture, but with the name of a different device."""
 
     named: str
 

@@ -297,7 +297,7 @@ def test_output_of_a_failing_trainer_is_kept_and_it_exits_promptly(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # as NCCL does to wait for other ranks
+    # At exit, the process waits, as NCCL does for other ranks.
     waits = "import atexit, time; atexit.register(time.sleep, 600)"
     (tmp_path / "sitecustomize.py").write_text(waits)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

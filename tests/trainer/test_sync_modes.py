@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 BLOCK_TOKENS = 5 * 16
 MOVE = np.float32(0.25)
 MOVED = of_additions(8, 2.0)
-"""Weights and the numbers added to them are below 2 here. At most eight additions lie between two
-compared values: four in an outer step, and two in each of two differences."""
+"""Bound on rounding errors. Weights and the numbers added to them are below 2 here. At most eight
+additions lie between two compared values: four in an outer step, and two in each of two
+differences."""
 
 
 def weights(driver: Driver, vectors: Vectors) -> np.ndarray:
@@ -169,7 +170,8 @@ def test_late_trainer_that_gets_more_blocks_after_a_wait_offers_all_its_work(
     block_paths: tuple[str, ...],
     orders: tuple[Rebase, ...],
 ) -> None:
-    """It had nothing to train ahead: its lease was used up, or its next blocks had not arrived."""
+    """The trainer had nothing to train ahead: its lease was used up, or its next blocks had not
+    arrived."""
     late.send(*orders, Train(len(orders), block_paths[2:4], 2))
     offered = vectors.local.copy()
     plain = make_driver(config)
@@ -179,12 +181,12 @@ def test_late_trainer_that_gets_more_blocks_after_a_wait_offers_all_its_work(
 
 
 PULL = (0.5, 0.7, 0.9)
-"""Half of the average is ours. The others are the outer optimizer's rate and momentum."""
+"""Our share of the average (a half), and the learning rate and momentum of the outer optimizer."""
 
 
 @pytest.fixture
 def eager(make_driver: MakeDriver, config: TrainerConfig, block_paths: tuple[str, ...]) -> Driver:
-    """Return the same trainer, but it continues from its own newest work."""
+    """Return a trainer like `late`, except that it continues from its own newest work."""
     driver = make_driver(replace(config, delayed=True, eager=True))
     driver.send(Load(0), Train(0, block_paths[:2], 0, False, *PULL))
     return driver
@@ -241,7 +243,8 @@ def test_work_offered_again_in_the_same_outer_step_counts_once(
 def test_eager_trainer_restarts_at_theta_if_the_outer_optimizer_changes(
     eager: Driver, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
-    """Steps with other settings could not remove what is already in its weights."""
+    """A step with the new settings cannot remove what a step with the old settings has added to the
+    weights."""
     eager.send(Train(0, block_paths[2:4], 2, True, *PULL))
     amended = (0.5, 0.35, 0.8)
     eager.send(Merge(1), Train(1, (), 4, False, *amended))

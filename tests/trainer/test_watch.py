@@ -173,7 +173,8 @@ def test_failure_counts_as_an_answer(
 
 A100 = replace(HELLO, device="NVIDIA A100-SXM4-80GB")
 COST = StepCost(312e12 * 120 * 0.4, bf16=True)
-"""The FLOPs that a well-used A100 does in two minutes, as with blocks of two million tokens."""
+"""The cost of a step that takes a well-used A100 two minutes: 120 s at 40 % of 312 TFLOP/s. Blocks
+of two million tokens take about that long."""
 
 
 def test_first_step_can_take_as_long_as_on_a_poorly_used_device() -> None:
@@ -186,15 +187,15 @@ def test_first_step_can_take_as_long_as_on_a_poorly_used_device() -> None:
 
 
 def test_device_is_slower_in_fp32_than_in_bf16() -> None:
-    """In fp32 an A100 does 19.5 TFLOP/s, a sixteenth."""
+    """In fp32 an A100 does 19.5 TFLOP/s, a sixteenth of its rate in bf16."""
     step = StepCost(COST.flops)
     assert step.slowest_s("NVIDIA A100-SXM4-80GB", 1) > 2 * step.flops / 19.5e12
     assert step.slowest_s("NVIDIA A100-SXM4-80GB", 2) == step.slowest_s("Another", 1) / 2
 
 
 def test_slow_first_step_does_not_excuse_later_silence() -> None:
-    """In the first step CUDA was loaded, ranks were connected and the model compiled: two minutes.
-    The next took two seconds."""
+    """The first step took two minutes, because CUDA was loaded, ranks were connected and the model
+    was compiled. The next step took two seconds."""
     watch = StallWatch(0.0, PATIENCE, COST)
     watch.received(A100, 50.0)
     watch.sent(LEASE, 60.0)
@@ -205,7 +206,8 @@ def test_slow_first_step_does_not_excuse_later_silence() -> None:
 
 
 def test_evaluation_before_the_first_step_gets_enough_time() -> None:
-    """For example the loss of the run's first θ on eight blocks, while no pace is known yet."""
+    """The trainer is asked for the loss of the run's first θ on eight blocks, while its pace is not
+    known yet."""
     watch = StallWatch(0.0, PATIENCE, COST)
     watch.received(A100, 5.0)
     watch.sent(LEASE, 10.0)

@@ -1,4 +1,5 @@
-"""One peer of a measured all-reduce: it meets the others in a folder, connects, and repeats.
+"""One peer of the all-reduce benchmark. It exchanges addresses with the other peers through files
+in a shared folder, connects to them, and runs the all-reduce several times.
 
 Peers can run in any processes that have access to the folder, each with an address of its own: on
 one machine, or in network namespaces with simulated delay and loss.
@@ -71,7 +72,7 @@ class AverageMeasured:
 
 
 def average(setting: AverageSetting, me: int, host: str, meeting: Path) -> AverageMeasured:
-    """Run peer number `me`: meet the others, and measure all repeats."""
+    """Run peer number `me`: exchange addresses with the other peers, and measure all repeats."""
     request = _request(setting, me)
     rng = np.random.default_rng(me)
     theta = np.random.default_rng(99).standard_normal(setting.elements, dtype=np.float32)
@@ -136,7 +137,7 @@ def _all_have(setting: AverageSetting, me: int, meeting: Path, what: str) -> Non
 
 @contextmanager
 def _connected(setting: AverageSetting, me: int, host: str, meeting: Path) -> Iterator[Connections]:
-    """Connect to the neighbours; close the links at the end of the block."""
+    """Connect to the neighbours; close the links at the end of the `with` block."""
     request, credentials = _request(setting, me), Credentials.create(_identity(me))
     inbox = RingInbox()
     with ExitStack() as stack:

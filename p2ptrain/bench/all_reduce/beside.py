@@ -20,8 +20,9 @@ from p2ptrain.bench import throwaway
 from p2ptrain.bench.processes import Host, ProcessFailed, together
 
 HIVEMIND = ("hivemind==1.1.12", "numpy<2.4")
-"""The latest version on PyPI. With numpy 2.4 its quantisation fails, and it then returns each
-peer's own vector as the mean (its `extract` converts an array to an int)."""
+"""The packages to install: the latest hivemind on PyPI, and an older numpy. With numpy 2.4,
+hivemind's quantisation fails, and it then returns each peer's own vector as the mean (its `extract`
+converts an array to an int)."""
 
 HIVEMIND_CODECS = ("fp16", "uint8")
 
@@ -124,7 +125,8 @@ class Hivemind:
         with tempfile.TemporaryDirectory(prefix="p2ptrain-bench-") as folder:
             commands = [
                 host.command(
-                    # -P: modules next to the script have the same names as installed packages.
+                    # -P leaves the script's folder out of sys.path: modules in it are named like
+                    # packages.
                     [self._python, "-P", script, str(me), str(len(hosts)), str(elements),
                      str(repeats), self._codec, host.address, folder]
                 )

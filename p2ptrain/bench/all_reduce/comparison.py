@@ -65,7 +65,8 @@ def measure(
             for setting in settings:
                 ours[setting].append(run_at(setting, places))
                 for name in tuple(beside.contenders):
-                    # Measure it once per round, after the first of our settings with this vector.
+                    # Measure a contender once per round, after the first of our settings with this
+                    # vector.
                     times = theirs.setdefault((name, setting.peers, setting.elements), [])
                     if len(times) > turn:
                         continue

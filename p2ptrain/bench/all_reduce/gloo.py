@@ -2,7 +2,7 @@
 
 The ranks meet at FIRST and PORT; HOST is the address of this rank.
 
-torch is imported by name, because it is only a contender here.
+torch is imported with importlib, because it is only a contender here and not a dependency.
 """
 
 from __future__ import annotations

@@ -19,7 +19,8 @@ GROUP_S = 120.0
 STEP_S = 300.0
 LOOK_S = 0.001
 ERROR_MAX = 0.2
-"""Largest relative error of the mean: 8 bits per value with one scale for all give 0.03."""
+"""Largest accepted relative error of the mean. With 8 bits per value and one scale for all values,
+the error is 0.03."""
 
 
 def main(

@@ -64,7 +64,7 @@ def rates_of(peers: Sequence[PeerId], setting: AverageSetting) -> Rates:
 
 
 def worst_order(peers: Sequence[PeerId], rates: Rates) -> tuple[PeerId, ...]:
-    """Return the order whose slowest edge is slower than that of any other order."""
+    """Return the order that has the slowest edge of all orders."""
     first, *rest = peers
     circles = ((first, *others) for others in permutations(rest))
     return min(circles, key=lambda circle: _slowest(circle, rates))

@@ -1,7 +1,7 @@
 """A slow link: a relay that forwards bytes at a limited rate.
 
-Peers dial it in place of the listener at one end. It forwards encrypted bytes unchanged. Bytes that
-wait fill the small buffers of its sockets and so slow the sender down, as on a slow path. It does
+Peers dial it in place of the listener at one end. It forwards encrypted bytes unchanged. Waiting
+bytes fill its small socket buffers and so slow the sender down, as on a slow path. The relay does
 not add delay or lose data.
 """
 

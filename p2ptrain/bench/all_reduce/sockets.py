@@ -1,7 +1,8 @@
 """One peer of a ring of plain TCP connections. Arguments: ME PEERS ELEMENTS REPEATS HOST FOLDER.
 
 It measures the network paths alone. Each peer sends its successor as many bytes as in an ideal
-8-bit all-reduce, over many connections, each of which takes the next piece when it can.
+8-bit all-reduce. It uses many connections, and a connection takes the next piece as soon as it can
+send.
 """
 
 from __future__ import annotations

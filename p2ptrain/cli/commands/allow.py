@@ -37,7 +37,7 @@ AnywayOption = Annotated[
     typer.Option(
         "--anyway",
         help=(
-            "Sign the list even if others may have a newer one, or if too few voters would be left."
+            "Sign the list even if a peer may have a newer one, or if too few voters would be left."
         ),
     ),
 ]
@@ -137,7 +137,7 @@ def _change(home: HomeOption, peer_text: str, *, add: bool, anyway: bool, as_jso
         save_allowlist(where.allowlist, SignedAllowlist.publish(organiser, after))
         _notify_node(where.root)
     done = "is on" if add else "is off"
-    progress(f"{label(peer)} {done} the allowlist, number {after.sequence}")
+    progress(f"{label(peer)} {done} the allowlist (now number {after.sequence})")
     if run.manifest.admission == "open":
         progress(
             f"note: run {run.manifest.name!r} is open to everyone; its allowlist has no effect"

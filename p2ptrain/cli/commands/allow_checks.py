@@ -126,11 +126,8 @@ def check_quorum(run: Run, heard: NeighbourAnswers, after: Allowlist, peer: Peer
             *(f"{peer} {label(peer)}" for peer in gone),
         ],
         likely=(
-            "a peer that is off the list keeps its vote until the next roster, but the others no "
+            "a peer that is off the list keeps its vote until the next roster, but other peers no "
             "longer listen to it"
         ),
-        do=(
-            "remove fewer peers now, and the others after the next roster; if you are sure, "
-            f"{ANYWAY}"
-        ),
+        do=(f"remove fewer peers now, and more after the next roster; if you are sure, {ANYWAY}"),
     )

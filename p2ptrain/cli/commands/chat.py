@@ -98,7 +98,7 @@ def _text(typed: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ChatModel:
-    """A model and its tokenizer. `begin` precedes each text; any token in `ends` ends it."""
+    """A model and its tokenizer. `begin` precedes each text; any token in `ends` ends the text."""
 
     model: Llama
     speller: Speller

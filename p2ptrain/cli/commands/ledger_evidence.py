@@ -32,8 +32,9 @@ EXAMPLES = examples(
 
 @dataclass(frozen=True, slots=True)
 class EvidenceFinding:
-    """The result for one piece of evidence. `fault` says why it does not prove anything, and is
-    empty if it does. `evicted_at` is the height of the roster that dropped the peer, or None.
+    """The result for one piece of evidence. `fault` says why the evidence does not prove anything;
+    it is empty if the evidence is a proof. `evicted_at` is the height of the roster that dropped
+    the peer, or None.
     """
 
     evidence: Evidence

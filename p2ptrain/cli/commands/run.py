@@ -96,7 +96,7 @@ def check(
             min=0.001,
             max=1e12,
             help="Tokens that one peer trains per second.",
-            show_default="the estimated rate of as many H100s as hold the model",
+            show_default="the estimated rate of the fewest H100s that can hold the model",
         ),
     ] = None,
     seed: Annotated[
@@ -116,7 +116,7 @@ def check(
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Estimate a run's memory, traffic and time, and warn.
+    """Estimate a run's memory, traffic and duration, and warn about doubtful settings.
 
     If the home holds the run, the amendments that members have agreed on are included. Exits with
     status 2 if the run cannot work.

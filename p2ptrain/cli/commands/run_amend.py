@@ -27,13 +27,13 @@ FAR = 10.0
 typing error, and an agreed amendment cannot be withdrawn."""
 
 FAR_STEPS = 100
-"""An amendment that starts more outer steps ahead needs confirmation. It is probably a typing
-error, since outer steps take minutes to hours. Once it is agreed, later amendments cannot start at
-an earlier step."""
+"""Largest number of outer steps ahead at which an amendment can start without confirmation. A later
+start is probably a typing error, since outer steps take minutes to hours. Once it is agreed, later
+amendments cannot start at an earlier step."""
 
 LEAD_STEPS = 2
-"""An amendment starts at least this many outer steps after the current one. The current outer step
-may already have its roster; the next roster names the amendment."""
+"""Minimum number of outer steps from the current one to the start of an amendment. The current
+outer step may already have its roster; the next roster names the amendment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,8 +212,8 @@ def _check_leap(before: RunManifest, change: Amendment) -> None:
 
 
 def _leg(run: Run, held: Sequence[SignedAmendment], course: RunProgress) -> Leg:
-    """Return the run with the agreed amendments, and those that members can still agree on. An
-    amendment that is too late never applies, although its file stays.
+    """Return the run with the agreed amendments, and with the amendments that members can still
+    agree on. An amendment that is too late never applies, although its file stays.
 
     Raises TryLater: this home does not hold an agreed amendment.
     """

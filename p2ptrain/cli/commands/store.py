@@ -69,7 +69,7 @@ def du(home: HomeOption = None, as_json: JsonOption = False) -> None:
         blobs = f"{each.blobs:>6}" if each.blobs else " " * 6
         result(f"{kind:<12} {blobs}  {each.chunks:>8} chunks  {each.bytes / 1e6:>12,.1f} MB")
     pinned = f"; {pins} pinned" if pins else ""
-    result(f"{'in all':<12} {'':>6}  {'':>15}  {total_bytes / 1e6:>12,.1f} MB{pinned}")
+    result(f"{'total':<12} {'':>6}  {'':>15}  {total_bytes / 1e6:>12,.1f} MB{pinned}")
 
 
 @app.command(
@@ -321,8 +321,8 @@ def _history(home: Home, run: Run, store: Store, ledger: Ledger) -> tuple[Digest
 
 
 def _data_index(store: Store, spec: DataSpec, *, must_be_here: bool) -> DataIndex | None:
-    """Return the data index, or None if it was never fetched (as after `ckpt fetch`), since this
-    home then has no data either. On a seed, which keeps all data, a missing index is an error.
+    """Return the data index. Return None if it was never fetched, as after `ckpt fetch`: this home
+    then has no data either. On a seed, which keeps all data, a missing index is an error.
 
     Raises StoreError.
     """

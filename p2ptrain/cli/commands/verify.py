@@ -81,7 +81,7 @@ class AuditFindings:
     name: str
     entries: int = 0
     begins_at: str | None = None
-    """The checkpoint at which a pruned ledger begins, which is then trusted."""
+    """The checkpoint at which a pruned ledger begins. The audit trusts this checkpoint."""
     height: int | None = None
     head: str | None = None
     step: int | None = None
@@ -91,7 +91,7 @@ class AuditFindings:
     writing now. The node had not sent it to any peer, so nothing is lost."""
     begun: int | None = None
     reached: int | None = None
-    """The outer steps from `begun` to `reached` were replayed."""
+    """The last outer step of the replay, which began at `begun`."""
     updates: int = 0
     compared: tuple[int, ...] = ()
     """The outer steps whose certified snapshots equal the replayed states."""

@@ -2,8 +2,8 @@
 
 Every parameter draws from its own generator, keyed by the seed and its name. Therefore an added
 parameter does not change the others, and the bytes do not depend on torch, on the number of ranks
-or on the order of generation. Peers do not run this to agree: they compare the digest of the
-snapshot that the organiser published.
+or on the order of generation. Peers do not run this program to agree on θ: they compare the digest
+of the snapshot that the organiser published.
 
 As a program, `python -m p2ptrain.trainer.formats.genesis --model-json JSON --seed N --out DIR`
 writes `theta.bin` (little-endian fp32 in the canonical layout) and `layout.bin`

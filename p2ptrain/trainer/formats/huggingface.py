@@ -19,7 +19,8 @@ from p2ptrain.errors import ConfigError
 from p2ptrain.ipc.trainer_config import ModelSpec
 
 RMS_EPSILON = 1e-5
-"""The same value as the model's `NORM_EPSILON`; a test compares the two."""
+"""The epsilon of RMSNorm in config.json. It equals the model's `NORM_EPSILON`; a test compares the
+two."""
 
 FAMILIES = {False: ("llama", "LlamaForCausalLM"), True: ("qwen3", "Qwen3ForCausalLM")}
 """model_type and class in transformers, keyed by whether queries and keys are normalised."""

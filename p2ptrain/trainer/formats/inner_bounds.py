@@ -37,11 +37,12 @@ from p2ptrain.trainer.formats.inner_format import FLOAT_BYTES, HEADER_BYTES, vec
 PIECE_ELEMENTS = 1 << 20
 
 SLACK = 1.05
-"""Factor that allows for rounding: the means are fp32, and so is the sum of the clipped length."""
+"""Factor by which the bounds are raised to allow for rounding: the means and the length of the
+clipped gradient are computed in fp32."""
 
 TINY = 1e-18
-"""A gradient this small has a square that underflows in fp32. Its step is negligible, because
-AdamW's ε is 1e-8."""
+"""Difference that is always allowed. The square of such a small gradient underflows in fp32. Its
+step is negligible, because AdamW's ε is 1e-8."""
 
 
 def is_muons(entry: LayoutEntry, inner: InnerSpec) -> bool:
@@ -63,7 +64,7 @@ class _Sums:
 
 
 def check(fd: int, layout: Layout, inner: InnerSpec) -> None:
-    """Check both vectors of a state's file, reading them once.
+    """Check the two vectors in the file of a state, reading them once.
 
     Raises:
         RemoteProtocolError: training cannot produce such a state.

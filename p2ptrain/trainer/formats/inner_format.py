@@ -5,8 +5,8 @@ ranks.
 
     bytes    field
     4096     magic, length and canonical msgpack of the header: outer step, AdamW's count of steps,
-             inner steps since it began without state, elements, digest of the layout, CRC-32 of
-             the vectors; zeros
+             inner steps since it last began with an empty state, elements, digest of the layout,
+             CRC-32 of the vectors; zeros
     4 · n    first vector: AdamW's mean of the gradients, or Muon's momentum
     4 · n    second vector: AdamW's mean of their squares; zeros for Muon
 

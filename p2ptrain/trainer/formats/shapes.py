@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from p2ptrain.ipc.trainer_config import ModelSpec
 from p2ptrain.state.layout import Layout
 
-EMBEDDING_DEVIATION = 0.02  # The choice of GPT-2 and of most models since.
+EMBEDDING_DEVIATION = 0.02  # GPT-2 and most later models have this value.
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@
 N counts the parameters of matrix products. An untied embedding is only looked up and does not
 count; a tied one counts as the head. L is the number of layers, W the width, T the sequence length.
 The forward pass takes two of the six operations, the backward pass four. The second term is
-attention. It is not halved for the causal mask, as in PaLM (arXiv 2204.02311, appendix B) and
-torchtitan, so that figures can be compared. The repeated arithmetic of `--recompute` is not
+attention. As in PaLM (arXiv 2204.02311, appendix B) and torchtitan, attention is not halved for the
+causal mask, so that figures can be compared. The repeated arithmetic of `--recompute` is not
 counted.
 """
 

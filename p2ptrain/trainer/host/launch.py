@@ -76,7 +76,8 @@ def launch(config: TrainerConfig, theta_fd: int, local_fd: int, ranks: int) -> L
         stderr_read, stderr_write = os.pipe()
         always.callback(os.close, stderr_write)
         on_failure.callback(os.close, stderr_read)
-        # Bound here and passed to rank 0, so that the port cannot be taken in between.
+        # This socket is bound here and passed to rank 0, so that no other program can take the port
+        # first.
         store = always.enter_context(socket.create_server((_LOOPBACK, 0)))
         every = {"--theta-fd": theta_fd, "--local-fd": local_fd, "--lifeline-fd": lifeline_read}
         first = {"--socket-fd": theirs.fileno(), "--store-fd": store.fileno()}
@@ -121,9 +122,9 @@ def _environment(rank: int, ranks: int, port: int, threads: int) -> dict[str, st
         "PYTHONUNBUFFERED": 1,
         "PYTHONPATH": os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH")))),
     }
-    # Otherwise gloo listens on the interface of the host's name, which may be open to the network
-    # or not exist, and NCCL on the first interface that is not loopback. NCCL treats a name as a
-    # prefix unless it begins with "=".
+    # Without these variables, gloo would listen on the interface of the host's name, which may be
+    # open to the network or not exist. NCCL would listen on the first interface that is not
+    # loopback. NCCL treats a name as a prefix unless it begins with "=".
     if "lo" in {name for _, name in socket.if_nameindex()}:
         added |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo"}
     return {**os.environ, **{name: str(value) for name, value in added.items()}}

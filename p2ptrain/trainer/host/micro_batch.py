@@ -4,16 +4,17 @@ A rank that runs out of memory exits with `OUT_OF_MEMORY_EXIT_CODE`, and the sup
 ranks again with half as many sequences. Continuing in the same process was rejected: the other
 ranks wait in a collective that this rank will not join, FSDP is in an intermediate state, and the
 free memory is fragmented. A new process has none of these problems, and all ranks agree because
-they get the same number. It takes a few seconds, a few times in the life of a node.
+they get the same number. A restart takes a few seconds, and happens a few times in the life of a
+node.
 
-The first try is at most the number that an estimate says will fit. Otherwise a block of two
-thousand sequences would take half a dozen starts. On a GPU, the ranks estimate from the free
+The first try is at most the number that an estimate says will fit. Without an estimate, a block of
+two thousand sequences would take half a dozen starts. On a GPU, the ranks estimate from the free
 memory; a number that is too large is halved. On a CPU, the node makes a cautious estimate, because
 Linux grants more memory than it has, and later kills a process.
 
 The result is reported to the owner of the trainer (`OnHalving`), so that a restarted node does not
-run out of memory again. The node stores it and passes it to the next ranks. They use it if they
-have the same device and no more memory.
+run out of memory again. The node stores the result and passes it to the next ranks. The ranks use
+it if they have the same device and no more memory.
 
 The gradient does not depend on this number (see `batch`). This module does not import torch.
 """
@@ -29,10 +30,12 @@ from p2ptrain.ipc.trainer_config import Halving, TrainerConfig
 from p2ptrain.trainer.host.cost import trainer_memory
 
 OUT_OF_MEMORY_EXIT_CODE = 71
-"""EX_OSERR of sysexits.h. A trainer does not exit with this code for any other reason."""
+"""Exit code of a rank that ran out of memory (EX_OSERR of sysexits.h). A trainer does not exit with
+this code for any other reason."""
 
 UNFIT_EXIT_CODE = 78
-"""EX_CONFIG: ranks can never compute on this machine with these settings."""
+"""Exit code of a rank that can never compute on this machine with these settings (EX_CONFIG of
+sysexits.h)."""
 
 _TEXTS = (
     "out of memory",
@@ -41,9 +44,10 @@ _TEXTS = (
     "status_alloc_failed",
     "status_not_initialized",
 )
-"""Parts of torch's messages: its own exception class is for devices only, and the CPU's allocator
-raises a RuntimeError. The last two come from cuBLAS and cuDNN, which take memory outside torch's
-allocator. They report status_not_initialized if no memory is left at their first use."""
+"""Parts of torch's messages when memory runs out. torch's own exception class is for devices only,
+and the CPU's allocator raises a RuntimeError. The last two come from cuBLAS and cuDNN, which take
+memory outside torch's allocator. They report status_not_initialized if no memory is left at their
+first use."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -63,8 +67,8 @@ def at_once(config: TrainerConfig, ranks: int) -> int:
 
 
 def within(config: TrainerConfig, ranks: int, room_bytes: int) -> TrainerConfig:
-    """Return `config` with no more sequences at once than `room_bytes` holds the activations of,
-    but at least one. All ranks share `room_bytes`.
+    """Reduce the sequences at once to the number whose activations fit into `room_bytes`, but at
+    least one. Return the new `config`. All ranks share `room_bytes`.
     """
     fit = max(1, room_bytes // (ranks * _of_one_sequence(config)))
     return config if fit >= at_once(config, ranks) else replace(config, micro_batch=fit)

@@ -7,8 +7,8 @@ gets a Welcome. It then reads slices of θ and blocks, and writes slices of its 
 memory for ranks on the node's host would save a copy through loopback, but would make a second,
 less tested path.
 
-Rank 0's second connection carries frames. They are copied between it and one end of a socketpair;
-the node uses the other end (`socket`) as with ranks that it started itself.
+Rank 0's second connection carries frames. The frames are copied between this connection and one end
+of a socketpair; the node uses the other end (`socket`) as with ranks that it started itself.
 
 A gathering ends for good when a rank disconnects, connects again or breaks the protocol, because
 the other ranks would hang in a collective. Then all connections are shut down, which ends every
@@ -190,7 +190,7 @@ class RankGathering:
     def _seat(self, sock: socket.socket, claim: Claim) -> str:
         """Seat the rank. When the last rank is seated, welcome all of them.
 
-        Return the reason if there is no seat for it, else "".
+        Return the reason if there is no seat for the rank, else "".
         """
         with self._changed:
             if claim.ranks != self.ranks:
@@ -202,7 +202,7 @@ class RankGathering:
                 self.end(_lost(f"rank {claim.rank} has connected again"))
                 raise ConnectionError("the rank must connect once more")
             if (before := self._seats.get(claim.rank)) is not None:
-                with suppress(OSError):  # Its other end may be gone for good.
+                with suppress(OSError):  # The socket's other end may be gone.
                     before.shutdown(socket.SHUT_RDWR)
             self._seats[claim.rank] = sock
             if len(self._seats) == self.ranks:
@@ -270,8 +270,8 @@ class RankGathering:
         self._pass(sock, self._theirs)
 
     def _pass(self, source: socket.socket, to: socket.socket) -> None:
-        """Copy all bytes from `source` to `to` until one of them is closed. The end of a rank is
-        noticed on its connection for slices."""
+        """Copy all bytes from `source` to `to` until one of them is closed. That a rank has ended
+        is noticed on its connection for slices, not here."""
         with suppress(OSError):
             while data := source.recv(_RECEIVE_BYTES):
                 to.sendall(data)

@@ -20,8 +20,8 @@ from p2ptrain.trainer.host.flops import flops_per_step, peak_flops_per_s
 
 _PACES = 8
 LOOKS_S = 5.0
-"""Longest time between two calls of `check_overdue`, which is called every second. After a longer
-gap, this process itself stood still.
+"""Longest usual time in seconds between two calls of `check_overdue`, which is called every second.
+A longer gap means that this process itself stood still.
 """
 
 STATE_BYTES = 8
@@ -32,9 +32,10 @@ SLOWEST_MFU = 0.05
 little use to its run."""
 SLOWEST_GPU_FLOPS_PER_S = 2e12
 SLOWEST_CPU_FLOPS_PER_S = 2e9
-"""Lowest speed of a rank. One thread of an old and busy machine reaches it."""
+"""Lowest speeds expected of a rank if the peak of its device is unknown. One thread of an old and
+busy machine reaches the speed for a CPU."""
 FORWARD_SHARE = 1 / 3
-"""Time to measure the loss of a block, as a share of an inner step."""
+"""Time to measure the loss of a block, as a share of the time of an inner step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +45,17 @@ class AnswerTimeout:
     Until two inner steps are done, the limit is `start_limit_s` plus the time that the step's
     arithmetic takes on a badly used device. `start_limit_s` covers loading torch and CUDA, or
     compiling, on a slow disk and a busy machine. Afterwards the limit is `silence_factor` usual
-    inner steps: throttling and other programs slow a step several times, but not twenty times. It
-    is at least `silence_floor_s`, since a machine that swaps stalls everything for a few seconds.
+    inner steps: throttling and other programs slow a step several times, but not twenty times. The
+    limit is at least `silence_floor_s`, since a machine that swaps stalls everything for a few
+    seconds.
     """
 
     start_limit_s: float = 180.0
     silence_floor_s: float = 15.0
     silence_factor: float = 20.0
     disk_bytes_per_s: float = 100e6
-    """Lowest speed expected of any disk. Written state is also read once more for its checksum."""
+    """Lowest rate expected of any disk, in bytes per second. Written state is also read once more
+    for its checksum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,8 @@ class StepCost:
         return cls(flops_per_step(config), config.precision == "bf16", config.compile)
 
     def slowest_s(self, device: str, ranks: int) -> float:
-        """Return the longest time that a step may take `ranks` ranks with such a device each."""
+        """Return the longest time in seconds that a step may take on `ranks` ranks, each with a
+        `device`."""
         peak = peak_flops_per_s(device) if self.bf16 else None
         unknown = SLOWEST_CPU_FLOPS_PER_S if device == "cpu" else SLOWEST_GPU_FLOPS_PER_S
         return self.flops / (ranks * (unknown if peak is None else SLOWEST_MFU * peak))
@@ -106,7 +110,7 @@ class StallWatch:
                 self._owes_report = not ahead
                 self._blocks_due += len(block_paths)
             case frames.Rebase():
-                self._owes_report = True  # It reports now, once it is ready, or gets more blocks.
+                self._owes_report = True  # The report comes now, or after the due blocks.
             case frames.Evaluate(request, block_paths):
                 self._evaluations[request] = len(block_paths)
             case frames.Load():
@@ -192,9 +196,9 @@ class RestartBudget:
     """Limits restarts: at most `restarts_max` in any `window_s`, and at most `restarts_max` in a
     row after trainers that did not contribute work.
 
-    Otherwise a trainer that dies at every start, or always at the same block, would waste the
-    volunteer's power. The second limit also stops one that fails slowly, since a hang is noticed
-    only after minutes. Rare crashes in a long run do not add up."""
+    Without limits, a trainer that dies at every start, or always at the same block, would waste the
+    volunteer's power. The second limit also stops a trainer that fails slowly, since a hang is
+    noticed only after minutes. Rare crashes in a long run do not add up."""
 
     restarts_max: int = 5
     window_s: float = 600.0

@@ -10,8 +10,8 @@ All methods that send to a trainer, query it or end it can block, so trio calls 
 
 If one rank ends, all ranks of that trainer end at once, and the socket closes: one dead rank would
 leave the others in a collective for ever. The ranks have sessions of their own, so a terminal's
-Ctrl-C reaches only the node, which then stops them in an orderly way. They hold one end of a pipe
-whose other end closes with the node, so they never outlive it.
+Ctrl-C reaches only the node, which then stops them in an orderly way. The ranks hold one end of a
+pipe whose other end closes with the node, so they never outlive the node.
 """
 
 from __future__ import annotations
@@ -135,8 +135,8 @@ class LocalTrainer:
     def feed(self, data: bytes) -> list[Frame]:
         """Return the frames that `data`, read from `socket`, completes.
 
-        It is for trio: it blocks only at the end of the stream, until the processes have ended. A
-        killed trainer resets the socket: pass `b""` after an OSError, too.
+        Use it in a trio task: it blocks only at the end of the stream, until the processes have
+        ended. A killed trainer resets the socket: pass `b""` after an OSError, too.
 
         Raises:
             TrainerExited: `data` is empty: the trainer ended.
@@ -189,10 +189,12 @@ class LocalTrainer:
         """Ask the trainer to end after its inner step; kill it after `deadline_s`. `again` has no
         effect here.
 
-        Return the exit status: 0 if the trainer ended by itself. It may be called after the end.
+        Return the exit status: 0 if the trainer ended by itself. This may be called after the end.
         """
         if self._first_exit is None:
-            with suppress(ChannelClosed):  # It is already ending; the reapers get its status.
+            with suppress(
+                ChannelClosed
+            ):  # The trainer is already ending; the reapers get its status.
                 self._channel.send(Stop(), deadline_s=deadline_s)
             self._join(deadline_s)
         return self.kill()
@@ -247,10 +249,11 @@ class Supervisor:
     """Starts this node's trainer, and starts it again within a budget.
 
     `theta_fd` and `local_fd` are shared memory in the canonical layout; the trainer's processes
-    inherit them. They and this object serve any number of starts, one at a time.
+    inherit them. These vectors and this object serve any number of starts, one at a time.
 
-    If memory ran out, the next start uses half as many sequences at once. It does not count against
-    the budget, because it can happen only a few times. `on_halving` is called with the new number.
+    If memory ran out, the next start uses half as many sequences at once. Such a start does not
+    count against the budget, because it can happen only a few times. `on_halving` is called with
+    the new number.
     """
 
     config: TrainerConfig
@@ -261,7 +264,7 @@ class Supervisor:
     patience: AnswerTimeout = field(default_factory=AnswerTimeout)
     on_halving: OnHalving = ignore_halving
     launch: Callable[[TrainerConfig, int, int, int], LaunchedRanks] = launch
-    """Starts the ranks: `launch`, except in tests."""
+    """The function that starts the ranks: `launch`, except in tests."""
     clock: Callable[[], float] = time.monotonic
     _last: LocalTrainer | None = field(default=None, init=False)
 
@@ -279,7 +282,8 @@ class Supervisor:
         return self._last
 
     def _fits_better(self) -> bool:
-        """If the last trainer ran out of memory and can be halved, halve it and return True."""
+        """If the last trainer ran out of memory and its micro-batch can be halved, halve the
+        micro-batch and return True."""
         assert self._last is not None
         tried = replace(self.config, micro_batch=self._last.micro_batch)
         smaller = halved(tried, self.ranks)

@@ -238,8 +238,8 @@ class ExternalTrainers:
             self.ranks,
             self.theta,
             self.local,
-            # Ranks must not mistake old entries in torchrun's store for their own, even if this
-            # node is a new process and torchrun is not. Hence a random number.
+            # The number is random. So ranks do not mistake old entries in torchrun's store for
+            # their own, even if torchrun has run for longer than this node's process.
             generation=secrets.randbits(48),
             write_event=self.write_event,
         )

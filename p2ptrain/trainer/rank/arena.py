@@ -133,7 +133,7 @@ class FragmentShard:
         if self.own:
             torch._foreach_sub_(self.own, self.anchor)
         for own, kept in zip(self.own, self.local, strict=True):
-            own.add_(kept.to(own.device))  # No copy if the device shares the node's memory.
+            own.add_(kept.to(own.device))  # `to` copies only to another device.
 
 
 class RankArena:
@@ -221,7 +221,7 @@ class RankArena:
 
     @contextmanager
     def outer_parameters(self) -> Iterator[None]:
-        """Set the parameters to the arena's θ inside the block; restore them afterwards."""
+        """Set the parameters to the arena's θ inside the `with` block; restore them afterwards."""
         own = [shard for share in self._fragments for shard in share.own]
         with torch.no_grad():
             kept = [shard.clone() for shard in own]

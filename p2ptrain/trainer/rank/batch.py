@@ -76,7 +76,7 @@ def train_on(
 
 def accumulate(rows: Tokens, model: Llama, ranks: Ranks, config: TrainerConfig) -> Tensor:
     """Add the gradient of the block's mean objective. Return the summed cross-entropy of this
-    rank's rows in nats; on a GPU its computation may not have finished.
+    rank's rows in nats; on a GPU its computation may still be running.
 
     Several ranks reduce-scatter the gradient after each piece, as in torchtitan. Waiting for the
     last piece would save traffic, but until then each rank would hold the gradient of the whole

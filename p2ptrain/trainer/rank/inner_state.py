@@ -34,13 +34,13 @@ from p2ptrain.trainer.rank.optimizer import InnerOptimizer
 from p2ptrain.trainer.rank.ranks import Ranks
 
 _VECTORS = {"exp_avg": 0, "momentum_buffer": 0, "exp_avg_sq": 1}
-"""The vector of the file in which each of a parameter's tensors is stored."""
+"""For each tensor of the optimizer's state: the number of the file's vector that stores it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestoredState:
-    """The outer step of a restored state, and the number of inner steps since the optimizer began
-    without state."""
+    """The outer step of a restored state, and the number of inner steps since the optimizer last
+    began with an empty state."""
 
     step: int
     warmed: int
@@ -61,7 +61,7 @@ class InnerState:
 
     def save(self, step: int, warmed: int = WARM) -> str:
         """Write the state of outer step `step`. `warmed` is the number of inner steps since the
-        optimizer began without state. Return "", or why the state could not be written.
+        optimizer last began with an empty state. Return "", or why the state could not be written.
         """
         count = self._count()
         if count == 0:

@@ -89,7 +89,7 @@ class Means:
 
     read: ReadTokens = read_file
     train: Callable[..., InnerStep] = train_on
-    """Takes the arguments of `train_on`."""
+    """The function that does one inner step. It takes the arguments of `train_on`."""
     clock: Callable[[], float] = time.monotonic
 
 
@@ -221,7 +221,8 @@ class TrainerLoop:
             self._arena.merge(self._work.step, step, self._config.mixing)
         self._merges_unkept += 1
         if self._merges_unkept >= self._config.fragments:
-            # Save as often as with one fragment: a slightly older state costs little at a restart.
+            # Save only when all fragments have been merged, which is as often as with one fragment.
+            # A slightly older state costs little at a restart.
             self._keep_state(step)
         self._work = self._work.taken(step)
 

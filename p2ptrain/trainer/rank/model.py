@@ -6,8 +6,8 @@ no biases. The head may be tied to the embedding. Sizes come as data (`ModelSpec
 leaves them unset, because a trainer always loads θ before it trains.
 
 Packed sequences hold several documents. If the run marks where they begin, a position sees only
-positions of its own document. Positions are counted across the marks: rotary attention depends only
-on distances, so a document's logits are the same anywhere in the sequence.
+positions of its own document. Positions are counted on across the beginnings of documents: rotary
+attention depends only on distances, so a document's logits are the same anywhere in the sequence.
 
 Shapes in comments: B sequences, T positions, W width, H heads, K key-value heads, D head width.
 """
@@ -142,7 +142,8 @@ class Llama(nn.Module):
         return self.head(self.norm(x))
 
     def _rotary_on(self, device: torch.device) -> Tensor:
-        # Not a buffer: the model is built on the meta device, where a buffer would have no values.
+        # This table is not a buffer, because the model is built on the meta device, where a buffer
+        # would have no values.
         if self._rotary is None or self._rotary.device != device:
             spec = self.spec
             self._rotary = rotary_table(spec.sequence, spec.head_width, spec.rope_base, device)

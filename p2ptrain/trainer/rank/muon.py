@@ -5,11 +5,11 @@ matrix. torch.optim.Muon computes the same from shards, but multiplies sharded m
 fifteen all-gathers per matrix instead of one. Here each rank computes the whole step and applies
 its own rows of it. So the step does not depend on the number of ranks.
 
-Therefore W ranks together do W times the arithmetic of one. Relative to training it is at most
-5 n W / T, where n is a matrix's smaller side and T the tokens of an inner step. That is 4 % for
-n = 1,024, W = 4 and half a million tokens. Distributing the matrices would divide this by W, but
-would need a second transfer of each matrix, in an order on which all ranks agree. For the few ranks
-of one peer that is not worth it.
+Therefore W ranks together do W times the arithmetic of one. Let n be a matrix's smaller side, and T
+the tokens of an inner step. Then Muon on all W ranks takes at most 5 n W / T times the arithmetic
+of the forward and backward passes. That is 4 % for n = 1,024, W = 4 and half a million tokens.
+Distributing the matrices would divide this by W, but would need a second transfer of each matrix,
+in an order on which all ranks agree. For the few ranks of one peer that is not worth it.
 
 The settings are those of torch. With one rank, the results are also equal to torch's if the
 processor can multiply in bf16. A test compares the two.

@@ -217,7 +217,7 @@ class NodeLink:
             try:
                 told = fcntl.ioctl(self._socket.fileno(), _SIOCGIFADDR, asked)
             except OSError:
-                continue  # It has no IPv4 address.
+                continue  # The interface has no IPv4 address.
             if socket.inet_ntoa(told[20:24]) == mine:
                 return name
         return None

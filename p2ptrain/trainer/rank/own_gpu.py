@@ -23,8 +23,8 @@ attention for bf16. So bf16 is slower than fp32, and each block keeps H · T² n
 """
 
 OTHERS_SHARE = 0.1
-"""Share of a GPU's memory. If other programs use more, the error for a full GPU blames them. The
-few hundred MB that CUDA takes in each process also count as used by others."""
+"""Share of a GPU's memory. If other programs use more than this share, the error for a full GPU
+blames them. The few hundred MB that CUDA takes in each process also count as used by others."""
 
 
 def own_gpu() -> torch.device:
@@ -85,7 +85,8 @@ def runs_on(capability: Capability, built_for: list[str]) -> bool:
 
 @contextmanager
 def room_for_the_model(device: torch.device) -> Iterator[None]:
-    """If the GPU's memory runs out inside the block, report whether the model or others filled it.
+    """If the GPU's memory runs out inside the `with` block, report whether the model or others
+    filled it.
 
     Raises:
         MachineUnfit: MEM-GPU, this rank's share of the weights does not fit.

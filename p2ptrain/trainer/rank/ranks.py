@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-# These are public under torch.distributed, but have types only here.
+# These classes are public under torch.distributed, but only this module has their types.
 from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
@@ -119,8 +119,9 @@ def open_ranks(device: str, store_fd: int | None, generation: int | None = None)
     it, so a port is never chosen twice. Ranks that torchrun started use a part of its store named
     after their `generation`, because the store may still hold entries of earlier ranks.
 
-    After an exception inside the block there is no clean-up: NCCL ends a communicator only together
-    with all of its ranks, and the others are waiting elsewhere for this one. End the process.
+    After an exception inside the `with` block there is no clean-up: NCCL ends a communicator only
+    together with all of its ranks, and the other ranks are waiting for this rank in other calls.
+    End the process.
 
     Raises MachineUnfit: this rank needs a GPU, but cannot have one.
     """
@@ -130,7 +131,8 @@ def open_ranks(device: str, store_fd: int | None, generation: int | None = None)
         chosen = own_gpu()
         torch.cuda.set_device(chosen)
         # cuDNN's backward pass in bf16 gives NaN for some shapes (pytorch #196678; torch 2.11 to
-        # 2.13, on H100 and H200, where torch prefers it). Flash is next, and nearly as fast.
+        # 2.13, on H100 and H200, where torch prefers it). torch then chooses FlashAttention, which
+        # is nearly as fast.
         torch.backends.cuda.enable_cudnn_sdp(False)
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo",

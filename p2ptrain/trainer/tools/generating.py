@@ -1,8 +1,9 @@
 """Generate text from a model, a token at a time.
 
 Keys and values of earlier tokens are cached, so only one position is computed for each new token.
-The model was trained on positions up to its sequence length. When these are used up, the newest
-tokens of the text, half a sequence, are read again from position 0, and the rest is dropped.
+The model was trained on positions up to its sequence length. When all positions are used, the
+newest tokens of the text (half a sequence) are read again from position 0, and the older tokens are
+dropped.
 
 `CachedModel` computes the same as `model.Llama.forward`; a test compares the two. There is no
 batch.

@@ -16,7 +16,8 @@ import torch
 from p2ptrain.trainer.tools.exported import load_model
 
 SEQUENCE_MAX = 128
-"""Enough positions to show a wrong rotary convention; more would make the comparison slow."""
+"""Maximum length of the compared sequences. It is enough to show a wrong rotary convention; longer
+sequences would make the comparison slow."""
 
 
 @torch.inference_mode()

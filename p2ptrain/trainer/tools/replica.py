@@ -137,7 +137,7 @@ Losses = Callable[[Mapping[str, Tensor], Tensor, Tensor], tuple[Tensor, Tensor]]
 def _losses_of(model: ModelSpec, precision: Precision, z_loss: float, compiled: bool) -> Losses:
     """Return one function for all peers of a process, so that it is compiled only once."""
     skeleton = Llama(model)
-    skeleton(torch.zeros(1, model.sequence, dtype=torch.int64))  # Makes its rotary table.
+    skeleton(torch.zeros(1, model.sequence, dtype=torch.int64))  # This call makes the rotary table.
     if precision == "bf16" and not multiplies_bf16("cpu"):
         round_products(skeleton)
 
@@ -147,7 +147,7 @@ def _losses_of(model: ModelSpec, precision: Precision, z_loss: float, compiled: 
         if precision == "fp32":
             logits = torch.func.functional_call(skeleton, dict(weights), (tokens,))
             return token_losses(logits, targets, z_loss)
-        # Like FSDP2's mixed precision: parameters and everything computed from them are bf16.
+        # As in FSDP2's mixed precision, parameters and everything computed from them are bf16.
         rounded = {name: each.to(torch.bfloat16) for name, each in weights.items()}
         # Use unfused attention: for short sequences, torch's fused attention in bf16 makes a step
         # on a CPU 10 to 50 % slower. In fp32 both are equally fast.

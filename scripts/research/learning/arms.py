@@ -55,7 +55,8 @@ ASKED = (
     "churn-donors",
     "three-that-stay",
 )
-"""Arms with a required result. They and the arms of "peers" need three seeds, so they come first.
+"""Arms with a required result. These arms and the arms of "peers" need three seeds, so they come
+first.
 """
 
 REPEATED_LAST = (
@@ -225,7 +226,8 @@ def longer_steps(four: Settings) -> Settings:
 
 
 def in_fragments(settings: Settings, overlap_steps: int) -> Settings:
-    """Return streaming settings. A longer overlap uses the rates that were tuned for one step."""
+    """Return streaming settings. The rates are those that were tuned for an overlap of one step,
+    even if this overlap is longer."""
     return replace(settings, sync=SyncSpec(4, overlap_steps, 0.5))
 
 

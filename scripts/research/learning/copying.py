@@ -1,9 +1,9 @@
 """Find the tokens that a model can predict by copying.
 
-Such a token also followed the previous token at that token's last occurrence. It is a matter of
-chance when a small model learns to copy (an induction head, arXiv 2209.11895). On these tokens, the
-losses of almost equal runs differ by half a nat, but on all other tokens only by hundredths. So
-both losses are reported separately.
+A token can be copied if the token before it occurred earlier, and was followed by this same token
+at its last occurrence. It is a matter of chance when a small model learns to copy (an induction
+head, arXiv 2209.11895). On these tokens, the losses of almost equal runs differ by half a nat, but
+on all other tokens only by hundredths. So both losses are reported separately.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class Corpus:
     def digest(self) -> str:
         """The digest of these tokens. A different Python version has a different library and text.
 
-        It does not include strangers, since they come from the same text.
+        The digest does not cover the strangers, since they come from the same text.
         """
         hasher = hashlib.blake2b(digest_size=8)
         for rows in (self.train, self.validation):

@@ -223,7 +223,7 @@ def _against(losses: Losses, reference: Losses) -> tuple[str, str, str]:
 
 
 def _ratio(losses: Losses, reference: Losses) -> str:
-    """Return the mean over the seeds of the ratio of both losses."""
+    """Return the mean over the seeds of the ratio of the two losses."""
     found = ratios(losses, reference)
     return f"{statistics.fmean(found):.4f}" if found else ""
 

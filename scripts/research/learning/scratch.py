@@ -30,7 +30,7 @@ from scripts.research.learning.tuning import (
 SCRATCH = replace(BASE, start=None)
 
 BATCHES = (32.0, 64.0)
-"""Batch sizes in sequences. Smaller ones would need more steps than DiLoCo has."""
+"""Batch sizes in sequences. Smaller batches would need more steps than DiLoCo has."""
 GAINS = (1.3, 1.6)
 """Outer learning rates above 1. All steps of Muon have the same length, so the mean of four peers'
 steps is only 0.6 times as long as the step of one peer on all data. Only the outer rate lengthens
@@ -40,8 +40,9 @@ BETWEEN_RATES = (1.2, 1.5)
 """Factors of the learning rate for the batch BETWEEN in the baseline: the rate grows with the
 square root of the batch, or in proportion to it."""
 BETWEEN_MOMENTA = (0.6, 1.3)
-"""Factors of the outer momentum for two peers. Every search then has twelve trials, as four peers
-have with GAINS. The baseline's twelve include the one beyond its grid."""
+"""Factors of the outer momentum for two peers. With these factors, the search for two peers has
+twelve trials. The search for four peers has twelve with GAINS. The search for the baseline has
+twelve, including one trial beyond its grid."""
 
 
 TRIED: Mapping[str, int] = {"mean-2": 1, "diloco-2-h6": 2, "fp16": 1, "int8": 1}
@@ -100,7 +101,7 @@ def _baseline(rate: float, batch: float) -> Arm:
         lr=rate,
         batch_sequences=sequences,
         total_steps=steps,
-        inner_steps=math.gcd(steps, SCRATCH.inner_steps),  # Only the length of a lease here.
+        inner_steps=math.gcd(steps, SCRATCH.inner_steps),  # This sets only the length of a lease.
         seed=TUNING_SEED,
     )
     return Arm("scratch", f"scratch-dp-b{sequences}-lr{rate:g}", settings)

@@ -23,7 +23,7 @@ Key = tuple[str, int, str]
 Point = tuple[float, float]
 
 Stage = Callable[[Settings], list["Arm"]]
-"""stage(best): the next trials, around the best settings so far."""
+"""A function `stage(best)` that returns the next trials, around the best settings so far."""
 
 
 @dataclass(frozen=True, slots=True)

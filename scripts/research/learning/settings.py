@@ -40,7 +40,8 @@ class TextSpec:
 
 @dataclass(frozen=True, slots=True)
 class Churn:
-    """In each outer step a peer stops before it has contributed, and a new one starts in the next.
+    """In each outer step a peer stops before it has contributed, and a new peer starts in the next
+    outer step.
 
     The new peer has θ. Its optimizer state is fresh, copied from one member, or the mean of all
     remaining members (`optimizer`). Its learning rate rises over `warmup_steps` inner steps.
@@ -141,8 +142,8 @@ class Settings:
 
     @property
     def beginning(self) -> Settings | None:
-        """The settings of the common start, or None. They are equal for arms of one seed that
-        differ only in what follows it.
+        """The settings of the common start, or None. These settings are equal for arms of one seed
+        that differ only in what follows the common start.
         """
         if self.start is None:
             return None
@@ -190,7 +191,7 @@ def _digest(settings: Settings) -> str:
 
 
 SLOWNESS = 4
-"""A slow peer does one inner step while the others do this many."""
+"""Number of inner steps that the other peers do while a slow peer does one."""
 
 
 def _departures(value: Any) -> Any:

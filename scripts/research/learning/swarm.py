@@ -78,8 +78,8 @@ class Swarm:
     losses: list[float] = field(default_factory=list)
     """Training losses of the inner steps since the last point of the curve."""
     joiners: list[float] = field(default_factory=list)
-    """With churn: for each inner step of an outer step, the extra loss of a new member compared
-    with the mean of the others, summed over all new members."""
+    """With churn, one sum for each inner step of an outer step: the losses of all new members, each
+    minus the mean loss of the other peers."""
 
     @classmethod
     def begin(cls, settings: Settings, corpus: Corpus, theta: Floats | None = None) -> Swarm:
@@ -117,7 +117,8 @@ class Swarm:
     # -- inner steps ----------------------------------------------------------------------------
 
     def advance(self) -> None:
-        """Do one inner step of every peer that is due for one, and the work that follows it."""
+        """Let each peer that is due do one inner step. Then do what is due after it: read, average,
+        commit or merge."""
         settings = self.settings
         within = self.inner_step % settings.schedule.stride
         if within == 0:

@@ -1,9 +1,9 @@
 """How many tokens an arm spends for each token that ordinary training needs for the same loss.
 
-Ratios of losses look good too easily: a peer that never averages ends at 1.097 times the loss of
-ordinary training. Ordinary training was run with two lengths, each with a learning rate that falls
-until the end. Between them, its loss is assumed to fall by the same amount for each doubling of the
-tokens:
+Ratios of losses make an arm look better than it is: a peer that never averages ends at 1.097 times
+the loss of ordinary training. Ordinary training was run with two lengths, each with a learning rate
+that falls until the end. Between them, its loss is assumed to fall by the same amount for each
+doubling of the tokens:
 
     loss(tokens) = loss of the whole run + (nats for a doubling) · log2(whole run ÷ tokens)
 
@@ -22,7 +22,8 @@ from scripts.research.learning.compared import differences, losses_of
 from scripts.research.learning.record import Record
 
 LONE_PEERS = 4
-"""`alone` is one of this many peers that train in parallel, each on its own share of the data."""
+"""Number of peers that train in parallel in the arm `alone`, each on its own share of the data. The
+arm is one of these peers."""
 
 NO_DATA = "no data"
 EXTRAPOLATED = " *"

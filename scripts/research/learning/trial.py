@@ -138,7 +138,8 @@ def _new(
 def _beginning(settings: Settings, texts: Path, stop: Callable[[], bool]) -> Floats | None:
     """Return the θ of the common start, or None if these settings have none.
 
-    It is trained once and saved next to the texts. Other processes that need it wait for it.
+    This θ is trained once and saved next to the texts. Other processes that need it wait until it
+    is saved.
 
     Raises Cut once `stop` returns True.
     """

@@ -27,9 +27,9 @@ from scripts.research.learning.settings import Settings, Start, TextSpec
 MODEL = ModelSpec(
     vocab=1024, layers=4, width=128, heads=4, kv_heads=4, ffn=400, sequence=128, qk_norm=True
 )
-"""1,009,024 parameters. One core trains them on five tokens per parameter in five minutes. Without
-QK norm, seed 2 of the baseline ended 0.06 nats above seed 1, which is more than the differences
-measured here."""
+"""A model of 1,009,024 parameters. One core trains them on five tokens per parameter in five
+minutes. Without QK norm, seed 2 of the baseline ended 0.06 nats above seed 1, which is more than
+the differences measured here."""
 
 TUNED_ON = TextSpec(drawn_sequences=1024, draw=1)
 """Held-out text of the trials, drawn from all documents. Five whole documents, used at first, were
@@ -54,16 +54,19 @@ BASE = Settings(
     evaluate_every=120,
     text=TUNED_ON,
 )
-"""5.21 million tokens, which is 5.2 per parameter, in 106 outer steps of 12 inner steps. 12 is
-divisible by the four fragments, and by the slowness of a slow peer.
+"""Settings from which all others are derived: 5.21 million tokens, which is 5.2 per parameter, in
+106 outer steps of 12 inner steps. 12 is divisible by the number of fragments (four) and by SLOWNESS
+(four).
 
-The optimizer is Muon. AdamW with tuned rates reached 2.31 in twice as many steps of half the batch,
-and Muon reached 2.11, both without QK norm. With four peers, the loss rose by the same amount with
-either. Curves have points at steps at which θ has just changed, for any H."""
+The optimizer is Muon. AdamW with tuned rates reached a loss of 2.31 in twice as many steps of half
+the batch, and Muon reached 2.11, both without QK norm. From one peer to four, the loss rose by the
+same amount with AdamW and with Muon. Curves have points at steps at which θ has just changed, for
+any H."""
 
 TUNING_SEED = 0
 SHORTER = 2
-"""Trials have fewer steps by this factor, so that twice as many are possible."""
+"""Factor by which trials have fewer steps than the compared arms, so that twice as many trials are
+possible."""
 
 RATES = (8e-3, 16e-3)
 """Inner learning rates of the grid. 8e-3 was near the best from initial weights, for one peer and
@@ -71,7 +74,8 @@ for two. The search continues beyond the grid."""
 RATE_FACTOR = 2.0
 REFINED = (0.7, 1.4)
 FINER = (0.84, 1.19)
-"""Factors of the best inner rate of ordinary training so far. REFINED comes first."""
+"""Factors by which the best inner rate of ordinary training is multiplied, after those of
+REFINED."""
 MOMENTA = (0.0, 0.4)
 """Outer momenta, tried with each of the rates. With 0.9, which suits AdamW here, Muon lost 0.17
 nats. Outer rates stay 1, since larger ones did not help."""

@@ -19,7 +19,7 @@ Line = dict[str, object]
 
 ROOT = Path(__file__).parents[3]
 TAIL_CHARACTERS = 2000
-"""A line shows at most this many characters of a failed command's output."""
+"""Maximum number of characters of a failed command's output in a line."""
 
 COMMAND_S = 4 * 3600.0
 """Timeout of a command. The slowest command is a campaign of 10,000 seeds on one slow core."""

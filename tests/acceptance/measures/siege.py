@@ -170,8 +170,8 @@ MUTANT_TESTS = (
     "tests/simulation/test_mutants.py",
     "tests/simulation/test_identities.py",
 )
-"""In these files, the tests with `defect_is_found` in their name have a case for each planted
-defect.
+"""Files with tests of planted defects. A test with `defect_is_found` in its name has a case for
+each planted defect.
 """
 
 

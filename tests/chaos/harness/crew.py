@@ -1,8 +1,8 @@
 """Up to five nodes, their journals, and the points at which they are stopped.
 
 This module does not inject faults or check results. It observes nodes only from outside: through
-their journals, the connections to their gates, and their output. All journals use the monotonic
-clock of this machine.
+their journals, their output, and the sockets of their gates. A gate stops a node at a chosen point
+(see `gate`). All journals use the monotonic clock of this machine.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from tests.chaos.harness.points import Point, Role
 
 NAMES = ("ann", "ben", "cat", "dan", "eve")
 OUTER_STEPS = 1_000_000
-"""More outer steps than any run of the harness can complete."""
+"""Outer steps of the run: more than any run of the harness can complete."""
 
 SNAPSHOT_EVERY = 2
-"""Every second outer step has a snapshot. Equal digests in the journals show that θ and m are equal
-on all nodes.
+"""Outer steps between two snapshots. Equal digests in the journals show that θ and m are equal on
+all nodes.
 """
 
 LOOK_EVERY_S = 0.02

@@ -6,8 +6,9 @@ stops it at one.
     harness ◄──at POINT── node             the node is stopped here
     harness ──go──► node                   continue
 
-The thread that reaches the point blocks. At most points, this thread also runs the rest of the
-node. `go` also disarms the gate, so that nodes that have not reached the point do not stop later.
+The thread that reaches the point blocks. At nearly all points, this thread also runs the rest of
+the node. `go` also disarms the gate, so that nodes that have not reached the point do not stop
+later.
 """
 
 from __future__ import annotations

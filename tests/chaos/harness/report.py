@@ -10,13 +10,13 @@ from tests.chaos.harness.scenarios import Told
 from tests.chaos.harness.strike import Account, Case, Fault
 
 DETECTION_S = 8.0
-"""A peer counts as lost after four missed heartbeats, one every two seconds
+"""Seconds until a peer counts as lost: four missed heartbeats, one every two seconds
 (`ledger.failure_detector`).
 """
 
 KILL_TO_COMMIT_S = 2.0
-"""Limit in seconds after a kill, to which the time of one reduce is added. A kill resets
-connections, so the other nodes notice it before the failure detector does.
+"""Limit in seconds from a kill to the next commit. The time of one reduce is added to it. A kill
+resets connections, so the other nodes notice it before the failure detector does.
 """
 
 SLOWNESS_MAX = 1.5

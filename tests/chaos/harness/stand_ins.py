@@ -1,4 +1,5 @@
-"""Wrappers around a node's objects, so that each action passes the gate.
+"""Wrappers around a node's objects. They call the node's gate (see `gate`) before and after each
+action, so that the harness can stop the node there.
 
 `dress` wraps the logs, the store, the network, θ and m, and the ring's arithmetic. A wrapper passes
 the gate and forwards every call. The node's own code is unchanged.
@@ -122,8 +123,8 @@ class Chain(StandIn):
 
 
 def kind_of(value: Value) -> str:
-    """Return the kind of entry as in the names of actions. A Skip ends an outer step, so it counts
-    as a commit.
+    """Return the kind of entry, as it appears in the names of actions. A Skip ends an outer step,
+    so it counts as a commit.
     """
     return "roster" if isinstance(value, Roster) else "commit"
 

@@ -47,14 +47,15 @@ def test_consent_screen_says_that_joiners_fetch_optimizer_states(run: Run, tmp_p
     state = size(8 * layout_of(run.manifest.model).numel)
     told = {
         "fresh": [],
-        "donor": ["a member for its inner optimizer"],
-        "donors": ["3 members for their inner optimizers"],
+        "donor": ["the inner optimizer of a member"],
+        "donors": ["the inner optimizers of 3 members"],
     }
     for option, asked in told.items():
         each = publish(Home(tmp_path / option), join_optimizer=option)
         lines = consent.screen(each, NodeConfig(tmp_path), BOB.peer)
         assert [line for line in lines if line.startswith("joiners ")] == [
-            f"joiners   ask {whom}: {state} of the member's uplink and disk" for whom in asked
+            f"joiners   fetch {what}, which costs each member {state} of upload and disk space"
+            for what in asked
         ]
 
 

@@ -26,7 +26,7 @@ from tests.chaos.harness.modes import STAND_IN
 NAMES = ("ann", "ben", "cat", "dan", "eve")
 LIAR = "liar"
 OUTER_STEPS = 1_000_000
-"""More outer steps than a siege can complete."""
+"""Outer steps of the run: more than a siege can complete."""
 
 INNER_STEPS = 2
 INNER_STEP_S = 0.5

@@ -48,7 +48,7 @@ def invariants(siege: Phase, attacks: Attacks) -> Iterator[Measure]:
     yield measure("wrong ID-IN-USE", len(doubles), "0", not doubles, evidence=doubles[:8])
     troubles = [f"{sight.name}: {each}" for sight in sights for each in sight.troubles]
     yield measure(
-        "honest nodes' own troubles", len(troubles), "0", not troubles, evidence=troubles[:8]
+        "problems that honest nodes report", len(troubles), "0", not troubles, evidence=troubles[:8]
     )
     yield measure("outer steps under siege", siege.steps, "> 0", siege.steps > 0)
     grown = {sight.name: round(sight.growth_bytes / 1e6, 1) for sight in sights}

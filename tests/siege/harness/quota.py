@@ -136,7 +136,8 @@ class DutyCycle:
 
 @contextmanager
 def limited(cores: float, *, cgroups: bool = True) -> Iterator[Quota]:
-    """Yield a quota of `cores` to which the block can add processes. It ends with the block."""
+    """Yield a quota of `cores` to which the caller can add processes. The quota ends with the
+    `with` block."""
     made = (_cgroup(cores) if cgroups else None) or DutyCycle(cores)
     try:
         yield made

@@ -19,7 +19,7 @@ from tests.siege.harness.quota import rss_bytes
 LOOK_EVERY_S = 0.25
 
 TROUBLES = ("bad-update", "trainer-ended")
-"""Events that do not happen in such a run without attackers."""
+"""Events that do not happen in a run without attackers."""
 
 
 Deed = tuple[float, Callable[[], bool]]
