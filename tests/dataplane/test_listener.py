@@ -85,8 +85,8 @@ def works_in_the_end(client: Credentials, endpoint: Endpoint) -> bool:
 def says_after_its_handshake(
     client: Credentials, listener: Listener, endpoint: Endpoint, words: bytes
 ) -> None:
-    """Connect and send `words`, again and again, until the listener refuses a hello and not a late
-    handshake.
+    """Connect and send `words` repeatedly, until the listener has refused a hello. On a busy
+    machine it may refuse a late handshake before.
     """
     context = tls_context(client, [endpoint.certificate_der], server=False)
     while not listener.statistics().refused_hello:

@@ -199,7 +199,7 @@ def test_closed_flow_does_not_delay_other_flows() -> None:
     theirs = [pacer.request_ticket(gone, 500, 1000.0) for _ in range(4)]
     ours = pacer.request_ticket(here, 500, 1000.0)
     pacer.close(gone)
-    assert pacer.wait_s(ours, 1000.0) == pytest.approx(1.0)  # for the ticket that was partly earned
+    assert pacer.wait_s(ours, 1000.0) == pytest.approx(1.0)  # the rest of a partly earned ticket
     assert [pacer.wait_s(each, 1000.0) > 0 for each in theirs] == [True, False, False, False]
 
 

@@ -312,7 +312,7 @@ def test_entries_that_all_peers_have_pruned_are_out_of_reach() -> None:
 
 
 def test_unasked_claim_of_pruned_entries_is_ignored() -> None:
-    """Otherwise one message could make a node believe that it is far behind."""
+    """If such a claim were believed, one message could convince a node that it is far behind."""
     ledger = newcomer()
     assert asked(ledger, Received(A, PRUNED), 0.0) == []
     assert asked(ledger, PeerHeight(A, 20), 1.0) == [A]
@@ -332,7 +332,7 @@ def test_height_claimed_in_a_pruned_answer_is_not_believed() -> None:
 
 
 def test_pruned_entries_that_we_already_have_do_not_matter() -> None:
-    """A repeated claim does not make us ask the peer more often."""
+    """The peer repeats its claim. This does not make us ask it more often."""
     ledger = ledger_from_base([])
     assert asked(ledger, PeerHeight(B, 20), 0.0) == [B]
     assert asked(ledger, Received(B, PRUNED), 0.1) == []
@@ -361,7 +361,7 @@ def on_a_branch() -> Ledger:
 
 
 def test_pruned_answer_of_a_peer_on_another_line_does_not_count() -> None:
-    """We asked the peer because its chain could outrank ours."""
+    """We asked this peer only because its chain could outrank ours."""
     ledger = on_a_branch()
     run, line = ledger.rules.run, ledger.state.line
     assert asked(ledger, PeerHeight(B, 20, run), 0.0) == [B]

@@ -334,8 +334,8 @@ def test_b3_returned_peer_is_asked_again() -> None:
 
 
 def test_b3_peer_with_short_absences_is_left_out_after_its_time() -> None:
-    """A peer cannot restart its waiting time by an absence in which the others have no time to sign
-    without it.
+    """A peer may be absent so briefly that the others cannot sign without it meanwhile. Such an
+    absence does not restart its waiting time.
     """
     rules = small_rules(NAMES, branch_after_s=AFTER_S)
     state, it = genesis(rules), BranchProposer(rules, A, signer(A), verify, 0.0)
@@ -347,7 +347,7 @@ def test_b3_peer_with_short_absences_is_left_out_after_its_time() -> None:
 
 
 def test_b3_outdated_proposal_is_not_repeated() -> None:
-    """A quorum is back, but it is too small to average. Nothing needs to be done until some of
+    """A quorum is back, but it is too small to average. The proposer does nothing until some of
     these peers leave again.
     """
     rules = small_rules("a b c d e", participants_min=4, branch_after_s=AFTER_S)
@@ -645,8 +645,8 @@ def test_b5_a_long_chain_is_asked_for_page_by_page() -> None:
 
 
 def test_b7_returning_peer_is_asked_for_other_chains() -> None:
-    """Found by seed 1097 of the profile `islands`. The chain that outranks ours has ended and does
-    not grow, so only the peer's return can trigger the question.
+    """Seed 1097 of the profile `islands` found this case. The chain that outranks ours has ended
+    and does not grow, so only the peer's return can trigger the question.
     """
     some = group("a", signed(START, Branch(0, (A,))))
     assert some.send_events("a", PeerHeight(C, 1, RULES.run)) == [AskEntries(C, 1)]

@@ -123,7 +123,7 @@ def test_promise_proof_and_its_claim_have_three_parts(proof: list[object]) -> No
 
 
 def test_update_that_is_held_is_not_fetched_again() -> None:
-    """The fetch stops being repeated once the update has arrived."""
+    """The node stops repeating the fetch once the update has arrived."""
     some = LedgerGroup(small_rules())
     some.ready("a b c")
     some.deliver()

@@ -1,4 +1,6 @@
-"""Visit every world within a bound in breadth-first order, and stop at the first wrong one."""
+"""Visit every world within a bound in breadth-first order, and stop at the first world that breaks
+a rule.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ A, B, C = NAMES = peers("a b c")
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The number of round timeouts and of crashes allowed, for all members together."""
+    """The numbers of round timeouts and of crashes that are allowed, each for all members together.
+    """
 
     timeouts: int
     crashes: int
@@ -53,7 +56,7 @@ class Findings:
     """The result of an exploration.
 
     `fault` describes the problem in the last world of `story`, which is a shortest sequence of
-    steps to a wrong world.
+    steps to a world that breaks a rule.
     """
 
     bound: Bound

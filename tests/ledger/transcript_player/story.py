@@ -78,7 +78,7 @@ class Story:
     @property
     def group(self) -> LedgerGroup:
         if self._group is None:
-            raise StoryFault("a story begins with its members")
+            raise StoryFault("a story must begin with the command `members`")
         return self._group
 
     def reaches(self, one: PeerId, other: PeerId) -> bool:
@@ -134,9 +134,9 @@ class Story:
             self.group.start(name)
 
     def namesake(self, line: Line) -> None:
-        """namesake a: others tell a that another process uses its identity"""
+        """namesake a: other peers tell a that another process uses its identity"""
         for name in line.words:
-            self.group.send_events(name, CloneFound(f"others hear two of {name}"))
+            self.group.send_events(name, CloneFound(f"other peers hear two processes of {name}"))
 
     def partition(self, line: Line) -> None:
         """partition a b | c d e"""

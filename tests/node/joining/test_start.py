@@ -25,7 +25,9 @@ def chosen(
     steps: Iterable[int] = (),
     first_step: int = 0,
 ) -> SnapshotRef | None:
-    """Choose a start if our store holds `own` and the updates of these outer steps."""
+    """Return the start that is chosen when our store holds `own` and the updates of these outer
+    steps.
+    """
     here = HeldStates({own.digest} if own else set(), frozenset(steps))
     starts = [*([own] if own else []), *others]
     return choose_start(

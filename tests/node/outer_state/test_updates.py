@@ -50,8 +50,8 @@ async def test_stored_update_is_read_back(tmp_path: Path) -> None:
 
 
 async def refused(context: Context, digest: Digest, step: int = 3) -> str:
-    """Return how a voter refuses `digest`, and check that a node which is to apply it refuses it
-    too."""
+    """Return the reason for which a voter refuses `digest`, and check that a node that should apply
+    the update refuses it too."""
     with pytest.raises(RemoteProtocolError) as before_a_vote:
         await update_blobs.inspect(context, digest, context.outer_step(step))
     with pytest.raises(RemoteProtocolError):
@@ -152,7 +152,7 @@ async def test_voter_survives_any_proposed_update(tmp_path: Path) -> None:
         assert r.context.ledger.updates_awaited == set()
 
 
-async def test_missing_bytes_are_searched_only_while_the_step_lasts(
+async def test_missing_bytes_are_searched_for_only_during_their_step(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, rules=policy(participants_min=1)) as r, trio.open_nursery() as nursery:
