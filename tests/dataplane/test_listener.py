@@ -85,8 +85,8 @@ def works_in_the_end(client: Credentials, endpoint: Endpoint) -> bool:
 def says_after_its_handshake(
     client: Credentials, listener: Listener, endpoint: Endpoint, words: bytes
 ) -> None:
-    """Connect and send `words` repeatedly, until the listener has refused a hello. On a busy
-    machine it may refuse a late handshake before.
+    """Connect and send `words` repeatedly, until the listener refuses a hello. On a busy machine,
+    the first connections may end earlier, because their handshake is too late.
     """
     context = tls_context(client, [endpoint.certificate_der], server=False)
     while not listener.statistics().refused_hello:

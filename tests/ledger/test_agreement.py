@@ -623,9 +623,7 @@ def test_invalid_promises_are_not_counted() -> None:
 
 
 def test_proposal_of_a_round_does_not_change() -> None:
-    """New reports arrive after the first proposal. They must not change the proposal of the current
-    round.
-    """
+    """Reports that arrive after a proposal must not change the proposal of the same round."""
     some = reducing()
     some.send_to_all(PeerDown(B))
     some.send_to_all(ReduceFailed(A, 0, 0), ReduceFailed(C, 0, 0))

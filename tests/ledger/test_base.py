@@ -216,8 +216,8 @@ def double_vote(peer: str) -> Evidence:
 
 
 def test_voter_before_the_base_can_still_be_accused() -> None:
-    """Every voter has contributed before, and contributions are part of the state, so the base
-    names d.
+    """A voter must have contributed before it can vote. Contributions are part of the state, so the
+    base still names the former voter d.
     """
     gone = replace(BASE.state, tokens_by_peer={**BASE.state.tokens_by_peer, D: 5})
     value = CHAIN[9].entry.value
@@ -375,8 +375,8 @@ def test_pruned_answer_of_a_peer_on_another_line_does_not_count() -> None:
 
 
 def test_peer_that_has_pruned_can_restart_and_vote() -> None:
-    """Its disk has the base and the later entries. It votes together with peers that keep the whole
-    chain.
+    """The disk of the peer has the base and the later entries. The peer votes together with peers
+    that keep the whole chain.
     """
     some = LedgerGroup(RULES)
     for name in "abc":

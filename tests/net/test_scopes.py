@@ -1,6 +1,4 @@
-"""The scope in which an address can be dialled, and the message after a failed dial of a local
-address.
-"""
+"""Where an address can be dialled from, and the message after a failed dial of a local address."""
 
 from __future__ import annotations
 

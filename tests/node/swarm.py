@@ -297,10 +297,10 @@ class Swarm:
 
     @property
     def writing(self) -> bool:
-        """Return whether any node is writing a snapshot, or about to.
+        """Return whether any node is writing a snapshot.
 
-        θ does not change until its copy for the snapshot has been taken. A node that has not begun
-        to write its snapshot is counted only after the next step.
+        A node that has not begun to write its snapshot is not counted. That snapshot is correct all
+        the same, since the node's θ does not change before the writing begins.
         """
         return any(node.context.outer.writing for node in self.up)
 

@@ -1,5 +1,5 @@
-"""A process asks whether it has a duplicate: its questions, the proofs that it accepts, and which
-of two processes ends."""
+"""How a process finds out whether it has a duplicate: the questions it asks, the proofs that it
+accepts, and which of two processes ends."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_start_from_an_old_backup_raises_its_count_at_once() -> None:
     assert watch.incarnation_to_exceed(0.0) == NEWER
 
 
-# with members in between
+# two processes that find each other through members
 
 
 def exchange(
@@ -222,7 +222,7 @@ def test_two_processes_that_ask_different_members_meet_through_notices() -> None
         BOB.peer: IdentityMailboxes(Incarnations()),
         CAI.peer: IdentityMailboxes(Incarnations()),
     }
-    # This is the first suspicion.
+    # BOB hears the newer process. This causes the first suspicion.
     desks[BOB.peer].incarnations.note_arrival(ANN.peer, NEWER, 1, 0.0, 2.5)
     for turn in range(12):
         now = float(turn)

@@ -66,7 +66,7 @@ def tally() -> ValidationTally:
 
 
 SHARES = divide_blocks(BLOCKS, [A, B, C], 6)
-"""A has 2 blocks, and B and C have 3 each."""
+"""The shares of three peers: A has 2 blocks, and B and C have 3 each."""
 
 
 def test_mean_is_weighted_by_tokens_and_says_over_how_many_blocks(

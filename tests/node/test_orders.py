@@ -82,8 +82,8 @@ def test_next_outer_step_is_started_while_the_previous_one_is_being_agreed(
 
 
 def test_work_for_a_longer_step_counts_for_an_amended_shorter_one() -> None:
-    """A node that was left out in the middle of training once waited forever, because it had done
-    more work than was now required."""
+    """In an earlier version, a node that was left out in the middle of training waited forever,
+    because it had done more work than the amended step requires."""
     progress = TrainerProgress(4, B)
     (order,) = next_orders(progress, 5, B + C[:1], LeasePace(1, 1))
     assert order == RebaseOrder(5)

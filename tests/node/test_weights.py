@@ -94,7 +94,7 @@ def test_skipped_work_counts_as_not_averaged(run: Run) -> None:
 def test_returning_member_is_weighted_like_a_joiner(run: Run) -> None:
     run.commit(a=10, b=10, new=10)
     run.commit(a=10, b=10, new=10)
-    run.grow(run.opening())  # a step without the member
+    run.grow(run.opening())  # the member is away in this step
     assert not run.state.is_member(NEW)
     assert run.weights(3, a=10, b=10, new=10) == {"a": 30, "b": 30, "new": 10}
 

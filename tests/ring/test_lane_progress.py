@@ -170,7 +170,7 @@ def announced(work_of: int, **fields: Any) -> Header:
         (
             announced(0, part=0),
             3,
-        ),  # this peer starts part 0, so it does not receive its sum
+        ),  # this peer starts the sum of part 0, so it does not receive that sum
         (announced(0, part=4), 3),
         (
             announced(0, kind=Kind.MEAN, part=1),

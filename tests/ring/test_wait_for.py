@@ -40,8 +40,8 @@ def fault(waits: WaitForGraph, now: float, *, held_for: tuple[int, ...] = ()) ->
 @pytest.mark.parametrize(
     ("said", "in_time", "late"),
     [
-        (None, (1,), (1,)),  # it says nothing, or sends tiny pieces
-        (Wait(1, 1), (1,), (1,)),  # it says that it is the cause itself
+        (None, (1,), (1,)),  # peer 1 says nothing, or sends tiny pieces
+        (Wait(1, 1), (1,), (1,)),  # peer 1 says that it waits for itself
         (Wait(1, 0), (), (1, 0)),
         (Wait(0, 3), (), (0, 3)),  # honest peers in a chain forward such a wait
         (Wait(0, 0), (), (0,)),
@@ -164,7 +164,7 @@ def trickled(waits: WaitForGraph, bytes_per_s: float, until_s: float) -> tuple[i
 
 @pytest.mark.parametrize("said", [None, Wait(1, 1), Wait(0, 3)])
 def test_trickling_sender_is_dropped_no_later_than_a_silent_one(said: Wait | None) -> None:
-    """It does not matter for which peer the sender claims to wait."""
+    """This is true whichever peer the sender claims to wait for."""
     waits = graph_of(me=2)
     if said is not None:
         waits.note_wait(1, said, 0.0)

@@ -41,7 +41,7 @@ def lost_in(seed: int, peers: int, spoil: Spoil) -> tuple[int, int]:
     [it for it in Spoil if it not in (Spoil.TWO_MEANS, Spoil.LEAVE_OUT, Spoil.LONG_SILENCE)],
 )
 def test_spoiler_costs_a_few_attempts_in_20_outer_steps(spoil: Spoil, peers: int) -> None:
-    """Without a memory of failures, each outer step lost at least one attempt."""
+    """When the ledger had no memory of failures, each outer step lost at least one attempt."""
     lost, left_out = lost_in(1, peers, spoil)
     assert lost <= 7
     assert left_out <= (STEPS // 2 if spoil is Spoil.ACCUSE_ONE else 6)

@@ -27,8 +27,7 @@ A, B, C = NAMES = peers("a b c")
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The numbers of round timeouts and of crashes that are allowed, each for all members together.
-    """
+    """The numbers of round timeouts and of crashes that are allowed, each for all members together."""
 
     timeouts: int
     crashes: int
@@ -78,7 +77,8 @@ class Findings:
 
 
 def reports() -> dict[PeerId, Sequence[Event]]:
-    """Return each member's reports from gossip: enough to decide both heights, and all different.
+    """Return each member's reports from gossip: together they are enough to decide both heights,
+    and each member has different ones.
 
     At height 1, b prefers a roster of the three members, while a and c each know of a different
     newcomer. At height 2, c can propose a snapshot. b has written that snapshot too, but a does not
@@ -103,7 +103,7 @@ def explore(bound: Bound, *, witnesses: bool = False, worlds_max: int | None = N
 
 
 class Search:
-    """One exploration."""
+    """The state of one exploration."""
 
     def __init__(self, members: Members) -> None:
         self._members = members

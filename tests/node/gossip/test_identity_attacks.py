@@ -83,7 +83,8 @@ def lying() -> Answer:
 
 
 def honest_but_for(liars: list[PeerId], witness: Rig, me: PeerId) -> Answer:
-    """The liars lie. All other peers answer as the node `witness` does."""
+    """Return an answer for peers among which the liars lie, and all others answer as the node
+    `witness` does."""
     handler, lie = witness.network.handlers[IDENTITY_PROTOCOL], lying()
 
     async def answer(peer: PeerId, payload: bytes) -> bytes:
@@ -136,7 +137,7 @@ async def test_strangers_with_low_ids_cannot_stop_a_voter_or_its_restart(
 async def test_members_that_lie_together_cannot_stop_a_node(
     new_rig: NewRig, tmp_path: Path, nursery: trio.Nursery
 ) -> None:
-    """This holds even if every member that can be asked lies."""
+    """All members that the node can ask lie."""
     r = await new_rig(tmp_path)
     r.network.peers, r.network.answer = {ANN.peer, BOB.peer, CAI.peer}, lying()
     await goes_on(r, nursery)
@@ -196,7 +197,7 @@ def process(identity: Identity, incarnation: int) -> DuplicateWatch:
     return DuplicateWatch(identity.peer, run, incarnation, identity.sign, verify, random)
 
 
-# Only a holder of the key can do this.
+# attacks that only a holder of the node's key can make
 
 
 def signing(r: Rig, incarnation: int) -> Answer:

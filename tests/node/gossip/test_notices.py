@@ -1,4 +1,4 @@
-"""The choice of peers to ask for an allowlist that was only announced."""
+"""Which peers a node asks for an allowlist that was announced but not sent."""
 
 from __future__ import annotations
 

@@ -104,8 +104,8 @@ async def test_voter_refuses_an_update_that_honest_peers_cannot_make(
 def test_bound_holds_for_each_element_in_all_kernels(
     name: CodecName, variant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A value at the bound is accepted, and the next larger number is refused. Codes that an honest
-    codec never writes are refused too, although their scales are valid."""
+    """A value at the bound is accepted, and the next larger number is refused. Codes that a codec
+    never writes are refused too, although the scales in the same payload are valid."""
     monkeypatch.setattr(codecs, "_index", lambda wanted: kernels.VARIANTS.index(variant))
     organiser = PeerId("12D3KooWGRUVh7cEQrhBKWmTk5kEiBNJhhpfnoUSKqFJKBRKPT7e")
     manifest = manifest_of(organiser, codec=CodecSpec(name, 64))
