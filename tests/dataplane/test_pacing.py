@@ -156,7 +156,9 @@ def test_swarm_gets_its_floor_when_the_ring_could_fill_the_link(
 
 
 def test_swarm_gets_a_sixteenth_of_the_uplink_during_a_reduce() -> None:
-    """An example of `FLOOR`: of 8 Mbit/s, a single fetcher gets about 62 kB per second."""
+    """`FLOOR` is a sixteenth. For example, a sixteenth of 8 Mbit/s is 0.5 Mbit/s, so a single
+    fetcher gets about 62 kB per second.
+    """
     ring, swarm = Sender(SendPriority.RING, [16_000], 2), Sender(SendPriority.SWARM, [16_000], 2)
     Line([ring, swarm], Pacer(1_000_000, burst_bytes=0)).run(1010.0)
     assert swarm.sent == pytest.approx(10 * 62_500, abs=32_000)

@@ -312,7 +312,9 @@ def test_entries_that_all_peers_have_pruned_are_out_of_reach() -> None:
 
 
 def test_unasked_claim_of_pruned_entries_is_ignored() -> None:
-    """If such a claim were believed, one message could convince a node that it is far behind."""
+    """If a claim of pruned entries were believed without a question, one message could convince a
+    node that it is far behind.
+    """
     ledger = newcomer()
     assert asked(ledger, Received(A, PRUNED), 0.0) == []
     assert asked(ledger, PeerHeight(A, 20), 1.0) == [A]

@@ -404,7 +404,7 @@ def in_use(effects: list[Effect]) -> list[str]:
     return [effect.what for effect in effects if isinstance(effect, VotingStopped)]
 
 
-def test_message_in_the_own_name_reveals_a_second_process() -> None:
+def test_message_in_this_nodes_name_reveals_a_second_process() -> None:
     some = LedgerGroup(RULES)
     effects = some.send_events("a", Received(A, Prepare(1, 2)))
     assert in_use(effects) == ["another process sent a Prepare as a"]
@@ -485,7 +485,7 @@ def proof(voter: PeerId, round: int | None, entry: str) -> PromiseProof:
 
 
 @pytest.mark.parametrize("order", list(permutations(range(3))))
-def test_of_two_entries_in_a_round_the_more_accepted_one_is_forced(
+def test_more_accepted_of_two_entries_in_a_round_is_forced(
     order: tuple[int, ...],
 ) -> None:
     proofs = (proof(A, 1, "x"), proof(B, 1, "y"), proof(C, 1, "x"))
@@ -496,7 +496,7 @@ def test_of_two_entries_in_a_round_the_more_accepted_one_is_forced(
 
 def test_double_proposal_cannot_fork_a_two_thirds_quorum() -> None:
     """b asks a and c to accept one entry, and d to accept a different one. The first is chosen, but
-    no peer learns of it. Every later proposer, even d, must propose the first.
+    no peer learns of it. Every later proposer, even d, must propose the first entry.
     """
     some = LedgerGroup(small_rules("a b c d", quorum="two-thirds"))
     some.ready("a b c d")

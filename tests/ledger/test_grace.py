@@ -115,8 +115,8 @@ def test_member_that_is_always_late_does_not_lengthen_the_grace_time() -> None:
 
 
 def test_quorum_that_is_lost_and_regained_earns_its_credit_once() -> None:
-    """If it earned the credit each time, a voter could lengthen the wait by repeatedly withdrawing
-    its Ready.
+    """If the quorum earned this credit each time, a voter could lengthen the wait by repeatedly
+    withdrawing its Ready.
     """
     some = LedgerGroup(small_rules(outer_steps=20))
     some.ready("a b c")

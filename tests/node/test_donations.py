@@ -154,7 +154,7 @@ def offer_of(r: Rig, **changes: object) -> OptimizerOffer:
 
 @contextmanager
 def fresh(r: Rig, why: str) -> Iterator[None]:
-    """Check that the block ends without a state being taken, and that this is reported."""
+    """Check that the `with` block adopts no state, and that the node reports this."""
     yield
     assert states_in(r) == []
     assert why in r.context.alerts.warnings["donor"].what

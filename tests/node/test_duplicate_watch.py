@@ -102,7 +102,7 @@ def test_starting_process_ends_without_disturbing_a_running_one() -> None:
     assert found == Duplicate(NEWER, BOB.peer, True)
 
 
-def test_of_two_starting_processes_the_newer_one_ends() -> None:
+def test_newer_of_two_starting_processes_ends() -> None:
     older, newer = process(OLDER, starting=True), process(NEWER, starting=True)
     assert told(older, proof_by(ANN, asked(older), NEWER, starting=True)) is None
     found = told(newer, proof_by(ANN, asked(newer), OLDER, starting=True))
@@ -169,7 +169,7 @@ def test_strangers_are_not_asked_even_if_there_is_no_other_peer() -> None:
     )
 
 
-def test_process_with_a_low_count_raises_it_if_there_is_no_other() -> None:
+def test_process_with_a_low_count_raises_it_if_no_other_process_runs() -> None:
     watch, mark = process(OLDER), make_mark(RUN, NEWER, ANN.sign)
     asked(watch)
     watch.note_reply(BOB.peer, IdentityReply(False, mark=Mark(NEWER + 1, mark.signature)), 0.0)

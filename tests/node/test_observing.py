@@ -143,7 +143,7 @@ LIAR, HONEST = ANN.peer, BOB.peer
 
 
 async def heard(r: Rig, nursery: trio.Nursery, **heights: int) -> None:
-    """Follow the ledger while these peers claim these heights."""
+    """Run the ledger's task, and let these peers claim these heights."""
     nursery.start_soon(run_ledger, r.context)
     for name, height in heights.items():
         peer = {"liar": LIAR, "honest": HONEST}[name]

@@ -104,7 +104,7 @@ def test_trainer_one_whole_step_ahead_only_has_to_report_ready() -> None:
         (LATE, C + D, False),
     ],
 )
-def test_work_in_the_arena_counts_as_the_work_that_was_due(
+def test_work_in_the_arena_counts_as_the_required_work(
     pace: LeasePace, lease: Blocks, stands: bool
 ) -> None:
     assert LocalWork(4, B, 30).stands_for(4, lease, pace) is stands

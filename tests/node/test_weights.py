@@ -77,9 +77,9 @@ def test_joiners_weight_is_at_most_the_work_it_has_done(run: Run) -> None:
 def test_member_left_out_of_its_fragment_is_weighted_by_the_work_it_kept(run: Run) -> None:
     run.commit(a=10, b=10)
     run.commit(a=10, b=10)
-    run.commit(b=10)  # a is left out of the first fragment,
-    run.commit(a=20, b=10)  # commits everything with the second,
-    assert run.weights(2, a=10, b=10) == {"a": 40, "b": 20}  # and has kept its work on the first.
+    run.commit(b=10)  # a is left out of the first fragment
+    run.commit(a=20, b=10)  # a commits all its work with the second fragment
+    assert run.weights(2, a=10, b=10) == {"a": 40, "b": 20}  # a has kept its work on the first fragment
 
 
 def test_skipped_work_counts_as_not_averaged(run: Run) -> None:

@@ -97,7 +97,7 @@ def test_peer_that_keeps_changing_its_wait_is_eventually_blamed(
     assert fault(waits, now) == found
 
 
-def test_neighbour_blames_a_liar_before_others_blame_them_both() -> None:
+def test_neighbour_blames_a_liar_before_others_blame_both() -> None:
     """Peer 0 forwards only some of the waits that it receives. This test covers the worst case, in
     which it always happens to forward the same one.
     """
@@ -164,7 +164,7 @@ def trickled(waits: WaitForGraph, bytes_per_s: float, until_s: float) -> tuple[i
 
 @pytest.mark.parametrize("said", [None, Wait(1, 1), Wait(0, 3)])
 def test_trickling_sender_is_dropped_no_later_than_a_silent_one(said: Wait | None) -> None:
-    """This is true whichever peer the sender claims to wait for."""
+    """The sender is dropped whichever peer it claims to wait for."""
     waits = graph_of(me=2)
     if said is not None:
         waits.note_wait(1, said, 0.0)

@@ -216,7 +216,7 @@ class Story:
         self._report_each(line, Leaving)
 
     def allow(self, line: Line) -> None:
-        """allow a b c: the allowlist from now on"""
+        """allow a b c: from now on, the allowlist contains a, b and c"""
         for name in line.at or tuple(self.group.ledgers):
             self.group.send_events(name, AllowedPeers(frozenset(peers(" ".join(line.words)))))
 

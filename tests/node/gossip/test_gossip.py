@@ -314,7 +314,7 @@ async def test_node_sends_a_full_heartbeat_when_asked(tmp_path: Path) -> None:
             await settled(lambda: len(r.heard()) > 0)
             return context.own_heartbeat.saying.full_next, context.own_heartbeat.due.is_set()
 
-        assert await told(1) == (True, False)  # a newcomer gets one at the next interval
+        assert await told(1) == (True, False)  # for a newcomer, at the next interval
         assert await told(2) == (False, False)
         assert await told(3, BOB.peer) == (False, False)
         assert await told(4, BOB.peer, context.me) == (True, True)

@@ -157,8 +157,8 @@ async def test_all_attempts_to_reach_a_neighbour_share_one_deadline(
 async def test_ring_does_not_dial_a_loopback_data_plane_of_a_remote_neighbour(
     tmp_path: Path,
 ) -> None:
-    """If we dialled it, a member could make us connect to services that listen on our loopback
-    address for local programs."""
+    """If we dialled a loopback address that a remote peer announces, a member could make us connect
+    to services that listen on our loopback address for local programs."""
     async with rig(tmp_path) as r:
         r.wait_for(edge_s=0.5)
         r.network.sites[ANN.peer] = "10.0.0.2"

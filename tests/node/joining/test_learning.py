@@ -131,7 +131,7 @@ async def returned(
     return said
 
 
-async def test_error_for_a_run_other_than_the_homes_names_both(run: Run, earlier: Run) -> None:
+async def test_error_for_a_run_that_is_not_the_homes_names_both_runs(run: Run, earlier: Run) -> None:
     """Cached peers of the old run do not count, since the user did not ask for them."""
     serves = {ANN.peer: run.to_bytes(), CAI.peer: earlier.to_bytes()}
     with pytest.raises(RunMismatch) as caught:
@@ -160,7 +160,7 @@ async def test_node_continues_if_one_address_may_serve_its_run(
     assert said[-1].startswith(f"ignoring {ANN.peer}: it belongs to a different run, {run.id}")
 
 
-async def test_node_that_finds_only_its_own_run_or_none_reports_no_other(earlier: Run) -> None:
+async def test_node_that_finds_its_own_run_or_no_run_reports_no_mismatch(earlier: Run) -> None:
     assert await returned(earlier, {ANN.peer: earlier.to_bytes()}, ANN.peer) == []
     [said] = await returned(earlier, {}, ANN.peer)
     assert "continuing with the data on this disk" in said

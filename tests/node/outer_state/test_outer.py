@@ -441,8 +441,8 @@ def certified_elsewhere(r: Rig, step: int) -> SnapshotRef:
 
 
 async def fallen_behind(r: Rig, step: int, snapshot: SnapshotRef) -> list[bytes]:
-    """The node's trainer keeps it at outer step 0 while the other nodes reach `step`. Return the
-    manifests of their updates, which are not stored here."""
+    """Let this node's trainer keep it at outer step 0 while the other nodes reach `step`. Return
+    the manifests of the other nodes' updates, which are not stored here."""
     elsewhere = []
     await settled(lambda: r.context.outer.step == 0)
     r.context.trainer.theta_in_use = True

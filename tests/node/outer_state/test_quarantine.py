@@ -27,7 +27,7 @@ ALONE = policy(participants_min=1, snapshot_every=2)
 
 
 class Truth:
-    """The correct state. `other` holds snapshots of it."""
+    """The correct θ and m. The neighbour `other` holds snapshots of them."""
 
     def __init__(self, other: Rig) -> None:
         self.context = other.context
@@ -45,7 +45,7 @@ class Truth:
 
 @asynccontextmanager
 async def doubtful(folder: Path) -> AsyncIterator[tuple[Rig, Truth]]:
-    """Open a node that follows its ledger, and a neighbour with the correct state."""
+    """Open a node that follows its ledger, and a neighbour that holds the correct θ and m."""
     async with (
         rig(folder / "a", admission="open", rules=ALONE, steps=99) as r,
         rig(folder / "b", rules=ALONE, steps=99, welcoming=True) as other,

@@ -130,7 +130,7 @@ async def test_peers_report_only_their_own_paths(tmp_path: FilePath) -> None:
 # ── which peers can be dialled ───────────────────────────────────────────────────────────────────
 
 
-async def test_node_not_dialled_for_long_assumes_that_it_cannot_be(tmp_path: FilePath) -> None:
+async def test_node_that_nobody_dials_assumes_that_it_cannot_be_dialled(tmp_path: FilePath) -> None:
     async with rig(tmp_path) as r:
         context = r.context
         assert judged_reach(context) == (False, True)

@@ -435,8 +435,8 @@ async def test_update_that_a_reduce_is_about_to_finish_is_not_fetched(
 async def test_neighbours_accusation_is_not_repeated_as_our_own(
     tmp_path: Path, heard: bool, reported: tuple[PeerId, ...]
 ) -> None:
-    """If we repeated it, a liar that sends ABORT would make all participants repeat its
-    accusation."""
+    """If we repeated a neighbour's accusation, a liar that sends ABORT would make all participants
+    repeat its accusation."""
     async with rig(tmp_path) as r:
         await give_up(r.context, ReduceAborted(0, 0, (ANN.peer,), "it was silent", heard=heard))
         assert r.context.reduce.report == ReduceReport(0, 0, None, reported)
@@ -444,7 +444,7 @@ async def test_neighbours_accusation_is_not_repeated_as_our_own(
 
 
 def test_peer_that_is_still_connecting_gives_up_before_it_is_blamed_for_silence() -> None:
-    """A peer sends nothing before all of its connections are open. If it did not give up in time, a
-    participant that never opens one connection could get this honest peer blamed for its
-    silence."""
+    """A peer sends nothing before all of its connections are open. If an honest peer that is still
+    connecting did not give up in time, a participant that never opens one connection could get that
+    peer blamed for its silence."""
     assert Timing().edge_s + reduce_links.AGAIN_S < SILENCE_S - 1.0

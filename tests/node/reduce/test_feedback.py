@@ -166,7 +166,7 @@ async def owing(
 
 
 async def decided(r: Rig, *values: Value) -> None:
-    """The other participants agree on these entries, and our reduce is given up."""
+    """Let the other participants agree on these entries, and wait until our reduce is given up."""
     r.decide(*values)
     r.context.changes.notify_all()
     await settled(lambda: bool(r.said("exchange-failed")))

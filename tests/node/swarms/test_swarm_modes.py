@@ -91,7 +91,8 @@ def applied(node: SwarmNode, step: int, update: Digest) -> NDArray[np.float32]:
 def expected(
     node: SwarmNode, step: int, before: list[Committed], credits: Credits
 ) -> NDArray[np.float32]:
-    """Return everything trained since this fragment was merged, weighted by its amount."""
+    """Return the mean of everything that was trained since this fragment was merged, weighted by
+    the number of blocks."""
     context, sync = node.context, node.context.manifest.sync
     fragment = context.outer_step(step).fragment
     works, weights = [], []

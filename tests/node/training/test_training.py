@@ -607,8 +607,8 @@ async def test_damaged_block_is_detected_before_the_next_trainer_gets_it(tmp_pat
 
 
 async def test_damaged_held_out_block_is_detected_too(tmp_path: Path) -> None:
-    """If it were not detected, it would leave a gap in every measurement until the entire store is
-    scrubbed."""
+    """If the damage were not detected, the block would be missing in every measurement until the
+    entire store is scrubbed."""
     remote = TrainerRemote(stops_at=1)
     async with training(tmp_path, remote) as r:
         await settled(lambda: r.context.trainer.work is not None)
