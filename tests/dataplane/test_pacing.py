@@ -132,7 +132,9 @@ def test_long_run_rate_is_within_a_percent_despite_late_wake_ups(
 def test_two_waiting_flows_get_equal_bytes(
     left: list[int], right: list[int], left_open: int, right_open: int, rank: SendPriority
 ) -> None:
-    """This holds for any ticket sizes, and for any number of tickets requested at a time."""
+    """The two flows get equal bytes for any ticket sizes, and for any number of tickets requested
+    at a time.
+    """
     one, other = Sender(rank, left, left_open), Sender(rank, right, right_open)
     line = Line([one, other])
     sent: Counter[int] = Counter()

@@ -118,7 +118,9 @@ def test_voter_that_lost_entries_does_not_vote_until_it_has_them() -> None:
 
 
 def test_records_of_heights_lost_from_the_chain_are_kept() -> None:
-    """The chain has lost its last entries. The promises for later heights are still binding."""
+    """The chain has lost its last entries. The promises for heights beyond its end are still
+    binding.
+    """
     rules = small_rules()
     chain = chain_of(rules, [Roster(0, 0, (A, B, C), (D,))])[0]
     later = Acceptor(LINE, 2)

@@ -148,7 +148,7 @@ class TestSubscriptions:
             assert 0 < told.count(b"recent") <= REPLAYS_AT_ONCE + 1
 
     async def test_subscriptions_use_up_a_neighbours_allowance(self) -> None:
-        """Each subscription starts three tasks."""
+        """Each subscription that a node processes starts three tasks."""
         async with networks(1) as (victim,), hostile_to(victim) as hostile:
             stream = await hostile.open(MESHSUB)
             one = rpc_pb2.RPC.SubOpts

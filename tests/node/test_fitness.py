@@ -1,4 +1,4 @@
-"""Warnings about a machine before its node starts: what cannot work, and which resources may run
+"""Before a node starts, it warns about the machine: what cannot work, and which resources may run
 short."""
 
 from __future__ import annotations

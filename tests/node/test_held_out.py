@@ -1,4 +1,6 @@
-"""A pure rule divides the held-out blocks, and a report counts only for its sender's share."""
+"""A pure function divides the held-out blocks among peers, and a report counts only for its
+sender's share.
+"""
 
 from __future__ import annotations
 

@@ -148,14 +148,14 @@ def test_peer_that_keeps_forwarding_outdated_beats_is_named() -> None:
             IncarnationSpan(0.0, 200.0),
             None,
             APART_S,
-        ),  # The forwarder itself was never heard.
+        ),  # CAI, the forwarder, was never heard.
         (CAI.peer, None, 0.0, APART_S),
         (
             ANN.peer,
             IncarnationSpan(0.0, 200.0),
             0.0,
             APART_S,
-        ),  # Its own heartbeats: a restored home, or a copy.
+        ),  # ANN repeats her own heartbeats: her home was restored or copied.
     ],
 )
 def test_peer_that_may_not_have_heard_of_the_restart_is_not_named(

@@ -1,4 +1,6 @@
-"""Peers' statements about themselves are checked for form, stored, and bounded."""
+"""A node checks the form of peers' statements about themselves, and stores a bounded number of
+them.
+"""
 
 from __future__ import annotations
 

@@ -222,7 +222,7 @@ def tls() -> Iterator[Connect]:
 
 @pytest.fixture
 def plaintext() -> Iterator[Connect]:
-    """Like `tls`, for a run that does not encrypt its bulk data."""
+    """Like `tls`, but for a run that does not encrypt its bulk data."""
     with ExitStack() as stack:
         yield _Secured(stack, encrypted=False)
 

@@ -1,5 +1,5 @@
-"""No peer can move the mean farther than agreed. A peer that tries is named, and an honest peer is
-never named.
+"""No peer can move the mean farther than agreed. A peer that tries to do so is named, and an honest
+peer is never named.
 """
 
 from __future__ import annotations

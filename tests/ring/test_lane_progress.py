@@ -130,8 +130,8 @@ def attempt_of(request: ReduceRequest) -> Attempt:
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_lane_allocates_at_most_four_segments(schedule: Schedule) -> None:
-    """This holds for any number of peers. The memory is allocated by `place`, as in the lane's
-    threads.
+    """A lane needs no more memory for more peers. Here `place` allocates the memory, as in the
+    lane's threads.
     """
     request = ReduceRequest(
         RunId("ab" * 32), 0, 0, tuple(PeerId(f"peer-{n}") for n in range(16)), 0, (1,) * 16,

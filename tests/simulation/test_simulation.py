@@ -86,8 +86,8 @@ def test_faults_of_hostile_profiles_occur() -> None:
 
 
 def test_messages_of_a_step_grow_at_most_with_the_square_of_members() -> None:
-    """Each peer sends O(members) messages in a step: heartbeats to all, and messages of a round as
-    proposer.
+    """In a step, each peer sends O(members) messages: heartbeats to all members, and, as a
+    proposer, the messages of a round.
     """
     few, many = (simulate(1, peers=n, steps=6, profile="calm") for n in (5, 20))
     each_few, each_many = few.messages / 5, many.messages / 20

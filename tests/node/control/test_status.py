@@ -1,4 +1,4 @@
-"""A node's status, and in particular the digest of its state, never mixes two moments."""
+"""A node's status, and in particular the digest of its state, describes a single moment."""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
-"""Attacks on the check for a second process with a node's identity. They succeeded in earlier
-versions; here they run on a node's own tasks.
-
-In those versions, one stranger stopped a seed without other peers after 18 to 32 s. Twenty
-strangers with low ids stopped a voter although honest voters were connected, and also stopped its
-next start. One member that replayed heartbeats stopped all three nodes of a run. None of these
-attacks has an effect now.
+"""Attacks on the check for a second process with a node's identity. These attacks succeeded in
+earlier versions. Here they run against the tasks of a node. In the earlier versions, one stranger
+stopped a seed without other peers after 18 to 32 s. Twenty strangers with low ids stopped a voter
+although honest voters were connected, and also stopped its next start. One member that replayed
+heartbeats stopped all three nodes of a run. None of these attacks has an effect now.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The peers that a node probes, when it does so, and what it learns."""
+"""Which peers a node probes, when it probes them, and what it learns."""
 
 from __future__ import annotations
 

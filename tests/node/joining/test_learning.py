@@ -131,7 +131,9 @@ async def returned(
     return said
 
 
-async def test_error_for_a_run_that_is_not_the_homes_names_both_runs(run: Run, earlier: Run) -> None:
+async def test_error_for_a_run_that_is_not_the_homes_names_both_runs(
+    run: Run, earlier: Run
+) -> None:
     """Cached peers of the old run do not count, since the user did not ask for them."""
     serves = {ANN.peer: run.to_bytes(), CAI.peer: earlier.to_bytes()}
     with pytest.raises(RunMismatch) as caught:

@@ -61,7 +61,7 @@ async def doubtful(folder: Path) -> AsyncIterator[tuple[Rig, Truth]]:
 async def commit(r: Rig, truth: Truth, snapshot: SnapshotRef | None = None) -> None:
     step = r.context.ledger.snapshot.step
     vector = np.random.default_rng(step).standard_normal(r.context.layout.numel, dtype=np.float32)
-    vector *= np.float32(0.1)  # This is within the bound on influence.
+    vector *= np.float32(0.1)  # The scaled vector is within the bound on influence.
     form = r.context.outer_step(step).update
     payload = bytearray(form.payload_bytes)
     form.codec.quantise(vector, payload)

@@ -120,7 +120,7 @@ def test_bound_holds_for_each_element_in_all_kernels(
         replace(form, influence_max=less).check_bound(bytes(payload), opened)
     assert caught.value.code == "INFLUENCE-BROKEN"
     if form.codec.reach > 1:
-        payload[-1] = {"int8": 0x80, "int4": 0x88}[name]  # No codec writes this code.
+        payload[-1] = {"int8": 0x80, "int4": 0x88}[name]  # A codec never writes this code.
         with pytest.raises(RemoteProtocolError):
             replace(form, influence_max=fits).check_bound(bytes(payload), opened)
 

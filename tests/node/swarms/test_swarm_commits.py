@@ -25,7 +25,8 @@ ENDLESS = 10_000
 async def test_three_trainers_and_a_seed_finish_a_run_with_equal_states(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This holds for any schedule in the roster; here each roster uses a different one."""
+    """The states must be equal for any schedule in the roster. In this test each roster uses a
+    different schedule."""
 
     def in_turn(
         peers: Sequence[PeerId],

@@ -126,7 +126,7 @@ def rank_of_torchrun(address: str, secret: Path) -> Iterator[None]:
 
 
 async def test_remote_ranks_reach_the_same_state_as_local_ones(tmp_path: Path) -> None:
-    """Both use one identity, so they have the same run, lease and bytes."""
+    """The two nodes use one identity, so they have the same run, lease and bytes."""
     async with training(tmp_path / "local") as r:
         local = await stepped(r)
         key = r.context.home.identity.read_bytes()

@@ -1,4 +1,5 @@
-"""The exchange with a trainer: orders that are safe to give, and reports that can be believed."""
+"""A node gives its trainer only orders that are safe, and believes only reports that can be
+true."""
 
 from __future__ import annotations
 
@@ -343,8 +344,9 @@ async def test_node_that_is_not_a_member_does_not_train(tmp_path: Path) -> None:
 async def test_member_dropped_and_readmitted_in_one_step_is_ready_again(
     tmp_path: Path,
 ) -> None:
-    """It has its old lease too. In an earlier version the member discarded its work here and was
-    never asked for it again, so a run that needed this member stopped."""
+    """The readmitted member has its old lease too. In an earlier version it discarded its work when
+    it was dropped, and was never asked for that work again, so a run that needed this member
+    stopped."""
     remote = TrainerRemote()
     me = load_or_create(Home(tmp_path / "home").identity).peer
     async with training(tmp_path, remote, founders=(me, ANN.peer)) as r:
@@ -601,7 +603,7 @@ async def test_damaged_block_is_detected_before_the_next_trainer_gets_it(tmp_pat
         remote.fault = frames.Failed("DATA", "a block is damaged")
         remote.held = False
         await settled(lambda: not r.context.store.has_chunk(block))
-        r.context.store.put_chunk(data)  # As a fetch from a peer would.
+        r.context.store.put_chunk(data)  # Store the block again, as a fetch from a peer would.
         await settled(lambda: remote.starts == 2 and r.context.trainer.work is not None)
         assert r.context.trainer.work == LocalWork(0, (0, 1), 32)
 

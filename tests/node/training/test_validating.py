@@ -1,5 +1,5 @@
-"""Members measure θ together: the ledger determines which members take part, and heartbeats carry
-their reports."""
+"""Members measure θ together. The ledger determines which members take part, and heartbeats carry
+the reports of these members."""
 
 from __future__ import annotations
 
