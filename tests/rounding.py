@@ -51,8 +51,8 @@ def of_sum(terms: int) -> float:
     """Return the relative error of an fp32 sum of `terms` numbers of one sign, or of their 2-norm.
 
     Rounding errors are practically independent, so they grow with √terms instead of terms (Higham
-    and Mary, "A new approach to probabilistic rounding error analysis", 2019). Six standard
-    deviations are exceeded once in 10^8 computations.
+    and Mary, "A new approach to probabilistic rounding error analysis", 2019). The factor is six
+    standard deviations, which are exceeded less than once in 10^8 computations.
     """
     return 6 * math.sqrt(terms) * UNIT
 

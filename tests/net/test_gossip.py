@@ -85,8 +85,8 @@ async def test_late_peer_receives_only_the_newest_message_of_each_author() -> No
 async def test_gossip_works_after_a_restart_with_an_earlier_clock(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Plain libp2p ignores all frames of a peer that contain an older peer record than the one it
-    has.
+    """If a frame contains an older peer record than libp2p has already stored for that peer, plain
+    libp2p ignores the frame.
     """
     async with networks(1) as (a,):
         at_a = a.subscribe(TOPIC)

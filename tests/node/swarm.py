@@ -251,7 +251,7 @@ class Swarm:
         return found
 
     def credits(self, name: str) -> list[int]:
-        """Return the outer steps whose updates contain this node's work."""
+        """Return the outer steps whose updates contain the work of the node `name`."""
         peer = self.nodes[name].peer
         witness = max(self.up, key=lambda node: node.step)
         return [step for step, _, blocks in self.committed(witness) if peer in blocks]

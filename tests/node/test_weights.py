@@ -79,7 +79,8 @@ def test_member_left_out_of_its_fragment_is_weighted_by_the_work_it_kept(run: Ru
     run.commit(a=10, b=10)
     run.commit(b=10)  # a is left out of the first fragment
     run.commit(a=20, b=10)  # a commits all its work with the second
-    assert run.weights(2, a=10, b=10) == {"a": 40, "b": 20}  # a kept some of its work
+    # a has kept its work on the first fragment.
+    assert run.weights(2, a=10, b=10) == {"a": 40, "b": 20}
 
 
 def test_skipped_work_counts_as_not_averaged(run: Run) -> None:

@@ -116,8 +116,8 @@ def test_unread_part_of_a_snapshot_is_copied_from_the_right_offset(state: OuterS
 
 
 class Sparse:
-    """A snapshot with zeros everywhere except in the last chunk and in the one that holds parts of
-    θ and m.
+    """A snapshot with zeros everywhere except in two chunks: the last chunk, and the chunk that
+    holds the end of θ and the beginning of m.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,6 @@
-"""Fetching from several sources: good, unreachable, slow, silent, incomplete or hostile ones."""
+"""Fetching from several sources, some of which are unreachable, slow, silent, incomplete or
+hostile.
+"""
 
 from __future__ import annotations
 

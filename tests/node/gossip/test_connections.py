@@ -1,4 +1,4 @@
-"""How a node notices lost peers, dials known ones and forgets old ones. The loss of a connection
+"""How a node notices lost peers, dials known peers and forgets old peers. The loss of a connection
 always reaches the ledger."""
 
 from __future__ import annotations

@@ -225,7 +225,8 @@ async def test_only_admitted_peers_are_heard_and_errors_are_journalled_once(
 
 
 def beats_of(r: Rig, serial: int, *changes: dict[str, object]) -> list[bytes]:
-    """Return heartbeats of a peer: a full one first, with `serial`, and then small ones."""
+    """Return heartbeats of a peer: first a full heartbeat with `serial`, and then small
+    heartbeats."""
     saying = HeartbeatSender()
     told = heartbeat(r.run.id, serial=serial)
     later = [replace(told, serial=serial + 1 + n, **each) for n, each in enumerate(changes)]  # type: ignore[arg-type]

@@ -58,7 +58,7 @@ def test_cheapest_start_is_chosen_in_examples(
 @pytest.mark.parametrize(
     ("steps", "best"),
     [
-        (range(20, 45), OWN),  # nothing is missing
+        (range(20, 45), OWN),  # no update is missing
         (range(20, 33), OWN),  # 1200 bytes are cheaper than 1300
         (range(20, 31), SNAPSHOT),
         (range(40, 45), SNAPSHOT),

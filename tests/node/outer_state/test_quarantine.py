@@ -1,5 +1,5 @@
-"""A node whose θ and m differ from the certified ones reports it, stops using them, and repairs
-them."""
+"""A node whose θ and m differ from the certified θ and m reports the difference, stops using its
+own, and repairs them."""
 
 from __future__ import annotations
 

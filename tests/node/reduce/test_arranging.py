@@ -189,7 +189,7 @@ async def test_peers_of_a_pair_that_cannot_connect_are_left_out_in_turn(
     tmp_path: FilePath,
 ) -> None:
     """Both peers of the pair name the same peer, and the next attempt is made without it. In the
-    next outer step they name the other one.
+    next outer step they name the other peer of the pair.
     """
     async with rig(tmp_path) as r:
         me, ann = r.context.me, ANN.peer

@@ -262,7 +262,8 @@ async def test_neighbour_with_a_bad_answer_or_certificate_is_suspected(
 async def test_participant_without_a_valid_peer_id_is_not_suspected(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    """In an open run a lying proposer can put such a participant into a roster."""
+    """In an open run a lying proposer can put a participant with an invalid peer id into a
+    roster."""
     r = await new_rig(tmp_path)
     context, nobody = r.context, PeerId("nobody")
     put_into_a_roster(r, ANN.peer, nobody)

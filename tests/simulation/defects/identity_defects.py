@@ -1,6 +1,6 @@
-"""Deliberate defects in the rules about identities. Each defect is a plausible mistake.
-
-A simulator that does not find them proves nothing. Each mutant names the checkers that find it.
+"""Deliberate defects in the rules about identities. Each defect is a plausible mistake. If the
+simulator did not find these defects, it would prove nothing. Each mutant names the checkers that
+find it.
 """
 
 from __future__ import annotations
