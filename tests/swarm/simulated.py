@@ -68,7 +68,7 @@ class Outcome:
 
 
 def run(sources: dict[str, Source], chunks: int) -> Outcome:
-    """Fetch this many chunks. Return when all chunks have arrived or no further chunk can arrive."""
+    """Fetch this many chunks. Return when all have arrived or no other chunk can arrive."""
     digests = {Digest(f"{number:064x}"): number for number in range(chunks)}
     picker, outcome, order = Picker(list(sources)), Outcome(), count()
     picker.want(digests)

@@ -27,7 +27,7 @@ A, B, C = NAMES = peers("a b c")
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The numbers of round timeouts and of crashes that are allowed, each for all members together."""
+    """How many round timeouts and how many crashes are allowed, for all members together."""
 
     timeouts: int
     crashes: int

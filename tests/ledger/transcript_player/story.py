@@ -37,7 +37,7 @@ __all__ = ["STORY_WORDS", "Story", "StoryFault"]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A parsed command. For example, in `down c at a b`, `words` is ("c",) and `at` is ("a", "b")."""
+    """A parsed command. In `down c at a b`, for example, `words` is ("c",), `at` is ("a", "b")."""
 
     name: str
     words: tuple[str, ...]

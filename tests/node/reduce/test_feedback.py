@@ -227,8 +227,8 @@ async def test_residuals_of_a_pruned_step_are_dropped(tmp_path: Path) -> None:
 async def test_loss_larger_than_rounding_can_cause_is_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If we kept the loss, a peer that claims to have the mean could cause it, and other peers
-    would refuse our contribution in every later step."""
+    """Such a loss results from false numbers of a peer that claims to have the mean. If it were
+    kept, other peers would refuse our contribution in every later step."""
     async with owing(tmp_path, monkeypatch, Spoilt) as r:
         await decided(r, Commit(1, 0, await update_of_others(r)))
         assert not owed(r)[0].any()
