@@ -1,4 +1,6 @@
-"""Where an address can be dialled from, and the message after a failed dial of a local address."""
+"""Each address has a scope from which it can be dialled. A failed dial of a local address has its
+own message.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Which peers a node asks for an allowlist that was announced but not sent."""
+"""A node asks a few peers for an allowlist that was announced but not sent. These tests check which
+peers it asks.
+"""
 
 from __future__ import annotations
 
