@@ -27,10 +27,12 @@ settings.register_profile(
 settings.load_profile("any machine")
 
 TEST_S = 240.0
-"""Shorter than pytest's own limit (`faulthandler_timeout`), which ends the entire run."""
+"""Time limit in seconds of one test. It is shorter than pytest's own limit
+(`faulthandler_timeout`), which ends the entire run."""
 
 LINGER_S = 30.0
-"""Longer than a dial of the swarm: some threads wait for a dial before they end."""
+"""The time in seconds that a test's threads have to end. It is longer than a dial of the swarm,
+since some threads wait for a dial before they end."""
 
 IDLE_THREADS = ("Trio thread", "_background_cleanup")
 """Name prefixes of threads that trio keeps for its next call, and of a daemon thread of libp2p."""
@@ -96,7 +98,7 @@ def no_thread_lingers() -> Iterator[None]:
 
 
 def busy_since(before: set[threading.Thread]) -> list[threading.Thread]:
-    """Return the threads that were started since and that are not idle threads of a library."""
+    """Return the threads that are not in `before` and that are not idle threads of a library."""
     return [
         thread
         for thread in threading.enumerate()

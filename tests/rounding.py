@@ -21,28 +21,29 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 UNIT = 2.0**-24
-"""Half of the distance from 1 to the next fp32 number: the largest relative error of one
-rounding."""
+"""The largest relative error of one rounding to fp32: half of the distance from 1 to the next fp32
+number."""
 
 UNIT_BF16 = 2.0**-8
-"""The same for bf16, which has 8 significant bits. The relative distance of two adjacent bf16
-numbers is at most twice this."""
+"""The largest relative error of one rounding to bf16, which has 8 significant bits. The relative
+distance of two adjacent bf16 numbers is at most twice this."""
 
 MARGIN = 8.0
 """The allowed error, as a multiple of the error of one fp32 run.
 
 Measured on one processor (AMD Zen 4), with six AdamW steps: six row orders with each of ATen's
 default and native code, oneDNN limited to AVX2, and MKL's compatible code. The 2-norms of the
-weights' errors were within a factor of 3 of each other. 8 leaves room for processors that we could
-not run. The errors of planted faults were between 47 times (no weight decay) and several thousand
-times too large.
+weights' errors were within a factor of 3 of each other. The margin of 8 leaves room for processors
+that we could not test. Deliberate faults in the computation caused errors of 47 times (no weight
+decay) to several thousand times the error of one fp32 run.
 """
 
 MARGIN_BF16 = 2.0
-"""The same for computations that round to bf16 in between.
+"""Like `MARGIN`, for computations that round intermediate results to bf16.
 
-That rounding is nearly the entire error against fp64, and it is the same for every order of the
-sums: 12 % of the distance that AdamW's first four steps cover, equal within 1 % for five orders.
+The rounding to bf16 causes nearly the entire error against fp64, and this error is nearly the same
+for every order of the sums. In AdamW's first four steps it was 12 % of the distance that the
+weights moved, and for five orders it differed by at most 1 %.
 """
 
 
@@ -50,8 +51,8 @@ def of_sum(terms: int) -> float:
     """Return the relative error of an fp32 sum of `terms` numbers of one sign, or of their 2-norm.
 
     Rounding errors are practically independent, so they grow with √terms instead of terms (Higham
-    and Mary, "A new approach to probabilistic rounding error analysis", 2019). Six standard
-    deviations are exceeded once in 10^8 computations.
+    and Mary, "A new approach to probabilistic rounding error analysis", 2019). The factor is six
+    standard deviations, which are exceeded less than once in 10^8 computations.
     """
     return 6 * math.sqrt(terms) * UNIT
 
@@ -63,16 +64,16 @@ def of_additions(count: int, largest: float) -> float:
 
 
 def distance(one: ArrayLike, other: ArrayLike) -> float:
-    """Return the 2-norm of the difference, in fp64. One number that is far off dominates it; a few
-    numbers with a different last bit do not."""
+    """Return the 2-norm of the difference, in fp64. One number that is far off dominates this norm.
+    A few numbers with a different last bit hardly change it."""
     return float(np.linalg.norm(np.asarray(one, np.float64) - np.asarray(other, np.float64)))
 
 
 def assert_rounded_alike(
     found: ArrayLike, exact: ArrayLike, *rounded: ArrayLike, terms: int = 1, margin: float = MARGIN
 ) -> None:
-    """Check that `found` equals `exact` except for rounding: it may be at most `margin` times as
-    far away as any of `rounded`.
+    """Check that `found` equals `exact` except for rounding: its distance from `exact` may be at
+    most `margin` times the largest distance of any of `rounded`.
 
     Give several results of different orders, since the error of one could be small by chance. Each
     number of the result is itself a sum of `terms` numbers: the error of that sum is always

@@ -14,7 +14,9 @@ from p2ptrain.errors import PeerUnreachable
 
 LONG_S = 60.0
 SOON_S = 20.0
-"""Seconds: far less than the deadline, and far more than a busy machine needs."""
+"""Time limit in seconds of a cancelled dial. It is far shorter than the dial's own deadline, and
+far longer than a busy machine needs.
+"""
 
 
 def test_dial_of_a_frozen_peer_is_cancelled_at_once(

@@ -69,8 +69,8 @@ def works(client: Credentials, endpoint: Endpoint) -> bool:
 
 
 def works_in_the_end(client: Credentials, endpoint: Endpoint) -> bool:
-    """Like `works`, with retries: for short time limits, which an honest peer can miss on a busy
-    machine.
+    """Like `works`, but try repeatedly. Use this with short time limits, which an honest peer can
+    miss on a busy machine.
     """
 
     def works_now() -> bool:
@@ -85,8 +85,8 @@ def works_in_the_end(client: Credentials, endpoint: Endpoint) -> bool:
 def says_after_its_handshake(
     client: Credentials, listener: Listener, endpoint: Endpoint, words: bytes
 ) -> None:
-    """Connect and send `words`, again and again, until the listener refuses a hello and not a late
-    handshake.
+    """Connect and send `words` repeatedly, until the listener refuses a hello. On a busy machine,
+    the first connections may end earlier, because their handshake is too late.
     """
     context = tls_context(client, [endpoint.certificate_der], server=False)
     while not listener.statistics().refused_hello:
@@ -162,8 +162,8 @@ def test_restarted_peer_replaces_its_certificate(
 def test_trusted_peer_cannot_issue_certificates_for_others(
     server: Credentials, client: Credentials, listening: ListenerFactory, echo: Echo
 ) -> None:
-    """OpenSSL accepts any certificate that a trusted one has signed. The listener compares the
-    certificate itself.
+    """OpenSSL accepts any certificate that a trusted certificate has signed. The listener compares
+    the certificate itself.
     """
     _, endpoint = listening()
     issuer = x509.load_der_x509_certificate(client.certificate_der)
@@ -427,7 +427,7 @@ def test_members_certificate_is_kept_when_many_others_arrive(
 
 
 def test_newest_certificates_are_kept(listening: ListenerFactory) -> None:
-    listener, endpoint = listening(trusted_max=3)  # The listener's own certificate is one of them.
+    listener, endpoint = listening(trusted_max=3)  # one of the three is the listener's own
     a, b, c = (Credentials.create(identity(number)) for number in (50, 51, 52))
     a_again = Credentials.create(identity(50))
     for each in (a, b, a_again, c):

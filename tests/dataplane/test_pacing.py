@@ -132,7 +132,9 @@ def test_long_run_rate_is_within_a_percent_despite_late_wake_ups(
 def test_two_waiting_flows_get_equal_bytes(
     left: list[int], right: list[int], left_open: int, right_open: int, rank: SendPriority
 ) -> None:
-    """This holds for any ticket sizes, and for any number of tickets requested at a time."""
+    """The two flows get equal bytes for any ticket sizes, and for any number of tickets requested
+    at a time.
+    """
     one, other = Sender(rank, left, left_open), Sender(rank, right, right_open)
     line = Line([one, other])
     sent: Counter[int] = Counter()
@@ -156,7 +158,9 @@ def test_swarm_gets_its_floor_when_the_ring_could_fill_the_link(
 
 
 def test_swarm_gets_a_sixteenth_of_the_uplink_during_a_reduce() -> None:
-    """An example of `FLOOR`: of 8 Mbit/s, a single fetcher gets about 62 kB per second."""
+    """`FLOOR` is a sixteenth. For example, a sixteenth of 8 Mbit/s is 0.5 Mbit/s, so a single
+    fetcher gets about 62 kB per second.
+    """
     ring, swarm = Sender(SendPriority.RING, [16_000], 2), Sender(SendPriority.SWARM, [16_000], 2)
     Line([ring, swarm], Pacer(1_000_000, burst_bytes=0)).run(1010.0)
     assert swarm.sent == pytest.approx(10 * 62_500, abs=32_000)
@@ -199,7 +203,7 @@ def test_closed_flow_does_not_delay_other_flows() -> None:
     theirs = [pacer.request_ticket(gone, 500, 1000.0) for _ in range(4)]
     ours = pacer.request_ticket(here, 500, 1000.0)
     pacer.close(gone)
-    assert pacer.wait_s(ours, 1000.0) == pytest.approx(1.0)  # for the ticket that was partly earned
+    assert pacer.wait_s(ours, 1000.0) == pytest.approx(1.0)  # the rest of a partly earned ticket
     assert [pacer.wait_s(each, 1000.0) > 0 for each in theirs] == [True, False, False, False]
 
 

@@ -19,7 +19,7 @@ ANN, BOB = (Identity.from_seed(bytes([n]) * 32).peer for n in (1, 2))
 
 
 patient = partial(probe, probe_s=60.0)
-"""`probe` with a long time limit, so that a busy machine does not end it early."""
+"""`probe` with a long time limit, so that it does not end early on a busy machine."""
 
 
 @contextmanager

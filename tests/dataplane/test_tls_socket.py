@@ -169,7 +169,9 @@ def test_peer_that_reads_in_pieces_does_not_block_a_send(
 def test_nonblocking_receive_reads_at_most_once(
     pair: Pair, raws: tuple[RawSocket, RawSocket]
 ) -> None:
-    """Otherwise a peer that sends empty records could block the caller for as long as it likes."""
+    """If one call could read repeatedly, a peer that sends empty records could block the caller
+    without a limit.
+    """
     _, right = pair
     right.settimeout(0)
     raws[1].forged = b"\x17\x03\x03\x40\x00" + bytes(10)

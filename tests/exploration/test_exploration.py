@@ -21,7 +21,7 @@ from tests.simulation.defects.mutants import MUTANTS
     ("timeouts", "crashes", "worlds_min"), [(0, 0, 50), (1, 1, 10_000), (2, 0, 300_000)]
 )
 def test_no_world_within_the_bound_is_wrong(timeouts: int, crashes: int, worlds_min: int) -> None:
-    """The bounds are no timeouts or crashes, one timeout and one crash, and two timeouts."""
+    """Three bounds are tested: no fault, one timeout and one crash, and two timeouts."""
     found = explore(Bound(timeouts, crashes))
     assert (found.fault, found.story) == ("", ())
     assert found.finished

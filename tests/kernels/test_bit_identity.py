@@ -33,7 +33,9 @@ GARBAGE = 7
 
 
 def told(call: Callable[..., object], *arguments: Any, **options: Any) -> object:
-    """Return the result of a call, or a text with the fault that it found and the block."""
+    """Return the result of a call. If the call finds a fault, return a text with the fault and its
+    block.
+    """
     try:
         return call(*arguments, **options)
     except (BadScale, NonFinite) as fault:

@@ -68,7 +68,7 @@ def test_decoded_values_are_at_most_the_peak_times_the_codecs_reach(
     payload = encoded(name, 64, random(640, 3))
     if name in ("int8", "int4"):
         rows = payload.reshape(10, -1)
-        rows[:, -32:] = 0x80 if name == "int8" else 0x88  # all of them -128, or -8
+        rows[:, -32:] = 0x80 if name == "int8" else 0x88  # all codes are -128, or -8
     codec.dequantise(payload, back)
     reached = np.abs(back).max() / codec.peak(payload, 640)
     assert reached == pytest.approx(codec.reach, rel=1e-6)
@@ -161,8 +161,8 @@ def test_residual_of_zeros_changes_nothing(name: CodecName, kind: str) -> None:
 @implementations
 @pytest.mark.parametrize("name", ["int8", "int4"])
 def test_residual_that_is_out_of_range_is_an_error(name: CodecName, kind: str) -> None:
-    """The sums are so large that only the division brings them into range. Their rounding losses
-    are too large to keep.
+    """The sums are in range only after the division. Their rounding losses, which are not divided,
+    are out of range.
     """
     codec = implementation(kind, name, 4)
     theta, local = np.array([2.0**126, 2.0**125], np.float32), np.zeros(2, np.float32)

@@ -44,7 +44,8 @@ def bound(name: CodecName, peers: int) -> float:
     """Return an upper bound on the total error, which is the mean of the peers' residuals. A
     residual is at most half a step of the largest sum that the peer has quantised.
 
-    Here sums of N normal vectors and their residuals are below 6 √N.
+    In this test, the elements of a sum of N vectors and their residuals are below 6 √N, since the
+    elements of the vectors are normally distributed.
     """
     sums: float = 6 * peers**0.5
     return 0.5 * STEP[name] * sums * (1 + STEP[name]) + 1e-3

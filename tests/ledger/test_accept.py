@@ -202,8 +202,8 @@ def test_member_that_is_up_is_not_dropped() -> None:
 
 
 def test_member_that_two_peers_report_as_silent_can_be_dropped() -> None:
-    """A voter that is not a neighbour of the dead peer in the ring learns of its death from
-    others.
+    """A voter that is not a neighbour of the dead peer in the ring learns of this death from other
+    peers.
     """
     everybody = Roster(0, 0, (A, B, C, D), (), (*EVERYBODY, Participant(D, 200, 2)))
     open_state = chain_of(small_rules("a b c d"), [everybody])[1]
@@ -216,7 +216,7 @@ def test_member_that_two_peers_report_as_silent_can_be_dropped() -> None:
 
 
 def test_roster_that_drops_a_live_member_is_not_forced_while_doubtful() -> None:
-    """Perhaps only the proposer has accepted the roster."""
+    """Perhaps only the proposer has accepted the roster, so it need not have been chosen."""
     assert verdict(GENESIS, WITHOUT_C, ME_READY, forced=True, doubtful=True) == C_IS_HERE
     assert verdict(GENESIS, WITHOUT_C, ME_READY, forced=True) == YES
 
@@ -239,8 +239,8 @@ def test_reduce_needs_most_of_the_members_that_can_take_part() -> None:
 
 
 def test_one_accuser_cannot_exclude_several_participants() -> None:
-    """Otherwise the first peer that gives up a reduce could accuse everybody except an accomplice,
-    and average only with the accomplice.
+    """If one accuser could exclude several participants, the first peer that gives up a reduce
+    could accuse everybody except an accomplice, and average only with that accomplice.
     """
     rules = small_rules("a b c d e", participants_min=2)
     names = peers("a b c d e")
@@ -260,8 +260,8 @@ def test_one_accuser_cannot_exclude_several_participants() -> None:
 
 
 def test_after_repeated_failures_participants_take_turns() -> None:
-    """So a peer that sends two different means, or always accuses another peer, also sits out
-    sometimes.
+    """A peer that sends different averages to different peers, or always accuses another peer, must
+    also sit out sometimes.
     """
     rules = small_rules("a b c", participants_min=2, attempts_max=4)
     taking = []
@@ -353,7 +353,7 @@ def test_retry_is_refused_for_the_grace_time_if_results_were_reported() -> None:
     assert verdict(REDUCING, AGAIN, *events, now=RULES.grace_s) == YES
 
 
-def test_retry_is_accepted_if_too_few_can_have_the_own_result() -> None:
+def test_retry_is_accepted_if_too_few_can_have_the_same_result_as_this_node() -> None:
     own: list[AnyReport] = [ME_READY, ReduceDone(A, 0, 0, U), UpdateHeld(U)]
     assert verdict(REDUCING, AGAIN, *own, ReduceFailed(B, 0, 0)).answer is Answer.LATER
     assert verdict(REDUCING, AGAIN, *own, ReduceFailed(B, 0, 0), PeerDown(C)) == YES
@@ -381,7 +381,7 @@ def test_update_is_requested_first_from_live_peers_that_reported_it() -> None:
 
 
 def test_ready_peer_is_not_left_out_for_ever() -> None:
-    """It does not matter which failures the proposer claims to remember (SPEC.md S11, S13)."""
+    """This limit holds whatever failures the proposer claims to remember (SPEC.md S11, S13)."""
     rules = small_rules("a b c", participants_min=2)
     without_c = Roster(0, 0, (A, B, C), (), EVERYBODY[:2])
     reports = Reports(B)

@@ -337,7 +337,7 @@ def test_two_halves_never_both_decide() -> None:
 
 def test_voter_without_the_update_fetches_it_and_then_votes() -> None:
     some = reducing()
-    """b has lost its result, so one more of the five voters is needed for a quorum."""
+    """Peer b has lost its result, so a quorum of the five voters needs one more peer."""
     some = reducing("a b c d e")
     some.hold_update(U, "c e")
     some.made(U, "b c e")
@@ -503,7 +503,9 @@ def test_proposal_in_a_later_round_needs_promises_of_a_quorum() -> None:
     ("round", "claims"), [(1, "its own round"), (4, "an earlier one, unsigned")]
 )
 def test_claims_in_promises_must_be_of_proposed_entries(round: int, claims: str) -> None:
-    """Otherwise a proposer could pretend that the promises require the value that it prefers."""
+    """If promises could claim any entry, a proposer could pretend that they require the value that
+    it prefers.
+    """
     some = group()
     entry = Entry(1, some["a"].state.head, Roster(0, 0, (A, B, C), (D,)))
     own = accepted(some.rules, round, entry)
@@ -621,7 +623,7 @@ def test_invalid_promises_are_not_counted() -> None:
 
 
 def test_proposal_of_a_round_does_not_change() -> None:
-    """New reports must not change the proposal of the current round."""
+    """Reports that arrive after a proposal must not change the proposal of the same round."""
     some = reducing()
     some.send_to_all(PeerDown(B))
     some.send_to_all(ReduceFailed(A, 0, 0), ReduceFailed(C, 0, 0))

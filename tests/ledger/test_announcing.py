@@ -1,4 +1,6 @@
-"""Proposals go to many voters by gossip and to few by unicast. Both ways lead to agreement."""
+"""A ledger sends proposals to many voters by gossip, and to few voters by unicast. Both ways lead
+to agreement.
+"""
 
 from __future__ import annotations
 

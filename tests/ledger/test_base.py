@@ -216,8 +216,8 @@ def double_vote(peer: str) -> Evidence:
 
 
 def test_voter_before_the_base_can_still_be_accused() -> None:
-    """Every voter has contributed before, and contributions are part of the state, so the base
-    names d.
+    """A voter must have contributed before it can vote. Contributions are part of the state, so the
+    base still names the former voter d.
     """
     gone = replace(BASE.state, tokens_by_peer={**BASE.state.tokens_by_peer, D: 5})
     value = CHAIN[9].entry.value
@@ -312,7 +312,9 @@ def test_entries_that_all_peers_have_pruned_are_out_of_reach() -> None:
 
 
 def test_unasked_claim_of_pruned_entries_is_ignored() -> None:
-    """Otherwise one message could make a node believe that it is far behind."""
+    """If a claim of pruned entries were believed without a question, one message could convince a
+    node that it is far behind.
+    """
     ledger = newcomer()
     assert asked(ledger, Received(A, PRUNED), 0.0) == []
     assert asked(ledger, PeerHeight(A, 20), 1.0) == [A]
@@ -332,7 +334,7 @@ def test_height_claimed_in_a_pruned_answer_is_not_believed() -> None:
 
 
 def test_pruned_entries_that_we_already_have_do_not_matter() -> None:
-    """A repeated claim does not make us ask the peer more often."""
+    """The peer repeats its claim. This does not make us ask it more often."""
     ledger = ledger_from_base([])
     assert asked(ledger, PeerHeight(B, 20), 0.0) == [B]
     assert asked(ledger, Received(B, PRUNED), 0.1) == []
@@ -361,7 +363,7 @@ def on_a_branch() -> Ledger:
 
 
 def test_pruned_answer_of_a_peer_on_another_line_does_not_count() -> None:
-    """We asked the peer because its chain could outrank ours."""
+    """We asked this peer only because its chain could outrank ours."""
     ledger = on_a_branch()
     run, line = ledger.rules.run, ledger.state.line
     assert asked(ledger, PeerHeight(B, 20, run), 0.0) == [B]
@@ -375,8 +377,8 @@ def test_pruned_answer_of_a_peer_on_another_line_does_not_count() -> None:
 
 
 def test_peer_that_has_pruned_can_restart_and_vote() -> None:
-    """Its disk has the base and the later entries. It votes together with peers that keep the whole
-    chain.
+    """The disk of the peer has the base and the later entries. The peer votes together with peers
+    that keep the whole chain.
     """
     some = LedgerGroup(RULES)
     for name in "abc":

@@ -232,7 +232,7 @@ AFTER_S = 60.0
 
 def three_of_seven(silent: str) -> LedgerGroup:
     """Return a group with three of seven peers; the other four have left for good. The peers in
-    `silent` count as up but do not answer.
+    `silent` count as up and do not answer.
     """
     rules = small_rules("a b c d e f g", branch_after_s=AFTER_S)
     some = LedgerGroup(rules, names=(A, B, C))
@@ -275,8 +275,8 @@ def test_b3_branch_waits_for_a_peer_that_started_later() -> None:
 
 
 def test_b3_peer_that_has_signed_does_not_count_as_silent() -> None:
-    """B signs at once. C never signs, and is left out after a time. D is present only for a
-    moment.
+    """B signs at once. C never signs, and is left out after its waiting time. D is present only for
+    a moment.
     """
     rules = small_rules("a b c d e f g h i", branch_after_s=AFTER_S)
     state, it = genesis(rules), BranchProposer(rules, A, signer(A), verify, 0.0)
@@ -304,8 +304,8 @@ NAMES = "a b c d e f g h i"
 def proposal(
     it: BranchProposer, state: LedgerState, here: Presence, now: float
 ) -> tuple[PeerId, ...]:
-    """Return the voters of the branch that `it` proposes at this time. If there is no other voter,
-    it signs the branch itself.
+    """Return the voters of the branch that `it` proposes at this time. If the proposer is the only
+    voter, there is no proposal: return the voters of the branch that it has signed.
     """
     it.note_presence(state, here, now)
     effects, alone = it.propose(state, here, now), it.outcome()
@@ -321,7 +321,9 @@ def proposed_voters(effects: list[Effect]) -> tuple[PeerId, ...]:
 
 
 def test_b3_returned_peer_is_asked_again() -> None:
-    """B never signs. C was asked, went away, and returned just before it would be left out."""
+    """B never signs. C was asked, disconnected, and returned just before the time at which it would
+    be left out.
+    """
     rules = small_rules(NAMES, branch_after_s=AFTER_S)
     state, it = genesis(rules), BranchProposer(rules, A, signer(A), verify, 0.0)
     assert proposal(it, state, Presence((A, B, C), ()), 60.0) == (A, B, C)
@@ -334,8 +336,8 @@ def test_b3_returned_peer_is_asked_again() -> None:
 
 
 def test_b3_peer_with_short_absences_is_left_out_after_its_time() -> None:
-    """A peer cannot restart its waiting time by an absence in which the others have no time to sign
-    without it.
+    """A peer may be absent so briefly that the others cannot sign without it meanwhile. Such an
+    absence does not restart its waiting time.
     """
     rules = small_rules(NAMES, branch_after_s=AFTER_S)
     state, it = genesis(rules), BranchProposer(rules, A, signer(A), verify, 0.0)
@@ -347,7 +349,7 @@ def test_b3_peer_with_short_absences_is_left_out_after_its_time() -> None:
 
 
 def test_b3_outdated_proposal_is_not_repeated() -> None:
-    """A quorum is back, but it is too small to average. Nothing needs to be done until some of
+    """A quorum is back, but it is too small to average. The proposer does nothing until some of
     these peers leave again.
     """
     rules = small_rules("a b c d e", participants_min=4, branch_after_s=AFTER_S)
@@ -534,7 +536,9 @@ def test_peer_that_must_not_vote_does_not_sign_a_branch() -> None:
 
 
 def test_b1_peer_that_returns_to_a_line_keeps_its_promises() -> None:
-    """The promises must survive even if the log of votes was rewritten in between."""
+    """The promises must survive even if the log of votes was rewritten while the peer was on the
+    other line.
+    """
     some = group("a")
     some.send_events("a", Received(C, Prepare(1, 1)))
     promise = some["a"].records()
@@ -571,7 +575,7 @@ def test_status_does_not_mention_branches_while_a_quorum_is_up() -> None:
 LOW, HIGH = sorted(
     (signed(START, Branch(0, pair)) for pair in ((A, B), (C, D))), key=lambda it: it.entry.digest
 )
-"""Two branches of the same entry. While they have equal tokens, LOW outranks HIGH."""
+"""Two branches that follow the same entry. While they have equal tokens, LOW outranks HIGH."""
 
 
 def shown(ours: Certified, theirs: Certified, *, height: int = 1) -> tuple[Rivals, list[Effect]]:
@@ -645,8 +649,8 @@ def test_b5_a_long_chain_is_asked_for_page_by_page() -> None:
 
 
 def test_b7_returning_peer_is_asked_for_other_chains() -> None:
-    """Found by seed 1097 of the profile `islands`. The chain that outranks ours has ended and does
-    not grow, so only the peer's return can trigger the question.
+    """Seed 1097 of the profile `islands` found this case. The chain that outranks ours has ended
+    and does not grow, so only the peer's return can trigger the question.
     """
     some = group("a", signed(START, Branch(0, (A,))))
     assert some.send_events("a", PeerHeight(C, 1, RULES.run)) == [AskEntries(C, 1)]

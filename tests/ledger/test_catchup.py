@@ -220,7 +220,7 @@ def test_peer_that_shows_entries_is_believed_again() -> None:
 
 
 def test_claim_confirmed_by_other_peers_is_believed_again() -> None:
-    """Each time the entry was still on its way when the heartbeat with the new height arrived."""
+    """Each time, the heartbeat with the new height arrives before the entry."""
     catchup = Catchup()
     for height in range(6, 6 + 2 * QUESTIONS_MIN):
         now = SHOW_S * height
@@ -325,8 +325,8 @@ def test_page_of_large_entries_is_bounded_but_not_empty() -> None:
 
 
 def test_message_about_the_next_height_waits_for_its_entry() -> None:
-    """The proposal arrives before the outcome. It is kept, and answered once the outcome has
-    arrived.
+    """The proposal arrives before the outcome. The proposal is kept, and answered once the outcome
+    has arrived.
     """
     some = LedgerGroup(small_rules())
     some.ready("a b c")

@@ -96,8 +96,8 @@ def test_rewritten_log_of_votes_contains_everything_for_a_restart() -> None:
 
 
 def test_voter_that_lost_entries_does_not_vote_until_it_has_them() -> None:
-    """Otherwise this voter and another that is behind could form a quorum and decide a height a
-    second time.
+    """If this voter voted earlier, it could form a quorum with another voter that is behind, and
+    decide a height a second time.
     """
     some = LedgerGroup(small_rules())
     for step in range(2):
@@ -118,7 +118,9 @@ def test_voter_that_lost_entries_does_not_vote_until_it_has_them() -> None:
 
 
 def test_records_of_heights_lost_from_the_chain_are_kept() -> None:
-    """The chain has lost its last entries. The promises for later heights are still binding."""
+    """The chain has lost its last entries. The promises for heights beyond its end are still
+    binding.
+    """
     rules = small_rules()
     chain = chain_of(rules, [Roster(0, 0, (A, B, C), (D,))])[0]
     later = Acceptor(LINE, 2)
@@ -179,7 +181,9 @@ def test_only_a_voters_last_message_about_later_heights_is_kept() -> None:
 
 
 def test_waiting_message_is_answered_after_the_entry_is_durable() -> None:
-    """Otherwise a crash could leave a promise for a height without the entry before it (R6)."""
+    """If the answer were sent earlier, a crash could leave a promise for a height without the entry
+    before it (R6).
+    """
     some = LedgerGroup(small_rules())
     first = certify(some.rules, some["a"].state, Roster(0, 0, (A, B, C), (D,)))
     assert some.send_events("a", Received(B, Prepare(2, 2))) == []

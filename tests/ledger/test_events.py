@@ -1,4 +1,4 @@
-"""Events that report something about a peer have an author."""
+"""Events that report on behalf of a peer have an author."""
 
 from __future__ import annotations
 

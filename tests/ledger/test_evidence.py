@@ -123,7 +123,7 @@ STEPS = st.lists(st.tuples(st.booleans(), st.integers(0, 6), st.sampled_from("xy
 def test_honest_voter_never_contradicts_itself(
     steps: list[tuple[bool, int, str]], crashes: set[int]
 ) -> None:
-    """Requests arrive in any order, and the voter restarts from its records in between."""
+    """Requests arrive in any order, and the voter restarts from its records between them."""
     entries = {name: Entry(1, digest("p"), Skip(ord(name))) for name in "xyz"}
     acceptor, records, said = Acceptor(LINE, 1), [], []
     for index, (votes, round, name) in enumerate(steps):
@@ -356,7 +356,7 @@ def test_accused_peer_is_removed_and_not_readmitted() -> None:
 
 def test_voter_with_evidence_refuses_and_sends_it() -> None:
     """Only a has the evidence. b proposes as usual, a refuses, and b learns why. The value that b
-    has accepted itself may still be decided, but the next roster excludes c.
+    has accepted may still be decided, but the next roster excludes c.
     """
     some = LedgerGroup(RULES)
     some.send_events("a", Accused(evidence_against(C)))
@@ -404,7 +404,7 @@ def in_use(effects: list[Effect]) -> list[str]:
     return [effect.what for effect in effects if isinstance(effect, VotingStopped)]
 
 
-def test_message_in_the_own_name_reveals_a_second_process() -> None:
+def test_message_in_this_nodes_name_reveals_a_second_process() -> None:
     some = LedgerGroup(RULES)
     effects = some.send_events("a", Received(A, Prepare(1, 2)))
     assert in_use(effects) == ["another process sent a Prepare as a"]
@@ -412,7 +412,7 @@ def test_message_in_the_own_name_reveals_a_second_process() -> None:
 
 
 def test_vote_missing_from_own_records_reveals_a_second_process() -> None:
-    """A copy of c has voted; this process of c has not."""
+    """A second process with the identity of c has voted; the first process has not."""
     some = LedgerGroup(RULES)
     some.ready("a b c")
     some.deliver(lambda unicast: C not in (unicast.sender, unicast.receiver))
@@ -465,7 +465,9 @@ def test_restarted_voter_recognises_its_own_votes() -> None:
 
 
 def test_accused_peer_can_vote_for_the_roster_without_it() -> None:
-    """Its vote may be needed, and does no additional harm: certificates count it anyway."""
+    """The vote of the accused peer may be needed. It does no additional harm, since certificates
+    count it anyway.
+    """
     some = LedgerGroup(small_rules("a b"))
     effects = some.send_events("a", Accused(evidence_against(B)))
     assert (accusations(effects), in_use(effects)) == ([B], [])
@@ -483,7 +485,7 @@ def proof(voter: PeerId, round: int | None, entry: str) -> PromiseProof:
 
 
 @pytest.mark.parametrize("order", list(permutations(range(3))))
-def test_of_two_entries_in_a_round_the_more_accepted_one_is_forced(
+def test_more_accepted_of_two_entries_in_a_round_is_forced(
     order: tuple[int, ...],
 ) -> None:
     proofs = (proof(A, 1, "x"), proof(B, 1, "y"), proof(C, 1, "x"))
@@ -494,7 +496,7 @@ def test_of_two_entries_in_a_round_the_more_accepted_one_is_forced(
 
 def test_double_proposal_cannot_fork_a_two_thirds_quorum() -> None:
     """b asks a and c to accept one entry, and d to accept a different one. The first is chosen, but
-    no peer learns of it. Every later proposer, even d, must propose the first.
+    no peer learns of it. Every later proposer, even d, must propose the first entry.
     """
     some = LedgerGroup(small_rules("a b c d", quorum="two-thirds"))
     some.ready("a b c d")
@@ -523,8 +525,9 @@ def leads_round_1(unicast: Unicast) -> bool:
 
 def test_voter_with_a_reported_second_process_does_not_vote_until_restart() -> None:
     some = LedgerGroup(RULES)
-    assert in_use(some.send_events("a", CloneFound("b hears two of a"))) == ["b hears two of a"]
-    assert in_use(some.send_events("a", CloneFound("c hears two of a"))) == []
+    told = "b hears two processes of a"
+    assert in_use(some.send_events("a", CloneFound(told))) == [told]
+    assert in_use(some.send_events("a", CloneFound("c hears two processes of a"))) == []
     some.ready("a b c")
     assert all(unicast.sender != A for unicast in some.mail)
     some.deliver()

@@ -220,7 +220,7 @@ def test_proposer_sends_the_evidence_against_a_dropped_founder() -> None:
 
 
 def test_returning_founder_is_a_voter_at_once() -> None:
-    """It need not have trained, so this is also true for seeds."""
+    """A returning founder need not have trained, so a founder that is a seed votes at once too."""
     state = chain_of(FOUR, [Roster(0, 0, (A, B, C), ())])[1]
     back = Roster(0, 0, (A, B, C, D), (S,))
     assert wanted(FOUR, state, Joining(D), Joining(S)) == back
@@ -233,7 +233,9 @@ def test_returning_founder_is_a_voter_at_once() -> None:
 
 
 def test_founder_becomes_a_voter_only_if_it_asked_to_join() -> None:
-    """Otherwise a lying founder could fill the quorum with founders that are down."""
+    """If a proposer could make any founder a voter, a lying founder could fill the quorum with
+    founders that are down.
+    """
     state = chain_of(FOUR, [Roster(0, 0, (A, B, C), ())])[1]
     back = Roster(0, 0, (A, B, C, D), ())
     assert judged(FOUR, state, back, late=True).answer is Answer.LATER
@@ -304,7 +306,7 @@ def test_reduce_without_reports_is_retried_after_a_time() -> None:
 
 
 def test_proposer_sends_evidence_with_the_proposal_that_depends_on_it() -> None:
-    """The announcement of the evidence was lost."""
+    """Here the earlier announcement of the evidence was lost."""
     some = LedgerGroup(RULES)
     effects = some.send_events("b", Accused(evidence_against_c(some)))
     sent = [it.peer for it in effects if isinstance(it, Send) and type(it.message) is Accusation]

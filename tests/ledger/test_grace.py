@@ -51,8 +51,8 @@ def test_only_a_members_first_report_after_the_quorum_counts_as_a_lag() -> None:
 
 
 def test_others_wait_no_longer_than_the_usual_lag() -> None:
-    """c is ready about 5 s after a and b in every step. The one time that it is not, nobody waits
-    the full 10 s.
+    """c is ready about 5 s after a and b in every step except one. In that step, the others do not
+    wait the full 10 s.
     """
     some = LedgerGroup(small_rules(outer_steps=20))
     for step in range(10):
@@ -115,7 +115,9 @@ def test_member_that_is_always_late_does_not_lengthen_the_grace_time() -> None:
 
 
 def test_quorum_that_is_lost_and_regained_earns_its_credit_once() -> None:
-    """Otherwise a voter could lengthen the wait by repeatedly withdrawing its Ready."""
+    """If the quorum earned this credit each time, a voter could lengthen the wait by repeatedly
+    withdrawing its Ready.
+    """
     some = LedgerGroup(small_rules(outer_steps=20))
     some.ready("a b c")
     some.deliver()

@@ -77,8 +77,8 @@ CERTIFIED += [certify(RULES, OPEN, VALUES[2]), certify(RULES, OPEN, VALUES[3])]
 
 PEERS = st.sampled_from([A, B, C, D])
 OTHERS = st.sampled_from([B, C, D])
-"""Peers that sign the random statements. Only the voter under test, a, can sign its own
-statements.
+"""Peers that sign the random statements. Only `a`, the voter under test, can sign statements of
+`a`.
 """
 NUMBERS = st.integers(0, 4)
 ENTRY = st.sampled_from(ENTRIES)
@@ -170,9 +170,9 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
 
 
 class Watched:
-    """Passes the statements of a voter, and its disk, to all checkers of statements. All rosters
-    here have the founders as voters, so these checkers do not need the decisions. The other peers
-    may lie.
+    """Passes the statements of a voter, and its disk, to all checkers of statements. In every
+    roster here the founders are the voters, so the checkers need not be told which entries were
+    decided. The other peers may lie.
     """
 
     def __init__(self) -> None:
@@ -210,7 +210,7 @@ class Watched:
 def test_voter_among_random_messages_keeps_its_promises(
     story: list[tuple[Event, float, bool]],
 ) -> None:
-    """The voter crashes in between, and then restarts from its disk."""
+    """The voter also crashes between messages, and restarts from its disk."""
     watched, now = Watched(), 0.0
     disk, ledger = watched.disk, Ledger(RULES, A, signer(A), verify)
     for event, passed, crashes in story:
@@ -228,7 +228,7 @@ def test_voter_among_random_messages_keeps_its_promises(
 
 
 ELIGIBLE = [Entry(1, START.head, value) for value in (OPENING, OTHER_WAY_ROUND)]
-"""Entries for which a votes if all members are ready and no other entry is forced."""
+"""Entries that voter `a` accepts if all members are ready and no other entry is forced."""
 
 
 @st.composite

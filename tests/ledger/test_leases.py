@@ -1,4 +1,4 @@
-"""Every data block is in exactly one place: leased, returned, committed, or not yet handed out."""
+"""Every data block is in exactly one place: leased, returned, committed, or not yet leased."""
 
 from __future__ import annotations
 

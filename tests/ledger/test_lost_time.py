@@ -1,4 +1,4 @@
-"""The cost of a failed attempt in outer steps, and the time for which it is remembered."""
+"""The cost of a failed attempt in outer steps, and the time for which the failure is remembered."""
 
 from __future__ import annotations
 

@@ -194,7 +194,7 @@ def test_promoted_learners_never_outnumber_the_remaining_voters() -> None:
 
 
 def test_learners_are_not_promoted_while_a_voter_is_down() -> None:
-    """If the newcomers then vanished, only two of eight voters would remain."""
+    """If the learners were promoted and then vanished, only two of eight voters would remain."""
     four, newcomers = (A, B, C, D), peers("e f g h")
     rules = small_rules("a b c d", participants_min=2)
     parts = tuple(Participant(peer, 200, 2) for peer in (*four, *newcomers))

@@ -34,7 +34,7 @@ def test_any_two_quorums_share_a_voter(policy: QuorumPolicy, count: int) -> None
 
 
 @pytest.mark.parametrize("count", range(1, 9))
-def test_two_thirds_tolerate_fewer_than_a_third_of_liars(count: int) -> None:
+def test_two_thirds_quorum_tolerates_liars_below_a_third_of_the_voters(count: int) -> None:
     liars = (count - 1) // 3
     quorums = all_quorums("two-thirds", count)
     assert all(len(one & other) > liars for one in quorums for other in quorums)

@@ -56,9 +56,9 @@ def test_repeated_promise_counts_once() -> None:
 
 
 def test_leader_without_the_update_or_a_value_to_propose_waits() -> None:
-    """The leader has accepted a Commit and lost the update in a crash. A quorum has not accepted
-    anything, so the Commit need not be proposed. After the restart the leader has no reports from
-    which to propose another value.
+    """The leader has accepted a Commit and lost the update in a crash. No quorum has accepted an
+    entry, so the leader need not propose the Commit. After the restart the leader has no reports
+    from which to propose another value.
     """
     some = LedgerGroup(small_rules("a b c d e"))
     some.ready("a b c d e")
@@ -123,7 +123,7 @@ def test_promise_proof_and_its_claim_have_three_parts(proof: list[object]) -> No
 
 
 def test_update_that_is_held_is_not_fetched_again() -> None:
-    """The fetch stops being repeated once the update has arrived."""
+    """The node stops repeating the fetch once the update has arrived."""
     some = LedgerGroup(small_rules())
     some.ready("a b c")
     some.deliver()

@@ -190,7 +190,7 @@ def test_repeated_report_of_a_past_step_is_not_a_lag() -> None:
 
 
 def test_held_update_counts_only_for_the_attempt_it_was_checked_for() -> None:
-    """Another attempt has different participants, and so a different bound on influence."""
+    """Another attempt has different participants, and therefore a different bound on influence."""
     reports, update = Reports(A, position=(2, 1)), digest("u")
     for old in ((2, 0), (1, 3)):
         assert not reports.note(UpdateHeld(update, old))

@@ -164,8 +164,8 @@ ROTTEN = (
     *(*REDUCING, "snapshot a b c 0 rotten at c", "snapshot a b 0 good at a b"),
     *("done a b c u0", "deliver"),
 )
-"""c is a liar. It has proposed and accepted a commit with a snapshot that a and b know to be
-wrong.
+"""Commands of a story in which c lies: c has proposed and accepted a commit with a snapshot that a
+and b know to be wrong.
 """
 
 
@@ -191,8 +191,8 @@ def test_r5_voter_must_accept_a_value_that_may_be_chosen() -> None:
 def test_r5_doubtful_value_that_a_voter_contradicts_is_refused_for_a_time(
     round: int, after_s: int, accepts: bool
 ) -> None:
-    """The refusal lasts for some time, whatever round the proposal names. A voter that is up but
-    silent must not block the others for ever.
+    """The refusal lasts for 10 s, whatever round the proposal names. Without this limit, a voter
+    that is up but silent would block the others forever.
     """
     some = LedgerGroup(small_rules())
     some.ready("a b c")
@@ -235,7 +235,7 @@ def test_commit_is_accepted_only_by_voters_that_hold_its_update() -> None:
 
 
 def test_forced_entry_is_accepted_although_the_voter_would_refuse_it() -> None:
-    """Peer a would refuse a fresh roster, since it lost its own Ready in a restart. But this one is
+    """Peer a lost its own Ready in a restart, so it would refuse this roster if the roster were not
     forced.
     """
     told(
@@ -517,8 +517,8 @@ def test_reports_decide_what_is_proposed_but_not_what_is_valid() -> None:
 
 
 def test_s10_voters_without_the_amendment_decide_a_roster_without_it() -> None:
-    """Only b has the amendment and voted for the roster that names it, and b is down. So that
-    roster was not chosen, and the others continue without it.
+    """Only b has the amendment and voted for the roster that names it. Now b is down. That roster
+    was not chosen, so the others continue without the amendment.
     """
     told(
         *("members a b c", "amend 1 step=1 at b", "ready a b c", "deliver"),
@@ -529,7 +529,7 @@ def test_s10_voters_without_the_amendment_decide_a_roster_without_it() -> None:
 
 
 def test_s11_proposer_cannot_drop_live_voters() -> None:
-    """After two such rosters, b would be the only voter of the run."""
+    """If b could drop live voters, b would be the only voter of the run after two such rosters."""
     some = LedgerGroup(small_rules("a b c d e"))
     b, c, d, e = peers("b c d e")
     rules, state = some.rules, some["a"].state

@@ -57,7 +57,7 @@ def stretches(draw: st.DrawFn) -> Stretch:
 
 @st.composite
 def states(draw: st.DrawFn) -> LedgerState:
-    """Draw a consistent state. Perhaps no chain leads to it."""
+    """Draw a consistent state. It need not be the result of any chain."""
     names = draw(st.lists(NAMES.map(PeerId), min_size=1, max_size=7, unique=True))
     voting = draw(st.integers(1, len(names)))
     voters, learners = tuple(names[:voting]), tuple(names[voting:])

@@ -1,5 +1,5 @@
-"""Counting reports only saves time: decisions are the same as if they were computed from all
-reports.
+"""Incremental counting of reports saves time. Decisions are the same as if they were computed from
+all reports.
 """
 
 from __future__ import annotations
@@ -141,8 +141,8 @@ def in_the_crowd(*values: Roster) -> Ledger:
 
 
 def test_thousand_ready_reports_need_three_computations() -> None:
-    """One computation at the start, one when a quorum is ready, and one when the last member is
-    ready.
+    """The proposal is computed once at the start, once when a quorum is ready, and once when the
+    last member is ready.
     """
     readies = [Ready(peer, 0, 200, 2) for peer in MANY]
     assert considered(in_the_crowd(), readies, 0.0) == 3
@@ -155,8 +155,8 @@ def test_thousand_done_reports_need_two_computations() -> None:
 
 @pytest.mark.parametrize("between_s", [0.0, 0.001, 0.002], ids=["at once", "1 s", "2 s"])
 def test_thousand_failure_reports_need_few_computations(between_s: float) -> None:
-    """One computation at the start, one at the first failure, and one when the wait for further
-    reports ends.
+    """The proposal is computed once at the start, once at the first failure, and once when the wait
+    for further reports ends.
     """
     blamed = (MANY[7],)
     failures = [ReduceFailed(peer, 0, 0, blamed if n < 2 else ()) for n, peer in enumerate(MANY)]

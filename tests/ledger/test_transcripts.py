@@ -93,5 +93,5 @@ def test_line_with_an_error_is_named(command: str, fault: str) -> None:
 
 
 def test_story_must_begin_with_its_members() -> None:
-    with pytest.raises(StoryFault, match="begins with its members"):
+    with pytest.raises(StoryFault, match="must begin with the command"):
         played(blocks_of("ready a\n"))

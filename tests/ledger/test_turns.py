@@ -1,5 +1,5 @@
-"""A proposer that lets its turn pass delays the others by one round, and later by little (SPEC.md,
-In time).
+"""A proposer that lets its turn pass delays the others by one full round the first time, and later
+only by short rounds (SPEC.md, In time).
 """
 
 from __future__ import annotations

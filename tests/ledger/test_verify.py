@@ -96,7 +96,7 @@ def test_invalid_certificate_is_reported_with_its_height(name: str, height: int)
 
 
 def test_certificate_without_its_proposers_vote_is_refused() -> None:
-    """This makes sure that, if a round has two certificates, its proposer has signed both."""
+    """If a round has two certificates, this rule ensures that its proposer has signed both."""
     for height, missing in ((1, "b"), (2, "c")):
         others = " ".join({"a", "b", "c"} - {missing})
         chain = [*CHAIN[: height - 1], with_votes(CHAIN[height - 1], others)]

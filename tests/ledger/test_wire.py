@@ -147,7 +147,7 @@ def test_oversized_message_is_refused_by_sender_and_receiver() -> None:
 
 
 def test_largest_proposal_can_be_gossiped() -> None:
-    """It contains the promises of all voters, each with an accepted value."""
+    """The largest proposal contains the promises of all voters, each with an accepted value."""
     names = tuple(PeerId(f"12D3KooW{index:044d}") for index in range(MEMBERS_MAX))
     parts = tuple(Participant(name, 10**9, 10**4) for name in names)
     entry, signed = Entry(1, genesis(RULES).head, Roster(0, 0, names, (), parts)), bytes(64)

@@ -1,4 +1,4 @@
-"""A peer that speaks enough libp2p to connect, and then sends anything a test wants."""
+"""A peer that speaks enough libp2p to connect, and then sends whatever a test gives it."""
 
 from __future__ import annotations
 

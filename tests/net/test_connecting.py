@@ -278,7 +278,7 @@ async def test_names_from_peers_do_not_block_the_users_lookup(
 async def test_peer_that_keeps_announcing_slow_names_does_not_use_all_lookups(
     no_dns: list[str],
 ) -> None:
-    """Each heartbeat can announce new names. In this way one member once occupied all eight
+    """Each heartbeat can announce new names. With this attack, one member once occupied all eight
     threads.
     """
     slow, sound = identity(2).peer, identity(3).peer
@@ -328,8 +328,8 @@ async def test_concurrent_dials_to_addresses_from_peers_are_bounded() -> None:
 
 
 async def test_libp2p_does_not_dial_a_peer_by_itself() -> None:
-    """Otherwise libp2p would dial all addresses that a peer has ever claimed when we open a stream
-    to it.
+    """Plain libp2p dials all addresses that a peer has ever claimed when we open a stream to that
+    peer.
     """
     async with networks(2) as (left, right):
         peer = ID.from_base58(right.peer)

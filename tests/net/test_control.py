@@ -1,4 +1,4 @@
-"""The work that a neighbour's control messages can cause a node is bounded."""
+"""A neighbour's control messages can cause a node only a bounded amount of work."""
 
 from __future__ import annotations
 

@@ -56,8 +56,8 @@ async def test_recorded_peer_is_found_by_a_peer_that_never_met_it() -> None:
 
 
 async def test_peer_with_an_old_record_still_asks_others() -> None:
-    """Like a node, each peer announces itself before it asks. The new peer learns of the old one
-    only from its answers.
+    """Like a node, each peer announces itself before it asks. The new peer learns of the old peer
+    only from the answers to its questions.
     """
     gone = identity(9).peer
     async with networks(3) as (seed, old, new):
@@ -136,7 +136,7 @@ class TestAnswersOfOthers:
             )
 
     async def test_record_by_a_peer_itself_does_not_replace_its_known_addresses(self) -> None:
-        """A DHT record is not signed by its peer, unlike a heartbeat."""
+        """Unlike a heartbeat, a DHT record is not signed by the peer that it names."""
         async with networks(2) as (victim, other):
             await other.connect(victim.addresses()[0])
             victim.remember(other.peer, ["/ip4/10.0.0.1/tcp/1"])

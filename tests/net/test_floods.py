@@ -125,7 +125,9 @@ async def test_flood_of_empty_frames_is_not_read() -> None:
 
 
 async def test_sender_of_an_oversized_frame_has_its_streams_reset() -> None:
-    """Otherwise the sender would stay in the mesh although its messages are no longer read."""
+    """Without the reset, the sender would stay in the mesh although its messages are no longer
+    read.
+    """
     async with attacked() as (_, channel, honest, hostile):
         at_hostile: list[INetStream] = []
 

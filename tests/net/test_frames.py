@@ -61,7 +61,7 @@ def frame(**fields: Any) -> bytes:
 
 @asynccontextmanager
 async def gossiping() -> AsyncIterator[Gossip]:
-    """Yield a `Gossip` on a host of its own, without the rest of a network."""
+    """Yield a `Gossip` on its own host, without the other objects of a network."""
     host = build_host(identity(50))
     gossip = Gossip(host, everybody, nobody)
     async with running(host, list(LOOPBACK)), gossip.running():
@@ -72,8 +72,8 @@ class TestTopics:
     async def test_message_on_many_topics_is_neither_checked_nor_forwarded(
         self, checked: list[rpc_pb2.Message]
     ) -> None:
-        """In a reported attack, such a message cost each receiver 1.65 s of CPU time and was
-        forwarded.
+        """In a reported attack, a message on many topics cost each receiver 1.65 s of CPU time and
+        was forwarded.
         """
         async with networks(2) as (victim, behind):
             at_victim, at_behind = victim.subscribe(TOPIC), behind.subscribe(TOPIC)
@@ -148,7 +148,7 @@ class TestSubscriptions:
             assert 0 < told.count(b"recent") <= REPLAYS_AT_ONCE + 1
 
     async def test_subscriptions_use_up_a_neighbours_allowance(self) -> None:
-        """Each subscription starts three tasks."""
+        """Each subscription that a node processes starts three tasks."""
         async with networks(1) as (victim,), hostile_to(victim) as hostile:
             stream = await hostile.open(MESHSUB)
             one = rpc_pb2.RPC.SubOpts

@@ -85,8 +85,8 @@ async def test_late_peer_receives_only_the_newest_message_of_each_author() -> No
 async def test_gossip_works_after_a_restart_with_an_earlier_clock(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Plain libp2p ignores all frames of a peer that contain an older peer record than the one it
-    has.
+    """If a frame contains an older peer record than libp2p has already stored for that peer, plain
+    libp2p ignores the frame.
     """
     async with networks(1) as (a,):
         at_a = a.subscribe(TOPIC)
@@ -175,7 +175,7 @@ class TestAdmission:
                 await eventually(lambda: a.statistics()["gossip_waiting"] == only)  # noqa: B023
             admitted.update((b.peer, c.peer))
             a.refresh_admission()
-            for other in (b, c):  # b opens its stream again by itself
+            for other in (b, c):  # b reopens its stream by itself
                 await heard(other, TOPIC, b"x", at_a)
 
     async def test_peer_admitted_later_sends_and_receives_gossip(self) -> None:
@@ -193,8 +193,8 @@ class TestAdmission:
                 await heard(a, TOPIC, b"late", at_b)
 
     async def test_peers_exchange_gossip_once_each_admits_the_other(self) -> None:
-        """For example, a volunteer learns from the seed that it is connected to which run this is,
-        and so which peers to admit.
+        """For example, a volunteer is connected to a seed before it knows the run. Only once the
+        seed has told it the run can it decide which peers to admit.
         """
         known_to_a: set[PeerId] = set()
         known_to_b: set[PeerId] = set()

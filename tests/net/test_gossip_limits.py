@@ -41,8 +41,8 @@ def taken(
 
 class TestIntake:
     def test_honest_neighbour_can_forward_the_gossip_of_100_members(self) -> None:
-        """First the backlog of a new connection arrives, then heartbeats and lists, and at the end
-        of each step ten messages of each member.
+        """The neighbour first forwards the backlog of a new connection, then heartbeats and
+        allowlists, and at the end of each step ten messages of each member.
         """
         gate = limits()
         assert taken(gate, FORWARDER, MEMBERS * 4, 0.0) == 400
@@ -76,8 +76,8 @@ class TestIntake:
         )
 
     def test_flood_from_many_neighbours_is_bounded_in_total(self) -> None:
-        """The neighbours send messages in their own names and in those of members, which cost as
-        much to check.
+        """The neighbours send messages in their own names and in the names of members. Both kinds
+        cost the same to check.
         """
         gate = limits()
         for second, most in ((0, AT_ONCE * OTHERS_SHARE), (1, PER_S * OTHERS_SHARE)):

@@ -12,7 +12,7 @@ from p2ptrain.net.prober import probe
 
 
 async def test_answer_after_the_deadline_does_not_count() -> None:
-    """On a busy machine a connection can complete only after its deadline."""
+    """On a busy machine a connection may be completed after its deadline."""
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     port = listener.socket.getsockname()[1]
     clock = iter([0.0, 7.0])

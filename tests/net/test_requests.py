@@ -55,8 +55,8 @@ P = "/test/1"
 async def connected_pair(
     admitted: Callable[[PeerId], bool] = everybody,
 ) -> AsyncIterator[tuple[Network, Network]]:
-    """Yield (a peer that asks, a peer that answers). The second peer admits others by
-    `admitted`.
+    """Yield (a peer that asks, a peer that answers). The second peer uses `admitted` to decide
+    which peers it admits.
     """
     async with networks(2, [everybody, admitted]) as (asks, answers):
         await asks.connect(answers.addresses()[0])
@@ -334,7 +334,8 @@ class TestHostileClient:
                     await stream.write(sent)
             await read_all(stream)
             await eventually(lambda: streams(answers)["open"] == 0)
-            answers.handle(P, echo)  # An honest peer can be slow on a busy machine.
+            # Restore the default time limits: on a busy machine an honest peer may need over 0.1 s.
+            answers.handle(P, echo)
             assert await asks.request(answers.peer, P, b"x", deadline_s=DEADLINE_S) == b"x"
 
     async def test_number_of_streams_of_one_peer_is_bounded(self) -> None:
@@ -351,7 +352,7 @@ class TestHostileClient:
 
 
 class TestHostileServer:
-    """Our request to a host that accepts the stream and then violates the protocol."""
+    """Our requests to a host that accepts the stream and then violates the protocol."""
 
     @asynccontextmanager
     async def asking(

@@ -1,5 +1,5 @@
-"""The scope in which an address can be dialled, and the message after a failed dial of a local
-address.
+"""Each address has a scope from which it can be dialled. A failed dial of a local address has its
+own message.
 """
 
 from __future__ import annotations

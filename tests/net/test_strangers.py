@@ -85,7 +85,9 @@ async def send(hostile: Hostile, *frames: bytes) -> None:
 
 
 async def all_arrived(ping: INetStream) -> None:
-    """Frames are processed in order, so the answer to a ping follows everything sent before."""
+    """Wait until everything sent so far has been processed. Frames are processed in order, so the
+    answer to a ping comes after that.
+    """
     with trio.fail_after(DEADLINE_S):
         await ping.write(bytes(32))
         await ping.read(32)
@@ -107,7 +109,7 @@ async def test_sender_that_exceeds_its_windows_is_disconnected(flags: int) -> No
 
 
 async def test_sender_that_keeps_to_its_windows_stays_connected() -> None:
-    """The sender has filled the windows of three streams that are not read."""
+    """The sender fills the windows of three streams, and the victim does not read them."""
     async with networks(1, nobody) as (victim,), hostile_to(victim) as hostile:
         read_not = trio.Event()
 

@@ -20,8 +20,8 @@ from .conftest import echo, heard, networks
 TOPIC = "/test/words"
 P = "/test/1"
 WINDOW_BYTES = 256 << 10
-"""Yamux's initial window. In plain libp2p a sender can make it grow by filling it. bounds.py
-prevents that.
+"""Yamux's initial window. In plain libp2p a sender can make the window grow by filling it;
+bounds.py prevents that.
 """
 
 

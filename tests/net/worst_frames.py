@@ -57,8 +57,8 @@ def nested(tag: int, body: bytes) -> bytes:
 
 
 def frames(by: Hostile, number: int) -> Iterator[tuple[str, bytes]]:
-    """Yield frames of at most 1 MiB. A different `number` makes the messages of each repetition
-    different, so they do not count as duplicates.
+    """Yield frames of at most 1 MiB. A different `number` for each repetition makes its messages
+    different, so that they do not count as duplicates.
     """
     half = MIB // 2 - 16
     many = signed(by, number, [TOPIC, *distinct_topics()])

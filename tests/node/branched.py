@@ -84,8 +84,8 @@ class Branched:
         return chain, state
 
     def write(self, head: Certified, disk: Disk | None = None) -> None:
-        """Write the chain of the branch, a promise given on it, and a snapshot made after
-        `head`."""
+        """Write the chain of the branch, a promise that the node gave on the branch, and a snapshot
+        made after `head`."""
         RecordLog(self.home.ledger, disk=disk).append(map(entry_bytes, self.own))
         RecordLog(self.home.votes, disk=disk).append(self.votes)
         step = head.entry.value.step + 1

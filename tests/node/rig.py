@@ -155,8 +155,8 @@ class PaperNetwork:
 
 @dataclass
 class Rig:
-    """A node's context, and what the tests need with it. `heard` returns and removes the events
-    sent to the ledger."""
+    """A node's context, with helpers for tests. `heard` returns the events sent to the ledger, and
+    removes them."""
 
     context: Context
     run: Run

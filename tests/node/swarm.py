@@ -6,7 +6,7 @@ simulated.
         s.check_chain()
 
 The first node is the seed, `s.seed`, which published the run and is its only founder. All nodes
-share one trio loop, so a test can look at their parts and wait for what they do. SIGKILL and torch
+share one trio loop, so a test can inspect their internals and wait for events. SIGKILL and torch
 cannot be tested here, since they need separate processes.
 """
 
@@ -49,15 +49,17 @@ from p2ptrain.testing.published import publish
 
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 THREADS_MAX = 500
-"""All nodes share trio's limit on threads, which is meant for one of them."""
+"""The limit on trio's threads in a test. Trio's own limit is enough for one node, and here all
+nodes share it."""
 
 DEADLINE_S = 200.0
-"""Much longer than any wait takes on two cores, since other tests may run on the same machine."""
+"""Time limit in seconds of each wait. It is much longer than any wait takes on two cores, since
+other tests may run on the same machine."""
 
 LOOK_S = 0.1
 
 QUICK_TO_ASK = Timing(questions=QuestionTiming(look_s=1.0, alarm_s=0.5, start_wait_s=2.0))
-"""A restarted node does not wait long for the answer of a possible duplicate."""
+"""Timing with which a restarted node does not wait long for the answer of a possible duplicate."""
 
 Found = TypeVar("Found")
 
@@ -76,7 +78,7 @@ class Diary(Journal):
 
 @dataclass
 class SwarmNode:
-    """One node through all its restarts. `context` is the one since the last start."""
+    """One node through all its restarts. `context` is the context that its last start created."""
 
     name: str
     config: NodeConfig
@@ -109,7 +111,7 @@ class SwarmNode:
 
     @property
     def step(self) -> int:
-        """The number of outer steps that it has finished, or -1 while it has no θ."""
+        """The number of outer steps that this node has finished, or -1 while it has no θ."""
         step = self.context_now.outer.step if self.context_now else None
         return -1 if step is None else step
 
@@ -162,7 +164,7 @@ class SwarmNode:
         return replace(context, plane=plane)
 
     async def stop(self) -> None:
-        """Stop it without a goodbye. Return when all of its tasks have ended."""
+        """Stop this node without a goodbye. Return when all of its tasks have ended."""
         assert self.life is not None
         self.life.cancel()
         await self.ended.wait()
@@ -216,8 +218,8 @@ class Swarm:
         return node
 
     async def start(self, *names: str, bootstrap: str = "seed") -> None:
-        """Start nodes, and wait until their parts are made. Nodes that do not know a run ask
-        `bootstrap`, which must be up."""
+        """Start nodes, and wait until each of them is up or has failed. Nodes that do not know a
+        run ask `bootstrap`, which must be up."""
         for name in names:
             node = self.nodes[name]
             if name != bootstrap and self.nodes[bootstrap].up:
@@ -228,7 +230,7 @@ class Swarm:
         await self.until(lambda: all(self.nodes[n].up or self.nodes[n].error for n in names))
 
     async def stop(self, *names: str) -> None:
-        """Stop them as SIGKILL would, except that their threads have to end."""
+        """Stop these nodes as SIGKILL would, except that their threads have to end."""
         async with trio.open_nursery() as nursery:
             for name in names:
                 nursery.start_soon(self.nodes[name].stop)
@@ -249,7 +251,7 @@ class Swarm:
         return found
 
     def credits(self, name: str) -> list[int]:
-        """Return the outer steps whose updates contain this node's work."""
+        """Return the outer steps whose updates contain the work of the node `name`."""
         peer = self.nodes[name].peer
         witness = max(self.up, key=lambda node: node.step)
         return [step for step, _, blocks in self.committed(witness) if peer in blocks]
@@ -267,7 +269,8 @@ class Swarm:
         await self.until(lambda: self.at_step(target, *names))
 
     def stop_at(self, step: int | None) -> None:
-        """Stop the run at this outer step: no trainer does an inner step of it. None lets all run.
+        """Stop the run at this outer step: no trainer does an inner step of it. With None, all
+        trainers run without a limit.
 
         A test that examines the state at a certain step uses this, since trainers here need only a
         tenth of a second for a step.
@@ -285,8 +288,8 @@ class Swarm:
     async def step_by_step(self, holds: Callable[[], object]) -> None:
         """Run until `holds` is true, and stop there.
 
-        No step begins before all nodes have finished the previous one. So no node is left behind,
-        however slow its disk is.
+        No step begins before all nodes have finished the previous step, so even a node with a slow
+        disk is not left behind.
         """
         await self.stand_still()
         while not holds():
@@ -294,9 +297,10 @@ class Swarm:
 
     @property
     def writing(self) -> bool:
-        """Return whether any node is writing a snapshot, or about to.
+        """Return whether any node is writing a snapshot.
 
-        θ does not change until it is frozen. A node that has not begun counts after the next step.
+        A node that has not begun to write its snapshot is not counted. That snapshot is correct all
+        the same, since the node's θ does not change before the writing begins.
         """
         return any(node.context.outer.writing for node in self.up)
 
@@ -352,8 +356,8 @@ class Swarm:
         return account
 
     def check_chain(self, witness: str = "seed") -> None:
-        """Check the blocks (`check_blocks`), and that each update is the average over exactly these
-        blocks with the agreed weights."""
+        """Check the blocks (`check_blocks`), and that each update is the average over exactly the
+        blocks that it commits, with the agreed weights."""
         node = self.nodes[witness]
         for step, update, blocks in self.check_blocks(witness):
             self._check_update(node, step, update, blocks)
@@ -401,7 +405,7 @@ class Swarm:
 
 
 class Deaf(RingInbox):
-    """Replaces a node's RingInbox: from an outer step on, no connection arrives."""
+    """Replaces a node's RingInbox, and delivers no connections from a given outer step onwards."""
 
     def __init__(self, inbox: RingInbox) -> None:
         super().__init__()
@@ -430,8 +434,8 @@ class Deaf(RingInbox):
 
 @contextmanager
 def deaf(*nodes: SwarmNode, from_step: int = 0, hangs: bool = False) -> Iterator[None]:
-    """Make every reduce of these outer steps fail in which one of these nodes takes part. It fails
-    at once or, if it `hangs`, when it is given up."""
+    """From `from_step` on, make every reduce with one of these nodes fail. With `hangs`, the reduce
+    fails only when it is given up; without it, at once."""
     inboxes = [node.inbox for node in nodes]
     for inbox in inboxes:
         inbox.be_deaf(from_step, hangs=hangs)
@@ -470,7 +474,7 @@ async def swarm(
     **settings: object,
 ) -> AsyncIterator[Swarm]:
     """Open a run that `seed` has published, with these nodes started. The nodes in `later` are on
-    the allowlist, and the test starts them. Without `founders` the seed is the only one. All
+    the allowlist, and the test starts them. Without `founders`, the seed is the only founder. All
     updates are kept so that `check_chain` can examine them. `stops_at`: see `Swarm.stop_at`.
     `settings` are those of `manifest_of`."""
     with many_threads():

@@ -1,4 +1,6 @@
-"""Only the newest list that the organiser signed decides which peers may take part."""
+"""The newest allowlist that the organiser signed is the only one that decides which peers may take
+part.
+"""
 
 from __future__ import annotations
 

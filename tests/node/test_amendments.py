@@ -1,5 +1,5 @@
-"""Amendments in one node: stored before they take effect, requested until they arrive, and valid
-only with the organiser's signature."""
+"""A node stores amendments before they take effect, requests missing amendments until they arrive,
+and accepts only amendments that the organiser has signed."""
 
 from __future__ import annotations
 

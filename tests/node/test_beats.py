@@ -313,7 +313,8 @@ CHANGES = st.fixed_dictionaries(
 
 
 def described(history: list[dict[str, object]]) -> list[Heartbeat]:
-    """The heartbeats of a node, in order. A restart draws a new incarnation."""
+    """Return the heartbeats of a node with this history, in order. A restart draws a new
+    incarnation."""
     beats = [AT_WORK]
     for changes in history:
         fields = {name: value for name, value in changes.items() if name != "restart"}

@@ -1,4 +1,4 @@
-"""Faults that peers cause are written to the journal, but cannot fill it."""
+"""Faults that peers cause are written to the journal, and cannot fill it."""
 
 from __future__ import annotations
 

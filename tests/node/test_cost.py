@@ -48,7 +48,9 @@ def test_costs_of_a_run_match_those_computed_by_hand() -> None:
 
 
 def test_peer_without_a_measured_speed_is_assumed_to_have_a_usual_mfu() -> None:
-    """At a context of 8192, counting attention differently would change the result by an eighth."""
+    """This run has a context of 8192 tokens. At that length, counting the operations of attention
+    differently would change the result by an eighth.
+    """
     run = run_with("intellect1_10b")
     costs = costs_of(run, [2])
     assert mfu(model_spec(run), "NVIDIA H100", 4, costs.tokens_per_s) == pytest.approx(0.4)

@@ -112,7 +112,7 @@ async def test_joiner_adopts_a_donors_bytes_and_names_the_donor(tmp_path: Path) 
         rig(tmp_path / "donor", **OPTION, welcoming=True) as other,
         trio.open_nursery() as nursery,
     ):
-        other.surround(run=r.run)  # They are in one run, and admit each other.
+        other.surround(run=r.run)  # Both nodes are in one run, and admit each other.
         them = other.context.me
         commit(r, r.context.me, them)
         Neighbour(r, other)
@@ -154,7 +154,7 @@ def offer_of(r: Rig, **changes: object) -> OptimizerOffer:
 
 @contextmanager
 def fresh(r: Rig, why: str) -> Iterator[None]:
-    """Check that the block ends without a state being taken, and that this is reported."""
+    """Check that the `with` block adopts no state, and that the node reports this."""
     yield
     assert states_in(r) == []
     assert why in r.context.alerts.warnings["donor"].what
@@ -226,8 +226,8 @@ async def test_blob_that_is_not_a_state_is_refused_before_it_is_fetched(tmp_path
         offer = offer_of(r)
         meta = dict(context.store.manifest(offer.digest).meta)
         long = context.store.put_blob(KIND, [bytes(8 * context.layout.numel + 1)], meta)
-        # Only the manifest of a blob a thousand times too large is here, and nothing more is
-        # requested.
+        # The store has only the manifest of this blob, which is a thousand times too large. The
+        # node requests no other chunk of it.
         whole = context.store.manifest(long)
         missing = tuple(Digest(f"{index:064x}") for index in range(1, 1 + 1000 * len(whole.chunks)))
         huge = replace(whole, size=whole.chunk_bytes * len(missing), chunks=missing)
@@ -327,7 +327,8 @@ async def test_joiner_adopts_the_mean_of_several_states_and_names_them(tmp_path:
 async def test_states_of_several_members_are_fetched_at_the_same_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each comes over a different uplink. All members learn at once that a state is wanted."""
+    """Each state comes over a different uplink. All members learn at once that a state is
+    wanted."""
     several = (ANN, BOB, CAI)
     async with rig(tmp_path, allowed=[each.peer for each in several], **SEVERAL) as r:
         commit(r, r.context.me, *(each.peer for each in several))
@@ -591,7 +592,7 @@ async def test_repeated_requests_do_not_fill_the_donors_disk(
         == len(r.context.sharing.kept(r.context.now()))
         == KEPT_MAX
     )
-    # The oldest is no longer useful to anyone, so it is dropped to make room.
+    # The oldest offered state is no longer useful to any peer, so it is dropped to make room.
     oldest = r.context.sharing.kept(r.context.now())[0]
     monkeypatch.setattr(OptimizerOffer, "is_too_old", lambda offer, *_: offer.digest == oldest)
     assert await ask() == LATER

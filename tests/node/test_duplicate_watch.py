@@ -1,5 +1,5 @@
-"""A process asks whether it has a duplicate: its questions, the proofs that it accepts, and which
-of two processes ends."""
+"""How a process finds out whether it has a duplicate: the questions it asks, the proofs that it
+accepts, and which of two processes ends."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_starting_process_ends_without_disturbing_a_running_one() -> None:
     assert found == Duplicate(NEWER, BOB.peer, True)
 
 
-def test_of_two_starting_processes_the_newer_one_ends() -> None:
+def test_newer_of_two_starting_processes_ends() -> None:
     older, newer = process(OLDER, starting=True), process(NEWER, starting=True)
     assert told(older, proof_by(ANN, asked(older), NEWER, starting=True)) is None
     found = told(newer, proof_by(ANN, asked(newer), OLDER, starting=True))
@@ -169,7 +169,7 @@ def test_strangers_are_not_asked_even_if_there_is_no_other_peer() -> None:
     )
 
 
-def test_process_with_a_low_count_raises_it_if_there_is_no_other() -> None:
+def test_process_with_a_low_count_raises_it_if_no_other_process_runs() -> None:
     watch, mark = process(OLDER), make_mark(RUN, NEWER, ANN.sign)
     asked(watch)
     watch.note_reply(BOB.peer, IdentityReply(False, mark=Mark(NEWER + 1, mark.signature)), 0.0)
@@ -194,7 +194,7 @@ def test_start_from_an_old_backup_raises_its_count_at_once() -> None:
     assert watch.incarnation_to_exceed(0.0) == NEWER
 
 
-# with members in between
+# two processes that find each other through members
 
 
 def exchange(
@@ -222,7 +222,7 @@ def test_two_processes_that_ask_different_members_meet_through_notices() -> None
         BOB.peer: IdentityMailboxes(Incarnations()),
         CAI.peer: IdentityMailboxes(Incarnations()),
     }
-    # This is the first suspicion.
+    # BOB hears the newer process. This causes the first suspicion.
     desks[BOB.peer].incarnations.note_arrival(ANN.peer, NEWER, 1, 0.0, 2.5)
     for turn in range(12):
         now = float(turn)

@@ -1,4 +1,4 @@
-"""Warnings about a machine before its node starts: what cannot work, and which resources may run
+"""Before a node starts, it warns about the machine: what cannot work, and which resources may run
 short."""
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def test_observer_needs_no_memory_for_a_state_it_never_loads(config: NodeConfig,
 
 
 def test_activations_get_half_of_what_node_and_trainer_leave(config: NodeConfig, run: Run) -> None:
-    """If even node and trainer do not fit, nothing is left."""
+    """If node and trainer alone do not fit, nothing is left for activations."""
     machine = replace(AMPLE, memory=1 << 20)
     assert said(config, machine, run) == []
 
@@ -125,7 +125,7 @@ def test_stored_data_count_as_available_room(config: NodeConfig, run: Run) -> No
     full = replace(AMPLE, disk_free=0)
     assert said(config, full, run) == [("DISK-LOW", True)]
     assert said(config, replace(full, stored=snapshot), run) == [("DISK-LOW", False)]
-    # For a while there are two copies of the inner optimizer too.
+    # While a new state of the inner optimizer is written, there are two copies of that state too.
     three, five = (replace(full, stored=count * snapshot) for count in (3, 5))
     assert said(config, five, run) == []
     assert said(config, three, run) == [("DISK-LOW", False)]

@@ -163,6 +163,6 @@ def test_only_a_later_serial_or_a_new_incarnation_is_news() -> None:
 
 @pytest.mark.parametrize("suspect", ["", "ann", PEER[:-1]])
 def test_invalid_peer_id_is_never_sent_as_a_suspect(suspect: str) -> None:
-    """No peer would accept our heartbeats as long as they contain it."""
+    """No peer would accept our heartbeats as long as they contain an invalid peer id."""
     with pytest.raises(LocalProtocolError, match="not a peer id"):
         ReduceReport(5, 1, None, (PEER, PeerId(suspect)))

@@ -1,4 +1,6 @@
-"""A pure rule divides the held-out blocks, and a report counts only for its sender's share."""
+"""A pure function divides the held-out blocks among peers, and a report counts only for its
+sender's share.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,7 @@ def tally() -> ValidationTally:
 
 
 SHARES = divide_blocks(BLOCKS, [A, B, C], 6)
-"""A has 2 blocks, and B and C have 3 each."""
+"""The shares of three peers: A has 2 blocks, and B and C have 3 each."""
 
 
 def test_mean_is_weighted_by_tokens_and_says_over_how_many_blocks(

@@ -31,7 +31,7 @@ OLD, NEW = incarnation_of(3, 900), incarnation_of(4, 7)
 AGAIN_S = 2.5
 
 
-def test_later_start_is_a_greater_number_and_survives_encoding() -> None:
+def test_later_start_has_a_greater_number_and_survives_encoding() -> None:
     assert NEW > OLD
     assert (starts_of(OLD), draw_of(OLD)) == (3, 900)
     assert incarnation_of(STARTS_MAX, (1 << DRAW_BITS) - 1) == INCARNATION_MAX == (1 << 64) - 1
@@ -60,7 +60,7 @@ def test_old_heartbeat_does_not_make_a_peer_alive() -> None:
     assert found.heard_span(ANN.peer) == IncarnationSpan(0.0, 0.0)
 
 
-def test_second_start_is_suspected_until_the_first_should_have_spoken_again() -> None:
+def test_other_incarnation_is_expected_until_its_next_heartbeat_is_overdue() -> None:
     found = Incarnations()
     found.note_arrival(ANN.peer, OLD, 1, 0.0, AGAIN_S)
     assert not found.is_other_due(ANN.peer, OLD, 1.0)
@@ -69,7 +69,7 @@ def test_second_start_is_suspected_until_the_first_should_have_spoken_again() ->
     found.note_arrival(ANN.peer, NEW, 1, 3.0, AGAIN_S)
     assert found.is_other_due(ANN.peer, OLD, 4.0)
     assert not found.is_other_due(ANN.peer, NEW, 4.0)
-    found.note_arrival(ANN.peer, OLD, 2, 5.0, AGAIN_S)  # The older one sends something new.
+    found.note_arrival(ANN.peer, OLD, 2, 5.0, AGAIN_S)  # The older process sends a new heartbeat.
     assert found.is_other_due(ANN.peer, NEW, 6.0)
     found.note_arrival(ANN.peer, OLD, 2, 9.0, AGAIN_S)  # Another peer repeats an old heartbeat.
     assert not found.is_other_due(ANN.peer, NEW, 9.0)
@@ -112,7 +112,7 @@ def test_damaged_count_starts_at_one_again(tmp_path: Path, text: str) -> None:
     assert start_count.count_start(path) == 1
 
 
-# peers that are named for forwarding
+# peers that the journal names because they forward outdated heartbeats
 
 
 def test_peer_that_keeps_forwarding_outdated_beats_is_named() -> None:
@@ -130,7 +130,7 @@ def test_peer_that_keeps_forwarding_outdated_beats_is_named() -> None:
             IncarnationSpan(0.0, 200.0),
             0.0,
             APART_S / 10,
-        ),  # All at once: the forwarder had not seen the newer one yet.
+        ),  # All at once: the forwarder had not seen a newer heartbeat yet.
         (
             CAI.peer,
             IncarnationSpan(95.0, 105.0),
@@ -142,23 +142,23 @@ def test_peer_that_keeps_forwarding_outdated_beats_is_named() -> None:
             IncarnationSpan(0.0, 60.0),
             50.0,
             APART_S,
-        ),  # It arrived when the author had almost timed out.
+        ),  # The forwarder was first heard shortly before the author was last heard.
         (
             CAI.peer,
             IncarnationSpan(0.0, 200.0),
             None,
             APART_S,
-        ),  # The forwarder itself was never heard.
+        ),  # CAI, the forwarder, was never heard.
         (CAI.peer, None, 0.0, APART_S),
         (
             ANN.peer,
             IncarnationSpan(0.0, 200.0),
             0.0,
             APART_S,
-        ),  # Its own heartbeats: a restored home, or a copy.
+        ),  # ANN repeats her own heartbeats: her home was restored or copied.
     ],
 )
-def test_peer_that_may_not_have_known_is_not_named(
+def test_peer_that_may_not_have_heard_of_the_restart_is_not_named(
     forwarder: str, spoke: IncarnationSpan | None, since_s: float | None, apart_s: float
 ) -> None:
     replays = ReplayedHeartbeats()

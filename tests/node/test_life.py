@@ -23,7 +23,7 @@ OPTION: dict[str, Any] = {"rules": TWO}
 async def test_end_of_a_run_is_reported_to_late_arrivals_but_not_participants(
     took_part: bool, codes: list[str], tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    """This holds after a restart too, since the chain records the participants."""
+    """A restarted node gives the same reports, since the chain records the participants."""
     r = await new_rig(tmp_path, **OPTION)
     while r.context.ledger.snapshot.phase is not Phase.ENDED:
         commit(r, r.context.me if took_part else ANN.peer)

@@ -38,7 +38,8 @@ ALONE = policy(participants_min=1, snapshot_every=2)
 
 
 SOON = Patience(current_s=2.2)
-"""Slightly longer than a heartbeat interval, on a network without delays."""
+"""The patience of an observer on a network without delays: slightly longer than a heartbeat
+interval."""
 AT_ONCE = replace(SOON, no_source_s=0.0)
 HASTY = Patience(hear_s=0.4, current_s=0.1)
 
@@ -57,7 +58,8 @@ async def watching(s: Swarm, node: SwarmNode) -> AsyncIterator[Context]:
 async def test_observer_fetches_and_verifies_the_newest_snapshot_and_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A blob that is removed from a disk below is really gone: no node keeps it in memory.
+    # Below, blobs are removed from disks. Do not let nodes keep chunks in memory, so that the
+    # removed blobs are really gone.
     monkeypatch.setattr(data_plane, "HotChunks", lambda store: store)
     async with swarm(
         tmp_path,
@@ -141,7 +143,7 @@ LIAR, HONEST = ANN.peer, BOB.peer
 
 
 async def heard(r: Rig, nursery: trio.Nursery, **heights: int) -> None:
-    """Follow the ledger while these peers claim these heights."""
+    """Run the ledger's task, and let these peers claim these heights."""
     nursery.start_soon(run_ledger, r.context)
     for name, height in heights.items():
         peer = {"liar": LIAR, "honest": HONEST}[name]

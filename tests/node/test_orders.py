@@ -82,8 +82,8 @@ def test_next_outer_step_is_started_while_the_previous_one_is_being_agreed(
 
 
 def test_work_for_a_longer_step_counts_for_an_amended_shorter_one() -> None:
-    """A node that was left out in the middle of training once waited forever, because it had done
-    more work than was now required."""
+    """In an earlier version, a node that was left out in the middle of training waited forever,
+    because it had done more work than the amended step requires."""
     progress = TrainerProgress(4, B)
     (order,) = next_orders(progress, 5, B + C[:1], LeasePace(1, 1))
     assert order == RebaseOrder(5)
@@ -104,7 +104,7 @@ def test_trainer_one_whole_step_ahead_only_has_to_report_ready() -> None:
         (LATE, C + D, False),
     ],
 )
-def test_work_in_the_arena_counts_as_the_work_that_was_due(
+def test_work_in_the_arena_counts_as_the_required_work(
     pace: LeasePace, lease: Blocks, stands: bool
 ) -> None:
     assert LocalWork(4, B, 30).stands_for(4, lease, pace) is stands

@@ -1,4 +1,5 @@
-"""An outer step's terms: as amended, created once, and the same for every caller."""
+"""The terms of an outer step include all amendments. They are created once, and are the same for
+every caller."""
 
 from __future__ import annotations
 

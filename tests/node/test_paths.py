@@ -1,4 +1,4 @@
-"""A node's knowledge of paths: only its own measurements and the peers' reports about their own
+"""A node knows paths only from its own measurements and from peers' reports about their own
 paths."""
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Peers' statements about themselves are checked for form, stored, and bounded."""
+"""A node checks the form of peers' statements about themselves, and stores a bounded number of
+them.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,7 @@ def test_table_is_bounded_and_its_entries_are_still_updated() -> None:
     assert {record.peer for record in table} == {somebody(n).peer for n in (0, 2, 4)}
 
 
-def test_members_have_room_however_many_others_speak() -> None:
+def test_members_have_room_even_if_many_other_peers_speak() -> None:
     table = PeerTable({ANN.peer, BOB.peer}.__contains__, peers_max=4, others_max=3)
     for number in range(5):
         table.note_heartbeat(somebody(number).peer, heartbeat(RUN), 1.0)

@@ -1,8 +1,8 @@
 """Voters agree although every message has a long delay: real ledgers and outboxes, in simulated
 time.
 
-No message is lost here and no voter is down. Only a node's own repetitions could delay a round,
-since they go through the same queue as new messages.
+No message is lost here and no voter is down. Only a node's own repeated messages could delay a
+round, since they go through the same queue as new messages.
 """
 
 from __future__ import annotations
@@ -26,10 +26,12 @@ from p2ptrain.testing.ledgers import LedgerGroup, digest, small_rules
 
 STEPS = 4
 ONE_WAY_S = (0.5, 1.5)
-"""So an answer takes about two seconds, as long as a height's first round. Later rounds last up to
-eight seconds, and need two answers."""
+"""The shortest and longest delay of a message, in seconds. An answer to a message takes about two
+seconds, as long as a height's first round. Later rounds last up to eight seconds, and need two
+answers."""
 LIMIT_S = 180.0
-"""The run takes 60 to 70 s. While repetitions were queued as well, it took 280 to 480 s."""
+"""Time limit of the run, in simulated seconds. The run takes 60 to 70 s. In an earlier version,
+which also queued repeated messages, it took 280 to 480 s."""
 
 
 class SlowPost:

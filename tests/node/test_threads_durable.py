@@ -67,7 +67,7 @@ async def block_dns_threads(
 
 
 async def test_vote_is_written_while_all_shared_threads_are_busy() -> None:
-    """The attack reported in the issue kept them busy with DNS lookups, and votes waited for 10
+    """A reported attack kept the shared threads busy with DNS lookups, and votes waited for 10
     s."""
     written: list[str] = []
     async with blocked_threads() as (nursery, over):
@@ -80,7 +80,8 @@ async def test_vote_is_written_while_all_shared_threads_are_busy() -> None:
 async def test_agreement_writes_everything_while_all_other_threads_are_blocked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    """Votes, entries, evidence, a shorter vote log, and a check of what can be pruned."""
+    """Agreement writes votes, entries, evidence and a shorter vote log, and checks which entries
+    can be pruned."""
     r = await new_rig(tmp_path)
     r.surround(config=replace(r.context.config, keep_entries=16))
     context = r.context

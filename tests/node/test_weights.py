@@ -77,9 +77,10 @@ def test_joiners_weight_is_at_most_the_work_it_has_done(run: Run) -> None:
 def test_member_left_out_of_its_fragment_is_weighted_by_the_work_it_kept(run: Run) -> None:
     run.commit(a=10, b=10)
     run.commit(a=10, b=10)
-    run.commit(b=10)  # a is left out of the first fragment,
-    run.commit(a=20, b=10)  # commits everything with the second,
-    assert run.weights(2, a=10, b=10) == {"a": 40, "b": 20}  # and has kept its work on the first.
+    run.commit(b=10)  # a is left out of the first fragment
+    run.commit(a=20, b=10)  # a commits all its work with the second
+    # a has kept its work on the first fragment.
+    assert run.weights(2, a=10, b=10) == {"a": 40, "b": 20}
 
 
 def test_skipped_work_counts_as_not_averaged(run: Run) -> None:
@@ -94,7 +95,7 @@ def test_skipped_work_counts_as_not_averaged(run: Run) -> None:
 def test_returning_member_is_weighted_like_a_joiner(run: Run) -> None:
     run.commit(a=10, b=10, new=10)
     run.commit(a=10, b=10, new=10)
-    run.grow(run.opening())  # a step without the member
+    run.grow(run.opening())  # the member is away in this step
     assert not run.state.is_member(NEW)
     assert run.weights(3, a=10, b=10, new=10) == {"a": 30, "b": 30, "new": 10}
 

@@ -1,4 +1,4 @@
-"""The words for the states: one phrase each, the same everywhere."""
+"""Each state is described by one phrase, which is the same everywhere."""
 
 from __future__ import annotations
 

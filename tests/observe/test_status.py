@@ -124,7 +124,7 @@ def test_small_token_counts_are_shown_exactly() -> None:
 
 
 def test_metrics_page_names_existing_fields() -> None:
-    """Each measured field of the training has its row."""
+    """The page has a row for each measured field of the training."""
     page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
     rows = [line.split("|")[3] for line in page.splitlines() if line.startswith("| ")]
     named = {name for cell in rows for name in re.findall(r"`([\w.]+)`", cell)}

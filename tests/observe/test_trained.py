@@ -39,7 +39,7 @@ class Story:
         )
 
     def step(self, *participants: PeerId, failed: tuple[PeerId, ...] = ()) -> None:
-        """Append one outer step, after a reduce among `failed` that did not succeed."""
+        """Append one outer step. Before it, a reduce among the peers in `failed` fails."""
         for peer in participants:
             self.ready(peer)
         for group in filter(None, (failed, participants)):

@@ -37,12 +37,12 @@ from p2ptrain.ring.attempt import GRACE_S
 
 RUN = RunId("ab" * 32)
 DEADLINE_S = 120.0
-"""A reduce that takes longer counts as hung. It normally takes milliseconds, but on a busy machine
-its threads sometimes got only one second of processor time in a minute.
+"""Time limit in seconds of a reduce in a test. A reduce normally takes milliseconds, but on a busy
+machine its threads sometimes got only one second of processor time in a minute.
 """
 SILENCE_S = 60.0
-"""Long enough that a peer on a busy machine is never suspected. Tests of silent peers set a shorter
-limit.
+"""The time in seconds after which a silent peer is suspected. It is so long that a peer on a busy
+machine is never suspected. Tests of silent peers set a shorter time.
 """
 
 Pair = tuple[PeerSocket, PeerSocket]
@@ -222,7 +222,7 @@ def tls() -> Iterator[Connect]:
 
 @pytest.fixture
 def plaintext() -> Iterator[Connect]:
-    """Like `tls`, for a run that does not encrypt its bulk data."""
+    """Like `tls`, but for a run that does not encrypt its bulk data."""
     with ExitStack() as stack:
         yield _Secured(stack, encrypted=False)
 
@@ -263,7 +263,7 @@ class _Secured:
 
 
 class _Renamed:
-    """A connection that shows the short name that the tests give to its peer."""
+    """A connection whose peer has the short name that the tests give to it."""
 
     def __init__(self, connection: PeerSocket, peer: PeerId) -> None:
         self._connection = connection

@@ -126,7 +126,9 @@ def test_unavoidable_impossible_connection_is_reported() -> None:
 
 
 def test_four_bit_codec_avoids_a_ring_of_more_than_four_peers() -> None:
-    """Each hop of a ring rounds the sum. With a finer codec, 2 GB would go around a ring."""
+    """Each hop of a ring rounds the sum. With a more precise codec, a vector of 2 GB would be
+    averaged in a ring.
+    """
     for count, chosen in ((4, "ring"), (5, "direct"), (16, "direct"), (64, "grid")):
         peers = named(count)
         current: tuple[Schedule, tuple[PeerId, ...]] = ("ring", peers)

@@ -262,14 +262,14 @@ def test_all_streams_together_keep_to_the_rate_limit(
     outcomes = ring.run()
     due_s = (sent - burst) / rate
     assert all(isinstance(outcome, ReduceStatistics) for outcome in outcomes.values()), outcomes
-    assert due_s <= stopwatch()  # test_pacing.py tests the opposite bound
+    assert due_s <= stopwatch()  # test_pacing.py tests the upper bound
     assert {payload.tobytes() for payload in ring.payloads} == {dumb_average(ring)}
 
 
 def test_slow_sender_is_not_mistaken_for_a_silent_one(build: Build) -> None:
-    """Each segment takes longer than the silence limit, and the peers after the sender have to wait
-    as long. A production-size segment takes about this long on the slowest link that is still worth
-    waiting for.
+    """Each segment takes longer than the time after which a silent peer is suspected, and the next
+    peers in the ring have to wait as long. In production, a segment takes similarly long on the
+    slowest acceptable link.
     """
     ring = build((1, 1, 1), 3 * 256, streams=1, segment_bytes=600, silence_s=1.0)
     segment_bytes = ring.requests[0].plan().bytes_to(1) // 4

@@ -26,7 +26,9 @@ HOSTILE = 1
 """The peer that misbehaves. In rings of three or more it is between two honest peers."""
 
 SOON_S = 25.0
-"""Less than half of the time that peers need here to detect a silent peer."""
+"""Time limit in seconds within which peers must notice a fault. It is less than half of the time
+after which they suspect a silent peer.
+"""
 
 Frame = tuple[Header, bytes]
 
@@ -211,8 +213,8 @@ def test_stalled_peer_is_named_by_all(build: Build, peers: int, numel: int) -> N
 def test_abort_counts_as_own_observation_if_the_peer_has_noticed_the_silence(
     build: Build, patient_s: float
 ) -> None:
-    """The first peer to lose patience aborts the reduce. Another peer accuses the silent one itself
-    if the silence has lasted more than half of its own patience.
+    """The peer with the shortest time limit aborts the reduce. Another peer reports the silence as
+    its own observation if the silence has lasted for more than half of that peer's own time limit.
     """
     ring = build((1,) * 4, 5000, schedule="direct", silence_s=1.0)
     for me in range(1, 4):
@@ -285,7 +287,7 @@ def test_abort_by_the_caller_reaches_all_peers(build: Build, suspects: tuple[int
     outcomes = ring.run(meanwhile=lambda: ring.reduce(0).abort("the ledger has moved on", whom))
     for me, outcome in outcomes.items():
         assert isinstance(outcome, ReduceAborted)
-        # A peer that others accuse does not name itself.
+        # A peer that the abort accuses does not name itself.
         assert outcome.suspects == tuple(peer for peer in whom if peer != ring.peers[me])
         assert outcome.reason == "the ledger has moved on"
     assert ring.took_s < SOON_S
@@ -354,8 +356,8 @@ def test_process_that_was_suspended_does_not_blame_anyone(
 def test_at_the_deadline_finished_peers_name_the_unfinished_one(
     build: Build, schedule: Schedule
 ) -> None:
-    """The unfinished peer sends all the time, but too slowly. Another attempt with the same members
-    would fail too.
+    """The unfinished peer sends all the time, but too slowly. If no peer named it, another attempt
+    with the same members would fail too.
     """
     ring = build(
         (1, 1, 1, 1), 100_000, schedule=schedule, deadline_s=4.0, silence_s=4.0, streams=1

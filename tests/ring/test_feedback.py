@@ -18,8 +18,8 @@ NUMEL, MEMBERS, STEPS = 300, 5, 40
 
 
 class Members:
-    """Peers that average, with their residuals. `off` is the sum of the means minus the sum of the
-    exact means.
+    """Peers that average, with their residuals. `off` is the sum of all rounded means so far minus
+    the sum of the exact means.
     """
 
     def __init__(self, name: CodecName, seed: int) -> None:
@@ -67,7 +67,7 @@ class Members:
 
     @property
     def owed(self) -> NDArray[np.float64]:
-        """The sum of the residuals, in units of means."""
+        """The sum of the peers' residuals, in the same unit as the means."""
         owed = [each.owed.astype(np.float64) / each.peers for each in self.residuals]
         return np.asarray(np.sum(owed, 0))
 
@@ -84,8 +84,8 @@ def test_error_of_the_sum_of_means_equals_the_residuals(name: CodecName, seed: i
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("peers", [2, 5, 12])
 def test_peer_finishes_only_after_all_peers_have_rounded(schedule: Schedule, peers: int) -> None:
-    """So when a peer has finished, a late peer already knows its rounding losses and has sent its
-    residual.
+    """When the first peer has finished, even the latest peer already knows its own rounding losses,
+    and its residual is contained in the sums.
     """
     for seed in range(8):
         crowd = Crowd(schedule, peers, streams=2, depth=3, seed=seed)

@@ -127,7 +127,7 @@ def a_neighbour(hostile: Hostile) -> int:
 
 
 def crumbs(hostile: Hostile) -> None:
-    """Send a byte now and then. The peer is never silent and never finishes."""
+    """Send single bytes with pauses. The peer is never silent and never finishes."""
     others = [sock for sock in hostile.ring.sockets(HOSTILE) if sock is not hostile.victim]
     never, at = threading.Event(), 0
     whole = hostile.header.encode() + hostile.body
@@ -138,15 +138,15 @@ def crumbs(hostile: Hostile) -> None:
 
 
 def half_a_header(hostile: Hostile) -> None:
-    """Like `crumbs`, but stop within the header, then claim to wait."""
+    """Like `crumbs`, but stop in the middle of the header, and then claim to wait for itself."""
     hostile.body = b""
     crumbs(hostile)
     waits(itself)(hostile)
 
 
 def what_comes_later(hostile: Hostile) -> None:
-    """Start with the second segment, which the receiver does not read before the first, and then
-    send nothing.
+    """Send the second segment first, which the receiver cannot use before the first segment, and
+    then send nothing.
     """
     request = hostile.ring.requests[HOSTILE]
     plan = request.plan()
@@ -199,7 +199,7 @@ CASES = [
     for schedule in SCHEDULES
     for transport in ("tls", "plaintext")
     for attack in ATTACKS
-    if transport == "tls" or not ATTACKS[attack].within_s  # slow attacks only once
+    if transport == "tls" or not ATTACKS[attack].within_s  # a slow attack runs only over TLS
 ]
 
 

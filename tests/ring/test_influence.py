@@ -1,5 +1,5 @@
-"""No peer can move the mean farther than agreed. A peer that tries is named, and an honest peer is
-never named.
+"""No peer can move the mean farther than agreed. A peer that tries to do so is named, and an honest
+peer is never named.
 """
 
 from __future__ import annotations
@@ -106,8 +106,9 @@ def scale_of(codec: CodecName, peak: float) -> bytes:
 
 
 def place_of_the_liar(schedule: Schedule, number: int) -> tuple[int, int]:
-    """Return a part to which the liar only contributes, and the peer that receives its sum. Among
-    the sums of that receiver, the liar's is the first if `number` is 0, and the last if it is -1.
+    """Return a part to which the liar only contributes, and the peer that receives the liar's sum
+    for that part. Among the sums of that receiver, the liar's is the first if `number` is 0, and
+    the last if it is -1.
     """
     for part in range(PEERS):
         ours = route(schedule, PEERS, LIAR, part)
@@ -177,7 +178,8 @@ def test_only_the_sender_of_an_overflowing_sum_is_named(
 
 
 class Two:
-    """The second peer in a ring of two with equal weights. Each of its differences is `own`.
+    """The second peer in a ring of two with equal weights. Every element of its contribution is
+    `own`.
 
     The first peer sends it a sum or a mean with blocks of `scale` and `codes`.
     """

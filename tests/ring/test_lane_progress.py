@@ -130,8 +130,8 @@ def attempt_of(request: ReduceRequest) -> Attempt:
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_lane_allocates_at_most_four_segments(schedule: Schedule) -> None:
-    """This holds for any number of peers. The memory is allocated by `place`, as in the lane's
-    threads.
+    """A lane needs no more memory for more peers. Here `place` allocates the memory, as in the
+    lane's threads.
     """
     request = ReduceRequest(
         RunId("ab" * 32), 0, 0, tuple(PeerId(f"peer-{n}") for n in range(16)), 0, (1,) * 16,
@@ -170,7 +170,7 @@ def announced(work_of: int, **fields: Any) -> Header:
         (
             announced(0, part=0),
             3,
-        ),  # this peer starts part 0, so it does not receive its sum
+        ),  # this peer starts the sum of part 0, so it does not receive that sum
         (announced(0, part=4), 3),
         (
             announced(0, kind=Kind.MEAN, part=1),

@@ -12,7 +12,7 @@ from p2ptrain.ring.neighbour import Connection, Neighbour
 
 FLOOD, QUIET = PeerId("flood"), PeerId("quiet")
 ENDLESS = 100_000
-"""A number of reads that shows that the reading never stops."""
+"""After this many reads, a test concludes that the peer never stops reading."""
 
 
 class PaperSocket:
@@ -22,7 +22,7 @@ class PaperSocket:
         self.floods, self.reads, self.told = floods, 0, 0
 
     def fileno(self) -> int:
-        return -1  # It is always ready, so no thread waits for it.
+        return -1  # No descriptor: this socket is always ready, so no thread waits for it.
 
     def send_some(self, view: memoryview) -> int:
         self.told += len(view)

@@ -1,5 +1,5 @@
-"""The chosen order is the best one or close to it, is found quickly, and does not change without
-need.
+"""The chosen order is the best order or almost as good. It is found quickly, and does not change
+without need.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Frames, requests and verdicts, each tested separately."""
+"""Separate tests of frames, requests and verdicts."""
 
 from __future__ import annotations
 

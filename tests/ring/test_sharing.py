@@ -26,13 +26,14 @@ from tests.ring.conftest import Build, Connect
 from .conftest import DEADLINE_S
 
 RATE = 500_000
-"""In bytes per second. The rate is low, so that each sender's open request covers half a second of
-traffic. A busy machine wakes threads late, and no thread should lose its turn because of that.
+"""The cap on the uplink, in bytes per second. It is so low that each sender's open request covers
+half a second of traffic. A busy machine wakes threads late, and no thread should lose its turn
+because of that.
 """
 FETCHERS = 3
 LEAP_S_MAX = 0.1
-"""Longer jumps of the clock are cut to this many seconds. After a pause of a busy machine, the
-uplink would otherwise release all waiting senders at once.
+"""The longest jump of the test's clock, in seconds; longer jumps are cut to it. Without this limit,
+the uplink would release all waiting senders at once after a pause of a busy machine.
 """
 
 
@@ -110,7 +111,7 @@ def test_ring_and_swarm_share_the_cap_and_the_ring_has_priority(build: Build, tc
     ring_bytes = reports[0].sent_bytes
     total, cap = ring_bytes + swarm_bytes, RATE * taken_s
     assert 0.85 * cap <= total <= 1.05 * cap, (ring_bytes, swarm_bytes, taken_s)
-    # With strict turns between three fetchers and four streams, the swarm would get 25 %.
+    # If three fetchers and four streams took strict turns, the swarm would get a quarter.
     assert FLOOR / 2 * total <= swarm_bytes <= 0.15 * total, (ring_bytes, swarm_bytes)
 
 

@@ -40,13 +40,13 @@ def fault(waits: WaitForGraph, now: float, *, held_for: tuple[int, ...] = ()) ->
 @pytest.mark.parametrize(
     ("said", "in_time", "late"),
     [
-        (None, (1,), (1,)),  # it says nothing, or sends tiny pieces
-        (Wait(1, 1), (1,), (1,)),  # it says that it is the cause itself
+        (None, (1,), (1,)),  # peer 1 says nothing, or sends tiny pieces
+        (Wait(1, 1), (1,), (1,)),  # peer 1 says that it waits for itself
         (Wait(1, 0), (), (1, 0)),
         (Wait(0, 3), (), (0, 3)),  # honest peers in a chain forward such a wait
         (Wait(0, 0), (), (0,)),
         (Wait(3, 2), (3,), (3,)),  # peer 3 waits for us, but we have sent everything we can
-        (Wait(2, 1), (), ()),  # this repeats our own claim that we wait for peer 1
+        (Wait(2, 1), (), ()),  # peer 1 repeats our own claim that we wait for it
     ],
 )
 def test_peer_that_causes_a_wait_is_eventually_blamed(
@@ -97,9 +97,9 @@ def test_peer_that_keeps_changing_its_wait_is_eventually_blamed(
     assert fault(waits, now) == found
 
 
-def test_neighbour_blames_a_liar_before_others_blame_them_both() -> None:
-    """Peer 0 does not forward every wait that it receives. Here it always forwards the same one by
-    chance.
+def test_neighbour_blames_a_liar_before_others_blame_both() -> None:
+    """Peer 0 forwards only some of the waits that it receives. This test covers the worst case, in
+    which it always happens to forward the same one.
     """
     hears, hears_of, now = graph_of(0, "grid"), graph_of(2, "grid"), 0.0
     hears_of.note_wait(0, Wait(0, 1), now)
@@ -163,8 +163,8 @@ def trickled(waits: WaitForGraph, bytes_per_s: float, until_s: float) -> tuple[i
 
 
 @pytest.mark.parametrize("said", [None, Wait(1, 1), Wait(0, 3)])
-def test_trickling_sender_is_dropped_as_soon_as_a_silent_one(said: Wait | None) -> None:
-    """It does not matter for which peer the sender claims to wait."""
+def test_trickling_sender_is_dropped_no_later_than_a_silent_one(said: Wait | None) -> None:
+    """The sender is dropped whichever peer it claims to wait for."""
     waits = graph_of(me=2)
     if said is not None:
         waits.note_wait(1, said, 0.0)

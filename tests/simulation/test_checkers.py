@@ -359,8 +359,8 @@ BRANCHING = small_rules("a b c d", branch_after_s=8.0)
 
 
 def drawn_away(*, got_opening_at: float, branched_at: float) -> list[str]:
-    """Let b have the first entry at once. Let a get it later, and then follow a branch without a.
-    Return the violations.
+    """Let b have the first entry at once, and let a get the same entry later. Then let a follow a
+    branch that does not include a. Return the violations.
     """
     clock = Clock()
     checker = NobodyIsDrawnAway(rules=BRANCHING, troubles=Troubles(clock))
@@ -389,5 +389,5 @@ def test_checker_finds_a_branch_followed_too_soon_after_a_decision() -> None:
 
 
 def test_old_entry_received_late_does_not_count_as_a_quorum() -> None:
-    """Found by seed 234 of the profile `branch`: a minority can still send old entries."""
+    """Seed 234 of the profile `branch` found this case: a minority can still send old entries."""
     assert drawn_away(got_opening_at=7.0, branched_at=9.0) == []

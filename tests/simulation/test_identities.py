@@ -15,10 +15,14 @@ from tests.simulation.defects.identity_defects import IDENTITY_MUTANTS
 from tests.simulation.defects.planting import Mutant
 
 SEEDS = range(20)
-"""These seeds take one second. `docs/results/simulation.md` has the results for 10,000 seeds."""
+"""The seeds of the simulated worlds. All of them together take one second.
+`docs/results/simulation.md` has the results for 10,000 seeds.
+"""
 
 MUTANT_SEEDS_MAX = 200
-"""Most defects are found with the first seed, and the last one with the 22nd."""
+"""The largest number of seeds in which a defect is searched for. Most defects are found with the
+first seed, and the hardest one with the 22nd.
+"""
 
 
 def test_lies_do_not_stop_peers_and_two_copies_never_both_vote() -> None:

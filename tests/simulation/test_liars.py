@@ -24,7 +24,7 @@ def test_liar_that_forks_a_majority_run_is_proved_guilty() -> None:
     assert {it.exposed for it in reports} == {(), ("p4",)}
 
 
-def test_fewer_than_a_third_of_liars_cannot_fork_a_two_thirds_quorum() -> None:
+def test_liars_below_a_third_of_the_voters_cannot_fork_a_two_thirds_quorum() -> None:
     reports = [simulate(seed, peers=7, steps=6, profile="strangers") for seed in SEEDS]
     assert [it for it in reports if not it.good] == []
     assert [it.forks for it in reports] == [()] * len(reports)
@@ -34,7 +34,9 @@ def test_fewer_than_a_third_of_liars_cannot_fork_a_two_thirds_quorum() -> None:
 
 
 def test_honest_peers_can_decide_without_the_liars() -> None:
-    """Otherwise a silent liar could stop the whole run, and the test would prove nothing."""
+    """If the honest peers needed a liar's vote, one silent liar could stop the run, and the tests
+    of liars would prove nothing.
+    """
     found = [
         sorted(world_of(0, peers=peers, steps=1, profile=PROFILES["strangers"]).liars)
         for peers in (3, 5, 7)
@@ -70,7 +72,7 @@ for profile in ("liars", "strangers"):
 """
 
 
-def test_liars_seed_gives_the_same_world_for_any_hash_seed() -> None:
+def test_simulation_with_liars_does_not_depend_on_the_hash_seed() -> None:
     """Peer ids are strings, and the order of a set of strings differs between processes."""
     told = [
         subprocess.run(

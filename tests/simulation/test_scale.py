@@ -1,5 +1,5 @@
-"""The cost of an outer step in messages, bytes and delays. It is deterministic, so tests can assert
-it.
+"""The cost of an outer step in messages, bytes and delays. The cost is deterministic, so tests can
+assert it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def test_messages_of_a_peer_grow_no_faster_than_members() -> None:
 
 
 def test_bytes_of_a_peer_grow_no_faster_than_members() -> None:
-    """The sizes are above and below the number of voters at which gossip replaces unicast."""
+    """These sizes are below and above the number of voters at which gossip replaces unicast."""
     costs = [measure(members).busiest for members in (10, 40, 160)]
     totals = [cost.bytes_received + cost.bytes_sent for cost in costs]
     for fewer, more in pairwise(totals):

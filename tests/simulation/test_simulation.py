@@ -86,8 +86,8 @@ def test_faults_of_hostile_profiles_occur() -> None:
 
 
 def test_messages_of_a_step_grow_at_most_with_the_square_of_members() -> None:
-    """Each peer sends O(members) messages in a step: heartbeats to all, and messages of a round as
-    proposer.
+    """In a step, each peer sends O(members) messages: heartbeats to all members, and, as a
+    proposer, the messages of a round.
     """
     few, many = (simulate(1, peers=n, steps=6, profile="calm") for n in (5, 20))
     each_few, each_many = few.messages / 5, many.messages / 20
@@ -117,22 +117,22 @@ def test_killed_participant_delays_the_commit_only_a_little(seed: int, proposes_
 
 @pytest.mark.parametrize("seed", [35531, 36911])
 def test_entry_is_decided_although_most_of_its_voters_left(seed: int) -> None:
-    """Two such worlds got stuck, because most voters left for good while the entry was being agreed
-    on.
+    """In an earlier version, the worlds of these two seeds got stuck, because most voters left for
+    good while the entry was being agreed on.
     """
     assert simulate(seed, peers=5, steps=20, profile="chaos").good
 
 
 def test_restarted_process_notices_members_that_left_before() -> None:
-    """One such world got stuck: all remaining peers had restarted, and none knew which members to
-    expect.
+    """In an earlier version, this world got stuck: all remaining peers had restarted, and none knew
+    which members to expect.
     """
     assert simulate(43983, peers=5, steps=20, profile="chaos").good
 
 
 def test_late_failure_of_an_older_ring_does_not_hide_a_newer_one() -> None:
-    """Seed 81526 got stuck: both participants last reported the failure of an earlier attempt, so
-    no peer knew that the newer attempt had failed too.
+    """In an earlier version, the world of seed 81526 got stuck: both participants last reported the
+    failure of an earlier attempt, so no peer knew that the newer attempt had failed too.
     """
     world = world_of(1, peers=3, steps=STEPS, profile=PROFILES["calm"])
     world.clock.step()

@@ -41,7 +41,7 @@ def lost_in(seed: int, peers: int, spoil: Spoil) -> tuple[int, int]:
     [it for it in Spoil if it not in (Spoil.TWO_MEANS, Spoil.LEAVE_OUT, Spoil.LONG_SILENCE)],
 )
 def test_spoiler_costs_a_few_attempts_in_20_outer_steps(spoil: Spoil, peers: int) -> None:
-    """Without a memory of failures, each outer step lost at least one attempt."""
+    """When the ledger had no memory of failures, each outer step lost at least one attempt."""
     lost, left_out = lost_in(1, peers, spoil)
     assert lost <= 7
     assert left_out <= (STEPS // 2 if spoil is Spoil.ACCUSE_ONE else 6)
@@ -49,8 +49,8 @@ def test_spoiler_costs_a_few_attempts_in_20_outer_steps(spoil: Spoil, peers: int
 
 @pytest.mark.parametrize(("spoil", "lost_max_s"), [(Spoil.LONG_SILENCE, 34.0), (Spoil.MUTE, 0.0)])
 def test_expensive_spoiler_costs_little_time(spoil: Spoil, lost_max_s: float) -> None:
-    """When expensive failures were remembered like cheap ones, long silences cost 86 s of 270 s,
-    and a silent proposer cost 15 s of 93 s.
+    """In an earlier version, which remembered expensive failures no longer than cheap failures,
+    long silences cost 86 s of a run of 270 s, and a silent proposer cost 15 s of a run of 93 s.
     """
     world = world_of(1, peers=3, steps=90, profile=PROFILES["spoiled"])
     (spoiler,) = world.rings.spoilers.values()

@@ -113,8 +113,8 @@ def test_world_in_which_time_does_not_advance_is_stuck() -> None:
 def test_world_is_stuck_only_some_time_after_the_last_training(
     trained_by: float,
 ) -> None:
-    """Found by seed 88649: two voters were both needed, and the slower one had to train four
-    leases.
+    """Seed 88649 found this case: two voters were both needed, and the slower voter had to train
+    four leases.
     """
     profile = PROFILES["calm"]
     world = world_of(1, peers=3, steps=2, profile=profile)

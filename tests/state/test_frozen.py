@@ -82,14 +82,14 @@ def test_only_pieces_not_yet_read_are_copied() -> None:
         assert frozen.statistics().copied == 0
         frozen.before_write(0, 8, 9)
         assert frozen.statistics().copied == 1
-        frozen.before_write(0, 4, 5)  # the second half of this piece has not been read yet
+        frozen.before_write(0, 4, 5)  # half of this piece is not read yet
         assert frozen.statistics().copied == 2
         assert taken(frozen, 6) == bytes(range(6, 12))
         assert frozen.statistics().copied == 0
 
 
 class HeldUpCopy:
-    """Copies memory. The first copy sets `begun` when it starts, and then waits for `go_on`."""
+    """A function that copies memory. Its first call sets `begun`, and then waits for `go_on`."""
 
     def __init__(self) -> None:
         self.begun, self.go_on = threading.Event(), threading.Event()

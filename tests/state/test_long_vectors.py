@@ -1,7 +1,7 @@
-"""θ and m with more than 2³¹ elements. Only a few pages of them are ever touched.
+"""Tests with θ and m of more than 2³¹ elements. Only a few pages of these vectors are ever touched.
 
-Element offsets exceed 2³¹ and byte offsets 2³³. Any 32-bit offset would wrap around, so that the
-wrong elements were changed, or none.
+Element offsets exceed 2³¹ and byte offsets 2³³. If the code used a 32-bit offset anywhere, the
+offset would wrap around, and wrong elements or no elements would change.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def zeros(count: int) -> mmap.mmap:
 
 
 NO_RESERVE = 0x4000
-"""MAP_NORESERVE, a constant that `mmap` does not define. It is safe because the mapping is never
-filled.
+"""MAP_NORESERVE, a constant that `mmap` does not define. The option is safe here because the
+mapping is never filled.
 """
 
 
@@ -116,8 +116,8 @@ def test_unread_part_of_a_snapshot_is_copied_from_the_right_offset(state: OuterS
 
 
 class Sparse:
-    """A snapshot with zeros everywhere except in the last chunk and in the one that holds parts of
-    θ and m.
+    """A snapshot with zeros everywhere except in two chunks: the last chunk, and the chunk that
+    holds the end of θ and the beginning of m.
     """
 
     def __init__(self) -> None:

@@ -29,8 +29,8 @@ def store() -> Store:
 
 
 SHARE_ELEMENTS = 256
-"""Small, so that even a short vector has many shares, on which threads could interfere with each
-other.
+"""The number of elements in a share. It is so small that even a short vector has many shares, on
+which threads could interfere with each other.
 """
 
 

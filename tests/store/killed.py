@@ -1,7 +1,7 @@
 """A store in processes that are killed with SIGKILL: `python -m tests.store.killed FOLDER`.
 
-This is a program of its own because it forks one child for each write. A child runs the story of
-`test_crash` on the real disk with real threads, and is killed at that write. Nothing is synced,
+This is a separate program because it forks one child for each write. A child runs the story of
+`test_crash` on the real disk with real threads, and is killed at its write. The disk does not sync,
 since the kernel keeps the writes of a killed process. The program prints its results as JSON.
 """
 
@@ -20,8 +20,8 @@ from tests.store.test_crash import STEPS, check_whole, story
 
 
 class KillingDisk(LocalDisk):
-    """Kills its process halfway through write number `fatal`, counted from 1. Never does so if it
-    is 0.
+    """Kills its process halfway through write number `fatal`, counted from 1. If `fatal` is 0, it
+    kills no process.
     """
 
     def __init__(self, fatal: int = 0) -> None:
@@ -59,8 +59,8 @@ class KillingDisk(LocalDisk):
 
 
 class Told(list[int]):
-    """A list of the finished steps. The last one is also written to a file, which survives
-    SIGKILL.
+    """A list of the finished steps. The last finished step is also written to a file, which
+    survives SIGKILL.
     """
 
     def __init__(self, path: Path) -> None:
@@ -77,7 +77,9 @@ def tell(folder: Path, disk: LocalDisk) -> None:
 
 
 def killed_at(folder: Path, point: int) -> tuple[bool, int]:
-    """Return whether the child was killed by SIGKILL, and the last step that it had finished."""
+    """Run a child that is killed at this write. Return whether SIGKILL ended it, and the last step
+    that it had finished.
+    """
     child = os.fork()
     if child == 0:
         tell(folder, KillingDisk(point))

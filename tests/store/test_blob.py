@@ -80,8 +80,8 @@ def test_large_blob_is_read_without_a_second_copy(size: int) -> None:
 
 
 def test_failed_read_leaves_nothing_that_crashes_the_collector() -> None:
-    """Python 3.12.1 crashed in the garbage collector when a traceback cycle held a view of a
-    BytesIO.
+    """In Python 3.12.1, the garbage collector crashed when a reference cycle with a traceback held
+    a view of a BytesIO.
     """
     described = describe("update", [bytes(3000)], 1024, {})
 

@@ -41,7 +41,7 @@ def snapshot_bytes(step: int) -> bytes:
 def put_step(store: Store, step: int, finished: list[int]) -> None:
     """Store one outer step as a node does: the update, a snapshot, then the head. Collect garbage.
 
-    After each appended step of `finished`, the head must not be at an earlier step.
+    Once a step has been appended to `finished`, the head must never be at an earlier step.
     """
     update = store.put_blob("update", [b"update %d" % step * 150], {"step": step})
     snapshot = store.put_blob("snapshot", [snapshot_bytes(step)], {"step": step})

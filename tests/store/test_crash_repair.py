@@ -47,8 +47,8 @@ def rot(disk: MemoryDisk, digest: Digest) -> dict[Digest, bytes]:
 
 
 def repair(store: Store, victims: Mapping[Digest, bytes]) -> None:
-    """Repair like a scrub and `store check --repair`: set chunks aside, store them again, sync the
-    directories.
+    """Repair in the same way as a scrub and `store check --repair`: set chunks aside, store them
+    again, sync the directories.
     """
     for victim in victims:
         store.examine(victim)
@@ -126,7 +126,7 @@ def test_interrupted_rejection_of_a_snapshot_is_all_or_nothing(fail_at: int) -> 
         assert (head.run, head.height, head.head, head.step) == (RUN, 2, digest_of(b"entry"), 1)
         if (head.snapshot, head.snapshot_step) != (None, None):
             assert (head.snapshot, head.snapshot_step, done) == (digest, 1, False)
-        assert after.read_blob(digest) == SNAPSHOT  # kept: it may prove valid after all
+        assert after.read_blob(digest) == SNAPSHOT  # a rejected snapshot may prove valid
         disown_snapshot(after)
         rejected = after.head()
         assert rejected is not None

@@ -135,7 +135,7 @@ def test_only_synced_writes_are_certain_to_survive_a_power_cut(tmp_path: Path) -
     assert ("named",) in survived
     assert ("named", "sure", "written") in survived
     assert {b"", b"data" * 300} < contents
-    assert len(survived) + len(contents) > 20  # unsynced files survive in many partial forms
+    assert len(survived) + len(contents) > 20  # unsynced files survive in part, in many ways
 
 
 def pages(count: int) -> memoryview:

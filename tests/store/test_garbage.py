@@ -26,8 +26,8 @@ def store(disk: MemoryDisk) -> Store:
 
 
 def grown_up(store: Store) -> None:
-    """Run a collection that keeps everything, so that the next one does not spare these chunks as
-    new.
+    """Run a collection that keeps everything, so that the next collection does not spare these
+    chunks as new.
     """
     everything = [digest for fan in range(store.fans) for digest in store.chunks_in(fan)]
     assert store.collect_garbage([], keep_chunks=everything).chunks == 0
@@ -137,7 +137,7 @@ def test_damaged_root_stops_the_collection_before_any_removal(
     kept, other = blob(store, 1), blob(store, 2)
     grown_up(store)
     disk.damage(store.chunk_path(kept), lambda data: b"\0" + data[1:])
-    for _ in range(2):  # the second time it has been set aside
+    for _ in range(2):  # the first attempt sets the root aside
         with pytest.raises(RootsDamaged) as caught:
             store.collect_garbage([kept])
         assert (caught.value.roots, caught.value.pinned) == ([kept], [])
@@ -240,7 +240,7 @@ def test_blob_being_written_protects_only_its_own_chunks(store: Store) -> None:
 
     def parts() -> Iterator[bytes]:
         yield b"first" * 1024
-        store.collect_garbage([])  # spares both blobs, since they are new
+        store.collect_garbage([])  # spares both new blobs
         # removes the old blob; the new one is still being written
         assert store.collect_garbage([]).chunks == 4
         yield b"second" * 1024

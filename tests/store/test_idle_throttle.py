@@ -1,5 +1,5 @@
-"""Background writes use a hundredth of a core while all cores are busy. Otherwise they are not
-limited.
+"""Background writes use a hundredth of a core while all cores are busy. While a core is idle, they
+are not limited.
 """
 
 from __future__ import annotations

@@ -156,8 +156,8 @@ def test_full_disk_leaves_the_log_unchanged_and_usable(disk: MemoryDisk) -> None
 
 @pytest.mark.parametrize("seed", range(8))
 def test_records_before_a_failed_append_survive_a_power_cut(disk: MemoryDisk, seed: int) -> None:
-    """When the log is cut back to its old length, older records are synced too, since later frames
-    rely on them.
+    """After a failed append, the log is cut back to its old length. Older records are then synced
+    too, since later frames rely on them.
     """
     log = RecordLog(PATH, disk=disk)
     log.append([b"not synced yet"], durable=False)
@@ -169,8 +169,8 @@ def test_records_before_a_failed_append_survive_a_power_cut(disk: MemoryDisk, se
 
 @pytest.mark.parametrize("seed", range(8))
 def test_records_read_after_a_restart_survive_a_power_cut(disk: MemoryDisk, seed: int) -> None:
-    """The previous process was killed before it synced. Once the record has been read, other code
-    relies on it.
+    """The previous process was killed before it synced. Reading must sync the record, since other
+    code relies on a record that it has read.
     """
     RecordLog(PATH, disk=disk).append([b"not synced yet"], durable=False)
     disk = disk.reboot(None)

@@ -1,9 +1,9 @@
 """Threads that take turns in an order chosen by a seed, so that an interleaving can be replayed.
 
 `Turns` replaces the executor on which a store writes chunks in parallel. Only one thread runs at a
-time: one of its own, or the main thread. At each write and sync of a `TurnsDisk` the turn can pass
-to another thread. So a simulated crash can happen with any mixture of begun, written and synced
-chunks.
+time: a thread of `Turns`, or the main thread. At each write and sync of a `TurnsDisk`, another
+thread can get the turn. A simulated crash can therefore happen with any mixture of begun, written
+and synced chunks.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Turns(Executor):
         self._may_main: Callable[[], bool] = lambda: True
 
     def __call__(self) -> Turns:
-        """Return the executor: a store calls this to get one."""
+        """Return this executor. A store calls this object to get an executor."""
         return self
 
     def submit(self, call: Callable[..., Any], /, *args: Any, **named: Any) -> Future[Any]:

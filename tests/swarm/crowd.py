@@ -25,8 +25,8 @@ STAGGER_S = 0.5
 
 @dataclass
 class Crowd:
-    """A seed and its joiners. Each has an uplink of `chunks_per_s`, which sends one chunk at a
-    time.
+    """A seed and its joiners. Each of them has an uplink that sends `chunks_per_s` chunks per
+    second, one at a time.
     """
 
     joiners: int

@@ -21,11 +21,12 @@ Answer = Literal["chunk", "lack", "garbage", "gone"]
 
 @dataclass
 class Source:
-    """A source that sends `chunks_per_s`, one at a time, over a path with a round trip of `rtt_s`.
+    """A source that sends `chunks_per_s` chunks per second, one at a time, over a path with a round
+    trip of `rtt_s`.
 
     `holds` are the numbers of its chunks, or None for all chunks. With `garbage` it sends wrong
-    bytes. Its connection is broken from `gone_at` on, nothing arrives from `stuck_at` on, and from
-    `slow_from` on its rate is multiplied by `slowed`.
+    bytes. From `gone_at` on, its connection is broken. From `stuck_at` on, nothing arrives. From
+    `slow_from` on, its rate is multiplied by `slowed`.
     """
 
     chunks_per_s: float
@@ -67,7 +68,7 @@ class Outcome:
 
 
 def run(sources: dict[str, Source], chunks: int) -> Outcome:
-    """Fetch this many chunks. Return when all have arrived or nothing more can happen."""
+    """Fetch this many chunks. Return when all have arrived or no other chunk can arrive."""
     digests = {Digest(f"{number:064x}"): number for number in range(chunks)}
     picker, outcome, order = Picker(list(sources)), Outcome(), count()
     picker.want(digests)

@@ -1,4 +1,6 @@
-"""Fetching from several sources: good, unreachable, slow, silent, incomplete or hostile ones."""
+"""Fetching from several sources, some of which are unreachable, slow, silent, incomplete or
+hostile.
+"""
 
 from __future__ import annotations
 
@@ -188,7 +190,7 @@ def test_several_sources_serve_at_the_same_time(seed: Seed, dialled: Dialled) ->
 
     def behave(source: FakeSource, sock: SecureSocket) -> None:
         first = receive_request(sock)
-        # The barrier opens only if all three sources are asked before one of them answers.
+        # The barrier opens only if all three sources are asked before any source answers.
         together.wait(DEADLINE_S)
         send_response(sock, store.get_chunk(first))
         good(store)(source, sock)
@@ -267,7 +269,7 @@ def test_hostile_peer_loses_its_other_connections_too(seed: Seed, dialled: Diall
         if next(liars):
             send_response(sock, b"lie" * len(receive_request(sock)))
             lied.set()
-            silent(source, sock)  # closing with unread requests would discard the lie
+            silent(source, sock)  # read on: closing with unread requests would discard the lie
         else:
             after_the_lie(source, sock)
 
@@ -381,8 +383,8 @@ def test_fetch_resumes_with_the_missing_chunks(seed: Seed, dialled: Dialled) -> 
         fetch_blob(mine, digest, [dying], dialled, deadline_s=DEADLINE_S)
     assert caught.value.code == "CKPT-NO-SOURCE"
     missing = mine.missing_chunks(digest)
-    # The manifest was the first of twenty answers. Up to sixteen chunks can be lost with the
-    # connection.
+    # The source sent twenty answers: the manifest and nineteen chunks. Up to sixteen of these
+    # chunks can be lost with the connection.
     assert CHUNKS - 19 <= len(missing) < CHUNKS - 2
     source = fake("good", good(store))
     report = fetch_blob(mine, digest, [source], dialled, deadline_s=DEADLINE_S)
@@ -675,7 +677,7 @@ def test_garbage_collection_during_a_fetch_removes_nothing(seed: Seed, dialled: 
 
     def collect(progress: FetchProgress) -> None:
         everything = [digest for fan in range(mine.fans) for digest in mine.chunks_in(fan)]
-        mine.collect_garbage([], keep_chunks=everything)  # new no longer
+        mine.collect_garbage([], keep_chunks=everything)  # its chunks are no longer new
         collected.append(mine.collect_garbage([]).chunks)
 
     source = fake("a", good(store))

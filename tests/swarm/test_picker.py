@@ -38,8 +38,8 @@ def picker_of(
 
 
 def proven(lanes: Sequence[LaneT], digests: Iterable[Digest], took_s: float = 1.0) -> Picker[LaneT]:
-    """Like `picker_of`, but each lane has already delivered one chunk in `took_s` seconds. The time
-    is now 0.
+    """Like `picker_of`, but each lane has already delivered one chunk in `took_s` seconds, and the
+    current time is 0.
     """
     warm = [Digest(f"{number:064x}") for number, _ in enumerate(lanes)]
     picker = picker_of(lanes, warm)
@@ -99,7 +99,7 @@ def test_idle_faster_source_takes_over_a_chunk_from_a_slower_one() -> None:
     assert picker.arrived("slow", A, 10)
     picker.want([C, D])
     assert [picker.next("slow", 10), picker.next("slow", 10)] == [C, D]
-    # The last request in the slow source's queue is the one to take over.
+    # The fast source takes over the last request in the slow source's queue.
     assert picker.next("fast", 10) == D
     assert picker.arrived("fast", D, 11)
     assert picker.next("fast", 11) == C
@@ -340,7 +340,9 @@ def test_every_chunk_of_a_lasting_source_arrives(
     in_flight_max: int,
     rng: random.Random,
 ) -> None:
-    """`sources` has, for each lane, its chunks and the number of requests after which it dies."""
+    """`sources` has, for each lane, the chunks of a source and the number of requests after which
+    it dies.
+    """
     digests = [Digest(f"{number:064x}") for number in range(count)]
     picker = picker_of(sources, digests, in_flight_max)
     asked: dict[str, list[Digest]] = {lane: [] for lane in sources}

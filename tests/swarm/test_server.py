@@ -1,5 +1,5 @@
-"""The server's delays and time limits for a client, tested with a socket that only records
-calls.
+"""The delays and time limits that a server applies to a client. The tests use a socket that only
+records calls.
 """
 
 from __future__ import annotations

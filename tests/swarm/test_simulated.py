@@ -153,7 +153,7 @@ def test_joiners_soon_give_up_chunks_that_nobody_has() -> None:
 
 
 def test_joiners_give_up_soon_after_their_only_seed_has_left() -> None:
-    """A joiner that is started again continues with the chunks it has."""
+    """A joiner that the user restarts continues with the chunks it has."""
     crowd = Crowd(4, 64, seed_ends_at=10.0).run()
     assert len(crowd.ended_at) == 4
     assert crowd.now < 12

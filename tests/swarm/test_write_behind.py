@@ -22,7 +22,7 @@ DEADLINE_S = 100.0
 
 
 class Turns(MemoryDisk):
-    """A disk that syncs the first file only after the second."""
+    """A disk that syncs the first file only after the second file."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -24,7 +24,9 @@ def test_without_mixing_a_nan_is_replaced_too() -> None:
 
 
 def test_eager_peers_start_where_the_papers_outer_step_puts_them() -> None:
-    """Compare each peer's θ according to the paper's g with the shared θ plus a deviation."""
+    """Compare two computations of each peer's θ: from the gradient g of the paper, and as the
+    shared θ plus the peer's deviation.
+    """
     peers, numel, lr, mu = 3, 5, 0.7, 0.9
     random = np.random.default_rng(0)
     deltas = random.standard_normal((6, peers, numel)).astype(np.float32)

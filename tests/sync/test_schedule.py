@@ -1,4 +1,4 @@
-"""When fragments are read and merged: the paper's rule, and a table of it."""
+"""The schedule on which fragments are read and merged, as the paper's rule and as a table."""
 
 from __future__ import annotations
 

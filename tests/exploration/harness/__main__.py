@@ -1,7 +1,8 @@
 """`python -m tests.exploration.harness --bound TIMEOUTS,CRASHES [--worlds-max N] [--witnesses]
 [--mutant NAME]`
 
-If a wrong world is found, print the steps that lead to it and exit with status 1.
+If the search reaches a world that breaks a rule, print the steps that lead to it and exit with
+status 1.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--bound", default="1,1", metavar="TIMEOUTS,CRASHES")
     parser.add_argument("--worlds-max", type=int, metavar="N")
     parser.add_argument("--mutant", choices=[mutant.name for mutant in MUTANTS])
-    parser.add_argument("--witnesses", action="store_true", help="remember others' signatures")
+    parser.add_argument(
+        "--witnesses", action="store_true", help="let members remember the signatures of others"
+    )
     options = parser.parse_args(arguments)
     timeouts, crashes = map(int, options.bound.split(","))
     planted = next((it.planted() for it in MUTANTS if it.name == options.mutant), nullcontext())

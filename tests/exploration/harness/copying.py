@@ -2,7 +2,7 @@
 
 Both functions walk the object's attributes, so new attributes of a ledger do not require a change
 here. Copies share frozen dataclasses, functions and plain values with the original, since these
-never change.
+objects never change.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ LEFT_OUT = frozenset(
 """Attributes that are not part of a key.
 
 Most of them control when a message is resent or a round ends, cache something that can be
-recomputed, or track requests. They make no difference here: every sent message can arrive at any
-later time, and a round can time out at any time. `lost_time` says for how many commits a failure is
-remembered, and these worlds end before that matters. `_statement_log` is part of the key only if
-witnesses are explored. `_last_voted` matters only after a chain has lost entries, which does not
-happen here.
+recomputed, or track requests. These attributes make no difference here: every sent message can
+arrive at any later time, and a round can time out at any time. `lost_time` says for how many
+commits a failure is remembered, and the explored worlds end before that matters. `_statement_log`
+is part of the key only if witnesses are explored. `_last_voted` matters only after a chain has lost
+entries, which does not happen here.
 """
 
 
@@ -52,7 +52,9 @@ def copy_of(value: Any, fresh: Fresh = MappingProxyType({})) -> Any:
 
 
 def _copied(value: Any, fresh: Fresh, twins: dict[int, Any]) -> Any:
-    """Copy recursively. `twins` maps object ids to copies, since two parts can share an object."""
+    """Copy recursively. `twins` maps object ids to copies, since two attributes can refer to one
+    object.
+    """
     kind: Any = type(value)
     if _is_shared(kind):
         return value

@@ -1,7 +1,7 @@
 """The reactions of members to events. Each pair of member and event is computed once.
 
-Members and messages are identified by small numbers. A set of messages is an integer with one bit
-for each message.
+Members and messages are identified by small numbers. A set of messages is represented by an integer
+with one bit for each message.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ from tests.exploration.harness.copying import LEFT_OUT, Fresh, copy_of, key_of
 from tests.exploration.harness.statements import contrary, statement_of
 
 PATIENCE_S = 16.0
-"""Longest duration of a round with an initial timeout of 1 s (`paxos.timers.ROUND_STRETCH_MAX`)."""
+"""Longest duration of a round in seconds, if the first timeout is 1 s
+(`paxos.timers.ROUND_STRETCH_MAX`).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,14 +286,14 @@ def _with_fetched(ledger: Ledger, effects: Sequence[Effect], now: float) -> list
     In this exploration every member can always fetch the bytes.
     """
     found = list(effects)
-    for effect in found:  # The list grows during the loop.
+    for effect in found:  # The loop also visits the effects that it appends.
         if isinstance(effect, FetchUpdate):
             found += ledger.handle(UpdateHeld(effect.update), now)
     return found
 
 
 def _accusation(me: PeerId, effects: Sequence[Effect]) -> str:
-    """Return a fault if an effect accuses a peer. All members are honest, so an accusation is
+    """Return a fault if an effect accuses a peer. All members are honest, so every accusation is
     wrong.
     """
     for effect in effects:
@@ -312,8 +314,8 @@ def _replay_fault(rules: Rules, disk: SimDisk) -> str:
 
 
 def _height(message: Message) -> int:
-    """Return the height that a message is about. All messages that a ledger sends unasked have
-    one.
+    """Return the height that a message is about. Every message that a ledger sends unasked has a
+    height.
     """
     height = getattr(message, "height", None)
     assert isinstance(height, int)

@@ -1,4 +1,6 @@
-"""Visit every world within a bound in breadth-first order, and stop at the first wrong one."""
+"""Visit every world within a bound in breadth-first order, and stop at the first world that breaks
+a rule.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ A, B, C = NAMES = peers("a b c")
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The number of round timeouts and of crashes allowed, for all members together."""
+    """How many round timeouts and how many crashes are allowed, for all members together."""
 
     timeouts: int
     crashes: int
@@ -53,7 +55,7 @@ class Findings:
     """The result of an exploration.
 
     `fault` describes the problem in the last world of `story`, which is a shortest sequence of
-    steps to a wrong world.
+    steps to a world that breaks a rule.
     """
 
     bound: Bound
@@ -75,7 +77,8 @@ class Findings:
 
 
 def reports() -> dict[PeerId, Sequence[Event]]:
-    """Return each member's reports from gossip: enough to decide both heights, and all different.
+    """Return each member's reports from gossip: together they are enough to decide both heights,
+    and each member has different reports.
 
     At height 1, b prefers a roster of the three members, while a and c each know of a different
     newcomer. At height 2, c can propose a snapshot. b has written that snapshot too, but a does not
@@ -100,7 +103,7 @@ def explore(bound: Bound, *, witnesses: bool = False, worlds_max: int | None = N
 
 
 class Search:
-    """One exploration."""
+    """The state of one exploration."""
 
     def __init__(self, members: Members) -> None:
         self._members = members

@@ -1,7 +1,7 @@
 """Play transcripts: text files with commands for a few ledgers, each block followed by the expected
 trace.
 
-    # The proposer dies after one vote: what it had accepted is found and adopted.
+    # The proposer dies after one vote. The next proposer adopts the entry of that vote.
 
     members a b c
     ready a b c

@@ -36,8 +36,8 @@ def forged(victim: Ledger, kind: str, liar: PeerId, by: Sequence[PeerId]) -> Mes
     """Return a forged message to `victim`.
 
     If the kind is `accusation`, the message is evidence with two genuine votes of the first peer in
-    `by`. Otherwise it is an outcome for the next height. Its certificate names all peers in `by`,
-    but only the liar's own signature is genuine.
+    `by`. For any other kind, the message is an outcome for the next height. The outcome's
+    certificate names all peers in `by`, but only the liar's own signature is genuine.
     """
     state = victim.state
     if kind == "accusation":

@@ -37,7 +37,7 @@ __all__ = ["STORY_WORDS", "Story", "StoryFault"]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A parsed command: in `down c at a b`, `words` is ("c",) and `at` is ("a", "b")."""
+    """A parsed command. In `down c at a b`, for example, `words` is ("c",), `at` is ("a", "b")."""
 
     name: str
     words: tuple[str, ...]
@@ -78,7 +78,7 @@ class Story:
     @property
     def group(self) -> LedgerGroup:
         if self._group is None:
-            raise StoryFault("a story begins with its members")
+            raise StoryFault("a story must begin with the command `members`")
         return self._group
 
     def reaches(self, one: PeerId, other: PeerId) -> bool:
@@ -134,9 +134,9 @@ class Story:
             self.group.start(name)
 
     def namesake(self, line: Line) -> None:
-        """namesake a: others tell a that another process uses its identity"""
+        """namesake a: other peers tell a that another process uses its identity"""
         for name in line.words:
-            self.group.send_events(name, CloneFound(f"others hear two of {name}"))
+            self.group.send_events(name, CloneFound(f"other peers hear two processes of {name}"))
 
     def partition(self, line: Line) -> None:
         """partition a b | c d e"""
@@ -216,7 +216,7 @@ class Story:
         self._report_each(line, Leaving)
 
     def allow(self, line: Line) -> None:
-        """allow a b c: the allowlist from now on"""
+        """allow a b c: from now on, the allowlist contains a, b and c"""
         for name in line.at or tuple(self.group.ledgers):
             self.group.send_events(name, AllowedPeers(frozenset(peers(" ".join(line.words)))))
 

@@ -173,7 +173,7 @@ class Words:
             case Accuse(evidence):
                 return f"{me} accuses {evidence.peer}"
             case VotingStopped(what):
-                return f"{me} votes no more: {self.text(what)}"
+                return f"{me} stops voting: {self.text(what)}"
             case Note(text):
                 return f"{me} notes: {self.text(text)}"
             case _:

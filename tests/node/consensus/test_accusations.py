@@ -1,4 +1,4 @@
-"""Evidence against a lying voter is kept over a restart of the node that found it. A second process
+"""Evidence against a lying voter survives a restart of the node that found it. A second process
 with our identity is reported to the operator."""
 
 from __future__ import annotations

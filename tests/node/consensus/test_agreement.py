@@ -1,5 +1,5 @@
-"""The task that owns the ledger: effects are executed in order, and votes are on disk before they
-are sent."""
+"""The task that owns the ledger executes effects in order, and writes votes to disk before it sends
+them."""
 
 from __future__ import annotations
 

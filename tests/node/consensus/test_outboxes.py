@@ -78,8 +78,8 @@ async def test_lost_message_is_noted_once_and_the_next_one_is_tried(tmp_path: Pa
 
 
 async def test_repeated_message_is_queued_only_once(tmp_path: Path) -> None:
-    """Answers take seconds here. If repetitions were queued, they would delay all new messages
-    forever."""
+    """Answers take seconds here. If repeated messages were queued too, they would delay all new
+    messages forever."""
     async with outboxes(tmp_path) as (r, boxes):
         goes_on = trio.Event()
 

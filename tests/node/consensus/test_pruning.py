@@ -1,5 +1,5 @@
-"""A node prunes old entries if its user wants that: atomically, and without losing what it still
-needs."""
+"""A node prunes old entries if its user wants that. Pruning is atomic, and keeps everything that
+the node still needs."""
 
 from __future__ import annotations
 
@@ -279,7 +279,7 @@ async def test_running_node_prunes_as_soon_as_possible_and_continues(tmp_path: P
         r.configure(keep_entries=16)
         context = r.context
         await prune(context)
-        assert context.ledger.kept.base is None  # it has no local snapshot yet
+        assert context.ledger.kept.base is None  # this node has no local snapshot yet
         snapshot = context.store.put_blob("snapshot", [b"theta"], {})
         context.store.put_head(Head(context.run, 20, digest("h"), 10, snapshot, 10))
         assert context.ledger.history.closing(0)
@@ -351,7 +351,7 @@ async def test_node_waits_for_a_peer_that_keeps_all_entries(
 async def test_one_peers_claim_does_not_end_a_node_that_is_up_to_date(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    """Ann claims to be far ahead, and to have pruned everything that would prove it."""
+    """Ann claims to be far ahead, and to have pruned all entries that would prove this claim."""
     r = await new_rig(tmp_path, **ALONE)
     r.wait_for(pruned_s=0.0)
     context = r.context

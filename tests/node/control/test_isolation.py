@@ -67,8 +67,8 @@ async def test_waiting_node_warns_until_a_quorum_is_heard(
 async def test_unheard_voters_that_are_not_on_the_allowlist_are_reported(
     tmp_path: Path,
 ) -> None:
-    """These voters cannot come back. Founders are always on the list, but a voter that replaced a
-    founder can be removed from it."""
+    """Voters that are not on the allowlist cannot come back. Founders are always on the list, but a
+    voter that replaced a founder can be removed from it."""
     async with rig(tmp_path, allowed=[ANN.peer], rules=policy(participants_min=1)) as r:
         words = in_words(r.context, (ANN.peer, BOB.peer))
         assert f"cannot be heard: {label(ANN.peer)}, {label(BOB.peer)}; not heard because" in words

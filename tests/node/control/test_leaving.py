@@ -1,4 +1,6 @@
-"""Leaving: a goodbye that other peers can still hear, and a message about what is lost."""
+"""A node that leaves says goodbye while other peers can still hear it, and tells its user what is
+lost.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node that was left out of a reduce says so, with the reason, once for each cause."""
+"""A node that was left out of a reduce warns its user with the reason, once for each cause."""
 
 from __future__ import annotations
 

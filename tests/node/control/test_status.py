@@ -1,4 +1,4 @@
-"""A node's status, and in particular the digest of its state, never mixes two moments."""
+"""A node's status, and in particular the digest of its state, describes a single moment."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def test_digest_is_computed_once_while_theta_is_unchanged(
         first = (await status(r.context)).state_digest
         assert first == outer.vectors.digest()
         outer.vectors.theta[0] += 1
-        # For step 0, for which it was requested.
+        # The answer is still the digest for step 0, for which it was requested.
         assert (await status(r.context)).state_digest == first
         outer.moving = True
         outer.step = 1

@@ -1,7 +1,5 @@
-"""Ask several peers one question: silent and lying peers cost no time, and a peer cannot influence
-when it is asked.
-
-Time is virtual.
+"""Ask several peers one question. Silent and lying peers cost no time, and a peer cannot influence
+when it is asked. Time is virtual in these tests.
 """
 
 from __future__ import annotations

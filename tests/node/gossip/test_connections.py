@@ -1,4 +1,5 @@
-"""Peers that are missed or forgotten. The loss of a connection always reaches the ledger."""
+"""How a node notices lost peers, dials known peers and forgets old peers. The loss of a connection
+always reaches the ledger."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ async def test_member_that_never_speaks_counts_as_down_after_a_while(tmp_path: P
             await settled(lambda: not context.peers.is_down(ANN.peer))
             nursery.cancel_scope.cancel()
         at = context.now()
-        # Time advances as for a node that checks every second.
+        # Let time advance as for a node that checks its peers every second.
         for second in range(1, 12):
             changes = context.peers.detector.changes(at + second)
             if (ANN.peer, Colour.RED) in changes:

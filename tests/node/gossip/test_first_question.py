@@ -128,7 +128,8 @@ async def test_vote_held_back_is_never_sent_if_a_duplicate_is_found(
 async def test_disconnected_peer_is_dialled_before_the_vote_waits(
     r: Rig, nursery: trio.Nursery
 ) -> None:
-    """Otherwise the vote could go out over a connection that was made after the wait."""
+    """If the peer were dialled later, the vote could go out over a connection that was made after
+    the wait."""
     dialled: list[PeerId] = []
 
     async def connect_peer(peer: PeerId, *, deadline_s: float) -> None:

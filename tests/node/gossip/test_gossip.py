@@ -90,7 +90,8 @@ async def test_each_part_of_a_heartbeat_becomes_an_event(tmp_path: Path) -> None
 
 
 async def test_replayed_goodbye_does_not_count_as_leaving(tmp_path: Path) -> None:
-    """Any peer can gossip an old goodbye of a different peer again."""
+    """Any peer can gossip an old goodbye of a different peer again, so only a new goodbye
+    counts."""
     async with rig(tmp_path) as r:
         r.context.ledger.core.handle(Leaving(ANN.peer), 0.0)
         assert events_of(r)[1:] == [Staying(ANN.peer)]
@@ -104,8 +105,8 @@ async def test_restarted_node_withdraws_its_ready(tmp_path: Path) -> None:
         was_ready = heartbeat(r.run.id, step=3, ready=ready)
         restarted = {"incarnation": 2, "step": 3}
         assert events_of(r, was_ready, **restarted)[1:] == [Ready(ANN.peer, 3, 0, 0)]
-        # It is not withdrawn after an ordinary heartbeat, in a different step, or if the node is
-        # ready again.
+        # The Ready is not withdrawn after an ordinary heartbeat, in a different step, or if the
+        # node is ready again.
         assert events_of(r, was_ready, serial=2, step=3)[1:] == []
         assert events_of(r, was_ready, incarnation=2, step=4)[1:] == []
         assert events_of(r, was_ready, **restarted, ready=ready)[1:] == [Ready(ANN.peer, 3, 32, 2)]
@@ -224,7 +225,8 @@ async def test_only_admitted_peers_are_heard_and_errors_are_journalled_once(
 
 
 def beats_of(r: Rig, serial: int, *changes: dict[str, object]) -> list[bytes]:
-    """Return heartbeats of a peer: a full one first, with `serial`, and then small ones."""
+    """Return heartbeats of a peer: first a full heartbeat with `serial`, and then small
+    heartbeats."""
     saying = HeartbeatSender()
     told = heartbeat(r.run.id, serial=serial)
     later = [replace(told, serial=serial + 1 + n, **each) for n, each in enumerate(changes)]  # type: ignore[arg-type]
@@ -269,7 +271,8 @@ async def test_unreadable_beat_shows_a_live_sender_and_requests_a_full_one(
     assert context.identities.incarnations.is_other_due(ANN.peer, 7, context.now())
     assert (len(context.peers.table), r.heard()) == (1, [])
     assert context.peers.table.pop_lacking() == (BOB.peer, ANN.peer)
-    # At most once per interval: a flood of such beats does not make us send more often.
+    # We send at most once per interval, so a flood of such heartbeats does not make us send more
+    # often.
     context.own_heartbeat.due = trio.Event()
     await topics.say(ANN.peer, topic, again)
     await settled(lambda: context.peers.table.pop_lacking() == (ANN.peer,))
@@ -304,19 +307,19 @@ async def test_node_sends_a_full_heartbeat_when_asked(tmp_path: Path) -> None:
         nursery.start_soon(listen, context)
 
         async def told(serial: int, *lacks: PeerId) -> tuple[bool, bool]:
-            """Return whether a full heartbeat will be sent after such a heartbeat, and whether at
-            once."""
+            """Receive a heartbeat with this serial and these `lacks`. Return whether a full
+            heartbeat follows, and whether it is sent at once."""
             context.own_heartbeat.saying.full_next, context.own_heartbeat.due = False, trio.Event()
             beat = heartbeat(r.run.id, serial=serial, lacks=lacks)
             await topics.say(ANN.peer, topic, encode(beat))
             await settled(lambda: len(r.heard()) > 0)
             return context.own_heartbeat.saying.full_next, context.own_heartbeat.due.is_set()
 
-        assert await told(1) == (True, False)  # from a newcomer: at the next interval
+        assert await told(1) == (True, False)  # for a newcomer, at the next interval
         assert await told(2) == (False, False)
         assert await told(3, BOB.peer) == (False, False)
         assert await told(4, BOB.peer, context.me) == (True, True)
-        # asked again too soon: at the next interval
+        # If ANN asks again too soon, the node sends it at the next interval.
         assert await told(5, context.me) == (True, False)
         nursery.cancel_scope.cancel()
 

@@ -1,10 +1,8 @@
-"""Attacks on the check for a second process with a node's identity. They succeeded in earlier
-versions; here they run on a node's own tasks.
-
-In those versions, one stranger stopped a seed without other peers after 18 to 32 s. Twenty
-strangers with low ids stopped a voter although honest voters were connected, and also stopped its
-next start. One member that replayed heartbeats stopped all three nodes of a run. None of these
-attacks has an effect now.
+"""Attacks on the check for a second process with a node's identity. These attacks succeeded in
+earlier versions. Here they run against the tasks of a node. In the earlier versions, one stranger
+stopped a seed without other peers after 18 to 32 s. Twenty strangers with low ids stopped a voter
+although honest voters were connected, and also stopped its next start. One member that replayed
+heartbeats stopped all three nodes of a run. None of these attacks has an effect now.
 """
 
 from __future__ import annotations
@@ -83,7 +81,8 @@ def lying() -> Answer:
 
 
 def honest_but_for(liars: list[PeerId], witness: Rig, me: PeerId) -> Answer:
-    """The liars lie. All other peers answer as the node `witness` does."""
+    """Return an answer for peers among which the liars lie, and all others answer as the node
+    `witness` does."""
     handler, lie = witness.network.handlers[IDENTITY_PROTOCOL], lying()
 
     async def answer(peer: PeerId, payload: bytes) -> bytes:
@@ -136,7 +135,7 @@ async def test_strangers_with_low_ids_cannot_stop_a_voter_or_its_restart(
 async def test_members_that_lie_together_cannot_stop_a_node(
     new_rig: NewRig, tmp_path: Path, nursery: trio.Nursery
 ) -> None:
-    """This holds even if every member that can be asked lies."""
+    """All members that the node can ask lie."""
     r = await new_rig(tmp_path)
     r.network.peers, r.network.answer = {ANN.peer, BOB.peer, CAI.peer}, lying()
     await goes_on(r, nursery)
@@ -196,7 +195,7 @@ def process(identity: Identity, incarnation: int) -> DuplicateWatch:
     return DuplicateWatch(identity.peer, run, incarnation, identity.sign, verify, random)
 
 
-# Only a holder of the key can do this.
+# attacks that only a holder of the node's key can make
 
 
 def signing(r: Rig, incarnation: int) -> Answer:

@@ -95,7 +95,8 @@ async def test_failed_introduction_is_only_journalled(tmp_path: Path) -> None:
 
 
 async def test_ring_does_not_wait_for_a_restarted_neighbours_heartbeat(tmp_path: Path) -> None:
-    """We know the neighbour's old address and certificate, and it knows nothing about us."""
+    """We know the neighbour's old address and certificate, and the neighbour knows nothing about
+    us."""
     async with rig(tmp_path) as r:
         with neighbour(ANN) as before:
             old = pack(before.endpoint.to_wire())
@@ -156,7 +157,8 @@ async def test_all_attempts_to_reach_a_neighbour_share_one_deadline(
 async def test_ring_does_not_dial_a_loopback_data_plane_of_a_remote_neighbour(
     tmp_path: Path,
 ) -> None:
-    """Otherwise a member could make us connect to services that listen here for local programs."""
+    """If we dialled a loopback address that a remote peer announces, a member could make us connect
+    to services that listen on our loopback address for local programs."""
     async with rig(tmp_path) as r:
         r.wait_for(edge_s=0.5)
         r.network.sites[ANN.peer] = "10.0.0.2"

@@ -1,4 +1,6 @@
-"""The choice of peers to ask for an allowlist that was only announced."""
+"""A node asks a few peers for an allowlist that was announced but not sent. These tests check which
+peers it asks.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The peers that a node probes, when it does so, and what it learns."""
+"""A node probes its paths to other peers. These tests check which peers it probes, when, and what
+it learns.
+"""
 
 from __future__ import annotations
 

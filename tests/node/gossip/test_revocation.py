@@ -17,7 +17,7 @@ from tests.node.rig import ANN, BOB, CAI, NewRig, Rig, heartbeat, rig, settled
 
 
 def as_volunteer(r: Rig, sequence: int, *listed: PeerId) -> bytes:
-    """Make this node CAI, which is not a founder. Return a newer list with `listed`."""
+    """Make this node CAI, which is not a founder. Return a newer list that contains `listed`."""
     organiser = load_or_create(r.context.home.identity)
     r.surround(identity=CAI)
     newer = Allowlist.of(r.run.id, sequence, listed)

@@ -55,7 +55,8 @@ from tests.node.rig import (
 from tests.node.swarm import Diary
 
 FIRST_S = 8.0
-"""Shorter than any deadline of a question, so a node that waits for one stranger fails the test."""
+"""Time limit in seconds for a node to get its first answer. It is shorter than any deadline of a
+question, so a node that waits for one stranger fails the test."""
 
 _SORTED = sorted(somebody(number).peer for number in range(2000, 2200))
 STRANGERS = _SORTED[:20]
@@ -252,8 +253,8 @@ async def test_strangers_are_not_asked_for_an_agreed_amendment(
 async def test_different_amendment_does_not_end_the_search_for_the_agreed_one(
     tmp_path: Path,
 ) -> None:
-    """The answer is genuine and new, so it is kept and forwarded. But the peer that showed it is
-    not asked again at once, since the answer did not help."""
+    """The answer is genuine and new, so the node keeps and forwards it. The answer did not help, so
+    the node does not ask the peer that sent it again at once."""
     rules = policy(participants_min=1)
     async with rig(tmp_path, allowed=[FRIEND.peer, BOB.peer], steps=99, rules=rules) as r:
         r.wait_for(amendment_ask_s=1000.0)
@@ -284,8 +285,8 @@ async def test_different_amendment_does_not_end_the_search_for_the_agreed_one(
 
 
 def bootstrapped(r: Rig, *peers: PeerId) -> list[Sequence[str]]:
-    """Give the node these bootstrap addresses. Return the list of the addresses it dials, which
-    never answer."""
+    """Give the node these bootstrap addresses, which never answer. Return the list of the addresses
+    that the node dials."""
     dialled: list[Sequence[str]] = []
 
     async def connect_any(ways: Sequence[str], *, deadline_s: float) -> PeerId:
@@ -302,7 +303,7 @@ def bootstrapped(r: Rig, *peers: PeerId) -> list[Sequence[str]]:
 async def test_stranger_does_not_keep_a_node_from_bootstrapping_again(
     tmp_path: Path, admission: str
 ) -> None:
-    """In an open run every peer is admitted, but this one is not a member, so it still counts as a
+    """In an open run every peer is admitted. This peer is not a member, so it still counts as a
     stranger."""
     async with rig(tmp_path, admission=admission) as r, trio.open_nursery() as nursery:
         dialled = bootstrapped(r, STRANGERS[0], FRIEND.peer)
@@ -315,7 +316,8 @@ async def test_stranger_does_not_keep_a_node_from_bootstrapping_again(
 
 
 async def test_connected_member_is_enough_if_a_quorum_is_heard(tmp_path: Path) -> None:
-    """One lying member is not enough to isolate a node."""
+    """Once no quorum is heard, the node also dials its bootstrap peers, so that a single lying
+    member cannot isolate it."""
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         dialled = bootstrapped(r, FRIEND.peer)
         r.decide(replace(opening(r.context.ledger.snapshot), learners=(ANN.peer,)))

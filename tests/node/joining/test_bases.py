@@ -112,7 +112,7 @@ async def test_chain_is_replayed_outside_the_event_loop(tmp_path: Path) -> None:
         loop_ran.set()
 
 
-async def test_bases_use_no_thread_that_a_vote_may_need(tmp_path: Path) -> None:
+async def test_bases_do_not_use_threads_that_votes_may_need(tmp_path: Path) -> None:
     async with rig(tmp_path, **ALONE) as r:
         node = Node(r)
         shared = trio.to_thread.current_default_thread_limiter()

@@ -1,4 +1,5 @@
-"""A user sees the costs of a run before taking part in it: what is shown, asked, and kept."""
+"""A user sees the costs of a run before taking part in it. These tests check what the node shows,
+asks and stores."""
 
 from __future__ import annotations
 
@@ -35,8 +36,8 @@ def run(tmp_path: Path) -> Run:
 
 @contextmanager
 def terminal(typed: str, *, beforehand: str = "") -> Iterator[tuple[TextIO, Callable[[], object]]]:
-    """Open a terminal at which a user types `typed` when asked. `beforehand` is typed before the
-    question is shown."""
+    """Open a terminal at which a user types `typed` when asked. The user types `beforehand` before
+    the question is shown."""
     user, ours = pty.openpty()
     os.write(user, beforehand.encode())
     with open(ours) as answers, open(user, "rb"):

@@ -1,4 +1,4 @@
-"""A seed says how other peers can take part, and warns if they cannot reach its address."""
+"""A seed tells its user how other peers can take part, and warns if they cannot reach it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A node that does not know a run asks the peers at the given addresses. If all fail, it raises one
-error of one kind."""
+"""A node that does not know a run asks the peers at the given addresses. If all of them fail, the
+node raises a single error."""
 
 from __future__ import annotations
 
@@ -80,7 +80,8 @@ async def test_addresses_that_all_serve_a_different_run_are_a_mismatch(
 async def test_error_can_be_retried_if_one_address_may_serve_the_run(
     tmp_path: Path, run: Run, bob: bytes | None
 ) -> None:
-    """After a mismatch, a service manager does not restart the node."""
+    """A service manager restarts the node after this error, but would not restart it after a
+    mismatch."""
     others = {} if bob is None else {BOB.peer: bob}
     error = await failure(tmp_path, {ANN.peer: run.to_bytes(), **others})
     assert isinstance(error, NetworkUnreachable)
@@ -115,8 +116,8 @@ def earlier(tmp_path: Path) -> Run:
 async def returned(
     run: Run, manifests: dict[PeerId, bytes], *given: PeerId, of_run: Sequence[PeerId] = ()
 ) -> list[str]:
-    """Return the messages while the node returns to `run`. CAI was met before, and is known to be
-    `of_run`."""
+    """Return the messages while the node returns to `run`. The node has met CAI before, and knows
+    that the peers in `of_run` belong to `run`."""
     said, config = list[str](), NodeConfig(Path("home"), bootstrap=given)
     network = Addresses(manifests)
     await return_to(
@@ -130,7 +131,9 @@ async def returned(
     return said
 
 
-async def test_error_for_a_run_other_than_the_homes_names_both(run: Run, earlier: Run) -> None:
+async def test_error_for_a_run_that_is_not_the_homes_names_both_runs(
+    run: Run, earlier: Run
+) -> None:
     """Cached peers of the old run do not count, since the user did not ask for them."""
     serves = {ANN.peer: run.to_bytes(), CAI.peer: earlier.to_bytes()}
     with pytest.raises(RunMismatch) as caught:
@@ -159,7 +162,7 @@ async def test_node_continues_if_one_address_may_serve_its_run(
     assert said[-1].startswith(f"ignoring {ANN.peer}: it belongs to a different run, {run.id}")
 
 
-async def test_node_that_finds_only_its_own_run_or_none_reports_no_other(earlier: Run) -> None:
+async def test_node_that_finds_its_own_run_or_no_run_reports_no_mismatch(earlier: Run) -> None:
     assert await returned(earlier, {ANN.peer: earlier.to_bytes()}, ANN.peer) == []
     [said] = await returned(earlier, {}, ANN.peer)
     assert "continuing with the data on this disk" in said

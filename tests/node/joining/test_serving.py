@@ -90,7 +90,8 @@ async def test_request_received_by_a_member_is_forwarded_to_the_organiser(
     r.surround(identity=ANN)
     request = request_of(CAI, r.run.id)
     await hello(r, CAI.peer, request)
-    await hello(r, BOB.peer, request_of(DAN, r.run.id))  # It is not forwarded to any other peer.
+    # BOB has already forwarded DAN's request, so it is not forwarded again.
+    await hello(r, BOB.peer, request_of(DAN, r.run.id))
     nursery.start_soon(partial(module.pass_requests_on, r.context, pause_s=0.0))
     await trio.testing.wait_all_tasks_blocked()
     assert r.network.requested == [], "the organiser is not connected"
@@ -175,7 +176,7 @@ async def test_request_for_a_different_peer_or_run_is_ignored(
         assert r.context.join_requests.pending == {}
 
 
-async def test_forged_request_is_an_error_of_its_sender(tmp_path: Path) -> None:
+async def test_forged_request_is_rejected_as_a_protocol_error(tmp_path: Path) -> None:
     async with rig(tmp_path, allowed=[]) as r:
         sound = request_of(CAI, r.run.id)
         for join in (b"noise", sound[:-3], sound.replace(b"volunteer", b"volunteeR")):

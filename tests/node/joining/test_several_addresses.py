@@ -66,8 +66,8 @@ def given(folder: Path, addresses: Sequence[str], **settings: Any) -> NodeConfig
 
 
 async def test_silent_addresses_do_not_delay_the_one_that_answers(tmp_path: Path, run: Run) -> None:
-    """The honest peer answers only after all silent ones have been asked, so this succeeds only if
-    all are asked at once. Asked in turn, each would take 10 s."""
+    """The honest peer answers only after all silent peers have been asked, so the test succeeds
+    only if all are asked at once. If they were asked in turn, each silent peer would cost 10 s."""
     asked, all_asked = list[PeerId](), trio.Event()
 
     async def silent(number: int, peer: PeerId, payload: bytes) -> bytes:

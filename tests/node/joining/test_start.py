@@ -25,7 +25,9 @@ def chosen(
     steps: Iterable[int] = (),
     first_step: int = 0,
 ) -> SnapshotRef | None:
-    """Choose a start if our store holds `own` and the updates of these outer steps."""
+    """Return the start that is chosen when our store holds `own` and the updates of these outer
+    steps.
+    """
     here = HeldStates({own.digest} if own else set(), frozenset(steps))
     starts = [*([own] if own else []), *others]
     return choose_start(
@@ -56,7 +58,7 @@ def test_cheapest_start_is_chosen_in_examples(
 @pytest.mark.parametrize(
     ("steps", "best"),
     [
-        (range(20, 45), OWN),  # nothing is missing
+        (range(20, 45), OWN),  # no update is missing
         (range(20, 33), OWN),  # 1200 bytes are cheaper than 1300
         (range(20, 31), SNAPSHOT),
         (range(40, 45), SNAPSHOT),

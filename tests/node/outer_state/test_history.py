@@ -1,4 +1,6 @@
-"""The chain by outer step: the entry that ended each step, and its participants."""
+"""The chain indexed by outer step: the entry that ended each step, and the participants of the
+step.
+"""
 
 from __future__ import annotations
 

@@ -375,8 +375,8 @@ def update_of(r: Rig, step: int) -> Digest:
 
 
 async def test_restart_uses_its_own_state_if_the_snapshot_is_unavailable(tmp_path: Path) -> None:
-    """Only one peer had finished the newest certified snapshot when the power failed, and that peer
-    stays away."""
+    """When the power failed, only one peer had finished writing the newest certified snapshot, and
+    that peer does not return."""
     async with restarted(tmp_path, 12) as r, trio.open_nursery() as nursery:
         await commit(r, snapshot=SnapshotRef(12, digest_of(b"gone")))
         assert update_blobs.payload_bytes_about(r.context) * 12 > 8 * r.context.layout.numel
@@ -414,7 +414,7 @@ async def test_transfer_that_makes_progress_is_not_given_up(tmp_path: Path) -> N
             assert not patience.is_over()
         now += 1.5 * r.context.timing.lost_s
         assert patience.is_over()
-        r.context.peers.table.forget(ANN.peer)  # There is no peer to ask.
+        r.context.peers.table.forget(ANN.peer)  # From now on there is no peer to ask.
         assert not patience.is_over()
 
 
@@ -441,8 +441,8 @@ def certified_elsewhere(r: Rig, step: int) -> SnapshotRef:
 
 
 async def fallen_behind(r: Rig, step: int, snapshot: SnapshotRef) -> list[bytes]:
-    """The node's trainer keeps it at outer step 0 while the other nodes reach `step`. Return the
-    manifests of their updates, which are not stored here."""
+    """Let this node's trainer keep it at outer step 0 while the other nodes reach `step`. Return
+    the manifests of the other nodes' updates, which are not stored here."""
     elsewhere = []
     await settled(lambda: r.context.outer.step == 0)
     r.context.trainer.theta_in_use = True

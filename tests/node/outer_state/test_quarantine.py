@@ -1,5 +1,5 @@
-"""A node whose θ and m differ from the certified ones reports it, stops using them, and repairs
-them."""
+"""A node whose θ and m differ from the certified θ and m reports the difference, stops using its
+own, and repairs them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ALONE = policy(participants_min=1, snapshot_every=2)
 
 
 class Truth:
-    """The correct state. `other` holds snapshots of it."""
+    """The correct θ and m. The neighbour `other` holds snapshots of them."""
 
     def __init__(self, other: Rig) -> None:
         self.context = other.context
@@ -45,7 +45,7 @@ class Truth:
 
 @asynccontextmanager
 async def doubtful(folder: Path) -> AsyncIterator[tuple[Rig, Truth]]:
-    """Open a node that follows its ledger, and a neighbour with the correct state."""
+    """Open a node that follows its ledger, and a neighbour that holds the correct θ and m."""
     async with (
         rig(folder / "a", admission="open", rules=ALONE, steps=99) as r,
         rig(folder / "b", rules=ALONE, steps=99, welcoming=True) as other,
@@ -61,7 +61,7 @@ async def doubtful(folder: Path) -> AsyncIterator[tuple[Rig, Truth]]:
 async def commit(r: Rig, truth: Truth, snapshot: SnapshotRef | None = None) -> None:
     step = r.context.ledger.snapshot.step
     vector = np.random.default_rng(step).standard_normal(r.context.layout.numel, dtype=np.float32)
-    vector *= np.float32(0.1)  # This is within the bound on influence.
+    vector *= np.float32(0.1)  # The scaled vector is within the bound on influence.
     form = r.context.outer_step(step).update
     payload = bytearray(form.payload_bytes)
     form.codec.quantise(vector, payload)

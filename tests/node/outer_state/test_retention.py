@@ -273,8 +273,8 @@ def rot(r: Rig, digest: Digest) -> bytes:
 async def test_damaged_pin_is_reported_until_it_is_repaired_or_unpinned(
     tmp_path: Path, how: str
 ) -> None:
-    """Other peers no longer have that snapshot and cannot repair it, so without this warning the
-    collection would fail forever."""
+    """Other peers no longer have that snapshot and cannot repair it. Without this warning, the
+    collection would fail forever and no user would know why."""
     async with rig(tmp_path, steps=9, rules=policy(participants_min=1)) as r:
         know_data(r)
         store, warnings = r.context.store, r.context.alerts.warnings

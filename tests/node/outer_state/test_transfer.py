@@ -102,8 +102,8 @@ async def test_source_of_invalid_data_is_reported_and_avoided_afterwards(tmp_pat
 
 
 def brings(chunks_max: int, r: Rig) -> Callable[[SecureSocket, Mapping[str, object]], None]:
-    """Send this many chunks over each connection, and then nothing, however long the other side
-    waits."""
+    """Return a handler that sends this many chunks over each connection, and then nothing, however
+    long the other side waits."""
 
     def serve(sock: SecureSocket, hello: Mapping[str, object]) -> None:
         for number in count():

@@ -50,8 +50,8 @@ async def test_stored_update_is_read_back(tmp_path: Path) -> None:
 
 
 async def refused(context: Context, digest: Digest, step: int = 3) -> str:
-    """Return how a voter refuses `digest`, and check that a node which is to apply it refuses it
-    too."""
+    """Return the reason for which a voter refuses `digest`, and check that a node that should apply
+    the update refuses it too."""
     with pytest.raises(RemoteProtocolError) as before_a_vote:
         await update_blobs.inspect(context, digest, context.outer_step(step))
     with pytest.raises(RemoteProtocolError):
@@ -104,8 +104,8 @@ async def test_voter_refuses_an_update_that_honest_peers_cannot_make(
 def test_bound_holds_for_each_element_in_all_kernels(
     name: CodecName, variant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A value at the bound is accepted, and the next larger number is refused. Codes that an honest
-    codec never writes are refused too, although their scales are valid."""
+    """A value at the bound is accepted, and the next larger number is refused. Codes that a codec
+    never writes are refused too, although the scales in the same payload are valid."""
     monkeypatch.setattr(codecs, "_index", lambda wanted: kernels.VARIANTS.index(variant))
     organiser = PeerId("12D3KooWGRUVh7cEQrhBKWmTk5kEiBNJhhpfnoUSKqFJKBRKPT7e")
     manifest = manifest_of(organiser, codec=CodecSpec(name, 64))
@@ -120,7 +120,7 @@ def test_bound_holds_for_each_element_in_all_kernels(
         replace(form, influence_max=less).check_bound(bytes(payload), opened)
     assert caught.value.code == "INFLUENCE-BROKEN"
     if form.codec.reach > 1:
-        payload[-1] = {"int8": 0x80, "int4": 0x88}[name]  # No codec writes this code.
+        payload[-1] = {"int8": 0x80, "int4": 0x88}[name]  # A codec never writes this code.
         with pytest.raises(RemoteProtocolError):
             replace(form, influence_max=fits).check_bound(bytes(payload), opened)
 
@@ -152,7 +152,7 @@ async def test_voter_survives_any_proposed_update(tmp_path: Path) -> None:
         assert r.context.ledger.updates_awaited == set()
 
 
-async def test_missing_bytes_are_searched_only_while_the_step_lasts(
+async def test_missing_bytes_are_searched_for_only_during_their_step(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, rules=policy(participants_min=1)) as r, trio.open_nursery() as nursery:

@@ -130,7 +130,7 @@ async def test_peers_report_only_their_own_paths(tmp_path: FilePath) -> None:
 # ── which peers can be dialled ───────────────────────────────────────────────────────────────────
 
 
-async def test_node_not_dialled_for_long_assumes_that_it_cannot_be(tmp_path: FilePath) -> None:
+async def test_node_that_nobody_dials_assumes_that_it_cannot_be_dialled(tmp_path: FilePath) -> None:
     async with rig(tmp_path) as r:
         context = r.context
         assert judged_reach(context) == (False, True)
@@ -188,7 +188,9 @@ async def test_first_peer_dials_unless_only_that_peer_can_be_dialled(
 async def test_peers_of_a_pair_that_cannot_connect_are_left_out_in_turn(
     tmp_path: FilePath,
 ) -> None:
-    """The named peer is left out of the next attempt. The other end names the same peer."""
+    """Both peers of the pair name the same peer, and the next attempt is made without it. In the
+    next outer step they name the other peer of the pair.
+    """
     async with rig(tmp_path) as r:
         me, ann = r.context.me, ANN.peer
         r.context.own_heartbeat.dialable = False

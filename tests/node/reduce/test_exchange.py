@@ -172,7 +172,8 @@ async def test_unreachable_peer_is_suspected_and_theta_is_released(
 async def test_neighbour_that_never_opens_its_streams_is_suspected(
     tmp_path: Path, they_dial: bool
 ) -> None:
-    """Either it should dial and does not, or it is dialled and does not answer our hello."""
+    """In one case the neighbour should dial and does not. In the other case we dial it, and it does
+    not answer our hello."""
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         r.wait_for(edge_s=0.4, reduce=ReduceTiming(dial_s=0.4))
         context = r.context
@@ -261,7 +262,8 @@ async def test_neighbour_with_a_bad_answer_or_certificate_is_suspected(
 async def test_participant_without_a_valid_peer_id_is_not_suspected(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    """In an open run a lying proposer can put such a participant into a roster."""
+    """In an open run a lying proposer can put a participant with an invalid peer id into a
+    roster."""
     r = await new_rig(tmp_path)
     context, nobody = r.context, PeerId("nobody")
     put_into_a_roster(r, ANN.peer, nobody)
@@ -434,7 +436,8 @@ async def test_update_that_a_reduce_is_about_to_finish_is_not_fetched(
 async def test_neighbours_accusation_is_not_repeated_as_our_own(
     tmp_path: Path, heard: bool, reported: tuple[PeerId, ...]
 ) -> None:
-    """Otherwise a liar that sends ABORT would make all participants repeat its accusation."""
+    """If we repeated a neighbour's accusation, a liar that sends ABORT would make all participants
+    repeat its accusation."""
     async with rig(tmp_path) as r:
         await give_up(r.context, ReduceAborted(0, 0, (ANN.peer,), "it was silent", heard=heard))
         assert r.context.reduce.report == ReduceReport(0, 0, None, reported)
@@ -442,6 +445,7 @@ async def test_neighbours_accusation_is_not_repeated_as_our_own(
 
 
 def test_peer_that_is_still_connecting_gives_up_before_it_is_blamed_for_silence() -> None:
-    """A peer sends nothing before all of its connections are open. So a participant that leaves out
-    one connection could otherwise get an honest peer blamed."""
+    """A peer sends nothing before all of its connections are open. If an honest peer that is still
+    connecting did not give up in time, a participant that never opens one connection could get that
+    peer blamed for its silence."""
     assert Timing().edge_s + reduce_links.AGAIN_S < SILENCE_S - 1.0

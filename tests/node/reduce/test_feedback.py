@@ -30,7 +30,7 @@ from p2ptrain.testing.published import policy
 from tests.node.rig import ANN, Rig, opening, rig, settled
 
 BLOCKS, TOKENS = 2, 32
-"""The number of inner steps in an outer step."""
+"""The numbers of data blocks and of tokens that a participant contributes to an outer step."""
 
 
 def opening_with(r: Rig, *participants: Participant) -> Roster:
@@ -83,7 +83,8 @@ async def test_each_fragment_owes_what_its_own_updates_have_lost(tmp_path: Path)
         nursery.start_soon(keep_outer_state, r.context)
         nursery.start_soon(run_reduces, r.context)
         lacking = [np.zeros(each.numel) for each in r.context.fragments]
-        """For each fragment: everything that was offered and committed, minus the updates."""
+        """For each fragment, the sum of all committed pseudo-gradients minus the sum of the
+        updates."""
         for step in range(6):
             before, number = owed(r), step % 2
             offered, update = await offer(r, step)
@@ -106,10 +107,10 @@ async def test_each_fragment_owes_what_its_own_updates_have_lost(tmp_path: Path)
 
 
 class Late(Reduce):
-    """A reduce that all other participants have finished, with our sums in the mean. The mean
-    itself arrives too late here.
+    """A reduce that all other participants have finished, and whose mean contains our sums. At this
+    node the mean arrives too late.
 
-    `lost` is what our rounding lost in it.
+    `lost` is our rounding loss in this reduce.
     """
 
     lost: NDArray[np.float32] | None = None
@@ -165,7 +166,7 @@ async def owing(
 
 
 async def decided(r: Rig, *values: Value) -> None:
-    """The other participants agree on these entries, and our reduce is given up."""
+    """Let the other participants agree on these entries, and wait until our reduce is given up."""
     r.decide(*values)
     r.context.changes.notify_all()
     await settled(lambda: bool(r.said("exchange-failed")))
@@ -173,7 +174,8 @@ async def decided(r: Rig, *values: Value) -> None:
 
 
 async def update_of_others(r: Rig) -> Digest:
-    """Any bytes will do: the contents do not affect our loss."""
+    """Return the digest of a stored update. Its bytes are arbitrary, since the contents do not
+    affect our loss."""
     update = r.context.outer_step(1).update
     payload = bytearray(update.payload_bytes)
     return await trio.to_thread.run_sync(update.write, r.context.store, payload)
@@ -225,8 +227,8 @@ async def test_residuals_of_a_pruned_step_are_dropped(tmp_path: Path) -> None:
 async def test_loss_larger_than_rounding_can_cause_is_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A peer that claims to have the mean could otherwise send such a loss and so have us refused
-    in every later step."""
+    """Such a loss results from false numbers of a peer that claims to have the mean. If it were
+    kept, other peers would refuse our contribution in every later step."""
     async with owing(tmp_path, monkeypatch, Spoilt) as r:
         await decided(r, Commit(1, 0, await update_of_others(r)))
         assert not owed(r)[0].any()

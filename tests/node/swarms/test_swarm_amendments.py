@@ -25,7 +25,7 @@ async def test_amended_codec_and_inner_steps_apply_to_all_from_one_outer_step(
 ) -> None:
     """One member is away while the run is amended, another joins after that, and a third is
     killed."""
-    # Members that are late are waited for, or have older blocks to contribute.
+    # Wait for late members: a member that was left out would also contribute older blocks.
     rules = policy(grace_s=30.0)
     async with swarm(tmp_path, later=("dan",), steps=10_000, rules=rules, stops_at=1) as s:
         await s.until(lambda: s.at_step(1))
@@ -87,7 +87,7 @@ def check_terms(s: Swarm, step: int) -> None:
         obeyed = s[name].remote.obeyed
         rates = [each for each in obeyed if isinstance(each, frames.Rates)]
         assert rates
-        # Three inner steps advance the schedule as far as two did before.
+        # After the amendment, three inner steps advance the schedule as far as two did before it.
         assert set(rates) == {frames.Rates(0.05, 2 * step, 2 * step, 3, 2)}
     trained = [each for each in s["dan"].remote.obeyed if isinstance(each, frames.Train)]
     assert trained[-1].first_inner_step == 2 * step + 3 * (trained[-1].step - step)

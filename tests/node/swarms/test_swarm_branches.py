@@ -26,8 +26,8 @@ def kinds(node: SwarmNode) -> list[type]:
 
 
 async def branch_off(s: Swarm) -> int:
-    """Three of five voters vanish, and the two others branch off and commit. Return the outer step
-    in which they branched off."""
+    """Let three of five voters vanish, and wait until the two others have branched off and
+    committed. Return the outer step in which they branched off."""
     await s.until(lambda: s.at_step(1))
     await s.stop(*GONE)
     await s.until(lambda: all(line(s[name]) != s["ann"].context.run for name in LEFT))

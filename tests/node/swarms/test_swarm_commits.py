@@ -25,7 +25,8 @@ ENDLESS = 10_000
 async def test_three_trainers_and_a_seed_finish_a_run_with_equal_states(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This holds for any schedule in the roster; here each roster uses a different one."""
+    """The states must be equal for any schedule in the roster. In this test each roster uses a
+    different schedule."""
 
     def in_turn(
         peers: Sequence[PeerId],
@@ -33,7 +34,8 @@ async def test_three_trainers_and_a_seed_finish_a_run_with_equal_states(
         current: tuple[Schedule, Sequence[PeerId]],
         is_coarse: bool,
     ) -> Arrangement:
-        """Every node proposes the same: the schedule that follows the last agreed one."""
+        """Propose the schedule that follows the last agreed one. Every node proposes the same
+        schedule."""
         turn = SCHEDULES.index(current[0]) + 1
         return Arrangement(
             SCHEDULES[turn % len(SCHEDULES)], tuple(peers[::-1]), 0.0, "it is its turn"
@@ -97,8 +99,8 @@ async def test_straggler_is_left_out_and_contributes_its_work_later(
         await s.until(lambda: len(s.credits("cai")) >= 2)
         cai.remote.stuck = True
         await s.until(lambda: cai.remote.rests)
-        # cai has been told to read θ of this step and has not done so yet, so θ must not change. An
-        # earlier report of its trainer may still arrive.
+        # cai's trainer has been told to read θ of this step and has not done so yet, so θ must not
+        # change. An earlier report of this trainer may still arrive.
         await stands_still(s, cai)
         await s.until(lambda: missed(s, "cai") >= 3)
         assert cai.context.ledger.snapshot.is_member(cai.peer)
@@ -107,7 +109,7 @@ async def test_straggler_is_left_out_and_contributes_its_work_later(
         await s.until(lambda: len(s.credits("cai")) >= done + 2)
         s.check_chain()
         s.check_equal()
-        # Training resumed from the work that it had when it was stopped.
+        # Training resumed from the work that cai had when it was stopped.
         assert s.trained_once("cai")
 
 

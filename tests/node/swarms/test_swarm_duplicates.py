@@ -1,4 +1,4 @@
-"""A copied key, on real sockets: it is found and reported, whether its nodes vote or not. A quick
+"""On real sockets, a copied key is found and reported, whether or not its nodes vote. A quick
 restart is not taken for a copy."""
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ async def test_copy_does_not_start_while_the_original_runs(tmp_path: Path) -> No
         await s.until(lambda: len(s.credits("ann")) >= 1)
         copy = copied(s, "ann")
         copy.config = replace(copy.config, listen=("/ip4/127.0.0.1/tcp/0",))
-        # The original has two seconds to answer. This gives it more time on a busy machine.
+        # By default the original has two seconds to answer. Allow it more time on a busy machine.
         copy.timing = asking(start_wait_s=30.0)
         await s.start("ann-copy")
         assert copy.error is not None
@@ -52,11 +52,11 @@ async def test_copy_does_not_start_while_the_original_runs(tmp_path: Path) -> No
         assert not is_told(s["ann"])
 
 
-async def test_of_two_copies_started_together_one_stays_without_a_vote(tmp_path: Path) -> None:
+async def test_one_of_two_copies_started_together_stays_but_does_not_vote(tmp_path: Path) -> None:
     async with swarm(tmp_path, nodes=("ann",), later=("cai",), steps=ENDLESS) as s:
         twins = [s["cai"], copied(s, "cai", all_of_it=False)]
         for twin in twins:
-            # Neither waits for an answer at its start, as if no member were connected then.
+            # At its start neither copy waits for an answer, as if no member were connected.
             twin.timing = asking(start_wait_s=0.0, quiet_s=3.0, linger_s=3.0)
         await s.start("cai", "cai-copy")
         await s.until(lambda: all(is_told(node) for node in twins) and any(n.up for n in twins))
@@ -73,7 +73,7 @@ async def test_of_two_copies_started_together_one_stays_without_a_vote(tmp_path:
 
 
 def asking(**seconds: float) -> Timing:
-    """Return the timing of a node that asks in this way whether it has a duplicate."""
+    """Return a node's timing with these values for its duplicate checks."""
     return replace(QUICK_TO_ASK, questions=replace(QUICK_TO_ASK.questions, **seconds))
 
 

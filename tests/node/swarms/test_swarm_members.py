@@ -90,8 +90,8 @@ async def test_seed_leaves_and_the_run_continues_without_it(tmp_path: Path) -> N
         await s.until(lambda: len(s["ann"].context.ledger.snapshot.voters) == 4)
         await s.seed.leave()
         assert s.seed.events("left", member=False)
-        # The seed leaves as soon as it has seen the roster without it. That entry may still be on
-        # its way to some nodes.
+        # The seed leaves as soon as it has seen the roster without it. That roster may not have
+        # reached all other nodes yet.
         await s.until(lambda: not any(is_member(s[name], s.seed) for name in names))
         await s.go_on(2, *names)
         # A node that started late began from a snapshot, and does not have all updates.
@@ -123,7 +123,7 @@ async def test_peer_removed_from_the_allowlist_is_evicted_and_stops(tmp_path: Pa
 
 
 def states(node: SwarmNode) -> list[object]:
-    """Return all states that it reported, from its start."""
+    """Return all states that this node has reported since its start."""
     return [event["state"] for event in node.events("state")]
 
 

@@ -91,7 +91,8 @@ def applied(node: SwarmNode, step: int, update: Digest) -> NDArray[np.float32]:
 def expected(
     node: SwarmNode, step: int, before: list[Committed], credits: Credits
 ) -> NDArray[np.float32]:
-    """Return everything trained since this fragment was merged, weighted by its amount."""
+    """Return the mean of everything that was trained since this fragment was merged, weighted by
+    the number of blocks."""
     context, sync = node.context, node.context.manifest.sync
     fragment = context.outer_step(step).fragment
     works, weights = [], []
@@ -110,9 +111,10 @@ def expected(
 
 
 def forgotten(node: SwarmNode, offered: tuple[int, ...]) -> int:
-    """Return the number of blocks trained ahead of a merge. The merge forgets them (α = 0) unless
-    all averages are applied one whole step late. A participant that was left out before offers
-    everything it holds, and trains no more."""
+    """Return the number of blocks trained ahead of a merge that the merge forgets (α = 0). It
+    forgets none if all averages are applied one whole step late. It also forgets none of a
+    participant that was left out before, since that participant offers all its blocks and does not
+    train further."""
     manifest = node.context.manifest
     if not offered or manifest.delayed or len(offered) == manifest.blocks_per_lease:
         return 0

@@ -34,8 +34,9 @@ def held(s: Swarm, *names: str) -> Iterator[None]:
 
 
 async def start_and_catch_up(s: Swarm, name: str, *others: str) -> None:
-    """Steps here take a tenth of a second. A node that starts while the run continues would be so
-    far behind that a snapshot is cheaper than the missed updates."""
+    """Start a node while the other trainers are held, and wait until it has caught up. Steps here
+    take a tenth of a second. If the run continued, the node would be so far behind that a snapshot
+    is cheaper than the missed updates."""
     with held(s, *others):
         await s.start(name)
         await s.until(lambda: 0 <= s[name].step == s.seed.step)
@@ -58,14 +59,15 @@ async def test_restarted_node_continues_from_its_home(tmp_path: Path) -> None:
         s.stop_at(None)
         done = len(s.credits("bob"))
         await s.until(lambda: len(s.credits("bob")) > done)
-        assert bob.events("snapshot-fetched") == []  # Its own snapshot and updates were enough.
+        assert bob.events("snapshot-fetched") == []  # nothing had to be fetched
         orders = [each for each in bob.remote.obeyed[obeyed:] if isinstance(each, Load | Train)]
         begun = next(at for at, each in enumerate(orders) if isinstance(each, Train))
         load, train = orders[begun - 1 : begun + 1]
         assert isinstance(load, Load)
         assert isinstance(train, Train)
         assert load.step >= 3
-        # This is its position in the learning rate's schedule. `check_chain` checks the data.
+        # This value is the node's position in the learning rate's schedule. `check_chain` checks
+        # the data.
         assert train.first_inner_step == s.run.manifest.blocks_per_step * load.step
         s.check_chain()
         s.check_equal()
@@ -129,22 +131,23 @@ async def test_after_a_stop_during_a_reduce_no_empty_arena_is_averaged(
 
 
 def is_exchanging(node: SwarmNode, step: int) -> bool:
-    """Return whether it is in the roster of this outer step, and has begun to average."""
+    """Return whether this node is in the roster of this outer step, and has begun to average."""
     roster = node.context.ledger.snapshot.roster
     began = node.events("exchange-started", step=step)
     return roster is not None and roster.step == step and bool(began)
 
 
 def is_ahead(node: SwarmNode, step: int) -> bool:
-    """Return whether its trainer has trained more since it reported ready for this outer step."""
+    """Return whether this node's trainer has trained more since it reported ready for this outer
+    step."""
     marks = [each["event"] for each in node.records if each.get("step") == step]
     done = [mark for mark in marks if mark in ("ready", "inner-step")]
     return done[-1:] == ["inner-step"] and "ready" in done
 
 
 def hears_everybody(node: SwarmNode, others: int) -> bool:
-    """Return whether it has heard each of the other nodes for some seconds, and so could reduce
-    with them."""
+    """Return whether this node has heard each of the other nodes for some seconds, and so could
+    reduce with them."""
     serials = [record.heartbeat.serial for record in node.context.peers.table]
     return node.step >= 0 and len(serials) == others and min(serials) >= 2
 

@@ -57,7 +57,7 @@ async def test_fetching_ahead_stops_at_what_exists_or_fits(tmp_path: Path) -> No
 
 
 async def test_blocks_of_our_lease_are_kept_in_the_smallest_cache(tmp_path: Path) -> None:
-    """Everything fetched ahead is kept too, so that nothing is fetched in vain."""
+    """Blocks that are fetched ahead are kept too, so that no fetch is in vain."""
     async with rig(tmp_path, steps=9, inner_steps=4) as r:
         index, store = know_data(r), r.context.store
         r.decide(replace(opening(r.context.ledger.snapshot), learners=(ANN.peer,)))

@@ -1,4 +1,4 @@
-"""The batch size found by halving is not searched again at each start of the node."""
+"""The batch size found by halving is not searched for again at each start of the node."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Work that is ready is offered as soon as allowed, until our own ledger has received the
-report."""
+"""Finished work is reported to our own ledger as soon as that is allowed, and again until the
+ledger has received the report."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ FOUND = StateMismatch(0, digest_of(b"own"), digest_of(b"certified"))
 async def test_work_of_an_ended_trainer_is_reported_until_the_ledger_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A rank's host disconnects while its work is checked against the bound. If this node is the
-    only voter, no peer would ever ask for that work."""
+    """A rank's host disconnects while its work is checked against the bound. The report must not be
+    lost: if this node is the only voter, no other peer would ever ask for that work."""
     measures, goes_on, noticed = threading.Event(), threading.Event(), threading.Event()
     own_peak = contribution_peak
 
@@ -77,7 +77,8 @@ async def test_work_of_an_ended_trainer_is_reported_until_the_ledger_has_it(
 async def test_work_trained_on_a_wrong_theta_is_not_offered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: str
 ) -> None:
-    """The trainer has not ended yet. Otherwise the work would be averaged once θ is right again."""
+    """The trainer has not ended yet. If the work were offered, it would be averaged once θ is right
+    again."""
     heard, own_peak, note = (
         threading.Event(),
         contribution_peak,

@@ -47,8 +47,8 @@ class Stepped:
 
 
 def lay_in_data(r: Rig) -> None:
-    """Store blocks that can be trained on. Those that the rig publishes are names without
-    contents."""
+    """Store blocks that can be trained on. The blocks that the rig publishes are only digests
+    without contents."""
     random = np.random.default_rng(0)
     store = r.context.store
     blocks = tuple(
@@ -90,7 +90,7 @@ async def stepped(r: Rig) -> Stepped:
     context.changes.notify_all()
     await settled(lambda: context.outer.step == 1)
     up, ready = r.said("trainer-up")[0], r.said("ready")[0]
-    # By then it continues from the new θ, which it has read through the same connection.
+    # Wait until the trainer continues from the new θ, which it reads through the same connection.
     await settled(lambda: len(r.said("inner-step")) > len(work.blocks), START_S)
     kept = context.home.inner.exists()
     digest = context.outer.vectors.digest()
@@ -126,7 +126,7 @@ def rank_of_torchrun(address: str, secret: Path) -> Iterator[None]:
 
 
 async def test_remote_ranks_reach_the_same_state_as_local_ones(tmp_path: Path) -> None:
-    """Both use one identity, so they have the same run, lease and bytes."""
+    """The two nodes use one identity, so they have the same run, lease and bytes."""
     async with training(tmp_path / "local") as r:
         local = await stepped(r)
         key = r.context.home.identity.read_bytes()

@@ -1,4 +1,5 @@
-"""The exchange with a trainer: orders that are safe to give, and reports that can be believed."""
+"""A node gives its trainer only orders that are safe, and believes only reports that can be
+true."""
 
 from __future__ import annotations
 
@@ -123,8 +124,8 @@ async def test_step_starts_with_load_and_ends_with_ready(tmp_path: Path) -> None
 async def test_computing_time_is_the_reported_time_of_inner_steps(
     tmp_path: Path,
 ) -> None:
-    """Other work that the trainer does between its reports does not count. It reports 1,000 tokens
-    a second, in blocks of 16."""
+    """Other work that the trainer does between its reports does not count. The trainer reports
+    1,000 tokens a second, in blocks of 16 tokens."""
     remote = TrainerRemote(inner_step_s=0.05)
     async with training(tmp_path, remote) as r:
         await settled(lambda: r.context.trainer.work is not None)
@@ -232,7 +233,7 @@ async def test_restarted_trainer_uses_the_learning_rates_it_had_when_training_ah
         assert [steady[each] for each in due] == [0.03, 0.03]
         assert set(steady.values()) == {0.1, 0.03}
         remote.obeyed.clear()
-        # As if the trainer had died before it was ready.
+        # Simulate a trainer that dies before it is ready.
         context.trainer.work, remote.dies = None, True
         await settled(lambda: told_ahead(remote, amended_step))
         restarted = rates_told(remote)
@@ -296,7 +297,8 @@ async def test_theta_is_in_use_from_the_order_until_the_answer(
 async def test_theta_is_not_in_use_while_the_trainer_waits_for_data(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    """It may take a long time until a peer has them, and θ could not be updated in the meantime."""
+    """It may take a long time until a peer has the data. If θ counted as in use, it could not be
+    updated in the meantime."""
     remote = TrainerRemote()
     r = await new_rig(tmp_path, rules=ALONE, steps=9)
     know_data(r)
@@ -342,8 +344,9 @@ async def test_node_that_is_not_a_member_does_not_train(tmp_path: Path) -> None:
 async def test_member_dropped_and_readmitted_in_one_step_is_ready_again(
     tmp_path: Path,
 ) -> None:
-    """It has its old lease too. In an earlier version the member discarded its work here and was
-    never asked for it again, so a run that needed this member stopped."""
+    """The readmitted member has its old lease too. In an earlier version it discarded its work when
+    it was dropped, and was never asked for that work again, so a run that needed this member
+    stopped."""
     remote = TrainerRemote()
     me = load_or_create(Home(tmp_path / "home").identity).peer
     async with training(tmp_path, remote, founders=(me, ANN.peer)) as r:
@@ -414,8 +417,8 @@ class Noting(FakeTrainer):
 async def test_restart_is_shown_until_the_next_trainer_offers_work(
     tmp_path: Path,
 ) -> None:
-    """Until then the new trainer may fail at the same block as its predecessor, and so may its
-    successor."""
+    """Until a trainer has offered work, it may fail at the same block as its predecessor, and so
+    may its successor."""
     told, useful = list[bool](), list[bool]()
 
     class Telling(Noting):
@@ -600,13 +603,14 @@ async def test_damaged_block_is_detected_before_the_next_trainer_gets_it(tmp_pat
         remote.fault = frames.Failed("DATA", "a block is damaged")
         remote.held = False
         await settled(lambda: not r.context.store.has_chunk(block))
-        r.context.store.put_chunk(data)  # As a fetch from a peer would.
+        r.context.store.put_chunk(data)  # Store the block again, as a fetch from a peer would.
         await settled(lambda: remote.starts == 2 and r.context.trainer.work is not None)
         assert r.context.trainer.work == LocalWork(0, (0, 1), 32)
 
 
 async def test_damaged_held_out_block_is_detected_too(tmp_path: Path) -> None:
-    """Otherwise it would leave a gap in every measurement until the entire store is scrubbed."""
+    """If the damage were not detected, the block would be missing in every measurement until the
+    entire store is scrubbed."""
     remote = TrainerRemote(stops_at=1)
     async with training(tmp_path, remote) as r:
         await settled(lambda: r.context.trainer.work is not None)

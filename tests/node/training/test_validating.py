@@ -1,5 +1,5 @@
-"""Members measure θ together: the ledger determines which members take part, and heartbeats carry
-their reports."""
+"""Members measure θ together. The ledger determines which members take part, and heartbeats carry
+the reports of these members."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def test_shares_of_the_measurement_follow_from_the_last_commit(tmp_path: P
         me = r.context.me
         assert shares(r.context, 0) == {}  # Nothing has been agreed yet.
         r.decide(replace(opening(r.context.ledger.snapshot), learners=(ANN.peer,)))
-        # The founder may be a seed, so it gets no share before it has trained.
+        # The founder may be a seed, so this founder gets no share before it has trained.
         assert shares(r.context, 0) == {ANN.peer: ValidationShare(0, 2)}
         commit(r, me, ANN.peer)
         assert sorted(shares(r.context, 1).values(), key=str) == [

@@ -1,5 +1,5 @@
-"""Defects of branches: which peers follow a branch, which signatures count, and to which chain a
-branch heals.
+"""Defects in the rules about branches: which peers follow a branch, which signatures count, and to
+which chain a branch heals.
 """
 
 from __future__ import annotations

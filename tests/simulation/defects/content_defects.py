@@ -92,7 +92,9 @@ def snapshot_not_checked(patch: Patch) -> None:
 
 
 def one_word_is_enough(patch: Patch) -> None:
-    """A voter that has not written a snapshot itself believes the proposer's claim about it."""
+    """A voter that has not written a snapshot itself believes the proposer's claim about that
+    snapshot.
+    """
     patch(accept, "is_vouched_for", lambda rules, at, reports, snapshot: True)
 
 

@@ -34,7 +34,7 @@ def strangers_may_vote(patch: Patch) -> None:
 
 
 def down_is_gone(patch: Patch) -> None:
-    """A founder that is down loses its vote, like a voter of a run that is not open."""
+    """A founder that is down loses its vote, as a voter does in a run that is not open."""
     patch(membership, "has_left", lambda of, reports, voter: voter in reports.down)
 
 

@@ -1,6 +1,6 @@
-"""Deliberate defects in the rules about identities. Each defect is a plausible mistake.
-
-A simulator that does not find them proves nothing. Each mutant names the checkers that find it.
+"""Deliberate defects in the rules about identities. Each defect is a plausible mistake. If the
+simulator did not find these defects, it would prove nothing. Each mutant names the checkers that
+find it.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def any_nonce_counts(patch: Patch) -> None:
 
 
 def hearsay_is_evidence(patch: Patch) -> None:
-    """A member's claim that it hears another process counts as a proof, as it did before the
-    rule.
+    """A member's claim that it hears another process counts as a proof, as it did before SPEC.md
+    had a rule about proofs.
     """
     hear_reply = DuplicateWatch.note_reply
 
@@ -77,7 +77,7 @@ def proofs_not_given(patch: Patch) -> None:
 
 
 def strangers_are_asked(patch: Patch) -> None:
-    """Any connected peers are asked, lowest ids first, as it was before the rule."""
+    """Any connected peers are asked, those with the lowest ids first, as in earlier versions."""
 
     def connected_first(
         connected: Collection[PeerId],
@@ -147,7 +147,7 @@ def counts_on_beside_a_duplicate(patch: Patch) -> None:
 
 
 def old_heartbeats_are_taken(patch: Patch) -> None:
-    """Any different incarnation counts as newer, even an older one, as it did before the rule."""
+    """Any different incarnation counts as newer, even an older one, as in earlier versions."""
 
     def note_decoded(
         self: Incarnations, peer: PeerId, incarnation: int, serial: int, now: float

@@ -1,4 +1,5 @@
-"""Deliberate defects of the ledger. A simulator that does not find them proves nothing.
+"""Deliberate defects of the ledger. If the simulator did not find these defects, it would prove
+nothing.
 
 Each mutant patches a plausible mistake into the production code. It names the checkers that can
 report the mistake, and a simulated world in which the mistake has an effect.

@@ -202,7 +202,7 @@ def strangers_may_promise(patch: Patch) -> None:
 
 
 def claims_of_any_round(patch: Patch) -> None:
-    """A promise can claim an entry from the promised round or from a later one."""
+    """A promise can claim an entry from the promised round or from a later round."""
 
     def fault(self: Electorate, round: int, proof: PromiseProof) -> str:
         return original(self, max(round, 1 + (proof.accepted_round or 0)), proof)
