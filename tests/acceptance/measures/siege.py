@@ -36,8 +36,8 @@ class Campaign:
 
 
 FEW_STEPS = ("--steps", "8")
-"""Outer steps of a run with Sybils: 80,000 in 10,000 seeds. With 20 outer steps a run takes three to
-seven times as long, because the pauses between skipped outer steps double.
+"""Outer steps of a run with Sybils: 80,000 in 10,000 seeds. With 20 outer steps a run takes three
+to seven times as long, because the pauses between skipped outer steps double.
 """
 
 CAMPAIGNS = (
