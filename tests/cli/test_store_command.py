@@ -50,7 +50,7 @@ def test_du_shows_the_size_of_each_kind(home: Home, capsys: pytest.CaptureFixtur
     assert told["bytes"] == sum(each["bytes"] for each in told["kinds"].values())
     code, out, _ = run(capsys, home, "du")
     assert code == 0
-    assert out.splitlines()[-1].startswith("in all")
+    assert out.splitlines()[-1].startswith("total")
 
 
 def test_du_and_check_work_while_a_node_runs(
