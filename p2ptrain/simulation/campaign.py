@@ -57,8 +57,8 @@ class SeedFailure:
 
 @dataclass(frozen=True, slots=True)
 class CampaignSums:
-    """The summed results of some seeds. `violations` and `stuck` count seeds; `failures` lists the
-    first failing seeds. `forks` counts forks by liars whose guilt was proved.
+    """The summed results of some seeds. `violations`, `stuck` and `pausing` count seeds; `failures`
+    lists the first failing seeds. `forks` counts forks by liars whose guilt was proved.
     """
 
     seeds: int = 0
@@ -69,6 +69,7 @@ class CampaignSums:
     violations: int = 0
     stuck: int = 0
     forks: int = 0
+    pausing: int = 0
     virtual_s: float = 0.0
     cpu_s: float = 0.0
     failures: tuple[SeedFailure, ...] = ()
@@ -83,6 +84,7 @@ class CampaignSums:
             self.violations + more.violations,
             self.stuck + more.stuck,
             self.forks + more.forks,
+            self.pausing + more.pausing,
             round(self.virtual_s + more.virtual_s, 1),
             round(self.cpu_s + more.cpu_s, 3),
             (*self.failures, *more.failures)[:FAILURES_KEPT],
@@ -173,7 +175,11 @@ def _mapping(processes: int) -> Iterator[Mapper]:
 
 
 def _leave_interrupts_to_the_parent() -> None:
+    """Ignore Ctrl-C, and end quietly when the pool sends SIGTERM: the command's own handlers were
+    inherited, and would print a traceback.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def run_batch(plan: CampaignPlan, seeds: range) -> CampaignSums:
@@ -192,6 +198,7 @@ def run_batch(plan: CampaignPlan, seeds: range) -> CampaignSums:
             violations=bool(it.violations),
             stuck=bool(it.stuck),
             forks=len(it.forks),
+            pausing=it.pausing,
             virtual_s=it.virtual_s,
             failures=() if it.good else (SeedFailure(seed, why),),
         )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from p2ptrain.ids import PeerId, RunId
+from p2ptrain.ledger.chain.quorum import reached
 from p2ptrain.ledger.chain.rules import QuorumLoss, QuorumPolicy, Rules
 from p2ptrain.ledger.chain.state import Phase
 from p2ptrain.ledger.policy.rest import rests_until
@@ -20,9 +21,10 @@ VIOLATIONS_MAX = 20
 @dataclass(frozen=True, slots=True)
 class SimReport:
     """The result of a run. `stuck` says in words where the run stopped, and is empty if the run
-    completed. `longest_calm_s` is the longest time without a commit after the faults ended. `forks`
-    lists the forks; a run ends with the first one. `exposed` are the peers that are known to have
-    signed contradictory messages.
+    completed. `pausing`: the run was ended early, in a long pause after skipped outer steps.
+    `longest_calm_s` is the longest time without a commit after the faults ended. `forks` lists the
+    forks; a run ends with the first one. `exposed` are the peers that are known to have signed
+    contradictory messages.
     """
 
     seed: int
@@ -38,6 +40,7 @@ class SimReport:
     restarts: int
     members_seen: int
     longest_calm_s: float
+    pausing: bool = False
     forks: tuple[str, ...] = ()
     exposed: tuple[str, ...] = ()
 
@@ -88,20 +91,32 @@ def run_to_end(world: SimWorld, *, until_violation: bool = False) -> str:
             return f"time does not advance beyond {clock.now} s"
         if clock.now > stuck_after:
             calm_since = max(world.progressed_at, world.trained_by)
-            stuck_after = calm_since + profile.settle_s
+            rested_at = _pause_ends_at(world)
+            if clock.now > calm_since + profile.settle_s and clock.now < rested_at:
+                return ""  # Waiting on purpose is not being stuck. An hour of it shows nothing.
+            stuck_after = max(calm_since, min(rested_at, clock.now)) + profile.settle_s
             if clock.now > stuck_after:
-                # A run that waits on purpose is not stuck. Simulating an hour of it shows nothing.
-                return "" if _is_pausing(world) else _why_stuck(world)
+                return _why_stuck(world)
     return ""
 
 
-def _is_pausing(world: SimWorld) -> bool:
-    """Return whether an honest voter pauses after skipped outer steps. Liars that make every reduce
-    fail can make such a pause last an hour.
+def _pause_ends_at(world: SimWorld) -> float:
+    """Return when the pause after skipped outer steps is over for a quorum of the voters. Liars
+    that make every reduce fail can make it last an hour. A single voter that counted fewer skipped
+    steps may propose earlier, but a liar can hide its Ready from the other voters.
     """
-    honest = (world.nodes[voter] for voter in world.latest.voters if voter not in world.liars)
-    reports = [node.ledger.reports for node in honest if node.is_running]
-    return any(rests_until(world.rules, each) > world.clock.now for each in reports)
+    voters, rules = world.latest.voters, world.rules
+    nodes = {voter: world.nodes[voter] for voter in voters if voter not in world.liars}
+    ends = {
+        voter: rests_until(rules, node.ledger.reports)
+        for voter, node in nodes.items()
+        if node.is_running
+    }
+    for at in sorted(ends.values()):
+        rested = [voter for voter in voters if ends.get(voter, at) <= at]
+        if reached(rules.quorum, voters, rested):
+            return at
+    return 0.0
 
 
 def _is_over(world: SimWorld) -> bool:
@@ -145,6 +160,7 @@ def _report(seed: int, world: SimWorld, stuck: str) -> SimReport:
         restarts=world.restarts,
         members_seen=len(world.nodes),
         longest_calm_s=round(world.longest_calm_s, 3),
+        pausing=not stuck and not world.exposure.forks and not _is_over(world),
         forks=tuple(world.exposure.forks),
         exposed=tuple(sorted({peer for peer, _, _ in world.exposure.proofs})),
     )

@@ -35,6 +35,13 @@ def test_several_cores_give_the_same_results_as_one(p2ptrain: Command) -> None:
     assert one == two
 
 
+def test_processes_of_a_campaign_end_without_a_traceback() -> None:
+    words = ("simulate", "--profile", "calm", "--peers", "3", "--seeds", "60", "--steps", "2")
+    command = [sys.executable, "-m", "p2ptrain.cli", *words, "--processes", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_failing_seed_is_reported_with_its_replay_command_and_transcript(p2ptrain: Command) -> None:
     mutant = next(it for it in MUTANTS if it.name == "commit-without-bytes")
     with mutant.planted():

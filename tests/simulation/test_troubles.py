@@ -124,6 +124,13 @@ def test_world_is_stuck_only_some_time_after_the_last_training(
     assert 0 < world.clock.now - max(profile.faults_s, trained_by) - profile.settle_s < 5
 
 
+def test_run_that_pauses_after_skipped_steps_is_not_stuck() -> None:
+    """Sybils can make every reduce fail. After nine skipped outer steps the pause takes minutes."""
+    report = simulate(2, peers=5, steps=20, profile="sybils")
+    assert (report.good, report.pausing, report.outer_steps) == (True, True, 9)
+    assert not simulate(1, peers=3, steps=4, profile="calm").pausing
+
+
 def test_faults_of_the_crowd_profile_occur() -> None:
     reports = [simulate(seed, peers=5, steps=8, profile="crowd") for seed in range(6)]
     assert sum(it.members_seen for it in reports) > 50

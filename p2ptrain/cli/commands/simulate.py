@@ -100,6 +100,7 @@ def _facts(plan: CampaignPlan, sums: CampaignSums, elapsed_s: float) -> dict[str
         "outer_steps": sums.outer_steps,
         "violations": sums.violations,
         "stuck": sums.stuck,
+        "pausing": sums.pausing,
         "outer_steps_per_s": sums.outer_steps_per_s,
         "commits": sums.commits,
         "skips": sums.skips,
@@ -115,6 +116,6 @@ def _facts(plan: CampaignPlan, sums: CampaignSums, elapsed_s: float) -> dict[str
 def _words(sums: CampaignSums) -> str:
     return (
         f"{sums.seeds} runs, {sums.outer_steps} outer steps, {sums.restarts} restarts: "
-        f"{sums.violations} violations, {sums.stuck} stuck, {sums.outer_steps_per_s:g} outer "
-        "steps per second and core"
+        f"{sums.violations} violations, {sums.stuck} stuck, {sums.pausing} ended in a long "
+        f"pause, {sums.outer_steps_per_s:g} outer steps per second and core"
     )
