@@ -1,5 +1,4 @@
-"""The ledger of one node: events in, effects out. The same class runs in nodes and in the
-simulator.
+"""The ledger of one node: events in, effects out. Nodes and the simulator run the same class.
 
 It combines the agreed `chain`, the reports and decisions of `policy`, the consensus of `paxos`, and
 the catch-up of `history`. It does not use sockets, disks or clocks: `now` is an argument of every
@@ -36,6 +35,7 @@ from p2ptrain.ledger.messages.effects import (
     Note,
     Rejoin,
     Send,
+    VoteWithheld,
     VotingStopped,
 )
 from p2ptrain.ledger.messages.events import Accused, CloneFound, Event, PeerHeight, Received, Tick
@@ -94,6 +94,7 @@ class Ledger(Queries):
         self._verify = verify
         self._arrange = arrange
         self._silent = self._over = False
+        self._abstains_at = 0
         self._tardy = Tardiness()
         self._accuser = Accuser(rules, me, verify, self.reports, self.state)
         self._catchup = Catchup()
@@ -181,7 +182,7 @@ class Ledger(Queries):
                     self._catchup.pruned(sender, message, self.state.height, now)
                 return []
             case Outcome(certified):
-                return self._receive_entries(sender, message.height, (certified,), now, live=True)
+                return self._receive_entries(sender, message.height, (certified,), now)
             case Accusation(evidence):
                 return self._weigh(self._accuser.accuse(evidence))
             case ProposeBranch() | SignBranch() | RefuseBranch():
@@ -223,13 +224,7 @@ class Ledger(Queries):
         return self._branches is not None and self._branches.is_elsewhere(peer, self.state)
 
     def _receive_entries(
-        self,
-        sender: PeerId,
-        height: int,
-        page: Sequence[Certified],
-        now: float,
-        *,
-        live: bool = False,
+        self, sender: PeerId, height: int, page: Sequence[Certified], now: float
     ) -> list[Effect]:
         effects, before = list[Effect](), self.state.height
         if self._branches is not None:
@@ -244,7 +239,7 @@ class Ledger(Queries):
                 if isinstance(certified.entry.value, Branch):
                     self._catchup.disproved(sender, self.state.height)
                 try:
-                    effects += self._adopt(certified, now, live=live)
+                    effects += self._adopt(certified, now)
                 except RemoteProtocolError as exc:
                     self._catchup.disproved(sender, self.state.height)
                     return [*effects, Note(f"{sender} sent an invalid entry: {exc.what}")]
@@ -260,17 +255,16 @@ class Ledger(Queries):
         what = f"{sender} sent an entry {height} that differs from this node's: a fork or a forgery"
         return [*self._weigh(self._accuser.compare(ours, certified)), Note(what)]
 
-    def _adopt(self, certified: Certified, now: float, *, live: bool) -> list[Effect]:
-        """Append an entry after checking it. `live`: the entry was announced when it was decided.
-        Any other entry may contain votes that this node cast before it lost its disk; these votes
-        no longer matter.
+    def _adopt(self, certified: Certified, now: float) -> list[Effect]:
+        """Append an entry after checking it. Ignore this node's own votes in the certificate: it
+        may have cast them before it lost its disk, and at a decided height they do no harm.
         """
         state = check_certified(self.rules, self.state, certified, self._verify)
         if isinstance(certified.entry.value, Branch):
             assert self._branches is not None, "a valid Branch in a run that does not branch"
             self._branches.offer(certified)
             return []
-        votes = (it for it in statements_of(certified.certificate) if live or it[0] != self.me)
+        votes = (it for it in statements_of(certified.certificate) if it[0] != self.me)
         effects = self._log_signed(state.height, votes, genuine=True)
         return effects + self._move_on(certified, state, now)
 
@@ -284,39 +278,45 @@ class Ledger(Queries):
         mine = [statement for peer, statement in signed if peer == self.me]
         effects = self._weigh(self._accuser.note(height, signed, genuine=genuine))
         for statement in mine:
-            effects += self._check_own(height, statement, genuine=genuine)
+            effects += self._check_own(height, statement)
         return effects
 
     def _weigh(self, accusations: list[Effect]) -> list[Effect]:
-        """Reconsider what to propose, since an accused peer must not remain a member."""
+        """Reconsider what to propose: an accused peer must not remain a member."""
         if accusations:
             self._wanted = None
         return accusations
 
-    def _check_own(self, height: int, statement: Statement, *, genuine: bool) -> list[Effect]:
-        """Stop voting if a statement in this node's name is not in its records. Heights that are
-        decided, or lower than those in the records, are not checked.
+    def _check_own(self, height: int, statement: Statement) -> list[Effect]:
+        """Do not vote at `height` if a statement with this node's signature is not in its records.
+        Vote again at the next height: a peer that shows an old statement to a node that has lost
+        its disk must not silence it. Heights below those in the records are not checked.
         """
         remembers = any(line == self.state.line for line, _ in self._acceptors)
-        if remembers or height <= self.state.height:
+        if remembers or height <= self.state.height or self._must_not_vote():
             return []
         if self._instance.acceptor.may_have_said(statement):
             return []
         message = statement.message(self.state.line, height)
-        if not genuine and not self._verify(self.me, message, statement.signature):
+        if not self._verify(self.me, message, statement.signature):
             return []
+        self._abstains_at = height
+        self._restart_instance()
         what = "vote" if statement.promised is None else "promise"
-        return self._stop_voting(f"a {what} of {self.me} at height {height} is not in its records")
+        return [VoteWithheld(height, f"a {what} of {self.me} is not in its records")]
 
     def _stop_voting(self, what: str) -> list[Effect]:
         """Stop voting: two processes with the same identity would contradict each other."""
         if self._silent:
             return []
         self._silent = True
+        self._restart_instance()
+        return [VotingStopped(what)]
+
+    def _restart_instance(self) -> None:
         acceptor = self._instance.acceptor
         self._acceptors[acceptor.line, acceptor.height] = acceptor
         self._instance = self._next_instance()
-        return [VotingStopped(what)]
 
     # ── progress ─────────────────────────────────────────────────────────────────────────────────
 

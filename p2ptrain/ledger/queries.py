@@ -45,6 +45,7 @@ class Queries(ABC):
     _last_voted: dict[LineId, Acceptor]
     _acceptors: Acceptors
     _silent: bool
+    _abstains_at: int
     _catchup: Catchup
 
     @abstractmethod
@@ -104,12 +105,13 @@ class Queries(ABC):
         return Entries(self.state.height, ()) if many else self.page(height)
 
     def _must_not_vote(self) -> bool:
-        """Return whether another process may be voting as this node, or the disk has lost entries.
-        In the second case, the chain ends before heights at which this node voted, and this node
-        does not know how those were decided.
+        """Return whether another process may be voting as this node, or whether records are lost:
+        the chain ends before heights at which this node voted, or this node's statement about the
+        current height is not in its records.
         """
         line, due = self.state.line, self.state.height + 1
-        return self._silent or any(of == line and height > due for of, height in self._acceptors)
+        lost = any(of == line and height > due for of, height in self._acceptors)
+        return self._silent or lost or self._abstains_at == due
 
     def _status(self, wish: Wish, round: int, branch: str) -> LedgerStatus:
         state = self.state

@@ -22,8 +22,7 @@ from p2ptrain.ledger.messages.effects import (
     Announce,
     Effect,
     Note,
-    Persist,
-    Send,
+    VoteWithheld,
     VotingStopped,
 )
 from p2ptrain.ledger.messages.events import Accused, CloneFound, Received
@@ -411,47 +410,54 @@ def test_message_in_this_nodes_name_reveals_a_second_process() -> None:
     assert in_use(some.send_events("a", Received(A, Prepare(1, 2)))) == []
 
 
-def test_vote_missing_from_own_records_reveals_a_second_process() -> None:
-    """A second process with the identity of c has voted; the first process has not."""
-    some = LedgerGroup(RULES)
-    some.ready("a b c")
-    some.deliver(lambda unicast: C not in (unicast.sender, unicast.receiver))
-    certified = certify(RULES, some["c"].state, some["a"].chain[0].entry.value)
-    effects = some.send_events("c", Received(A, Outcome(certified)))
-    assert in_use(effects) == ["a vote of c at height 1 is not in its records"]
-    assert some["c"].state.height == 1
+def withheld(effects: list[Effect]) -> list[VoteWithheld]:
+    return [effect for effect in effects if isinstance(effect, VoteWithheld)]
 
 
-def test_peer_that_lost_its_disk_can_vote_after_it_has_caught_up() -> None:
+def test_votes_in_a_certificate_do_not_silence_a_voter_that_lost_its_disk() -> None:
+    """A member sends c the entries that c voted for, one as a page and one as a new decision."""
     some = LedgerGroup(RULES)
     for joiner in (D, PeerId("e")):
         some.send_to_all(Joining(joiner))
         some.deliver()
     history = [certify(RULES, genesis(RULES), some["a"].chain[0].entry.value), *some["a"].chain[1:]]
+    assert len(history) == 2
     fresh = Ledger(RULES, C, signer(C), verify)
-    assert in_use(fresh.handle(Received(A, Entries(2, tuple(history))), 0.0)) == []
+    page = fresh.handle(Received(A, Entries(1, tuple(history[:1]))), 0.0)
+    live = fresh.handle(Received(A, Outcome(history[1])), 0.0)
     assert fresh.state.height == 2
+    assert (in_use([*page, *live]), withheld([*page, *live])) == ([], [])
 
 
-def test_process_that_noticed_a_copy_follows_but_does_not_vote() -> None:
+def test_voter_does_not_vote_at_a_height_for_which_it_lost_its_promise() -> None:
+    """c shows a the promise that a made before it lost its disk. a does not vote at that height, no
+    matter how often c shows the promise, and votes again at the next height.
+    """
     some = LedgerGroup(RULES)
-    stranger = signed(A, promise(7))
+    old = signed(A, promise(7))
     entry = Entry(1, some["a"].state.head, Skip(0))
-    proofs = (PromiseProof(A, None, None, None, stranger.signature),)
-    effects = some.send_events("a", Received(C, proposal_of(RULES, 7, entry, proofs)))
-    assert in_use(effects) == ["a promise of a at height 1 is not in its records"]
+    proofs = (PromiseProof(A, None, None, None, old.signature),)
+    shown = Received(C, proposal_of(RULES, 7, entry, proofs))
+    effects = [*some.send_events("a", shown), *some.send_events("a", shown)]
+    assert withheld(effects) == [VoteWithheld(1, "a promise of a is not in its records")]
+    assert in_use(effects) == []
     some.ready("a b c")
     assert all(unicast.sender != A for unicast in some.mail)
     some.wait(10)
-    assert some["a"].state.height == some["b"].state.height > 0
-    assert not any(isinstance(e, Persist | Send) for e in some.send_events("a", Joining(D)))
+    assert some["a"].state.height == some["b"].state.height == 1
+    some.crash("b")
+    some.send_to_all(PeerDown(B))
+    some.hold_update(digest("u"), "a c")
+    some.made(digest("u"), "a c")
+    some.deliver()
+    assert some["a"].state.height == some["c"].state.height == 2
 
 
-def test_forged_statement_does_not_reveal_a_second_process() -> None:
+def test_forged_statement_does_not_keep_a_voter_from_voting() -> None:
     some = LedgerGroup(RULES)
     proofs = (PromiseProof(A, None, None, None, b"forged"),)
     entry = Entry(1, some["a"].state.head, Skip(0))
-    assert in_use(some.send_events("a", Received(C, proposal_of(RULES, 7, entry, proofs)))) == []
+    assert withheld(some.send_events("a", Received(C, proposal_of(RULES, 7, entry, proofs)))) == []
 
 
 def test_restarted_voter_recognises_its_own_votes() -> None:

@@ -91,11 +91,20 @@ class Accuse:
 
 @dataclass(frozen=True, slots=True)
 class VotingStopped:
-    """A message in this node's name is not in its records: another process uses the same identity,
-    or this one has lost its records. The ledger still follows, but does not vote until the process
-    is restarted. Tell the operator.
+    """Another process uses this node's identity. The ledger still follows the chain, but does not
+    vote until the process is restarted. Tell the operator.
     """
 
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class VoteWithheld:
+    """This node does not vote at `height`. It received a statement that is signed with its key and
+    missing from its records: it has lost records, or another process uses its identity.
+    """
+
+    height: int
     what: str
 
 
@@ -115,6 +124,7 @@ Effect = (
     | FetchUpdate
     | AskEntries
     | Accuse
+    | VoteWithheld
     | VotingStopped
     | Note
 )

@@ -29,6 +29,7 @@ from p2ptrain.ledger.messages.effects import (
     Persist,
     Rejoin,
     Send,
+    VoteWithheld,
     VotingStopped,
 )
 from p2ptrain.ledger.messages.events import Event, Tick, author_of
@@ -160,6 +161,8 @@ async def _carry_out(
                 nursery.start_soon(_hold_update, context, update, context.ledger.snapshot.step)
             case Accuse(evidence):
                 await evidence_log.record_evidence(context, evidence)
+            case VoteWithheld(height, what):
+                context.journal.write("vote-withheld", height=height, what=what)
             case VotingStopped():
                 evidence_log.warn_of_duplicate(context, effect)
             case Note(text):

@@ -23,6 +23,7 @@ from p2ptrain.ledger.messages.effects import (
     FetchUpdate,
     Persist,
     Send,
+    VoteWithheld,
     VotingStopped,
 )
 from p2ptrain.ledger.messages.events import Event, Received, Tick
@@ -299,7 +300,7 @@ def _accusation(me: PeerId, effects: Sequence[Effect]) -> str:
     for effect in effects:
         if isinstance(effect, Accuse):
             return f"{me} accuses {effect.evidence.peer}"
-        if isinstance(effect, VotingStopped):
+        if isinstance(effect, VotingStopped | VoteWithheld):
             return f"{me} thinks that another process is using its identity"
     return ""
 

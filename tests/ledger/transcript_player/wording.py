@@ -23,6 +23,7 @@ from p2ptrain.ledger.messages.effects import (
     Persist,
     Rejoin,
     Send,
+    VoteWithheld,
     VotingStopped,
 )
 from p2ptrain.ledger.messages.messages import (
@@ -172,6 +173,8 @@ class Words:
                 return f"{me} asks {peer} for entries from {from_height}"
             case Accuse(evidence):
                 return f"{me} accuses {evidence.peer}"
+            case VoteWithheld(height, what):
+                return f"{me} does not vote at height {height}: {self.text(what)}"
             case VotingStopped(what):
                 return f"{me} stops voting: {self.text(what)}"
             case Note(text):
