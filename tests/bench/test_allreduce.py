@@ -124,6 +124,7 @@ def test_each_peer_runs_at_its_address() -> None:
     assert drawn(report) == [("ring int8 plaintext", 2, 5000)]
 
 
+@pytest.mark.needs_torch
 def test_other_libraries_are_measured_once_a_round_and_compared_by_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -147,6 +148,7 @@ def test_other_libraries_are_measured_once_a_round_and_compared_by_size(
     assert (gloo.value, gloo.details["rounds_s"]) == (6.0, [4.0, 8.0, 6.0])
 
 
+@pytest.mark.needs_torch
 def test_failed_contender_is_reported_and_not_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

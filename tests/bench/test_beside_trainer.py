@@ -68,6 +68,7 @@ def test_each_snapshot_is_compared_with_the_steps_before_and_after() -> None:
     }
 
 
+@pytest.mark.needs_torch
 def test_trainer_trains_while_a_snapshot_is_written(tmp_path: Path) -> None:
     pauses = Pauses(warm_s=0.1, settle_s=0.0, before_s=0.5)
     tiny = setting(1, 64, 16, 2, "fp32", "cpu", vocab=300)

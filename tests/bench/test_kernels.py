@@ -23,6 +23,7 @@ KERNELS = {
 }
 
 
+@pytest.mark.needs_torch
 def test_command_reports_every_kernel_of_every_codec(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

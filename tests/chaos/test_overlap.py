@@ -25,6 +25,7 @@ SOON_S = 120.0
 
 
 @pytest.mark.parametrize("mode", ["streaming", "eager"])
+@pytest.mark.needs_torch
 def test_node_killed_while_its_trainer_is_ahead_contributes_again(
     tmp_path: Path, mode: str
 ) -> None:

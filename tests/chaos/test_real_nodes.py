@@ -51,6 +51,7 @@ def soon_over(five: Crew, case: Case) -> bool:
     return account.to_commit_s < 10
 
 
+@pytest.mark.needs_torch
 def test_every_point_is_reached_and_kills_delay_the_run_only_briefly(tmp_path: Path) -> None:
     kill = Case(Point.parse("after:send-promise"), Fault.KILL, Role.OTHER)
     with opened(5) as place:

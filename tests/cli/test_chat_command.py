@@ -23,6 +23,7 @@ def weights(p2ptrain: Command, organiser_home: Path, tmp_path: Path) -> Path:
     return tmp_path / "w"
 
 
+@pytest.mark.needs_torch
 def test_folder_and_the_home_it_came_from_give_the_same_text(
     p2ptrain: Command, weights: Path, organiser_home: Path, tmp_path: Path
 ) -> None:
@@ -37,6 +38,7 @@ def test_folder_and_the_home_it_came_from_give_the_same_text(
     assert other["text"] != first["text"]
 
 
+@pytest.mark.needs_torch
 def test_generated_text_stops_at_the_models_end_token(p2ptrain: Command, weights: Path) -> None:
     """In this model every token ends the text, even the first one."""
     config = json.loads((weights / "config.json").read_text())
@@ -46,6 +48,7 @@ def test_generated_text_stops_at_the_models_end_token(p2ptrain: Command, weights
     assert (told["ended"], told["text"], told["tokens"]) == ("end-of-text", "", 0)
 
 
+@pytest.mark.needs_torch
 def test_generated_text_stops_at_a_begin_token_if_there_is_no_end_token(
     p2ptrain: Command, weights: Path
 ) -> None:
@@ -65,6 +68,7 @@ def test_home_without_room_for_the_weights_suggests_another_place(
     assert (done.code, "TMPDIR" in done.err, "--to hf" in done.err) == (4, True, True)
 
 
+@pytest.mark.needs_torch
 def test_model_larger_than_the_free_memory_is_not_loaded(p2ptrain: Command, weights: Path) -> None:
     done = p2ptrain("chat", weights, TEXT, around=Outside(memory_free_bytes=lambda: 100_000))
     assert (done.code, done.out) == (4, "")
@@ -78,6 +82,7 @@ def test_seed_without_torch_names_the_missing_extra(p2ptrain: Command, weights: 
     assert (done.code, done.json["error"]["code"]) == (2, "EXTRA-MISSING")
 
 
+@pytest.mark.needs_torch
 def test_invalid_model_is_refused_with_its_code(
     p2ptrain: Command, weights: Path, tmp_path: Path
 ) -> None:
@@ -115,6 +120,7 @@ class User:
         return Outside(stdin=Terminal(), ask=self)
 
 
+@pytest.mark.needs_torch
 def test_terminal_session_continues_several_texts_in_turn(p2ptrain: Command, weights: Path) -> None:
     user = User("def ", "", "import ", EOFError())
     done = p2ptrain("chat", weights, "--tokens", 3, around=user.terminal)
@@ -124,6 +130,7 @@ def test_terminal_session_continues_several_texts_in_turn(p2ptrain: Command, wei
     assert "\033" not in done.out, "colours are only for terminals"
 
 
+@pytest.mark.needs_torch
 def test_first_ctrl_c_stops_the_text_and_the_second_one_the_program(
     p2ptrain: Command,
     weights: Path,
@@ -139,6 +146,7 @@ def test_first_ctrl_c_stops_the_text_and_the_second_one_the_program(
     assert done.out == "def  …\n\n"
 
 
+@pytest.mark.needs_torch
 def test_prompt_can_come_from_a_pipe(p2ptrain: Command, weights: Path) -> None:
     pipe = Outside(stdin=io.StringIO(TEXT))
     piped = p2ptrain("chat", weights, "--tokens", 4, around=pipe)
@@ -146,6 +154,7 @@ def test_prompt_can_come_from_a_pipe(p2ptrain: Command, weights: Path) -> None:
     assert piped.out == given.json["text"] + "\n"
 
 
+@pytest.mark.needs_torch
 def test_undecodable_input_gets_replacement_characters(p2ptrain: Command, weights: Path) -> None:
     words = ("chat", weights, "--tokens", 2, "--json")
     assert p2ptrain(*words, "\udcffdef").json["prompt"] == "\ufffddef"
@@ -153,6 +162,7 @@ def test_undecodable_input_gets_replacement_characters(p2ptrain: Command, weight
     assert p2ptrain(*words, around=pipe).json["prompt"] == "\ufffddef"
 
 
+@pytest.mark.needs_torch
 def test_special_token_missing_from_the_model_is_refused(p2ptrain: Command, weights: Path) -> None:
     config = json.loads((weights / "config.json").read_text())
     (weights / "config.json").write_text(json.dumps(config | {"bos_token_id": 512}))

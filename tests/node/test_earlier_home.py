@@ -47,6 +47,7 @@ def test_earlier_run_keeps_its_terms(home: Path) -> None:
     assert run.manifest.inner.donors_max == 0
 
 
+@pytest.mark.needs_torch
 async def test_earlier_node_continues(home: Path) -> None:
     with many_threads():
         async with trio.open_nursery() as nursery:

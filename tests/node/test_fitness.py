@@ -174,6 +174,7 @@ def test_bf16_on_a_cpu_without_bf16_instructions_gets_a_warning(config: NodeConf
     assert said(replace(asked, device="auto"), replace(old, takes_gpu=True), None) == []
 
 
+@pytest.mark.needs_torch
 def test_kernel_and_torch_agree_about_the_cpu(tmp_path: Path) -> None:
     from p2ptrain.trainer.rank.bf16_emulation import multiplies_bf16 as as_torch_says
 
@@ -203,10 +204,12 @@ def test_fault_is_raised_together_with_the_warnings(
     assert "0 bytes were free when the node started" in caught.value.evidence[0]
 
 
+@pytest.mark.needs_torch
 def test_this_machine_can_run_a_tiny_run(home: Home, config: NodeConfig, run: Run) -> None:
     assert [each for each in check(config, home, run) if each.is_fault] == []
 
 
+@pytest.mark.needs_torch
 def test_port_in_use_is_reported_before_asking_for_approval(home: Home, config: NodeConfig) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -55,6 +55,7 @@ async def watching(s: Swarm, node: SwarmNode) -> AsyncIterator[Context]:
             yield context
 
 
+@pytest.mark.needs_torch
 async def test_observer_fetches_and_verifies_the_newest_snapshot_and_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

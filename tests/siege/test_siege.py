@@ -11,6 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SECONDS = 60
 ENDS_S = 540.0
 """Timeout in seconds. Nodes and attackers start within ten seconds on an idle machine, but may need
@@ -46,6 +48,7 @@ def besieged(tmp_path: Path) -> dict[str, dict[str, object]]:
     return {line["measure"]: line for line in found}
 
 
+@pytest.mark.needs_torch
 def test_strangers_and_a_liar_do_not_end_a_node_or_stop_the_run(tmp_path: Path) -> None:
     found = besieged(tmp_path)
     assert [found[name] for name in MUST_HOLD if not found[name]["ok"]] == []

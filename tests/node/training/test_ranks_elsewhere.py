@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 import trio
 
 import p2ptrain
@@ -125,6 +126,7 @@ def rank_of_torchrun(address: str, secret: Path) -> Iterator[None]:
         rank.wait()
 
 
+@pytest.mark.needs_torch
 async def test_remote_ranks_reach_the_same_state_as_local_ones(tmp_path: Path) -> None:
     """The two nodes use one identity, so they have the same run, lease and bytes."""
     async with training(tmp_path / "local") as r:
