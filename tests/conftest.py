@@ -9,7 +9,6 @@ exceeds a limit once. On a busy machine, such a limit says nothing about our cod
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import os
 import threading
@@ -78,14 +77,7 @@ def run_with_deadline(
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Make pytest-trio run each async test by `run_with_deadline`. If torch is not installed, skip
-    tests that start a trainer or a node that trains. scripts/setup installs torch unless
-    P2PTRAIN_TORCH is set to nothing, as scripts/test_matrix --python sets it.
-    """
-    if importlib.util.find_spec("torch") is None:
-        for item in items:
-            if item.get_closest_marker("needs_torch"):
-                item.add_marker(pytest.mark.skip(reason="torch is not installed"))
+    """Make pytest-trio run each async test by `run_with_deadline`."""
     for item in items:
         if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
             # The first mark that names a runner takes precedence; pytest-trio appends its own.
