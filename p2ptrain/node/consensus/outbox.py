@@ -1,12 +1,13 @@
-"""Send ledger messages: one queue and one task per peer, so that a slow peer delays only itself.
+"""Send ledger messages. Each peer has its own queue and task, so a slow peer does not delay
+messages to others.
 
-A queue is short, and a message that does not fit is dropped. A message that cannot be delivered is
-lost. The ledger treats both like loss in the network: it repeats its messages. The first messages
-of a process wait until it has asked whether it is alone (`state/first_question`).
+A queue is short. A message that does not fit in the queue, or that cannot be delivered, is lost:
+the ledger repeats its messages anyway. The first messages of a process wait until the process has
+asked whether another one uses its identity (`state/first_question`).
 
-A message that is already queued is not queued again when the ledger repeats it. Otherwise, if
-answers take seconds, repeated messages would fill the queue faster than they leave it. A new
-message would then wait behind all of them, longer than any round of the ledger lasts.
+If the ledger repeats a message that is still queued, the message is not queued again. Otherwise, if
+each delivery takes seconds, repeated messages would fill the queue faster than they leave it. A new
+message would then wait behind all of them, for longer than a round of voting lasts.
 """
 
 from __future__ import annotations
@@ -27,16 +28,15 @@ QUEUE_MESSAGES = 64
 
 SEND_S = 5.0
 PEERS_MAX = 2048
-"""Maximum number of peers with a queue at the same time."""
+"""Maximum number of peers with a queue at the same time. Messages to further peers are lost."""
 
 Item = TypeVar("Item")
 
 
 @dataclass(slots=True)
 class _Outbox:
-    """The queue of one peer. `waiting` contains the queued messages and the one being sent. The
-    value says whether the ledger has repeated the message in the meantime.
-    """
+    """The queue of one peer. `waiting` contains the queued messages and the message being sent. The
+    value of each says whether the ledger has repeated the message since."""
 
     queue: trio.MemorySendChannel[bytes]
     waiting: dict[bytes, bool] = field(default_factory=dict)
@@ -48,8 +48,8 @@ class _Outbox:
             self.waiting[message] = False
 
     def note_sent(self, message: bytes, *, arrived: bool) -> None:
-        """Forget a message that was sent. If it was lost and the ledger repeated it, queue it
-        again."""
+        """Remove a message after an attempt to send it. If it did not arrive and the ledger has
+        repeated it, queue it again."""
         said_again = self.waiting.pop(message)
         if said_again and not arrived:
             self.enqueue(message)
@@ -68,7 +68,7 @@ class Outboxes:
 
     @property
     def count(self) -> int:
-        """The number of peers to which messages wait or are on their way."""
+        """The number of peers to which messages are queued or being sent."""
         return len(self._boxes)
 
     def post(self, peer: PeerId, message: bytes) -> None:
@@ -90,8 +90,8 @@ class Outboxes:
     async def _send_all(
         self, peer: PeerId, box: _Outbox, messages: trio.MemoryReceiveChannel[bytes]
     ) -> None:
-        """Send until the queue is empty, then free it: in an open run, anybody can create new peer
-        ids."""
+        """Send messages until the queue is empty, then delete the queue. Empty queues are not kept,
+        because anybody can create new peer ids in an open run."""
         with suppress(trio.WouldBlock):
             while True:
                 message = messages.receive_nowait()
@@ -113,7 +113,8 @@ class Outboxes:
         return True
 
     async def _may_speak(self, peer: PeerId) -> bool:
-        """Once this process has asked whether it has a duplicate, return True if none was found.
+        """Wait until this process has asked whether another one uses its identity. Return False if
+        one does: then no message may be sent.
 
         Raises:
             PeerError: `peer` is not connected.
@@ -135,12 +136,13 @@ class Outboxes:
             try:
                 await self._context.network.publish(topic, message)
             except LocalProtocolError as exc:
-                # The entry names hundreds of members. A peer that learns of its height asks for it.
+                # The entry is too large because it names hundreds of members. Peers that hear of
+                # its height request it instead.
                 self._context.peers.report_misbehaviour("not-announced", topic, reason=exc.what)
 
 
 def _fits(queue: trio.MemorySendChannel[Item], item: Item) -> bool:
-    """Queue `item`. Return False if there was no room."""
+    """Queue `item` if there is room. Return whether there was."""
     try:
         queue.send_nowait(item)
     except trio.WouldBlock:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Made by `main` once the node is connected and admitted. `assembly` makes the context from
-    it."""
+    """The inputs. `main` makes this object once the node is connected and admitted; `assembly`
+    makes the context from it."""
 
     config: NodeConfig
     home: Home
@@ -36,13 +36,14 @@ class Surroundings:
     network: Network
     timing: Timing
     disk: Disk | None = None
-    """The disk for the store and the ledger's logs; None means this machine's disk."""
+    """The disk for the store and the ledger's logs; None means this machine's disk. Tests pass a
+    simulated disk."""
     incarnation: int = 0
-    """The incarnation of this process; see `incarnations`."""
+    """The number of this start of the identity; see `peers/incarnations`."""
     doubts: tuple[Caution, ...] = ()
-    """Cautions found in this machine before the start."""
+    """Warnings about this machine's resources, found before the node started."""
     members_answered: bool = True
-    """Whether this node could ask members, when it started, if another process has its identity. If
-    it could not, the ledger's first messages wait until it has asked."""
+    """Whether this node, at its start, could reach members to ask them whether another process uses
+    its identity. If not, the ledger's first messages wait until the node has asked."""
     clock: Callable[[], float] = trio.current_time
     """The local monotonic clock, in seconds."""
