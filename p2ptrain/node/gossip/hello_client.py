@@ -1,4 +1,4 @@
-"""Ask a peer for its manifest, allowlist and amendments, with one hello."""
+"""Ask a peer for the run's manifest, allowlist and amendments with one request, a *hello*."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ connection that is fast enough to train."""
 
 
 async def send_hello(network: Network, peer: PeerId, request: HelloRequest) -> HelloReply:
-    """Send one hello and return the reply. Raises PeerError, RemoteProtocolError."""
+    """Send one hello and return the reply."""
     answer = await network.request(
         peer,
         HELLO_PROTOCOL,

@@ -20,7 +20,7 @@ from p2ptrain.ledger.chain.values import Participant
 from p2ptrain.node.gossip.path_probes import (
     AGAIN_S,
     PURPOSE,
-    LastProbes,
+
     is_busy,
     probe_paths,
     whom_to_probe,
@@ -49,7 +49,7 @@ async def test_peers_never_dialled_are_probed_first_then_unmeasured_paths(
     tmp_path: FilePath,
 ) -> None:
     async with rig(tmp_path) as r:
-        context, tried = r.context, LastProbes()
+        context, tried = r.context, {}
         ann, bob, cai = ANN.peer, BOB.peer, CAI.peer
         r.decide(opening(context.ledger.snapshot, learners=(ann, bob)))
 
@@ -82,10 +82,10 @@ async def test_node_does_not_probe_during_a_reduce(tmp_path: FilePath) -> None:
         context, ann = r.context, ANN.peer
         r.decide(opening(context.ledger.snapshot, learners=(ann,)))
         hear(r, endpoint_of(ann))
-        assert whom_to_probe(context, LastProbes()) is not None
+        assert whom_to_probe(context, {}) is not None
         r.decide(opening(context.ledger.snapshot, Participant(context.me, 16, 1), learners=(ann,)))
         assert is_busy(context)
-        assert whom_to_probe(context, LastProbes()) is None
+        assert whom_to_probe(context, {}) is None
 
 
 @contextmanager
