@@ -13,7 +13,9 @@ connection that is fast enough to train."""
 
 
 async def send_hello(network: Network, peer: PeerId, request: HelloRequest) -> HelloReply:
-    """Send one hello and return the reply."""
+    """Send one hello and return the reply.
+
+    Raises PeerError, RemoteProtocolError: `peer` does not answer, or its reply is malformed."""
     answer = await network.request(
         peer,
         HELLO_PROTOCOL,

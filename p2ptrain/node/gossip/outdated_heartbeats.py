@@ -27,7 +27,10 @@ third entry."""
 
 
 def is_wanted(context: Context, forwarder: PeerId, author: PeerId, payload: bytes) -> bool:
-    """Return whether to process and forward a heartbeat."""
+    """Return whether to process and forward a heartbeat.
+
+    This function runs before the heartbeat's signature is checked. So it only changes the record of
+    `forwarder`, the one peer that certainly sent the message."""
     try:
         beat = decode_beat(payload)
     except RemoteProtocolError:

@@ -49,7 +49,7 @@ async def test_peers_never_dialled_are_probed_first_then_unmeasured_paths(
     tmp_path: FilePath,
 ) -> None:
     async with rig(tmp_path) as r:
-        context, tried = r.context, {}
+        context, tried = r.context, dict[PeerId, float]()
         ann, bob, cai = ANN.peer, BOB.peer, CAI.peer
         r.decide(opening(context.ledger.snapshot, learners=(ann, bob)))
 
@@ -64,11 +64,11 @@ async def test_peers_never_dialled_are_probed_first_then_unmeasured_paths(
         assert chosen() == ann
         hear(r, endpoint_of(bob))
         assert chosen() == bob
-        tried.at[bob] = context.now() - AGAIN_S + 1
+        tried[bob] = context.now() - AGAIN_S + 1
         assert chosen() == ann
         context.peers.paths.note_report(ann, [(context.me, Path(5))], context.ledger.snapshot.since)
         assert chosen() is None
-        tried.at[bob] = context.now() - AGAIN_S
+        tried[bob] = context.now() - AGAIN_S
         assert chosen() == bob
         hear(r, endpoint_of(bob), serial=2, dialable=False)
         assert chosen() is None
