@@ -55,8 +55,7 @@ class AllowlistNotices:
 
     def turn(self, peer: PeerId, now: float) -> int | None:
         """Return how many peers are already being asked, and mark `peer` as being asked until
-        `note_answered` is called. Return None if `peer` must not be asked now.
-        """
+        `note_answered` is called. Return None if `peer` must not be asked now."""
         rests = now < self.resting.get(peer, now)
         if rests or peer in self.asked or len(self.asked) >= ASKED_MAX:
             return None

@@ -100,8 +100,7 @@ class _Dials:
 
     def add(self, peer: PeerId) -> None:
         """Dial `peer` as soon as a task is free, unless a dial of `peer` is in progress or
-        waiting.
-        """
+        waiting."""
         if peer in self._under_way:
             return
         is_member = self._context.ledger.snapshot.is_member(peer)
@@ -228,8 +227,7 @@ async def notice_lost_connections(context: Context) -> None:
 
 async def watch_peers(context: Context, *, forget_s: float = FORGET_S) -> None:
     """Update the failure detector whenever its judgement of a peer may have changed, until
-    cancelled.
-    """
+    cancelled."""
     while True:
         _keep_room_for_members(context)
         await _expect_members(context, forget_s)

@@ -41,11 +41,7 @@ async def introduced(context: Context, peer: PeerId) -> Endpoint | None:
     ours = pack(context.plane.endpoint.to_wire())
     try:
         reply = await context.network.request(
-            peer,
-            ENDPOINT_PROTOCOL,
-            ours,
-            deadline_s=INTRODUCE_S,
-            bytes_max=ENDPOINT_BYTES_MAX,
+            peer, ENDPOINT_PROTOCOL, ours, deadline_s=INTRODUCE_S, bytes_max=ENDPOINT_BYTES_MAX
         )
         return _let_in(context, peer, reply)
     except (PeerError, RemoteProtocolError) as exc:

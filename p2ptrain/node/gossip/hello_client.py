@@ -17,10 +17,6 @@ async def send_hello(network: Network, peer: PeerId, request: HelloRequest) -> H
 
     Raises PeerError, RemoteProtocolError: `peer` does not answer, or its reply is malformed."""
     answer = await network.request(
-        peer,
-        HELLO_PROTOCOL,
-        encode_request(request),
-        deadline_s=HELLO_S,
-        bytes_max=HELLO_BYTES_MAX,
+        peer, HELLO_PROTOCOL, encode_request(request), deadline_s=HELLO_S, bytes_max=HELLO_BYTES_MAX
     )
     return decode_reply(answer)

@@ -1,4 +1,5 @@
-"""Fetch the index of the run's data blocks, which every task needs before it can name a block."""
+"""Fetch the run's tokenizer and the index of its data blocks. A task can only find a block's digest
+with the index."""
 
 from __future__ import annotations
 
