@@ -1,4 +1,5 @@
-"""A loopback endpoint is dialled only for a peer on this same machine."""
+"""An endpoint with a loopback address is dialled only if its peer is connected from this same
+machine."""
 
 from __future__ import annotations
 
@@ -35,7 +36,9 @@ async def test_loopback_endpoint_of_a_remote_peer_is_not_dialled(tmp_path: Path,
 
 
 @pytest.mark.parametrize("host", FAR)
-async def test_other_endpoints_are_dialled_for_any_peer(tmp_path: Path, host: str) -> None:
+async def test_endpoint_that_is_not_on_loopback_is_dialled_for_any_peer(
+    tmp_path: Path, host: str
+) -> None:
     async with rig(tmp_path) as r:
         for site in ("127.0.0.1", "10.0.0.2", ""):
             r.network.sites[ANN.peer] = site

@@ -1,6 +1,5 @@
-"""A node probes its paths to other peers. These tests check which peers it probes, when, and what
-it learns.
-"""
+"""A node measures (probes) its paths to other peers: which peers it probes, when, and what it
+learns."""
 
 from __future__ import annotations
 
@@ -20,7 +19,6 @@ from p2ptrain.ledger.chain.values import Participant
 from p2ptrain.node.gossip.path_probes import (
     AGAIN_S,
     PURPOSE,
-
     is_busy,
     probe_paths,
     whom_to_probe,
@@ -45,7 +43,7 @@ def endpoint_of(peer: PeerId) -> Endpoint:
     return Endpoint(peer, "127.0.0.1", 9, b"certificate")
 
 
-async def test_peers_never_dialled_are_probed_first_then_unmeasured_paths(
+async def test_peers_never_dialled_are_probed_before_unmeasured_paths(
     tmp_path: FilePath,
 ) -> None:
     async with rig(tmp_path) as r:
@@ -90,7 +88,7 @@ async def test_node_does_not_probe_during_a_reduce(tmp_path: FilePath) -> None:
 
 @contextmanager
 def listening(r: Rig, handler: Handler) -> Iterator[Endpoint]:
-    """Serve Ann's data plane; `handler` answers its probes."""
+    """Open Ann's data plane, where `handler` answers probes, and yield its endpoint."""
     credentials = Credentials.create(ANN)
     with Listener(credentials, "127.0.0.1", 0, allowed=lambda peer: True) as listener:
         listener.trust_certificate(r.context.plane.credentials.certificate_der)
@@ -117,7 +115,7 @@ async def test_probe_measures_rate_and_delay(tmp_path: FilePath) -> None:
 async def test_probe_is_cancelled_when_a_reduce_begins(
     tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Without the cancellation the probe would wait for 2 × PROBE_S.
+    # Without the cancellation, the probe would wait for 2 × PROBE_S.
     monkeypatch.setattr(data_plane_probing, "PROBE_S", 100.0)
     begun, ended = threading.Event(), threading.Event()
 
@@ -146,7 +144,7 @@ async def test_probe_is_cancelled_when_a_reduce_begins(
             nursery.cancel_scope.cancel()
 
 
-async def test_failed_probe_is_only_journalled(
+async def test_failed_probe_is_journaled_and_leaves_the_path_unmeasured(
     tmp_path: FilePath, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
