@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import trio
 
@@ -30,8 +29,6 @@ SEND_S = 5.0
 PEERS_MAX = 2048
 """Maximum number of peers with a queue at the same time. Messages to further peers are lost."""
 
-Item = TypeVar("Item")
-
 
 @dataclass(slots=True)
 class _Outbox:
@@ -44,7 +41,9 @@ class _Outbox:
     def enqueue(self, message: bytes) -> None:
         if message in self.waiting:
             self.waiting[message] = True
-        elif _fits(self.queue, message):
+            return
+        with suppress(trio.WouldBlock):
+            self.queue.send_nowait(message)
             self.waiting[message] = False
 
     def note_sent(self, message: bytes, *, arrived: bool) -> None:
@@ -77,7 +76,8 @@ class Outboxes:
             box.enqueue(message)
 
     def announce(self, topic: str, message: bytes) -> None:
-        _fits(self._announcements, (topic, message))
+        with suppress(trio.WouldBlock):
+            self._announcements.send_nowait((topic, message))
 
     def _open(self, peer: PeerId) -> _Outbox | None:
         if len(self._boxes) >= PEERS_MAX:
@@ -139,12 +139,3 @@ class Outboxes:
                 # The entry is too large because it names hundreds of members. Peers that hear of
                 # its height request it instead.
                 self._context.peers.report_misbehaviour("not-announced", topic, reason=exc.what)
-
-
-def _fits(queue: trio.MemorySendChannel[Item], item: Item) -> bool:
-    """Queue `item` if there is room. Return whether there was."""
-    try:
-        queue.send_nowait(item)
-    except trio.WouldBlock:
-        return False
-    return True

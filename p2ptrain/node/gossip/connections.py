@@ -229,21 +229,15 @@ async def watch_peers(context: Context, *, forget_s: float = FORGET_S) -> None:
     """Update the failure detector whenever its judgement of a peer may have changed, until
     cancelled."""
     while True:
-        _keep_room_for_members(context)
+        # Both limit the number of connections, and other peers must not displace members.
+        context.network.set_members(context.ledger.snapshot.members)
+        context.plane.listener.set_members(context.ledger.snapshot.members)
         await _expect_members(context, forget_s)
         await _judge(context)
         wait_s, deadline = context.timing.connection_look_s, context.peers.detector.next_deadline()
         if deadline is not None:
             wait_s = min(max(deadline - context.now(), 0.01), wait_s)
         await context.changes.wait(at_most_s=wait_s)
-
-
-def _keep_room_for_members(context: Context) -> None:
-    """Tell the network and the data plane who the members are. Both limit the number of
-    connections, and anybody may join an open run, so other peers must not displace members."""
-    members = context.ledger.snapshot.members
-    context.network.set_members(members)
-    context.plane.listener.set_members(members)
 
 
 async def _expect_members(context: Context, forget_s: float) -> None:

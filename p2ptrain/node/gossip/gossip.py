@@ -106,7 +106,7 @@ def describe(
 ) -> Heartbeat:
     """Return a heartbeat with this node's current state. `lacks`: peers of which we need a full
     heartbeat."""
-    state = context.ledger.snapshot
+    state, own = context.ledger.snapshot, context.ledger.core.reports.own_snapshots
     return Heartbeat(
         run=context.run,
         incarnation=incarnation,
@@ -131,15 +131,9 @@ def describe(
         dialable=context.own_heartbeat.dialable,
         paths=context.peers.paths.page,
         validation=context.trainer.validation.own,
-        snapshot=_newest_snapshot(context),
+        snapshot=SnapshotReport(max(own), own[max(own)]) if own else None,
         mark=context.identities.watch.mark.signature,
     )
-
-
-def _newest_snapshot(context: Context) -> SnapshotReport | None:
-    """Return the newest snapshot that this process wrote or started from."""
-    own = context.ledger.core.reports.own_snapshots
-    return SnapshotReport(max(own), own[max(own)]) if own else None
 
 
 async def listen(

@@ -72,7 +72,14 @@ async def begin_at_checkpoint(
     chain = await trio.to_thread.run_sync(verified, home, rules, log)
     own = {each.entry.height: each.entry.digest for each in chain.whole}
     if own.get(named.height, named.digest) != named.digest:
-        raise _contradicted(named, own[named.height])
+        raise ConfigError(
+            f"the entry at height {named.height} of the ledger in this home differs from the "
+            "checkpoint that you gave",
+            code="LEDGER-CHECKPOINT",
+            evidence=[f"here    {named.height}:{own[named.height]}", f"named   {named}"],
+            likely="the checkpoint is misspelt, or belongs to a different run",
+            do="leave out --trust-checkpoint, or give the node a different --home",
+        )
     if max(own, default=0) >= named.height:
         print_line(
             "--trust-checkpoint is no longer needed: the ledger in this home already reaches it"
@@ -138,14 +145,3 @@ async def _shown(network: Network, peer: PeerId, rules: Rules, named: Checkpoint
         return base
 
     return await trio.to_thread.run_sync(read)
-
-
-def _contradicted(named: Checkpoint, own: str) -> ConfigError:
-    return ConfigError(
-        f"the entry at height {named.height} of the ledger in this home differs from the "
-        "checkpoint that you gave",
-        code="LEDGER-CHECKPOINT",
-        evidence=[f"here    {named.height}:{own}", f"named   {named}"],
-        likely="the checkpoint is misspelt, or belongs to a different run",
-        do="leave out --trust-checkpoint, or give the node a different --home",
-    )

@@ -57,7 +57,6 @@ again. A disk on which that does not help is broken."""
 NO_SOURCE = "CKPT-NO-SOURCE"
 """The error code if no peer sends the bytes, whether or not a peer has them."""
 
-Fetch = Callable[[Sequence[Endpoint], FetchHandle[Endpoint]], FetchReport]
 Result = TypeVar("Result")
 
 
@@ -91,22 +90,9 @@ async def fetch(
             context.journal.write("state", state=FetchingSnapshot.name)
         context.outer.fetching = FetchingSnapshot(so_far.bytes_fetched, int(total))
 
+    attempt = partial(fetch_blob, context.store, digest, progress=progress if shown else None)
     try:
-        return await _until_here(
-            context,
-            digest,
-            lambda sources, handle: fetch_blob(
-                context.store,
-                digest,
-                sources,
-                partial(_dial, context),
-                deadline_s=context.timing.fetch_limit_s,
-                progress=progress if shown else None,
-                handle=handle,
-            ),
-            unwanted,
-            patient=patient,
-        )
+        return await _until_here(context, digest, attempt, unwanted, patient, None)
     finally:
         if shown and context.outer.fetching is not None:
             context.outer.fetching = None
@@ -149,35 +135,29 @@ async def fetch_loose(
 ) -> FetchReport:
     """Fetch single chunks into the store. `try_s` is the deadline of each try in seconds. For the
     other arguments and StoreError, see `fetch`."""
-    deadline_s = context.timing.fetch_limit_s if try_s is None else try_s
-    return await _until_here(
-        context,
-        digests[0],
-        lambda sources, handle: fetch_chunks(
-            context.store,
-            digests,
-            sources,
-            partial(_dial, context),
-            deadline_s=deadline_s,
-            handle=handle,
-        ),
-        unwanted,
-        patient=patient,
-    )
+    attempt = partial(fetch_chunks, context.store, digests)
+    return await _until_here(context, digests[0], attempt, unwanted, patient, try_s)
 
 
 async def _until_here(
-    context: Context, name: Digest, attempt: Fetch, unwanted: Callable[[], bool], *, patient: bool
+    context: Context,
+    name: Digest,
+    attempt: Callable[..., FetchReport],
+    unwanted: Callable[[], bool],
+    patient: bool,
+    try_s: float | None,
 ) -> FetchReport:
-    """Call `attempt` until it succeeds, and return its report. For the arguments and errors, see
-    `fetch`."""
+    """Call `attempt`, which lacks only its sources, until it succeeds, and return its report. For
+    the other arguments and the errors, see `fetch` and `fetch_loose`."""
     told, tries, blamed = "", 0, dict[PeerId, float]()
+    deadline_s = context.timing.fetch_limit_s if try_s is None else try_s
     async with _one_at_a_time(context, name):
         while True:
             tries += 1
             handle: FetchHandle[Endpoint] = FetchHandle()
             fit = partial(usable_sources, context, blamed, set())
-            work = partial(attempt, fit(), handle)
+            dialled = partial(attempt, fit(), partial(_dial, context))
+            work = partial(dialled, deadline_s=deadline_s, handle=handle)
             try:
                 report = await _run_beside_newcomers(context, work, handle, fit)
             except (TryLater, StoreError) as exc:
@@ -192,13 +172,9 @@ async def _until_here(
                     blamed[peer] = context.now()
                     context.journal.write("bad-chunk", peer=peer, digest=name)
             if reason.what != told:
-                told = reason.what
+                told, code, evidence = reason.what, reason.code, reason.evidence
                 context.journal.write(
-                    "fetch-delayed",
-                    digest=name,
-                    code=reason.code,
-                    reason=told,
-                    evidence=reason.evidence,
+                    "fetch-delayed", digest=name, code=code, reason=told, evidence=evidence
                 )
             if tries == TRIES_BEFORE_WORD:
                 context.alerts.show(name, Caution(reason.code, told, WAITS_FOR_A_SOURCE))
@@ -245,25 +221,22 @@ async def _run_beside_newcomers(
     handle: FetchHandle[Endpoint],
     fit: Callable[[], Sequence[Endpoint]],
 ) -> FetchReport:
-    """Run `work` and return its result. Peers that appear meanwhile become sources too."""
+    """Run `work` and return its result. Peers that appear meanwhile become sources too: a node that
+    has just started knows one or two peers when it begins to fetch, and most peers refuse it until
+    they have received its certificate."""
+
+    async def offer_newcomers() -> None:
+        while True:
+            for source in fit():
+                handle.offer(source)
+            await _others_or_later(context)
+
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_offer_newcomers, context, handle, fit)
+        nursery.start_soon(offer_newcomers)
         # Capture the error: otherwise the nursery would wrap it in a group.
         report = await outcome.acapture(in_thread, work, stop=handle.cancel)
         nursery.cancel_scope.cancel()
     return report.unwrap()
-
-
-async def _offer_newcomers(
-    context: Context, handle: FetchHandle[Endpoint], fit: Callable[[], Sequence[Endpoint]]
-) -> None:
-    """Offer new sources to a running fetch, until cancelled. This is for a node that has just
-    started: it knows one or two peers when it begins to fetch, and most peers refuse it until they
-    have received its certificate."""
-    while True:
-        for source in fit():
-            handle.offer(source)
-        await _others_or_later(context)
 
 
 async def _others_or_later(context: Context) -> None:

@@ -9,7 +9,7 @@ peer: the ledger names the update's digest.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 
@@ -21,14 +21,13 @@ from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.values import Certified, Commit, SnapshotRef
 from p2ptrain.ledger.messages.peer_reports import SnapshotTaken
 from p2ptrain.node.outer_state import fetch, snapshot_choice, state_mismatch, update_blobs
-from p2ptrain.node.outer_state.snapshot_choice import leap_pays
 from p2ptrain.node.outer_state.state_mismatch import StateMismatch
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.outer import Advance
 from p2ptrain.node.state.threads import durably, in_thread
 from p2ptrain.observe.states import CatchingUp, StandingBy
 from p2ptrain.state import Frozen, snapshot_meta, write_frozen
-from p2ptrain.store import Head, IdleThrottle, Store
+from p2ptrain.store import Head, IdleThrottle
 
 
 async def keep_outer_state(context: Context) -> None:
@@ -219,25 +218,15 @@ async def _snapshot_that_saves_bytes(context: Context, step: int) -> SnapshotRef
     certified = context.ledger.snapshot.snapshot
     if certified is None or certified.digest == context.outer.passed_over:
         return None
-    pays = partial(
-        leap_pays,
-        snapshot_bytes=8 * context.layout.numel,
-        update_bytes=update_blobs.payload_bytes_about(context),
-    )
+    updates_max = 8 * context.layout.numel // update_blobs.payload_bytes_about(context)
     wants_updates = context.config.seed or context.config.keep_snapshots is None
-    if wants_updates or not pays(updates=certified.step - step):
+    if wants_updates or certified.step - step <= updates_max:
         return None
-    values = [
-        context.ledger.history.closing(each).entry.value for each in range(step, certified.step)
-    ]
-    missed = [value.update for value in values if isinstance(value, Commit)]
-    lacking = await trio.to_thread.run_sync(_lacking, context.store, missed)
-    return SnapshotRef(certified.step, certified.digest) if pays(updates=lacking) else None
-
-
-def _lacking(store: Store, blobs: Sequence[Digest]) -> int:
-    """Return how many of these updates are not in the store."""
-    return sum(not store.has_chunk(digest) for digest in blobs)
+    history, has_chunk = context.ledger.history, context.store.has_chunk
+    values = [history.closing(each).entry.value for each in range(step, certified.step)]
+    updates = [value.update for value in values if isinstance(value, Commit)]
+    missing = await trio.to_thread.run_sync(lambda: sum(not has_chunk(each) for each in updates))
+    return certified if missing > updates_max else None
 
 
 async def _leapt(context: Context, to: SnapshotRef) -> bool:

@@ -65,12 +65,6 @@ def choose_start(
     return min(reachable, key=lambda each: (cost_bytes(each), -each.step), default=None)
 
 
-def leap_pays(*, updates: int, snapshot_bytes: int, update_bytes: int) -> bool:
-    """Return whether a snapshot has fewer bytes than the `updates` missing updates that would lead
-    to the same state."""
-    return updates * update_bytes > snapshot_bytes
-
-
 def own_start(store: Store, ledger: Ledger, origin: Origin | None) -> SnapshotRef | None:
     """Return the snapshot that the store's head names (this node's newest complete one), if it
     belongs to the current chain."""
@@ -103,10 +97,7 @@ def certified_starts(ledger: Ledger, genesis: Digest) -> list[SnapshotRef]:
     """Return the certified snapshots that the kept chain names, newest first, with genesis last."""
     values = [each.entry.value for each in ledger.kept.entries]
     refs = [value.snapshot for value in values if isinstance(value, Commit) and value.snapshot]
-    return [
-        *(SnapshotRef(each.step, each.digest) for each in reversed(refs)),
-        SnapshotRef(0, genesis),
-    ]
+    return [*reversed(refs), SnapshotRef(0, genesis)]
 
 
 def all_starts(

@@ -69,7 +69,17 @@ def quarantine_state(context: Context, found: StateMismatch) -> None:
     context.outer.disowned = context.ledger.snapshot.snapshot
     context.outer.replaced += 1
     if context.outer.replaced > TIMES_MAX:
-        raise _unfit(found)
+        raise MachineUnfit(
+            f"θ and m in this node were wrong {TIMES_MAX + 1} times since it started",
+            code="STATE-DIFFERS",
+            evidence=[
+                f"before outer step {found.step}",
+                f"here      {found.own}",
+                f"certified {found.certified}",
+            ],
+            likely="this machine's memory or processor is faulty: most members agree on the state",
+            do="test the memory (memtest86+), undo overclocking, then start the node again",
+        )
     context.outer.step = None
     context.trainer.discard_work()
     context.alerts.show(
@@ -118,17 +128,3 @@ def chunks_unlike(store: Store, found: StateMismatch) -> tuple[int, int]:
         return 0, 0
     pairs = zip(own.chunks, certified.chunks, strict=False)
     return sum(ours != theirs for ours, theirs in pairs), len(certified.chunks)
-
-
-def _unfit(found: StateMismatch) -> MachineUnfit:
-    return MachineUnfit(
-        f"θ and m in this node were wrong {TIMES_MAX + 1} times since it started",
-        code="STATE-DIFFERS",
-        evidence=[
-            f"before outer step {found.step}",
-            f"here      {found.own}",
-            f"certified {found.certified}",
-        ],
-        likely="this machine's memory or processor is faulty: most members agree on the state",
-        do="test the memory (memtest86+), undo overclocking, then start the node again",
-    )
