@@ -25,8 +25,7 @@ def write_adopted_chain(home: Home, rejoin: Rejoin, disk: Disk | None = None) ->
     chain is still there, and the node switches to the other chain later. In the reverse order, a
     crash could leave a snapshot of our branch that looks like one of the other chain.
 
-    Raises StoreError: the disk cannot be written to.
-    """
+    Raises StoreError: the disk cannot be written to."""
     _forget_snapshot(home, rejoin, disk)
     log = RecordLog(home.ledger, disk=disk)
     chain = read_chain(log)

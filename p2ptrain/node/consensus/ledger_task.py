@@ -111,8 +111,7 @@ async def due_events(queue: EventQueue, deadline: float | None) -> list[Event]:
 
     If the deadline has already passed, waiting events are still returned, and no Tick. The ledger
     checks its timers after any event, but if it only got Ticks, the waiting events would never be
-    handled.
-    """
+    handled."""
     await trio.lowlevel.checkpoint()
     taken = _waiting(queue)
     if not taken:
@@ -179,8 +178,7 @@ async def shorten_votes(context: Context, *, records_max: int = VOTE_RECORDS_MAX
 
     Call this only between events, when all decided entries are on disk: only then may the votes for
     them be dropped. If the rewrite fails, the log just grows. If the failure may have damaged the
-    log, the log refuses the next vote.
-    """
+    log, the log refuses the next vote."""
     if context.ledger.vote_records <= records_max:
         return
     binding = context.ledger.core.records()
@@ -199,8 +197,7 @@ async def _hold_update(context: Context, update: Digest, step: int) -> None:
     update's bytes are stored and valid.
 
     The fetch is cancelled when the reduce is no longer current. Otherwise it could wait for ever: a
-    liar can name an update that no peer has.
-    """
+    liar can name an update that no peer has."""
     if update in context.ledger.updates_awaited:
         return
 

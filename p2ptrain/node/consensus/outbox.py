@@ -116,9 +116,7 @@ class Outboxes:
         """Wait until this process has asked whether another one uses its identity. Return False if
         one does: then no message may be sent.
 
-        Raises:
-            PeerError: `peer` is not connected.
-        """
+        Raises PeerError: `peer` is not connected."""
         network, identities = self._context.network, self._context.identities
         if identities.first_question.is_over:
             return True

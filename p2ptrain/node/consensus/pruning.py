@@ -35,9 +35,6 @@ NAMED_MAX = 8
 or two of them."""
 
 
-# ── pruning ──────────────────────────────────────────────────────────────────────────────────────
-
-
 async def prune(context: Context) -> None:
     """Prune entries as configured. Only the ledger's task calls this, between events."""
     keep, ledger = context.config.keep_entries, context.ledger.core
@@ -58,8 +55,7 @@ def prune_home(home: Home, run: Run, keep_entries: int, disk: Disk | None = None
     """Prune the ledger of a stopped node. Return where the ledger now begins; None if there was
     nothing to prune.
 
-    Raises StoreError: the ledger does not verify, or the disk cannot be written to.
-    """
+    Raises StoreError: the ledger does not verify, or the disk cannot be written to."""
     rules, log = rules_of(run), RecordLog(home.ledger, disk=disk)
     chain = verified(home, rules, log)
     kept = KeptChain(rules, chain.base)
@@ -97,9 +93,6 @@ def origin_in(log: RecordLog) -> Origin | None:
     return None if first is None else origin_of(first)
 
 
-# ── missing entries that all peers have pruned ───────────────────────────────────────────────────
-
-
 async def notice_pruned(context: Context) -> None:
     """Warn the user if no peer keeps the entries that this node lacks.
 
@@ -107,9 +100,7 @@ async def notice_pruned(context: Context) -> None:
     warning. They end the node only if no other peer has the same newest entry (head) as this node,
     and only if they are credible (`_is_credible`).
 
-    Raises:
-        TryLater: this condition has held for `pruned_s`.
-    """
+    Raises TryLater: this condition has held for `pruned_s`."""
     told = 0
     while True:
         while not context.ledger.core.out_of_reach():
@@ -146,8 +137,7 @@ def _is_credible(context: Context, said: Collection[PeerId]) -> bool:
     If this node is not a voter, they are: ending it harms nobody but its user, even if the claims
     are lies. A voter ends only if a quorum of the voters at our head claims this, since only a
     quorum can have decided the next entry. Until then, the other voters may need this node's vote,
-    and its user sees the claims.
-    """
+    and its user sees the claims."""
     voters = context.ledger.snapshot.voters
     is_voter = context.me in voters
     return not is_voter or quorum.reached(context.ledger.rules.quorum, voters, said)

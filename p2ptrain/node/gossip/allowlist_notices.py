@@ -79,8 +79,7 @@ def question_about(
     """Return a function that requests the list announced in `notice`, to be run in its own task.
     Return None if the list is not needed, or if `peer` must not be asked now.
 
-    Raises RemoteProtocolError: the payload is not a notice.
-    """
+    Raises RemoteProtocolError: the payload is not a notice."""
     sequence = fields(unpack(notice, bytes_max=NOTICE_BYTES_MAX), sequence=int)["sequence"]
     assert isinstance(sequence, int)
     before = notices.turn(peer, context.now()) if _lacks(context, sequence) else None

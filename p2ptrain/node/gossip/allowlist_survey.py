@@ -30,8 +30,7 @@ async def newest_allowlist(context: Context, *, answer_s: float = ANSWER_S) -> d
     """Adopt the newest list that the neighbours have. Return the answer for the command: the list's
     number, how many neighbours sent a valid list, the run's other members, and the run's voters.
 
-    Raises StoreError: a newer list cannot be stored.
-    """
+    Raises StoreError: a newer list cannot be stored."""
     newer, shown = context.admission.reload(), await _shown(context, answer_s)
     heard = 0
     for peer, data in shown.items():
@@ -55,8 +54,7 @@ async def _shown(context: Context, answer_s: float) -> dict[PeerId, bytes]:
     """Return the unchecked lists of up to ASKED_MAX connected peers of the run, voters first.
 
     Wait for all answers until the deadline, because the newest list is wanted, not the first to
-    arrive.
-    """
+    arrive."""
     shown: dict[PeerId, bytes] = {}
 
     async def ask_one(peer: PeerId) -> None:

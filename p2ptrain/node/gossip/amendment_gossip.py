@@ -100,8 +100,7 @@ async def _has_missing(context: Context, peer: PeerId) -> bool | None:
     otherwise None.
 
     All amendments in the reply that the organiser has signed are stored, even if they are not
-    needed now.
-    """
+    needed now."""
     try:
         told = (await send_hello(context.network, peer, HelloRequest(context.run, b""))).amendments
         if told:

@@ -31,8 +31,7 @@ class AskingRate:
 
     `at_once` peers are asked immediately. One more peer is asked after each invalid answer, and one
     more after every `next_s` seconds without an answer. No peer is asked after `deadline_s`, so at
-    most `at_once + deadline_s / next_s` silent peers are waited for.
-    """
+    most `at_once + deadline_s / next_s` silent peers are waited for."""
 
     at_once: int
     next_s: float
@@ -79,8 +78,7 @@ def in_order(peers: Iterable[PeerId], rank: PeerRank, draw: random.Random) -> li
     """Sort `peers` by rank. Within a rank, the order is random.
 
     The order must not depend on the peer ids: anybody can create keys until one of them gives an id
-    that sorts first.
-    """
+    that sorts first."""
     drawn = sorted(peers)  # The order of a set is not reproducible with the same seed.
     draw.shuffle(drawn)
     return sorted(drawn, key=rank)
@@ -95,8 +93,7 @@ async def first_good(
     answer is invalid. Once an answer is valid, the other calls of `ask` are cancelled at their next
     checkpoint. Code that must run after a valid answer belongs after this call.
 
-    If `ask` raises a P2PTrainError, the other calls are cancelled and the error is raised.
-    """
+    If `ask` raises a P2PTrainError, the other calls are cancelled and the error is raised."""
     found: list[Answer] = []
     failed: list[P2PTrainError] = []
     turns = trio.Semaphore(pace.at_once)

@@ -66,23 +66,21 @@ class _Turns:
     def __init__(self, me: PeerId, timing: Timing) -> None:
         self._me = me
         self._timing = timing
-        self._due_at: dict[PeerId, float] = {}
-        self._waits_s: dict[PeerId, float] = {}
+        self._waits: dict[PeerId, tuple[float, float]] = {}
+        """For each peer, when to dial it, and how long the next wait is."""
 
     def due(self, away: list[PeerId], now: float) -> list[PeerId]:
         """Return those peers of `away` that must be dialled now. Peers that are not in `away` are
         forgotten, so their waits start anew."""
-        due_at, waits_s, due = self._due_at, self._waits_s, list[PeerId]()
-        self._due_at, self._waits_s = {}, {}
+        before, self._waits, due = self._waits, {}, list[PeerId]()
         for peer in away:
-            first_s = 0.0 if self._me < peer else self._timing.others_turn_s
-            at = due_at.get(peer, now + first_s)
-            wait_s = waits_s.get(peer, self._timing.connection_retry_s)
+            first_at = now if self._me < peer else now + self._timing.others_turn_s
+            at, wait_s = before.get(peer, (first_at, self._timing.connection_retry_s))
             if now >= at:
                 due.append(peer)
                 wait_s = min(2 * wait_s, RETRY_MAX_S)
                 at = now + wait_s
-            self._due_at[peer], self._waits_s[peer] = at, wait_s
+            self._waits[peer] = at, wait_s
         return due
 
 
@@ -170,8 +168,7 @@ def ways_back(context: Context) -> list[str]:
     strangers do not count: otherwise any peer of an open run could keep this node from finding its
     run again. One lying member cannot do that either, since it is not a quorum. Addresses of
     connected peers are left out: those peers would answer first, and the dial would achieve
-    nothing.
-    """
+    nothing."""
     connected, state = context.network.connected(), context.ledger.snapshot
     if any(map(state.is_member, connected)) and not context.state.isolated:
         return []
@@ -267,8 +264,7 @@ async def _judge(context: Context, ended: PeerId | None = None) -> None:
     when they arrive, and the peer would have to process them first. A new connection is opened
     within a second, while TCP can wait a quarter of a minute after an interruption before it
     retries. If `ended` names a peer, a connection to that peer has just ended. A current connection
-    to it is kept, because it may be a new one.
-    """
+    to it is kept, because it may be a new one."""
     for peer, colour in context.peers.detector.changes(context.now()):
         context.journal.write("peer", peer=peer, health=colour.value)
         if colour is Colour.RED:

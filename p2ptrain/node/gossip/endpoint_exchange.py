@@ -53,9 +53,7 @@ def _let_in(context: Context, peer: PeerId, wire: bytes) -> Endpoint | None:
     """Accept connections with the certificate in `wire`, the endpoint of `peer`. Return the
     endpoint; None if the peer does not have a data plane.
 
-    Raises:
-        RemoteProtocolError: the endpoint is malformed, or belongs to a different peer.
-    """
+    Raises RemoteProtocolError: the endpoint is malformed, or belongs to a different peer."""
     endpoint = endpoint_of(peer, wire)
     if endpoint is not None:
         context.plane.listener.trust_certificate(endpoint.certificate_der)

@@ -257,8 +257,7 @@ def report(context: Context, peer: PeerId, heartbeat: Heartbeat, before: Heartbe
 
     A restarted node has lost the work that it had reported as ready. For the ledger it then counts
     as ready with 0 tokens until it reports new work, so the other members neither wait for it nor
-    average with it.
-    """
+    average with it."""
     context.ledger.offer(PeerHeight(peer, heartbeat.height, heartbeat.line))
     if heartbeat.leaving:
         context.ledger.offer(Leaving(peer))

@@ -64,8 +64,7 @@ def is_older_than_chain(
     A voter signs the entry at height h only when it has durably stored all earlier entries, so a
     later heartbeat of it names a height of at least h − 1. If the voter has lost its disk since,
     its heartbeats are dropped until it has fetched these entries again, which takes seconds or
-    minutes.
-    """
+    minutes."""
     if heartbeat.line != state.line:
         return False
     for certified in islice(reversed(entries), LOOK_BACK_ENTRIES):

@@ -34,7 +34,9 @@ async def notice_revocation(context: Context) -> None:
         ask_at = context.now() + context.timing.revocation_look_s
         if context.ledger.refusals > refusals or is_alone(context):
             refusals = context.ledger.refusals
-            await _ask_everybody(context)
+            order = whom_to_ask(context, worst=STRANGER)
+            if await first_good(order, partial(_newer_list_of, context), HELLO_PACE):
+                await admission_changed(context)
     organiser = context.manifest.organiser
     raise NotAuthorised(
         f"this node is no longer on the allowlist of run {context.manifest.name!r}",
@@ -53,13 +55,6 @@ def is_alone(context: Context) -> bool:
         context.peers.detector.status(record.peer, now) is Colour.GREEN
         for record in context.peers.table
     )
-
-
-async def _ask_everybody(context: Context) -> None:
-    """Ask connected peers for the allowlist, and adopt the first newer one."""
-    order = whom_to_ask(context, worst=STRANGER)
-    if await first_good(order, partial(_newer_list_of, context), HELLO_PACE):
-        await admission_changed(context)
 
 
 async def _newer_list_of(context: Context, peer: PeerId) -> bool | None:

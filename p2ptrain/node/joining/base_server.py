@@ -163,8 +163,7 @@ class BaseMaker:
     """Makes bases, one at a time, in a separate thread.
 
     The thread is not one of those that the node's other work shares, so replays do not delay that
-    work. `replay` computes a base from the chain's oldest kept state and the entries after it.
-    """
+    work. `replay` computes a base from the chain's oldest kept state and the entries after it."""
 
     def __init__(
         self, context: Context, *, replay: Replay = base_after, waiting_max: int = WAITING_MAX
@@ -181,8 +180,7 @@ class BaseMaker:
         """Return the encoded base at `named`; empty if there cannot be a base at that entry, for
         instance because it is not a Commit.
 
-        Raises TryLater: too many requests are waiting, or too much was replayed recently.
-        """
+        Raises TryLater: too many requests are waiting, or too much was replayed recently."""
         if self._turn.statistics().tasks_waiting >= self._waiting_max:
             raise TryLater(LATER)
         async with self._turn:

@@ -108,9 +108,7 @@ async def ask_consent(
     `asking` is called just before the user is asked, to show in the status that the node waits for
     the answer. `answers` and `shown`: the terminal's input and output.
 
-    Raises:
-        ConfigError: the user does not agree, or there is no terminal on which to ask.
-    """
+    Raises ConfigError: the user does not agree, or there is no terminal on which to ask."""
     is_organiser = run.manifest.organiser == me
     if config.assume_yes or is_organiser or (agreed.exists() and agreed.read_text() == run.id):
         return

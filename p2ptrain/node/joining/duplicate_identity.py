@@ -112,9 +112,7 @@ async def wait_until_unique(
     Only a proof that is signed with our own key ends this process. So no peer can keep it from
     starting by merely claiming that another process is alive.
 
-    Raises:
-        IdentityInUse: another process with this identity has answered.
-    """
+    Raises IdentityInUse: another process with this identity has answered."""
     told = False
     with trio.move_on_after(wait_s):
         async with trio.open_nursery() as nursery:
@@ -143,9 +141,7 @@ async def watch_for_duplicates(context: Context) -> None:
     """Regularly ask members whether another process uses this identity. Once another process has
     proved that it is alive, stop voting, and end this process if it is the one that started later.
 
-    Raises:
-        IdentityInUse: this process started later.
-    """
+    Raises IdentityInUse: this process started later."""
     watch = context.identities.watch
     async with trio.open_nursery() as nursery:
         asking = IdentityQuestions(context.network, watch, context.admission.admits, nursery)
@@ -229,8 +225,7 @@ async def start(
 
     Raises:
         IdentityInUse: another process with this identity has answered.
-        StoreError: the start cannot be counted.
-    """
+        StoreError: the start cannot be counted."""
     random = SystemRandom()
     draw = random.getrandbits(DRAW_BITS)
     incarnation = incarnation_of(await durably(count, 0), draw)

@@ -75,8 +75,7 @@ async def fetch_run(network: Network, config: NodeConfig, addresses: list[str]) 
         RunMismatch, VersionMismatch: all peers serve a different run than the one asked for, or
             runs of a different version. A service manager does not restart a node after these
             errors. So if one address does not answer, NetworkUnreachable is raised instead: the
-            right run may be served there.
-    """
+            right run may be served there."""
     if not addresses:
         raise ConfigError(
             "this node does not have a run, and has no address where it could ask for one",
@@ -110,10 +109,8 @@ class _Survey:
     async def ask(self, peer: PeerId, address: str) -> None:
         """Ask `peer` for the run, and return once it has sent a valid one.
 
-        Raises:
-            NetworkUnreachable, RunMismatch, VersionMismatch: `peer` did not send a valid run, for
-                the reason in the error.
-        """
+        Raises NetworkUnreachable, RunMismatch, VersionMismatch: `peer` did not send a valid run,
+        for the reason in the error."""
         async with self._locks.setdefault(peer, trio.Lock()):
             if peer in self.useless:
                 raise self.useless[peer]
@@ -132,8 +129,7 @@ async def _run_of(network: Network, peer: PeerId, config: NodeConfig, address: s
     Raises:
         NetworkUnreachable: `peer` does not send a run, or the organiser's signature of the run is
             invalid.
-        VersionMismatch: `peer` sends a run of a different version.
-    """
+        VersionMismatch: `peer` sends a run of a different version."""
     try:
         reply = await send_hello(network, peer, HelloRequest(config.run or "", b""))
         return Run.from_bytes(reply.manifest)
@@ -190,8 +186,7 @@ async def return_to(
         ConfigError: the addresses are wrong.
         RunMismatch: all given addresses belong to other runs. If one of them may belong to this
             run, the node continues, since a service manager does not restart a node after this
-            error.
-    """
+            error."""
     left, others = list(addresses), dict[str, str]()
     while left:
         try:
@@ -260,9 +255,7 @@ async def _connect(
     """Connect to the first peer that answers and that `accept` does not reject. Addresses given by
     the user are preferred.
 
-    Raises:
-        ConfigError, NetworkUnreachable: there is no such peer; see `Network.connect_any`.
-    """
+    Raises ConfigError, NetworkUnreachable: there is no such peer; see `Network.connect_any`."""
     given = [address for address in addresses if address in config.bootstrap]
     met = [address for address in addresses if address not in config.bootstrap]
     return await network.connect_any(given, or_else=met, deadline_s=CONNECT_S, accept=accept)
@@ -290,9 +283,7 @@ async def be_admitted(
     Only an allowlist with the organiser's signature counts as an answer. Any connected peer may
     send the list, since this node may not know yet which peers are members.
 
-    Raises:
-        NotAuthorised: this node is not admitted, and the user does not want it to wait.
-    """
+    Raises NotAuthorised: this node is not admitted, and the user does not want it to wait."""
     asked = False
     while not admission.admits(identity.peer):
         order = in_order(network.connected(), partial(_rank, admission, config), draw)
@@ -326,8 +317,7 @@ def _to_dial_again(network: Network, admission: Admission, ways_in: list[str]) -
     """Return the addresses to dial again. There are none while an admitted peer is connected.
 
     A connected stranger does not count: otherwise it could keep this node from finding the run.
-    Addresses of connected strangers are left out, because those would answer first again.
-    """
+    Addresses of connected strangers are left out, because those would answer first again."""
     connected = network.connected()
     if any(map(admission.admits, connected)):
         return []
@@ -345,8 +335,7 @@ async def _refresh(
     """Send `peer` our request to join, and adopt the allowlist in its reply if it is newer. Return
     True if this node is admitted, otherwise None.
 
-    The addresses that `peer` sends are used only if the organiser has admitted `peer`.
-    """
+    The addresses that `peer` sends are used only if the organiser has admitted `peer`."""
     request = JoinRequest(run.id, identity.peer, int(time.time()))
     try:
         reply = await send_hello(network, peer, HelloRequest(run.id, request.to_bytes(identity)))

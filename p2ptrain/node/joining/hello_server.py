@@ -87,8 +87,7 @@ def _note_request(context: Context, teller: PeerId, signed: bytes) -> bool:
     `teller` forwarded it for another peer. Only admitted peers may forward requests, and only to
     the organiser's node; other forwarded requests are ignored.
 
-    Raises RemoteProtocolError: the request is malformed, or its signature is wrong.
-    """
+    Raises RemoteProtocolError: the request is malformed, or its signature is wrong."""
     pending = context.join_requests.pending
     for settled in [known for known in pending if context.admission.admits(known)]:
         del pending[settled]

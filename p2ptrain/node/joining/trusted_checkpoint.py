@@ -63,8 +63,7 @@ async def begin_at_checkpoint(
 
     Raises:
         ConfigError: the ledger in `home` has a different entry at the checkpoint's height.
-        NetworkUnreachable: no connected peer sent the right base.
-    """
+        NetworkUnreachable: no connected peer sent the right base."""
     if config.trust_checkpoint is None:
         return
     named = Checkpoint.parse(config.trust_checkpoint)
@@ -127,8 +126,7 @@ async def _fetched(
 async def _shown(network: Network, peer: PeerId, rules: Rules, named: Checkpoint) -> Base | None:
     """Return the base that `peer` sends, after checking it; None if `peer` does not have it.
 
-    Raises PeerError, RemoteProtocolError: `peer` does not answer, or sends a wrong base.
-    """
+    Raises PeerError, RemoteProtocolError: `peer` does not answer, or sends a wrong base."""
     answer = await network.request(
         peer,
         BASE_PROTOCOL,

@@ -64,6 +64,12 @@ def never() -> bool:
     return False
 
 
+def after(context: Context, seconds: float) -> Callable[[], bool]:
+    """Return a function that returns whether `seconds` have passed since this call."""
+    since = context.now()
+    return lambda: context.now() > since + seconds
+
+
 async def fetch(
     context: Context,
     digest: Digest,
@@ -79,10 +85,8 @@ async def fetch(
     If `patient`, it is not called after a try that fetched some chunks, as long as some peer has
     the blob.
 
-    Raises:
-        StoreError: the store cannot take the blob; the digest does not name a blob; or `unwanted`
-            returned True (CKPT-NO-SOURCE).
-    """
+    Raises StoreError: the store cannot take the blob; the digest does not name a blob; or
+    `unwanted` returned True (CKPT-NO-SOURCE)."""
 
     def progress(so_far: FetchProgress) -> None:
         total = so_far.bytes_fetched / so_far.fraction if so_far.fraction else 0
@@ -110,10 +114,8 @@ async def use(
     """Run `reader`, which reads the blob `digest` from the store, in a thread. Fetch the blob first
     if necessary.
 
-    Raises:
-        StoreError: as for `fetch`, or because chunks of the blob are still damaged after READS_MAX
-            attempts.
-    """
+    Raises StoreError: as for `fetch`, or because chunks of the blob are still damaged after
+    READS_MAX attempts."""
     for _ in range(READS_MAX):
         if not await trio.to_thread.run_sync(context.store.holds_blob, digest):
             await fetch(context, digest, unwanted=unwanted, patient=patient)
@@ -147,17 +149,18 @@ async def _until_here(
     patient: bool,
     try_s: float | None,
 ) -> FetchReport:
-    """Call `attempt`, which lacks only its sources, until it succeeds, and return its report. For
-    the other arguments and the errors, see `fetch` and `fetch_loose`."""
+    """Call `attempt` until it succeeds, and return its report. Each time, it gets the sources, a
+    function that dials one, a deadline and a handle. For the other arguments and the errors, see
+    `fetch` and `fetch_loose`."""
     told, tries, blamed = "", 0, dict[PeerId, float]()
     deadline_s = context.timing.fetch_limit_s if try_s is None else try_s
+    dial_one = partial(_dial, context)
     async with _one_at_a_time(context, name):
         while True:
             tries += 1
             handle: FetchHandle[Endpoint] = FetchHandle()
             fit = partial(usable_sources, context, blamed, set())
-            dialled = partial(attempt, fit(), partial(_dial, context))
-            work = partial(dialled, deadline_s=deadline_s, handle=handle)
+            work = partial(attempt, fit(), dial_one, deadline_s=deadline_s, handle=handle)
             try:
                 report = await _run_beside_newcomers(context, work, handle, fit)
             except (TryLater, StoreError) as exc:
@@ -203,8 +206,7 @@ def usable_sources(
 
     `others`: the peers not vouched for that this try has used already; this function adds the new
     ones. They are chosen at random, so that a peer cannot make sure that it is chosen. `blamed`:
-    when each peer last sent a wrong chunk. Peers that did so recently are left out.
-    """
+    when each peer last sent a wrong chunk. Peers that did so recently are left out."""
     since = context.now() - BLAMED_S
     usable = [each for each in sources(context) if blamed.get(each.peer, -math.inf) < since]
     vouched = [each for each in usable if context.peers.is_vouched_for(each.peer)]

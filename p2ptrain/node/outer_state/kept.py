@@ -50,8 +50,7 @@ def kept_data(
     At most `blocks_max` training blocks are kept; None means all. The blocks that this node has
     leased, for its trainer to read next, are all kept, even if there are more of them. Then follow
     the blocks of other leases, returned blocks, and those that will be leased next. The ledger
-    leases all blocks in turn before it repeats one, so `once` contains each block once.
-    """
+    leases all blocks in turn before it repeats one, so `once` contains each block once."""
     if blocks_max is None:
         return [*data.validation, *data.train]
     own = book.held.get(me, ())
@@ -91,8 +90,7 @@ def roots(
     `held` is the newest snapshot of the node's chain in its store, and `history` has the blobs for
     replays from genesis. The updates of the current reduce are needed too, whether this node has
     voted for them or not. `data` is None until the data index has been fetched. Then it is not
-    known which chunks are data, so the result has only blobs.
-    """
+    known which chunks are data, so the result has only blobs."""
     assert config.keep_snapshots is not None, "a node that keeps all snapshots needs no roots"
     under_way = (*ledger.voted_for(), *ledger.reports.held)
     kept = kept_blobs(manifest, ledger.kept.entries, config.keep_snapshots, held)

@@ -35,8 +35,7 @@ async def keep_outer_state(context: Context) -> None:
 
     Raises:
         StoreError: the store cannot take a needed blob.
-        RemoteProtocolError: the members certified bytes that are not a valid update.
-    """
+        RemoteProtocolError: the members certified bytes that are not a valid update."""
     with trio.move_on_after(context.timing.hear_first_s):
         while not context.peers.ledger_is_current():
             await context.changes.wait()
@@ -49,11 +48,9 @@ async def keep_outer_state(context: Context) -> None:
     async with trio.open_nursery() as nursery:
         while not context.at_head():
             replayed += await _advance_or_leap(context, nursery)
+        took_s = context.now() - started_s
         context.journal.write(
-            "caught-up",
-            step=context.outer.step,
-            updates=replayed,
-            seconds=context.now() - started_s,
+            "caught-up", step=context.outer.step, updates=replayed, seconds=took_s
         )
         context.own_heartbeat.send_now()
         while True:
@@ -86,8 +83,7 @@ async def _load(context: Context, first_step: int = 0, *, or_log: bool = False) 
     Try the best snapshot first (`snapshot_choice`). If no peer has it, or its certified digest does
     not name a snapshot, try the next best. After all others have failed, try those again that no
     peer had: a peer that has them may have come back. With `or_log`, do not do that, but return
-    False if none can be loaded.
-    """
+    False if none can be loaded."""
     useless, passed = set[Digest](), set[Digest]()  # Not a snapshot; could not be fetched.
     while True:
         here = await snapshot_choice.find_held_states(context)
@@ -213,8 +209,7 @@ async def _snapshot_that_saves_bytes(context: Context, step: int) -> SnapshotRef
     """Return the newest certified snapshot if it has fewer bytes than the missing updates.
 
     Return None for a seed, or a node that keeps everything: it needs the updates anyway, so that
-    the run can be replayed from it.
-    """
+    the run can be replayed from it."""
     certified = context.ledger.snapshot.snapshot
     if certified is None or certified.digest == context.outer.passed_over:
         return None
@@ -231,12 +226,8 @@ async def _snapshot_that_saves_bytes(context: Context, step: int) -> SnapshotRef
 
 async def _leapt(context: Context, to: SnapshotRef) -> bool:
     """Load the snapshot `to` in place of the updates up to it. Return False if no peer has it."""
-    step, since = context.outer.step, context.now()
-
-    def is_over() -> bool:
-        return context.now() > since + context.timing.lost_s
-
-    if await _loaded_or_why_not(context, to, is_over) is not None:
+    step, late = context.outer.step, fetch.after(context, context.timing.lost_s)
+    if await _loaded_or_why_not(context, to, late) is not None:
         context.outer.passed_over = to.digest
         return False
     context.journal.write("leapt", step=step, to=to.step)
@@ -318,8 +309,7 @@ async def _snapshot(context: Context, closing: Certified, nursery: trio.Nursery)
 
     Return once θ and m are frozen; after that, they may change while the frozen copy is written. If
     the previous snapshot is still being written, no snapshot is written now, since the two would
-    only compete for the disk.
-    """
+    only compete for the disk."""
     if context.outer.writing:
         context.journal.write("snapshot-left-out", step=closing.entry.value.step + 1)
         return

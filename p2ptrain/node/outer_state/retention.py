@@ -43,8 +43,7 @@ async def keep_store_small(context: Context, *, again_s: float = AGAIN_S) -> Non
     """Collect garbage whenever a newer snapshot has been certified, until cancelled. Return at once
     if this node keeps everything.
 
-    Raises StoreError: the store cannot take a repaired chunk.
-    """
+    Raises StoreError: the store cannot take a repaired chunk."""
     if context.config.keep_snapshots is None:
         return
     collected_at: SnapshotRef | None = None

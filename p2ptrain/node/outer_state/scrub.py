@@ -48,23 +48,18 @@ class ScrubPass:
 
     @property
     def caution(self) -> Caution:
-        found = f"{len(self.damaged)} of {self.chunks} chunks on this disk were damaged"
-        whole = f"{found}; all have been repaired from peers"
+        what = f"{len(self.damaged)} of {self.chunks} chunks on this disk were damaged; "
+        what += f"{len(self.repaired) if self.lost else 'all'} have been repaired from peers"
         if self.lost:
-            mended, lost = len(self.repaired), len(self.lost)
-            whole = (
-                f"{found}; {mended} have been repaired from peers, but no connected peer has the "
-                f"other {lost}"
-            )
-        return Caution("CKPT-HASH", whole, "move the home to a healthy disk soon")
+            what += f", but no connected peer has the other {len(self.lost)}"
+        return Caution("CKPT-HASH", what, "move the home to a healthy disk soon")
 
 
 async def scrub(context: Context, *, first_s: float = FIRST_S) -> None:
     """Run pass after pass until cancelled. If a pass is requested (`Blobs.ask_scrub`), run it at
     once and at full speed.
 
-    Raises StoreError: the store cannot take a repaired chunk.
-    """
+    Raises StoreError: the store cannot take a repaired chunk."""
     rate = context.config.scrub_bytes_per_s
     await _asked_or_after(context, first_s if rate else float("inf"))
     while True:
@@ -112,17 +107,11 @@ def _record_damage(context: Context, done: ScrubPass, digest: Digest, health: Ch
 async def repair(context: Context, damaged: Sequence[Digest]) -> list[Digest]:
     """Fetch chunks that were removed because they were damaged. Return those that were fetched.
 
-    Raises StoreError: the store cannot take them.
-    """
-    timing, since = context.timing.repair, context.now()
-
-    def asked_long_enough() -> bool:
-        return context.now() > since + timing.look_s
-
+    Raises StoreError: the store cannot take them."""
+    timing = context.timing.repair
+    late = fetch.after(context, timing.look_s)
     try:
-        await fetch.fetch_loose(
-            context, damaged, unwanted=asked_long_enough, patient=False, try_s=timing.try_s
-        )
+        await fetch.fetch_loose(context, damaged, unwanted=late, patient=False, try_s=timing.try_s)
     except StoreError as exc:
         if exc.code != "CKPT-NO-SOURCE":
             raise

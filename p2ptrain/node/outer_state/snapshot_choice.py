@@ -53,8 +53,7 @@ def choose_start(
 
     Snapshots after `target_step` are not considered, since the ledger here does not reach them.
     Those before `first_step` are not considered either: a pruned ledger begins there, so the
-    updates before it are not known.
-    """
+    updates before it are not known."""
 
     def cost_bytes(start: SnapshotRef) -> int:
         fetched = 0 if start.digest in here.snapshots else snapshot_bytes
@@ -82,8 +81,7 @@ def _is_ours(ledger: Ledger, origin: Origin | None, head: Head, start: SnapshotR
 
     The snapshot does not belong to the chain if the ledger was lost, or if the user entered a
     checkpoint of another branch. Nor does it if the members certified a different snapshot of that
-    step, and the node ended before it could correct its own.
-    """
+    step, and the node ended before it could correct its own."""
     kept = ledger.kept
     if state_mismatch.is_certified_otherwise(kept.entries, start.step, start.digest):
         return False
@@ -150,8 +148,7 @@ def best_start(
 
     Candidates are our own snapshot, the newest certified ones, older certified ones that are in the
     store, and genesis. Snapshots before `first_step`, and those in `without`, are excluded. `here`:
-    what the store contains.
-    """
+    what the store contains."""
     ledger = context.ledger.core
     *certified, genesis = certified_starts(ledger, context.manifest.genesis)
     held = [each for each in certified[FETCHED_MAX:] if each.digest in here.snapshots]

@@ -61,8 +61,7 @@ def is_certified_otherwise(entries: Iterable[Certified], step: int, digest: Dige
 def quarantine_state(context: Context, found: StateMismatch) -> None:
     """Stop using θ and m, and discard work that was trained on them, until they are corrected.
 
-    Raises MachineUnfit: this has happened more than TIMES_MAX times.
-    """
+    Raises MachineUnfit: this has happened more than TIMES_MAX times."""
     context.journal.write(
         "state-differs", step=found.step, own=found.own, certified=found.certified
     )

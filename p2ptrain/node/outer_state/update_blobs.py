@@ -64,9 +64,7 @@ async def inspect(
     that a power cut could still remove from its store. `opened` is the reduce that should have
     computed the update.
 
-    Raises:
-        RemoteProtocolError, StoreError: as for `fetch_update`.
-    """
+    Raises RemoteProtocolError, StoreError: as for `fetch_update`."""
     await own_result(context, outer_step.step)
     with _blob_expected(digest):
         if not await trio.to_thread.run_sync(context.store.holds_blob, digest):

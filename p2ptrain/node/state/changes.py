@@ -19,8 +19,7 @@ class Changes:
     """A condition variable for the tasks of one trio thread.
 
     This class needs no lock: a task checks the state and calls `wait` without a checkpoint between
-    the two, so the task misses no change. After `wait`, the task must check the state again.
-    """
+    the two, so the task misses no change. After `wait`, the task must check the state again."""
 
     def __init__(self) -> None:
         self._notified = trio.Event()
@@ -41,8 +40,7 @@ class Changes:
         """Run `work`, and cancel it once `holds` returns False. `holds` is called after each
         `notify_all`. Return whether `work` finished.
 
-        Raises whatever `work` raises.
-        """
+        Raises whatever `work` raises."""
         done, errors = False, list[P2PTrainError]()
 
         async def watch() -> None:

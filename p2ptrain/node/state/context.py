@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from p2ptrain.archive.admission import Admission
 from p2ptrain.archive.amendments import Amendments
@@ -35,6 +34,7 @@ from p2ptrain.node.state.plane import DataPlane
 from p2ptrain.node.state.reduce import ReduceState
 from p2ptrain.node.state.sharing import OptimizerSharing
 from p2ptrain.node.state.surroundings import Surroundings
+from p2ptrain.node.state.timing import Timing
 from p2ptrain.node.state.trainer import TrainerState
 from p2ptrain.observe.journal import Journal
 from p2ptrain.observe.states import State
@@ -42,9 +42,6 @@ from p2ptrain.run import Leg, RunManifest
 from p2ptrain.state import Layout
 from p2ptrain.store import Store
 from p2ptrain.sync.fragments import Fragment, fragments
-
-if TYPE_CHECKING:
-    from p2ptrain.node.state.timing import Timing
 
 
 @dataclass(frozen=True, slots=True)

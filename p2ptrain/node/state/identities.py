@@ -8,21 +8,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from random import SystemRandom
-from typing import TYPE_CHECKING
 
 import trio
 
 from p2ptrain.eviction import IsMember
 from p2ptrain.identity import Identity, verify
 from p2ptrain.ids import RunId
+from p2ptrain.node.state.changes import Changes
 from p2ptrain.node.state.first_question import FirstQuestion
 from p2ptrain.peers.duplicate_watch import USUAL_TIMING, DuplicateWatch, QuestionTiming
 from p2ptrain.peers.identity_mailboxes import IdentityMailboxes
 from p2ptrain.peers.incarnations import Incarnations
 from p2ptrain.peers.replayed_heartbeats import ReplayedHeartbeats
-
-if TYPE_CHECKING:
-    from p2ptrain.node.state.changes import Changes
 
 
 @dataclass(slots=True)

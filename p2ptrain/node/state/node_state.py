@@ -37,8 +37,7 @@ class NodeState:
 
         Without a quorum, a node that waits or serves is shown as isolated; a node that still trains
         is shown as training. While a snapshot is fetched, that is shown, even if a trainer is
-        loading: the fetch takes longer.
-        """
+        loading: the fetch takes longer."""
         if fetching is not None and not self.leaving:
             return fetching
         waits = isinstance(self.current, StandingBy | Serving)
@@ -48,8 +47,7 @@ class NodeState:
         """Change the node's state to `state`, and journal it if the name changes. Any task may call
         this.
 
-        A leaving node stays in `Leaving`, whatever its tasks still do.
-        """
+        A leaving node stays in `Leaving`, whatever its tasks still do."""
         if self.leaving and not isinstance(state, Leaving):
             return
         if state.name != self.current.name:

@@ -43,8 +43,7 @@ class PeerDirectory:
     def is_vouched_for(self, peer: PeerId) -> bool:
         """Return whether `peer` is a member or on the organiser's allowlist.
 
-        In an open run every peer is admitted, so admission proves nothing.
-        """
+        In an open run every peer is admitted, so admission proves nothing."""
         is_member = self.ledger.state.is_member(peer)
         return is_member or (not self.admission.is_open and self.admission.admits(peer))
 
@@ -61,8 +60,7 @@ class PeerDirectory:
 
         These are the believed peers that are vouched for, or all believed peers if none is vouched
         for. If all of them always counted, each new identity in an open run could keep this node
-        waiting for another 30 s.
-        """
+        waiting for another 30 s."""
         believed = self.believed()
         return [view for view in believed if self.is_vouched_for(view.peer)] or believed
 
@@ -77,8 +75,7 @@ class PeerDirectory:
 
         A loopback address leads to our own machine. It is dialled only if our connection with that
         peer is on this machine too. Otherwise a member could make us connect to services that
-        listen here for local programs only.
-        """
+        listen here for local programs only."""
         site = self.network.site_of(endpoint.peer)
         return not is_this_machine(endpoint.host) or (bool(site) and is_this_machine(site))
 

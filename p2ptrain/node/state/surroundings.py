@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import trio
 
@@ -13,13 +12,11 @@ from p2ptrain.archive.home import Home
 from p2ptrain.config.node import NodeConfig
 from p2ptrain.identity import Identity
 from p2ptrain.net import Network
+from p2ptrain.node.state.timing import Timing
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.journal import Journal
 from p2ptrain.run import Run
 from p2ptrain.store import Disk
-
-if TYPE_CHECKING:
-    from p2ptrain.node.state.timing import Timing
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,8 +64,7 @@ async def in_thread(
     """Run `work` in a thread and return its result. Without `limiter`, use trio's shared limiter.
 
     When this task is cancelled, call `stop` from the event loop and wait for `work`. `stop` must
-    not block, and must make `work` return soon, with any result or error.
-    """
+    not block, and must make `work` return soon, with any result or error."""
     finished = False
 
     async def stop_when_cancelled() -> None:

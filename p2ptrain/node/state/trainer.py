@@ -19,8 +19,7 @@ class FoundMicroBatch:
     memory.
 
     `settings`: digest of the settings for which it was found; `day`: the date on which it was
-    found.
-    """
+    found."""
 
     settings: str
     day: str
