@@ -97,7 +97,7 @@ async def test_members_cannot_delay_the_first_vote_for_long(
     await settled(lambda: sent(r) == [VOTE])
     assert r.context.now() >= began_s + QUICK.start_wait_s
     assert asked(r) > 0
-    assert r.context.identities.first_question.is_over, "it waits once for each start"
+    assert r.context.identities.first_question.is_over, "votes are held only once for each start"
 
 
 async def test_held_vote_is_never_sent_if_a_duplicate_is_found(

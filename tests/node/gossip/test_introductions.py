@@ -136,7 +136,7 @@ async def test_unknown_neighbour_is_asked_for_its_endpoint_and_then_dialled(
         assert [peer for peer, _ in r.network.requested] == [ANN.peer]
 
 
-@pytest.mark.parametrize("answers", [True, False], ids=["it stalls the dial", "it never answers"])
+@pytest.mark.parametrize("answers", [True, False], ids=["stalls the dial", "never answers"])
 async def test_all_attempts_to_reach_a_neighbour_share_one_deadline(
     tmp_path: Path, answers: bool
 ) -> None:

@@ -160,7 +160,9 @@ async def test_volunteer_learns_addresses_only_from_members(tmp_path: Path) -> N
     volunteer.network.peers.add(FRIEND.peer)
     await volunteer.waits()
     assert volunteer.network.hearsay == {BOB.peer: ["/ip4/192.0.2.7/tcp/1"]}
-    assert volunteer.network.addresses_by_peer == {}, "only BOB itself announces its addresses"
+    assert volunteer.network.addresses_by_peer == {}, (
+        "addresses of Bob that Bob did not send are kept apart"
+    )
 
 
 async def test_volunteer_dials_bootstrap_peers_despite_a_stranger(tmp_path: Path) -> None:
@@ -363,7 +365,7 @@ async def test_ledger_heights_of_strangers_are_ignored_if_a_member_is_heard(
         high, here = heartbeat(r.run.id, height=10**6), heartbeat(r.run.id, height=1)
         context.peers.table.note_heartbeat(STRANGERS[0], high, now)
         assert not context.peers.ledger_is_current(), (
-            "no member is heard, so the stranger is believed"
+            "the node does not hear from any member, so it believes the stranger"
         )
         context.peers.table.note_heartbeat(ANN.peer, here, now)
         assert context.peers.ledger_is_current()

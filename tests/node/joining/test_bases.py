@@ -196,7 +196,7 @@ async def test_total_number_of_replayed_entries_is_rate_limited(tmp_path: Path) 
         answer = await node.asked(node.named[5])
         assert answer, "a finished base is still served"
         clock[0] = 100.0
-        assert await node.asked(node.named[4]), "the allowance is restored over time"
+        assert await node.asked(node.named[4]), "after a while, replays are allowed again"
 
 
 async def test_chain_longer_than_the_burst_can_still_be_replayed(tmp_path: Path) -> None:

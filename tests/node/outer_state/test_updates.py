@@ -97,7 +97,7 @@ async def test_voter_refuses_an_update_that_breaks_the_influence_bound(
             )
         (held,) = r.heard()
         assert isinstance(held, UpdateHeld)
-        assert held.reduce == (0, 0), "it counts only for this reduce"
+        assert held.reduce == (0, 0), "the report counts only for this reduce"
 
 
 @pytest.mark.parametrize("name", ["fp32", "fp16", "int8", "int4"])
