@@ -4,8 +4,7 @@ This happens when a node on a branch finds another chain with a higher rank
 (`ledger/chain/branch_rank`). θ and m contain updates that the other chain does not have, and these
 updates cannot be subtracted exactly. So the node first closes its context. Then the entries of the
 other chain replace ours after the last common one, and the node starts again from its disk, as
-after any restart. Our votes are kept: each vote names the chain or branch that it belongs to, and
-still binds us there.
+after any restart. Our votes are kept: each one names its chain or branch, and still binds us there.
 """
 
 from __future__ import annotations

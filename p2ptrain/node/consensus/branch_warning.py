@@ -1,7 +1,6 @@
 """Describe a branch in words, and warn the user while this node is on one.
 
-A branch is a separate continuation of the ledger by the voters that remain after the quorum is
-lost.
+On a branch, the voters that remain after the loss of the quorum continue the ledger separately.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from p2ptrain.observe.cautions import Caution
 
 
 def in_words(text: str, ledger: Ledger) -> str:
-    """Return `text`, the ledger's description of its branch, with peers' names and the number of
-    lost voters."""
+    """Return `text`, which describes the branch, with peers' names and the number of lost
+    voters."""
     past = ledger.state.past
     if not text or not past:
         return named(text)
@@ -28,8 +27,7 @@ def in_words(text: str, ledger: Ledger) -> str:
 
 
 def warn(context: Context) -> None:
-    """Show, change or clear the warning about the branch. The ledger's task calls this after each
-    entry."""
+    """Update the warning about the branch. The ledger's task calls this after each entry."""
     words = in_words(branch_words(context.ledger.snapshot), context.ledger.core)
     alerts, caution = context.alerts, Caution("BRANCH", words)
     if not words:

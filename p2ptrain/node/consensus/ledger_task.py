@@ -106,12 +106,10 @@ async def run_ledger(
 
 
 async def due_events(queue: EventQueue, deadline: float | None) -> list[Event]:
-    """Wait for events and return them, or a Tick (the event that only runs timers) if none arrives
-    before `deadline`.
+    """Return the next events, or a Tick, which only runs timers, if none arrives before `deadline`.
 
-    If the deadline has already passed, waiting events are still returned, and no Tick. The ledger
-    checks its timers after any event, but if it only got Ticks, the waiting events would never be
-    handled."""
+    After the deadline, waiting events are still returned first. The ledger checks its timers after
+    any event, but if it only got Ticks, the waiting events would never be handled."""
     await trio.lowlevel.checkpoint()
     taken = _waiting(queue)
     if not taken:
@@ -140,8 +138,7 @@ async def _carry_out(
     outboxes: Outboxes,
     nursery: trio.Nursery,
 ) -> None:
-    """Carry out effects of one type. `author` is the peer whose event caused them, None if it was
-    our own event."""
+    """Carry out effects of one type. `author`: the peer whose event caused them, if any."""
     records = [effect.record for effect in effects if isinstance(effect, Persist)]
     if records:
         await durably(context.ledger.votes.append, records)
@@ -173,8 +170,7 @@ async def _carry_out(
 
 
 async def shorten_votes(context: Context, *, records_max: int = VOTE_RECORDS_MAX) -> None:
-    """If the vote log has more than `records_max` records, rewrite it with those that still bind
-    us.
+    """If the vote log has more than `records_max` records, keep only those that still bind us.
 
     Call this only between events, when all decided entries are on disk: only then may the votes for
     them be dropped. If the rewrite fails, the log just grows. If the failure may have damaged the

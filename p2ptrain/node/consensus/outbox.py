@@ -1,5 +1,4 @@
-"""Send ledger messages. Each peer has its own queue and task, so a slow peer does not delay
-messages to others.
+"""Send ledger messages. Each peer has a queue and a task, so a slow peer does not delay others.
 
 A queue is short. A message that does not fit in the queue, or that cannot be delivered, is lost:
 the ledger repeats its messages anyway. The first messages of a process wait until the process has

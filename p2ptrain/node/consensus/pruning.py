@@ -31,8 +31,7 @@ from p2ptrain.store import Disk, Head, RecordLog, Store
 from p2ptrain.suggested_command import to_paste
 
 NAMED_MAX = 8
-"""Maximum number of peers named in the warning about pruned entries. The user needs to ask only one
-or two of them."""
+"""Maximum number of peers named in the warning: the user needs to ask only one or two."""
 
 
 async def prune(context: Context) -> None:
@@ -52,8 +51,7 @@ async def prune(context: Context) -> None:
 
 
 def prune_home(home: Home, run: Run, keep_entries: int, disk: Disk | None = None) -> Origin | None:
-    """Prune the ledger of a stopped node. Return where the ledger now begins; None if there was
-    nothing to prune.
+    """Prune a stopped node's ledger. Return where it now begins; None if nothing was pruned.
 
     Raises StoreError: the ledger does not verify, or the disk cannot be written to."""
     rules, log = rules_of(run), RecordLog(home.ledger, disk=disk)
@@ -87,8 +85,7 @@ def _write(log: RecordLog, kept: KeptChain, origin: Origin) -> None:
 
 
 def origin_in(log: RecordLog) -> Origin | None:
-    """Return where the chain in a verified log begins; None if it begins at genesis (nothing was
-    pruned)."""
+    """Return where the chain in a verified log begins; None if it begins at genesis."""
     first = next(iter(log), None)
     return None if first is None else origin_of(first)
 
@@ -123,8 +120,7 @@ async def notice_pruned(context: Context) -> None:
 
 
 def _is_left_behind(context: Context) -> bool:
-    """Return whether the claims of the peers that pruned are credible, and no peer has the same
-    head as this node."""
+    """Return whether the claims are credible, and no peer has the same head as this node."""
     head = context.ledger.snapshot.head
     in_company = any(record.heartbeat.head == head for record in context.peers.table)
     said = context.ledger.core.out_of_reach()
@@ -144,8 +140,7 @@ def _is_credible(context: Context, said: Collection[PeerId]) -> bool:
 
 
 def nobody_keeps(context: Context) -> TryLater:
-    """Return the error that says which peers have pruned the entries that this node lacks, and what
-    to do."""
+    """Return the error that says who has pruned the entries that this node lacks."""
     said = [
         f"{label(peer)} keeps entries from {answer.up_to + 1}; "
         f"its checkpoint is {answer.up_to + 1}:{answer.checkpoint}"

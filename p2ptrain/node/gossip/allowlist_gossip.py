@@ -31,8 +31,7 @@ it many times."""
 async def take_allowlist(
     nursery: trio.Nursery, notices: AllowlistNotices, context: Context, peer: PeerId, payload: bytes
 ) -> None:
-    """Handle a gossiped allowlist, or a notice of one. Requests caused by a notice run in
-    `nursery`."""
+    """Handle an allowlist, or a notice of one; then a request for it runs in `nursery`."""
     if len(payload) > NOTICE_BYTES_MAX:
         if context.admission.adopt_if_newer(payload):
             await admission_changed(context)

@@ -43,8 +43,7 @@ StoreError: the list cannot be stored."""
 
 @dataclass(slots=True)
 class AllowlistNotices:
-    """Decides which peers may be asked for a list now. Does not know how to ask. `now` must never
-    decrease."""
+    """Decides which peers may be asked for a list now. `now` must never decrease."""
 
     next_s: float = 1.0
     """Seconds that one peer may take before the next one is asked too. Usually the first peer sends

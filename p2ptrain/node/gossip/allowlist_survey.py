@@ -19,8 +19,7 @@ from p2ptrain.node.state.context import Context
 from p2ptrain.peers.hello_messages import HelloRequest
 
 ASKED_MAX = 8
-"""Maximum number of peers asked. Some of them may have missed the newest list, but probably not all
-eight."""
+"""Maximum number of peers asked. Some may have missed the newest list, but hardly all eight."""
 
 ANSWER_S = 5.0
 """Deadline in seconds. It is short, because a user waits for the answer."""
@@ -53,8 +52,7 @@ async def newest_allowlist(context: Context, *, answer_s: float = ANSWER_S) -> d
 async def _shown(context: Context, answer_s: float) -> dict[PeerId, bytes]:
     """Return the unchecked lists of up to ASKED_MAX connected peers of the run, voters first.
 
-    Wait for all answers until the deadline, because the newest list is wanted, not the first to
-    arrive."""
+    Wait for all answers until the deadline, since the newest list is wanted, not the first."""
     shown: dict[PeerId, bytes] = {}
 
     async def ask_one(peer: PeerId) -> None:

@@ -96,11 +96,10 @@ def _missing(context: Context) -> Terms | None:
 
 
 async def _has_missing(context: Context, peer: PeerId) -> bool | None:
-    """Ask `peer` for its amendments. Return True if no agreed amendment is missing afterwards,
-    otherwise None.
+    """Ask `peer` for its amendments. Return True if none is missing afterwards, otherwise None.
 
     All amendments in the reply that the organiser has signed are stored, even if they are not
-    needed now."""
+    needed."""
     try:
         told = (await send_hello(context.network, peer, HelloRequest(context.run, b""))).amendments
         if told:

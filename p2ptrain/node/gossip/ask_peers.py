@@ -67,8 +67,7 @@ def rank_of(context: Context, peer: PeerId) -> int:
 
 
 def whom_to_ask(context: Context, *, worst: int) -> list[PeerId]:
-    """Return the connected peers whose rank is `worst` or better, in the order in which to ask
-    them."""
+    """Return the connected peers of rank `worst` or better, in the order to ask them."""
     ranks = {peer: rank_of(context, peer) for peer in context.network.connected()}
     fit = [peer for peer, rank in ranks.items() if rank <= worst]
     return in_order(fit, ranks.__getitem__, context.draw)

@@ -60,8 +60,7 @@ async def stay_connected(context: Context) -> None:
 
 
 class _Turns:
-    """Decides when to dial each peer that is not connected: soon at first, then after waits that
-    double."""
+    """Decides when to dial each disconnected peer: soon at first, then after waits that double."""
 
     def __init__(self, me: PeerId, timing: Timing) -> None:
         self._me = me
@@ -97,8 +96,7 @@ class _Dials:
         self._under_way: set[PeerId] = set()
 
     def add(self, peer: PeerId) -> None:
-        """Dial `peer` as soon as a task is free, unless a dial of `peer` is in progress or
-        waiting."""
+        """Dial `peer` as soon as a task is free, unless that is already planned or in progress."""
         if peer in self._under_way:
             return
         is_member = self._context.ledger.snapshot.is_member(peer)
@@ -167,8 +165,7 @@ def ways_back(context: Context) -> list[str]:
     The run is reachable if a member is connected and this node hears from a quorum. Connected
     strangers do not count: otherwise any peer of an open run could keep this node from finding its
     run again. One lying member cannot do that either, since it is not a quorum. Addresses of
-    connected peers are left out: those peers would answer first, and the dial would achieve
-    nothing."""
+    connected peers are left out, since those peers would answer first."""
     connected, state = context.network.connected(), context.ledger.snapshot
     if any(map(state.is_member, connected)) and not context.state.isolated:
         return []
@@ -214,8 +211,7 @@ async def _save(context: Context, cache: PeerCache) -> None:
 
 
 async def notice_lost_connections(context: Context) -> None:
-    """Tell the failure detector at once when a connection ends, until cancelled: the peer may be
-    down."""
+    """Tell the failure detector at once when a connection ends, until cancelled."""
     async for event in context.network.events:
         if isinstance(event, PeerDisconnected):
             context.peers.detector.hint_lost(event.peer, context.now())
@@ -223,8 +219,7 @@ async def notice_lost_connections(context: Context) -> None:
 
 
 async def watch_peers(context: Context, *, forget_s: float = FORGET_S) -> None:
-    """Update the failure detector whenever its judgement of a peer may have changed, until
-    cancelled."""
+    """Watch peers with the failure detector, and tell the ledger its results, until cancelled."""
     while True:
         # Both limit the number of connections, and other peers must not displace members.
         context.network.set_members(context.ledger.snapshot.members)
@@ -238,8 +233,7 @@ async def watch_peers(context: Context, *, forget_s: float = FORGET_S) -> None:
 
 
 async def _expect_members(context: Context, forget_s: float) -> None:
-    """Make the failure detector watch all members, and forget other peers that have been silent for
-    `forget_s`.
+    """Let the failure detector watch all members. Forget other peers after `forget_s` of silence.
 
     A member that this node has never heard from is watched too. Otherwise, after a restart of all
     nodes, nobody would notice that one member did not come back. Peers that are not members are

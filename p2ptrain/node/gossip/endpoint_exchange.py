@@ -1,5 +1,4 @@
-"""Exchange data-plane endpoints (address and certificate) with a peer without waiting for a
-heartbeat.
+"""Exchange data-plane endpoints (address and certificate) with a peer at once.
 
 A node makes a new certificate at each start, and sends it in heartbeats. After a start, it takes up
 to one heartbeat interval, two seconds, until two peers have each other's certificate. Until then,

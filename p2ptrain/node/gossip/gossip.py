@@ -104,8 +104,7 @@ def _own_interval_s(context: Context) -> float:
 def describe(
     context: Context, incarnation: int, serial: int, lacks: tuple[PeerId, ...] = ()
 ) -> Heartbeat:
-    """Return a heartbeat with this node's current state. `lacks`: peers of which we need a full
-    heartbeat."""
+    """Return this node's current heartbeat. `lacks`: peers of which it needs a full heartbeat."""
     state, own = context.ledger.snapshot, context.ledger.core.reports.own_snapshots
     return Heartbeat(
         run=context.run,

@@ -43,7 +43,7 @@ async def probe_paths(context: Context) -> None:
 
 
 def is_busy(context: Context) -> bool:
-    """Return whether a reduce is in progress, which a probe would slow down. Any thread may call
+    """Return whether a reduce is running, which a probe would slow down. Any thread may call
     this."""
     return context.reduce.ring is not None or context.ledger.snapshot.phase is Phase.REDUCE
 

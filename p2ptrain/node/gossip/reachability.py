@@ -34,8 +34,7 @@ OUTBOUND = Caution(
 
 
 def judged_reach(context: Context) -> tuple[bool, bool]:
-    """Return whether other peers have dialled this node's data plane, and whether they probably
-    can."""
+    """Return whether peers have dialled this node's data plane, and whether they probably can."""
     counts = context.plane.listener.statistics()
     dialled = counts.served + counts.handler_errors + counts.connections_now > 0
     asked = sum(map(context.ledger.snapshot.is_member, context.network.connected())) >= PEERS_MIN
@@ -53,8 +52,7 @@ def warn(context: Context) -> None:
 
 
 def is_dialable(context: Context, peer: PeerId) -> bool:
-    """Return whether `peer` reports that it can be dialled; True if we do not have a heartbeat from
-    it."""
+    """Return whether `peer` reports that it can be dialled; True if its heartbeat is missing."""
     if peer == context.me:
         return context.own_heartbeat.dialable
     record = context.peers.table.get(peer)

@@ -24,8 +24,7 @@ from p2ptrain.peers.hello_messages import HelloRequest
 
 
 async def notice_revocation(context: Context) -> None:
-    """Check regularly until cancelled. Raises: NotAuthorised: this node is not on the newest
-    list."""
+    """Check regularly until cancelled. Raises NotAuthorised: this node was removed."""
     ask_at, refusals = context.now() + context.timing.revocation_look_s, 0
     while context.admission.admits(context.me):
         await context.changes.wait(at_most_s=context.timing.revocation_look_s)
@@ -48,8 +47,7 @@ async def notice_revocation(context: Context) -> None:
 
 
 def is_alone(context: Context) -> bool:
-    """Return whether this node has not heard from any peer recently. In a healthy run, it always
-    has."""
+    """Return whether this node has not heard from any peer recently."""
     now = context.now()
     return not any(
         context.peers.detector.status(record.peer, now) is Colour.GREEN
@@ -58,8 +56,8 @@ def is_alone(context: Context) -> bool:
 
 
 async def _newer_list_of(context: Context, peer: PeerId) -> bool | None:
-    """Ask `peer` for its allowlist. Return True if it sent a newer one, which is then stored;
-    otherwise None."""
+    """Ask `peer` for its allowlist. Return True if a newer one was received and stored, else
+    None."""
     try:
         reply = await send_hello(context.network, peer, HelloRequest(context.run, b""))
         newer = bool(reply.allowlist) and context.admission.adopt_if_newer(reply.allowlist)

@@ -148,8 +148,7 @@ class BaseRateLimits:
             raise TryLater(LATER)
 
     def replays(self, count: int, now: float) -> None:
-        """Count entries that must be replayed. Raises TryLater if too many were replayed
-        recently."""
+        """Count entries to replay. Raises TryLater if too many were replayed recently."""
         if not self.entries.consume("", min(count, self.entries_burst), now):
             raise TryLater(LATER)
 

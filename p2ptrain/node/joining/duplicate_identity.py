@@ -203,8 +203,7 @@ async def take_notice(context: Context, author: PeerId, payload: bytes) -> None:
 
 
 class Start(NamedTuple):
-    """A start of this identity. `members_answered`: whether members could be asked for a
-    duplicate."""
+    """A start of this identity. `members_answered`: members could be asked for a duplicate."""
 
     incarnation: int
     members_answered: bool
@@ -249,8 +248,7 @@ async def start(
 
 
 def in_use(me: PeerId, found: Duplicate) -> IdentityInUse:
-    """Return the error for a process that started while another one with the same identity was
-    running."""
+    """Return the error for a process that found another one with its identity running."""
     return IdentityInUse(
         f"another node is running as {label(me)}",
         evidence=[

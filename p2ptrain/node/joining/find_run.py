@@ -211,8 +211,7 @@ async def return_to(
 async def _other_run(
     network: Network, peer: PeerId, config: NodeConfig, run: Run, address: str
 ) -> str | None:
-    """Return a description of the run that `peer` serves if it is certainly not `run`, otherwise
-    None."""
+    """Describe the run that `peer` serves if that is certainly not `run`; otherwise return None."""
     try:
         served = await _run_of(network, peer, config, address)
     except NetworkUnreachable:

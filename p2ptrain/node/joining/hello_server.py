@@ -169,8 +169,7 @@ def _has_room(context: Context, site: str) -> bool:
 
 
 def waiting_peers(context: Context) -> list[PeerId]:
-    """Return the peers that wait for admission. The result is empty except on the organiser's
-    node."""
+    """Return the peers that wait for admission; none except on the organiser's node."""
     if context.me != context.manifest.organiser:
         return []
     return sorted(
@@ -179,8 +178,7 @@ def waiting_peers(context: Context) -> list[PeerId]:
 
 
 def request_line(context: Context, peer: PeerId) -> str:
-    """Return the line that shows the organiser this request, with the command that admits the
-    peer."""
+    """Return the line that shows this request and the command that admits the peer."""
     admit = to_paste(context.home.root, f"allow add {peer}")
     return f"{label(peer)} asks to join; to admit it, run: {admit}"
 

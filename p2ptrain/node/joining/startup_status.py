@@ -35,16 +35,14 @@ GONE: Answer = {
 
 @dataclass(slots=True)
 class StartupStatus:
-    """Runs commands, and knows how far the start has progressed. While `context` is set, commands
-    use it."""
+    """Runs commands, on `context` while that is set, and knows how far the start has progressed."""
 
     me: PeerId
     journal: Journal
     state: State = field(default_factory=Starting)
     run: Run | None = None
     waits_for: str = ""
-    """What the user or the organiser must do before the start can continue, in words; empty if
-    nothing."""
+    """The next action of the user or organiser, for which the start waits; empty if none."""
     doubts: tuple[Caution, ...] = ()
     """Warnings about resources of this machine that may run short. Kept until the process ends."""
     context: Context | None = None
@@ -52,8 +50,7 @@ class StartupStatus:
     _under_way: dict[trio.CancelScope, trio.Event] = field(default_factory=dict)
 
     def set_state(self, state: State, waits_for: str = "") -> None:
-        """Record that the start has reached `state`, and write it to the journal if its name is
-        new."""
+        """Record that the start has reached `state`, and journal it if its name is new."""
         if state.name != self.state.name:
             self.journal.write("state", state=state.name)
         self.state, self.waits_for = state, waits_for
@@ -70,8 +67,7 @@ class StartupStatus:
 
     @asynccontextmanager
     async def with_context(self, context: Context) -> AsyncIterator[None]:
-        """Run commands on `context` inside the block. On exit, cancel the commands that are still
-        running."""
+        """Run commands on `context` inside the block. On exit, cancel those still running."""
         self.context = context
         try:
             yield

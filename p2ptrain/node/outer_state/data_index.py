@@ -1,5 +1,4 @@
-"""Fetch the run's tokenizer and the index of its data blocks. A task can only find a block's digest
-with the index."""
+"""Fetch the run's tokenizer, and the index that gives the digest of each data block."""
 
 from __future__ import annotations
 

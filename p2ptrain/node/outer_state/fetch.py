@@ -1,5 +1,5 @@
-"""Fetch blobs (lists of chunks, with these chunks) and single chunks from peers, and repeat failed
-fetches until they succeed.
+"""Fetch blobs (manifests with their chunks) and single chunks from peers, and repeat failed
+fetches.
 
 Only one fetch of a digest runs at a time: a second caller waits for the first to end. If no peer
 has the bytes now, the fetch is repeated when a new peer appears or after a short time. If the store
@@ -78,12 +78,10 @@ async def fetch(
     unwanted: Callable[[], bool] = never,
     patient: bool = True,
 ) -> FetchReport:
-    """Fetch the complete blob `digest` into the store. `shown`: whether the status shows the
-    progress.
+    """Fetch the blob `digest` into the store. `shown`: whether the status shows the progress.
 
     `unwanted` is called when a try fails, and returns whether to give up instead of trying again.
-    If `patient`, it is not called after a try that fetched some chunks, as long as some peer has
-    the blob.
+    If `patient`, it is not called after a try that fetched some chunks while a peer has the blob.
 
     Raises StoreError: the store cannot take the blob; the digest does not name a blob; or
     `unwanted` returned True (CKPT-NO-SOURCE)."""
@@ -111,11 +109,9 @@ async def use(
     *,
     patient: bool = True,
 ) -> Result:
-    """Run `reader`, which reads the blob `digest` from the store, in a thread. Fetch the blob first
-    if necessary.
+    """Fetch the blob `digest` if necessary, and run `reader`, which reads it, in a thread.
 
-    Raises StoreError: as for `fetch`, or because chunks of the blob are still damaged after
-    READS_MAX attempts."""
+    Raises StoreError: as for `fetch`, or the blob is still damaged after READS_MAX tries."""
     for _ in range(READS_MAX):
         if not await trio.to_thread.run_sync(context.store.holds_blob, digest):
             await fetch(context, digest, unwanted=unwanted, patient=patient)
@@ -188,8 +184,7 @@ async def _until_here(
 def _why_again(
     exc: TryLater | StoreError, unwanted: Callable[[], bool], progresses: bool
 ) -> TryLater | StoreError:
-    """Return `exc`, the reason why a try failed, if the try must be repeated. Otherwise raise
-    StoreError."""
+    """Return `exc` if the try that failed with it must be repeated. Otherwise raise StoreError."""
     if isinstance(exc, TryLater):
         if not progresses and unwanted():
             raise StoreError(exc.what, code=NO_SOURCE, evidence=exc.evidence) from exc
@@ -201,8 +196,7 @@ def _why_again(
 def usable_sources(
     context: Context, blamed: Mapping[PeerId, float], others: set[PeerId]
 ) -> list[Endpoint]:
-    """Return the sources (peers' data planes) to use: first all that are vouched for, then a few
-    others.
+    """Return the sources (data planes) to use: all that are vouched for, then a few others.
 
     `others`: the peers not vouched for that this try has used already; this function adds the new
     ones. They are chosen at random, so that a peer cannot make sure that it is chosen. `blamed`:

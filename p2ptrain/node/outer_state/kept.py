@@ -44,8 +44,7 @@ def kept_blobs(
 def kept_data(
     data: DataIndex, book: Leases, rules: Rules, me: PeerId, blocks_max: int | None
 ) -> Sequence[Digest]:
-    """Return the chunks of data to keep: validation data first, then training blocks, those needed
-    soonest first.
+    """Return the data to keep: validation data, then training blocks, those needed soonest first.
 
     At most `blocks_max` training blocks are kept; None means all. The blocks that this node has
     leased, for its trainer to read next, are all kept, even if there are more of them. Then follow
@@ -70,8 +69,7 @@ def cached_blocks_max(config: NodeConfig, manifest: RunManifest) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Roots:
-    """The blobs and chunks that garbage collection must keep, including all chunks of these
-    blobs."""
+    """The blobs, with all their chunks, and the single chunks that must be kept."""
 
     blobs: tuple[Digest, ...]
     chunks: Sequence[Digest]

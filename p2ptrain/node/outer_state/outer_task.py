@@ -1,5 +1,4 @@
-"""Keep θ and m at the ledger's newest outer step (its head): load a snapshot, then apply committed
-updates one by one.
+"""Keep θ and m at the ledger's newest outer step: load a snapshot, then apply committed updates.
 
 A newcomer, a node that was away for an hour and a node that missed one reduce all do the same. They
 fetch the next update from any peer that has it, and apply its bytes. They do not have to trust that
@@ -82,8 +81,7 @@ async def _load(context: Context, first_step: int = 0, *, or_log: bool = False) 
 
     Try the best snapshot first (`snapshot_choice`). If no peer has it, or its certified digest does
     not name a snapshot, try the next best. After all others have failed, try those again that no
-    peer had: a peer that has them may have come back. With `or_log`, do not do that, but return
-    False if none can be loaded."""
+    peer had: a peer that has them may have come back. With `or_log`, return False instead."""
     useless, passed = set[Digest](), set[Digest]()  # Not a snapshot; could not be fetched.
     while True:
         here = await snapshot_choice.find_held_states(context)
@@ -134,8 +132,7 @@ class Patience:
 async def _loaded_or_why_not(
     context: Context, start: SnapshotRef, unwanted: Callable[[], bool]
 ) -> StoreError | None:
-    """Load the snapshot `start` and return None. If no peer has it, or if it is not a snapshot,
-    return the error."""
+    """Load `start` and return None; return the error if no peer has it, or it is not a snapshot."""
     try:
         await _load_from(context, start, unwanted)
     except StoreError as exc:
@@ -169,8 +166,8 @@ async def _load_from(context: Context, start: SnapshotRef, unwanted: Callable[[]
 
 async def _fetch(context: Context, start: SnapshotRef, unwanted: Callable[[], bool]) -> None:
     """Fetch the snapshot `start`: first its manifest, and the rest only if the manifest states the
-    right size. Otherwise liars that form a quorum could fill our disk; in a run of two members, one
-    can be a quorum."""
+    right size. Otherwise a quorum of liars (of two members, one can suffice) could fill our
+    disk."""
     begun = await fetch.fetch_loose(context, [start.digest], unwanted=unwanted)
     check = partial(context.outer.vectors.check_manifest, context.store, start.digest)
     await trio.to_thread.run_sync(check)
@@ -259,8 +256,7 @@ async def _advance(context: Context, nursery: trio.Nursery) -> int:
 
 
 async def _apply(context: Context, commit: Commit) -> None:
-    """Fetch the update of `commit`, and apply it to θ and m once neither a reduce nor the trainer
-    reads them."""
+    """Fetch and apply the update of `commit`, once neither a reduce nor the trainer uses θ."""
     since = context.now()
 
     def lost() -> bool:
@@ -308,8 +304,8 @@ async def _snapshot(context: Context, closing: Certified, nursery: trio.Nursery)
     its digest to the ledger for certification.
 
     Return once θ and m are frozen; after that, they may change while the frozen copy is written. If
-    the previous snapshot is still being written, no snapshot is written now, since the two would
-    only compete for the disk."""
+    the previous snapshot is still being written, none is written now: they would compete for the
+    disk."""
     if context.outer.writing:
         context.journal.write("snapshot-left-out", step=closing.entry.value.step + 1)
         return
@@ -344,8 +340,7 @@ async def _write(context: Context, closing: Certified, frozen: Frozen, held: Exi
 
 
 def _note_utilisation(context: Context) -> None:
-    """Record which fraction of the time since the previous outer step this node spent in inner
-    steps."""
+    """Record the fraction of the time since the last outer step spent in inner steps."""
     last, now = context.outer.advanced, Advance(context.now(), context.trainer.inner_s)
     if last is not None:
         wall_s = max(1e-9, now.at_s - last.at_s)

@@ -40,8 +40,7 @@ blob may be waiting for free space."""
 
 
 async def keep_store_small(context: Context, *, again_s: float = AGAIN_S) -> None:
-    """Collect garbage whenever a newer snapshot has been certified, until cancelled. Return at once
-    if this node keeps everything.
+    """Collect garbage after each newly certified snapshot, unless this node keeps everything.
 
     Raises StoreError: the store cannot take a repaired chunk."""
     if context.config.keep_snapshots is None:

@@ -56,8 +56,7 @@ class ScrubPass:
 
 
 async def scrub(context: Context, *, first_s: float = FIRST_S) -> None:
-    """Run pass after pass until cancelled. If a pass is requested (`Blobs.ask_scrub`), run it at
-    once and at full speed.
+    """Run pass after pass until cancelled; a requested pass at once and at full speed.
 
     Raises StoreError: the store cannot take a repaired chunk."""
     rate = context.config.scrub_bytes_per_s
@@ -78,8 +77,7 @@ async def _asked_or_after(context: Context, seconds: float) -> None:
 
 
 async def one_pass(context: Context, bytes_per_s: float | None) -> ScrubPass:
-    """Read the store once, at `bytes_per_s` on average (None: at full speed), and repair the
-    damaged chunks."""
+    """Read the store once, at `bytes_per_s` (None: at full speed), and repair damaged chunks."""
     done = ScrubPass()
     context.alerts.clear(WARNING)
     for fan in range(context.store.fans):

@@ -1,5 +1,4 @@
-"""Choose the snapshot from which a node can reach the ledger's newest state with the fewest
-downloaded bytes.
+"""Choose the snapshot from which a node reaches the ledger's newest state with the least download.
 
 Such a snapshot is called a *start*. Only missing bytes cost anything: the snapshot itself, if it is
 not in the store, and those updates of later outer steps that are not. `outer_task` loads the chosen
@@ -31,9 +30,8 @@ certificate proves the digest, but not that a peer still has the bytes."""
 
 @dataclass(frozen=True, slots=True)
 class HeldStates:
-    """What the store contains: `snapshots` has digests of snapshots, and `steps` the outer steps
-    for which no update must be fetched. (Either the update is in the store, or the step was
-    skipped.)"""
+    """The contents of the store: digests of snapshots, and the outer steps (`steps`) whose update
+    is in the store or that were skipped."""
 
     snapshots: Collection[Digest] = frozenset()
     steps: Collection[int] = frozenset()
@@ -107,8 +105,7 @@ def all_starts(
 
 
 def newest_held(store: Store, starts: Iterable[SnapshotRef]) -> SnapshotRef | None:
-    """Return the newest of `starts` that is complete in the store, so that a restart can begin with
-    it."""
+    """Return the newest of `starts` that is complete in the store, for a restart."""
     ordered = sorted(starts, key=lambda each: -each.step)
     return next((each for each in ordered if _holds(store, each.digest)), None)
 

@@ -1,10 +1,9 @@
-"""Detect that this node's θ and m differ from the state that the members certified, and stop using
-them.
+"""Detect that this node's θ and m differ from the certified ones, and stop using them.
 
 Equal ledger entries lead to equal states. So a difference is caused by a fault of this machine
 (memory or processor) or by a bug in p2ptrain. The certified state is the right one, since a
-majority computed it. Without this check, the node would contribute pseudo-gradients of a different
-model from then on.
+majority computed it. Without this check, the node would then contribute pseudo-gradients of a
+different model.
 
 This module detects and reports; `outer_task` corrects θ and m.
 """

@@ -32,8 +32,7 @@ async def fetch_update(
     outer_step: OuterStep,
     unwanted: Callable[[], bool] = fetch.never,
 ) -> memoryview:
-    """Return the payload of a certified update, from the store or from peers. For `unwanted`, see
-    `fetch`.
+    """Return the payload of a certified update, from the store or peers; see `fetch.use`.
 
     Raises:
         RemoteProtocolError: the blob is not an update of this run and step.
@@ -45,8 +44,7 @@ async def fetch_update(
 
 
 async def own_result(context: Context, step: int) -> None:
-    """Wait, up to `lag_s`, while this node computes the update of `step` itself in a reduce: then
-    it need not be fetched."""
+    """Wait, up to `lag_s`, if a reduce of this node is computing the update of `step`."""
     with trio.move_on_after(context.timing.reduce.lag_s):
         while context.reduce.averaging == step:
             await context.changes.wait()

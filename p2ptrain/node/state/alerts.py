@@ -18,8 +18,7 @@ class Alerts:
     """The current warnings by name."""
 
     def show(self, name: str, caution: Caution) -> None:
-        """Show `caution` until `clear` is called with this name. It replaces an earlier warning of
-        this name."""
+        """Show `caution` until `name` is cleared, in place of an earlier warning of this name."""
         self.warnings[name] = caution
 
     def clear(self, name: str) -> None:

@@ -18,8 +18,7 @@ class Blobs:
     in_flight: set[Digest] = field(default_factory=set)
     """The blobs that are being fetched."""
     scrub_asked: trio.Event = field(default_factory=trio.Event)
-    """Set to request a scrub: all chunks in the store are read and checked. Replaced when the scrub
-    starts."""
+    """Set to request a scrub (a check of all chunks in the store). Replaced when it starts."""
 
     def ask_scrub(self) -> None:
         """Request a scrub of the whole store. It starts soon. Any task may call this."""

@@ -2,8 +2,7 @@
 
 All tasks share one condition variable: a task that changes something calls `notify_all`, and every
 waiting task checks the whole state again. One condition variable per task would wake fewer tasks,
-but a caller could forget to notify one. The extra wake-ups are cheap: a node has a dozen tasks and
-a few changes a second.
+but a caller could forget to notify one. The extra wake-ups are few: a node has a dozen tasks.
 """
 
 from __future__ import annotations

@@ -66,8 +66,7 @@ class Context:
     join_requests: JoinRequests = field(default_factory=JoinRequests)
     changes: Changes = field(default_factory=Changes)
     draw: random.Random = field(default_factory=random.SystemRandom)
-    """The random generator that chooses the order in which peers are asked. No peer can predict the
-    order."""
+    """Draws the order in which peers are asked, which no peer can predict."""
 
     @property
     def config(self) -> NodeConfig:
@@ -139,14 +138,13 @@ class Context:
         return self.outer_steps.at(self.ledger.snapshot.terms, step)
 
     def known_outer_step(self, step: int) -> OuterStep | None:
-        """Return the run's terms for outer step `step`; None while this node lacks an agreed
-        amendment."""
+        """Return the terms of outer step `step`; None while an agreed amendment is missing."""
         return None if self.lacks_terms(step) else self.outer_step(step)
 
     def about(self, step: int) -> Leg:
-        """Return the terms for outer step `step` as far as this node knows them. A later amendment
-        may still change them, so use the result only for estimates, for display, and for work ahead
-        of the ledger."""
+        """Return the terms for outer step `step` as far as this node knows them. Amendments may
+        still change them: use them only for estimates, for display, and for work ahead of the
+        ledger."""
         return self.amendments.nearest(self.ledger.snapshot.terms, step)
 
     def data_block(self, block: int) -> Digest:
@@ -156,8 +154,7 @@ class Context:
         return data.train[self.ledger.rules.data_block(block)]
 
     def now(self) -> float:
-        """Return the time of the local monotonic clock, in seconds. Decisions use no other
-        clock."""
+        """Return the local monotonic time in seconds. Decisions use no other clock."""
         return self.around.clock()
 
     def at_head(self) -> bool:
@@ -165,8 +162,7 @@ class Context:
         return self.outer.step == self.ledger.snapshot.step
 
     def wants_to_join(self) -> bool:
-        """Return whether this node is not a member, but is ready to train and wants to become
-        one."""
+        """Return whether this node is not a member, but is ready to train as one."""
         chain = self.ledger.snapshot
         able = self.trains and self.trainer.up and self.at_head()
         wanted = chain.phase is not Phase.ENDED and not self.state.leaving

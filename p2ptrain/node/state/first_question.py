@@ -1,9 +1,8 @@
-"""Hold back the ledger's messages, such as votes, until this process has asked members whether
-another process uses its identity.
+"""Hold back votes and other messages of the ledger until members have been asked for a duplicate.
 
-A process that is not connected to a member when it starts cannot ask at once; it connects later.
-Without this hold, it could vote before it learns that another process with the same identity has
-voted too.
+A duplicate is another process with this process's identity. A process that is not connected to a
+member when it starts cannot ask at once. Without this hold, it could vote before it learns that its
+duplicate has voted too.
 
 The hold happens only once for each start of the process, and its duration is bounded. It begins
 with the first message for a connected peer and ends with the answers, or after
@@ -32,8 +31,7 @@ class FirstQuestion:
         return self._over.is_set()
 
     def end(self) -> None:
-        """End the hold: the members that were asked first have answered, or did not answer in
-        time."""
+        """End the hold, because the members that were asked first have answered or are silent."""
         self._over.set()
 
     async def until_over(self) -> None:

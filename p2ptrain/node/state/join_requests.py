@@ -26,5 +26,5 @@ class JoinRequests:
     room, one that is no longer repeated is removed."""
     forget_s: float = 60.0
     """Seconds after which a request that was not repeated may be dropped; a waiting newcomer
-    repeats it every 15 s. Without this limit, anybody could fill the table by asking once from each
-    of many identities."""
+    repeats it every 15 s. Otherwise anybody could fill the table by asking once from each of many
+    identities."""

@@ -34,8 +34,7 @@ PAGES_PER_S = 8.0
 PAGES_BURST = 32
 """Rate limit for pages of up to 64 ledger entries that this node makes for one peer. A peer that
 catches up needs 0.1 s to check a page, so it rarely asks for more than 10 pages per second. 32
-pages contain the entries of a thousand outer steps. A peer that floods us with requests uses 4 % of
-a core."""
+pages contain the entries of a thousand outer steps. A flood of requests costs 4 % of a core."""
 
 
 @dataclass(slots=True)

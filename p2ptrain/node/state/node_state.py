@@ -44,8 +44,7 @@ class NodeState:
         return Isolated(self.isolated) if waits and self.isolated else self.current
 
     def set_state(self, state: State) -> None:
-        """Change the node's state to `state`, and journal it if the name changes. Any task may call
-        this.
+        """Change the state, and journal it if its name changes. Any task may call this.
 
         A leaving node stays in `Leaving`, whatever its tasks still do."""
         if self.leaving and not isinstance(state, Leaving):
@@ -55,7 +54,6 @@ class NodeState:
         self.current = state
 
     def set_state_unless_training(self, state: State) -> None:
-        """Change the state to `state` unless the node trains, exchanges or serves: those states
-        tell the user more."""
+        """Change the state unless the node trains, exchanges or serves, which tells users more."""
         if not isinstance(self.current, (Training, Exchanging, Serving)):
             self.set_state(state)

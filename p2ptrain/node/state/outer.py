@@ -44,8 +44,7 @@ class Outer:
     """How many times our state was found to be wrong. If this number has changed since θ was read,
     that copy of θ may be wrong too."""
     passed_over: Digest | None = None
-    """The newest certified snapshot that could not be fetched. The node applies updates instead of
-    trying again."""
+    """The newest certified snapshot that could not be fetched, and is not tried again."""
     digest: tuple[int, Digest] | None = None
     """The outer step and digest of θ and m. Computed when a user asks for the status."""
     advanced: Advance | None = None

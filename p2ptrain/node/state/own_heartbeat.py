@@ -21,6 +21,5 @@ class OwnHeartbeat:
     """False if peers probably cannot dial our data plane."""
 
     def send_now(self) -> None:
-        """Send a heartbeat at once, because other peers wait for something that has changed. Any
-        task may call this."""
+        """Send a heartbeat at once: peers wait for what has changed. Any task may call this."""
         self.due.set()

@@ -1,5 +1,4 @@
-"""What this node knows about its peers: which ones it hears, which are up, and whose claims it
-believes.
+"""A node's knowledge of its peers: which it hears, which are up, and whose claims it believes.
 
 A peer is *vouched for* if the run or its organiser has accepted it (`is_vouched_for`). This module
 does not know why other modules ask.
@@ -55,18 +54,16 @@ class PeerDirectory:
         return bool(heights) and max(heights) <= self.ledger.state.height
 
     def counted(self) -> list[PeerRecord]:
-        """Return the peers whose ledger heights count when this node checks whether its ledger is
-        current.
+        """Return the peers whose ledger heights count when this node compares its ledger.
 
         These are the believed peers that are vouched for, or all believed peers if none is vouched
-        for. If all of them always counted, each new identity in an open run could keep this node
-        waiting for another 30 s."""
+        for. If all always counted, each new identity in an open run could keep this node waiting
+        for 30 s more."""
         believed = self.believed()
         return [view for view in believed if self.is_vouched_for(view.peer)] or believed
 
     def believed(self) -> list[PeerRecord]:
-        """Return the peers with a heartbeat here, except those that claim to be ahead of us and do
-        not prove it."""
+        """Return all peers except those that claim to be ahead of us and do not prove it."""
         now = trio.current_time()
         return [view for view in self.table if self.ledger.believes(view.peer, now)]
 

@@ -10,8 +10,7 @@ from p2ptrain.ids import Digest
 @dataclass(slots=True)
 class OptimizerSharing:
     offered: dict[Digest, float] = field(default_factory=dict)
-    """For each offered blob, the time until which its chunks are kept for joiners, by the local
-    monotonic clock."""
+    """For each offered blob, until when (by `Context.now`) its chunks are kept for joiners."""
     inner_from: str = ""
     """The members whose inner optimizer states this node started from, in words for the status."""
 

@@ -21,8 +21,7 @@ from p2ptrain.store import Disk
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """The inputs. `main` makes this object once the node is connected and admitted; `assembly`
-    makes the context from it."""
+    """Made by `main` once the node is connected and admitted; `assembly` makes the context."""
 
     config: NodeConfig
     home: Home
@@ -33,8 +32,7 @@ class Surroundings:
     network: Network
     timing: Timing
     disk: Disk | None = None
-    """The disk for the store and the ledger's logs; None means this machine's disk. Tests pass a
-    simulated disk."""
+    """The disk for the store and the ledger's logs; None means this machine's disk."""
     incarnation: int = 0
     """The number of this start of the identity; see `peers/incarnations`."""
     doubts: tuple[Caution, ...] = ()

@@ -42,16 +42,15 @@ the interpreter, so this does not slow them down."""
 
 
 def switch_threads_often() -> None:
-    """Make the threads of this process switch more often. Call this once, before the node
-    starts."""
+    """Make this process switch threads more often. Call this once, at the start."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
 
 
 async def durably(write: Callable[..., Result], *args: object) -> Result:
     """Run `write(*args)`, which must be durable before the node continues, and return its result.
 
-    The threads are reserved for such writes, and for the reads of the ledger's task between events:
-    votes wait for those reads too."""
+    The threads are reserved for such writes, and for reads of the ledger's task, since votes wait
+    for both."""
     return await trio.to_thread.run_sync(write, *args, limiter=_DURABLE)
 
 

@@ -15,11 +15,9 @@ from p2ptrain.sync.trainer_orders import LocalWork
 
 @dataclass(frozen=True, slots=True)
 class FoundMicroBatch:
-    """The micro-batch that fits this machine's memory, as determined by trainers that ran out of
-    memory.
+    """The micro-batch that fits this machine's memory, found after trainers ran out of it.
 
-    `settings`: digest of the settings for which it was found; `day`: the date on which it was
-    found."""
+    `settings`: digest of the settings for which it was found; `day`: the date of that."""
 
     settings: str
     day: str
@@ -62,13 +60,11 @@ class TrainerState:
         return Training(self.inner_step, self.inner_steps)
 
     def begin_inner_steps(self, before: int, until: int) -> None:
-        """Note that `before` of `until` inner steps are done, and that the rest have been
-        started."""
+        """Note that `before` of `until` inner steps are done, and the rest have begun."""
         self.inner_step, self.inner_steps = before, until
 
     def note_progress(self, progress: Progress, computed_s: float, *, ahead: bool) -> None:
-        """Note the report of an inner step that took `computed_s` seconds. A step that is `ahead`
-        of the ledger is not counted."""
+        """Note an inner step of `computed_s` seconds. Steps `ahead` of the ledger do not count."""
         self.inner_s += computed_s
         self.progress, self.tokens_per_s = progress, progress.tokens_per_s
         if not ahead:
