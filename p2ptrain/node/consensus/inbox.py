@@ -1,8 +1,8 @@
 """Pass peers' messages to this node's ledger, and limit how often a peer may request entries.
 
 Entries are sent in pages. A request has about sixty bytes, but making a page costs the ledger's
-only task about 5 ms. A request over the limit gets no reply. That does not harm an honest peer: it
-asks another peer, and asks this node again later.
+only task about 5 ms. A request over the limit is not answered. That does not harm an honest peer:
+it asks another peer, and asks this node again later.
 """
 
 from __future__ import annotations

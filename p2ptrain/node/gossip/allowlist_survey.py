@@ -19,7 +19,7 @@ from p2ptrain.node.state.context import Context
 from p2ptrain.peers.hello_messages import HelloRequest
 
 ASKED_MAX = 8
-"""Maximum number of peers asked. Some may have missed the newest list, but hardly all eight."""
+"""Maximum number of peers asked. It is unlikely that all of them have missed the newest list."""
 
 ANSWER_S = 5.0
 """Deadline in seconds. It is short, because a user waits for the answer."""

@@ -1,5 +1,5 @@
-"""Stay connected to all known peers. Direct connections are needed, since votes and reports are
-sent from peer to peer and not by gossip.
+"""Stay connected to all known peers. Votes and requests are sent directly from peer to peer, and
+not by gossip.
 
 Of two peers, the one with the smaller id dials first, so that they rarely dial each other at the
 same time. If a connection is lost, the failure detector is told at once, and the peer is dialled

@@ -58,7 +58,7 @@ In an open run, anybody can create hundreds of peers. If all of them counted, th
 become so long that live nodes would look failed."""
 
 PATIENCE = 1.25
-"""The failure detector expects the next heartbeat of a live node within this many intervals."""
+"""A live node sends its next heartbeat within this many intervals, even if it is a little late."""
 
 HASTE_S = 0.05
 """Minimum seconds between two heartbeats. All changes within this time are sent together in the

@@ -57,8 +57,8 @@ Admitted = Callable[[PeerId], bool]
 
 class IdentityQuestions:
     """The open questions of one process. A slow or silent member does not delay the other
-    questions. Questions are asked every `ALARM_S` at most and end after `ANSWER_S`, so at most
-    `ANSWER_S / ALARM_S` rounds of them are open at once."""
+    questions. A round of questions begins at most once per `ALARM_S` and ends after `ANSWER_S`, so
+    at most `ANSWER_S / ALARM_S` rounds are open at once."""
 
     def __init__(
         self, network: Network, watch: DuplicateWatch, admitted: Admitted, nursery: trio.Nursery
@@ -112,7 +112,7 @@ async def wait_until_unique(
     Only a proof that is signed with our own key ends this process. So no peer can keep it from
     starting by merely claiming that another process is alive.
 
-    Raises IdentityInUse: another process with this identity has answered."""
+    Raises IdentityInUse: another process with this identity has proved that it is alive."""
     told = False
     with trio.move_on_after(wait_s):
         async with trio.open_nursery() as nursery:
