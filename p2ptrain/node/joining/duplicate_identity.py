@@ -223,7 +223,7 @@ async def start(
     counts a start, as number n + 1 or higher, and returns its number.
 
     Raises:
-        IdentityInUse: another process with this identity has answered.
+        IdentityInUse: another process with this identity has proved that it is alive.
         StoreError: the start cannot be counted."""
     random = SystemRandom()
     draw = random.getrandbits(DRAW_BITS)
