@@ -350,7 +350,7 @@ async def test_warning_ends_when_a_peer_with_all_entries_appears(
     await settled(lambda: "pruned" not in context.alerts)
 
 
-async def test_one_peers_claim_does_not_end_a_node_at_the_same_height_as_another(
+async def test_claim_of_one_peer_does_not_end_a_node_level_with_another(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     """Ann claims to be far ahead, and to have pruned all entries that could prove this claim. Bob

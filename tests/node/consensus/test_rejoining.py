@@ -43,7 +43,7 @@ def prepared(place: Branched) -> MemoryDisk:
     return disk.reboot(None)
 
 
-def test_after_any_crash_a_branch_snapshot_is_not_used_on_the_other_chain(
+def test_crash_never_leaves_a_branch_snapshot_on_the_other_chain(
     place: Branched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(record_log, "FRAME_BYTES", 900)

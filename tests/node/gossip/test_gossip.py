@@ -209,7 +209,7 @@ class Topics:
         await self._ways_in[topic].send((peer, payload))
 
 
-async def test_unadmitted_peers_are_ignored_and_malformed_messages_are_journaled_once(
+async def test_unadmitted_peers_are_ignored_and_bad_messages_journaled_once(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path, allowed=[ANN.peer])
@@ -252,7 +252,7 @@ async def test_small_heartbeats_cause_the_same_events_as_full_ones(
     ]
 
 
-async def test_small_heartbeat_without_its_full_one_shows_that_its_sender_is_alive(
+async def test_small_heartbeat_that_cannot_be_decoded_is_a_sign_of_life(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
@@ -325,7 +325,7 @@ async def test_full_heartbeat_is_sent_to_a_peer_that_asks_for_it(tmp_path: Path)
         nursery.cancel_scope.cancel()
 
 
-async def test_next_heartbeat_asks_for_full_ones_and_later_own_ones_are_small(
+async def test_next_heartbeat_asks_for_full_ones_and_small_ones_follow(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
@@ -422,7 +422,7 @@ async def test_false_announcements_do_not_delay_a_real_allowlist(
 
 
 @pytest.mark.parametrize("fault", [PeerUnreachable("gone"), None])
-async def test_peer_that_does_not_send_its_announced_list_is_not_asked_again_soon(
+async def test_peer_that_lacks_its_announced_list_is_not_asked_again_soon(
     tmp_path: Path, fault: P2PTrainError | None, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)

@@ -236,7 +236,7 @@ async def test_duplicate_that_started_earlier_ends_this_node(
     assert (said["start"], said["other_start"], said["ends"]) == (3, 2, True)
 
 
-async def test_duplicate_that_started_later_stops_this_nodes_votes_but_not_the_node(
+async def test_duplicate_that_started_later_ends_only_this_nodes_voting(
     new_rig: NewRig, tmp_path: Path, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)

@@ -120,9 +120,7 @@ async def test_any_answer_other_than_yes_declines(run: Run, tmp_path: Path, type
     assert not agreed.exists()
 
 
-async def test_without_a_terminal_the_screen_is_shown_and_the_node_does_not_start(
-    run: Run, tmp_path: Path
-) -> None:
+async def test_node_without_a_terminal_shows_the_screen_and_ends(run: Run, tmp_path: Path) -> None:
     shown = io.StringIO()
     with pytest.raises(ConfigError, match="there is no terminal to ask you") as caught:
         config, agreed = NodeConfig(tmp_path), tmp_path / "agreed"

@@ -237,7 +237,7 @@ async def test_theta_is_not_changed_while_the_trainer_or_a_reduce_uses_it(tmp_pa
         await settled(lambda: r.context.outer.step == 1)
 
 
-async def test_certified_update_that_breaks_the_influence_bound_is_not_applied(
+async def test_update_over_the_influence_bound_is_never_applied(
     tmp_path: Path,
 ) -> None:
     """Most voters lie here. The node ends with an error, and does not change θ."""
@@ -460,7 +460,7 @@ async def fallen_behind(r: Rig, step: int, snapshot: SnapshotRef) -> list[bytes]
 
 
 @pytest.mark.parametrize("away", [12, 6])
-async def test_node_that_fell_behind_downloads_updates_or_a_snapshot_if_smaller(
+async def test_node_that_fell_behind_chooses_the_smaller_download(
     tmp_path: Path, away: int
 ) -> None:
     async with following(tmp_path) as r:
@@ -575,7 +575,7 @@ async def test_own_snapshot_of_another_chain_is_not_used(tmp_path: Path) -> None
             )
 
 
-async def test_own_snapshot_is_not_used_after_starting_at_a_trusted_checkpoint(
+async def test_own_snapshot_is_not_used_with_a_trusted_checkpoint(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, rules=ALONE, steps=99) as r:

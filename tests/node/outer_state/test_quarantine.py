@@ -144,7 +144,7 @@ async def test_wrong_state_is_not_used_until_it_is_corrected(tmp_path: Path) -> 
         assert r.context.outer.vectors.digest() == truth.state.digest()
 
 
-async def test_restart_does_not_use_a_snapshot_that_differs_from_the_certified_one(
+async def test_restart_ignores_a_snapshot_unlike_the_certified_one(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, rules=ALONE, steps=99) as r, trio.open_nursery() as nursery:

@@ -99,7 +99,7 @@ async def test_int4_run_uses_the_direct_schedule_for_five_peers(tmp_path: FilePa
             assert ring_order.arrange(r.context, (r.context.me, *members))[0] == schedule
 
 
-async def test_warning_is_shown_while_every_order_has_a_pair_that_cannot_connect(
+async def test_warning_lasts_while_every_order_has_an_unconnectable_pair(
     tmp_path: FilePath,
 ) -> None:
     async with rig(tmp_path) as r:

@@ -323,7 +323,7 @@ async def test_node_that_lost_the_work_in_the_roster_reports_a_failure(
     assert len(r.said("exchange-failed")) == 1
 
 
-async def test_restarted_node_with_other_work_fails_and_then_offers_the_new_work(
+async def test_restarted_node_reports_a_failure_and_offers_its_new_work(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     """The roster counts on more work than the restarted node has trained again. The node reports
