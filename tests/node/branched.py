@@ -1,5 +1,5 @@
-"""A home whose node has left the run's chain for a branch of its own, and the entries of the other
-chain."""
+"""A home (the folder with a node's files) whose node has left the run's chain for its own branch,
+and the entries of that chain."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ from tests.node.rig import ANN, BOB
 
 
 def signed(state: LedgerState, value: Value, *voters: Identity) -> Certified:
-    """Return the entry certified by these voters, in the first round that one of them leads."""
+    """Return a certified entry with `value` that `voters` signed, in the first round that one of
+    them leads."""
     entry = Entry(state.height + 1, state.head, value)
     names = {voter.peer for voter in voters}
     count = len(state.voters)
@@ -51,7 +52,8 @@ def signed(state: LedgerState, value: Value, *voters: Identity) -> Certified:
 
 
 class Branched:
-    """A home whose node has branched off alone after the first outer step."""
+    """A home whose node has begun a branch without the other voters, after the first outer step.
+    `own` is the chain of the branch, and `theirs` the entries that the others decided instead."""
 
     def __init__(self, folder: Path) -> None:
         self.home = Home(folder / "home")
@@ -73,8 +75,8 @@ class Branched:
     def step(
         self, state: LedgerState, update: str, *voters: Identity
     ) -> tuple[list[Certified], LedgerState]:
-        """Append an outer step in which the first of these peers trained a block, and return the
-        state after it."""
+        """Return the two entries of an outer step in which the first voter trained a block, and the
+        state after the outer step."""
         trained = (Participant(voters[0].peer, self.rules.tokens_per_block, 1),)
         opening = Roster(state.step, state.attempt, state.voters, (), trained)
         chain: list[Certified] = []
@@ -84,8 +86,8 @@ class Branched:
         return chain, state
 
     def write(self, head: Certified, disk: Disk | None = None) -> None:
-        """Write the chain of the branch, a promise that the node gave on the branch, and a snapshot
-        made after `head`."""
+        """Write to the home: the chain of the branch, a promise that the node gave in a round of
+        voting on the branch, and a snapshot of the state after `head`."""
         RecordLog(self.home.ledger, disk=disk).append(map(entry_bytes, self.own))
         RecordLog(self.home.votes, disk=disk).append(self.votes)
         step = head.entry.value.step + 1

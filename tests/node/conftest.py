@@ -18,7 +18,8 @@ def threads_end(no_thread_lingers: None) -> None:
 
 @pytest.fixture
 async def new_rig() -> AsyncIterator[NewRig]:
-    """Make rigs that stay open until the test's own nursery, and so every task on them, has ended.
+    """Return a function that opens a rig. The rigs stay open until the test's own nursery has
+    ended, and with it every task that uses them.
 
     The arguments are those of `rig`.
     """

@@ -1,4 +1,4 @@
-"""One node's context without its tasks, for testing tasks one at a time.
+"""The rig: a node's context without its tasks, for tests that run one task at a time.
 
 The store, ledger, logs and data plane are real. The network only records its calls.
 """
@@ -59,7 +59,7 @@ QUICK = Timing(
     repair=RepairTiming(look_s=0.0),
     questions=QuestionTiming(look_s=1.0, alarm_s=0.5, start_wait_s=2.0),
 )
-"""The pauses of a node in a test: it does not wait for peers that the test does not have."""
+"""Short times for a node in a test, which does not wait for peers that the test does not have."""
 
 OWN_ADDRESS = "/ip4/127.0.0.1/tcp/4001"
 
@@ -75,7 +75,8 @@ Handler = Callable[[PeerId, bytes], Awaitable[bytes]]
 
 @dataclass
 class PaperNetwork:
-    """The part of `Network` that tasks use. `answer` makes the reply to a request, or raises."""
+    """Replaces `Network` and records the calls. `peers` are connected. `answer` makes the reply to
+    a request, or raises."""
 
     peers: set[PeerId] = field(default_factory=set)
     listens: list[str] = field(default_factory=lambda: [OWN_ADDRESS])
@@ -155,8 +156,8 @@ class PaperNetwork:
 
 @dataclass
 class Rig:
-    """A node's context, with helpers for tests. `heard` returns the events sent to the ledger, and
-    removes them."""
+    """A node's context, with methods for tests. `heard` removes and returns the events that were
+    sent to the ledger. `said` returns the journal's records of one event."""
 
     context: Context
     run: Run
@@ -173,21 +174,21 @@ class Rig:
         return [record for record in self.diary.records if record["event"] == event]
 
     def configure(self, **changes: object) -> None:
-        """Continue with these changes to the configuration."""
+        """Replace fields of the configuration."""
         config = replace(self.context.config, **changes)  # type: ignore[arg-type]
         self.surround(config=config)
 
     def wait_for(self, **seconds: object) -> None:
-        """Use these timings for tasks that start from now on."""
+        """Replace times in `Timing`, for tasks that start from now on."""
         self.surround(timing=replace(self.context.timing, **seconds))  # type: ignore[arg-type]
 
     def surround(self, **changes: object) -> None:
-        """Continue in a different environment: a different identity, or a different run."""
+        """Replace fields of `Surroundings`, such as the identity or the clock."""
         around = replace(self.context.around, **changes)  # type: ignore[arg-type]
         self.context = replace(self.context, around=around)
 
     def plug(self, **changes: object) -> None:
-        """Continue with these objects of the data plane replaced."""
+        """Replace fields of `DataPlane`."""
         plane = replace(self.context.plane, **changes)  # type: ignore[arg-type]
         self.context = replace(self.context, plane=plane)
 
@@ -206,7 +207,7 @@ class Rig:
         return ledger.state
 
     def append(self, certified: Certified) -> None:
-        """Append an entry whose certificate is not checked in this test."""
+        """Append an entry to the ledger's chain without checking its certificate."""
         ledger = self.context.ledger.core
         state = apply(ledger.rules, ledger.state, certified.entry)
         ledger._append(certified, state, self.context.now())
@@ -217,13 +218,13 @@ def entry_of(state: LedgerState, value: Value) -> Entry:
 
 
 def certified(state: LedgerState, value: Value) -> Certified:
-    """Return `value` as the next entry, with a certificate that is not checked in these tests."""
+    """Return `value` as the next entry after `state`, with a certificate without votes."""
     entry = entry_of(state, value)
     return Certified(entry, Certificate(entry.height, 0, entry.digest, ()))
 
 
 def signed(run: RunId, state: LedgerState, value: Value, *voters: Identity) -> Certified:
-    """Return `value` as the next entry, with a valid certificate."""
+    """Return `value` as the next entry after `state`, certified by the votes of `voters`."""
     entry = entry_of(state, value)
     message = vote_message(run, entry.height, 0, entry.digest)
     votes = sorted((voter.peer, voter.sign(message)) for voter in voters)
@@ -231,7 +232,7 @@ def signed(run: RunId, state: LedgerState, value: Value, *voters: Identity) -> C
 
 
 class Growing:
-    """A chain and its state, grown value by value."""
+    """A chain without a node, its state and its index. `grow` appends entries."""
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
@@ -250,7 +251,7 @@ class Growing:
 
 
 class OpenDoor(Admission):
-    """Accepts every peer, whatever the run's allowlist says."""
+    """Admits every peer, whatever the run's allowlist says."""
 
     def admits(self, peer: PeerId) -> bool:
         return True
@@ -268,7 +269,8 @@ async def rig(
     clock: Callable[[], float] = trio.current_time,
     **settings: object,
 ) -> AsyncIterator[Rig]:
-    """Open the context of the organiser's own node. It is the only founder by default."""
+    """Open the context of the organiser's own node, by default the run's only founder. `welcoming`:
+    whether the node admits every peer. `settings` are those of `publish`."""
     home = Home(folder / "home")
     run = publish(home, allowed=allowed, **settings)
     identity = load_or_create(home.identity)
@@ -294,15 +296,15 @@ async def rig(
 
 
 class NewRig(Protocol):
-    """The fixture `new_rig`: open a rig with these arguments of `rig`, and close it after the
-    test's tasks."""
+    """The type of the fixture `new_rig`, a function that opens a rig. The arguments are those of
+    `rig`."""
 
     async def __call__(self, folder: Path, **settings: object) -> Rig: ...
 
 
 class Neighbour:
-    """A second node whose data plane serves what it holds. The first node has heard its
-    heartbeat."""
+    """Makes `other` a peer of the node `r`: `r` has a heartbeat of it, and can fetch blobs from its
+    data plane."""
 
     def __init__(self, r: Rig, other: Rig) -> None:
         endpoint = other.context.plane.endpoint
@@ -315,7 +317,7 @@ class Neighbour:
 
 
 def heartbeat(run: RunId, **changes: object) -> Heartbeat:
-    """Return the heartbeat of an ordinary trainer."""
+    """Return a heartbeat of a node that trains, with `changes`."""
     usual = Heartbeat(
         run=run,
         incarnation=1,
@@ -342,12 +344,12 @@ def heartbeat(run: RunId, **changes: object) -> Heartbeat:
 def opening(
     state: LedgerState, *participants: Participant, learners: Sequence[PeerId] = ()
 ) -> Roster:
-    """Return a roster that opens a reduce among these peers."""
+    """Return a roster that opens a reduce among `participants`."""
     return Roster(state.step, state.attempt, state.voters, tuple(learners), participants)
 
 
 async def settled(holds: Callable[[], object], deadline_s: float = 30.0) -> None:
-    """Wait until a task has made `holds` true."""
+    """Wait until `holds` returns something true. Fail after `deadline_s`."""
     never = trio.Event()
     with trio.fail_after(deadline_s):
         while not holds():

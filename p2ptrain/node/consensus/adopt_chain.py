@@ -1,10 +1,10 @@
-"""Replace our branch on disk with a chain that outranks it, before the node starts over.
+"""Replace our ledger on disk with a chain that outranks it, before the node starts over.
 
-θ and m contain updates that the other chain does not have, and they cannot be subtracted exactly.
-So the whole context is closed first. Then the other chain replaces ours from the fork on. The node
-starts again from its disk as after any restart, with a certified snapshot and the updates after it.
-Our votes are kept: each vote names the chain or branch that it belongs to, and we are still bound
-by it there.
+This happens when a node on a branch finds another chain with a higher rank
+(`ledger/chain/branch_rank`). θ and m contain updates that the other chain does not have, and these
+updates cannot be subtracted exactly. So the node first closes its context. Then the entries of the
+other chain replace ours after the last common one, and the node starts again from its disk, as
+after any restart. Our votes are kept: each one names its chain or branch, and still binds us there.
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ from p2ptrain.store import Disk, RecordLog, Store
 
 
 def write_adopted_chain(home: Home, rejoin: Rejoin, disk: Disk | None = None) -> None:
-    """Write the chain of `rejoin` to the node's home. The node's context must already be closed.
+    """Write the chain of `rejoin` to `home`. The node's context must already be closed.
 
-    The reference to our snapshot is removed first. After a crash in between, our own chain is still
-    there, and the node switches to the other chain later. In the reverse order, a snapshot of the
-    branch could be mistaken for one of the other chain.
+    The reference to our snapshot is removed first. After a crash between the two writes, our own
+    chain is still there, and the node switches to the other chain later. In the reverse order, a
+    crash could leave a snapshot of our branch that looks like one of the other chain.
 
-    Raises StoreError: the disk cannot be written to.
-    """
+    Raises StoreError: the disk cannot be written to."""
     _forget_snapshot(home, rejoin, disk)
     log = RecordLog(home.ledger, disk=disk)
     chain = read_chain(log)
@@ -34,7 +33,8 @@ def write_adopted_chain(home: Home, rejoin: Rejoin, disk: Disk | None = None) ->
 
 
 def _forget_snapshot(home: Home, rejoin: Rejoin, disk: Disk | None) -> None:
-    """Make sure that no restart uses our newest snapshot if it depends on dropped entries."""
+    """If our newest snapshot depends on entries that are about to be dropped, remove the reference
+    to it from the store's head, so that no restart uses the snapshot."""
     first = rejoin.chain[0].entry
     with Store(home.store, disk=disk) as store:
         head = store.head()

@@ -1,4 +1,7 @@
-"""Describe a branch in words, and warn the user while this node is on one."""
+"""Describe a branch in words, and warn the user while this node is on one.
+
+On a branch, the voters that remain after the loss of the quorum continue the ledger separately.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,8 @@ from p2ptrain.observe.cautions import Caution
 
 
 def in_words(text: str, ledger: Ledger) -> str:
-    """Return the ledger's words about its branch, with peer names and the number of lost voters."""
+    """Return `text`, which describes the branch, with peers' names and the number of lost
+    voters."""
     past = ledger.state.past
     if not text or not past:
         return named(text)
@@ -23,7 +27,7 @@ def in_words(text: str, ledger: Ledger) -> str:
 
 
 def warn(context: Context) -> None:
-    """Update this node's warning. The ledger's task calls this after each entry."""
+    """Update the warning about the branch. The ledger's task calls this after each entry."""
     words = in_words(branch_words(context.ledger.snapshot), context.ledger.core)
     alerts, caution = context.alerts, Caution("BRANCH", words)
     if not words:

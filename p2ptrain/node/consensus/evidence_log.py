@@ -1,12 +1,10 @@
-"""Store evidence that a voter lied, and warn the user if our own identity is used elsewhere.
+"""Store evidence that a voter signed contradictory statements, and warn the user about it.
 
-Evidence does not expire. It is stored before the ledger acts on it, and passed to the ledger again
-after each restart, so that an evicted peer does not come back.
+Such a voter is evicted. Evidence does not expire: it is stored before the ledger acts on it, and
+passed to the ledger again after each restart, so that the peer stays evicted.
 """
 
 from __future__ import annotations
-
-from functools import partial
 
 from p2ptrain.archive.home import Home
 from p2ptrain.errors import RemoteProtocolError, StoreError
@@ -21,11 +19,9 @@ from p2ptrain.store import RecordLog
 
 
 def load_evidence(home: Home) -> list[Accused]:
-    """Return the evidence stored in `home`. The ledger checks it.
+    """Return the evidence stored in `home`, which the ledger checks.
 
-    Raises:
-        StoreError: the file is damaged.
-    """
+    Raises StoreError: the file is damaged."""
     try:
         return [Accused(decode_evidence(record)) for record in RecordLog(home.evidence)]
     except RemoteProtocolError as exc:
@@ -38,7 +34,7 @@ def load_evidence(home: Home) -> list[Accused]:
 
 
 async def record_evidence(context: Context, evidence: Evidence) -> None:
-    """Write `evidence` to disk durably, and warn the user."""
+    """Durably write `evidence` to disk, and warn the user."""
     context.journal.write(
         "accused", peer=evidence.peer, height=evidence.height, words=evidence.words
     )
@@ -52,8 +48,7 @@ async def record_evidence(context: Context, evidence: Evidence) -> None:
                 f"{label(evidence.peer)} signed two contradictory statements and is evicted",
             ),
         )
-    append = partial(_append, context.home, encode_evidence(evidence))
-    await durably(append)
+    await durably(_append, context.home, encode_evidence(evidence))
 
 
 def _append(home: Home, record: bytes) -> None:
@@ -63,7 +58,7 @@ def _append(home: Home, record: bytes) -> None:
 
 
 def warn_of_duplicate(context: Context, found: VotingStopped) -> None:
-    """Warn the user that another process has this identity. The ledger has stopped voting."""
+    """Warn the user that another process uses this identity. The ledger has stopped voting."""
     context.journal.write("identity-in-use", code="ID-IN-USE", what=found.what)
     context.alerts.show(
         "identity",

@@ -1,8 +1,8 @@
-"""Pass peers' messages to this node's ledger, with a rate limit on requests for entries.
+"""Pass peers' messages to this node's ledger, and limit how often a peer may request entries.
 
-A request for a page of entries takes about sixty bytes, and the ledger's only task needs about 5 ms
-to make the page. A peer that does not get an answer asks another peer and comes back later, so no
-reply is sent to a refused request.
+Entries are sent in pages. A request has about sixty bytes, but making a page costs the ledger's
+only task about 5 ms. A request over the limit is not answered. That does not harm an honest peer:
+it asks another peer, and asks this node again later.
 """
 
 from __future__ import annotations
@@ -22,10 +22,8 @@ def receive(context: Context, peer: PeerId, message: Message) -> None:
 
 
 def _draws_a_page(context: Context, message: Message) -> bool:
-    """Return whether the answer is a page of entries. A late Prepare or Propose is also answered
-    with a page: the decided entries.
-    """
-    late = (
-        isinstance(message, Prepare | Propose) and message.height <= context.ledger.snapshot.height
-    )
-    return late or isinstance(message, EntriesRequest)
+    """Return whether the answer to `message` is a page of entries. It also is for a Prepare or
+    Propose at a height that is already decided."""
+    if isinstance(message, Prepare | Propose):
+        return message.height <= context.ledger.snapshot.height
+    return isinstance(message, EntriesRequest)

@@ -1,7 +1,7 @@
-"""Run the ledger's core: events in, effects out, in the order that safety requires.
+"""Run the ledger's state machine: pass it events, and carry out the effects that it returns.
 
-One task owns the `Ledger`. Only this task calls `handle`. It carries out the effects of one event
-before it takes the next event, so a vote is on disk before it is sent. Other tasks read
+Only one task calls `Ledger.handle`. It carries out the effects in order, and completes those of one
+event before it handles the next event. So a vote is on disk before it is sent. Other tasks read
 `LedgerPort.snapshot` and submit events. This module does not know what follows from a roster or a
 commit: it wakes the other tasks, and they read the new state.
 """
@@ -45,21 +45,20 @@ from p2ptrain.node.state.threads import durably
 from p2ptrain.peers.protocol_names import LEDGER_BYTES_MAX, LEDGER_PROTOCOL, ledger_topic
 
 BATCH_EVENTS = 64
-"""Number of waiting events handled together, so that a burst of reports wakes the tasks only
-once."""
+"""Maximum number of waiting events that are handled before the other tasks are woken, so that a
+burst of reports wakes them only once."""
 
 VOTE_RECORDS_MAX = 1024
 """Maximum number of records in the vote log (about 500 kB). When it is exceeded, the log is
 rewritten with the few votes that still bind us."""
 
-
 LAST_WORDS_S = 1.0
-"""Seconds that the node waits for the entry that heals a branch to reach the branch's other
-members."""
+"""Seconds that a node on a branch waits before it switches to another chain, so that the entry that
+ends the branch reaches the branch's other members."""
 
 
 def hear_messages(context: Context) -> None:
-    """Take the ledger's messages that peers send to us, from now on."""
+    """From now on, receive the ledger messages that peers send to this node."""
 
     async def receive(peer: PeerId, payload: bytes) -> bytes:
         inbox.receive(context, peer, decode(payload))
@@ -74,13 +73,13 @@ async def run_ledger(
     vote_records_max: int = VOTE_RECORDS_MAX,
     last_words_s: float = LAST_WORDS_S,
 ) -> Rejoin:
-    """Own the ledger until it ends. Return the chain that must replace ours."""
+    """Run the ledger until another chain must replace ours, and return that chain."""
     hear_messages(context)
     due: list[Event] = [
         AllowedPeers(context.admission.members_allowed()),
         KnownAmendments(context.amendments.terms),
+        *await durably(evidence_log.load_evidence, context.home),
     ]
-    due += await durably(evidence_log.load_evidence, context.home)
     async with trio.open_nursery() as nursery:
         outboxes = Outboxes(context, nursery)
         height = 0
@@ -89,11 +88,15 @@ async def run_ledger(
                 effects = context.ledger.core.handle(event, context.now())
                 for alike in in_runs(effects):
                     await _carry_out(context, alike, author_of(event), outboxes, nursery)
-                if effects and isinstance(effects[-1], Rejoin):
-                    await _speak_last(context, effects[-1])
+                if effects and isinstance(rejoin := effects[-1], Rejoin):
+                    last = rejoin.chain[-1].entry
+                    context.journal.write(
+                        "rejoining", parted_at=rejoin.height, height=last.height, head=last.digest
+                    )
+                    context.changes.notify_all()
                     await trio.sleep(last_words_s)
                     nursery.cancel_scope.cancel()
-                    return effects[-1]
+                    return rejoin
             context.changes.notify_all()
             await shorten_votes(context, records_max=vote_records_max)
             if context.ledger.snapshot.height > height:
@@ -104,11 +107,10 @@ async def run_ledger(
 
 
 async def due_events(queue: EventQueue, deadline: float | None) -> list[Event]:
-    """Return the events that have arrived, or a Tick if there is none by the ledger's deadline.
+    """Return the next events, or a Tick, which only runs timers, if none arrives before `deadline`.
 
-    Waiting events are handled before a Tick, even if the Tick is late. Any event lets the ledger
-    check its timers, but ticks alone would starve the waiting events.
-    """
+    After the deadline, waiting events are still returned first. The ledger checks its timers after
+    any event, but if it only got Ticks, the waiting events would never be handled."""
     await trio.lowlevel.checkpoint()
     taken = _waiting(queue)
     if not taken:
@@ -137,8 +139,7 @@ async def _carry_out(
     outboxes: Outboxes,
     nursery: trio.Nursery,
 ) -> None:
-    """Carry out effects of one type before returning. `author` is the peer whose event caused
-    them."""
+    """Carry out effects of one type. `author`: the peer whose event caused them, if any."""
     records = [effect.record for effect in effects if isinstance(effect, Persist)]
     if records:
         await durably(context.ledger.votes.append, records)
@@ -157,7 +158,7 @@ async def _carry_out(
             case Announce(message):
                 outboxes.announce(ledger_topic(context.run), encode(message))
             case FetchUpdate(update, _):
-                # The outer step may have ended before that task runs.
+                # Pass the current step: the step may have ended before the new task runs.
                 nursery.start_soon(_hold_update, context, update, context.ledger.snapshot.step)
             case Accuse(evidence):
                 await evidence_log.record_evidence(context, evidence)
@@ -171,21 +172,12 @@ async def _carry_out(
                 pass
 
 
-async def _speak_last(context: Context, rejoin: Rejoin) -> None:
-    last = rejoin.chain[-1].entry
-    context.journal.write(
-        "rejoining", parted_at=rejoin.height, height=last.height, head=last.digest
-    )
-    context.changes.notify_all()
-
-
 async def shorten_votes(context: Context, *, records_max: int = VOTE_RECORDS_MAX) -> None:
-    """Keep the vote log short. The ledger knows the records that still bind us.
+    """If the vote log has more than `records_max` records, keep only those that still bind us.
 
-    Call this only between events: a vote may be forgotten once the entry that was decided is
-    durable. If the rewrite fails, the log grows. If the failure may have damaged the log, the log
-    refuses the next vote.
-    """
+    Call this only between events, when all decided entries are on disk: only then may the votes for
+    them be dropped. If the rewrite fails, the log just grows. If the failure may have damaged the
+    log, the log refuses the next vote."""
     if context.ledger.vote_records <= records_max:
         return
     binding = context.ledger.core.records()
@@ -200,12 +192,11 @@ async def shorten_votes(context: Context, *, records_max: int = VOTE_RECORDS_MAX
 
 
 async def _hold_update(context: Context, update: Digest, step: int) -> None:
-    """Fetch an update of outer step `step` before this node votes on it. Tell the ledger once its
-    bytes are stored and valid.
+    """Fetch an update of outer step `step` on which this node is to vote. Tell the ledger once the
+    update's bytes are stored and valid.
 
-    The fetch ends when the outer step ends without this update: it is possible that no peer ever
-    had such bytes.
-    """
+    The fetch is cancelled when the reduce is no longer current. Otherwise it could wait for ever: a
+    liar can name an update that no peer has."""
     if update in context.ledger.updates_awaited:
         return
 
@@ -213,9 +204,7 @@ async def _hold_update(context: Context, update: Digest, step: int) -> None:
     opened = roster if roster is not None and roster.step == step else None
 
     def matters() -> bool:
-        """Return whether the reduce that sets the bounds of this update is still the current
-        one.
-        """
+        """Return whether the roster, which sets the bounds of this update, is still current."""
         return context.ledger.snapshot.step == step and context.ledger.snapshot.roster == roster
 
     async def inspect() -> None:
@@ -235,7 +224,6 @@ async def _hold_update(context: Context, update: Digest, step: int) -> None:
 
 
 def _journal_fields(certified: Certified) -> dict[str, object]:
-    """Return the journal's fields for an entry."""
     value = certified.entry.value
     said: dict[str, object] = {
         "height": certified.entry.height,

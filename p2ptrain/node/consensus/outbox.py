@@ -1,19 +1,18 @@
-"""Send ledger messages: one queue and one task per peer, so that a slow peer delays only itself.
+"""Send ledger messages. Each peer has a queue and a task, so a slow peer does not delay others.
 
-A queue is short, and a message that does not fit is dropped. A message that cannot be delivered is
-lost. The ledger treats both like loss in the network: it repeats its messages. The first messages
-of a process wait until it has asked whether it is alone (`state/first_question`).
+A queue is short. A message that does not fit in the queue, or that cannot be delivered, is lost:
+the ledger repeats its messages anyway. The first messages of a process wait until the process has
+asked whether another one uses its identity (`state/first_question`).
 
-A message that is already queued is not queued again when the ledger repeats it. Otherwise, if
-answers take seconds, repeated messages would fill the queue faster than they leave it. A new
-message would then wait behind all of them, longer than any round of the ledger lasts.
+If the ledger repeats a message that is still queued, the message is not queued again. Otherwise, if
+each delivery takes seconds, repeated messages would fill the queue faster than they leave it. A new
+message would then wait behind all of them, for longer than a round of voting lasts.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import trio
 
@@ -27,16 +26,13 @@ QUEUE_MESSAGES = 64
 
 SEND_S = 5.0
 PEERS_MAX = 2048
-"""Maximum number of peers with a queue at the same time."""
-
-Item = TypeVar("Item")
+"""Maximum number of peers with a queue at the same time. Messages to further peers are lost."""
 
 
 @dataclass(slots=True)
 class _Outbox:
-    """The queue of one peer. `waiting` contains the queued messages and the one being sent. The
-    value says whether the ledger has repeated the message in the meantime.
-    """
+    """The queue of one peer. `waiting` contains the queued messages and the message being sent. The
+    value of each says whether the ledger has repeated the message since."""
 
     queue: trio.MemorySendChannel[bytes]
     waiting: dict[bytes, bool] = field(default_factory=dict)
@@ -44,12 +40,14 @@ class _Outbox:
     def enqueue(self, message: bytes) -> None:
         if message in self.waiting:
             self.waiting[message] = True
-        elif _fits(self.queue, message):
+            return
+        with suppress(trio.WouldBlock):
+            self.queue.send_nowait(message)
             self.waiting[message] = False
 
     def note_sent(self, message: bytes, *, arrived: bool) -> None:
-        """Forget a message that was sent. If it was lost and the ledger repeated it, queue it
-        again."""
+        """Remove a message after an attempt to send it. If it did not arrive and the ledger has
+        repeated it, queue it again."""
         said_again = self.waiting.pop(message)
         if said_again and not arrived:
             self.enqueue(message)
@@ -68,7 +66,7 @@ class Outboxes:
 
     @property
     def count(self) -> int:
-        """The number of peers to which messages wait or are on their way."""
+        """The number of peers to which messages are queued or being sent."""
         return len(self._boxes)
 
     def post(self, peer: PeerId, message: bytes) -> None:
@@ -77,7 +75,8 @@ class Outboxes:
             box.enqueue(message)
 
     def announce(self, topic: str, message: bytes) -> None:
-        _fits(self._announcements, (topic, message))
+        with suppress(trio.WouldBlock):
+            self._announcements.send_nowait((topic, message))
 
     def _open(self, peer: PeerId) -> _Outbox | None:
         if len(self._boxes) >= PEERS_MAX:
@@ -90,8 +89,8 @@ class Outboxes:
     async def _send_all(
         self, peer: PeerId, box: _Outbox, messages: trio.MemoryReceiveChannel[bytes]
     ) -> None:
-        """Send until the queue is empty, then free it: in an open run, anybody can create new peer
-        ids."""
+        """Send messages until the queue is empty, then delete the queue. Empty queues are not kept,
+        because anybody can create new peer ids in an open run."""
         with suppress(trio.WouldBlock):
             while True:
                 message = messages.receive_nowait()
@@ -113,11 +112,10 @@ class Outboxes:
         return True
 
     async def _may_speak(self, peer: PeerId) -> bool:
-        """Once this process has asked whether it has a duplicate, return True if none was found.
+        """Wait until this process has asked whether another one uses its identity. Return False if
+        one does: then no message may be sent.
 
-        Raises:
-            PeerError: `peer` is not connected.
-        """
+        Raises PeerError: `peer` is not connected."""
         network, identities = self._context.network, self._context.identities
         if identities.first_question.is_over:
             return True
@@ -135,14 +133,6 @@ class Outboxes:
             try:
                 await self._context.network.publish(topic, message)
             except LocalProtocolError as exc:
-                # The entry names hundreds of members. A peer that learns of its height asks for it.
+                # The entry is too large because it names hundreds of members. Peers that hear of
+                # its height request it instead.
                 self._context.peers.report_misbehaviour("not-announced", topic, reason=exc.what)
-
-
-def _fits(queue: trio.MemorySendChannel[Item], item: Item) -> bool:
-    """Queue `item`. Return False if there was no room."""
-    try:
-        queue.send_nowait(item)
-    except trio.WouldBlock:
-        return False
-    return True

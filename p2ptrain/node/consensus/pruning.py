@@ -1,8 +1,9 @@
-"""Prune the ledger's oldest entries if configured, and warn if other peers have pruned entries that
-this node needs.
+"""Prune (delete) the ledger's oldest entries if configured. Warn the user if all other peers have
+pruned entries that this node needs.
 
 By default, a node keeps all entries, so that anybody can check the run from its manifest onwards. A
-node that prunes keeps a base, from which it can restart. For newcomers, see `trusted_checkpoint`.
+node that prunes keeps a base instead: the ledger's state at a checkpoint, from which it can
+restart. `trusted_checkpoint` explains how a newcomer starts if no peer keeps all entries.
 """
 
 from __future__ import annotations
@@ -30,15 +31,11 @@ from p2ptrain.store import Disk, Head, RecordLog, Store
 from p2ptrain.suggested_command import to_paste
 
 NAMED_MAX = 8
-"""Maximum number of peers named that pruned the missing entries. A user only asks one or two of
-them."""
-
-
-# ── pruning ──────────────────────────────────────────────────────────────────────────────────────
+"""Maximum number of peers named in the warning: the user needs to ask only one or two."""
 
 
 async def prune(context: Context) -> None:
-    """Prune entries as configured. The ledger's task calls this between events."""
+    """Prune entries as configured. Only the ledger's task calls this, between events."""
     keep, ledger = context.config.keep_entries, context.ledger.core
     if keep is None:
         return
@@ -54,10 +51,9 @@ async def prune(context: Context) -> None:
 
 
 def prune_home(home: Home, run: Run, keep_entries: int, disk: Disk | None = None) -> Origin | None:
-    """Prune the ledger of a stopped node. Return None if there was nothing to prune.
+    """Prune a stopped node's ledger. Return where it now begins; None if nothing was pruned.
 
-    Raises StoreError: the ledger does not verify, or the disk cannot be written to.
-    """
+    Raises StoreError: the ledger does not verify, or the disk cannot be written to."""
     rules, log = rules_of(run), RecordLog(home.ledger, disk=disk)
     chain = verified(home, rules, log)
     kept = KeptChain(rules, chain.base)
@@ -74,8 +70,8 @@ def prune_home(home: Home, run: Run, keep_entries: int, disk: Disk | None = None
 def _shortened(
     rules: Rules, kept: KeptChain, origin: Origin | None, head: Head | None, keep_entries: int
 ) -> Origin | None:
-    """Return where the chain may begin. This is not after the snapshot from which this node would
-    restart."""
+    """Return where the chain may begin; None if no entry may be pruned. The entries after the
+    snapshot from which this node would restart are needed, so they stay."""
     if head is None or head.run != rules.run or head.snapshot_step is None:
         return None
     height = prunable_to(kept.entries, keep_entries=keep_entries, step_max=head.snapshot_step)
@@ -94,36 +90,23 @@ def origin_in(log: RecordLog) -> Origin | None:
     return None if first is None else origin_of(first)
 
 
-# ── missing entries that all peers have pruned ───────────────────────────────────────────────────
-
-
 async def notice_pruned(context: Context) -> None:
     """Warn the user if no peer keeps the entries that this node lacks.
 
-    That these entries exist is only a claim of the peers that are ahead. So the claims lead to a
-    warning. They end the node only if no other peer has the same head, and if the claiming peers
-    could have decided entries without other voters.
+    Peers that are ahead only claim that these entries exist, and may lie. So their claims lead to a
+    warning. They end the node only if no other peer has the same newest entry (head) as this node,
+    and only if they are credible (`_is_credible`).
 
-    Raises:
-        TryLater: for `pruned_s`, every peer that is ahead has claimed to have pruned these
-            entries, and no peer had the same head as this node.
-    """
+    Raises TryLater: this condition has held for `pruned_s`."""
     told = 0
     while True:
         while not context.ledger.core.out_of_reach():
             await context.changes.wait()
-        lacking, kept = (
-            context.ledger.snapshot.height + 1,
-            nobody_keeps(context).evidence[:NAMED_MAX],
-        )
-        context.alerts.show(
-            "pruned",
-            Caution(
-                "LEDGER-PRUNED",
-                f"no connected peer keeps entry {lacking} of the ledger; " + "; ".join(kept),
-            ),
-        )
-        if told != lacking:  # Journal it once: a peer can withdraw the claim and repeat it.
+        lacking = context.ledger.snapshot.height + 1
+        kept = nobody_keeps(context).evidence[:NAMED_MAX]
+        what = f"no connected peer keeps entry {lacking} of the ledger; " + "; ".join(kept)
+        context.alerts.show("pruned", Caution("LEDGER-PRUNED", what))
+        if told != lacking:  # Journal this once: a peer can withdraw and repeat its claim.
             context.journal.write("nobody-keeps", height=lacking, evidence=kept)
             told = lacking
         with trio.move_on_after(context.timing.pruned_s):
@@ -137,7 +120,7 @@ async def notice_pruned(context: Context) -> None:
 
 
 def _is_left_behind(context: Context) -> bool:
-    """Return whether the peers that pruned are credible, and no other peer has our head."""
+    """Return whether the claims are credible, and no peer has the same head as this node."""
     head = context.ledger.snapshot.head
     in_company = any(record.heartbeat.head == head for record in context.peers.table)
     said = context.ledger.core.out_of_reach()
@@ -145,20 +128,19 @@ def _is_left_behind(context: Context) -> bool:
 
 
 def _is_credible(context: Context, said: Collection[PeerId]) -> bool:
-    """Return whether the claims of these peers are enough to end this node.
+    """Return whether the claims of the peers in `said` are enough to end this node.
 
-    Only a quorum of the voters at our head can have decided the next entry. A lie does no harm to a
-    node that does not vote there. A voter waits, since other voters may need its vote; its user
-    sees the claims.
-    """
-    state = context.ledger.snapshot
-    if context.me not in state.voters:
-        return True
-    return quorum.reached(context.ledger.rules.quorum, state.voters, said)
+    If this node is not a voter, they are: ending it harms nobody but its user, even if the claims
+    are lies. A voter ends only if a quorum of the voters at our head claims this, since only a
+    quorum can have decided the next entry. Until then, the other voters may need this node's vote,
+    and its user sees the claims."""
+    voters = context.ledger.snapshot.voters
+    is_voter = context.me in voters
+    return not is_voter or quorum.reached(context.ledger.rules.quorum, voters, said)
 
 
 def nobody_keeps(context: Context) -> TryLater:
-    """Return the error for entries that every peer ahead of us has pruned, with what to do."""
+    """Return the error that says who has pruned the entries that this node lacks."""
     said = [
         f"{label(peer)} keeps entries from {answer.up_to + 1}; "
         f"its checkpoint is {answer.up_to + 1}:{answer.checkpoint}"

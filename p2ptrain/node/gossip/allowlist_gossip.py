@@ -1,6 +1,7 @@
-"""Pass the organiser's allowlist on by gossip, and apply a newer one.
+"""Forward the organiser's allowlist by gossip, and apply a newer one that arrives.
 
-A short list is published whole. A longer list is only announced, and peers that lack it request it.
+A short list is published whole. Of a longer list, only a notice with the list's number is
+published, and peers that lack the list request it.
 """
 
 from __future__ import annotations
@@ -20,18 +21,17 @@ from p2ptrain.node.state.context import Context
 from p2ptrain.peers.protocol_names import allowlist_topic
 
 ALLOWLIST_S = 30.0
+"""Seconds between two publications of our list."""
 
 ALLOWLIST_BYTES_MAX = 32 << 10
-"""Maximum bytes of a list that is published whole. A longer list is only announced, and peers that
-lack it request it, because gossip would send it many times."""
+"""Maximum bytes of a list that is published whole. A longer one is not, because gossip would send
+it many times."""
 
 
 async def take_allowlist(
     nursery: trio.Nursery, notices: AllowlistNotices, context: Context, peer: PeerId, payload: bytes
 ) -> None:
-    """Handle a list, or the notice of one. Requests for a list that was only announced run in
-    `nursery`.
-    """
+    """Handle an allowlist, or a notice of one; then a request for it runs in `nursery`."""
     if len(payload) > NOTICE_BYTES_MAX:
         if context.admission.adopt_if_newer(payload):
             await admission_changed(context)
@@ -49,22 +49,22 @@ async def admission_changed(context: Context) -> None:
     allowlist = context.admission.allowlist
     assert allowlist is not None
     context.journal.write("allowlist", sequence=allowlist.allowlist.sequence)
-    # Publish first and then drop the peers that are no longer listed, so that they also receive the
-    # new list.
+    # First publish, then drop the peers that are no longer listed: in this order, they also receive
+    # the new list.
     await _publish_allowlist(context)
     context.network.refresh_admission()
     for view in context.peers.table:
         if not context.admission.admits(view.peer):
             context.plane.listener.drop(view.peer)
-            # We no longer accept this peer's heartbeats. Report it as lost now, so that nobody
-            # waits until the failure detector notices.
+            # This node now ignores the peer's heartbeats. Report the peer as lost at once, so that
+            # no task waits for the failure detector to notice its silence.
             context.peers.detector.hint_lost(view.peer, context.now())
     await context.ledger.submit(AllowedPeers(context.admission.members_allowed()))
     context.changes.notify_all()
 
 
 async def offer_allowlist(context: Context) -> None:
-    """Publish our list at intervals, for peers that missed it, until cancelled."""
+    """Publish our list every ALLOWLIST_S, for peers that missed it, until cancelled."""
     while True:
         await _publish_allowlist(context)
         await trio.sleep(ALLOWLIST_S)

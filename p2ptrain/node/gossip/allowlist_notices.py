@@ -1,10 +1,9 @@
-"""Handle notices of an allowlist that is too long for gossip: request it from the peer that
-announced it.
+"""Request an allowlist that is too long for gossip from the peer that announced it with a notice.
 
 A notice is an unproven claim, and a request may take a long time. So each request runs in its own
-task and does not delay lists that arrive by gossip: a peer cannot delay its own removal by
-announcing lists that it does not have. A peer that did not send its list is not asked again for a
-while.
+task, and lists that arrive by gossip are applied meanwhile. Otherwise a peer could delay its own
+removal by announcing lists that it does not have. A peer that did not send the announced list is
+not asked again for a while.
 """
 
 from __future__ import annotations
@@ -25,36 +24,37 @@ from p2ptrain.peers.hello_messages import HelloRequest
 NOTICE_BYTES_MAX = 64
 
 ASKED_MAX = 16
-"""Maximum number of peers that are being asked or are scheduled."""
+"""Maximum number of peers that are being asked or are waiting to be asked."""
 
 SILENT_S = 60.0
 """Seconds for which a peer that did not answer is not asked again; it may have been busy. About
-fifty peers that never answer could keep all places occupied.
-"""
+fifty peers that never answer could keep all ASKED_MAX slots occupied. Lists would then spread only
+by gossip."""
 
 LIED_S = 600.0
+"""Seconds for which a peer that answered without the announced list is not asked again."""
+
 KNOWN_MAX = 1024
 
 Question = Callable[[], Awaitable[bool]]
-"""Asks one peer. Returns whether we now have a newer list. Raises StoreError: it cannot be
-stored."""
+"""A function that asks one peer for its list and returns whether we now have a newer list. Raises
+StoreError: the list cannot be stored."""
 
 
 @dataclass(slots=True)
 class AllowlistNotices:
-    """The peers to ask. This class does not know how to ask them. `now` must never decrease."""
+    """Decides which peers may be asked for a list now. `now` must never decrease."""
 
     next_s: float = 1.0
-    """Seconds that one peer may take before the next peer is asked too. Usually the first peer
-    sends the list that all of them announce."""
+    """Seconds that one peer may take before the next one is asked too. Usually the first peer sends
+    the list that all of them announced, so the others need not be asked."""
     asked: set[PeerId] = field(default_factory=set)
     resting: dict[PeerId, float] = field(default_factory=dict)
-    """For each peer that did not send its list, when it may be asked again."""
+    """For each peer that did not send its list, the time from which it may be asked again."""
 
     def turn(self, peer: PeerId, now: float) -> int | None:
         """Return how many peers are already being asked, and mark `peer` as being asked until
-        `note_answered` is called. Return None if `peer` must not be asked now.
-        """
+        `note_answered` is called. Return None if `peer` must not be asked now."""
         rests = now < self.resting.get(peer, now)
         if rests or peer in self.asked or len(self.asked) >= ASKED_MAX:
             return None
@@ -75,11 +75,10 @@ class AllowlistNotices:
 def question_about(
     context: Context, notices: AllowlistNotices, peer: PeerId, notice: bytes
 ) -> Question | None:
-    """Return the request to make because of a notice; None if none is needed. Run it in its own
-    task.
+    """Return a function that requests the list announced in `notice`, to be run in its own task.
+    Return None if the list is not needed, or if `peer` must not be asked now.
 
-    Raises RemoteProtocolError: the payload is not a notice.
-    """
+    Raises RemoteProtocolError: the payload is not a notice."""
     sequence = fields(unpack(notice, bytes_max=NOTICE_BYTES_MAX), sequence=int)["sequence"]
     assert isinstance(sequence, int)
     before = notices.turn(peer, context.now()) if _lacks(context, sequence) else None
@@ -99,11 +98,8 @@ async def _ask(
 async def _is_shown(
     context: Context, notices: AllowlistNotices, peer: PeerId, sequence: int
 ) -> bool:
-    newer, rest_s, reason = (
-        False,
-        LIED_S,
-        "it did not send the allowlist that it had announced",
-    )
+    newer, rest_s = False, LIED_S
+    reason = "it did not send the allowlist that it had announced"
     try:
         shown = (await send_hello(context.network, peer, HelloRequest(context.run, b""))).allowlist
         newer = bool(shown) and context.admission.adopt_if_newer(shown)

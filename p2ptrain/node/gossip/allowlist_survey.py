@@ -1,9 +1,9 @@
 """Ask neighbours for their newest allowlist before the organiser signs the next one.
 
-A peer accepts a list only if its number is higher than that of the peer's own list. If the
-organiser's home was restored from a backup, it has an old list, so the next list signed there would
-reuse a number. Peers that already have a different list with this number would never accept the new
-list. So the neighbours are asked for their lists first.
+A peer accepts a list only if the list's number is higher than that of the list that the peer has.
+If the organiser's home (the folder with the node's files) was restored from a backup, its list is
+old, and the next list signed there would reuse a number. Peers that already have a different list
+with this number would never accept the new list. So the neighbours are asked for their lists first.
 """
 
 from __future__ import annotations
@@ -19,19 +19,17 @@ from p2ptrain.node.state.context import Context
 from p2ptrain.peers.hello_messages import HelloRequest
 
 ASKED_MAX = 8
-"""Maximum number of peers asked. Some may have missed the newest list, but it is unlikely that all
-eight have."""
+"""Maximum number of peers asked. It is unlikely that all of them have missed the newest list."""
 
 ANSWER_S = 5.0
 """Deadline in seconds. It is short, because a user waits for the answer."""
 
 
 async def newest_allowlist(context: Context, *, answer_s: float = ANSWER_S) -> dict[str, object]:
-    """Adopt the newest list that the neighbours have. Return the list's number, how many neighbours
-    sent a list, the run's other members, and the run's voters.
+    """Adopt the newest list that the neighbours have. Return the answer for the command: the list's
+    number, how many neighbours sent a valid list, the run's other members, and the run's voters.
 
-    Raises StoreError: a newer list cannot be stored.
-    """
+    Raises StoreError: a newer list cannot be stored."""
     newer, shown = context.admission.reload(), await _shown(context, answer_s)
     heard = 0
     for peer, data in shown.items():
@@ -54,8 +52,7 @@ async def newest_allowlist(context: Context, *, answer_s: float = ANSWER_S) -> d
 async def _shown(context: Context, answer_s: float) -> dict[PeerId, bytes]:
     """Return the unchecked lists of up to ASKED_MAX connected peers of the run, voters first.
 
-    Wait for all answers until the deadline: the newest list counts, not the first list to arrive.
-    """
+    Wait for all answers until the deadline, since the newest list is wanted, not the first."""
     shown: dict[PeerId, bytes] = {}
 
     async def ask_one(peer: PeerId) -> None:

@@ -1,9 +1,9 @@
-"""Spread amendments by gossip, and request agreed ones that this node lacks with a hello.
+"""Spread amendments (signed changes of the run's terms) by gossip, and request missing ones.
 
-If this node lacks an agreed amendment, it asks peers until one sends it. A quorum has it (the
-ledger's SPEC.md, S10). Until it arrives, this node does not train, average or apply any outer step
-under that amendment. Only admitted peers are asked, voters first. The organiser's signature proves
-an amendment.
+If this node lacks an amendment on which the members have agreed, it asks peers until one sends it.
+A quorum has the amendment (the ledger's SPEC.md, S10). Until it arrives, this node does not train,
+average or apply any outer step under that amendment. Only admitted peers are asked, voters first.
+The organiser's signature proves that an amendment is genuine.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from p2ptrain.peers.hello_messages import HelloRequest
 from p2ptrain.peers.protocol_names import amendments_topic
 
 GOSSIPED_MAX = 16
-"""Maximum number of amendments in a gossip message: the newest sixteen take about 8 kB. A hello
-reply contains all."""
+"""Maximum number of amendments in a gossip message, the newest ones: sixteen take about 8 kB. A
+peer that lacks older ones requests them; the reply contains all amendments."""
 
 MISSING = Caution(
     "AMEND-MISSING",
@@ -34,7 +34,10 @@ MISSING = Caution(
 )
 
 OFFER_S = 30.0
+"""Seconds between two publications of our amendments."""
+
 SHOWN_MAX = 4
+"""Maximum number of amendments that the status shows, the newest ones."""
 
 
 async def keep_amended(context: Context) -> None:
@@ -51,7 +54,7 @@ async def take_amendments(context: Context, peer: PeerId, payload: bytes) -> Non
 
 
 async def amendments_changed(context: Context) -> None:
-    """Tell the network and the ledger that this node has new amendments."""
+    """Publish this node's amendments, which have changed, and pass them to the ledger."""
     numbers = [each.amendment.number for each in context.amendments.held]
     context.journal.write("amendments", numbers=numbers)
     await _publish(context)
@@ -93,10 +96,10 @@ def _missing(context: Context) -> Terms | None:
 
 
 async def _has_missing(context: Context, peer: PeerId) -> bool | None:
-    """Return True if nothing is missing after `peer` has sent its amendments, otherwise None.
+    """Ask `peer` for its amendments. Return True if none is missing afterwards, otherwise None.
 
-    All amendments that it sends are stored if the organiser has signed them, even if not needed.
-    """
+    All amendments in the reply that the organiser has signed are stored, even if they are not
+    needed."""
     try:
         told = (await send_hello(context.network, peer, HelloRequest(context.run, b""))).amendments
         if told:
@@ -107,7 +110,8 @@ async def _has_missing(context: Context, peer: PeerId) -> bool | None:
 
 
 def in_words(context: Context) -> str:
-    """Describe the agreed amendments, and those that are not agreed yet or come too late."""
+    """Describe, for the status, the agreed amendments, and those that are not agreed yet or can no
+    longer be agreed."""
     state, said = context.ledger.snapshot, list[str]()
     for terms in state.terms:
         found = context.amendments.get(terms.digest)

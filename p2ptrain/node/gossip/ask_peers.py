@@ -1,9 +1,9 @@
 """Ask several peers the same question at once, and use the first valid answer.
 
-Use this wherever an answer from the network changes what the node does. The caller decides which
-peers to ask (`in_order`) and how to check an answer (`first_good`). A silent peer does not delay
-the result much: the next peer is asked a moment later in any case, and one deadline covers all
-peers. This module knows nothing about the question or the protocol.
+Use this module wherever an answer from the network changes what the node does. The caller sorts the
+peers with `in_order`, and passes to `first_good` a function that asks a peer and checks its answer.
+A silent peer delays the result by `AskingRate.next_s` at most, since the next peer is then asked
+too. This module does not know the question or the protocol.
 """
 
 from __future__ import annotations
@@ -22,17 +22,16 @@ from p2ptrain.node.state.context import Context
 Answer = TypeVar("Answer")
 
 PeerRank = Callable[[PeerId], int]
-"""rank(peer) returns the position of a peer in the order; the lowest rank is asked first."""
+"""Returns the rank of a peer. Peers with the lowest rank are asked first."""
 
 
 @dataclass(frozen=True, slots=True)
 class AskingRate:
-    """How fast a question spreads.
+    """How many peers are asked, and how fast.
 
     `at_once` peers are asked immediately. One more peer is asked after each invalid answer, and one
-    every `next_s` seconds without an answer. The question ends after `deadline_s`, so it waits for
-    at most `at_once + deadline_s / next_s` peers at a time.
-    """
+    more after every `next_s` seconds without an answer. No peer is asked after `deadline_s`, so at
+    most `at_once + deadline_s / next_s` silent peers are waited for."""
 
     at_once: int
     next_s: float
@@ -45,16 +44,16 @@ class AskingRate:
 
 
 HELLO_PACE = AskingRate(at_once=4, next_s=1.0, deadline_s=10.0)
-"""The rate for a hello, whose reply has at most 0.5 MB. Four peers are asked at once: of four
-members drawn at random, at least one is very likely honest and up, and a connection that is fast
-enough to train can carry four replies. One more peer is asked each second, which is several round
-trips. Ten seconds are enough for the longest reply over a slow connection; by then up to 4 + 10
-peers have been asked, members first."""
+"""The rate for a hello (`hello_client`), whose reply has at most 0.5 MB. Four peers are asked at
+once: of four members chosen at random, at least one is very likely honest and up, and a connection
+that is fast enough to train can carry four replies. One more peer is asked each second, which is
+several round trips. Ten seconds are enough for the longest reply over a slow connection. By then up
+to 4 + 10 peers have been asked, members first."""
 
 
 VOTER, MEMBER, ADMITTED, STRANGER = range(4)
-"""Ranks of peers, the most trustworthy first. The run has agreed on voters and members, the
-organiser has admitted the peers of the third rank, and anybody can be a stranger."""
+"""Ranks of peers, the most trustworthy first. The run has agreed on its voters and members, the
+organiser has admitted the peers of the third rank, and any other peer is a stranger."""
 
 
 def rank_of(context: Context, peer: PeerId) -> int:
@@ -68,7 +67,7 @@ def rank_of(context: Context, peer: PeerId) -> int:
 
 
 def whom_to_ask(context: Context, *, worst: int) -> list[PeerId]:
-    """Return the connected peers of rank `worst` or better in the order in which to ask them."""
+    """Return the connected peers of rank `worst` or better, in the order to ask them."""
     ranks = {peer: rank_of(context, peer) for peer in context.network.connected()}
     fit = [peer for peer, rank in ranks.items() if rank <= worst]
     return in_order(fit, ranks.__getitem__, context.draw)
@@ -78,8 +77,7 @@ def in_order(peers: Iterable[PeerId], rank: PeerRank, draw: random.Random) -> li
     """Sort `peers` by rank. Within a rank, the order is random.
 
     The order must not depend on the peer ids: anybody can create keys until one of them gives an id
-    that sorts first.
-    """
+    that sorts first."""
     drawn = sorted(peers)  # The order of a set is not reproducible with the same seed.
     draw.shuffle(drawn)
     return sorted(drawn, key=rank)
@@ -94,8 +92,7 @@ async def first_good(
     answer is invalid. Once an answer is valid, the other calls of `ask` are cancelled at their next
     checkpoint. Code that must run after a valid answer belongs after this call.
 
-    Raises any P2PTrainError that `ask` raises; it ends the question.
-    """
+    If `ask` raises a P2PTrainError, the other calls are cancelled and the error is raised."""
     found: list[Answer] = []
     failed: list[P2PTrainError] = []
     turns = trio.Semaphore(pace.at_once)

@@ -1,8 +1,9 @@
-"""Stay connected to all known peers: votes, reports and bulk data are sent directly between peers.
+"""Stay connected to all known peers. Votes and requests are sent directly from peer to peer, and
+not by gossip.
 
-Of two peers, the one with the smaller id dials first, so that they do not usually dial each other
-at the same time. A lost connection is immediately reported to the failure detector as a hint, and
-is dialled again.
+Of two peers, the one with the smaller id dials first, so that they rarely dial each other at the
+same time. If a connection is lost, the failure detector is told at once, and the peer is dialled
+again.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ DIAL_S = 6.0
 
 MEMBERS_DIALLED_MAX = 64
 OTHERS_DIALLED_MAX = 16
-"""Maximum number of non-members that are dialled at the same time. `net/dialling` dials as many
-addresses at once, so more tasks would only wait there, and use up their deadline."""
+"""Maximum numbers of members and of other peers that are dialled at the same time. `net/dialling`
+also dials at most 16 addresses of non-members at once: further dials would wait there until their
+deadline ends."""
 
 RETRY_MAX_S = 60.0
 FIND_EVERY_S = 60.0
@@ -38,9 +40,9 @@ FORGET_S = 600.0
 async def stay_connected(context: Context) -> None:
     """Dial the known, admitted peers that are not connected, until cancelled.
 
-    If all connections were lost and the first peer is connected again, the other peers are dialled
-    immediately, no matter how long they were silent. Only peers that are vouched for count: a
-    connected stranger must not hide that all of them were lost.
+    After a loss of all connections, as soon as one peer is connected again, all others are dialled
+    at once: the waits between dials, which grew meanwhile, are reset. Only connections to peers
+    that are vouched for (`PeerDirectory`) count, so that a connected stranger cannot prevent this.
     """
     turns, alone = _Turns(context.me, context.timing), False
     async with trio.open_nursery() as nursery:
@@ -58,35 +60,33 @@ async def stay_connected(context: Context) -> None:
 
 
 class _Turns:
-    """When to dial each peer that is away: soon at first, then after waits that double."""
+    """Decides when to dial each disconnected peer: soon at first, then after waits that double."""
 
     def __init__(self, me: PeerId, timing: Timing) -> None:
         self._me = me
         self._timing = timing
-        self._due_at: dict[PeerId, float] = {}
-        self._waits_s: dict[PeerId, float] = {}
+        self._waits: dict[PeerId, tuple[float, float]] = {}
+        """For each peer, when to dial it, and how long the next wait is."""
 
     def due(self, away: list[PeerId], now: float) -> list[PeerId]:
-        """Return the peers of `away` to dial now. All other peers are forgotten."""
-        due_at, waits_s, due = self._due_at, self._waits_s, list[PeerId]()
-        self._due_at, self._waits_s = {}, {}
+        """Return those peers of `away` that must be dialled now. Peers that are not in `away` are
+        forgotten, so their waits start anew."""
+        before, self._waits, due = self._waits, {}, list[PeerId]()
         for peer in away:
-            first_s = 0.0 if self._me < peer else self._timing.others_turn_s
-            at = due_at.get(peer, now + first_s)
-            wait_s = waits_s.get(peer, self._timing.connection_retry_s)
+            first_at = now if self._me < peer else now + self._timing.others_turn_s
+            at, wait_s = before.get(peer, (first_at, self._timing.connection_retry_s))
             if now >= at:
                 due.append(peer)
                 wait_s = min(2 * wait_s, RETRY_MAX_S)
                 at = now + wait_s
-            self._due_at[peer], self._waits_s[peer] = at, wait_s
+            self._waits[peer] = at, wait_s
         return due
 
 
 class _Dials:
-    """Dial the peers added, each in one task at most, and in a bounded number of tasks in all.
-    Peers wait for a free task in the order in which they were added; members have tasks that no
-    other peer uses.
-    """
+    """Dials the peers that are added, in a bounded number of tasks, and no peer twice at the same
+    time. Peers wait for a free task in the order in which they were added. Members have tasks of
+    their own, so that other peers cannot delay them."""
 
     def __init__(self, context: Context, nursery: trio.Nursery) -> None:
         self._context = context
@@ -96,9 +96,7 @@ class _Dials:
         self._under_way: set[PeerId] = set()
 
     def add(self, peer: PeerId) -> None:
-        """Dial `peer` as soon as a task is free, unless a dial of `peer` is in progress or
-        waiting.
-        """
+        """Dial `peer` as soon as a task is free, unless that is already planned or in progress."""
         if peer in self._under_way:
             return
         is_member = self._context.ledger.snapshot.is_member(peer)
@@ -121,7 +119,8 @@ class _Dials:
 
 @dataclass(slots=True)
 class _Lane:
-    """Peers that wait for a dial, at most as many as the address book holds."""
+    """Peers that wait for a dial, and the number of tasks that dial them. The address book bounds
+    the number of waiting peers."""
 
     tasks_max: int
     tasks: int = 0
@@ -145,7 +144,8 @@ async def _dial(context: Context, peer: PeerId) -> None:
 
 
 async def bootstrap_again(context: Context) -> None:
-    """Dial the configured bootstrap addresses whenever the run is unreachable, until cancelled."""
+    """Dial the configured bootstrap addresses at intervals while the run is unreachable
+    (`ways_back`), until cancelled."""
     while True:
         await trio.sleep(10 * context.timing.connection_look_s)
         ways = ways_back(context)
@@ -162,11 +162,10 @@ async def bootstrap_again(context: Context) -> None:
 def ways_back(context: Context) -> list[str]:
     """Return the bootstrap addresses to dial now; none while the run is reachable.
 
-    The run is reachable if a member is connected and this node hears a quorum. Connected strangers
-    do not count: otherwise, in an open run, any peer with a key could keep this node away from its
-    run. One lying member cannot do that either, since it is not a quorum. Addresses of connected
-    peers are left out, since those peers would answer first.
-    """
+    The run is reachable if a member is connected and this node hears from a quorum. Connected
+    strangers do not count: otherwise any peer of an open run could keep this node from finding its
+    run again. One lying member cannot do that either, since it is not a quorum. Addresses of
+    connected peers are left out, since those peers would answer first."""
     connected, state = context.network.connected(), context.ledger.snapshot
     if any(map(state.is_member, connected)) and not context.state.isolated:
         return []
@@ -175,8 +174,8 @@ def ways_back(context: Context) -> list[str]:
 
 
 async def find_peers(context: Context, cache: PeerCache | None = None) -> None:
-    """Register in the DHT, look for peers there, and save addresses to `cache`, until cancelled. By
-    default it is the file in our home."""
+    """Register in the DHT, look for peers there, and save the addresses of known peers to `cache`,
+    until cancelled. By default, `cache` is the file in this node's home."""
     cache = PeerCache(context.home.peers) if cache is None else cache
     try:
         while True:
@@ -192,7 +191,8 @@ async def find_peers(context: Context, cache: PeerCache | None = None) -> None:
 
 
 def met_before(network: Network, home: Home, journal: Journal) -> list[str]:
-    """Load the peers saved on disk into the network. Return their addresses in dialling order."""
+    """Load the peers that `find_peers` saved on disk into the network. Return their addresses in
+    the order in which to dial them."""
     cache = PeerCache(home.peers)
     met = cache.load()
     if cache.complaint:
@@ -206,14 +206,12 @@ async def _save(context: Context, cache: PeerCache) -> None:
     try:
         known, members = context.network.known_addresses(), context.ledger.snapshot.members
         await trio.to_thread.run_sync(cache.save, known, frozenset(members).__contains__)
-    except (
-        OSError
-    ) as exc:  # Without the file, the next start takes longer. There is no other effect.
+    except OSError as exc:  # Without the file, only the next start takes longer.
         context.peers.report_misbehaviour("peers-not-saved", str(cache), reason=str(exc))
 
 
 async def notice_lost_connections(context: Context) -> None:
-    """Immediately report a connection that ends without a goodbye to the failure detector."""
+    """Tell the failure detector at once when a connection ends, until cancelled."""
     async for event in context.network.events:
         if isinstance(event, PeerDisconnected):
             context.peers.detector.hint_lost(event.peer, context.now())
@@ -221,33 +219,25 @@ async def notice_lost_connections(context: Context) -> None:
 
 
 async def watch_peers(context: Context, *, forget_s: float = FORGET_S) -> None:
-    """Update the failure detector whenever its judgement of a peer may have changed, until
-    cancelled.
-    """
+    """Watch peers with the failure detector, and tell the ledger its results, until cancelled."""
     while True:
-        _keep_room_for_members(context)
+        # Both limit the number of connections, and other peers must not displace members.
+        context.network.set_members(context.ledger.snapshot.members)
+        context.plane.listener.set_members(context.ledger.snapshot.members)
         await _expect_members(context, forget_s)
         await _judge(context)
-        deadline = context.peers.detector.next_deadline()
-        until_s = context.timing.connection_look_s if deadline is None else deadline - context.now()
-        await context.changes.wait(
-            at_most_s=min(max(until_s, 0.01), context.timing.connection_look_s)
-        )
-
-
-def _keep_room_for_members(context: Context) -> None:
-    """Reserve connections for members: both planes limit them, and anybody may join an open run."""
-    members = context.ledger.snapshot.members
-    context.network.set_members(members)
-    context.plane.listener.set_members(members)
+        wait_s, deadline = context.timing.connection_look_s, context.peers.detector.next_deadline()
+        if deadline is not None:
+            wait_s = min(max(deadline - context.now(), 0.01), wait_s)
+        await context.changes.wait(at_most_s=wait_s)
 
 
 async def _expect_members(context: Context, forget_s: float) -> None:
-    """Watch all members, and forget other peers that have been silent for long.
+    """Let the failure detector watch all members. Forget other peers after `forget_s` of silence.
 
-    A member that this node has never heard is judged down like any other member. Otherwise, after a
-    restart of all nodes, nobody would notice that one member did not come back. Peers that are not
-    members are forgotten because many of them come and go."""
+    A member that this node has never heard from is watched too. Otherwise, after a restart of all
+    nodes, nobody would notice that one member did not come back. Peers that are not members are
+    forgotten because many of them come and go."""
     state, now = context.ledger.snapshot, context.now()
     for member in state.members:
         if member != context.me:
@@ -256,19 +246,19 @@ async def _expect_members(context: Context, forget_s: float) -> None:
         if now > record.heard_s + forget_s and not state.is_member(record.peer):
             context.peers.table.forget(record.peer)
             context.peers.detector.forget(record.peer)
-            # If it comes back, the detector will not remember that it was ever down.
+            # The detector no longer remembers that this peer was down, so it would not report its
+            # return. Therefore take back an earlier PeerDown now.
             await context.ledger.submit(PeerUp(record.peer))
 
 
 async def _judge(context: Context, ended: PeerId | None = None) -> None:
     """Tell the ledger which peers are down and which are back.
 
-    An open connection to a peer that is down is dropped. Messages waiting in it would arrive stale,
-    and the peer would have to process them first. A new connection is opened within a second, while
-    TCP can wait a quarter of a minute after an interruption before it retries. If `ended` names a
-    peer, a connection to that peer has just ended. Its current connection is kept, because it may
-    be new.
-    """
+    An open connection to a peer that is down is dropped. Messages that wait in it would be outdated
+    when they arrive, and the peer would have to process them first. A new connection is opened
+    within a second, while TCP can wait a quarter of a minute after an interruption before it
+    retries. If `ended` names a peer, a connection to that peer has just ended. A current connection
+    to it is kept, because it may be a new one."""
     for peer, colour in context.peers.detector.changes(context.now()):
         context.journal.write("peer", peer=peer, health=colour.value)
         if colour is Colour.RED:

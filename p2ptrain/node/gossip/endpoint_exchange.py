@@ -1,11 +1,11 @@
-"""Exchange data-plane endpoints with a peer without waiting for a heartbeat.
+"""Exchange data-plane endpoints (address and certificate) with a peer at once.
 
 A node makes a new certificate at each start, and sends it in heartbeats. After a start, it takes up
-to one heartbeat interval, two seconds, until both sides have each other's certificate. Until then,
-neither side admits the other, and a ring in which two neighbours cannot connect keeps all of its
-members waiting. So a node that is refused, or does not know where to dial, sends its endpoint to
-that peer and asks for the peer's endpoint. The control plane has authenticated the peer; the
-endpoint is trusted as much as an endpoint in a heartbeat.
+to one heartbeat interval, two seconds, until two peers have each other's certificate. Until then,
+neither accepts data-plane connections of the other, and all members of a ring wait if two
+neighbours cannot connect. So a node that is refused, or that does not know where to dial, sends its
+own endpoint to that peer and asks for the peer's endpoint. The control plane has authenticated the
+peer, so the endpoint is trusted as much as one in a heartbeat.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from p2ptrain.peers.peer_table import endpoint_of
 from p2ptrain.peers.protocol_names import ENDPOINT_BYTES_MAX, ENDPOINT_PROTOCOL
 
 INTRODUCE_S = 2.0
-"""Deadline of the request in seconds. After that time, a heartbeat brings the endpoint anyway."""
+"""Deadline of the request in seconds. By then, a heartbeat has brought the endpoint anyway."""
 
 
 def answer_introductions(context: Context) -> None:
-    """From now on, admit the data plane of each admitted peer that sends its endpoint."""
+    """From now on, accept data-plane connections from each admitted peer that sends its endpoint,
+    and send it ours."""
 
     async def answer(peer: PeerId, payload: bytes) -> bytes:
         _let_in(context, peer, payload)
@@ -33,17 +34,13 @@ def answer_introductions(context: Context) -> None:
 
 
 async def introduced(context: Context, peer: PeerId) -> Endpoint | None:
-    """Ask `peer` for its data-plane endpoint. When `peer` answers, it also admits us. Return None
-    if it does not answer or the answer is malformed.
-    """
+    """Send `peer` our data-plane endpoint, and return the endpoint that it answers with. A peer
+    that answers also accepts our data-plane connections. Return None if it does not answer, or if
+    the answer is malformed."""
     ours = pack(context.plane.endpoint.to_wire())
     try:
         reply = await context.network.request(
-            peer,
-            ENDPOINT_PROTOCOL,
-            ours,
-            deadline_s=INTRODUCE_S,
-            bytes_max=ENDPOINT_BYTES_MAX,
+            peer, ENDPOINT_PROTOCOL, ours, deadline_s=INTRODUCE_S, bytes_max=ENDPOINT_BYTES_MAX
         )
         return _let_in(context, peer, reply)
     except (PeerError, RemoteProtocolError) as exc:
@@ -52,11 +49,10 @@ async def introduced(context: Context, peer: PeerId) -> Endpoint | None:
 
 
 def _let_in(context: Context, peer: PeerId, wire: bytes) -> Endpoint | None:
-    """Trust the certificate of `peer`. Return its endpoint; None if it has no data plane.
+    """Accept connections with the certificate in `wire`, the endpoint of `peer`. Return the
+    endpoint; None if the peer does not have a data plane.
 
-    Raises:
-        RemoteProtocolError: the endpoint is malformed, or belongs to a different peer.
-    """
+    Raises RemoteProtocolError: the endpoint is malformed, or belongs to a different peer."""
     endpoint = endpoint_of(peer, wire)
     if endpoint is not None:
         context.plane.listener.trust_certificate(endpoint.certificate_der)

@@ -1,7 +1,8 @@
-"""Send this node's heartbeats, entries and documents, and receive those of other peers.
+"""Publish this node's heartbeats, and receive what other peers publish: heartbeats, ledger entries,
+allowlists and amendments.
 
-Received messages become events for the ledger, arrivals for the failure detector, and rows of the
-peer table. A faulty message is dropped; other messages of its sender still count.
+A heartbeat is passed to the ledger, the failure detector and the peer table. A faulty message is
+dropped, and its sender reported; other messages of that sender still count.
 """
 
 from __future__ import annotations
@@ -47,20 +48,21 @@ from p2ptrain.peers.protocol_names import (
 )
 
 PEERS_AT_FULL_RATE = 20
-"""Number of peers up to which each sends a heartbeat every HEARTBEAT_S. A message costs every host
-about 3.5 ms of CPU time. So twenty heartbeats in 2 s take 70 ms, or 3.5 % of a core."""
+"""Number of peers up to which each one sends a heartbeat every `Timing.heartbeat_s`. With more
+peers, the interval is longer. A message costs every host about 3.5 ms of CPU time. So twenty
+heartbeats in 2 s take 70 ms, or 3.5 % of a core."""
 
 OTHERS_MAX = 20
-"""Maximum number of non-members that lengthen the heartbeat interval; twenty can double it. In an
-open run, anybody can create hundreds of peers, and if hundreds of peers lengthened its interval, a
-node would look failed.
-"""
+"""Maximum number of non-members that are counted for the heartbeat interval; twenty can double it.
+In an open run, anybody can create hundreds of peers. If all of them counted, the interval would
+become so long that live nodes would look failed."""
 
 PATIENCE = 1.25
-"""Number of intervals after a heartbeat within which a live node sends the next one."""
+"""A live node sends its next heartbeat within this many intervals, even if it is a little late."""
 
 HASTE_S = 0.05
-"""Minimum seconds between two heartbeats: changes within this time share one."""
+"""Minimum seconds between two heartbeats. All changes within this time are sent together in the
+next one."""
 
 HandlePayload = Callable[[Context, PeerId, bytes], Awaitable[None]]
 
@@ -68,39 +70,30 @@ HandlePayload = Callable[[Context, PeerId, bytes], Awaitable[None]]
 async def send_heartbeats(context: Context) -> None:
     """Send a heartbeat every `interval_s`, and immediately after a change, until cancelled."""
     for serial in itertools.count():
-        context.own_heartbeat.due = trio.Event()
-        lacks, incarnation = (
-            context.peers.table.pop_lacking(),
-            context.identities.incarnation,
-        )
-        if context.own_heartbeat.saying.is_full_due(
-            incarnation, serial
-        ) or context.peers.paths.has_news(context.now()):
-            context.peers.paths.choose_page(context.now())
-        context.own_heartbeat.dialled, context.own_heartbeat.dialable = judged_reach(context)
+        own, paths, now = context.own_heartbeat, context.peers.paths, context.now()
+        own.due = trio.Event()
+        lacks, incarnation = context.peers.table.pop_lacking(), context.identities.incarnation
+        if own.saying.is_full_due(incarnation, serial) or paths.has_news(now):
+            paths.choose_page(now)
+        own.dialled, own.dialable = judged_reach(context)
         reachability.warn(context)
-        heartbeat = describe(context, incarnation, serial, lacks)
-        await context.network.publish(
-            heartbeat_topic(context.run), context.own_heartbeat.saying.encode_next(heartbeat)
-        )
+        heartbeat = own.saying.encode_next(describe(context, incarnation, serial, lacks))
+        await context.network.publish(heartbeat_topic(context.run), heartbeat)
         await trio.sleep(HASTE_S)
         with trio.move_on_after(_own_interval_s(context)):
-            await context.own_heartbeat.due.wait()
+            await own.due.wait()
 
 
 def heartbeat_senders(context: Context) -> int:
-    """Return how many peers send heartbeats, as far as we hear. Other nodes count about the
-    same."""
-    most = len(context.ledger.snapshot.members) + OTHERS_MAX
-    return (
-        min(len(context.peers.table), most)
-        if context.admission.is_open
-        else len(context.peers.table)
-    )
+    """Return the number of peers that we hear from and that count for the heartbeat interval.
+    Other nodes count about the same number."""
+    heard, most = len(context.peers.table), len(context.ledger.snapshot.members) + OTHERS_MAX
+    return min(heard, most) if context.admission.is_open else heard
 
 
 def interval_s(peers: int, heartbeat_s: float) -> float:
-    """Return the seconds between two heartbeats of one node, in a run of this many peers."""
+    """Return the seconds between two heartbeats of one node in a run of `peers` peers.
+    `heartbeat_s`: the interval in a run of few peers."""
     return heartbeat_s * max(1.0, peers / PEERS_AT_FULL_RATE)
 
 
@@ -111,8 +104,8 @@ def _own_interval_s(context: Context) -> float:
 def describe(
     context: Context, incarnation: int, serial: int, lacks: tuple[PeerId, ...] = ()
 ) -> Heartbeat:
-    """Return this node's current heartbeat."""
-    state = context.ledger.snapshot
+    """Return this node's current heartbeat. `lacks`: peers of which it needs a full heartbeat."""
+    state, own = context.ledger.snapshot, context.ledger.core.reports.own_snapshots
     return Heartbeat(
         run=context.run,
         incarnation=incarnation,
@@ -137,15 +130,9 @@ def describe(
         dialable=context.own_heartbeat.dialable,
         paths=context.peers.paths.page,
         validation=context.trainer.validation.own,
-        snapshot=_newest_snapshot(context),
+        snapshot=SnapshotReport(max(own), own[max(own)]) if own else None,
         mark=context.identities.watch.mark.signature,
     )
-
-
-def _newest_snapshot(context: Context) -> SnapshotReport | None:
-    """Return the newest snapshot that this process wrote or started from."""
-    own = context.ledger.core.reports.own_snapshots
-    return SnapshotReport(max(own), own[max(own)]) if own else None
 
 
 async def listen(
@@ -153,8 +140,8 @@ async def listen(
     others: Mapping[str, HandlePayload] | None = None,
     notices: AllowlistNotices | None = None,
 ) -> None:
-    """Receive what other peers publish, until cancelled. `others` takes the messages of topics that
-    this module does not know; `notices` has the peers to ask for long allowlists."""
+    """Receive what other peers publish, until cancelled. `others` has a handler for each topic that
+    this module does not know. `notices` decides which peers are asked for long allowlists."""
     network, run = context.network, context.run
     network.set_validator(heartbeat_topic(run), partial(outdated_heartbeats.is_wanted, context))
     async with trio.open_nursery() as nursery:
@@ -183,9 +170,8 @@ async def _follow(
 
 
 async def _report_floods(context: Context) -> None:
-    """Report peers that send more gossip than we process. Such a peer may only be forwarding
-    another peer's flood.
-    """
+    """Regularly report peers that send more gossip than this node can process. Such a peer may be
+    innocent: it may only forward another peer's messages."""
     while True:
         for peer, count in context.network.pop_floods().items():
             context.peers.report_misbehaviour("gossip-flood", peer, unread=count)
@@ -193,10 +179,7 @@ async def _report_floods(context: Context) -> None:
 
 
 async def take_heartbeat(context: Context, peer: PeerId, payload: bytes) -> None:
-    """Handle a heartbeat of `peer`.
-
-    Raises RemoteProtocolError: it is malformed.
-    """
+    """Handle a heartbeat of `peer`. Raises RemoteProtocolError: the heartbeat is malformed."""
     beat = decode_beat(payload)
     if outdated_heartbeats.is_outdated(context, peer, beat):
         return
@@ -230,9 +213,8 @@ def _take_in(
     context.network.remember(peer, heartbeat.addresses)
     _is_alive(context, peer, incarnation, serial)
     if before is None or before.heartbeat.incarnation != incarnation:
-        context.own_heartbeat.saying.full_next = (
-            True  # The sender has just started, and has no full heartbeat of ours.
-        )
+        # The sender has just started, and does not have a full heartbeat of ours.
+        context.own_heartbeat.saying.full_next = True
     if context.me in heartbeat.lacks:
         _answer_in_full(context)
     context.peers.paths.note_report(peer, heartbeat.paths, context.ledger.snapshot.since)
@@ -249,9 +231,8 @@ def _is_alive(context: Context, peer: PeerId, incarnation: int, serial: int) -> 
 
 
 def _ask_for_full(context: Context) -> None:
-    """Ask peers for full heartbeats, since we cannot decode their small heartbeats. Send the
-    request early, but not more often than our regular heartbeats.
-    """
+    """Send the next heartbeat early, because it asks peers for full heartbeats: this node cannot
+    decode their small ones. Do this at most once per heartbeat interval."""
     now = context.now()
     if now >= context.own_heartbeat.saying.asked_s + _own_interval_s(context):
         context.own_heartbeat.saying.asked_s = now
@@ -259,9 +240,9 @@ def _ask_for_full(context: Context) -> None:
 
 
 def _answer_in_full(context: Context) -> None:
-    """Make the next heartbeat a full one. Send it early, but at most one extra heartbeat per
-    regular one: otherwise requests could make the entire run send more than twice as much.
-    """
+    """Make our next heartbeat a full one, because a peer asked for it, and send it early. This
+    happens at most once per heartbeat interval: otherwise such requests could make the entire run
+    send more than twice as much."""
     now, saying = context.now(), context.own_heartbeat.saying
     saying.full_next = True
     if now >= saying.answered_s + _own_interval_s(context):
@@ -270,11 +251,12 @@ def _answer_in_full(context: Context) -> None:
 
 
 def report(context: Context, peer: PeerId, heartbeat: Heartbeat, before: Heartbeat | None) -> None:
-    """Send the ledger the events that a heartbeat contains. The ledger handles repeated events.
+    """Send the ledger the events that `heartbeat` contains. Most of them are repeated in every
+    heartbeat, which does no harm. `before`: the previous heartbeat of `peer`.
 
-    A restarted node has lost the work that it had reported as ready. It counts as ready with 0
-    tokens until it reports new work, so the other members neither wait for it nor average with it.
-    """
+    A restarted node has lost the work that it had reported as ready. For the ledger it then counts
+    as ready with 0 tokens until it reports new work, so the other members neither wait for it nor
+    average with it."""
     context.ledger.offer(PeerHeight(peer, heartbeat.height, heartbeat.line))
     if heartbeat.leaving:
         context.ledger.offer(Leaving(peer))

@@ -1,4 +1,4 @@
-"""Ask a peer for its manifest, allowlist and amendments, with one hello."""
+"""Ask a peer for the run's manifest, allowlist and amendments with one request, a *hello*."""
 
 from __future__ import annotations
 
@@ -13,12 +13,10 @@ connection that is fast enough to train."""
 
 
 async def send_hello(network: Network, peer: PeerId, request: HelloRequest) -> HelloReply:
-    """Send one hello and return the reply. Raises PeerError, RemoteProtocolError."""
+    """Send one hello and return the reply.
+
+    Raises PeerError, RemoteProtocolError: `peer` does not answer, or its reply is malformed."""
     answer = await network.request(
-        peer,
-        HELLO_PROTOCOL,
-        encode_request(request),
-        deadline_s=HELLO_S,
-        bytes_max=HELLO_BYTES_MAX,
+        peer, HELLO_PROTOCOL, encode_request(request), deadline_s=HELLO_S, bytes_max=HELLO_BYTES_MAX
     )
     return decode_reply(answer)

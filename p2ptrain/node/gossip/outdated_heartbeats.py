@@ -1,10 +1,10 @@
 """Drop heartbeats that are older than what this node knows about their authors.
 
-Anybody who received a heartbeat can send it again with its signature. A heartbeat is outdated if
-its author has restarted since. A heartbeat is also outdated if its author has signed a chain entry
-that is later than the height in the heartbeat; this helps a node that has not heard of the restart.
-Outdated heartbeats are neither processed nor forwarded, and the peer that sent them is reported
-(`replayed_heartbeats`).
+Any peer that received a heartbeat can send it again later; its signature is still valid. A
+heartbeat is outdated if its author has restarted since. It is also outdated if its author has
+signed a chain entry that is later than the height in the heartbeat; with this rule, even a node
+that has not heard of the restart detects it. Outdated heartbeats are neither processed nor
+forwarded, and the peer that sent them to us is reported (`replayed_heartbeats`).
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ from p2ptrain.peers.heartbeat_delta import Beat, FullHeartbeat, counts_of, decod
 from p2ptrain.peers.incarnations import IncarnationSpan
 
 LOOK_BACK_ENTRIES = 64
-"""Number of newest entries that are searched for the signature of a peer when its first heartbeat
-arrives. A voter signs about every second or third entry."""
+"""Number of the newest entries that are searched for the author's signature when the first
+heartbeat of an incarnation (a start of the author) arrives. A voter signs about every second or
+third entry."""
 
 
 def is_wanted(context: Context, forwarder: PeerId, author: PeerId, payload: bytes) -> bool:
-    """Return whether to process and forward a heartbeat. This is called before its signature is
-    checked, so it only changes the record of `forwarder`, which certainly sent it.
-    """
+    """Return whether to process and forward a heartbeat.
+
+    This function runs before the heartbeat's signature is checked. So it only changes the record of
+    `forwarder`, the one peer that certainly sent the message."""
     try:
         beat = decode_beat(payload)
     except RemoteProtocolError:
@@ -37,14 +39,13 @@ def is_wanted(context: Context, forwarder: PeerId, author: PeerId, payload: byte
         return _is_ours(context, forwarder, beat)
     if not is_outdated(context, author, beat):
         return True
-    _report_outdated(
-        context, forwarder, author, context.identities.incarnations.heard_span(author), beat
-    )
+    span = context.identities.incarnations.heard_span(author)
+    _report_outdated(context, forwarder, author, span, beat)
     return False
 
 
 def is_outdated(context: Context, author: PeerId, beat: Beat) -> bool:
-    """Return whether this node knows something about `author` that is newer than this heartbeat."""
+    """Return whether this node has information about `author` that is newer than this heartbeat."""
     incarnation, _ = counts_of(beat)
     incarnations, ledger = context.identities.incarnations, context.ledger.core
     if incarnations.is_stale(author, incarnation):
@@ -57,13 +58,13 @@ def is_outdated(context: Context, author: PeerId, beat: Beat) -> bool:
 def is_older_than_chain(
     state: LedgerState, entries: list[Certified], author: PeerId, heartbeat: Heartbeat
 ) -> bool:
-    """Return whether `author` has signed an entry more than one higher than this heartbeat's
-    height.
+    """Return whether `author` has signed an entry whose height exceeds this heartbeat's height by
+    more than 1.
 
-    A voter signs the entry at height h only when it has durably stored all earlier entries. If it
-    has lost its disk since, its heartbeats are dropped until it has fetched these entries again,
-    which takes seconds or minutes.
-    """
+    A voter signs the entry at height h only when it has durably stored all earlier entries, so a
+    later heartbeat of it names a height of at least h − 1. If the voter has lost its disk since,
+    its heartbeats are dropped until it has fetched these entries again, which takes seconds or
+    minutes."""
     if heartbeat.line != state.line:
         return False
     for certified in islice(reversed(entries), LOOK_BACK_ENTRIES):
@@ -75,18 +76,12 @@ def is_older_than_chain(
 
 
 def _is_ours(context: Context, forwarder: PeerId, beat: Beat) -> bool:
-    """Judge a heartbeat with our own identity. It is an old heartbeat of ours, or comes from a
-    duplicate of this node.
-    """
+    """Return whether to process and forward a heartbeat that bears our own identity. It is an old
+    heartbeat of ours, or comes from a duplicate: another process with our identity."""
     incarnation, _ = counts_of(beat)
     if incarnation < context.identities.incarnation:
-        _report_outdated(
-            context,
-            forwarder,
-            context.me,
-            IncarnationSpan(context.identities.since_s, context.now()),
-            beat,
-        )
+        span = IncarnationSpan(context.identities.since_s, context.now())
+        _report_outdated(context, forwarder, context.me, span, beat)
         return False
     if incarnation > context.identities.incarnation:
         context.identities.watch.ask_soon(context.now())
@@ -104,7 +99,10 @@ def _report_outdated(
         context.peers.report_misbehaviour(
             "outdated-heartbeats",
             forwarder,
-            what=f"this peer forwarded it long after a later start of {author} was known",
+            what=(
+                f"this peer forwarded an outdated heartbeat of {author}, long after {author} was "
+                "known to have restarted"
+            ),
             author=author,
             incarnation=incarnation,
         )

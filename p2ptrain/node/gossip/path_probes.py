@@ -1,14 +1,16 @@
-"""Probe unused paths and peers that have never been dialled, rarely and one at a time.
+"""Measure (probe) unused paths between members, and show members that never were dialled that they
+can be dialled. Probes are rare, and run one at a time.
 
-A path in use is measured by its transfers. Only members are probed, and not during a reduce: when a
-reduce begins, the probe is cancelled. The prober measures the data that it receives. The dial
-itself shows the other peer that it can be dialled.
+Paths in use are measured by their transfers. Only members are probed, and not during a reduce: when
+a reduce begins, the probe is cancelled. A prober dials a member's data plane and measures how fast
+data arrives from there. The dial itself shows the member that it can be dialled.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from dataclasses import dataclass, field
+from functools import partial
 
 import trio
 
@@ -20,46 +22,41 @@ from p2ptrain.ledger.chain.state import Phase
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.threads import in_thread
 
-__all__ = ["PURPOSE", "LastProbes", "is_busy", "probe_paths", "whom_to_probe"]
-
+__all__ = ["PURPOSE", "is_busy", "probe_paths", "whom_to_probe"]
 
 AGAIN_S = 600.0
+"""Minimum seconds between two probes of one peer."""
+
 DIAL_S = 8.0
 
 
-@dataclass(slots=True)
-class LastProbes:
-    """When each peer was last probed, with any result."""
-
-    at: dict[PeerId, float] = field(default_factory=dict)
-
-    def since(self, peer: PeerId, now: float) -> float:
-        return now - self.at.get(peer, -AGAIN_S)
-
-
 async def probe_paths(context: Context) -> None:
-    """Probe one peer after another until cancelled."""
-    tried = LastProbes()
+    """Probe one peer every `Timing.probe_every_s`, until cancelled."""
+    tried = dict[PeerId, float]()
     while True:
         await trio.sleep(context.timing.probe_every_s)
         endpoint = whom_to_probe(context, tried)
         if endpoint is not None:
-            tried.at[endpoint.peer] = context.now()
-            await _unless_busy(context, endpoint)
+            tried[endpoint.peer] = context.now()
+            probe = partial(_probe, context, endpoint)
+            await context.changes.run_while(lambda: not is_busy(context), probe)
 
 
 def is_busy(context: Context) -> bool:
-    """Return whether there is a current reduce, which a probe would slow down. Callable from any
-    thread."""
+    """Return whether a reduce is running, which a probe would slow down. Any thread may call
+    this."""
     return context.reduce.ring is not None or context.ledger.snapshot.phase is Phase.REDUCE
 
 
-def whom_to_probe(context: Context, tried: LastProbes) -> Endpoint | None:
-    """Return the next peer to probe. Peers never dialled come first, then unmeasured paths."""
+def whom_to_probe(context: Context, tried: dict[PeerId, float]) -> Endpoint | None:
+    """Return the endpoint of the next peer to probe, if any. Peers that were never dialled come
+    first, then those to which the path is not measured. `tried`: when each peer was last probed,
+    whether or not that worked; departed members are removed."""
     state, now = context.ledger.snapshot, context.now()
     if is_busy(context) or not state.is_member(context.me):
         return None
-    tried.at = {peer: at for peer, at in tried.at.items() if state.is_member(peer)}
+    for departed in [peer for peer in tried if not state.is_member(peer)]:
+        del tried[departed]
     found: list[tuple[bool, PeerId, Endpoint]] = []
     for member in state.members:
         record = context.peers.table.get(member)
@@ -69,38 +66,23 @@ def whom_to_probe(context: Context, tried: LastProbes) -> Endpoint | None:
             continue
         beat = record.heartbeat
         wanted = not beat.dialled or not context.peers.paths.is_measured(context.me, member)
-        if wanted and beat.dialable and tried.since(member, now) >= AGAIN_S:
+        if wanted and beat.dialable and now >= tried.get(member, -math.inf) + AGAIN_S:
             found.append((beat.dialled, member, record.endpoint))
     return min(found, key=lambda each: each[:2])[2] if found else None
 
 
-async def _unless_busy(context: Context, endpoint: Endpoint) -> None:
-    """Probe and record the result. Cancel the probe as soon as a reduce begins."""
-
-    async def watch() -> None:
-        while not is_busy(context):
-            await context.changes.wait()
-        nursery.cancel_scope.cancel()
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(watch)
-        await _probe(context, endpoint)
-        nursery.cancel_scope.cancel()
-
-
 async def _probe(context: Context, endpoint: Endpoint) -> None:
+    """Probe the peer at `endpoint`, and record the result in the path table."""
     peer, dialling = endpoint.peer, DialHandle()
 
     def work() -> tuple[float, ProbeResult]:
         began = time.monotonic()
-        encrypted = context.manifest.encrypted
-        hello = {"purpose": PURPOSE}
         connection = dial(
             context.plane.credentials,
             endpoint,
-            hello,
+            {"purpose": PURPOSE},
             deadline_s=DIAL_S,
-            encrypted=encrypted,
+            encrypted=context.manifest.encrypted,
             dialling=dialling,
         )
         seconds = time.monotonic() - began

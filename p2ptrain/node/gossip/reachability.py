@@ -1,9 +1,9 @@
-"""Judge which peers can be dialled, from our own incoming connections and from peers' reports.
+"""Judge whether other peers can dial this node, and collect what they report about themselves.
 
 Every node's data plane listens, but many routers block incoming connections. A node that was
-dialled once can be dialled. For other nodes, this is unknown at first. Members probe such a node
-(see `path_probes`), and if no probe arrives for long enough, the node reports that it cannot be
-dialled.
+dialled once knows that it can be dialled. Any other node does not know at first. Members probe it
+(see `path_probes`), and if no probe arrives for long enough, the node reports in its heartbeats
+that it cannot be dialled.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from p2ptrain.node.state.context import Context
 from p2ptrain.observe.cautions import Caution
 
 DOUBT_S = 300.0
-"""Seconds within which every member that knows this node probes it, unless it has been dialled."""
+"""Seconds within which every member that knows this node probes it, unless the node reports that it
+has been dialled."""
 
 PEERS_MIN = 2
-"""Minimum number of connected members for this judgement. Fewer members may not have a reason to
-dial us, and a ring of so few peers uses every pair anyway. Only members probe, so it means nothing
-if other peers do not dial us."""
+"""Minimum number of connected members for the judgement that this node cannot be dialled. Fewer
+members may not have a reason to dial us, and a ring of so few peers uses every pair anyway. Peers
+that are not members are not counted, since they do not probe."""
 
 WARNING = "reach"
 OUTBOUND = Caution(
@@ -33,7 +34,7 @@ OUTBOUND = Caution(
 
 
 def judged_reach(context: Context) -> tuple[bool, bool]:
-    """Return whether this node's data plane has been dialled, and whether it seems dialable."""
+    """Return whether peers have dialled this node's data plane, and whether they probably can."""
     counts = context.plane.listener.statistics()
     dialled = counts.served + counts.handler_errors + counts.connections_now > 0
     asked = sum(map(context.ledger.snapshot.is_member, context.network.connected())) >= PEERS_MIN
@@ -43,7 +44,7 @@ def judged_reach(context: Context) -> tuple[bool, bool]:
 
 
 def warn(context: Context) -> None:
-    """Update this node's warning."""
+    """Show the warning that other peers cannot dial this node, or clear it."""
     if context.own_heartbeat.dialable:
         context.alerts.clear(WARNING)
     else:
@@ -51,7 +52,7 @@ def warn(context: Context) -> None:
 
 
 def is_dialable(context: Context, peer: PeerId) -> bool:
-    """Return what `peer` reports about itself; True if it has not been heard."""
+    """Return whether `peer` reports that it can be dialled; True if its heartbeat is missing."""
     if peer == context.me:
         return context.own_heartbeat.dialable
     record = context.peers.table.get(peer)

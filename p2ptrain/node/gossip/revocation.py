@@ -1,11 +1,11 @@
 """Notice that the organiser has removed this node from the allowlist.
 
-Peers that know this do not talk to this node any more, so the new list may never reach it by
-gossip. If a peer refuses this node, or no peer is heard, the node asks connected peers: every node
-answers a hello from anyone.
+Peers that have the new list do not talk to this node any more, so the list may never reach it by
+gossip. If a peer refuses this node, or the node does not hear from any peer, it asks all connected
+peers: every node answers a hello (a request for the allowlist) from anyone.
 
 An answer counts only if it contains a newer allowlist with the organiser's signature. The node also
-asks strangers, after all others, because the newer list may have admitted them.
+asks strangers, after all other peers, because the newer list may have admitted them.
 """
 
 from __future__ import annotations
@@ -24,11 +24,7 @@ from p2ptrain.peers.hello_messages import HelloRequest
 
 
 async def notice_revocation(context: Context) -> None:
-    """Check until cancelled.
-
-    Raises:
-        NotAuthorised: this node is not on the newest list.
-    """
+    """Check regularly until cancelled. Raises NotAuthorised: this node was removed."""
     ask_at, refusals = context.now() + context.timing.revocation_look_s, 0
     while context.admission.admits(context.me):
         await context.changes.wait(at_most_s=context.timing.revocation_look_s)
@@ -37,7 +33,9 @@ async def notice_revocation(context: Context) -> None:
         ask_at = context.now() + context.timing.revocation_look_s
         if context.ledger.refusals > refusals or is_alone(context):
             refusals = context.ledger.refusals
-            await _ask_everybody(context)
+            order = whom_to_ask(context, worst=STRANGER)
+            if await first_good(order, partial(_newer_list_of, context), HELLO_PACE):
+                await admission_changed(context)
     organiser = context.manifest.organiser
     raise NotAuthorised(
         f"this node is no longer on the allowlist of run {context.manifest.name!r}",
@@ -49,9 +47,7 @@ async def notice_revocation(context: Context) -> None:
 
 
 def is_alone(context: Context) -> bool:
-    """Return whether no peer has been heard recently. In a healthy run, at least one peer always
-    has.
-    """
+    """Return whether this node has not heard from any peer recently."""
     now = context.now()
     return not any(
         context.peers.detector.status(record.peer, now) is Colour.GREEN
@@ -59,15 +55,9 @@ def is_alone(context: Context) -> bool:
     )
 
 
-async def _ask_everybody(context: Context) -> None:
-    """Adopt the first newer list that a connected peer sends."""
-    order = whom_to_ask(context, worst=STRANGER)
-    if await first_good(order, partial(_newer_list_of, context), HELLO_PACE):
-        await admission_changed(context)
-
-
 async def _newer_list_of(context: Context, peer: PeerId) -> bool | None:
-    """Return True if `peer` sent a newer list, which is now stored; None if it did not."""
+    """Ask `peer` for its allowlist. Return True if a newer one was received and stored, else
+    None."""
     try:
         reply = await send_hello(context.network, peer, HelloRequest(context.run, b""))
         newer = bool(reply.allowlist) and context.admission.adopt_if_newer(reply.allowlist)

@@ -1,11 +1,11 @@
-"""Serve newcomers the base that a checkpoint of our chain names.
+"""Send newcomers the base (the ledger's state) at a checkpoint that they name.
 
-The base is made by replaying the chain up to the checkpoint. That takes 25 µs per entry: 2.5 s for
-the 100,000 entries of a run of 50,000 outer steps. So it is made in a thread of its own, finished
-bases are kept, and rate limits apply to each peer, each address and the whole network. Only
-admitted peers are answered; a newcomer asks after its admission (`main.open_node`), so no newcomer
-is excluded. The answer need not be trusted, since the newcomer compares it with the digest that its
-user has named.
+A newcomer needs a base if no peer keeps the beginning of the ledger; see `trusted_checkpoint`. The
+base is made by replaying the chain up to the checkpoint. That takes 25 µs per entry: 2.5 s for the
+100,000 entries of a run of 50,000 outer steps. So replays run in a separate thread, finished bases
+are kept, and rate limits apply to each peer, each address and the whole network. Only admitted
+peers are answered: a newcomer asks after its admission (`main.open_node`). The newcomer need not
+trust the answer: it compares the base with the digest that its user has entered.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import trio
 
@@ -27,16 +26,17 @@ from p2ptrain.ledger.history.base import Base, Checkpoint, encode_base
 from p2ptrain.ledger.history.pruning import base_after, entries_up_to
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.threads import in_thread
-from p2ptrain.peers.protocol_names import BASE_PROTOCOL, Handler
+from p2ptrain.peers.protocol_names import BASE_PROTOCOL
 from p2ptrain.rate_limit import Allowance
 
 REQUEST_BYTES_MAX = 256
 
 KEPT_MAX = 32
 KEPT_BYTES_MAX = 32 << 20
-"""Limits on the finished bases that are kept. The least recently requested one is dropped first.
-Users name one of the newest checkpoints, so a few bases are enough for almost everybody. The second
-limit matters in runs of thousands of peers."""
+"""Maximum number and total bytes of the finished bases that are kept. The least recently requested
+one is dropped first. Users enter one of the newest checkpoints, so a few bases are enough for
+almost everybody. In runs of thousands of peers, whose bases are large, the limit on bytes is
+reached first."""
 
 WAITING_MAX = 8
 """Maximum number of requests that wait for the thread. A replay of 100,000 entries takes 2.5 s, so
@@ -47,9 +47,9 @@ PEER_BURST, PEER_PER_S = 8, 1 / 15
 manager may restart it every few seconds."""
 
 SITE_BURST, SITE_PER_S = 16, 1 / 4
-"""Rate limit for requests from one address in an open run, where anybody can have many identities
-behind it. It is enough for all machines of a laboratory that start together; a newcomer also asks
-other peers."""
+"""Rate limit for requests from one address in an open run, where anybody can use many identities at
+one address. It is enough for all machines of a laboratory that start together. A newcomer that is
+refused asks other peers."""
 
 ENTRIES_BURST, ENTRIES_PER_S = 250_000, 1_000
 """Rate limit for replayed entries, shared by all peers: on average 2.5 % of a core."""
@@ -62,18 +62,28 @@ LATER = "too many requests for the base of the ledger: ask another peer, or try 
 
 
 def serve_bases(
-    context: Context,
-    maker: BaseMaker | None = None,
-    allowed: BaseRateLimits | None = None,
+    context: Context, maker: BaseMaker | None = None, allowed: BaseRateLimits | None = None
 ) -> None:
-    """From now on, send admitted peers the base for any checkpoint of our chain. By default
-    `maker` and `allowed` have the limits above."""
-    handler = _bases(context, maker or BaseMaker(context), allowed or BaseRateLimits())
-    context.network.handle(BASE_PROTOCOL, handler, bytes_max=REQUEST_BYTES_MAX)
+    """From now on, send admitted peers the base at any checkpoint of our chain. By default, `maker`
+    and `allowed` have the limits above."""
+    maker, allowed = maker or BaseMaker(context), allowed or BaseRateLimits()
+
+    async def answer(peer: PeerId, payload: bytes) -> bytes:
+        named = decode_named(payload)
+        site = context.network.site_of(peer) if context.admission.is_open else None
+        allowed.asks(peer, site, context.now())
+        held = context.ledger.kept.at(named.height)
+        if held is None or held.entry.digest != named.digest:
+            return b""
+        base = maker.kept.get(named) or await maker.make(named, allowed)
+        allowed.sends(len(base), context.now())
+        return base
+
+    context.network.handle(BASE_PROTOCOL, answer, bytes_max=REQUEST_BYTES_MAX)
 
 
 def encode_named(named: Checkpoint) -> bytes:
-    """Return the request for the base at `named`."""
+    """Return the request for the base at checkpoint `named`."""
     return pack({"height": named.height, "digest": named.digest})
 
 
@@ -93,7 +103,7 @@ Replay = Callable[
 
 @dataclass(slots=True)
 class BaseCache:
-    """Encoded bases by checkpoint, the least recently requested first."""
+    """Keeps encoded bases by checkpoint, the least recently requested one first."""
 
     number_max: int = KEPT_MAX
     bytes_max: int = KEPT_BYTES_MAX
@@ -116,7 +126,7 @@ class BaseCache:
 
 @dataclass(slots=True)
 class BaseRateLimits:
-    """Rate limits on the time and bandwidth that peers may use."""
+    """Limits the computing time and bandwidth that requests for bases may use."""
 
     entries_burst: int = ENTRIES_BURST
     bytes_burst: int = BYTES_BURST
@@ -137,37 +147,21 @@ class BaseRateLimits:
             raise TryLater(LATER)
 
     def replays(self, count: int, now: float) -> None:
-        """Count entries to be replayed. Raises TryLater if too many were replayed recently."""
+        """Count entries to replay. Raises TryLater if too many were replayed recently."""
         if not self.entries.consume("", min(count, self.entries_burst), now):
             raise TryLater(LATER)
 
     def sends(self, count: int, now: float) -> None:
-        """Count bytes to be sent. Raises TryLater if too many were sent recently."""
+        """Count bytes that must be sent. Raises TryLater if too many were sent recently."""
         if not self.bytes.consume("", min(count, self.bytes_burst), now):
             raise TryLater(LATER)
 
 
-def _bases(context: Context, maker: BaseMaker, allowed: BaseRateLimits) -> Handler:
-    async def answer(peer: PeerId, payload: bytes) -> bytes:
-        named = decode_named(payload)
-        site = context.network.site_of(peer) if context.admission.is_open else None
-        allowed.asks(peer, site, context.now())
-        held = context.ledger.kept.at(named.height)
-        if held is None or held.entry.digest != named.digest:
-            return b""
-        base = maker.kept.get(named) or await maker.make(named, allowed)
-        allowed.sends(len(base), context.now())
-        return base
-
-    return answer
-
-
 class BaseMaker:
-    """Makes one base at a time, in a separate thread.
+    """Makes bases, one at a time, in a separate thread.
 
-    Replays do not use the threads that the node's other work shares. `replay` makes a base from
-    a start and the entries after it; it runs in the thread.
-    """
+    The thread is not one of those that the node's other work shares, so replays do not delay that
+    work. `replay` computes a base from the chain's oldest kept state and the entries after it."""
 
     def __init__(
         self, context: Context, *, replay: Replay = base_after, waiting_max: int = WAITING_MAX
@@ -181,27 +175,24 @@ class BaseMaker:
         self._thread = trio.CapacityLimiter(1)
 
     async def make(self, named: Checkpoint, allowed: BaseRateLimits) -> bytes:
-        """Return the encoded base for `named`; empty if that entry cannot be a base's Commit.
+        """Return the encoded base at `named`; empty if there cannot be a base at that entry, for
+        instance because it is not a Commit.
 
-        Raises TryLater: too many requests are waiting, or too much was replayed recently.
-        """
+        Raises TryLater: too many requests are waiting, or too much was replayed recently."""
         if self._turn.statistics().tasks_waiting >= self._waiting_max:
             raise TryLater(LATER)
         async with self._turn:
             if (base := self.kept.get(named)) is not None:
-                return base  # The base was made for another request in the meantime.
+                return base  # Another request for the same base was answered while this one waited.
             if (found := entries_up_to(self._ledger.kept, named.height)) is None:
                 return b""
             allowed.replays(len(found[0]), self._now())
-            stopped = threading.Event()
-            kept = self._ledger.kept
-            replay = partial(self._replay, self._ledger.rules, kept.start, *found, stopped.is_set)
-            work = partial(_encoded, replay)
+            stopped, rules, start = threading.Event(), self._ledger.rules, self._ledger.kept.start
+
+            def work() -> bytes:
+                made = self._replay(rules, start, *found, stopped.is_set)
+                return b"" if made is None else encode_base(made)
+
             base = await in_thread(work, stop=stopped.set, limiter=self._thread)
             self.kept.put(named, base)
             return base
-
-
-def _encoded(replay: Callable[[], Base | None]) -> bytes:
-    base = replay()
-    return b"" if base is None else encode_base(base)

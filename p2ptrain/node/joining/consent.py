@@ -1,8 +1,9 @@
 """Show the user a run and ask for consent, before the node takes part in it for the first time.
 
-Nothing about the run is stored before that. The run's organiser is not asked, and neither are
-observers, since they do not take part. So the home of an observer already knows its run, but its
-user is still asked when a node starts in that home.
+Nothing about the run is stored before the user agrees. The organiser of the run is not asked.
+Observers, which only read the run, are not asked either, since they do not take part. So a home
+(the folder with a node's files) that an observer has used contains the run, but the user has not
+agreed yet, and is asked when a node starts in that home.
 """
 
 from __future__ import annotations
@@ -29,24 +30,24 @@ from p2ptrain.trainer.host.cost import trainer_memory
 AGREED = {"y", "yes"}
 
 STEPS_A_DAY = 144
-"""Number of outer steps a day if each takes ten minutes. If they take longer, there is less
-traffic."""
+"""Number of outer steps in a day if each one takes ten minutes. If steps take longer, there is less
+traffic than estimated."""
 
 HOW_TO_ANSWER = (
     "answer y or n in the terminal where you started this node, or restart it with --yes"
 )
-"""Shown in the status of a node that waits for this answer."""
+"""Shown in the status of a node that waits for the user's answer."""
 
 
 def promises() -> Iterator[str]:
-    """Return the promises shown at every start."""
+    """Yield the promises that are shown at every start."""
     yield "this software never runs code that the run or other peers send"
     yield "your IP address is visible to other peers"
 
 
 def screen(run: Run, config: NodeConfig, me: PeerId) -> Iterator[str]:
-    """Return lines that describe the run, its organiser, its needs, and what this software
-    promises."""
+    """Yield the lines that describe the run, its organiser, what it needs from this machine, and
+    what this software promises."""
     yield from run_lines(run)
     manifest = run.manifest
     node = memory_of(run.id, manifest)
@@ -73,8 +74,8 @@ def screen(run: Run, config: NodeConfig, me: PeerId) -> Iterator[str]:
 
 
 def _traffic(run: Run, config: NodeConfig, node: NodeMemory) -> Iterator[str]:
-    """Estimate the traffic of a day with outer steps of ten minutes: the real time on this machine
-    is not known yet."""
+    """Yield lines that estimate the traffic of a day. They assume outer steps of ten minutes,
+    because the real duration is not known yet."""
     update = node.updates // 2
     first = f"traffic   downloads a snapshot of {size(node.theta + node.momentum)} first; then,"
     indent, others = " " * 10, "data that other peers ask for (see --limit-up)"
@@ -101,13 +102,13 @@ async def ask_consent(
     shown: TextIO | None = None,
     asking: Callable[[], object] | None = None,
 ) -> None:
-    """Return once the user has agreed to take part in `run`. The file `agreed` records the consent.
+    """Return once the user has agreed to take part in `run`. The consent is recorded in the file
+    `agreed`.
 
-    `asking` is called just before the user is asked, since the answer may take long.
+    `asking` is called just before the user is asked, to show in the status that the node waits for
+    the answer. `answers` and `shown`: the terminal's input and output.
 
-    Raises:
-        ConfigError: the user does not agree, or there is no terminal on which to ask.
-    """
+    Raises ConfigError: the user does not agree, or there is no terminal on which to ask."""
     is_organiser = run.manifest.organiser == me
     if config.assume_yes or is_organiser or (agreed.exists() and agreed.read_text() == run.id):
         return

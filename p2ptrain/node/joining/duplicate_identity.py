@@ -1,15 +1,14 @@
-"""Make sure that no other process has this identity: ask members at the start and regularly after
-that, and answer other nodes.
+"""Make sure that no other process uses this identity (a duplicate): ask members at the start and
+regularly after that, and answer other nodes.
 
 `duplicate_watch` decides what to ask and what an answer proves. `identity_mailboxes` decides how a
-member answers other peers. This module has the tasks that use them: questions over the control
-plane, notices by gossip, and the reaction to a duplicate.
+member answers other peers. This module contains the tasks that use them: they send questions over
+the control plane and notices by gossip, and react to a duplicate.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from functools import partial
 from random import SystemRandom
 from typing import NamedTuple
 
@@ -45,20 +44,21 @@ from p2ptrain.peers.identity_messages import (
     encode_reply,
 )
 from p2ptrain.peers.incarnations import DRAW_BITS, draw_of, incarnation_of, starts_of
-from p2ptrain.peers.protocol_names import IDENTITY_PROTOCOL, Handler, identity_topic
+from p2ptrain.peers.protocol_names import IDENTITY_PROTOCOL, identity_topic
 from p2ptrain.run import Run
 
 ANSWER_S = 3.0
-"""Deadline of an answer in seconds. An answer takes a millisecond of CPU time. Other members are
-asked in the meantime."""
+"""Deadline of an answer in seconds. Making an answer takes only a millisecond of CPU time. If one
+member is slow, the process still learns the answers of the others, which are asked at the same
+time."""
 
 Admitted = Callable[[PeerId], bool]
 
 
 class IdentityQuestions:
     """The open questions of one process. A slow or silent member does not delay the other
-    questions. At most `ANSWER_S / ALARM_S` rounds of questions are open at once.
-    """
+    questions. A round of questions begins at most once per `ALARM_S` and ends after `ANSWER_S`, so
+    at most `ANSWER_S / ALARM_S` rounds are open at once."""
 
     def __init__(
         self, network: Network, watch: DuplicateWatch, admitted: Admitted, nursery: trio.Nursery
@@ -73,11 +73,10 @@ class IdentityQuestions:
         """Notified when a question is answered or fails."""
 
     def ask_members(self, voters: Collection[PeerId], members: Collection[PeerId] = ()) -> None:
-        """Ask a few admitted members if any are connected. They are chosen at random, voters
-        first."""
+        """Ask a few connected, admitted members, chosen at random, voters first. Ask nobody if none
+        is connected."""
         found = peers_to_ask(self._network.connected(), self._admitted, voters, members)
-        questions = self._watch.ask(*found, trio.current_time())
-        for peer, question in questions:
+        for peer, question in self._watch.ask(*found, trio.current_time()):
             self.under_way += 1
             self.has_asked = True
             self._nursery.start_soon(self._ask_one, peer, question)
@@ -106,16 +105,14 @@ async def wait_until_unique(
     print_line: PrintLine,
     wait_s: float = USUAL_TIMING.start_wait_s,
 ) -> bool:
-    """Return once no other process with our identity is known to live. This takes no time if no
-    admitted member is connected, a short time if no member has heard another process lately, and
+    """Wait until no other process with our identity is known to be alive. This takes no time if no
+    admitted member is connected, a short time if no member has heard another process recently, and
     `wait_s` otherwise. Return whether a member could be asked.
 
-    A proof must be signed with our own key, so a peer cannot keep this process from starting by
-    merely claiming that another one is alive.
+    Only a proof that is signed with our own key ends this process. So no peer can keep it from
+    starting by merely claiming that another process is alive.
 
-    Raises:
-        IdentityInUse: another process with this identity has answered.
-    """
+    Raises IdentityInUse: another process with this identity has proved that it is alive."""
     told = False
     with trio.move_on_after(wait_s):
         async with trio.open_nursery() as nursery:
@@ -141,12 +138,10 @@ async def wait_until_unique(
 
 
 async def watch_for_duplicates(context: Context) -> None:
-    """Regularly ask members, and answer them. Once another process has proved that it is alive,
-    stop voting, and end this process if it started later.
+    """Regularly ask members whether another process uses this identity. Once another process has
+    proved that it is alive, stop voting, and end this process if it is the one that started later.
 
-    Raises:
-        IdentityInUse: this process started later.
-    """
+    Raises IdentityInUse: this process started later."""
     watch = context.identities.watch
     async with trio.open_nursery() as nursery:
         asking = IdentityQuestions(context.network, watch, context.admission.admits, nursery)
@@ -163,13 +158,14 @@ async def watch_for_duplicates(context: Context) -> None:
 
 
 async def _until_due(watch: DuplicateWatch, asking: IdentityQuestions) -> None:
-    """Return when a question has been answered or has failed, or when it is time to ask."""
+    """Wait until a question has been answered or has failed, or until it is time to ask again."""
     wait_s = max(0.0, watch.next_ask_s() - trio.current_time())
     await asking.answers.wait(at_most_s=wait_s)
 
 
 async def _take_turn(context: Context, asking: IdentityQuestions) -> None:
-    """Wait for an answer, or until it is time to ask; then ask."""
+    """Do one turn of the watch: wait as `_until_due` does, ask if it is time, and raise our
+    incarnation if needed."""
     watch = context.identities.watch
     await _until_due(watch, asking)
     if context.now() >= watch.next_ask_s():
@@ -180,12 +176,23 @@ async def _take_turn(context: Context, asking: IdentityQuestions) -> None:
 
 
 def answer_questions(context: Context) -> None:
-    """From now on, forward nonces and proofs between processes that share an identity."""
-    context.network.handle(IDENTITY_PROTOCOL, _answer(context), bytes_max=QUESTION_BYTES_MAX)
+    """From now on, answer peers' questions: pass nonces (random numbers to sign) and proofs between
+    processes that share an identity."""
+
+    async def answer(peer: PeerId, payload: bytes) -> bytes:
+        reply = context.identities.mailboxes.answer(peer, decode_question(payload), context.now())
+        if reply is None:
+            raise TryLater("too many duplicate-identity checks from this peer; try again later")
+        for notice in context.identities.mailboxes.pop_notices():
+            await context.network.publish(identity_topic(context.run), encode_notice(notice))
+        return encode_reply(reply)
+
+    context.network.handle(IDENTITY_PROTOCOL, answer, bytes_max=QUESTION_BYTES_MAX)
 
 
 async def take_notice(context: Context, author: PeerId, payload: bytes) -> None:
-    """Handle a member's challenge or proof. Notices of other peers are ignored."""
+    """Handle a notice that a member gossips: a nonce that some process wants to have signed, or a
+    proof. Notices of peers that are not members are ignored."""
     if not context.ledger.snapshot.is_member(author):
         return
     notice, now = decode_notice(payload), context.now()
@@ -196,7 +203,7 @@ async def take_notice(context: Context, author: PeerId, payload: bytes) -> None:
 
 
 class Start(NamedTuple):
-    """A start of this identity. `members_answered`: members could be asked whether it is alone."""
+    """A start of this identity. `members_answered`: members could be asked for a duplicate."""
 
     incarnation: int
     members_answered: bool
@@ -211,14 +218,13 @@ async def start(
     print_line: PrintLine,
     timing: QuestionTiming = USUAL_TIMING,
 ) -> Start:
-    """Return this start with its incarnation, once no other process with its identity is known to
-    live. `count_start` durably counts a start after the given number of earlier ones, and returns
-    the new count.
+    """Wait until no other process with this identity is known to be alive, and return the
+    incarnation (a number that orders the starts of an identity) of this start. `count(n)` durably
+    counts a start, as number n + 1 or higher, and returns its number.
 
     Raises:
-        IdentityInUse: another process with this identity has answered.
-        StoreError: the start cannot be counted.
-    """
+        IdentityInUse: another process with this identity has proved that it is alive.
+        StoreError: the start cannot be counted."""
     random = SystemRandom()
     draw = random.getrandbits(DRAW_BITS)
     incarnation = incarnation_of(await durably(count, 0), draw)
@@ -242,8 +248,7 @@ async def start(
 
 
 def in_use(me: PeerId, found: Duplicate) -> IdentityInUse:
-    """Return the error for a process that started while another one with its identity is
-    running."""
+    """Return the error for a process that found another one with its identity running."""
     return IdentityInUse(
         f"another node is running as {label(me)}",
         evidence=[
@@ -251,20 +256,16 @@ def in_use(me: PeerId, found: Duplicate) -> IdentityInUse:
             "this process had just drawn",
             f"{label(found.carried_by)} forwarded its answer",
         ],
-        likely=("this home, or its identity.key, was copied from another machine that runs a node"),
+        likely="this home, or its identity.key, was copied from another machine that runs a node",
         do="stop the other node, or give this one its own --home and thereby a new identity",
     )
 
 
 async def _report_duplicate(context: Context, found: Duplicate) -> None:
-    """Stop the ledger from voting, and write the evidence to the journal."""
+    """Stop the ledger from voting, and write what is known about the duplicate to the journal."""
     mine, other = starts_of(context.identities.incarnation), starts_of(found.incarnation)
     context.journal.write(
-        "duplicate",
-        start=mine,
-        other_start=other,
-        carried_by=found.carried_by,
-        ends=found.ends_us,
+        "duplicate", start=mine, other_start=other, carried_by=found.carried_by, ends=found.ends_us
     )
     await context.ledger.submit(
         CloneFound(
@@ -275,27 +276,14 @@ async def _report_duplicate(context: Context, found: Duplicate) -> None:
 
 
 async def _count_on(context: Context) -> None:
-    """Take an incarnation above the newest one that our key has signed; peers would ignore an older
-    incarnation.
-    """
+    """If our key has signed a higher incarnation than ours, take one above it: peers would ignore
+    the heartbeats of the lower one. This happens, for instance, after this home was restored from a
+    backup."""
     behind = context.identities.watch.incarnation_to_exceed(context.now())
     if not behind:
         return
-    count = partial(start_count.count_start, context.home.starts, starts_of(behind))
-    counted = await durably(count)
+    counted = await durably(start_count.count_start, context.home.starts, starts_of(behind))
     incarnation = incarnation_of(counted, draw_of(context.identities.incarnation))
     context.journal.write("counted-on", start=starts_of(incarnation), after=starts_of(behind))
     context.identities.watch.use_incarnation(incarnation)
     context.own_heartbeat.send_now()
-
-
-def _answer(context: Context) -> Handler:
-    async def answer(peer: PeerId, payload: bytes) -> bytes:
-        reply = context.identities.mailboxes.answer(peer, decode_question(payload), context.now())
-        if reply is None:
-            raise TryLater("too many duplicate-identity checks from this peer; try again later")
-        for notice in context.identities.mailboxes.pop_notices():
-            await context.network.publish(identity_topic(context.run), encode_notice(notice))
-        return encode_reply(reply)
-
-    return answer

@@ -1,8 +1,8 @@
 """Find the run that this node serves, and wait for admission to it.
 
-A home that has been used before contains the run. Otherwise a peer at a bootstrap address sends it.
-A received run is checked before it is stored: its digest must be the run's id, and its signature
-must be the organiser's.
+A home (the folder with a node's files) that was used before contains the run. Otherwise a peer at a
+bootstrap address sends the run's manifest. It is checked before it is stored: its digest must be
+the run's id, and its signature must be the organiser's.
 """
 
 from __future__ import annotations
@@ -54,11 +54,9 @@ PrintLine = Callable[[str], None]
 
 
 def known_run(home: Home, config: NodeConfig) -> Run | None:
-    """Return the run that is stored on our disk, if any.
+    """Return the run that `home` contains, if any.
 
-    Raises:
-        RunMismatch: it is not the run that the user asked for.
-    """
+    Raises RunMismatch: it is not the run that the user asked for."""
     run = load_run(home.manifest)
     if run is not None:
         _check_expected(run, config)
@@ -66,19 +64,18 @@ def known_run(home: Home, config: NodeConfig) -> Run | None:
 
 
 async def fetch_run(network: Network, config: NodeConfig, addresses: list[str]) -> Run:
-    """Return the first checked run that a peer at one of `addresses` sends. Several addresses are
-    asked at once, so a silent address does not delay the others.
+    """Ask peers at `addresses` for the run, and return the first valid one. Several peers are asked
+    at once, so that a silent one does not delay the others.
 
-    If a peer does not send a run, or sends a wrong or forged one, its addresses are not used.
+    A peer that does not send a run, or sends a wrong or forged one, is not asked again.
 
     Raises:
-        NetworkUnreachable, ConfigError: no peer can be reached, none sends a valid run, or the
-            addresses are wrong. The evidence has a line for each address.
+        NetworkUnreachable, ConfigError: no peer can be reached, no peer sends a valid run, or the
+            addresses are wrong. The error's evidence says for each address what happened.
         RunMismatch, VersionMismatch: all peers serve a different run than the one asked for, or
-            runs of a different version. These errors stop a service permanently. So if one address
-            does not answer, NetworkUnreachable is raised instead, because that address may serve
-            the right run.
-    """
+            runs of a different version. A service manager does not restart a node after these
+            errors. So if one address does not answer, NetworkUnreachable is raised instead: the
+            right run may be served there."""
     if not addresses:
         raise ConfigError(
             "this node does not have a run, and has no address where it could ask for one",
@@ -98,9 +95,8 @@ async def fetch_run(network: Network, config: NodeConfig, addresses: list[str]) 
 
 
 class _Survey:
-    """The answers of peers at several addresses. Each peer is asked once, at the first of its
-    addresses that is reached.
-    """
+    """Asks the peers at several addresses for the run, and keeps their answers. Each peer is asked
+    only once, even if several of the addresses lead to it."""
 
     def __init__(self, network: Network, config: NodeConfig) -> None:
         self._network = network
@@ -111,11 +107,10 @@ class _Survey:
         """Why the answer of each peer was of no use."""
 
     async def ask(self, peer: PeerId, address: str) -> None:
-        """Return once `peer` has sent a run to trust.
+        """Ask `peer` for the run, and return once it has sent a valid one.
 
-        Raises:
-            NetworkUnreachable, RunMismatch, VersionMismatch: it has not; the error says why.
-        """
+        Raises NetworkUnreachable, RunMismatch, VersionMismatch: `peer` did not send a valid run,
+        for the reason in the error."""
         async with self._locks.setdefault(peer, trio.Lock()):
             if peer in self.useless:
                 raise self.useless[peer]
@@ -129,12 +124,12 @@ class _Survey:
 
 
 async def _run_of(network: Network, peer: PeerId, config: NodeConfig, address: str) -> Run:
-    """Return the run that `peer`, connected at `address`, serves.
+    """Ask `peer`, which is connected at `address`, for its run, and return it.
 
     Raises:
-        NetworkUnreachable: it does not send a run, or its organiser's signature is invalid.
-        VersionMismatch: it sends a run of a different version.
-    """
+        NetworkUnreachable: `peer` does not send a run, or the organiser's signature of the run is
+            invalid.
+        VersionMismatch: `peer` sends a run of a different version."""
     try:
         reply = await send_hello(network, peer, HelloRequest(config.run or "", b""))
         return Run.from_bytes(reply.manifest)
@@ -151,10 +146,10 @@ async def _run_of(network: Network, peer: PeerId, config: NodeConfig, address: s
 def _no_run(
     useless: Mapping[PeerId, P2PTrainError], addresses: list[str], exc: P2PTrainError
 ) -> P2PTrainError:
-    """Return the error for a search that ended with `exc`, whose evidence names all addresses. If a
-    peer was reached but did not send the right run, its error determines the code and the advice,
-    because that attempt got furthest.
-    """
+    """Return the error to show after a search that ended with `exc`, whose evidence names all
+    addresses. `useless` has the errors of peers that were reached, but did not send the right run.
+    The first of these errors, if any, determines the code and the advice, because that attempt got
+    furthest."""
     at = [next((useless[peer] for peer in useless if peer in each), None) for each in addresses]
     first = next(filter(None, at), None)
     if len(addresses) == 1 and addresses[0] not in "\n".join([exc.what, *exc.evidence]):
@@ -179,18 +174,19 @@ async def return_to(
     *,
     is_of_run: Callable[[PeerId], bool],
 ) -> None:
-    """Connect to a peer of `run`, which is stored on our disk, if any peer answers.
+    """Connect to a peer of `run`, which this home contains. If no peer answers, say so and return.
 
-    A peer at an address that the user gave is asked for its run: otherwise a node would train for
-    the run in its home although the user gave the address of a different run. But a peer that this
-    home knows from its run (`is_of_run`) is not asked: otherwise a bootstrap node that has turned
-    malicious could stop every restarting node.
+    A peer at an address that the user gave is asked which run it serves. Otherwise, if the user
+    gave the address of a different run, the node would train for the run in its home without saying
+    so. But a peer that is known to belong to the home's run (`is_of_run`) is not asked: its answer
+    could only stop this node, and a malicious bootstrap node could stop every restarting node in
+    this way.
 
     Raises:
         ConfigError: the addresses are wrong.
         RunMismatch: all given addresses belong to other runs. If one of them may belong to this
-            run, the node continues, since a service does not restart after this error.
-    """
+            run, the node continues, since a service manager does not restart a node after this
+            error."""
     left, others = list(addresses), dict[str, str]()
     while left:
         try:
@@ -215,11 +211,12 @@ async def return_to(
 async def _other_run(
     network: Network, peer: PeerId, config: NodeConfig, run: Run, address: str
 ) -> str | None:
-    """Describe the run that `peer` serves; return None unless it certainly is not `run`."""
+    """Describe the run that `peer` serves if that is certainly not `run`; otherwise return None."""
     try:
         served = await _run_of(network, peer, config, address)
     except NetworkUnreachable:
-        # The peer may have just started without a run. Its answers are verified anyway.
+        # The peer may just have started and not have a run yet. That does no harm: everything that
+        # it sends later is verified.
         return None
     except VersionMismatch as exc:
         return exc.what
@@ -244,7 +241,7 @@ def _of_another_run(run: Run, others: Mapping[str, str]) -> RunMismatch:
 async def reconnect(
     network: Network, config: NodeConfig, addresses: list[str], print_line: PrintLine
 ) -> None:
-    """Connect to a peer of a known run. If none answers, say so and return."""
+    """Connect to a peer at one of `addresses`. If none answers, say so and return."""
     try:
         await _connect(network, config, addresses)
     except NetworkUnreachable as exc:
@@ -254,12 +251,10 @@ async def reconnect(
 async def _connect(
     network: Network, config: NodeConfig, addresses: list[str], accept: Accept = anybody
 ) -> PeerId:
-    """Connect to the first peer that answers and that `accept` takes. Addresses given by the user
-    are preferred.
+    """Connect to the first peer that answers and that `accept` does not reject. Addresses given by
+    the user are preferred.
 
-    Raises:
-        ConfigError, NetworkUnreachable: no peer was taken; see `Network.connect_any`.
-    """
+    Raises ConfigError, NetworkUnreachable: there is no such peer; see `Network.connect_any`."""
     given = [address for address in addresses if address in config.bootstrap]
     met = [address for address in addresses if address not in config.bootstrap]
     return await network.connect_any(given, or_else=met, deadline_s=CONNECT_S, accept=accept)
@@ -282,14 +277,12 @@ async def be_admitted(
     draw: random.Random,
     look_s: float = USUAL.approval_look_s,
 ) -> None:
-    """Return once this node is admitted; until then ask, wait for `look_s`, and ask again.
+    """Ask connected peers for the allowlist every `look_s`, until this node is on it.
 
     Only an allowlist with the organiser's signature counts as an answer. Any connected peer may
-    send it, since this node may not know any member yet.
+    send the list, since this node may not know yet which peers are members.
 
-    Raises:
-        NotAuthorised: this node is not admitted, and is configured not to wait.
-    """
+    Raises NotAuthorised: this node is not admitted, and the user does not want it to wait."""
     asked = False
     while not admission.admits(identity.peer):
         order = in_order(network.connected(), partial(_rank, admission, config), draw)
@@ -311,7 +304,8 @@ async def be_admitted(
 
 
 def _rank(admission: Admission, config: NodeConfig, peer: PeerId) -> int:
-    """Return the rank of `peer`: admitted peers first, then peers at addresses the user gave."""
+    """Return the rank of `peer` in the order of asking: admitted peers first, then peers at
+    addresses that the user gave."""
     if admission.admits(peer):
         return MEMBER
     named = any(peer in address for address in config.bootstrap)
@@ -321,9 +315,8 @@ def _rank(admission: Admission, config: NodeConfig, peer: PeerId) -> int:
 def _to_dial_again(network: Network, admission: Admission, ways_in: list[str]) -> list[str]:
     """Return the addresses to dial again. There are none while an admitted peer is connected.
 
-    A connected stranger does not count, since it could otherwise isolate this node from the run.
-    Its address is left out, since it would answer first.
-    """
+    A connected stranger does not count: otherwise it could keep this node from finding the run.
+    Addresses of connected strangers are left out, because those would answer first again."""
     connected = network.connected()
     if any(map(admission.admits, connected)):
         return []
@@ -338,17 +331,17 @@ async def _refresh(
     journal: Journal,
     peer: PeerId,
 ) -> bool | None:
-    """Send `peer` our request to join, and check its allowlist. Return True if we are admitted.
+    """Send `peer` our request to join, and adopt the allowlist in its reply if it is newer. Return
+    True if this node is admitted, otherwise None.
 
-    The addresses that `peer` sends are used only if the organiser has admitted `peer`.
-    """
+    The addresses that `peer` sends are used only if the organiser has admitted `peer`."""
     request = JoinRequest(run.id, identity.peer, int(time.time()))
     try:
         reply = await send_hello(network, peer, HelloRequest(run.id, request.to_bytes(identity)))
         if reply.allowlist:
             admission.adopt_if_newer(reply.allowlist)
     except (PeerError, RemoteProtocolError, RunMismatch) as exc:
-        # Another peer may give a valid answer; this one is asked again later.
+        # Other peers may give a valid answer, and this one is asked again later.
         journal.write("bad-hello", peer=peer, code=exc.code, reason=exc.what)
         return None
     if admission.admits(peer):
@@ -363,10 +356,7 @@ def _check_expected(
     if config.run is not None and run.id != config.run:
         raise RunMismatch(
             f"{what}: {_in_words(run)}",
-            evidence=[
-                f"you asked for {config.run}",
-                f"found     {_in_words(run)}",
-            ],
+            evidence=[f"you asked for {config.run}", f"found     {_in_words(run)}"],
             likely="the address belongs to a different run, or you used this home for one",
             do="ask the organiser for the right address, or use another --home",
         )

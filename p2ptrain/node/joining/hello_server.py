@@ -1,10 +1,12 @@
-"""Answer newcomers with the run, the allowlist and, if they are admitted, other peers' addresses.
+"""Answer hellos: send newcomers the run's manifest, the allowlist, the amendments and, if they are
+admitted, other peers' addresses.
 
-A newcomer sends its request to join to any nodes that it has found. They forward the request to the
-organiser's node when it is connected to them: only the organiser can admit a peer.
+A hello may contain a newcomer's request to join. The newcomer sends it to any nodes that it has
+found. Only the organiser can admit a peer, so these nodes forward the request to the organiser's
+node when that node is connected to them.
 
-A request of a hundred bytes can get a reply of half a megabyte. So each peer has a rate limit, and
-all strangers at one address share a rate limit, since identities cost nothing.
+A hello of a hundred bytes can get a reply of half a megabyte. So each peer has a rate limit. All
+strangers at one address share another one, since anybody can create many identities.
 """
 
 from __future__ import annotations
@@ -29,43 +31,34 @@ from p2ptrain.peers.hello_messages import (
     decode_request,
     encode_reply,
 )
-from p2ptrain.peers.protocol_names import HELLO_PROTOCOL, Handler
+from p2ptrain.peers.protocol_names import HELLO_PROTOCOL
 from p2ptrain.rate_limit import Allowance
-from p2ptrain.run import JoinRequest, Run
+from p2ptrain.run import JoinRequest
 from p2ptrain.suggested_command import to_paste
 
 PASS_ON_S = 10.0
-"""Seconds between two forwarded requests. This uses a fifth of the node's rate limit at the
-organiser."""
+"""Seconds between two forwarded requests. That is a fifth of the rate at which the organiser's node
+accepts hellos from this node (PEER_PER_S)."""
 
 PASS_AGAIN_S = 60.0
-"""Seconds after which a request that its newcomer still repeats is forwarded again: the organiser's
-node keeps requests only in memory."""
+"""Seconds after which a request is forwarded again if its newcomer still repeats it: the
+organiser's node keeps requests only in memory, so a restart loses them."""
 
 PEER_PER_S = 0.5
 PEER_BURST = 16
-"""Rate limit for one peer. A newcomer asks every 15 s, and a member that lacks a document
-asks every 2 s."""
+"""Rate limit for the hellos of one peer. A newcomer asks every 15 s, and a member that lacks an
+amendment asks every 2 s."""
 
 SITE_PER_S = 1.0
 SITE_BURST = 64
-"""Rate limit for strangers at one address: enough for fifteen waiting newcomers, and for more that
-start at the same time."""
+"""Rate limit for all strangers at one address: enough for fifteen newcomers that wait, and for 64
+that start at the same time."""
 
 
 def answer_hellos(context: Context) -> None:
-    """From now on, send the run to every peer that asks."""
-    context.network.handle(
-        HELLO_PROTOCOL,
-        _hello(context, context.around.run),
-        bytes_max=REQUEST_BYTES_MAX,
-        anyone=True,
-    )
-
-
-def _hello(context: Context, run: Run) -> Handler:
-    by_peer = Allowance(PEER_BURST, PEER_PER_S)
-    by_site = Allowance(SITE_BURST, SITE_PER_S)
+    """From now on, answer the hello of any peer."""
+    run = context.around.run
+    by_peer, by_site = Allowance(PEER_BURST, PEER_PER_S), Allowance(SITE_BURST, SITE_PER_S)
 
     async def answer(peer: PeerId, payload: bytes) -> bytes:
         admitted, site = context.admission.admits(peer), context.network.site_of(peer)
@@ -86,25 +79,20 @@ def _hello(context: Context, run: Run) -> Handler:
             )
         )
 
-    return answer
+    context.network.handle(HELLO_PROTOCOL, answer, bytes_max=REQUEST_BYTES_MAX, anyone=True)
 
 
 def _note_request(context: Context, teller: PeerId, signed: bytes) -> bool:
-    """Remember a request to join for the organiser. Return whether `teller` forwarded it for
-    another peer. Only admitted peers may forward requests, and only to the organiser; other
-    forwarded requests are ignored.
+    """Remember a request to join, to show it to the organiser or to forward it. Return whether
+    `teller` forwarded it for another peer. Only admitted peers may forward requests, and only to
+    the organiser's node; other forwarded requests are ignored.
 
-    Raises RemoteProtocolError: the request is malformed, or its signature is wrong.
-    """
-    for settled in [
-        known for known in context.join_requests.pending if context.admission.admits(known)
-    ]:
-        del context.join_requests.pending[settled]
-    is_admitted, is_organiser = (
-        context.admission.admits(teller),
-        context.me == context.manifest.organiser,
-    )
-    if is_admitted and not is_organiser:
+    Raises RemoteProtocolError: the request is malformed, or its signature is wrong."""
+    pending = context.join_requests.pending
+    for settled in [known for known in pending if context.admission.admits(known)]:
+        del pending[settled]
+    is_admitted = context.admission.admits(teller)
+    if is_admitted and context.me != context.manifest.organiser:
         return False
     request = JoinRequest.from_bytes(signed)
     is_passed_on = request.peer != teller
@@ -113,52 +101,44 @@ def _note_request(context: Context, teller: PeerId, signed: bytes) -> bool:
     if context.admission.admits(request.peer):
         return is_passed_on
     site = f"through {teller}" if is_passed_on else context.network.site_of(teller)
-    if request.peer not in context.join_requests.pending:
+    if request.peer not in pending:
         if not _has_room(context, site):
             return is_passed_on
         context.peers.report_misbehaviour(
             "join-request", request.peer, note=request.note, told_by=teller
         )
-    context.join_requests.pending.pop(request.peer, None)
-    context.join_requests.pending[request.peer] = Applicant(context.now(), site, signed)
+    pending.pop(request.peer, None)
+    pending[request.peer] = Applicant(context.now(), site, signed)
     context.changes.notify_all()
     return is_passed_on
 
 
 async def pass_requests_on(context: Context, *, pause_s: float = PASS_ON_S) -> None:
     """Forward requests to join to the organiser's node whenever it is connected, until cancelled.
-
-    Forward one request at a time, with pauses, so that strangers cannot make members flood the
-    organiser.
-    """
+    Pause after each request, so that strangers cannot make members flood the organiser."""
     organiser, told_s = context.manifest.organiser, dict[PeerId, float]()
+    pending = context.join_requests.pending
     if context.me == organiser:
         return
     while True:
-        told_s = {
-            peer: told for peer, told in told_s.items() if peer in context.join_requests.pending
-        }
+        told_s = {peer: told for peer, told in told_s.items() if peer in pending}
         peer = _to_pass_on(context, told_s)
         if peer is None or organiser not in context.network.connected():
             await context.changes.wait()
             continue
         told_s[peer] = context.now()
         try:
-            await send_hello(
-                context.network,
-                organiser,
-                HelloRequest(context.run, context.join_requests.pending[peer].signed),
-            )
+            request = HelloRequest(context.run, pending[peer].signed)
+            await send_hello(context.network, organiser, request)
         except (PeerError, RemoteProtocolError) as exc:
             context.journal.write("not-passed-on", peer=peer, code=exc.code, reason=exc.what)
         await trio.sleep(pause_s)
 
 
 def _to_pass_on(context: Context, told_s: Mapping[PeerId, float]) -> PeerId | None:
-    """Return the peer with the next request to forward: it still asks, and its request has not been
-    forwarded recently. Of several such peers, return the one whose request was forwarded longest
-    ago or never.
-    """
+    """Return the peer whose request to join is forwarded next, if any. It must still repeat its
+    request, which must not have been forwarded recently. Of several such peers, return the one
+    whose request was forwarded longest ago, or never."""
     now, never = context.now(), -math.inf
     due = [
         peer
@@ -171,30 +151,25 @@ def _to_pass_on(context: Context, told_s: Mapping[PeerId, float]) -> PeerId | No
 
 
 def _has_room(context: Context, site: str) -> bool:
-    """Return whether one more request from `site` can be remembered, and make room for it. Drop the
-    oldest request if it has not been repeated recently, otherwise the oldest one of the site with
-    the most requests.
-    """
-    if len(context.join_requests.pending) < context.join_requests.pending_max:
+    """Return whether one more request from the address `site` can be remembered. If there is no
+    room, drop the oldest request, unless that has been repeated recently. In that case, drop the
+    oldest request of the address with the most requests, unless `site` would then have as many."""
+    requests, pending = context.join_requests, context.join_requests.pending
+    if len(pending) < requests.pending_max:
         return True
-    eldest = next(iter(context.join_requests.pending))
-    if (
-        context.now()
-        < context.join_requests.pending[eldest].asked_s + context.join_requests.forget_s
-    ):
-        of = Counter(each.site for each in context.join_requests.pending.values())
+    dropped = next(iter(pending))
+    if context.now() < pending[dropped].asked_s + requests.forget_s:
+        of = Counter(each.site for each in pending.values())
         most = max(of.values())
         if of[site] + 1 >= most:
             return False
-        eldest = next(
-            peer for peer, each in context.join_requests.pending.items() if of[each.site] == most
-        )
-    del context.join_requests.pending[eldest]
+        dropped = next(peer for peer, each in pending.items() if of[each.site] == most)
+    del pending[dropped]
     return True
 
 
 def waiting_peers(context: Context) -> list[PeerId]:
-    """Return the peers that wait for admission; empty except on the organiser's node."""
+    """Return the peers that wait for admission; none except on the organiser's node."""
     if context.me != context.manifest.organiser:
         return []
     return sorted(
@@ -203,7 +178,7 @@ def waiting_peers(context: Context) -> list[PeerId]:
 
 
 def request_line(context: Context, peer: PeerId) -> str:
-    """Return the line that shows this request, with the command that admits the peer."""
+    """Return the line that shows this request and the command that admits the peer."""
     admit = to_paste(context.home.root, f"allow add {peer}")
     return f"{label(peer)} asks to join; to admit it, run: {admit}"
 

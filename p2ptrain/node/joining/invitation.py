@@ -1,7 +1,8 @@
-"""Print the command with which other peers join, and warn if its address only works locally.
+"""Print the command with which other peers join, and warn if the address in it cannot be reached
+from elsewhere.
 
-Behind a router, and on most rented machines, a node only sees its private addresses. It cannot ask
-the router for the public one, so it warns the user and says what to do.
+Behind a router, and on most rented machines, a node only knows its private addresses. It does not
+ask the router for the public address, so it warns the user and says what to do.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ WARNING = "address"
 
 
 def invite(context: Context, print_line: PrintLine) -> None:
-    """Print how other peers can take part. If the address cannot work for them, add a warning."""
+    """Print how other peers can take part. If the printed address cannot work for peers elsewhere,
+    show a warning."""
     if not (addresses := context.network.addresses()):
         return
     best = best_of(addresses)
@@ -28,8 +30,8 @@ def invite(context: Context, print_line: PrintLine) -> None:
 
 
 def best_of(addresses: Sequence[str]) -> str:
-    """Return the first address with the widest reach: public before local network before
-    loopback."""
+    """Return the address that most peers can reach: the first public one, otherwise the first of a
+    local network, otherwise the first loopback address."""
 
     def near(text: str) -> int:
         scope = scope_of(parse(text))

@@ -1,9 +1,9 @@
-"""Answer commands on a node's control socket while the node is starting.
+"""Answer commands of the node's user (on the control socket) while the node is starting.
 
-A start can take days, for instance while a volunteer waits for approval. A node that starts over
-has no context for a moment either. Until the node has a context, it reports how far the start has
-progressed, and refuses other commands. This module does not define the stages of a start; `main`
-reports them.
+A start can take days, for instance while a volunteer waits for approval. Until the node has a
+context, it answers only `status`, with how far the start has progressed, and refuses other
+commands. The same holds for the moment between two contexts, when a node starts over. This module
+does not define the stages of a start; `main` reports them.
 """
 
 from __future__ import annotations
@@ -35,30 +35,29 @@ GONE: Answer = {
 
 @dataclass(slots=True)
 class StartupStatus:
-    """Receives commands, and knows how far the start has progressed. Once `context` is set, the
-    status comes from it."""
+    """Runs commands, on `context` while that is set, and knows how far the start has progressed."""
 
     me: PeerId
     journal: Journal
     state: State = field(default_factory=Starting)
     run: Run | None = None
     waits_for: str = ""
-    """An action of the user or the organiser that the start waits for, in words; empty if none."""
+    """The next action of the user or organiser, for which the start waits; empty if none."""
     doubts: tuple[Caution, ...] = ()
-    """Resources of this machine that may run short. Kept until the process ends."""
+    """Warnings about resources of this machine that may run short. Kept until the process ends."""
     context: Context | None = None
     started_s: float = field(default_factory=time.monotonic)
     _under_way: dict[trio.CancelScope, trio.Event] = field(default_factory=dict)
 
     def set_state(self, state: State, waits_for: str = "") -> None:
-        """Record that the start has reached `state`. A change of its name is written to the
-        journal."""
+        """Record that the start has reached `state`, and journal it if its name is new."""
         if state.name != self.state.name:
             self.journal.write("state", state=state.name)
         self.state, self.waits_for = state, waits_for
 
     def doubt(self, found: Sequence[Caution]) -> list[Caution]:
-        """Replace the known cautions with `found`. Return those with a new code, to show them."""
+        """Replace the known warnings about this machine with `found`. Return those with a new code,
+        which the user has not seen."""
         known = {each.code for each in self.doubts}
         new = [each for each in found if each.code not in known]
         for each in new:
@@ -68,7 +67,7 @@ class StartupStatus:
 
     @asynccontextmanager
     async def with_context(self, context: Context) -> AsyncIterator[None]:
-        """Direct commands to `context` inside the block. Running commands are cancelled on exit."""
+        """Run commands on `context` inside the block. On exit, cancel those still running."""
         self.context = context
         try:
             yield
@@ -83,9 +82,8 @@ class StartupStatus:
                     await ended.wait()
 
     async def obeyed(self, command: Command) -> Answer:
-        """Return the command's answer; an error if there is no context, or if the context ends
-        first.
-        """
+        """Run `command` and return its answer. Return an error answer if there is no context, or if
+        the context is closed before the command ends."""
         if self.context is None:
             return {
                 "error": f"not yet: the node in this home is {words(self.state)}",

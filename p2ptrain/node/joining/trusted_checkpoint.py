@@ -1,11 +1,12 @@
-"""Begin at a checkpoint that the user trusts. `base_server` is the other side.
+"""Begin the ledger at a checkpoint that the user trusts. `base_server` is the code that answers.
 
 If no peer keeps the ledger's old entries, a newcomer cannot check the beginning of the run. It can
-then begin at a base, but only at the base with the checkpoint that its user has entered.
+then begin at a base (the ledger's state after some entry), but only at the checkpoint that its user
+has entered.
 
 A checkpoint contains the digest of a Commit, and the Commit contains the digest of the state. So
-the checkpoint alone decides which base is right, and any connected peer may send it. Admitted peers
-are asked first. A wrong base only wastes an answer.
+the checkpoint alone decides which base is right, and any connected peer may send the base. Admitted
+peers are asked first. A peer that sends a wrong base only wastes one answer.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ from p2ptrain.run import Run
 from p2ptrain.store import Disk, RecordLog
 
 BASE_PACE = AskingRate(at_once=2, next_s=5.0, deadline_s=60.0)
-"""A base of a thousand members has 0.6 MB; the largest accepted one has 9 MB. The deadline is long
-enough for a large base over a slow connection. Few peers are asked at once, since many copies would
-fill such a connection. With two, one silent peer does not cause a delay.
-"""
+"""How many peers are asked for a base, and how fast. The base of a run with a thousand members has
+0.6 MB; the largest accepted one has 9 MB. The deadline is long enough for a large base over a slow
+connection. Only two peers are asked at once, since many copies would fill such a connection. With
+two, one silent peer does not cause a delay."""
 
 
 async def begin_at_checkpoint(
@@ -55,15 +56,14 @@ async def begin_at_checkpoint(
     rank: PeerRank,
     draw: random.Random,
 ) -> None:
-    """If the user entered a checkpoint that the ledger in `home` does not reach, store its base
-    there.
+    """If the user entered a checkpoint that the ledger in `home` does not reach, fetch the base at
+    it and store the base in `home`.
 
-    Peers of the lowest rank are asked first.
+    Peers for which `rank` returns the lowest number are asked first.
 
     Raises:
-        ConfigError: the ledger in `home` has a different entry at that height.
-        NetworkUnreachable: no connected peer sent the named base.
-    """
+        ConfigError: the ledger in `home` has a different entry at the checkpoint's height.
+        NetworkUnreachable: no connected peer sent the right base."""
     if config.trust_checkpoint is None:
         return
     named = Checkpoint.parse(config.trust_checkpoint)
@@ -71,7 +71,14 @@ async def begin_at_checkpoint(
     chain = await trio.to_thread.run_sync(verified, home, rules, log)
     own = {each.entry.height: each.entry.digest for each in chain.whole}
     if own.get(named.height, named.digest) != named.digest:
-        raise _contradicted(named, own[named.height])
+        raise ConfigError(
+            f"the entry at height {named.height} of the ledger in this home differs from the "
+            "checkpoint that you gave",
+            code="LEDGER-CHECKPOINT",
+            evidence=[f"here    {named.height}:{own[named.height]}", f"named   {named}"],
+            likely="the checkpoint is misspelt, or belongs to a different run",
+            do="leave out --trust-checkpoint, or give the node a different --home",
+        )
     if max(own, default=0) >= named.height:
         print_line(
             "--trust-checkpoint is no longer needed: the ledger in this home already reaches it"
@@ -86,7 +93,7 @@ async def begin_at_checkpoint(
 async def _fetched(
     network: Network, order: Sequence[PeerId], rules: Rules, named: Checkpoint, journal: Journal
 ) -> Base:
-    """Return the base of checkpoint `named`, from the first peer that sends it."""
+    """Return the base at checkpoint `named`, from the first peer that sends a valid one."""
     tried: dict[PeerId, str] = {}
 
     async def ask(peer: PeerId) -> Base | None:
@@ -119,8 +126,7 @@ async def _fetched(
 async def _shown(network: Network, peer: PeerId, rules: Rules, named: Checkpoint) -> Base | None:
     """Return the base that `peer` sends, after checking it; None if `peer` does not have it.
 
-    Raises PeerError, RemoteProtocolError: `peer` does not answer, or sends a wrong base.
-    """
+    Raises PeerError, RemoteProtocolError: `peer` does not answer, or sends a wrong base."""
     answer = await network.request(
         peer,
         BASE_PROTOCOL,
@@ -137,14 +143,3 @@ async def _shown(network: Network, peer: PeerId, rules: Rules, named: Checkpoint
         return base
 
     return await trio.to_thread.run_sync(read)
-
-
-def _contradicted(named: Checkpoint, own: str) -> ConfigError:
-    return ConfigError(
-        f"the entry at height {named.height} of the ledger in this home differs from the "
-        "checkpoint that you gave",
-        code="LEDGER-CHECKPOINT",
-        evidence=[f"here    {named.height}:{own}", f"named   {named}"],
-        likely="the checkpoint is misspelt, or belongs to a different run",
-        do="leave out --trust-checkpoint, or give the node a different --home",
-    )

@@ -1,4 +1,4 @@
-"""Fetch the index of the run's data blocks, which every task needs before it can name a block."""
+"""Fetch the run's tokenizer, and the index that gives the digest of each data block."""
 
 from __future__ import annotations
 

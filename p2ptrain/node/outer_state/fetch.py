@@ -1,8 +1,9 @@
-"""Fetch blobs and chunks from peers that have them, no matter how long it takes.
+"""Fetch blobs (manifests with their chunks) and single chunks from peers, and repeat failed
+fetches.
 
-Only one fetch of a digest runs at a time: a second caller waits for the first. If no peer has the
-bytes now, the fetch is repeated when a new peer appears or after a short time. A full disk is an
-error immediately.
+Only one fetch of a digest runs at a time: a second caller waits for the first to end. If no peer
+has the bytes now, the fetch is repeated when a new peer appears or after a short time. If the store
+cannot take the bytes, for instance because the disk is full, the error is raised at once.
 """
 
 from __future__ import annotations
@@ -35,34 +36,38 @@ from p2ptrain.swarm import (
 DIAL_S = 8.0
 
 TRIES_BEFORE_WORD = 4
-"""Number of failed tries before a warning. A starting node has not yet heard of peers that have the
-bytes, so the first tries often fail."""
+"""Number of failed tries after which the user is warned. A starting node has not heard yet of the
+peers that have the bytes, so its first tries often fail."""
 
 WAITS_FOR_A_SOURCE = "the node keeps asking, and waits for a peer that has them"
 
-
 BLAMED_S = 60.0
-"""Seconds for which a peer that sent a wrong chunk is not asked: a wrong chunk wastes 4 MiB, and
-there is a try every 2 s."""
+"""Seconds for which a peer that sent a wrong chunk is not asked. Without this pause, a liar could
+waste 4 MiB in every try, that is, every 2 s."""
 
 OTHERS_MAX = 16
-"""Maximum number of sources of one try that are not vouched for. A fetch has 64 lanes, and in an
-open run, silent peers could occupy all of them. Newcomers that start together can still send each
-other chunks."""
+"""Maximum number of sources of one try that are not vouched for (`PeerDirectory`). A fetch asks up
+to 64 peers at once, and in an open run, silent peers could occupy all of these places. The number
+is not 0, so that newcomers that start together can send each other chunks."""
 
 READS_MAX = 3
-"""Maximum number of reads of a blob. Chunks damaged on our disk are fetched again; a disk that
-damages chunks this often is broken."""
+"""Maximum number of attempts to read a blob. After a failed attempt, damaged chunks are fetched
+again. A disk on which that does not help is broken."""
 
 NO_SOURCE = "CKPT-NO-SOURCE"
-"""The error code for bytes that no peer sends, even if a peer has them."""
+"""The error code if no peer sends the bytes, whether or not a peer has them."""
 
-Fetch = Callable[[Sequence[Endpoint], FetchHandle[Endpoint]], FetchReport]
 Result = TypeVar("Result")
 
 
 def never() -> bool:
     return False
+
+
+def after(context: Context, seconds: float) -> Callable[[], bool]:
+    """Return a function that returns whether `seconds` have passed since this call."""
+    since = context.now()
+    return lambda: context.now() > since + seconds
 
 
 async def fetch(
@@ -73,16 +78,13 @@ async def fetch(
     unwanted: Callable[[], bool] = never,
     patient: bool = True,
 ) -> FetchReport:
-    """Fetch the complete blob `digest` into the store. `shown`: show the fetch as the node's state.
+    """Fetch the blob `digest` into the store. `shown`: whether the status shows the progress.
 
-    `unwanted` returns whether to give up instead of trying again. It is called if no peer has the
-    blob, and after a try without any new chunk. Unless `patient`, it is called after every failed
-    try.
+    `unwanted` is called when a try fails, and returns whether to give up instead of trying again.
+    If `patient`, it is not called after a try that fetched some chunks while a peer has the blob.
 
-    Raises:
-        StoreError: the store cannot take the blob; the digest does not name a blob; or `unwanted`
-        returned True and no peer has the blob (CKPT-NO-SOURCE).
-    """
+    Raises StoreError: the store cannot take the blob; the digest does not name a blob; or
+    `unwanted` returned True (CKPT-NO-SOURCE)."""
 
     def progress(so_far: FetchProgress) -> None:
         total = so_far.bytes_fetched / so_far.fraction if so_far.fraction else 0
@@ -90,22 +92,9 @@ async def fetch(
             context.journal.write("state", state=FetchingSnapshot.name)
         context.outer.fetching = FetchingSnapshot(so_far.bytes_fetched, int(total))
 
+    attempt = partial(fetch_blob, context.store, digest, progress=progress if shown else None)
     try:
-        return await _until_here(
-            context,
-            digest,
-            lambda sources, handle: fetch_blob(
-                context.store,
-                digest,
-                sources,
-                partial(_dial, context),
-                deadline_s=context.timing.fetch_limit_s,
-                progress=progress if shown else None,
-                handle=handle,
-            ),
-            unwanted,
-            patient=patient,
-        )
+        return await _until_here(context, digest, attempt, unwanted, patient, None)
     finally:
         if shown and context.outer.fetching is not None:
             context.outer.fetching = None
@@ -120,11 +109,9 @@ async def use(
     *,
     patient: bool = True,
 ) -> Result:
-    """Run `reader`, which reads the blob `digest`, in a thread. Fetch the blob first if necessary.
+    """Fetch the blob `digest` if necessary, and run `reader`, which reads it, in a thread.
 
-    Raises:
-        StoreError: as for `fetch`, or if the disk damages chunks again and again.
-    """
+    Raises StoreError: as for `fetch`, or the blob is still damaged after READS_MAX tries."""
     for _ in range(READS_MAX):
         if not await trio.to_thread.run_sync(context.store.holds_blob, digest):
             await fetch(context, digest, unwanted=unwanted, patient=patient)
@@ -144,40 +131,32 @@ async def fetch_loose(
     patient: bool = True,
     try_s: float | None = None,
 ) -> FetchReport:
-    """Fetch these chunks into the store. `try_s` is the deadline of a try. Raises StoreError as
-    `fetch` does."""
-    deadline_s = context.timing.fetch_limit_s if try_s is None else try_s
-    return await _until_here(
-        context,
-        digests[0],
-        lambda sources, handle: fetch_chunks(
-            context.store,
-            digests,
-            sources,
-            partial(_dial, context),
-            deadline_s=deadline_s,
-            handle=handle,
-        ),
-        unwanted,
-        patient=patient,
-    )
+    """Fetch single chunks into the store. `try_s` is the deadline of each try in seconds. For the
+    other arguments and StoreError, see `fetch`."""
+    attempt = partial(fetch_chunks, context.store, digests)
+    return await _until_here(context, digests[0], attempt, unwanted, patient, try_s)
 
 
 async def _until_here(
     context: Context,
     name: Digest,
-    attempt: Fetch,
+    attempt: Callable[..., FetchReport],
     unwanted: Callable[[], bool],
-    *,
     patient: bool,
+    try_s: float | None,
 ) -> FetchReport:
+    """Call `attempt` until it succeeds, and return its report. Each time, it gets the sources, a
+    function that dials one, a deadline and a handle. For the other arguments and the errors, see
+    `fetch` and `fetch_loose`."""
     told, tries, blamed = "", 0, dict[PeerId, float]()
+    deadline_s = context.timing.fetch_limit_s if try_s is None else try_s
+    dial_one = partial(_dial, context)
     async with _one_at_a_time(context, name):
         while True:
             tries += 1
             handle: FetchHandle[Endpoint] = FetchHandle()
             fit = partial(usable_sources, context, blamed, set())
-            work = partial(attempt, fit(), handle)
+            work = partial(attempt, fit(), dial_one, deadline_s=deadline_s, handle=handle)
             try:
                 report = await _run_beside_newcomers(context, work, handle, fit)
             except (TryLater, StoreError) as exc:
@@ -192,13 +171,9 @@ async def _until_here(
                     blamed[peer] = context.now()
                     context.journal.write("bad-chunk", peer=peer, digest=name)
             if reason.what != told:
-                told = reason.what
+                told, code, evidence = reason.what, reason.code, reason.evidence
                 context.journal.write(
-                    "fetch-delayed",
-                    digest=name,
-                    code=reason.code,
-                    reason=told,
-                    evidence=reason.evidence,
+                    "fetch-delayed", digest=name, code=code, reason=told, evidence=evidence
                 )
             if tries == TRIES_BEFORE_WORD:
                 context.alerts.show(name, Caution(reason.code, told, WAITS_FOR_A_SOURCE))
@@ -209,7 +184,7 @@ async def _until_here(
 def _why_again(
     exc: TryLater | StoreError, unwanted: Callable[[], bool], progresses: bool
 ) -> TryLater | StoreError:
-    """Return why a try failed if it must be repeated. Raise StoreError if it must not."""
+    """Return `exc` if the try that failed with it must be repeated. Otherwise raise StoreError."""
     if isinstance(exc, TryLater):
         if not progresses and unwanted():
             raise StoreError(exc.what, code=NO_SOURCE, evidence=exc.evidence) from exc
@@ -221,12 +196,11 @@ def _why_again(
 def usable_sources(
     context: Context, blamed: Mapping[PeerId, float], others: set[PeerId]
 ) -> list[Endpoint]:
-    """Return the sources to use: all that are vouched for first, then a few others.
+    """Return the sources (data planes) to use: all that are vouched for, then a few others.
 
-    `others` are the other peers already used in this try; new ones are added to it. They are chosen
-    at random, so that a peer cannot ensure that it is chosen. Peers that recently sent a wrong
-    chunk are left out.
-    """
+    `others`: the peers not vouched for that this try has used already; this function adds the new
+    ones. They are chosen at random, so that a peer cannot make sure that it is chosen. `blamed`:
+    when each peer last sent a wrong chunk. Peers that did so recently are left out."""
     since = context.now() - BLAMED_S
     usable = [each for each in sources(context) if blamed.get(each.peer, -math.inf) < since]
     vouched = [each for each in usable if context.peers.is_vouched_for(each.peer)]
@@ -243,30 +217,26 @@ async def _run_beside_newcomers(
     handle: FetchHandle[Endpoint],
     fit: Callable[[], Sequence[Endpoint]],
 ) -> FetchReport:
-    """Run `work` and return its result. Peers that appear in the meantime become sources too."""
+    """Run `work` and return its result. Peers that appear meanwhile become sources too: a node that
+    has just started knows one or two peers when it begins to fetch, and most peers refuse it until
+    they have received its certificate."""
+
+    async def offer_newcomers() -> None:
+        while True:
+            for source in fit():
+                handle.offer(source)
+            await _others_or_later(context)
+
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_offer_newcomers, context, handle, fit)
+        nursery.start_soon(offer_newcomers)
         # Capture the error: otherwise the nursery would wrap it in a group.
         report = await outcome.acapture(in_thread, work, stop=handle.cancel)
         nursery.cancel_scope.cancel()
     return report.unwrap()
 
 
-async def _offer_newcomers(
-    context: Context, handle: FetchHandle[Endpoint], fit: Callable[[], Sequence[Endpoint]]
-) -> None:
-    """Offer new sources to a running fetch. A node that has just started knows one or two peers
-    when it begins to fetch. Most peers have not heard of it, and refuse it until they have its
-    certificate.
-    """
-    while True:
-        for source in fit():
-            handle.offer(source)
-        await _others_or_later(context)
-
-
 async def _others_or_later(context: Context) -> None:
-    """Return when there is another peer to ask, or after `fetch_retry_s`."""
+    """Wait until there is another peer to ask, but no longer than `Timing.fetch_retry_s`."""
     asked = {source.peer for source in sources(context)}
     with trio.move_on_after(context.timing.fetch_retry_s):
         while {source.peer for source in sources(context)} <= asked:
@@ -287,19 +257,17 @@ async def _one_at_a_time(context: Context, name: Digest) -> AsyncIterator[None]:
 
 
 def sources(context: Context) -> list[Endpoint]:
-    """Return the data planes of all admitted peers that are heard, most recently heard first."""
-    now = context.now()
-    records = [
-        record
-        for record in context.peers.table
-        if record.endpoint is not None and record.peer != context.me
+    """Return the data planes of all admitted peers that are up, most recently heard first."""
+    peers, now = context.peers, context.now()
+    return [
+        record.endpoint
+        for record in sorted(peers.table, key=lambda record: -record.heard_s)
+        if record.endpoint is not None
+        and record.peer != context.me
+        and peers.detector.status(record.peer, now) != "red"
+        and context.admission.admits(record.peer)
+        and peers.may_be_at(record.endpoint)
     ]
-    alive = [
-        record for record in records if context.peers.detector.status(record.peer, now) != "red"
-    ]
-    alive.sort(key=lambda record: -record.heard_s)
-    told = [record.endpoint for record in alive if context.admission.admits(record.peer)]
-    return [endpoint for endpoint in told if endpoint and context.peers.may_be_at(endpoint)]
 
 
 def _dial(context: Context, endpoint: Endpoint) -> SecureSocket:

@@ -1,6 +1,6 @@
-"""Name the blobs and chunks that this node keeps. `retention` removes the others.
+"""Choose the blobs and chunks that this node keeps. `retention` removes all others.
 
-The choice is a pure function of the ledger, the options and the newest snapshot that is here.
+The choice depends only on the ledger, the options and the newest snapshot in the store.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from p2ptrain.ledger.core import Ledger
 from p2ptrain.run import DataIndex, RunManifest
 
 TOKEN_BYTES_MAX = 4
-"""A token takes two or four bytes. We assume four, so the cache never exceeds the requested
-size."""
+"""Maximum bytes of a token in a data block: two or four, depending on the vocabulary. We assume
+four, so the cache never exceeds the requested size."""
 
 
 def kept_blobs(
@@ -27,10 +27,9 @@ def kept_blobs(
     snapshots: int,
     held: SnapshotRef | None = None,
 ) -> tuple[Digest, ...]:
-    """Return the newest `snapshots` certified snapshots, the one we would restart from (`held`),
-    the updates since the oldest of them, and the blobs named in the manifest. Genesis counts as the
-    first snapshot.
-    """
+    """Return the blobs to keep: those that the manifest names, the newest `snapshots` certified
+    snapshots, the snapshot from which this node would restart (`held`), and the updates since the
+    oldest of these snapshots. Genesis counts as the first certified snapshot."""
     values = [certified.entry.value for certified in chain]
     commits = [value for value in values if isinstance(value, Commit)]
     certified = [SnapshotRef(0, manifest.genesis)]
@@ -45,13 +44,12 @@ def kept_blobs(
 def kept_data(
     data: DataIndex, book: Leases, rules: Rules, me: PeerId, blocks_max: int | None
 ) -> Sequence[Digest]:
-    """Return the data blocks to keep, those needed soonest first.
+    """Return the data to keep: validation data, then training blocks, those needed soonest first.
 
-    Our own lease comes first, and all of it is kept even if it has more than `blocks_max` blocks,
-    because our trainer is about to read it. The lease cursor goes through all blocks before it
-    repeats one, so `once`, one pass from its current position, contains each block once.
-    `blocks_max` None keeps all blocks.
-    """
+    At most `blocks_max` training blocks are kept; None means all. The blocks that this node has
+    leased, for its trainer to read next, are all kept, even if there are more of them. Then follow
+    the blocks of other leases, returned blocks, and those that will be leased next. The ledger
+    leases all blocks in turn before it repeats one, so `once` contains each block once."""
     if blocks_max is None:
         return [*data.validation, *data.train]
     own = book.held.get(me, ())
@@ -63,7 +61,7 @@ def kept_data(
 
 
 def cached_blocks_max(config: NodeConfig, manifest: RunManifest) -> int | None:
-    """Return how many training blocks a node with these options keeps; None for all."""
+    """Return how many training blocks a node with these options may keep; None for all."""
     if config.seed:
         return None
     return config.data_cache_bytes // (TOKEN_BYTES_MAX * manifest.data.block_tokens)
@@ -71,8 +69,7 @@ def cached_blocks_max(config: NodeConfig, manifest: RunManifest) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Roots:
-    """The blobs and chunks that garbage collection must not touch, with everything they consist
-    of."""
+    """The blobs, with all their chunks, and the single chunks that must be kept."""
 
     blobs: tuple[Digest, ...]
     chunks: Sequence[Digest]
@@ -88,10 +85,10 @@ def roots(
 ) -> Roots:
     """Return all blobs and chunks that this node needs.
 
-    `held` is the newest snapshot of its chain that it has, and `history` the blobs for replays from
-    genesis. The updates of the current reduce are needed too, whether this node has voted for them
-    or not. Without the index we cannot tell which chunks are data, so no bare chunks are returned.
-    """
+    `held` is the newest snapshot of the node's chain in its store, and `history` has the blobs for
+    replays from genesis. The updates of the current reduce are needed too, whether this node has
+    voted for them or not. `data` is None until the data index has been fetched. Then it is not
+    known which chunks are data, so the result has only blobs."""
     assert config.keep_snapshots is not None, "a node that keeps all snapshots needs no roots"
     under_way = (*ledger.voted_for(), *ledger.reports.held)
     kept = kept_blobs(manifest, ledger.kept.entries, config.keep_snapshots, held)

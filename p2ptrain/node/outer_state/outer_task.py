@@ -1,14 +1,14 @@
-"""Keep θ and m at the ledger's head: load a snapshot, then apply committed updates one by one.
+"""Keep θ and m at the ledger's newest outer step: load a snapshot, then apply committed updates.
 
 A newcomer, a node that was away for an hour and a node that missed one reduce all do the same. They
-fetch the next update by its digest from any peer that has it, and apply its bytes. They do not have
-to trust that peer: the ledger names the digest.
+fetch the next update from any peer that has it, and apply its bytes. They do not have to trust that
+peer: the ledger names the update's digest.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 
@@ -20,39 +20,36 @@ from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.values import Certified, Commit, SnapshotRef
 from p2ptrain.ledger.messages.peer_reports import SnapshotTaken
 from p2ptrain.node.outer_state import fetch, snapshot_choice, state_mismatch, update_blobs
-from p2ptrain.node.outer_state.snapshot_choice import leap_pays
 from p2ptrain.node.outer_state.state_mismatch import StateMismatch
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.outer import Advance
 from p2ptrain.node.state.threads import durably, in_thread
 from p2ptrain.observe.states import CatchingUp, StandingBy
 from p2ptrain.state import Frozen, snapshot_meta, write_frozen
-from p2ptrain.store import Head, IdleThrottle, Store
+from p2ptrain.store import Head, IdleThrottle
 
 
 async def keep_outer_state(context: Context) -> None:
-    """Load a snapshot, then follow the ledger for ever.
+    """Load a snapshot, then follow the ledger until cancelled.
 
     Raises:
         StoreError: the store cannot take a needed blob.
-        RemoteProtocolError: the members certified bytes that are not a valid update.
-    """
+        RemoteProtocolError: the members certified bytes that are not a valid update."""
     with trio.move_on_after(context.timing.hear_first_s):
         while not context.peers.ledger_is_current():
             await context.changes.wait()
     if own := snapshot_choice.own_start(context.store, context.ledger.core, context.ledger.origin):
-        # The certification of our own snapshot may lack only our report (SPEC.md S8).
+        # Report our own snapshot: perhaps only this report is missing for its certification
+        # (SPEC.md S8).
         await context.ledger.submit(SnapshotTaken(context.me, own.step, own.digest))
     await _load(context)
     started_s, replayed = context.now(), 0
     async with trio.open_nursery() as nursery:
         while not context.at_head():
             replayed += await _advance_or_leap(context, nursery)
+        took_s = context.now() - started_s
         context.journal.write(
-            "caught-up",
-            step=context.outer.step,
-            updates=replayed,
-            seconds=context.now() - started_s,
+            "caught-up", step=context.outer.step, updates=replayed, seconds=took_s
         )
         context.own_heartbeat.send_now()
         while True:
@@ -67,9 +64,8 @@ async def keep_outer_state(context: Context) -> None:
 async def _restore_certified_state(
     context: Context, found: StateMismatch, nursery: trio.Nursery
 ) -> None:
-    """Continue from the certified snapshot. Chunks that it shares with our own snapshot are already
-    here.
-    """
+    """Stop using a wrong state, load the certified snapshot, and apply the updates after it. Chunks
+    that it shares with our own snapshot need not be fetched."""
     state_mismatch.quarantine_state(context, found)
     while context.outer.writing:
         await context.changes.wait()
@@ -83,11 +79,10 @@ async def _restore_certified_state(
 async def _load(context: Context, first_step: int = 0, *, or_log: bool = False) -> bool:
     """Load a snapshot of `first_step` or later into θ and m.
 
-    If no peer has the best snapshot, or its certified digest does not name a snapshot, try the next
-    best. Snapshots that could not be fetched are tried again after the other snapshots: a peer that
-    has them may come back. With `or_log`, do not wait for that: return False if none can be loaded.
-    """
-    useless, passed = set[Digest](), set[Digest]()
+    Try the best snapshot first (`snapshot_choice`). If no peer has it, or its certified digest does
+    not name a snapshot, try the next best. After all others have failed, try those again that no
+    peer had: a peer that has them may have come back. With `or_log`, return False instead."""
+    useless, passed = set[Digest](), set[Digest]()  # Not a snapshot; could not be fetched.
     while True:
         here = await snapshot_choice.find_held_states(context)
         pick = partial(snapshot_choice.best_start, context, here, first_step=first_step)
@@ -115,10 +110,10 @@ def _is_superseded(pick: Callable[[], SnapshotRef | None], start: SnapshotRef) -
 
 
 class Patience:
-    """The time limit for a snapshot that nobody has. It applies only if there are other snapshots.
-    The wait is over when, for `lost_s`, there was a peer to ask but no bytes arrived. It is not
-    over sooner, since a transfer may pause for a while.
-    """
+    """Decides when to give up fetching a snapshot. That is the case if `superseded` returns True:
+    another snapshot is better now. If `bounded`, because there are other snapshots to try, it is
+    also the case once no bytes have arrived for `lost_s` although there were peers to ask. A
+    shorter limit would give up transfers that only pause for a while."""
 
     def __init__(self, context: Context, superseded: Callable[[], bool], *, bounded: bool) -> None:
         self._context = context
@@ -137,7 +132,7 @@ class Patience:
 async def _loaded_or_why_not(
     context: Context, start: SnapshotRef, unwanted: Callable[[], bool]
 ) -> StoreError | None:
-    """Load `start`. Return None, or the error if no peer has it or it is not a snapshot."""
+    """Load `start` and return None; return the error if no peer has it, or it is not a snapshot."""
     try:
         await _load_from(context, start, unwanted)
     except StoreError as exc:
@@ -157,11 +152,12 @@ async def _load_from(context: Context, start: SnapshotRef, unwanted: Callable[[]
     async with context.outer.lock:
         context.outer.moving = True
         try:
-            # If there was no θ before, a half-loaded one does no harm.
+            # A half-loaded θ does no harm if there was no θ before. Otherwise the load must not be
+            # given up.
             given_up = unwanted if context.outer.step is None else fetch.never
             await fetch.use(context, start.digest, load, given_up)
         except ManifestInvalid:
-            context.outer.moving = False  # Nothing was changed.
+            context.outer.moving = False  # The load failed before it changed θ or m.
             raise
         context.outer.step = start.step
         context.outer.moving = False
@@ -169,9 +165,9 @@ async def _load_from(context: Context, start: SnapshotRef, unwanted: Callable[[]
 
 
 async def _fetch(context: Context, start: SnapshotRef, unwanted: Callable[[], bool]) -> None:
-    """Fetch the manifest first. Fetch the rest only if the manifest states the size of a snapshot.
-    Otherwise liars that form a quorum could fill our disk; of two members, one can be a quorum.
-    """
+    """Fetch the snapshot `start`: first its manifest, and the rest only if the manifest states the
+    right size. Otherwise a quorum of liars (of two members, one can suffice) could fill our
+    disk."""
     begun = await fetch.fetch_loose(context, [start.digest], unwanted=unwanted)
     check = partial(context.outer.vectors.check_manifest, context.store, start.digest)
     await trio.to_thread.run_sync(check)
@@ -187,10 +183,10 @@ async def _fetch(context: Context, start: SnapshotRef, unwanted: Callable[[], bo
 
 
 async def _advance_or_leap(context: Context, nursery: trio.Nursery) -> int:
-    """Advance by one outer step, or load a newer certified snapshot instead. Load the snapshot if
-    the updates up to it have more bytes, or if no peer has them any more: peers keep a certified
-    snapshot that is newer than the updates that they have dropped.
-    """
+    """Advance by one outer step, or load a newer certified snapshot instead. Return the number of
+    updates applied. The snapshot is loaded if it has fewer bytes than the updates up to it. It is
+    also loaded if no peer has the next update any more: peers keep a certified snapshot that is
+    newer than the updates that they have dropped."""
     step = context.outer.step
     assert step is not None
     nearer = await _snapshot_that_saves_bytes(context, step)
@@ -209,39 +205,26 @@ async def _advance_or_leap(context: Context, nursery: trio.Nursery) -> int:
 async def _snapshot_that_saves_bytes(context: Context, step: int) -> SnapshotRef | None:
     """Return the newest certified snapshot if it has fewer bytes than the missing updates.
 
-    A seed, or a node that keeps everything, fetches the updates anyway: replays need them.
-    """
+    Return None for a seed, or a node that keeps everything: it needs the updates anyway, so that
+    the run can be replayed from it."""
     certified = context.ledger.snapshot.snapshot
     if certified is None or certified.digest == context.outer.passed_over:
         return None
-    pays = partial(
-        leap_pays,
-        snapshot_bytes=8 * context.layout.numel,
-        update_bytes=update_blobs.payload_bytes_about(context),
-    )
+    updates_max = 8 * context.layout.numel // update_blobs.payload_bytes_about(context)
     wants_updates = context.config.seed or context.config.keep_snapshots is None
-    if wants_updates or not pays(updates=certified.step - step):
+    if wants_updates or certified.step - step <= updates_max:
         return None
-    values = [
-        context.ledger.history.closing(each).entry.value for each in range(step, certified.step)
-    ]
-    missed = [value.update for value in values if isinstance(value, Commit)]
-    lacking = await trio.to_thread.run_sync(_lacking, context.store, missed)
-    return SnapshotRef(certified.step, certified.digest) if pays(updates=lacking) else None
-
-
-def _lacking(store: Store, blobs: Sequence[Digest]) -> int:
-    """Return how many of these blobs must be fetched, at least partly."""
-    return sum(not store.has_chunk(digest) for digest in blobs)
+    history, has_chunk = context.ledger.history, context.store.has_chunk
+    values = [history.closing(each).entry.value for each in range(step, certified.step)]
+    updates = [value.update for value in values if isinstance(value, Commit)]
+    missing = await trio.to_thread.run_sync(lambda: sum(not has_chunk(each) for each in updates))
+    return certified if missing > updates_max else None
 
 
 async def _leapt(context: Context, to: SnapshotRef) -> bool:
-    """Load this snapshot. Return False if no peer has it; the updates are then applied instead."""
-    step, since = context.outer.step, context.now()
-    if (
-        await _loaded_or_why_not(context, to, lambda: context.now() > since + context.timing.lost_s)
-        is not None
-    ):
+    """Load the snapshot `to` in place of the updates up to it. Return False if no peer has it."""
+    step, late = context.outer.step, fetch.after(context, context.timing.lost_s)
+    if await _loaded_or_why_not(context, to, late) is not None:
         context.outer.passed_over = to.digest
         return False
     context.journal.write("leapt", step=step, to=to.step)
@@ -266,14 +249,14 @@ async def _advance(context: Context, nursery: trio.Nursery) -> int:
     context.changes.notify_all()
     context.own_heartbeat.send_now()
     every = context.manifest.policy.snapshot_every
-    # After a long absence, the next snapshot would soon be outdated.
+    # A node that is far behind does not write snapshots, since they would soon be outdated.
     if isinstance(commit, Commit) and (step + 1) % every == 0 and behind <= every:
         await _snapshot(context, closing, nursery)
     return int(isinstance(commit, Commit))
 
 
 async def _apply(context: Context, commit: Commit) -> None:
-    """Apply the update once neither a ring nor a trainer reads θ."""
+    """Fetch and apply the update of `commit`, once neither a reduce nor the trainer uses θ."""
     since = context.now()
 
     def lost() -> bool:
@@ -300,15 +283,13 @@ async def _apply(context: Context, commit: Commit) -> None:
 async def _hold_to_the_bound(
     context: Context, commit: Commit, outer_step: OuterStep, payload: memoryview
 ) -> None:
-    """Check the bound on influence.
+    """Check that no participant moves a weight by more than the run's bound on influence allows.
 
     Raises RemoteProtocolError: the update breaks the bound, so most voters lie. Continuing without
-    the update would silently fork θ.
-    """
+    the update would silently fork θ."""
     try:
-        await update_blobs.check_influence_bound(
-            payload, outer_step, context.ledger.history.reduce_of(commit.step)
-        )
+        reduce = context.ledger.history.reduce_of(commit.step)
+        await trio.to_thread.run_sync(outer_step.update.check_bound, payload, reduce)
     except RemoteProtocolError as exc:
         height = context.ledger.history.closing(commit.step).entry.height
         raise RemoteProtocolError(
@@ -319,12 +300,12 @@ async def _hold_to_the_bound(
 
 
 async def _snapshot(context: Context, closing: Certified, nursery: trio.Nursery) -> None:
-    """Write θ and m as they are after `closing`, and tell the ledger the digest to certify.
+    """Start to write a snapshot: θ and m as they are after the entry `closing`. `_write` reports
+    its digest to the ledger for certification.
 
-    Return once they are frozen; they may then change while they are written. A snapshot that is due
-    before the previous one has been written is left out, since the two would only compete for the
-    disk.
-    """
+    Return once θ and m are frozen; after that, they may change while the frozen copy is written. If
+    the previous snapshot is still being written, none is written now: they would compete for the
+    disk."""
     if context.outer.writing:
         context.journal.write("snapshot-left-out", step=closing.entry.value.step + 1)
         return

@@ -1,14 +1,15 @@
-"""Decide what this node keeps for the run, and remove everything else.
+"""Remove the blobs and chunks that this node does not have to keep.
 
 A node keeps the newest certified snapshots and every update since the oldest of them. A newcomer
 needs a snapshot and the updates after it, and a peer that was away needs the updates that it
 missed. This node may not have the certified snapshots, and the peers that wrote them may be gone.
 So it also keeps the newest snapshot that it has, with the updates since, until a newer one arrives.
-It keeps data blocks up to a size limit, those needed soonest first. A seed exists to preserve
-everything: it keeps all data and, if its disk has room, the genesis snapshot and every update
+It keeps data blocks up to a size limit, those needed soonest first. A seed (a node that preserves
+the run) keeps all data and, if its disk has room, the genesis snapshot and every update
 (`full_history`).
 
-`kept` makes the choice. The store guarantees that a crash or a race loses nothing else.
+`kept` makes the choice. The store guarantees that a crash, or a simultaneous write, never causes
+the loss of anything that is kept.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ WARNING = "garbage"
 HISTORY_WARNING = "history"
 
 AGAIN_S = 60.0
-"""Seconds between a collection that damage prevented and the next try, which reads one chunk of
-each kept blob. It is short, since a user who has just unpinned the damaged blob may be waiting."""
+"""Seconds after which garbage collection is tried again if damaged blobs prevented it. A try reads
+only one chunk of each kept blob. The time is short, since a user who has just unpinned the damaged
+blob may be waiting for free space."""
 
 
 async def keep_store_small(context: Context, *, again_s: float = AGAIN_S) -> None:
-    """Collect garbage whenever a newer snapshot has been certified, for ever.
+    """Collect garbage after each newly certified snapshot, unless this node keeps everything.
 
-    Raises StoreError: the store cannot take a repaired chunk.
-    """
+    Raises StoreError: the store cannot take a repaired chunk."""
     if context.config.keep_snapshots is None:
         return
     collected_at: SnapshotRef | None = None
@@ -57,7 +58,8 @@ async def keep_store_small(context: Context, *, again_s: float = AGAIN_S) -> Non
 
 
 async def collect(context: Context) -> RootsDamaged | None:
-    """Collect garbage once. If roots are damaged, remove nothing and return them."""
+    """Collect garbage once. If roots (blobs that must be kept) are damaged, remove nothing and
+    return the error that names them: it is not known which chunks they consist of."""
     assert context.blobs.data is not None, "the data index arrives before the head is reached"
     starts = all_starts(
         context.store, context.ledger.core, context.ledger.origin, context.manifest.genesis
@@ -84,8 +86,8 @@ async def collect(context: Context) -> RootsDamaged | None:
 
 
 def _history(context: Context) -> tuple[Digest, ...]:
-    """Return the blobs that this seed keeps for replays from genesis, and update the warning. This
-    call blocks; run it in a thread."""
+    """Return the blobs that this seed keeps for replays from genesis. Warn the user if the disk
+    does not have room for all. This call blocks; run it in a thread."""
     found = held_history(
         context.store,
         context.manifest,
@@ -103,10 +105,9 @@ def _history(context: Context) -> tuple[Digest, ...]:
 
 async def _fetch_damaged_roots(context: Context, damaged: RootsDamaged) -> None:
     """Fetch damaged roots again, and warn the user if no peer has them. Until the roots are
-    repaired, or the user unpins them, the store can only grow.
-    """
+    repaired, or the user unpins them, the store can only grow."""
     left: RootsDamaged | None = damaged
-    if WARNING not in context.alerts:  # After that, `scrub` asks for them in every pass.
+    if WARNING not in context.alerts:  # Later, each pass of `scrub` asks for them.
         left = damaged.without(await repair(context, damaged.roots))
     if left is not None:
         context.alerts.show(WARNING, Caution(left.code, left.what, left.remedy(context.home.root)))

@@ -1,17 +1,17 @@
-"""Read all chunks in the store regularly, and repair damaged ones before they are needed.
+"""Regularly read all chunks in the store, and fetch damaged ones again before they are needed.
 
-Every chunk is hashed when it is read, so damage is always detected then. But a snapshot may stay
-unread for weeks, and when it is needed, the last intact copy may be gone. So everything is read
-again, slowly and continuously. The store moves damaged chunks out of the way. They are reported to
-the user, and fetched from peers like other missing chunks.
+Every chunk is hashed when it is read, so damage is detected then. But a snapshot may stay unread
+for weeks, and when it is needed, no peer may have an intact copy any more. So all chunks are read
+again and again, slowly. The store removes damaged chunks. They are reported to the user, and
+fetched from peers like other missing chunks.
 
-A chunk that no peer has is probably not needed. This module asks for it once in every pass. The
-next garbage collection forgets it unless a kept blob refers to it.
+A damaged chunk that no peer has is probably not needed. Every pass asks for it once, until the next
+garbage collection. Later passes ask for it only if a kept blob refers to it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import trio
@@ -24,7 +24,7 @@ from p2ptrain.observe.cautions import Caution
 from p2ptrain.store import ChunkHealth
 
 FIRST_S = 300.0
-"""Seconds before the first pass, since a starting node needs its disk for other work."""
+"""Seconds after the start before the first pass: a starting node needs its disk for other work."""
 
 PAUSE_S = 3600.0
 """Seconds between two passes, so that a small store is not read continuously."""
@@ -34,7 +34,7 @@ WARNING = "rot"
 
 @dataclass(slots=True)
 class ScrubPass:
-    """The results of reading the entire store once."""
+    """The results of one pass: the entire store is read once."""
 
     chunks: int = 0
     bytes: int = 0
@@ -48,22 +48,17 @@ class ScrubPass:
 
     @property
     def caution(self) -> Caution:
-        found = f"{len(self.damaged)} of {self.chunks} chunks on this disk were damaged"
-        whole = f"{found}; all have been repaired from peers"
+        what = f"{len(self.damaged)} of {self.chunks} chunks on this disk were damaged; "
+        what += f"{len(self.repaired) if self.lost else 'all'} have been repaired from peers"
         if self.lost:
-            mended, lost = len(self.repaired), len(self.lost)
-            whole = (
-                f"{found}; {mended} have been repaired from peers, but no connected peer has the "
-                f"other {lost}"
-            )
-        return Caution("CKPT-HASH", whole, "move the home to a healthy disk soon")
+            what += f", but no connected peer has the other {len(self.lost)}"
+        return Caution("CKPT-HASH", what, "move the home to a healthy disk soon")
 
 
 async def scrub(context: Context, *, first_s: float = FIRST_S) -> None:
-    """Run pass after pass until cancelled. If a user asks for a pass, run it now, at full speed.
+    """Run pass after pass until cancelled; a requested pass at once and at full speed.
 
-    Raises StoreError: the store cannot take a repaired chunk.
-    """
+    Raises StoreError: the store cannot take a repaired chunk."""
     rate = context.config.scrub_bytes_per_s
     await _asked_or_after(context, first_s if rate else float("inf"))
     while True:
@@ -82,7 +77,7 @@ async def _asked_or_after(context: Context, seconds: float) -> None:
 
 
 async def one_pass(context: Context, bytes_per_s: float | None) -> ScrubPass:
-    """Read the store once, at `bytes_per_s` on average, and repair damaged chunks meanwhile."""
+    """Read the store once, at `bytes_per_s` (None: at full speed), and repair damaged chunks."""
     done = ScrubPass()
     context.alerts.clear(WARNING)
     for fan in range(context.store.fans):
@@ -108,13 +103,13 @@ def _record_damage(context: Context, done: ScrubPass, digest: Digest, health: Ch
 
 
 async def repair(context: Context, damaged: Sequence[Digest]) -> list[Digest]:
-    """Fetch chunks that were damaged and removed. Return those that were fetched.
+    """Fetch chunks that were removed because they were damaged. Return those that were fetched.
 
-    Raises StoreError: the store cannot take them.
-    """
+    Raises StoreError: the store cannot take them."""
+    timing = context.timing.repair
+    late = fetch.after(context, timing.look_s)
     try:
-        unwanted, try_s = after(context, context.timing.repair.look_s), context.timing.repair.try_s
-        await fetch.fetch_loose(context, damaged, unwanted=unwanted, patient=False, try_s=try_s)
+        await fetch.fetch_loose(context, damaged, unwanted=late, patient=False, try_s=timing.try_s)
     except StoreError as exc:
         if exc.code != "CKPT-NO-SOURCE":
             raise
@@ -122,9 +117,3 @@ async def repair(context: Context, damaged: Sequence[Digest]) -> list[Digest]:
     lost = [digest for digest in damaged if digest not in set(repaired)]
     context.journal.write("rot-repaired", repaired=repaired, lost=lost)
     return repaired
-
-
-def after(context: Context, seconds: float) -> Callable[[], bool]:
-    """Return a function that returns whether `seconds` have passed since this call."""
-    since = context.now()
-    return lambda: context.now() > since + seconds

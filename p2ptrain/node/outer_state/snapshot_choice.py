@@ -1,12 +1,13 @@
-"""Choose the snapshot that brings a node to the ledger's head with the fewest bytes.
+"""Choose the snapshot from which a node reaches the ledger's newest state with the least download.
 
-Only missing bytes cost anything: a snapshot that is not here, and the updates of the outer steps
-after it that are not here. `outer_task` loads the chosen snapshot.
+Such a snapshot is called a *start*. Only missing bytes cost anything: the snapshot itself, if it is
+not in the store, and those updates of later outer steps that are not. `outer_task` loads the chosen
+snapshot.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 import trio
@@ -16,22 +17,21 @@ from p2ptrain.errors import ChunkCorrupt, ChunkMissing, ManifestInvalid
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.values import Commit, SnapshotRef
 from p2ptrain.ledger.core import Ledger
-from p2ptrain.ledger.history.kept_chain import CommittedUpdate
 from p2ptrain.node.outer_state import state_mismatch, update_blobs
 from p2ptrain.node.state.context import Context
 from p2ptrain.state.outer_state import SNAPSHOT
 from p2ptrain.store import Head, Store
 
 FETCHED_MAX = 3
-"""Number of newest certified snapshots that are candidates for a fetch. Other peers keep about two,
-and the peers that wrote the newest may be offline: a certificate proves a digest, but not that a
-peer still has the bytes.
-"""
+"""Number of the newest certified snapshots that are considered for a download. Other peers keep
+about two snapshots. One is not enough: the peers that wrote the newest may be offline, since a
+certificate proves the digest, but not that a peer still has the bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldStates:
-    """The held snapshots, and the outer steps whose update is held or that have none."""
+    """The contents of the store: digests of snapshots, and the outer steps (`steps`) whose update
+    is in the store or that were skipped."""
 
     snapshots: Collection[Digest] = frozenset()
     steps: Collection[int] = frozenset()
@@ -46,13 +46,12 @@ def choose_start(
     update_bytes: int,
     first_step: int = 0,
 ) -> SnapshotRef | None:
-    """Return the start with the fewest bytes to `target_step`. If several starts have equally few
-    bytes, return the newest.
+    """Return the start from which `target_step` can be reached with the fewest downloaded bytes. If
+    there are several, return the newest of them.
 
-    A snapshot after the target is useless, since the ledger here does not reach it. A snapshot
-    before `first_step`, where a pruned ledger begins, is useless too, since the updates after it
-    are not known.
-    """
+    Snapshots after `target_step` are not considered, since the ledger here does not reach them.
+    Those before `first_step` are not considered either: a pruned ledger begins there, so the
+    updates before it are not known."""
 
     def cost_bytes(start: SnapshotRef) -> int:
         fetched = 0 if start.digest in here.snapshots else snapshot_bytes
@@ -63,13 +62,9 @@ def choose_start(
     return min(reachable, key=lambda each: (cost_bytes(each), -each.step), default=None)
 
 
-def leap_pays(*, updates: int, snapshot_bytes: int, update_bytes: int) -> bool:
-    """Return whether a snapshot has fewer bytes than the updates that lead to it from here."""
-    return updates * update_bytes > snapshot_bytes
-
-
 def own_start(store: Store, ledger: Ledger, origin: Origin | None) -> SnapshotRef | None:
-    """Return the snapshot that our head names, if it belongs to the current chain."""
+    """Return the snapshot that the store's head names (this node's newest complete one), if it
+    belongs to the current chain."""
     head = store.head()
     if head is None or head.run != ledger.rules.run:
         return None
@@ -80,12 +75,11 @@ def own_start(store: Store, ledger: Ledger, origin: Origin | None) -> SnapshotRe
 
 
 def _is_ours(ledger: Ledger, origin: Origin | None, head: Head, start: SnapshotRef) -> bool:
-    """Return whether the state of a head belongs to the current chain.
+    """Return whether the snapshot in the store's head belongs to the current chain.
 
-    The state does not belong to the chain if the ledger was lost, or if the user entered a
-    checkpoint of another branch. Nor does it if a different snapshot of that step was certified,
-    and the node ended before it could correct its own.
-    """
+    The snapshot does not belong to the chain if the ledger was lost, or if the user entered a
+    checkpoint of another branch. Nor does it if the members certified a different snapshot of that
+    step, and the node ended before it could correct its own."""
     kept = ledger.kept
     if state_mismatch.is_certified_otherwise(kept.entries, start.step, start.digest):
         return False
@@ -99,30 +93,26 @@ def certified_starts(ledger: Ledger, genesis: Digest) -> list[SnapshotRef]:
     """Return the certified snapshots that the kept chain names, newest first, with genesis last."""
     values = [each.entry.value for each in ledger.kept.entries]
     refs = [value.snapshot for value in values if isinstance(value, Commit) and value.snapshot]
-    return [
-        *(SnapshotRef(each.step, each.digest) for each in reversed(refs)),
-        SnapshotRef(0, genesis),
-    ]
+    return [*reversed(refs), SnapshotRef(0, genesis)]
 
 
 def all_starts(
     store: Store, ledger: Ledger, origin: Origin | None, genesis: Digest
 ) -> list[SnapshotRef]:
-    """Return our own snapshot, if any, and the certified ones."""
+    """Return our own snapshot, if there is one, and the certified ones."""
     own = own_start(store, ledger, origin)
     return [*([own] if own else []), *certified_starts(ledger, genesis)]
 
 
 def newest_held(store: Store, starts: Iterable[SnapshotRef]) -> SnapshotRef | None:
-    """Return the newest of `starts` that is complete in the store: a restart can begin with it."""
+    """Return the newest of `starts` that is complete in the store, for a restart."""
     ordered = sorted(starts, key=lambda each: -each.step)
     return next((each for each in ordered if _holds(store, each.digest)), None)
 
 
 def _holds(store: Store, digest: Digest) -> bool:
-    """Return whether the blob is here and is a snapshot. Liars may have had the digest of a
-    different blob certified.
-    """
+    """Return whether the store contains the blob completely, and it is a snapshot. A quorum of
+    liars can certify a digest that names something else."""
     try:
         return store.manifest(digest).kind == SNAPSHOT and store.holds_blob(digest)
     except (ChunkMissing, ChunkCorrupt, ManifestInvalid):
@@ -130,44 +120,32 @@ def _holds(store: Store, digest: Digest) -> bool:
 
 
 async def find_held_states(context: Context) -> HeldStates:
-    """Return which snapshots and updates are here now."""
+    """Return which snapshots and updates the store contains now."""
     ledger = context.ledger.core
     *certified, genesis = certified_starts(ledger, context.manifest.genesis)
     own = own_start(context.store, ledger, context.ledger.origin)
-    one_of_each = ([own] if own else [], certified, [genesis])
-    known = range(ledger.kept.start.step, ledger.state.step)
-    committed = dict(ledger.kept.updates)
-    return await trio.to_thread.run_sync(
-        _find_held_states, context.store, one_of_each, known, committed
-    )
+    kinds = ([own] if own else [], certified, [genesis])
+    known, updates = range(ledger.kept.start.step, ledger.state.step), dict(ledger.kept.updates)
+    has_chunk = context.store.has_chunk
 
+    def find() -> HeldStates:
+        # Of each kind, only the newest is useful. An update's manifest stands for the update here.
+        newest = [newest_held(context.store, kind) for kind in kinds]
+        steps = [each for each in known if each not in updates or has_chunk(updates[each].update)]
+        return HeldStates(frozenset(each.digest for each in newest if each), frozenset(steps))
 
-def _find_held_states(
-    store: Store,
-    kinds: Iterable[Iterable[SnapshotRef]],
-    known: Iterable[int],
-    committed: Mapping[int, CommittedUpdate],
-) -> HeldStates:
-    """Find the newest stored snapshot of each kind, and the stored updates. A newer snapshot is
-    always better than an older one.
-
-    An update counts as stored once its manifest is here. That is enough to choose a start.
-    """
-    newest = [newest_held(store, kind) for kind in kinds]
-    steps = (
-        step for step in known if step not in committed or store.has_chunk(committed[step].update)
-    )
-    return HeldStates(frozenset(each.digest for each in newest if each), frozenset(steps))
+    return await trio.to_thread.run_sync(find)
 
 
 def best_start(
     context: Context, here: HeldStates, without: Collection[Digest] = (), first_step: int = 0
 ) -> SnapshotRef | None:
-    """Return the cheapest start for reaching the head with the kept chain; None if there is none.
+    """Return the start from which the ledger's newest state can be reached with the fewest
+    downloaded bytes; None if there is none.
 
-    Candidates are our own snapshot, the newest certified ones, older ones that are stored here, and
-    genesis. Those before `first_step` are excluded.
-    """
+    Candidates are our own snapshot, the newest certified ones, older certified ones that are in the
+    store, and genesis. Snapshots before `first_step`, and those in `without`, are excluded. `here`:
+    what the store contains."""
     ledger = context.ledger.core
     *certified, genesis = certified_starts(ledger, context.manifest.genesis)
     held = [each for each in certified[FETCHED_MAX:] if each.digest in here.snapshots]

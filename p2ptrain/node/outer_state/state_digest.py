@@ -7,12 +7,13 @@ import trio
 from p2ptrain.node.state.outer import Outer
 
 DIGEST_NUMEL_MAX = 1 << 28
-"""Maximum number of parameters for which the digest is computed, since hashing θ and m of more
-takes over a second. Snapshots name the digests of larger states."""
+"""Maximum number of parameters for which the digest is computed: hashing θ and m of a larger model
+takes over a second. The digests of such a model's states can be read from its snapshots."""
 
 
 async def state_digest(outer: Outer) -> str:
-    """Return blake3 of θ and m; empty while there is none to show."""
+    """Return the blake3 digest of θ and m. It is empty before a first snapshot is loaded, while θ
+    and m change, and for a large model."""
     if outer.step is None or outer.moving or outer.vectors.numel > DIGEST_NUMEL_MAX:
         return ""
     if outer.digest is None or outer.digest[0] != outer.step:

@@ -1,8 +1,9 @@
-"""Detect that this node's θ and m differ from what the members certified, and stop using them.
+"""Detect that this node's θ and m differ from the certified ones, and stop using them.
 
-Equal entries lead to equal states, so a difference is caused by a fault of this machine (memory or
-processor) or by a bug of ours. The certified state is the right one, since a majority computed it.
-Without this check, the node would send pseudo-gradients of a different model for ever.
+Equal ledger entries lead to equal states. So a difference is caused by a fault of this machine
+(memory or processor) or by a bug in p2ptrain. The certified state is the right one, since a
+majority computed it. Without this check, the node would then contribute pseudo-gradients of a
+different model.
 
 This module detects and reports; `outer_task` corrects θ and m.
 """
@@ -20,15 +21,16 @@ from p2ptrain.observe.cautions import Caution
 from p2ptrain.store import Store
 
 TIMES_MAX = 3
-"""Maximum number of mismatches since the node started. A machine that is wrong more often is of no
-use to the run or its owner."""
+"""Maximum number of mismatches since the node started. A machine with more mismatches is of no use
+to the run or to its owner, so the node ends."""
 
 WARNING = "state"
 
 
 @dataclass(frozen=True, slots=True)
 class StateMismatch:
-    """The state before outer step `step`: the digest computed here, and the certified one."""
+    """Two different digests of the state before outer step `step`: the one computed here, and the
+    certified one."""
 
     step: int
     own: Digest
@@ -36,7 +38,8 @@ class StateMismatch:
 
 
 def contradiction(context: Context) -> StateMismatch | None:
-    """Return the difference between the newest certified snapshot and ours of that step, if any."""
+    """Return a StateMismatch if our own snapshot of the newest certified snapshot's step differs
+    from the certified one; otherwise None."""
     certified = context.ledger.snapshot.snapshot
     if certified is None or certified == context.outer.disowned:
         return None
@@ -47,26 +50,34 @@ def contradiction(context: Context) -> StateMismatch | None:
 
 
 def is_certified_otherwise(entries: Iterable[Certified], step: int, digest: Digest) -> bool:
-    """Return whether the chain names a different snapshot of `step`. If so, our own snapshot must
-    not be used as a start.
-    """
+    """Return whether the chain names a snapshot of `step` with a different digest. If so, our own
+    snapshot, `digest`, must not be used."""
     commits = (each.entry.value for each in entries if isinstance(each.entry.value, Commit))
     named = (commit.snapshot for commit in commits if commit.snapshot is not None)
     return any(each.step == step and each.digest != digest for each in named)
 
 
 def quarantine_state(context: Context, found: StateMismatch) -> None:
-    """Stop using θ and m, and work trained on them, until they are corrected.
+    """Stop using θ and m, and discard work that was trained on them, until they are corrected.
 
-    Raises MachineUnfit: it has happened too often.
-    """
+    Raises MachineUnfit: this has happened more than TIMES_MAX times."""
     context.journal.write(
         "state-differs", step=found.step, own=found.own, certified=found.certified
     )
     context.outer.disowned = context.ledger.snapshot.snapshot
     context.outer.replaced += 1
     if context.outer.replaced > TIMES_MAX:
-        raise _unfit(found)
+        raise MachineUnfit(
+            f"θ and m in this node were wrong {TIMES_MAX + 1} times since it started",
+            code="STATE-DIFFERS",
+            evidence=[
+                f"before outer step {found.step}",
+                f"here      {found.own}",
+                f"certified {found.certified}",
+            ],
+            likely="this machine's memory or processor is faulty: most members agree on the state",
+            do="test the memory (memtest86+), undo overclocking, then start the node again",
+        )
     context.outer.step = None
     context.trainer.discard_work()
     context.alerts.show(
@@ -83,14 +94,15 @@ def quarantine_state(context: Context, found: StateMismatch) -> None:
 
 
 def disown_snapshot(store: Store) -> None:
-    """Prevent restarts from our own snapshot, which may be wrong too."""
+    """Remove the reference to our own snapshot from the store's head: the snapshot may be wrong
+    too, so a restart must not use it."""
     head = store.head()
     if head is not None and head.snapshot is not None:
         store.put_head(replace(head, snapshot=None, snapshot_step=None))
 
 
 def release_state(context: Context, found: StateMismatch) -> None:
-    """Report that θ and m are correct again."""
+    """Tell the user and the journal that θ and m are correct again."""
     unlike, of = chunks_unlike(context.store, found)
     context.journal.write("state-put-right", step=context.outer.step, chunks=unlike, of=of)
     context.alerts.show(
@@ -106,24 +118,11 @@ def release_state(context: Context, found: StateMismatch) -> None:
 
 
 def chunks_unlike(store: Store, found: StateMismatch) -> tuple[int, int]:
-    """Return the number of differing chunks and of all chunks; zeros if a manifest is missing."""
+    """Return how many chunks of the two snapshots differ, and how many there are. Both numbers are
+    0 if a manifest is missing."""
     try:
         own, certified = store.manifest(found.own), store.manifest(found.certified)
     except (ChunkMissing, ChunkCorrupt):
         return 0, 0
     pairs = zip(own.chunks, certified.chunks, strict=False)
     return sum(ours != theirs for ours, theirs in pairs), len(certified.chunks)
-
-
-def _unfit(found: StateMismatch) -> MachineUnfit:
-    return MachineUnfit(
-        f"θ and m in this node were wrong {TIMES_MAX + 1} times since it started",
-        code="STATE-DIFFERS",
-        evidence=[
-            f"before outer step {found.step}",
-            f"here      {found.own}",
-            f"certified {found.certified}",
-        ],
-        likely="this machine's memory or processor is faulty: most members agree on the state",
-        do="test the memory (memtest86+), undo overclocking, then start the node again",
-    )

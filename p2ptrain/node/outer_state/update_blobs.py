@@ -1,7 +1,7 @@
-"""Check the bytes of an update before this node votes for it and before it is applied.
+"""Fetch the bytes of updates, and check them before this node votes for an update or applies it.
 
-The ledger names an update by its digest, which does not guarantee anything about its content. A
-voter that did not compute the update itself must not certify bytes that cannot be applied.
+The ledger names an update by its digest, which says nothing about the content. So a voter that did
+not compute the update itself must check that the bytes can be applied before it votes for them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ async def fetch_update(
     outer_step: OuterStep,
     unwanted: Callable[[], bool] = fetch.never,
 ) -> memoryview:
-    """Return the payload of a certified update, from the store or from peers.
+    """Return the payload of a certified update, from the store or peers; see `fetch.use`.
 
     Raises:
         RemoteProtocolError: the blob is not an update of this run and step.
@@ -44,7 +44,7 @@ async def fetch_update(
 
 
 async def own_result(context: Context, step: int) -> None:
-    """Wait, up to `lag_s`, for a reduce of `step` in which this node makes the update itself."""
+    """Wait, up to `lag_s`, if a reduce of this node is computing the update of `step`."""
     with trio.move_on_after(context.timing.reduce.lag_s):
         while context.reduce.averaging == step:
             await context.changes.wait()
@@ -60,11 +60,9 @@ async def inspect(
 
     A node must not vote for an update that breaks the bound on influence (SPEC.md S14), nor for one
     that a power cut could still remove from its store. `opened` is the reduce that should have
-    computed it.
+    computed the update.
 
-    Raises:
-        RemoteProtocolError, StoreError: as for `fetch_update`.
-    """
+    Raises RemoteProtocolError, StoreError: as for `fetch_update`."""
     await own_result(context, outer_step.step)
     with _blob_expected(digest):
         if not await trio.to_thread.run_sync(context.store.holds_blob, digest):
@@ -73,20 +71,14 @@ async def inspect(
             await trio.to_thread.run_sync(check)
     payload = await fetch_update(context, digest, outer_step)
     if opened is not None:
-        await check_influence_bound(payload, outer_step, opened)
+        await trio.to_thread.run_sync(outer_step.update.check_bound, payload, opened)
     await trio.to_thread.run_sync(context.store.make_durable)
-
-
-async def check_influence_bound(
-    payload: bytes | memoryview, outer_step: OuterStep, opened: ReduceShape
-) -> None:
-    """Check the bound on influence. Raises RemoteProtocolError if the update breaks it."""
-    await trio.to_thread.run_sync(outer_step.update.check_bound, payload, opened)
 
 
 @contextmanager
 def _blob_expected(digest: Digest) -> Iterator[None]:
-    """If a digest does not name a blob, blame the peer and not our store."""
+    """If `digest` does not name a valid blob, raise RemoteProtocolError instead of ManifestInvalid:
+    a peer chose the digest, so this is not a fault of our store."""
     try:
         yield
     except ManifestInvalid as exc:

@@ -13,12 +13,12 @@ from p2ptrain.observe.cautions import Caution
 @dataclass(slots=True)
 class Alerts:
     doubts: tuple[Caution, ...] = ()
-    """Cautions found in this machine before the start."""
+    """Warnings about this machine's resources, found before the node started."""
     warnings: dict[str, Caution] = field(default_factory=dict)
-    """The present warnings by name."""
+    """The current warnings by name."""
 
     def show(self, name: str, caution: Caution) -> None:
-        """Show `caution` until it is cleared, in place of an earlier one of this name."""
+        """Show `caution` until `name` is cleared, in place of an earlier warning of this name."""
         self.warnings[name] = caution
 
     def clear(self, name: str) -> None:

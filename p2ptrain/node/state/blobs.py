@@ -1,4 +1,5 @@
-"""The blobs that this node is fetching or has to look at. Written by `outer_state/`."""
+"""The blobs (lists of chunks, with the chunks) that this node is fetching, and requests to check
+its store. Written by `outer_state/`."""
 
 from __future__ import annotations
 
@@ -13,12 +14,12 @@ from p2ptrain.run import DataIndex
 @dataclass(slots=True)
 class Blobs:
     data: DataIndex | None = None
-    """The index of the data blocks; None until it has been fetched."""
+    """The index of the run's data blocks; None until this node has fetched it."""
     in_flight: set[Digest] = field(default_factory=set)
     """The blobs that are being fetched."""
     scrub_asked: trio.Event = field(default_factory=trio.Event)
-    """Set when a scrub of the whole store is wanted; replaced when the scrub starts."""
+    """Set to request a scrub (a check of all chunks in the store). Replaced when it starts."""
 
     def ask_scrub(self) -> None:
-        """Start a scrub of the whole store soon. Any task may call this."""
+        """Request a scrub of the whole store. It starts soon. Any task may call this."""
         self.scrub_asked.set()

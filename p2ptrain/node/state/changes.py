@@ -1,8 +1,8 @@
 """Wake the tasks of a node when the shared state has changed.
 
-There is one condition variable for everybody: a task that changes something calls `notify_all`, and
-every waiting task checks the whole state again. One condition variable per task would be cheaper,
-but a caller could forget one of them. A node has a dozen tasks and a few changes a second.
+All tasks share one condition variable: a task that changes something calls `notify_all`, and every
+waiting task checks the whole state again. One condition variable per task would wake fewer tasks,
+but a caller could forget to notify one. The extra wake-ups are few: a node has a dozen tasks.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ class Changes:
     """A condition variable for the tasks of one trio thread.
 
     This class needs no lock: a task checks the state and calls `wait` without a checkpoint between
-    the two, so the task misses no change. After `wait`, the task must check the state again.
-    """
+    the two, so the task misses no change. After `wait`, the task must check the state again."""
 
     def __init__(self) -> None:
         self._notified = trio.Event()
@@ -30,17 +29,17 @@ class Changes:
         self._notified = trio.Event()
 
     async def wait(self, *, at_most_s: float = float("inf")) -> None:
-        """Return when a task calls `notify_all`, or after `at_most_s`."""
+        """Return when a task calls `notify_all`, or after `at_most_s` seconds."""
         with trio.move_on_after(at_most_s):
             await self._notified.wait()
 
     async def run_while(
         self, holds: Callable[[], bool], work: Callable[[], Awaitable[None]]
     ) -> bool:
-        """Run `work`, and cancel it once `holds` returns False. Return whether `work` finished.
+        """Run `work`, and cancel it once `holds` returns False. `holds` is called after each
+        `notify_all`. Return whether `work` finished.
 
-        Raises whatever `work` raises.
-        """
+        Raises whatever `work` raises."""
         done, errors = False, list[P2PTrainError]()
 
         async def watch() -> None:
@@ -53,7 +52,7 @@ class Changes:
             try:
                 await work()
                 done = True
-            except P2PTrainError as exc:  # Raise it below: the nursery would wrap it in a group.
+            except P2PTrainError as exc:  # Raised below: the nursery would wrap it in a group.
                 errors.append(exc)
             nursery.cancel_scope.cancel()
         if errors:

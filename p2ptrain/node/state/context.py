@@ -1,16 +1,15 @@
 """The view that every task has of its node. `assembly` makes one `Context` for all tasks.
 
-A context is read-only: its fields are facts that hold for the whole life of the node, and the state
-objects, one for each writer. Everybody may read a state object. Only the folder named in its module
-assigns to its fields; `tests/architecture/test_state_owners.py` checks that. This module does not
-know what any task does.
+A context is read-only. Its fields are facts that do not change while the node runs, and the state
+objects. Every task may read a state object. Only one folder assigns to an object's fields: the
+folder that the object's module names. `tests/architecture/test_state_owners.py` checks that. This
+module does not know what any task does.
 """
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from p2ptrain.archive.admission import Admission
 from p2ptrain.archive.amendments import Amendments
@@ -35,6 +34,7 @@ from p2ptrain.node.state.plane import DataPlane
 from p2ptrain.node.state.reduce import ReduceState
 from p2ptrain.node.state.sharing import OptimizerSharing
 from p2ptrain.node.state.surroundings import Surroundings
+from p2ptrain.node.state.timing import Timing
 from p2ptrain.node.state.trainer import TrainerState
 from p2ptrain.observe.journal import Journal
 from p2ptrain.observe.states import State
@@ -42,9 +42,6 @@ from p2ptrain.run import Leg, RunManifest
 from p2ptrain.state import Layout
 from p2ptrain.store import Store
 from p2ptrain.sync.fragments import Fragment, fragments
-
-if TYPE_CHECKING:
-    from p2ptrain.node.state.timing import Timing
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +66,7 @@ class Context:
     join_requests: JoinRequests = field(default_factory=JoinRequests)
     changes: Changes = field(default_factory=Changes)
     draw: random.Random = field(default_factory=random.SystemRandom)
-    """Chooses the order in which peers are asked. No peer can predict it."""
+    """Draws the order in which peers are asked, which no peer can predict."""
 
     @property
     def config(self) -> NodeConfig:
@@ -122,11 +119,12 @@ class Context:
 
     @property
     def shown(self) -> State:
-        """The state to show to others."""
+        """The state that the status and our heartbeats show."""
         return self.state.shown(self.outer.fetching)
 
     def lacks_terms(self, step: int) -> bool:
-        """Return whether this node lacks an agreed amendment that applies to outer step `step`."""
+        """Return whether this node lacks an agreed amendment (a signed change of the run's terms)
+        that applies to outer step `step`."""
         return self.amendments.missing(self.ledger.snapshot.terms, step) is not None
 
     async def until_known(self, step: int) -> None:
@@ -135,28 +133,28 @@ class Context:
             await self.changes.wait()
 
     def outer_step(self, step: int) -> OuterStep:
-        """Return the run's terms for outer step `step`. Call this only after `until_known`, once
-        per step, and pass on the result."""
+        """Return the run's terms for outer step `step`. Call this only after `until_known`. Call it
+        once per step and pass the result on, so that all of the step's code uses the same terms."""
         return self.outer_steps.at(self.ledger.snapshot.terms, step)
 
     def known_outer_step(self, step: int) -> OuterStep | None:
-        """Return the run's terms for outer step `step`; None while this node lacks an agreed
-        amendment."""
+        """Return the terms of outer step `step`; None while an agreed amendment is missing."""
         return None if self.lacks_terms(step) else self.outer_step(step)
 
     def about(self, step: int) -> Leg:
-        """Return the terms for outer step `step` as far as this node knows them: for estimates, for
-        display, and for work ahead of the ledger."""
+        """Return the terms for outer step `step` as far as this node knows them. Amendments may
+        still change them: use them only for estimates, for display, and for work ahead of the
+        ledger."""
         return self.amendments.nearest(self.ledger.snapshot.terms, step)
 
     def data_block(self, block: int) -> Digest:
-        """Return the digest of the data block for the ledger's block id `block`."""
+        """Return the digest of the data block that the ledger calls `block`."""
         data = self.blobs.data
         assert data is not None, "training starts after the data index has arrived"
         return data.train[self.ledger.rules.data_block(block)]
 
     def now(self) -> float:
-        """Return the local monotonic clock, in seconds. No other clock is used for decisions."""
+        """Return the local monotonic time in seconds. Decisions use no other clock."""
         return self.around.clock()
 
     def at_head(self) -> bool:
@@ -164,7 +162,7 @@ class Context:
         return self.outer.step == self.ledger.snapshot.step
 
     def wants_to_join(self) -> bool:
-        """Return whether this node could train if it were a member."""
+        """Return whether this node is not a member, but is ready to train as one."""
         chain = self.ledger.snapshot
         able = self.trains and self.trainer.up and self.at_head()
         wanted = chain.phase is not Phase.ENDED and not self.state.leaving

@@ -1,14 +1,13 @@
-"""Hold back the messages that this process signs until it has asked members once whether another
-process has its identity.
+"""Hold back votes and other messages of the ledger until members have been asked for a duplicate.
 
-A process that is not connected to a member when it starts cannot ask whether another process has
-its identity. It connects later. Without this hold, it could send a vote before its first question
-was answered, although its duplicate has voted too.
+A duplicate is another process with this process's identity. A process that is not connected to a
+member when it starts cannot ask at once. Without this hold, it could vote before it learns that its
+duplicate has voted too.
 
-The hold is bounded, once for each start. It begins with the first message for a connected peer and
-ends with the answers, or after `QuestionTiming.start_wait_s`. So peers that stay silent, or that
-claim to hear another process, delay the votes of one start by some seconds. They cannot prevent the
-votes.
+The hold happens only once for each start of the process, and its duration is bounded. It begins
+with the first message for a connected peer and ends with the answers, or after
+`QuestionTiming.start_wait_s`. So peers that stay silent, or that claim to hear another process, can
+delay this process's votes by a few seconds after each start. They cannot prevent the votes.
 """
 
 from __future__ import annotations
@@ -17,9 +16,8 @@ import trio
 
 
 class FirstQuestion:
-    """`answered`: members answered already while the process was starting. `limit_s`: how long the
-    first message waits.
-    """
+    """The hold. `answered`: whether members already answered while the process was starting, so
+    that there is no hold. `limit_s`: the longest time that the first message waits, in seconds."""
 
     def __init__(self, *, answered: bool, limit_s: float) -> None:
         self._limit_s = limit_s
@@ -33,7 +31,7 @@ class FirstQuestion:
         return self._over.is_set()
 
     def end(self) -> None:
-        """Call this when the members that were asked first have answered, or failed to."""
+        """End the hold, because the members that were asked first have answered or are silent."""
         self._over.set()
 
     async def until_over(self) -> None:

@@ -1,41 +1,41 @@
-"""Incarnations of this node and of its peers, and the search for a duplicate of this identity."""
+"""The incarnations of this node and its peers, and the search for a duplicate of this node.
+
+An incarnation is a number that orders the starts of one identity. A duplicate is another process
+that uses this node's identity.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from random import SystemRandom
-from typing import TYPE_CHECKING
 
 import trio
 
 from p2ptrain.eviction import IsMember
 from p2ptrain.identity import Identity, verify
 from p2ptrain.ids import RunId
+from p2ptrain.node.state.changes import Changes
 from p2ptrain.node.state.first_question import FirstQuestion
 from p2ptrain.peers.duplicate_watch import USUAL_TIMING, DuplicateWatch, QuestionTiming
 from p2ptrain.peers.identity_mailboxes import IdentityMailboxes
 from p2ptrain.peers.incarnations import Incarnations
 from p2ptrain.peers.replayed_heartbeats import ReplayedHeartbeats
 
-if TYPE_CHECKING:
-    from p2ptrain.node.state.changes import Changes
-
 
 @dataclass(slots=True)
 class Identities:
-    """The state of a node's identity, from when its context is opened until it is closed.
-    `duplicate_identity` writes `watch`, `mailboxes` and `news`; `gossip` writes `incarnations`;
-    `outdated_heartbeats` writes `replays`.
-    """
+    """The state of a node's identity while the node's context is open. `duplicate_identity` writes
+    `watch`, `mailboxes` and `news`; `gossip` writes `incarnations`; `outdated_heartbeats` writes
+    `replays`."""
 
     watch: DuplicateWatch
-    """Finds out whether another process has this identity. It contains our incarnation."""
+    """Finds out whether another process uses this identity. Contains our incarnation."""
     incarnations: Incarnations
     """The newest incarnation of each other peer."""
     mailboxes: IdentityMailboxes
     """The mailboxes for other peers that look for a duplicate of their own identity."""
     first_question: FirstQuestion
-    """Holds back the first messages of the ledger. `duplicate_identity` ends it."""
+    """Holds back the ledger's first messages until `duplicate_identity` ends the hold."""
     news: Changes
     """Notified when an answer or a challenge about a duplicate of our identity arrives."""
     replays: ReplayedHeartbeats = field(default_factory=ReplayedHeartbeats)
@@ -54,9 +54,8 @@ class Identities:
         *,
         members_answered: bool,
     ) -> Identities:
-        """Return the state of a node that has just taken this incarnation. `members_answered`: it
-        has already asked members whether it is alone.
-        """
+        """Return the state of a node that has just taken `incarnation`. `members_answered`: whether
+        it could ask members for a duplicate while it was starting."""
         random = SystemRandom()
         watch = DuplicateWatch(
             identity.peer, run, incarnation, identity.sign, verify, random, timing=timing

@@ -9,8 +9,8 @@ from p2ptrain.ids import PeerId
 
 @dataclass(frozen=True, slots=True)
 class Applicant:
-    """A peer that waits for admission: when it last asked (by `now`), the site it asked from, and
-    its signed request."""
+    """A peer that waits for admission: when it last asked (by `Context.now`), the address that it
+    asked from (`site`), and its signed request."""
 
     asked_s: float
     site: str
@@ -20,10 +20,11 @@ class Applicant:
 @dataclass(slots=True)
 class JoinRequests:
     pending: dict[PeerId, Applicant] = field(default_factory=dict)
-    """The peers that wait; the oldest request comes first."""
+    """The waiting peers, the one with the oldest request first."""
     pending_max: int = 256
-    """How many requests are remembered. Requests that were settled or are not repeated make
-    room."""
+    """Maximum number of requests remembered. Requests of admitted peers are removed. If there is no
+    room, one that is no longer repeated is removed."""
     forget_s: float = 60.0
-    """A newcomer asks every 15 s. A request that was not repeated for this long may be dropped:
-    anybody can ask once from each of many identities."""
+    """Seconds after which a request that was not repeated may be dropped; a waiting newcomer
+    repeats it every 15 s. Otherwise anybody could fill the table by asking once from each of many
+    identities."""

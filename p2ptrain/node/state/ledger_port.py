@@ -27,14 +27,14 @@ from p2ptrain.rate_limit import Allowance
 from p2ptrain.store import RecordLog
 
 EVENTS_MAX = 4096
-"""Room for the reports of a thousand peers and for bursts. Own events wait for room; events of
-peers are dropped."""
+"""Maximum number of queued events: enough for the reports of a thousand peers and for bursts. If
+the queue is full, our own events wait for room, and events of peers are dropped."""
 
 PAGES_PER_S = 8.0
 PAGES_BURST = 32
 """Rate limit for pages of up to 64 ledger entries that this node makes for one peer. A peer that
-catches up needs 0.1 s to check a page, so it hardly asks more often. 32 pages contain the entries
-of a thousand outer steps. A peer that floods us with questions uses 4 % of a core."""
+catches up needs 0.1 s to check a page, so it rarely asks for more than 10 pages per second. 32
+pages contain the entries of a thousand outer steps. A flood of requests costs 4 % of a core."""
 
 
 @dataclass(slots=True)
@@ -42,9 +42,9 @@ class EventQueue:
     """The events that wait for the ledger. A peer that floods us loses only its own events."""
 
     flooded: Callable[[PeerId], None]
-    """Called with the author of an event for which there is no room."""
+    """Called with the author of an event that is dropped because there is no room."""
     _shares: QueueShares = field(default_factory=QueueShares)
-    """How many queued events each peer is the author of."""
+    """The number of queued events of each peer."""
     _put: trio.MemorySendChannel[Event] = field(init=False)
     _take: trio.MemoryReceiveChannel[Event] = field(init=False)
 
@@ -62,13 +62,13 @@ class EventQueue:
         return self._put.statistics().tasks_waiting_send
 
     async def submit(self, event: Event) -> None:
-        """Append an event of our own. Waits for room."""
+        """Append an event of our own. Wait for room, so that the event is not lost."""
         await self._put.send(event)
 
     def offer(self, event: Event) -> None:
-        """Append an event of a peer, or drop it under a flood."""
+        """Append an event of a peer. If peers send too many, drop it: peers repeat their events."""
         author = author_of(event)
-        assert author is not None, "this node's own statements are submitted"
+        assert author is not None, "offer() got an event of this node; use submit() for those"
         if self._shares.reserve(author, EVENTS_MAX - self.waiting, EVENTS_MAX):
             self._put.send_nowait(event)
         else:
@@ -81,10 +81,7 @@ class EventQueue:
         return event
 
     def next_event_nowait(self) -> Event:
-        """Return the next event that has come.
-
-        Raises trio.WouldBlock: there is none.
-        """
+        """Return the next queued event without waiting. Raises trio.WouldBlock if there is none."""
         event = self._take.receive_nowait()
         self._shares.release(author_of(event))
         return event
@@ -93,12 +90,12 @@ class EventQueue:
 @dataclass(slots=True)
 class LedgerPort:
     core: Ledger
-    """The state machine. Read it; only the ledger's task changes it."""
+    """The state machine. Any task may read it; only the ledger's task changes it."""
     chain_log: RecordLog
     votes: RecordLog
-    """The log of votes that bind us."""
+    """The log of our votes. We must not contradict them, even after a restart."""
     origin: Origin | None
-    """Where our chain begins; None if at genesis."""
+    """Where our chain begins if its oldest entries were pruned; None if it begins at genesis."""
     queue: EventQueue
     """The events that the ledger has not handled yet."""
     vote_records: int = field(init=False)
@@ -108,7 +105,7 @@ class LedgerPort:
     updates_awaited: set[Digest] = field(default_factory=set)
     """The updates that are being fetched for a vote."""
     refusals: int = 0
-    """How many of our messages a peer refused because it does not admit us."""
+    """The number of our messages that peers refused because they do not admit us."""
     pages: Allowance = field(default_factory=lambda: Allowance(PAGES_BURST, PAGES_PER_S))
     """Rate limit for pages of ledger entries, per peer."""
 
@@ -118,8 +115,8 @@ class LedgerPort:
 
     @property
     def snapshot(self) -> LedgerState:
-        """The state of the chain as far as it is decided here. The value never changes; look again
-        after a wait."""
+        """The state of the chain as far as this node knows it is decided. The returned object is
+        immutable, so read this property again after each `await`."""
         return self.core.state
 
     @property
@@ -132,13 +129,9 @@ class LedgerPort:
         return self.core.rules
 
     async def submit(self, event: Event) -> None:
-        """Send the ledger an event of our own. This call waits for room, so the event is not
-        lost.
-        """
+        """Send the ledger an event of our own; see `EventQueue.submit`."""
         await self.queue.submit(event)
 
     def offer(self, event: Event) -> None:
-        """Send the ledger an event from a peer. The event is dropped under a flood, since peers
-        repeat it.
-        """
+        """Send the ledger an event of a peer; see `EventQueue.offer`."""
         self.queue.offer(event)

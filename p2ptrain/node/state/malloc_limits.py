@@ -1,13 +1,13 @@
 """Limit how much freed memory the C library keeps.
 
-glibc uses up to eight arenas per core for threads, and an arena keeps memory that was freed in it.
-A node has dozens of short-lived threads, one for each handshake. Strangers that connect again and
-again would fill all arenas: 20 MB on two cores, 320 MB on 32.
+glibc gives threads up to eight memory pools ("arenas") per core, and keeps freed memory in its
+arena. A node has dozens of short-lived threads, one for each handshake. Strangers that connect
+again and again would make all arenas grow: to 20 MB on two cores, to 320 MB on 32.
 
-glibc also allocates larger and larger blocks from an arena instead of the system. Once a block of 1
-MB was freed, blocks up to 1 MB come from the arena, where they lie between small blocks that remain
-in use. Gossip frames and chunks are that large, so a node under attack would keep the memory of
-many of them.
+glibc also raises the size up to which blocks come from an arena, and not directly from the system.
+Once a block of 1 MB was freed, blocks up to 1 MB come from the arena. There, they lie between small
+blocks that remain in use, so their memory does not go back to the system. Gossip frames and chunks
+are that large, so a node under attack would keep the memory of many of them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ glibc's own initial threshold. For a 4 MiB chunk, it costs 0.3 ms, far less than
 
 
 def limit_malloc() -> bool:
-    """Set the limits. Return whether this worked: only glibc has the function."""
+    """Set the limits. Return whether this worked: only glibc has the function `mallopt`."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     limits = {M_ARENA_MAX: ARENAS_MAX, M_MMAP_THRESHOLD: MAPPED_BYTES}
     limits[M_TRIM_THRESHOLD] = MAPPED_BYTES

@@ -23,32 +23,30 @@ from p2ptrain.observe.states import (
 class NodeState:
     journal: Journal
     current: State = field(default_factory=Starting)
-    """The newest state that a task entered."""
+    """The newest state that a task set. `shown` may return a different one."""
     leaving: bool = False
-    """True once this node says goodbye."""
+    """True once this node has begun to leave the run."""
     isolated: str = ""
     """Why no quorum can currently be reached; empty if a quorum can be reached."""
     started_s: float = field(default_factory=time.monotonic)
     """When this node started, by the monotonic clock, in seconds."""
 
     def shown(self, fetching: FetchingSnapshot | None = None) -> State:
-        """Return the state to show to others.
+        """Return the state for the status and for heartbeats. `fetching`: the progress of a
+        snapshot that is being fetched.
 
         Without a quorum, a node that waits or serves is shown as isolated; a node that still trains
-        is shown as training. A trainer may load while a snapshot is fetched; the snapshot is shown
-        because it takes longer.
-        """
+        is shown as training. While a snapshot is fetched, that is shown, even if a trainer is
+        loading: the fetch takes longer."""
         if fetching is not None and not self.leaving:
             return fetching
         waits = isinstance(self.current, StandingBy | Serving)
         return Isolated(self.isolated) if waits and self.isolated else self.current
 
     def set_state(self, state: State) -> None:
-        """Change the node's state to `state`, and journal it if the name changes. Any task may call
-        this.
+        """Change the state, and journal it if its name changes. Any task may call this.
 
-        A leaving node stays in `Leaving`, whatever its tasks still do.
-        """
+        A leaving node stays in `Leaving`, whatever its tasks still do."""
         if self.leaving and not isinstance(state, Leaving):
             return
         if state.name != self.current.name:
@@ -56,6 +54,6 @@ class NodeState:
         self.current = state
 
     def set_state_unless_training(self, state: State) -> None:
-        """Enter `state` unless the node trains, exchanges or serves, which says more."""
+        """Change the state unless the node trains, exchanges or serves, which tells users more."""
         if not isinstance(self.current, (Training, Exchanging, Serving)):
             self.set_state(state)

@@ -14,8 +14,8 @@ from p2ptrain.state import OuterState, Residual
 
 
 class Advance(NamedTuple):
-    """A moment at which θ moved: by the monotonic clock, and by the seconds spent in inner steps
-    until then."""
+    """When θ changed to the next outer step: the time of the monotonic clock, and the total seconds
+    spent in inner steps until then."""
 
     at_s: float
     inner_s: float
@@ -25,27 +25,29 @@ class Advance(NamedTuple):
 class Outer:
     vectors: OuterState
     residuals: tuple[Residual, ...] = ()
-    """The residual of each fragment, if the run has error feedback and this node trains.
-    `reduce_task` changes their contents."""
+    """The residual (rounding error that is added to the next contribution) of each fragment, if the
+    run has error feedback and this node trains. `reduce_task` changes the contents."""
     lock: trio.Lock = field(default_factory=trio.Lock)
     """Held while θ and m are read or written as a whole."""
     step: int | None = None
     """The number of outer steps that θ and m contain; None until a first snapshot is loaded."""
     moving: bool = False
-    """True while θ and m are between `step` and the next: they then belong to no outer step."""
+    """True while θ and m change from one outer step to the next. Until then, their values are not
+    those of any outer step."""
     writing: bool = False
     """True while a snapshot is being written."""
     fetching: FetchingSnapshot | None = None
-    """Progress of the snapshot being fetched, if any."""
+    """Progress of the snapshot that is being fetched, if any."""
     disowned: SnapshotRef | None = None
-    """The certified snapshot that differed from our own state."""
+    """The newest certified snapshot that differed from our own state."""
     replaced: int = 0
-    """How many times our state was found to be wrong: reads of θ before that were wrong too."""
+    """How many times our state was found to be wrong. If this number has changed since θ was read,
+    that copy of θ may be wrong too."""
     passed_over: Digest | None = None
-    """The certified snapshot that could not be fetched; the node applies updates instead."""
+    """The newest certified snapshot that could not be fetched, and is not tried again."""
     digest: tuple[int, Digest] | None = None
-    """Digest of θ and m with its outer step, computed when a user asks."""
+    """The outer step and digest of θ and m. Computed when a user asks for the status."""
     advanced: Advance | None = None
-    """The newest move of θ; None before the first one."""
+    """The newest change of θ to the next outer step; None before the first one."""
     utilisation: float | None = None
     """The fraction of the last outer step's time spent in inner steps."""

@@ -14,13 +14,12 @@ class OwnHeartbeat:
     due: trio.Event = field(default_factory=trio.Event)
     """Set to send the next heartbeat at once; replaced when a heartbeat is sent."""
     saying: HeartbeatSender = field(default_factory=HeartbeatSender)
-    """Encodes our heartbeats, and decides which of them are full."""
+    """Encodes our heartbeats, and decides which ones are full. The others contain only changes."""
     dialled: bool = False
     """True if peers have dialled our data plane."""
     dialable: bool = True
     """False if peers probably cannot dial our data plane."""
 
     def send_now(self) -> None:
-        """Send a heartbeat at once: something changed that other peers wait for. Any task may call
-        this."""
+        """Send a heartbeat at once: peers wait for what has changed. Any task may call this."""
         self.due.set()

@@ -1,7 +1,7 @@
-"""The knowledge that this node has of its peers. Its tables change through their own methods.
+"""A node's knowledge of its peers: which it hears, which are up, and whose claims it believes.
 
-The directory answers which peers are heard, up, believed and vouched for. It does not know why
-other modules ask.
+A peer is *vouched for* if the run or its organiser has accepted it (`is_vouched_for`). This module
+does not know why other modules ask.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class PeerDirectory:
     table: PeerTable
     """The newest heartbeat of each peer."""
     detector: Detector
-    """Judges who is up."""
+    """Judges which peers are up."""
     paths: PathTable
     """Delays and rates between peers."""
     complaints: MisbehaviourLog
@@ -42,40 +42,37 @@ class PeerDirectory:
     def is_vouched_for(self, peer: PeerId) -> bool:
         """Return whether `peer` is a member or on the organiser's allowlist.
 
-        In an open run every peer is admitted, so admission proves nothing.
-        """
+        In an open run every peer is admitted, so admission proves nothing."""
         is_member = self.ledger.state.is_member(peer)
         return is_member or (not self.admission.is_open and self.admission.admits(peer))
 
     def ledger_is_current(self) -> bool:
-        """Return whether some peer was heard and no counted peer is ahead of us on our chain or
-        branch.
-        """
+        """Return whether we have a heartbeat of a counted peer on our chain or branch (`line`), and
+        no such peer has a longer chain than we have."""
         beats, line = [view.heartbeat for view in self.counted()], self.ledger.state.line
         heights = [beat.height for beat in beats if beat.line == line]
         return bool(heights) and max(heights) <= self.ledger.state.height
 
     def counted(self) -> list[PeerRecord]:
-        """Return the peers that count when this node asks how long the ledger is.
+        """Return the peers whose ledger heights count when this node compares its ledger.
 
-        These are the believed peers that are vouched for; all believed peers if none is. Otherwise,
-        in an open run, each new identity could keep this node waiting for another 30 s.
-        """
+        These are the believed peers that are vouched for, or all believed peers if none is vouched
+        for. If all always counted, each new identity in an open run could keep this node waiting
+        for 30 s more."""
         believed = self.believed()
         return [view for view in believed if self.is_vouched_for(view.peer)] or believed
 
     def believed(self) -> list[PeerRecord]:
-        """Return the heard peers, except those that claim to be ahead of us and do not prove it."""
+        """Return all peers except those that claim to be ahead of us and do not prove it."""
         now = trio.current_time()
         return [view for view in self.table if self.ledger.believes(view.peer, now)]
 
     def may_be_at(self, endpoint: Endpoint) -> bool:
-        """Return whether we dial `endpoint` on its peer's word.
+        """Return whether we dial `endpoint`, although only its peer says that the peer is there.
 
-        An endpoint on a loopback address is one of our own machine. It is dialled only if our
-        connection with that peer stays on this machine too. Otherwise a member could make us
-        connect to services that listen here for local programs alone.
-        """
+        A loopback address leads to our own machine. It is dialled only if our connection with that
+        peer is on this machine too. Otherwise a member could make us connect to services that
+        listen here for local programs only."""
         site = self.network.site_of(endpoint.peer)
         return not is_this_machine(endpoint.host) or (bool(site) and is_this_machine(site))
 

@@ -1,17 +1,10 @@
-"""The objects of a node's data plane. They stay the same for the whole life of a node."""
+"""The objects of a node's data plane. They do not change while the node runs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from p2ptrain.dataplane import (
-    Congestion,
-    Credentials,
-    Endpoint,
-    Listener,
-    RingInbox,
-    Uplink,
-)
+from p2ptrain.dataplane import Congestion, Credentials, Endpoint, Listener, RingInbox, Uplink
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +13,8 @@ class DataPlane:
     listener: Listener
     ring_inbox: RingInbox
     uplink: Uplink | None
-    """Limits the bytes sent; None without a cap."""
+    """Limits the bytes sent per second; None if there is no limit."""
     congestion: Congestion
     """The congestion control of this machine's sockets."""
     endpoint: Endpoint
-    """Where peers dial us, and the certificate that they find there."""
+    """The address at which peers dial us, and the certificate that we present there."""

@@ -12,12 +12,12 @@ from p2ptrain.state.pseudo_gradient import Comparison
 @dataclass(slots=True)
 class ReduceState:
     report: ReduceReport | None = None
-    """The outcome of the newest attempt here, as the other peers receive it."""
+    """The outcome of this node's newest attempt at a reduce, as our heartbeats report it."""
     ring: Reduce | None = None
     """The reduce that is currently exchanging bytes."""
     averaging: int | None = None
-    """The outer step whose update this node is about to make, until the update is stored or given
-    up."""
+    """The outer step whose update this node is computing in a reduce; None once the update is
+    stored or the reduce has failed."""
     last_ring: ReduceStatistics | None = None
     """The measurements of the newest successful reduce."""
     comparison: Comparison | None = None

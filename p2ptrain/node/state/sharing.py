@@ -10,12 +10,12 @@ from p2ptrain.ids import Digest
 @dataclass(slots=True)
 class OptimizerSharing:
     offered: dict[Digest, float] = field(default_factory=dict)
-    """Until when each blob's chunks are kept for joiners, by the local monotonic clock."""
+    """For each offered blob, until when (by `Context.now`) its chunks are kept for joiners."""
     inner_from: str = ""
-    """The members whose inner optimizers ours started from, in words."""
+    """The members whose inner optimizer states this node started from, in words for the status."""
 
     def offer(self, digest: Digest, *, now_s: float, keep_s: float) -> None:
-        """Keep the blob's chunks for `keep_s`. Offers that have expired are forgotten."""
+        """Keep the blob's chunks for `keep_s` seconds. Remove expired offers."""
         self.offered = {each: until for each, until in self.offered.items() if until > now_s}
         self.offered[digest] = now_s + keep_s
 

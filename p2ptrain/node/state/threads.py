@@ -3,9 +3,9 @@
 | work | limiter | threads |
 |---|---|---|
 | durable writes: votes, decided entries, evidence, starts, the head | `durably`, here | 4 |
-| what the ledger's task reads between events | `durably`, here | of these 4 |
-| dials and accepts of a ring's edges | `reduce_links.THREADS_MAX` | see there |
-| DNS lookups of dials | `net/names`: for our user, members, others | 4, 8, 2 |
+| reads of the ledger's task between events | `durably`, here | the same 4 |
+| connecting the neighbours of a ring | `reduce_links.THREADS_MAX` | see there |
+| DNS lookups: names from our user, from members, from others | `net/names` | 4, 8, 2 |
 | everything else: reading, hashing, kernels, snapshots, trainers | trio's own | 40 |
 
 A vote must not wait for anything that a peer can slow down. Therefore durable writes do not share
@@ -42,16 +42,15 @@ the interpreter, so this does not slow them down."""
 
 
 def switch_threads_often() -> None:
-    """Make the threads of this process switch more often. Call this once, before the node
-    starts."""
+    """Make this process switch threads more often. Call this once, at the start."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
 
 
 async def durably(write: Callable[..., Result], *args: object) -> Result:
     """Run `write(*args)`, which must be durable before the node continues, and return its result.
-    The threads used are reserved for such writes, and for the reads that the ledger's task does
-    between events, since a vote would wait for those too.
-    """
+
+    The threads are reserved for such writes, and for reads of the ledger's task, since votes wait
+    for both."""
     return await trio.to_thread.run_sync(write, *args, limiter=_DURABLE)
 
 
@@ -64,8 +63,7 @@ async def in_thread(
     """Run `work` in a thread and return its result. Without `limiter`, use trio's shared limiter.
 
     When this task is cancelled, call `stop` from the event loop and wait for `work`. `stop` must
-    not block, and must make `work` return soon, with any result or error.
-    """
+    not block, and must make `work` return soon, with any result or error."""
     finished = False
 
     async def stop_when_cancelled() -> None:

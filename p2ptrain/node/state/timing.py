@@ -1,4 +1,4 @@
-"""How long a node's tasks wait for other peers and for the trainer, and how often they poll.
+"""How long a node's tasks wait for other peers and for the trainer, and how often they check.
 
 Tasks receive these times as arguments, so a test can pass shorter ones and need not wait. Users
 cannot change them. Limits that protect us from peers are not here; they are defined in the modules
@@ -16,21 +16,21 @@ from p2ptrain.ring import SILENCE_S
 @dataclass(frozen=True, slots=True)
 class ReduceTiming:
     dial_s: float = 4.0
-    """Limit for one dial of a neighbour: several times what a busy machine on the other side of the
-    world needs."""
+    """Limit for one dial of a neighbour: several times what a busy machine far away needs."""
     lag_s: float = 5.0
-    """Participants finish a reduce within a few seconds of each other. After this time something is
-    wrong, and the update is fetched, which over a slow line takes as long as the reduce did."""
+    """How long a participant continues with its own reduce after the others have committed the
+    result. All participants normally finish within a few seconds of each other. After this time,
+    the node fetches the update, which may take as long as the reduce."""
 
 
 @dataclass(frozen=True, slots=True)
 class RepairTiming:
     look_s: float = 30.0
-    """How long peers are asked for damaged chunks before the scrub continues."""
+    """How long peers are asked for damaged chunks before the scrub continues its check."""
     try_s: float = 300.0
-    """Limit for one try, so that a slow source does not stop the scrub. At 112 kbit/s, one chunk
-    arrives in this time. Received chunks are kept, and the missing ones are tried again in the next
-    pass."""
+    """Limit for one fetch of damaged chunks, so that a slow source does not stop the scrub. At 112
+    kbit/s, one chunk arrives in this time. Received chunks are kept, and the scrub's next pass asks
+    for the missing ones again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +38,18 @@ class Timing:
     heartbeat_s: float = 2.0
     """Time between two heartbeats of a node, in a run of a few peers."""
     hear_first_s: float = 10.0
-    """Five heartbeats: a node that has not heard from any peer by then assumes that it is alone,
-    and continues with its own data."""
+    """Time to wait for the first heartbeats of other peers: five heartbeat intervals. A node that
+    has not heard from any peer by then continues with its own data."""
     fetch_retry_s: float = 2.0
-    """One heartbeat: by then this node may have heard of a peer that has the bytes."""
+    """Pause before a failed fetch is repeated: one heartbeat interval. By then this node may have
+    heard of a peer that has the bytes."""
     fetch_limit_s: float = 3600.0
-    """Limit for one try at a whole blob. Received chunks are kept, and the next try fetches only
-    the rest."""
+    """Limit for one try at a whole blob. The next try fetches only the chunks still missing."""
     lost_s: float = 10.0
-    """Five heartbeats: by then we have heard from, and asked, every peer that still has the update
-    or snapshot."""
+    """Time after which an update or snapshot counts as lost: five heartbeat intervals. By then we
+    have heard from every peer that may still have it, and have asked that peer."""
     pruned_s: float = 60.0
-    """How long a node waits for a peer that has the missing entries before it gives up."""
+    """How long a node waits for a peer that has the ledger entries that it lacks."""
     trainer_look_s: float = 1.0
     """Interval at which the trainer's processes are checked."""
     donor_answer_s: float = 90.0
@@ -62,16 +62,17 @@ class Timing:
     connection_retry_s: float = 2.0
     """Pause after the first failed dial of a peer. It doubles with each further failure."""
     others_turn_s: float = 4.0
-    """Of two peers, the one with the larger id waits this long for the other one to dial."""
+    """The peer with the larger id waits this long for the other to dial, so that two peers rarely
+    dial each other at once."""
     edge_s: float = 0.75 * SILENCE_S
-    """Time for both ends of a reduce's connection to meet. 6 s are longer than a heartbeat and a
-    gossip hop, so by then a live neighbour has received the roster. 6 s are also shorter than
+    """Time for two neighbours of a reduce to connect. 6 s are longer than a heartbeat interval and
+    a gossip hop, so by then a live neighbour has received the roster. 6 s are also shorter than
     SILENCE_S. Neighbours that are already connected receive nothing until all connections are open,
-    so after SILENCE_S they would blame us. With 10 s, a participant that left out one connection
-    got an honest peer blamed for silence."""
+    so after SILENCE_S they would report us as faulty. With 10 s, a participant that did not open
+    one of its connections caused an honest peer to be reported for silence."""
     probe_every_s: float = 20.0
-    """Interval between two probes. A probe takes 2 MiB at most, so probing takes up to 0.8 Mbit/s
-    while there are paths to probe."""
+    """Interval between two probes. A probe takes 2 MiB at most, so probing uses up to 0.8
+    Mbit/s."""
     revocation_look_s: float = 5.0
     """Interval at which we check that the newest allowlist still contains us."""
     amendment_ask_s: float = 2.0

@@ -1,4 +1,4 @@
-"""The state of this node's trainer, and of the work that it has made. Written by `training/`."""
+"""The state of this node's trainer, and the work that it has finished. Written by `training/`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from p2ptrain.sync.trainer_orders import LocalWork
 
 @dataclass(frozen=True, slots=True)
 class FoundMicroBatch:
-    """The micro-batch that fits this machine's memory, as trainers found it after memory ran out.
+    """The micro-batch that fits this machine's memory, found after trainers ran out of it.
 
-    `settings`: digest of the settings it was found under; `day`: its date.
-    """
+    `settings`: digest of the settings for which it was found; `day`: the date of that."""
 
     settings: str
     day: str
@@ -41,7 +40,7 @@ class TrainerState:
     inner_s: float = 0.0
     """Seconds spent in inner steps since this node started."""
     up: bool = False
-    """True while a trainer runs that has said hello."""
+    """True while a trainer that has sent Hello is running."""
     device: str = ""
     """The device that the trainer runs on, in words."""
     halving: FoundMicroBatch | None = None
@@ -51,34 +50,32 @@ class TrainerState:
 
     @property
     def ready(self) -> ReadyReport | None:
-        """The report of `work` that the other peers receive."""
+        """The report of `work` in our heartbeats; None while there is no finished work."""
         work = self.work
         return None if work is None else ReadyReport(work.step, work.tokens, len(work.blocks))
 
     @property
     def shown(self) -> Training:
-        """The state of a node whose trainer trains."""
+        """The state to show in the status while the trainer is training."""
         return Training(self.inner_step, self.inner_steps)
 
     def begin_inner_steps(self, before: int, until: int) -> None:
-        """Note that `before` of `until` inner steps have been made, and that the remaining ones
-        have begun.
-        """
+        """Note that `before` of `until` inner steps are done, and the rest have begun."""
         self.inner_step, self.inner_steps = before, until
 
     def note_progress(self, progress: Progress, computed_s: float, *, ahead: bool) -> None:
-        """Note the report of an inner step. A step made `ahead` of the ledger is not counted."""
+        """Note an inner step of `computed_s` seconds. Steps `ahead` of the ledger do not count."""
         self.inner_s += computed_s
         self.progress, self.tokens_per_s = progress, progress.tokens_per_s
         if not ahead:
             self.inner_step += 1
 
     def note_end(self) -> None:
-        """Reset what belongs to a trainer that has ended. Its finished work is still in the arena,
-        and stays valid."""
+        """Reset the fields that describe a running trainer, because it has ended. Its finished work
+        is still in the arena, and stays valid."""
         self.up, self.theta_in_use, self.tokens_per_s = False, False, 0.0
 
     def discard_work(self) -> None:
-        """Offer the finished work no longer. The reduce calls this if the work cannot be averaged,
-        and the outer state if the work was trained on a wrong θ."""
+        """Stop offering the finished work. `reduce/` calls this if the work cannot be averaged, and
+        `outer_state/` if the work was trained on a wrong θ."""
         self.work = None

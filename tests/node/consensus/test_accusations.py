@@ -23,7 +23,8 @@ from tests.node.rig import ANN, NewRig, rig, settled
 
 
 def twice(liar: Identity, run: RunId) -> Evidence:
-    """Return two genuine votes by the same voter in the same round for different entries."""
+    """Return evidence against `liar`: two genuine votes by it in the same round for different
+    entries."""
     entries = Digest("a" * 64), Digest("b" * 64)
     votes = [
         Statement(None, 0, entry, liar.sign(vote_message(run, 1, 0, entry))) for entry in entries
@@ -45,7 +46,7 @@ async def test_evidence_is_written_once_and_reported(
     assert (warning.code, "is evicted" in warning.what) == ("VOTER-LIED", True)
 
 
-async def test_restarted_node_remembers_liars(
+async def test_restarted_node_still_knows_the_evidence_against_a_liar(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path, founders=(ANN.peer,))

@@ -1,5 +1,5 @@
-"""The task that owns the ledger executes effects in order, and writes votes to disk before it sends
-them."""
+"""The ledger's task carries out the ledger's effects in order, and writes votes to disk before it
+sends them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from p2ptrain.testing.published import policy
 from tests.node.rig import ANN, BOB, CAI, NewRig, opening, rig, settled, signed, somebody
 
 
-def test_adjacent_effects_of_a_kind_share_a_write_in_order() -> None:
+def test_adjacent_effects_of_one_type_are_grouped_in_order() -> None:
     first, second, third = Persist(b"1"), Persist(b"2"), Persist(b"3")
     note, send = Note("a"), Send(ANN.peer, EntriesRequest(1))
     assert in_runs([first, second, send, third, note]) == [
@@ -45,7 +45,7 @@ def test_adjacent_effects_of_a_kind_share_a_write_in_order() -> None:
     ]
 
 
-async def test_waiting_events_are_taken_together_and_time_makes_a_tick() -> None:
+async def test_up_to_64_events_are_returned_together_or_else_a_tick() -> None:
     queue = EventQueue(lambda author: None)
     events = [PeerHeight(ANN.peer, height) for height in range(100)]
     for event in events:
@@ -55,7 +55,7 @@ async def test_waiting_events_are_taken_together_and_time_makes_a_tick() -> None
     assert await due_events(queue, trio.current_time()) == [Tick()]
 
 
-async def test_single_founder_decides_and_everything_is_on_disk(tmp_path: Path) -> None:
+async def test_single_founder_decides_an_entry_and_writes_it_to_disk(tmp_path: Path) -> None:
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         context = r.context
         nursery.start_soon(run_ledger, context)
@@ -105,7 +105,7 @@ async def test_node_continues_if_its_vote_log_cannot_be_shortened(
         assert context.ledger.vote_records == len(binding)
 
 
-async def test_peer_that_asks_for_entries_gets_them(
+async def test_peer_that_requests_entries_gets_a_page_of_them(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
@@ -132,7 +132,7 @@ async def test_malformed_message_is_refused_and_the_node_continues(
     await settled(lambda: r.context.ledger.snapshot.height == 1)
 
 
-async def test_under_a_flood_peers_messages_are_dropped_and_ours_wait(
+async def test_if_the_queue_is_full_peers_events_are_dropped_and_ours_wait(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
@@ -154,7 +154,7 @@ async def test_under_a_flood_peers_messages_are_dropped_and_ours_wait(
     await settled(lambda: ANN.peer not in context.ledger.core.reports.down, deadline_s=20.0)
 
 
-async def test_flooding_peer_does_not_silence_others(tmp_path: Path) -> None:
+async def test_peer_that_floods_does_not_displace_events_of_others(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         for _ in range(2 * EVENTS_MAX):
             r.context.ledger.offer(Received(CAI.peer, Refused(1, 0, 0, "no")))
@@ -165,7 +165,7 @@ async def test_flooding_peer_does_not_silence_others(tmp_path: Path) -> None:
         assert said["peer"] == CAI.peer
 
 
-async def test_processed_messages_no_longer_count_against_their_author(
+async def test_processed_events_no_longer_count_towards_a_flood(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
@@ -178,7 +178,7 @@ async def test_processed_messages_no_longer_count_against_their_author(
 
 
 @pytest.mark.parametrize("question", [EntriesRequest(1), Prepare(1, 0)])
-async def test_pages_for_one_peer_are_rate_limited(
+async def test_requests_for_entries_are_rate_limited_per_peer(
     tmp_path: Path, question: EntriesRequest | Prepare
 ) -> None:
     async with rig(tmp_path) as r:
@@ -195,7 +195,7 @@ async def test_pages_for_one_peer_are_rate_limited(
         assert [said["peer"] for said in r.said("asks-too-often")] == [CAI.peer]
 
 
-async def test_notes_caused_by_one_peer_do_not_fill_the_journal(
+async def test_journal_notes_caused_by_one_peer_are_rate_limited(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
@@ -225,7 +225,7 @@ async def test_vote_that_cannot_be_written_is_never_sent(tmp_path: Path) -> None
         assert r.network.published == []
 
 
-async def test_ledger_task_returns_the_chain_to_follow_when_it_must_rejoin(
+async def test_ledger_task_returns_the_chain_that_must_replace_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as r:

@@ -1,5 +1,5 @@
-"""Ledger messages leave through one queue for each peer: a slow peer delays only its own
-messages."""
+"""Each peer has its own queue of ledger messages, so a slow peer does not delay messages to other
+peers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def test_messages_arrive_in_order(tmp_path: Path) -> None:
         assert r.network.requested == [(ANN.peer, b"%d" % number) for number in range(5)]
 
 
-async def test_blocked_peer_delays_no_other_peer_and_its_queue_is_bounded(
+async def test_blocked_peer_does_not_delay_others_and_its_queue_is_bounded(
     tmp_path: Path,
 ) -> None:
     async with outboxes(tmp_path) as (r, boxes):
@@ -78,8 +78,8 @@ async def test_lost_message_is_noted_once_and_the_next_one_is_tried(tmp_path: Pa
 
 
 async def test_repeated_message_is_queued_only_once(tmp_path: Path) -> None:
-    """Answers take seconds here. If repeated messages were queued too, they would delay all new
-    messages forever."""
+    """Here the peer takes long to answer. If repeated messages were queued again, they would delay
+    all new messages more and more."""
     async with outboxes(tmp_path) as (r, boxes):
         goes_on = trio.Event()
 
@@ -120,7 +120,7 @@ async def test_message_repeated_while_its_delivery_fails_is_tried_once_more(tmp_
         assert [said for _, said in r.network.requested] == [b"vote", b"another", b"vote"]
 
 
-async def test_refusal_makes_us_ask_whether_we_are_still_admitted(tmp_path: Path) -> None:
+async def test_refused_message_is_counted_as_a_refusal(tmp_path: Path) -> None:
     async with outboxes(tmp_path) as (r, boxes):
 
         async def answer(peer: PeerId, payload: bytes) -> bytes:
@@ -131,7 +131,7 @@ async def test_refusal_makes_us_ask_whether_we_are_still_admitted(tmp_path: Path
         await settled(lambda: r.context.ledger.refusals)
 
 
-async def test_message_too_long_for_gossip_is_dropped(
+async def test_announcement_too_long_for_gossip_is_dropped(
     tmp_path: Path,
 ) -> None:
     async with outboxes(tmp_path) as (r, boxes):
@@ -143,7 +143,7 @@ async def test_message_too_long_for_gossip_is_dropped(
         await settled(lambda: r.network.published == [("topic", b"short")])
 
 
-async def test_endless_announcements_do_not_block(tmp_path: Path) -> None:
+async def test_announcements_beyond_the_queue_are_dropped(tmp_path: Path) -> None:
     async with outboxes(tmp_path) as (r, boxes):
         for _ in range(3 * QUEUE_MESSAGES):
             boxes.announce("topic", b"x")

@@ -1,5 +1,5 @@
-"""A node prunes old entries if its user wants that. Pruning is atomic, and keeps everything that
-the node still needs."""
+"""A node prunes (deletes) the oldest entries of its ledger if its user has configured that. Pruning
+is atomic, and keeps every entry that the node still needs."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ ALONE: dict[str, Any] = {"steps": 40, "rules": policy(participants_min=1)}
 
 
 def history(run: Run, me: Identity, steps: int = STEPS) -> list[Certified]:
-    """Return a chain with two entries per step, signed by the only founder. Every fourth step
-    certifies a snapshot."""
+    """Return a chain with two entries per outer step, signed by the only founder. Every fourth
+    outer step certifies a snapshot."""
     rules, chain = rules_of(run), list[Certified]()
     state = genesis(rules)
     for step in range(steps):
@@ -94,7 +94,7 @@ def history(run: Run, me: Identity, steps: int = STEPS) -> list[Certified]:
 
 
 class Place:
-    """A home with a run and its chain, on a disk that can fail."""
+    """A home with a run and its chain. The methods take a simulated disk that can fail."""
 
     def __init__(self, folder: Path) -> None:
         self.home = Home(folder / "home")
@@ -110,7 +110,7 @@ class Place:
         RecordLog(self.home.ledger, disk=disk).append(map(entry_bytes, self.chain))
 
     def head(self, step: int, disk: MemoryDisk | None = None) -> None:
-        """Record that the home has a local snapshot of outer step `step`."""
+        """Store a snapshot of outer step `step` in the home, from which a restart could begin."""
         with Store(self.home.store, disk=disk, chunk_bytes=4096) as store:
             snapshot = store.put_blob("snapshot", [b"theta"], {})
             store.put_head(Head(self.run.id, 2 * step, digest("head"), step, snapshot, step))
@@ -135,7 +135,7 @@ def place(tmp_path: Path) -> Place:
 # ── the file ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_pruned_chain_is_read_back_unchanged(place: Place) -> None:
+def test_file_of_a_pruned_chain_is_read_back_unchanged(place: Place) -> None:
     for trusted in (None, Checkpoint(8, digest("x"))):
         origin = place.origin(16, trusted)
         records = list(chain_records(origin, place.chain[16:]))
@@ -143,7 +143,7 @@ def test_pruned_chain_is_read_back_unchanged(place: Place) -> None:
     assert read_chain(chain_records(None, place.chain)) == ChainFile(None, place.chain)
 
 
-def test_malformed_origin_is_refused(place: Place) -> None:
+def test_malformed_first_record_of_a_pruned_chain_is_refused(place: Place) -> None:
     good = origin_bytes(place.origin(16, Checkpoint(8, digest("x"))))
     assert origin_of(b"{}") is None
     bad = [
@@ -172,7 +172,7 @@ def test_malformed_origin_is_refused(place: Place) -> None:
          "pruned in this home up to checkpoint 24 (D…)"),
     ],
 )  # fmt: skip
-def test_origin_of_a_chain_is_reported(
+def test_start_of_a_pruned_chain_is_described_in_words(
     place: Place, height: int, trusted: int | None, words: str
 ) -> None:
     named = None if trusted is None else place.origin(trusted).base.checkpoint
@@ -217,7 +217,7 @@ def test_pruning_keeps_what_a_restart_needs(
     assert ledger.chain[0].entry.height == (begins or 1)
 
 
-def test_second_pruning_continues_from_the_chains_origin(place: Place) -> None:
+def test_second_pruning_keeps_the_checkpoint_that_the_user_trusts(place: Place) -> None:
     place.write()
     place.head(11)
     trusted = Checkpoint(1, digest("x"))
@@ -238,7 +238,7 @@ def prepared(place: Place) -> MemoryDisk:
     return disk.reboot(None)
 
 
-def test_crash_at_any_write_leaves_the_old_chain_or_the_pruned_one(
+def test_crash_while_pruning_leaves_the_old_or_the_pruned_chain(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(record_log, "FRAME_BYTES", 900)
@@ -270,7 +270,7 @@ def grown(r: Rig, me: Identity, steps: int) -> None:
         r.append(certified)
 
 
-async def test_running_node_prunes_as_soon_as_possible_and_continues(tmp_path: Path) -> None:
+async def test_running_node_prunes_once_it_has_a_snapshot(tmp_path: Path) -> None:
     async with rig(tmp_path, **ALONE) as r:
         context = r.context
         grown(r, context.identity, STEPS)
@@ -279,7 +279,8 @@ async def test_running_node_prunes_as_soon_as_possible_and_continues(tmp_path: P
         r.configure(keep_entries=16)
         context = r.context
         await prune(context)
-        assert context.ledger.kept.base is None  # this node has no local snapshot yet
+        # Without a snapshot, this node could not restart from the later entries alone.
+        assert context.ledger.kept.base is None
         snapshot = context.store.put_blob("snapshot", [b"theta"], {})
         context.store.put_head(Head(context.run, 20, digest("h"), 10, snapshot, 10))
         assert context.ledger.history.closing(0)
@@ -299,10 +300,11 @@ async def test_running_node_prunes_as_soon_as_possible_and_continues(tmp_path: P
     )
 
 
-async def test_measurement_of_a_step_pruned_meanwhile_is_discarded(
+async def test_validation_loss_of_a_step_pruned_meanwhile_is_discarded(
     tmp_path: Path,
 ) -> None:
-    """The ledger advances while a trainer measures. If θ is large, measuring takes long."""
+    """While the trainer measures the validation loss of θ at outer step 2, the ledger advances and
+    prunes that step."""
     async with rig(tmp_path, **ALONE) as r:
         context = r.context
         grown(r, context.identity, STEPS)
@@ -334,7 +336,7 @@ async def test_node_ends_if_all_peers_have_pruned_what_it_needs(tmp_path: Path) 
         assert "pruned" in context.alerts
 
 
-async def test_node_waits_for_a_peer_that_keeps_all_entries(
+async def test_warning_ends_when_a_peer_with_all_entries_appears(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path, **ALONE)
@@ -348,10 +350,11 @@ async def test_node_waits_for_a_peer_that_keeps_all_entries(
     await settled(lambda: "pruned" not in context.alerts)
 
 
-async def test_one_peers_claim_does_not_end_a_node_that_is_up_to_date(
+async def test_claim_of_one_peer_does_not_end_a_node_level_with_another(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    """Ann claims to be far ahead, and to have pruned all entries that would prove this claim."""
+    """Ann claims to be far ahead, and to have pruned all entries that could prove this claim. Bob
+    has the same entries as the node."""
     r = await new_rig(tmp_path, **ALONE)
     r.wait_for(pruned_s=0.0)
     context = r.context
@@ -371,8 +374,8 @@ async def test_one_peers_claim_does_not_end_a_node_that_is_up_to_date(
 async def test_only_a_quorum_of_the_other_voters_can_end_a_voter(
     tmp_path: Path, who_says_it: tuple[Identity, ...]
 ) -> None:
-    """The node cannot hear any other peer, so it sees no peer at its own height. Cai is not a
-    voter."""
+    """The node does not hear from any other peer, so it knows no peer at its own height. Cai is not
+    a voter."""
     me = load_or_create(Home(tmp_path / "home").identity)
     async with rig(tmp_path, founders=(ANN.peer, BOB.peer, me.peer), **ALONE) as r:
         r.wait_for(pruned_s=0.05)
@@ -398,9 +401,9 @@ async def test_only_a_quorum_of_the_other_voters_can_end_a_voter(
             assert told in context.alerts.warnings["pruned"].what
 
 
-async def test_node_without_a_vote_is_not_ended_by_claims_of_others(tmp_path: Path) -> None:
-    """The node began at a checkpoint that its user trusts, and has fallen behind the other
-    peers."""
+async def test_node_that_does_not_vote_is_ended_by_the_claim_of_one_peer(tmp_path: Path) -> None:
+    """The node is not a voter and has fallen behind the other peers, all of which have pruned the
+    entries that it needs."""
     async with rig(tmp_path, founders=(BOB.peer, CAI.peer), **ALONE) as r:
         r.wait_for(pruned_s=0.05)
         context = r.context
@@ -412,7 +415,7 @@ async def test_node_without_a_vote_is_not_ended_by_claims_of_others(tmp_path: Pa
             await notice_pruned(context)
 
 
-async def test_checkpoints_of_others_are_reported_once_and_at_most_a_few(
+async def test_claims_of_many_peers_are_journaled_once_and_at_most_eight(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path, **ALONE)
@@ -440,7 +443,7 @@ async def test_checkpoints_of_others_are_reported_once_and_at_most_a_few(
 # ── bases over the network ───────────────────────────────────────────────────────────────────────
 
 
-async def test_node_serves_only_the_requested_base(tmp_path: Path) -> None:
+async def test_node_sends_the_base_at_the_requested_checkpoint_only(tmp_path: Path) -> None:
     async with rig(tmp_path, **ALONE) as r:
         grown(r, r.context.identity, STEPS)
         serve_bases(r.context)
@@ -462,7 +465,7 @@ async def test_node_serves_only_the_requested_base(tmp_path: Path) -> None:
 
 
 class Newcomer:
-    """A home that knows the run, and a network with one peer that gives fixed answers."""
+    """A newcomer's home, and a network with one peer, Ann, that gives a fixed answer."""
 
     def __init__(self, place: Place, folder: Path) -> None:
         self.place, self.home = place, Home(folder / "newcomer")
@@ -513,13 +516,13 @@ async def test_newcomer_starts_at_the_checkpoint_that_its_user_trusts(newcomer: 
     assert caught.value.code == "LEDGER-CHECKPOINT"
 
 
-async def test_without_a_trusted_checkpoint_no_base_is_used(newcomer: Newcomer) -> None:
+async def test_without_a_trusted_checkpoint_no_base_is_requested(newcomer: Newcomer) -> None:
     await newcomer.begins(None, encode_base(newcomer.place.origin(16).base))
     assert newcomer.network.requested == []
     assert not newcomer.home.ledger.exists()
 
 
-async def test_node_that_is_behind_can_jump_to_a_checkpoint_too(newcomer: Newcomer) -> None:
+async def test_node_with_old_entries_can_start_at_a_later_checkpoint(newcomer: Newcomer) -> None:
     place = newcomer.place
     RecordLog(newcomer.home.ledger).append(map(entry_bytes, place.chain[:5]))
     base = place.origin(16).base
@@ -547,7 +550,7 @@ async def test_base_that_differs_from_the_checkpoint_is_refused(
     assert pruning.origin_in(RecordLog(newcomer.home.ledger)) is None
 
 
-async def test_newcomer_without_connections_says_so(newcomer: Newcomer) -> None:
+async def test_newcomer_without_connections_gets_an_error_that_says_so(newcomer: Newcomer) -> None:
     newcomer.network.peers = set()
     with pytest.raises(NetworkUnreachable) as caught:
         await newcomer.begins(Checkpoint(16, digest("x")))

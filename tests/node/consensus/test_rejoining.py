@@ -1,5 +1,5 @@
-"""A node leaves its branch for the chain that outranks it. Its disk is consistent after a crash at
-any time."""
+"""A node replaces the chain of its branch by one that outranks it. Its disk is consistent after a
+crash at any time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def place(tmp_path: Path) -> Branched:
     return Branched(tmp_path)
 
 
-def test_other_chain_replaces_the_branch_and_promises_are_kept(place: Branched) -> None:
+def test_other_chain_replaces_the_branch_and_votes_stay_stored(place: Branched) -> None:
     place.write(place.own[-1])
     assert place.state() == place.own_end
     write_adopted_chain(place.home, place.rejoin)
@@ -29,7 +29,7 @@ def test_other_chain_replaces_the_branch_and_promises_are_kept(place: Branched) 
     assert place.head() == Head(place.run.id, parted.height, parted.digest, parted.value.step + 1)
 
 
-def test_snapshot_from_before_the_branch_is_still_usable(place: Branched) -> None:
+def test_snapshot_from_before_the_branch_stays_usable(place: Branched) -> None:
     place.write(place.shared[-1])
     before = place.head()
     write_adopted_chain(place.home, place.rejoin)
@@ -43,7 +43,7 @@ def prepared(place: Branched) -> MemoryDisk:
     return disk.reboot(None)
 
 
-def test_crash_at_any_write_never_mixes_branch_snapshots_and_chain(
+def test_crash_never_leaves_a_branch_snapshot_on_the_other_chain(
     place: Branched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(record_log, "FRAME_BYTES", 900)

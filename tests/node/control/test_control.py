@@ -1,4 +1,5 @@
-"""The control socket gives one answer for each line, and its clients cannot harm the node."""
+"""The control socket, over which commands reach a running node, answers each line once. Its clients
+cannot harm the node."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ async def serving(folder: Path) -> AsyncIterator[Rig]:
 
 
 async def opened(path: Path) -> None:
-    """Wait until a node listens there."""
+    """Wait until a node listens at the socket `path`."""
     never = trio.Event()
     with trio.fail_after(30.0):
         while True:
@@ -66,7 +67,7 @@ async def answer_at(path: Path, line: bytes) -> dict[str, object]:
     return value
 
 
-async def test_status_is_one_line_that_can_be_parsed(tmp_path: Path) -> None:
+async def test_answer_to_status_is_json(tmp_path: Path) -> None:
     async with serving(tmp_path) as r:
         status = NodeStatus.from_json(await answer(r, b'{"command":"status"}\n'))
         assert (status.peer, status.run) == (r.context.me, r.run.id)
@@ -89,7 +90,9 @@ async def test_status_is_one_line_that_can_be_parsed(tmp_path: Path) -> None:
     ],
     ids=lambda line: str(line[:24]),
 )
-async def test_unknown_command_is_answered_with_the_valid_ones(tmp_path: Path, line: bytes) -> None:
+async def test_answer_to_an_unknown_command_lists_the_valid_ones(
+    tmp_path: Path, line: bytes
+) -> None:
     async with serving(tmp_path) as r:
         said = await answer(r, line)
         commands = "status, newest-allowlist, reload-allowlist, reload-amendments, pending, scrub"
@@ -107,7 +110,7 @@ async def test_client_that_hangs_up_or_stays_silent_does_not_disturb_others(tmp_
         await silent.aclose()
 
 
-async def test_unusable_allowlist_is_reported_and_the_node_continues(tmp_path: Path) -> None:
+async def test_unreadable_allowlist_is_reported_and_the_old_one_stays(tmp_path: Path) -> None:
     async with serving(tmp_path) as r:
         r.context.home.allowlist.write_bytes(b"damaged")
         assert (await answer(r, b'{"command":"reload-allowlist"}\n'))["code"] == "RUN-FILE"
@@ -117,7 +120,7 @@ async def test_unusable_allowlist_is_reported_and_the_node_continues(tmp_path: P
         assert r.context.admission.admits(ANN.peer)
 
 
-async def test_allowlist_written_by_the_organiser_takes_effect_at_once(tmp_path: Path) -> None:
+async def test_allowlist_that_the_organiser_wrote_is_used_after_a_reload(tmp_path: Path) -> None:
     async with serving(tmp_path) as r:
         newer = Allowlist.of(r.run.id, 2, [BOB.peer])
         organiser = load_or_create(r.context.home.identity)
@@ -133,7 +136,7 @@ async def test_allowlist_written_by_the_organiser_takes_effect_at_once(tmp_path:
         assert await answer(r, b'{"command":"pending"}\n') == {"pending": []}
 
 
-async def test_socket_is_private_and_replaces_a_stale_one(
+async def test_socket_is_private_and_replaces_an_old_file(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as r:
@@ -148,7 +151,7 @@ async def test_socket_is_private_and_replaces_a_stale_one(
         assert not path.exists()
 
 
-async def test_home_with_a_long_path_has_a_socket_too(
+async def test_socket_works_in_a_home_with_a_very_long_path(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path / ("deep" * 40))
@@ -159,7 +162,7 @@ async def test_home_with_a_long_path_has_a_socket_too(
 
 @asynccontextmanager
 async def starting(folder: Path) -> AsyncIterator[tuple[Path, StartupStatus, Diary]]:
-    """Serve the socket of a node that is still starting."""
+    """Serve the control socket of a node that is still starting."""
     with Diary(folder / "journal.jsonl") as diary:
         reception, path = StartupStatus(ANN.peer, diary), folder / "control.sock"
         async with trio.open_nursery() as nursery:
@@ -226,7 +229,7 @@ async def test_starting_node_refuses_commands_with_a_reason(order: str, tmp_path
         }
 
 
-async def test_command_still_running_at_shutdown_is_cancelled_first(
+async def test_running_command_is_cancelled_before_its_context_is_closed(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as r:
@@ -254,7 +257,7 @@ async def test_command_still_running_at_shutdown_is_cancelled_first(
         assert (reception.context, reception.status().state) == (None, "starting")
 
 
-async def test_failed_start_leaves_no_socket(tmp_path: Path) -> None:
+async def test_cancelled_start_does_not_leave_a_socket(tmp_path: Path) -> None:
     with Diary(tmp_path / "journal.jsonl") as diary, warnings.catch_warnings():
         warnings.simplefilter("error")
         with trio.CancelScope() as scope:

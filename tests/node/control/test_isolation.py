@@ -1,4 +1,5 @@
-"""While no quorum can be heard, the members cannot agree on anything, and the node says so."""
+"""A node that does not hear from a quorum of voters tells its user: nothing can be agreed on until
+it does."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ def hear(r: Rig, *peers: PeerId, **said: object) -> None:
         r.context.peers.detector.note_arrival(peer, r.context.now())
 
 
-async def test_quorum_must_be_heard_on_this_chain(tmp_path: Path) -> None:
+async def test_voters_on_another_branch_count_as_unreachable(tmp_path: Path) -> None:
     async with rig(tmp_path, **THREE) as r:
         assert unreachable_voters(r.context) == (ANN.peer, BOB.peer, CAI.peer)
         hear(r, ANN.peer)
@@ -39,7 +40,7 @@ async def test_quorum_must_be_heard_on_this_chain(tmp_path: Path) -> None:
         assert unreachable_voters(r.context) == ()
 
 
-async def test_waiting_node_warns_until_a_quorum_is_heard(
+async def test_waiting_node_is_shown_as_isolated_until_it_hears_a_quorum(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path, **THREE)
@@ -64,11 +65,12 @@ async def test_waiting_node_warns_until_a_quorum_is_heard(
     assert [each["reason"] for each in r.said("isolated")] == [words, ""]
 
 
-async def test_unheard_voters_that_are_not_on_the_allowlist_are_reported(
+async def test_warning_names_unheard_voters_that_are_not_on_the_allowlist(
     tmp_path: Path,
 ) -> None:
-    """Voters that are not on the allowlist cannot come back. Founders are always on the list, but a
-    voter that replaced a founder can be removed from it."""
+    """Voters that are not on the allowlist cannot come back, so the user must know about them.
+    Founders are always on the list, but a voter that replaced a founder can be removed from the
+    list."""
     async with rig(tmp_path, allowed=[ANN.peer], rules=policy(participants_min=1)) as r:
         words = in_words(r.context, (ANN.peer, BOB.peer))
         assert f"cannot be heard: {label(ANN.peer)}, {label(BOB.peer)}; not heard because" in words

@@ -1,6 +1,5 @@
-"""A node that leaves says goodbye while other peers can still hear it, and tells its user what is
-lost.
-"""
+"""A node that leaves the run tells the other peers before it ends, and tells its user which work is
+lost."""
 
 from __future__ import annotations
 
@@ -19,7 +18,8 @@ from tests.node.rig import ANN, Rig, opening, rig, settled
 
 
 async def left_at_once(r: Rig, limit_s: float = 20.0) -> bool:
-    """Return whether `leave` returns without waiting."""
+    """Call `leave`, and return whether it returns within 10 s: it does not wait for a new
+    roster."""
     with trio.move_on_after(10.0) as scope:
         await leave(r.context, limit_s=limit_s, goodbye_s=0.01)
     return not scope.cancelled_caught
@@ -37,7 +37,7 @@ async def test_single_node_leaves_without_waiting(tmp_path: Path) -> None:
         assert r.said("left") == [{"event": "left", "member": True}]
 
 
-async def test_node_with_only_dead_neighbours_does_not_wait(tmp_path: Path) -> None:
+async def test_node_does_not_wait_if_all_other_members_are_down(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         two_voters(r)
         r.context.peers.detector.watch(ANN.peer, r.context.now())
@@ -45,7 +45,7 @@ async def test_node_with_only_dead_neighbours_does_not_wait(tmp_path: Path) -> N
         assert await left_at_once(r)
 
 
-async def test_leaving_member_waits_until_the_others_have_agreed_on_a_roster_without_it(
+async def test_leaving_member_waits_for_a_roster_without_it(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
@@ -59,7 +59,7 @@ async def test_leaving_member_waits_until_the_others_have_agreed_on_a_roster_wit
         await settled(lambda: r.said("left") == [{"event": "left", "member": False}])
 
 
-async def test_leaving_has_a_time_limit(tmp_path: Path) -> None:
+async def test_leaving_member_waits_only_for_a_limited_time(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         two_voters(r)
         r.context.peers.detector.note_arrival(ANN.peer, r.context.now())
@@ -81,7 +81,9 @@ def done(r: Rig) -> None:
 @pytest.mark.parametrize(
     ("change", "lost"), [(halfway, "3 of 8 inner steps will be lost"), (done, "")]
 )
-async def test_goodbye_says_what_will_be_lost(tmp_path: Path, change: Change, lost: str) -> None:
+async def test_user_is_told_which_work_leaving_loses(
+    tmp_path: Path, change: Change, lost: str
+) -> None:
     async with rig(tmp_path) as r:
         two_voters(r)
         change(r)

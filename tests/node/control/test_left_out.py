@@ -1,4 +1,4 @@
-"""A node that was left out of a reduce warns its user with the reason, once for each cause."""
+"""A node that was left out of a reduce tells its user the reason."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ RULES = policy(participants_min=1)
 
 
 def at(r: Rig, work: LocalWork | None = None, outer_step: int | None = 0) -> Caution | None:
-    """Return the warning of a node that is only a member so far, for this state of the ledger."""
+    """Return the warning that a member gets in the ledger's current state, if it has never taken
+    part in a reduce."""
     return LeftOutWatch(member=True).check(
         r.context.ledger.snapshot, r.context.me, work, outer_step
     )
@@ -38,7 +39,7 @@ def at(r: Rig, work: LocalWork | None = None, outer_step: int | None = 0) -> Cau
         (None, None, left_out_warning.BEHIND),
     ],
 )
-async def test_reason_is_found_from_the_nodes_own_state(
+async def test_reason_for_being_left_out_depends_on_the_nodes_own_state(
     work: LocalWork | None, outer_step: int | None, why: Caution, tmp_path: Path
 ) -> None:
     async with rig(tmp_path, rules=RULES) as r:
@@ -51,7 +52,7 @@ async def test_reason_is_found_from_the_nodes_own_state(
         assert why.code == "SYNC-DROPPED"
 
 
-async def test_attempt_without_a_previous_participant_says_so(tmp_path: Path) -> None:
+async def test_participant_dropped_from_the_next_attempt_is_told_the_reason(tmp_path: Path) -> None:
     async with rig(tmp_path, rules=RULES) as r:
         state, me = r.context.ledger.snapshot, r.context.me
         ours, work = Participant(me, 16, 1), LocalWork(0, (0,), 16)
@@ -73,7 +74,7 @@ async def test_attempt_without_a_previous_participant_says_so(tmp_path: Path) ->
         )
 
 
-async def test_dropped_member_is_warned_but_a_stranger_is_not(tmp_path: Path) -> None:
+async def test_removed_member_is_warned_but_a_stranger_is_not(tmp_path: Path) -> None:
     async with rig(tmp_path, rules=RULES) as r:
         state, stranger = r.context.ledger.snapshot, PeerId(BOB.peer)
         assert LeftOutWatch(member=True).check(state, stranger, None, 0) == left_out_warning.GONE
@@ -109,7 +110,7 @@ async def test_warning_stays_until_a_reduce_includes_this_node(
     await settled(lambda: WARNING not in context.alerts)
 
 
-async def test_reduces_opened_before_this_process_began_are_skipped(
+async def test_reduces_that_began_before_this_process_cause_no_warning(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path, rules=RULES)

@@ -1,5 +1,5 @@
-"""A reduce that takes twice its usual time is reported once, with the peer that was silent
-longest."""
+"""A reduce that takes twice its usual time is reported to the user, with the peer that has been
+silent longest."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_usual_time_is_learnt_only_from_successful_reduces() -> None:
         (after(1, 1), 500, False),
     ],
 )
-def test_slow_means_twice_the_usual_time_and_above_a_minimum(
+def test_reduce_is_slow_after_twice_the_usual_time_and_20_seconds(
     exchanges: ReduceDurations, lasts_s: float, is_slow: bool
 ) -> None:
     assert exchanges.check(under_way=True, done=False, now=5.0) is None
@@ -66,7 +66,7 @@ def test_slow_means_twice_the_usual_time_and_above_a_minimum(
     assert told == (lasts_s if is_slow else None)
 
 
-async def test_silent_peer_is_named(tmp_path: Path) -> None:
+async def test_warning_names_the_silent_peer(tmp_path: Path) -> None:
     async with rig(tmp_path, rules=policy(participants_min=1)) as r:
         context = r.context
         r.decide(replace(opening(context.ledger.snapshot), learners=(ANN.peer,)))
@@ -88,7 +88,7 @@ async def test_silent_peer_is_named(tmp_path: Path) -> None:
         )
 
 
-async def test_warning_lasts_as_long_as_the_reduce(
+async def test_warning_is_shown_until_the_slow_reduce_ends(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)

@@ -1,4 +1,5 @@
-"""A node's status, and in particular the digest of its state, describes a single moment."""
+"""The status of a node: its members, its digest of θ and m, its branch, its network and its newest
+reduce."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from p2ptrain.testing.published import policy
 from tests.node.rig import ANN, BOB, CAI, heartbeat, opening, rig
 
 
-async def test_node_without_theta_shows_an_empty_digest(tmp_path: Path) -> None:
+async def test_digest_is_empty_before_a_snapshot_is_loaded(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         said = await status(r.context)
         assert (said.outer_step, said.state_digest, said.role) == (0, "", "voter")
@@ -30,7 +31,7 @@ async def test_node_without_theta_shows_an_empty_digest(tmp_path: Path) -> None:
         assert said.outer_steps == 4
 
 
-async def test_digest_is_computed_once_while_theta_is_unchanged(
+async def test_digest_is_computed_once_for_each_outer_step(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as r:
@@ -39,7 +40,7 @@ async def test_digest_is_computed_once_while_theta_is_unchanged(
         first = (await status(r.context)).state_digest
         assert first == outer.vectors.digest()
         outer.vectors.theta[0] += 1
-        # The answer is still the digest for step 0, for which it was requested.
+        # The outer step is still 0, so the digest is not computed again.
         assert (await status(r.context)).state_digest == first
         outer.moving = True
         outer.step = 1
@@ -67,7 +68,7 @@ async def test_digest_taken_while_theta_changed_is_not_shown(tmp_path: Path) -> 
         assert shown == [""]
 
 
-async def test_members_are_shown_with_ledger_and_heartbeat_values(
+async def test_status_combines_the_ledger_and_the_heartbeats_of_members(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, rules=policy(participants_min=1)) as r:
@@ -93,7 +94,7 @@ async def test_members_are_shown_with_ledger_and_heartbeat_values(
         assert (said.tokens, said.tokens_total) == (32, 48)
 
 
-async def test_unheard_member_is_shown_in_red(tmp_path: Path) -> None:
+async def test_member_that_was_never_heard_is_shown_in_red(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         r.decide(replace(opening(r.context.ledger.snapshot), learners=(ANN.peer,)))
         ann = (await status(r.context)).members[1]
@@ -135,7 +136,7 @@ async def test_congestion_control_is_reported_at_start_and_in_status(tmp_path: P
         assert f"sending   {found.words}" in status_lines(shown)
 
 
-async def test_rate_limited_node_without_bbr_reports_both(tmp_path: Path) -> None:
+async def test_status_shows_a_missing_bbr_and_the_upload_limit(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         r.plug(congestion=Congestion("cubic", "Operation not permitted"))
         r.configure(limit_up_bytes_per_s=1_000_000)

@@ -1,6 +1,5 @@
-"""Ask several peers one question. Silent and lying peers cost no time, and a peer cannot influence
-when it is asked. Time is virtual in these tests.
-"""
+"""Several peers are asked the same question. Silent and lying peers hardly delay the answer, and a
+peer cannot influence when it is asked. Time is virtual in these tests."""
 
 from __future__ import annotations
 
@@ -26,7 +25,8 @@ def names(count: int, word: str) -> list[PeerId]:
 
 
 class Peers:
-    """Peers that behave as their names say. `asked` lists the peers that were asked, and when."""
+    """Peers that behave as their names say: silent, lying or honest. `asked` lists the peers that
+    were asked, and when."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[PeerId, float]] = []
@@ -44,7 +44,8 @@ class Peers:
 
 
 def question(order: list[PeerId], ask: Ask | None = None) -> tuple[str | None, float, Peers]:
-    """Return the answer, the virtual seconds that it took, and the peers that were asked."""
+    """Ask the peers in `order`. Return the answer, the virtual seconds until it came, and the
+    peers."""
     peers = Peers()
 
     async def main() -> tuple[str | None, float]:
@@ -57,20 +58,20 @@ def question(order: list[PeerId], ask: Ask | None = None) -> tuple[str | None, f
     return answer, seconds, peers
 
 
-def test_one_honest_peer_among_the_first_answers_at_once() -> None:
+def test_honest_peer_among_those_asked_at_once_answers_without_delay() -> None:
     order = [*names(2, SILENT), PeerId("honest"), *names(60, SILENT)]
     answer, seconds, _ = question(order)
     assert answer == "an answer of honest"
     assert seconds == pytest.approx(0.1)
 
 
-def test_any_number_of_useless_answers_costs_no_time() -> None:
+def test_invalid_answers_do_not_delay_the_next_question() -> None:
     answer, seconds, _ = question([*names(60, LIES), PeerId("honest")])
     assert answer == "an answer of honest"
     assert seconds == pytest.approx(0.1)
 
 
-def test_each_silent_peer_delays_the_next_one_only_a_little() -> None:
+def test_after_a_silent_second_one_more_peer_is_asked() -> None:
     answer, seconds, peers = question([*names(5, SILENT), PeerId("honest")])
     assert answer == "an answer of honest"
     assert seconds == pytest.approx(3.1)
@@ -84,7 +85,7 @@ def test_all_peers_together_have_one_deadline() -> None:
     assert len(peers.asked) <= PACE.at_once + PACE.deadline_s / PACE.next_s
 
 
-def test_question_ends_when_no_peer_has_an_answer() -> None:
+def test_question_ends_once_all_answers_are_invalid() -> None:
     answer, seconds, peers = question(names(7, LIES))
     assert (answer, seconds, len(peers.asked)) == (None, 0.0, 7)
     assert question([])[:2] == (None, 0.0)
@@ -100,7 +101,7 @@ def test_error_of_our_own_machine_ends_the_question() -> None:
         question([*names(1, SILENT), PeerId("any")], ask)
 
 
-def test_members_are_asked_first_and_no_id_is_preferred() -> None:
+def test_members_are_asked_first_in_random_order() -> None:
     members, strangers = names(8, "z-member"), names(8, "a-stranger")
     orders = [
         in_order({*members, *strangers}, lambda peer: peer in strangers, random.Random(seed))

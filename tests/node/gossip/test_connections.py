@@ -1,5 +1,5 @@
-"""How a node notices lost peers, dials known peers and forgets old peers. The loss of a connection
-always reaches the ledger."""
+"""A node notices lost connections, dials known peers, and forgets peers that have been silent for
+long. The ledger always learns which peers are down."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from p2ptrain.node.state.ledger_port import EVENTS_MAX
 from tests.node.rig import ANN, BOB, CAI, NewRig, heartbeat, opening, rig, settled, somebody
 
 
-async def test_member_that_never_speaks_counts_as_down_after_a_while(tmp_path: Path) -> None:
+async def test_member_that_never_sends_a_heartbeat_is_reported_as_down(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         context = r.context
         r.decide(replace(opening(context.ledger.snapshot), learners=(ANN.peer,)))
@@ -39,7 +39,7 @@ async def test_member_that_never_speaks_counts_as_down_after_a_while(tmp_path: P
             await settled(lambda: not context.peers.is_down(ANN.peer))
             nursery.cancel_scope.cancel()
         at = context.now()
-        # Let time advance as for a node that checks its peers every second.
+        # Check the peers once for each of the following seconds, as a running node does.
         for second in range(1, 12):
             changes = context.peers.detector.changes(at + second)
             if (ANN.peer, Colour.RED) in changes:
@@ -48,7 +48,7 @@ async def test_member_that_never_speaks_counts_as_down_after_a_while(tmp_path: P
             raise AssertionError("the silent member was never reported as missing")
 
 
-async def test_control_and_data_plane_learn_the_members(
+async def test_network_and_data_plane_are_told_who_the_members_are(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
@@ -61,7 +61,7 @@ async def test_control_and_data_plane_learn_the_members(
     assert not context.plane.listener._gate.is_member(BOB.peer)
 
 
-async def test_lost_connection_reaches_the_ledger_even_under_a_flood(tmp_path: Path) -> None:
+async def test_ledger_learns_of_a_lost_peer_even_if_its_queue_is_full(tmp_path: Path) -> None:
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         context = r.context
         context.peers.detector.note_arrival(ANN.peer, context.now())
@@ -77,7 +77,7 @@ async def test_lost_connection_reaches_the_ledger_even_under_a_flood(tmp_path: P
         nursery.cancel_scope.cancel()
 
 
-async def test_loss_of_a_peer_ends_waits_but_keeps_its_new_connection(
+async def test_connections_to_a_lost_peer_are_dropped_unless_they_may_be_new(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
@@ -93,7 +93,7 @@ async def test_loss_of_a_peer_ends_waits_but_keeps_its_new_connection(
         assert r.heard() == [PeerDown(ANN.peer), PeerDown(BOB.peer)]
 
 
-async def test_node_that_was_cut_off_dials_all_peers_when_one_is_back(
+async def test_all_peers_are_dialled_when_the_first_connection_is_back(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
@@ -113,7 +113,7 @@ async def test_node_that_was_cut_off_dials_all_peers_when_one_is_back(
     assert dialled[2] == BOB.peer
 
 
-async def test_peer_unheard_for_long_is_forgotten_unless_it_is_a_member(tmp_path: Path) -> None:
+async def test_silent_peer_is_forgotten_unless_it_is_a_member(tmp_path: Path) -> None:
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         context = r.context
         r.decide(replace(opening(context.ledger.snapshot), learners=(ANN.peer,)))
@@ -123,12 +123,12 @@ async def test_peer_unheard_for_long_is_forgotten_unless_it_is_a_member(tmp_path
         nursery.start_soon(partial(watch_peers, context, forget_s=-1.0))
         await settled(lambda: [record.peer for record in context.peers.table] == [ANN.peer])
         await trio.testing.wait_all_tasks_blocked()
-        # The detector has forgotten that the peer was down, so the ledger must forget that too.
+        # The detector has forgotten that Bob was down, so the ledger must forget that too.
         assert PeerUp(BOB.peer) in r.heard()
         nursery.cancel_scope.cancel()
 
 
-async def test_only_admitted_peers_are_dialled_and_never_ourselves(tmp_path: Path) -> None:
+async def test_only_admitted_peers_are_dialled_and_not_this_node(tmp_path: Path) -> None:
     async with rig(tmp_path, allowed=[ANN.peer]) as r:
         for peer in (ANN.peer, CAI.peer, r.context.me):
             r.network.remember(peer, ["/ip4/127.0.0.1/tcp/1"])
@@ -156,8 +156,8 @@ async def test_peer_with_the_smaller_id_dials_first(
 async def test_dials_are_bounded_and_members_do_not_wait_for_others(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    """In an open run anyone can announce addresses that drop packets, and each such dial takes
-    seconds."""
+    """In an open run, anybody can announce addresses at which packets are dropped. Each dial of
+    such an address takes seconds."""
     crowd = [somebody(number).peer for number in range(1, 3 * OTHERS_DIALLED_MAX)]
     r = await new_rig(tmp_path, allowed=[ANN.peer, *crowd])
     r.wait_for(connection_look_s=0.01, connection_retry_s=0.0, others_turn_s=0.0)
@@ -183,9 +183,9 @@ async def test_dials_are_bounded_and_members_do_not_wait_for_others(
     looks.clear()
     await settled(lambda: len(looks) > 20)
     assert set(dialled) == {ANN.peer, *crowd[:OTHERS_DIALLED_MAX]}, (
-        "the member, and the first of the other peers"
+        "the member and the first sixteen other peers are dialled"
     )
-    assert len(dialled) == OTHERS_DIALLED_MAX + 1, "each peer once"
+    assert len(dialled) == OTHERS_DIALLED_MAX + 1, "no peer is dialled twice"
     for _ in dialled:
         over.release()
     await settled(lambda: set(crowd[: 2 * OTHERS_DIALLED_MAX]) <= set(dialled))
@@ -216,7 +216,7 @@ async def test_members_have_priority_in_a_full_address_file(
     assert set(PeerCache(r.context.home.peers).load()) == {ANN.peer}
 
 
-async def test_peers_met_before_are_remembered_and_a_broken_file_is_reported(
+async def test_saved_peers_are_loaded_and_a_damaged_file_is_reported(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as r:
@@ -230,7 +230,7 @@ async def test_peers_met_before_are_remembered_and_a_broken_file_is_reported(
         assert "was ignored" in str(r.said("peers-not-loaded"))
 
 
-async def test_full_disk_costs_only_the_saved_addresses(
+async def test_full_disk_prevents_only_the_saving_of_addresses(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     class Full(PeerCache):

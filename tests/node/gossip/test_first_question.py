@@ -1,5 +1,5 @@
-"""If a node could not ask any peer when it started, its first vote waits for members' answers, but
-members cannot delay it for long."""
+"""A node that could not ask for a duplicate (another process with its identity) when it started
+holds back its first vote until members have answered. But they cannot delay the vote for long."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ from tests.node.rig import ANN, BOB, NewRig, Rig, settled
 
 VOTE, SECOND = b"a vote", b"another vote"
 
-
 QUICK = QuestionTiming(look_s=0.05, alarm_s=0.02, start_wait_s=0.09)
 PATIENT = QuestionTiming(start_wait_s=1000.0)
 
@@ -41,7 +40,8 @@ def timing() -> QuestionTiming:
 
 @pytest.fixture
 async def r(new_rig: NewRig, tmp_path: Path, timing: QuestionTiming) -> Rig:
-    """Return the rig of a node that found no peer to ask when it started. ANN is connected now."""
+    """Return the rig of a node that could not ask any peer when it started. Ann is connected
+    now."""
     r = await new_rig(tmp_path, timing=replace(USUAL, questions=timing))
     question = FirstQuestion(answered=False, limit_s=timing.start_wait_s)
     r.context.identities.first_question = question
@@ -58,9 +58,7 @@ def asked(r: Rig) -> int:
 
 
 @pytest.mark.parametrize("timing", [PATIENT], ids=["patient"])
-async def test_first_vote_waits_until_the_members_asked_have_answered(
-    r: Rig, nursery: trio.Nursery
-) -> None:
+async def test_first_vote_waits_until_members_have_answered(r: Rig, nursery: trio.Nursery) -> None:
     answers = trio.Event()
 
     async def answer(peer: PeerId, payload: bytes) -> bytes:
@@ -99,10 +97,10 @@ async def test_members_cannot_delay_the_first_vote_for_long(
     await settled(lambda: sent(r) == [VOTE])
     assert r.context.now() >= began_s + QUICK.start_wait_s
     assert asked(r) > 0
-    assert r.context.identities.first_question.is_over, "it waits once for each start"
+    assert r.context.identities.first_question.is_over, "votes are held only once for each start"
 
 
-async def test_vote_held_back_is_never_sent_if_a_duplicate_is_found(
+async def test_held_vote_is_never_sent_if_a_duplicate_is_found(
     r: Rig, nursery: trio.Nursery
 ) -> None:
     r.context.identities.watch.use_incarnation(incarnation_of(3, 1))
@@ -125,11 +123,11 @@ async def test_vote_held_back_is_never_sent_if_a_duplicate_is_found(
     assert sent(r) == []
 
 
-async def test_disconnected_peer_is_dialled_before_the_vote_waits(
+async def test_peer_is_dialled_before_the_wait_for_answers_begins(
     r: Rig, nursery: trio.Nursery
 ) -> None:
-    """If the peer were dialled later, the vote could go out over a connection that was made after
-    the wait."""
+    """The wait begins only once the peer is connected. Otherwise it could end before any member
+    could be asked."""
     dialled: list[PeerId] = []
 
     async def connect_peer(peer: PeerId, *, deadline_s: float) -> None:
@@ -145,7 +143,7 @@ async def test_disconnected_peer_is_dialled_before_the_vote_waits(
     assert not r.context.identities.first_question.is_over
 
 
-async def test_start_says_whether_a_member_could_be_asked(r: Rig) -> None:
+async def test_start_returns_whether_a_member_could_be_asked(r: Rig) -> None:
     async def alone(peer: PeerId, payload: bytes) -> bytes:
         return encode_reply(IdentityReply(False))
 

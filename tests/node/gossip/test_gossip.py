@@ -1,4 +1,5 @@
-"""A node's heartbeats, and its reactions to those of others."""
+"""The heartbeats that a node sends, and its reactions to the heartbeats and allowlists of other
+peers."""
 
 from __future__ import annotations
 
@@ -64,7 +65,7 @@ def events_of(r: Rig, before: object = None, **changes: object) -> list[object]:
     return list(r.heard())
 
 
-async def test_each_part_of_a_heartbeat_becomes_an_event(tmp_path: Path) -> None:
+async def test_each_statement_in_a_heartbeat_becomes_an_event(tmp_path: Path) -> None:
     ann = ANN.peer
     async with rig(tmp_path) as r:
         assert events_of(r) == [PeerHeight(ann, 0, r.run.id)]
@@ -89,9 +90,9 @@ async def test_each_part_of_a_heartbeat_becomes_an_event(tmp_path: Path) -> None
         assert events_of(r, reduce=failed)[1:] == [ReduceFailed(ann, 3, 1, (BOB.peer,))]
 
 
-async def test_replayed_goodbye_does_not_count_as_leaving(tmp_path: Path) -> None:
-    """Any peer can gossip an old goodbye of a different peer again, so only a new goodbye
-    counts."""
+async def test_heartbeat_after_a_replayed_goodbye_takes_it_back(tmp_path: Path) -> None:
+    """Any peer can gossip an old heartbeat again in which another peer says that it is leaving. So
+    the other peer's next heartbeat takes that back."""
     async with rig(tmp_path) as r:
         r.context.ledger.core.handle(Leaving(ANN.peer), 0.0)
         assert events_of(r)[1:] == [Staying(ANN.peer)]
@@ -105,14 +106,14 @@ async def test_restarted_node_withdraws_its_ready(tmp_path: Path) -> None:
         was_ready = heartbeat(r.run.id, step=3, ready=ready)
         restarted = {"incarnation": 2, "step": 3}
         assert events_of(r, was_ready, **restarted)[1:] == [Ready(ANN.peer, 3, 0, 0)]
-        # The Ready is not withdrawn after an ordinary heartbeat, in a different step, or if the
-        # node is ready again.
+        # The Ready is not withdrawn by an ordinary heartbeat, by one for a different step, or by
+        # one that says that the restarted node is ready again.
         assert events_of(r, was_ready, serial=2, step=3)[1:] == []
         assert events_of(r, was_ready, incarnation=2, step=4)[1:] == []
         assert events_of(r, was_ready, **restarted, ready=ready)[1:] == [Ready(ANN.peer, 3, 32, 2)]
 
 
-async def test_node_describes_itself_within_bounds(tmp_path: Path) -> None:
+async def test_own_heartbeat_names_a_bounded_number_of_suspects(tmp_path: Path) -> None:
     suspects = tuple(somebody(number).peer for number in range(SUSPECTS_MAX + 9))
     async with rig(tmp_path) as r:
         r.context.trainer.work = LocalWork(0, (4, 5), 32)
@@ -143,7 +144,7 @@ def test_heartbeats_are_less_frequent_in_a_large_run(peers: int, seconds: float)
 
 
 @pytest.mark.parametrize("admission", ["open", "allowlist"])
-async def test_nonmembers_of_an_open_run_count_as_at_most_twenty(
+async def test_at_most_twenty_nonmembers_of_an_open_run_lengthen_the_interval(
     tmp_path: Path,
     admission: str,
     new_rig: NewRig,
@@ -168,7 +169,7 @@ async def test_nonmembers_of_an_open_run_count_as_at_most_twenty(
     assert not incarnations.is_other_due(ANN.peer, 2, context.now() + again_s)
 
 
-async def test_all_members_count_in_an_open_run(tmp_path: Path) -> None:
+async def test_all_members_of_an_open_run_lengthen_the_interval(tmp_path: Path) -> None:
     async with rig(tmp_path, admission="open") as r:
         context, many = r.context, [somebody(number).peer for number in range(1, 60)]
         for peer in many[:30]:
@@ -178,7 +179,7 @@ async def test_all_members_count_in_an_open_run(tmp_path: Path) -> None:
         assert heartbeat_senders(context) == 30
 
 
-async def test_flooding_peer_is_named_in_the_journal(
+async def test_peer_that_floods_gossip_is_named_in_the_journal(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
@@ -191,7 +192,7 @@ async def test_flooding_peer_is_named_in_the_journal(
 
 
 class Topics:
-    """Channels in place of gossip. `say` publishes something as a peer."""
+    """Replaces gossip by channels. `say` publishes a payload in the name of a peer."""
 
     def __init__(self, r: Rig) -> None:
         self._rig = r
@@ -208,7 +209,7 @@ class Topics:
         await self._ways_in[topic].send((peer, payload))
 
 
-async def test_only_admitted_peers_are_heard_and_errors_are_journalled_once(
+async def test_unadmitted_peers_are_ignored_and_bad_messages_journaled_once(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path, allowed=[ANN.peer])
@@ -225,15 +226,15 @@ async def test_only_admitted_peers_are_heard_and_errors_are_journalled_once(
 
 
 def beats_of(r: Rig, serial: int, *changes: dict[str, object]) -> list[bytes]:
-    """Return heartbeats of a peer: first a full heartbeat with `serial`, and then small
-    heartbeats."""
+    """Return encoded heartbeats of a peer: a full one with `serial`, and then a small one for each
+    of `changes`."""
     saying = HeartbeatSender()
     told = heartbeat(r.run.id, serial=serial)
     later = [replace(told, serial=serial + 1 + n, **each) for n, each in enumerate(changes)]  # type: ignore[arg-type]
     return [saying.encode_next(each) for each in (told, *later)]
 
 
-async def test_small_heartbeats_have_the_effect_of_full_ones(
+async def test_small_heartbeats_cause_the_same_events_as_full_ones(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
@@ -251,7 +252,7 @@ async def test_small_heartbeats_have_the_effect_of_full_ones(
     ]
 
 
-async def test_unreadable_beat_shows_a_live_sender_and_requests_a_full_one(
+async def test_small_heartbeat_that_cannot_be_decoded_is_a_sign_of_life(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
@@ -271,8 +272,7 @@ async def test_unreadable_beat_shows_a_live_sender_and_requests_a_full_one(
     assert context.identities.incarnations.is_other_due(ANN.peer, 7, context.now())
     assert (len(context.peers.table), r.heard()) == (1, [])
     assert context.peers.table.pop_lacking() == (BOB.peer, ANN.peer)
-    # We send at most once per interval, so a flood of such heartbeats does not make us send more
-    # often.
+    # The node sends early at most once per interval, however many such heartbeats arrive.
     context.own_heartbeat.due = trio.Event()
     await topics.say(ANN.peer, topic, again)
     await settled(lambda: context.peers.table.pop_lacking() == (ANN.peer,))
@@ -300,15 +300,16 @@ async def test_heartbeats_from_before_a_restart_cannot_be_replayed(
     assert record.heartbeat == after
 
 
-async def test_node_sends_a_full_heartbeat_when_asked(tmp_path: Path) -> None:
+async def test_full_heartbeat_is_sent_to_a_peer_that_asks_for_it(tmp_path: Path) -> None:
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         r.wait_for(heartbeat_s=1000.0)
         context, topics, topic = r.context, Topics(r), heartbeat_topic(r.run.id)
         nursery.start_soon(listen, context)
 
         async def told(serial: int, *lacks: PeerId) -> tuple[bool, bool]:
-            """Receive a heartbeat with this serial and these `lacks`. Return whether a full
-            heartbeat follows, and whether it is sent at once."""
+            """Receive a heartbeat of Ann with this serial that asks the peers `lacks` for full
+            heartbeats. Return whether our next heartbeat is full, and whether it is sent at
+            once."""
             context.own_heartbeat.saying.full_next, context.own_heartbeat.due = False, trio.Event()
             beat = heartbeat(r.run.id, serial=serial, lacks=lacks)
             await topics.say(ANN.peer, topic, encode(beat))
@@ -319,12 +320,12 @@ async def test_node_sends_a_full_heartbeat_when_asked(tmp_path: Path) -> None:
         assert await told(2) == (False, False)
         assert await told(3, BOB.peer) == (False, False)
         assert await told(4, BOB.peer, context.me) == (True, True)
-        # If ANN asks again too soon, the node sends it at the next interval.
+        # If Ann asks again too soon, the full heartbeat is sent at the next interval.
         assert await told(5, context.me) == (True, False)
         nursery.cancel_scope.cancel()
 
 
-async def test_node_asks_in_its_next_heartbeat_and_soon_gets_small_ones(
+async def test_next_heartbeat_asks_for_full_ones_and_small_ones_follow(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
@@ -358,7 +359,7 @@ def newer(r: Rig, sequence: int, *peers: PeerId) -> SignedAllowlist:
     return SignedAllowlist.publish(organiser, Allowlist.of(r.run.id, sequence, peers))
 
 
-async def test_newer_allowlist_takes_effect_and_is_forwarded(
+async def test_newer_allowlist_is_applied_and_forwarded(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
@@ -373,7 +374,7 @@ async def test_newer_allowlist_takes_effect_and_is_forwarded(
     assert passed_on.allowlist.sequence == 2
 
 
-async def test_list_too_long_for_gossip_is_announced_and_fetched(
+async def test_allowlist_too_long_for_gossip_is_announced_and_requested(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     many = [somebody(3000 + number).peer for number in range(ALLOWLIST_BYTES_MAX // 50)]
@@ -397,7 +398,7 @@ async def test_list_too_long_for_gossip_is_announced_and_fetched(
     assert [peer for peer, _ in r.network.requested] == [ANN.peer]
 
 
-async def test_false_announcements_do_not_hide_a_real_list(
+async def test_false_announcements_do_not_delay_a_real_allowlist(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
@@ -421,7 +422,7 @@ async def test_false_announcements_do_not_hide_a_real_list(
 
 
 @pytest.mark.parametrize("fault", [PeerUnreachable("gone"), None])
-async def test_announcement_of_a_list_that_its_sender_cannot_show_has_no_effect(
+async def test_peer_that_lacks_its_announced_list_is_not_asked_again_soon(
     tmp_path: Path, fault: P2PTrainError | None, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)

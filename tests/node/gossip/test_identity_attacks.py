@@ -1,8 +1,9 @@
-"""Attacks on the check for a second process with a node's identity. These attacks succeeded in
-earlier versions. Here they run against the tasks of a node. In the earlier versions, one stranger
-stopped a seed without other peers after 18 to 32 s. Twenty strangers with low ids stopped a voter
-although honest voters were connected, and also stopped its next start. One member that replayed
-heartbeats stopped all three nodes of a run. None of these attacks has an effect now.
+"""Attacks on the check for a second process with a node's identity (a duplicate).
+
+These attacks succeeded in earlier versions. One stranger stopped a seed without other peers after
+18 to 32 s. Twenty strangers with low ids stopped a voter although honest voters were connected, and
+also stopped its next start. One member that replayed heartbeats stopped all three nodes of a run.
+Here the attacks run against the tasks of a node, and must not have an effect.
 """
 
 from __future__ import annotations
@@ -63,13 +64,14 @@ QUESTIONS = QuestionTiming(look_s=0.05, alarm_s=0.02, linger_s=0.1, quiet_s=0.3,
 
 @pytest.fixture
 def new_rig(new_rig: NewRig) -> NewRig:
-    """Make rigs that ask about duplicates very often."""
+    """Return a function that opens rigs whose nodes ask for duplicates very often."""
     return partial(new_rig, timing=replace(QUICK, questions=QUESTIONS))
 
 
 def lying() -> Answer:
-    """Send everything that a peer without the key can send: a claim that another process runs, a
-    forged proof for the nonce, invented challenges, and a forged mark."""
+    """Return an answer function that sends all lies that a peer without the node's key can send: a
+    claim that another process is running, a forged proof for the nonce, an invented nonce to sign,
+    and a forged mark."""
 
     async def answer(peer: PeerId, payload: bytes) -> bytes:
         nonce = decode_question(payload).nonce
@@ -81,8 +83,8 @@ def lying() -> Answer:
 
 
 def honest_but_for(liars: list[PeerId], witness: Rig, me: PeerId) -> Answer:
-    """Return an answer for peers among which the liars lie, and all others answer as the node
-    `witness` does."""
+    """Return an answer function for peers: those in `liars` lie, and all others answer as the node
+    of `witness` does."""
     handler, lie = witness.network.handlers[IDENTITY_PROTOCOL], lying()
 
     async def answer(peer: PeerId, payload: bytes) -> bytes:
@@ -95,12 +97,14 @@ def honest_but_for(liars: list[PeerId], witness: Rig, me: PeerId) -> Answer:
 
 
 def nonces_of(r: Rig) -> set[bytes]:
-    """Return a nonce for each time that the node asked."""
+    """Return the different nonces with which the node has asked: one for each time that it
+    asked."""
     return {decode_question(payload).nonce for _, payload in r.network.requested}
 
 
 async def goes_on(r: Rig, nursery: trio.Nursery) -> None:
-    """Check that the node asks `TURNS` more times and keeps voting."""
+    """Check that the node asks at least `TURNS` times without finding a duplicate, and does not
+    stop voting."""
     nursery.start_soon(watch_for_duplicates, r.context)
     watch = r.context.identities.watch
     await settled(lambda: len(nonces_of(r)) >= TURNS)
@@ -120,7 +124,7 @@ async def test_stranger_cannot_stop_a_seed_without_other_peers(
     assert r.heard() == []
 
 
-async def test_strangers_with_low_ids_cannot_stop_a_voter_or_its_restart(
+async def test_strangers_with_low_ids_cannot_stop_a_voter_or_its_next_start(
     new_rig: NewRig, tmp_path: Path, nursery: trio.Nursery
 ) -> None:
     r, witness = await new_rig(tmp_path / "a"), await new_rig(tmp_path / "b")
@@ -132,10 +136,10 @@ async def test_strangers_with_low_ids_cannot_stop_a_voter_or_its_restart(
     assert {peer for peer, _ in r.network.requested} == {ANN.peer, BOB.peer}
 
 
-async def test_members_that_lie_together_cannot_stop_a_node(
+async def test_lying_members_cannot_stop_a_node(
     new_rig: NewRig, tmp_path: Path, nursery: trio.Nursery
 ) -> None:
-    """All members that the node can ask lie."""
+    """Here all members that the node can ask lie."""
     r = await new_rig(tmp_path)
     r.network.peers, r.network.answer = {ANN.peer, BOB.peer, CAI.peer}, lying()
     await goes_on(r, nursery)
@@ -143,8 +147,8 @@ async def test_members_that_lie_together_cannot_stop_a_node(
 
 
 async def started_again(r: Rig) -> None:
-    """Check that the next start of this node succeeds within its deadline and ignores an invented
-    count."""
+    """Check that the next start of this node succeeds, and that it ignores the start count in a
+    forged mark."""
     context = r.context
 
     def count(at_least: int) -> int:
@@ -165,11 +169,12 @@ async def started_again(r: Rig) -> None:
     )
 
 
-async def test_replayed_heartbeats_of_restarted_nodes_stop_no_node(
+async def test_replayed_heartbeats_do_not_stop_restarted_nodes(
     new_rig: NewRig, tmp_path: Path
 ) -> None:
-    """Three nodes have all restarted. A member sends their old heartbeats again, each time with
-    newer serials, as if the old processes continued. An honest member answers all three."""
+    """Three nodes have restarted. A member sends their old heartbeats again, with newer serials
+    each time, as if the old processes were still running. An honest member answers the questions of
+    all three."""
     witness = await new_rig(tmp_path)
     context, now = witness.context, witness.context.now()
     watches = [
@@ -195,11 +200,12 @@ def process(identity: Identity, incarnation: int) -> DuplicateWatch:
     return DuplicateWatch(identity.peer, run, incarnation, identity.sign, verify, random)
 
 
-# attacks that only a holder of the node's key can make
+# ── a second process that really has the node's key ─────────────────────────────────────────────
 
 
 def signing(r: Rig, incarnation: int) -> Answer:
-    """Return a member that forwards the answers of a second process with this node's key."""
+    """Return the answer function of a member that forwards proofs of a second process with this
+    node's key."""
 
     async def answer(peer: PeerId, payload: bytes) -> bytes:
         nonce = decode_question(payload).nonce
@@ -230,7 +236,7 @@ async def test_duplicate_that_started_earlier_ends_this_node(
     assert (said["start"], said["other_start"], said["ends"]) == (3, 2, True)
 
 
-async def test_duplicate_that_started_later_suspends_this_nodes_vote_while_it_runs(
+async def test_duplicate_that_started_later_ends_only_this_nodes_voting(
     new_rig: NewRig, tmp_path: Path, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
@@ -252,7 +258,7 @@ async def test_duplicate_that_started_later_suspends_this_nodes_vote_while_it_ru
     assert [type(event) for event in r.heard()] == [CloneFound]
 
 
-async def test_restored_home_continues_above_the_start_counts_that_it_signed(
+async def test_restored_home_counts_on_from_the_highest_start_that_it_signed(
     new_rig: NewRig, tmp_path: Path
 ) -> None:
     r = await new_rig(tmp_path)
@@ -270,12 +276,13 @@ async def test_restored_home_continues_above_the_start_counts_that_it_signed(
 
 
 def proofs(context: Context) -> dict[PeerId, tuple[IdentityProof, ...]]:
-    """Return the proofs that the node sends to Ann and Bob when it asks them next."""
+    """Let the node ask Ann and Bob, and return the proofs that it sends to them with its
+    questions."""
     questions = context.identities.watch.ask((ANN.peer, BOB.peer), (), context.now())
     return {peer: question.proofs for peer, question in questions if question.proofs}
 
 
-async def test_only_members_announce_challenges_and_at_a_limited_rate(
+async def test_only_members_may_announce_nonces_and_questions_are_rate_limited(
     new_rig: NewRig, tmp_path: Path
 ) -> None:
     r = await new_rig(tmp_path)
@@ -295,7 +302,9 @@ async def test_only_members_announce_challenges_and_at_a_limited_rate(
             await handler(BOB.peer, question)
 
 
-async def test_suspicion_is_announced_to_all_members(new_rig: NewRig, tmp_path: Path) -> None:
+async def test_nonce_is_announced_if_two_processes_with_one_identity_ask(
+    new_rig: NewRig, tmp_path: Path
+) -> None:
     r = await new_rig(tmp_path)
     answer_questions(r.context)
     handler = r.network.handlers[IDENTITY_PROTOCOL]

@@ -1,5 +1,5 @@
-"""Two data planes that do not know each other's certificates connect without waiting for
-heartbeats."""
+"""Two nodes exchange their data planes' addresses and certificates, so that they can connect
+without waiting for heartbeats."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.node.rig import ANN, BOB, heartbeat, rig, settled
 
 
 class Neighbour:
-    """A data plane that does not trust any peer yet."""
+    """The data plane of another peer, which does not accept any connection yet."""
 
     def __init__(self, identity: Identity, listener: Listener, credentials: Credentials) -> None:
         self.peer = identity.peer
@@ -41,7 +41,8 @@ class Neighbour:
         return Endpoint(self.peer, host, port, self.credentials.certificate_der)
 
     async def introduce(self, peer: PeerId, payload: bytes) -> bytes:
-        """Answer as the node of this data plane does."""
+        """Answer an introduction as the node of this data plane would: trust the sender's
+        certificate, and send our own endpoint."""
         self.listener.trust_certificate(
             Endpoint.from_wire(unpack(payload, bytes_max=4096)).certificate_der
         )
@@ -76,7 +77,7 @@ async def test_peer_is_accepted_after_its_introduction(tmp_path: Path) -> None:
             await trio.to_thread.run_sync(knock)
 
 
-async def test_peer_cannot_introduce_a_different_peer(tmp_path: Path) -> None:
+async def test_peer_cannot_send_the_endpoint_of_a_different_peer(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         answer_introductions(r.context)
         with neighbour(ANN) as ann, pytest.raises(RemoteProtocolError, match="a different peer"):
@@ -84,7 +85,7 @@ async def test_peer_cannot_introduce_a_different_peer(tmp_path: Path) -> None:
             await r.network.handlers[ENDPOINT_PROTOCOL](BOB.peer, wire)
 
 
-async def test_failed_introduction_is_only_journalled(tmp_path: Path) -> None:
+async def test_unanswered_introduction_is_journaled_and_returns_none(tmp_path: Path) -> None:
     async def silent(peer: PeerId, payload: bytes) -> bytes:
         raise PeerTooSlow("no reply within 2.0 s", peer=peer)
 
@@ -94,9 +95,11 @@ async def test_failed_introduction_is_only_journalled(tmp_path: Path) -> None:
         assert [each["peer"] for each in r.said("not-introduced")] == [ANN.peer]
 
 
-async def test_ring_does_not_wait_for_a_restarted_neighbours_heartbeat(tmp_path: Path) -> None:
-    """We know the neighbour's old address and certificate, and the neighbour knows nothing about
-    us."""
+async def test_restarted_neighbour_is_reached_without_waiting_for_its_heartbeat(
+    tmp_path: Path,
+) -> None:
+    """The node under test knows the neighbour's old address and certificate. The neighbour does not
+    know the node yet."""
     async with rig(tmp_path) as r:
         with neighbour(ANN) as before:
             old = pack(before.endpoint.to_wire())
@@ -120,7 +123,7 @@ async def test_ring_does_not_wait_for_a_restarted_neighbours_heartbeat(tmp_path:
         assert "refused" in met[0]
 
 
-async def test_unknown_neighbour_is_asked_before_it_is_dialled(
+async def test_unknown_neighbour_is_asked_for_its_endpoint_and_then_dialled(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as r:
@@ -133,7 +136,7 @@ async def test_unknown_neighbour_is_asked_before_it_is_dialled(
         assert [peer for peer, _ in r.network.requested] == [ANN.peer]
 
 
-@pytest.mark.parametrize("answers", [True, False], ids=["it stalls the dial", "it never answers"])
+@pytest.mark.parametrize("answers", [True, False], ids=["stalls the dial", "never answers"])
 async def test_all_attempts_to_reach_a_neighbour_share_one_deadline(
     tmp_path: Path, answers: bool
 ) -> None:
@@ -154,11 +157,11 @@ async def test_all_attempts_to_reach_a_neighbour_share_one_deadline(
                 await reach(r.context, ANN.peer, key(r.context, r.context.me), ReduceLinks())
 
 
-async def test_ring_does_not_dial_a_loopback_data_plane_of_a_remote_neighbour(
+async def test_loopback_endpoint_of_a_remote_neighbour_is_not_dialled(
     tmp_path: Path,
 ) -> None:
-    """If we dialled a loopback address that a remote peer announces, a member could make us connect
-    to services that listen on our loopback address for local programs."""
+    """If the node dialled a loopback address that a remote peer announces, a member could make it
+    connect to services that listen on this machine for local programs only."""
     async with rig(tmp_path) as r:
         r.wait_for(edge_s=0.5)
         r.network.sites[ANN.peer] = "10.0.0.2"

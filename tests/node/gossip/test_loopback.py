@@ -1,4 +1,5 @@
-"""A loopback endpoint is dialled only for a peer on this same machine."""
+"""An endpoint with a loopback address is dialled only if its peer is connected from this same
+machine."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import pytest
 
 from p2ptrain.dataplane import Endpoint
 from p2ptrain.encoding import pack
-from p2ptrain.node.gossip.path_probes import LastProbes, whom_to_probe
+from p2ptrain.node.gossip.path_probes import whom_to_probe
 from p2ptrain.node.outer_state import fetch
 from tests.node.rig import ANN, heartbeat, opening, rig
 
@@ -27,15 +28,17 @@ async def test_loopback_endpoint_of_a_remote_peer_is_not_dialled(tmp_path: Path,
         for site in ("127.0.0.1", "::/64"):
             r.network.sites[ANN.peer] = site
             assert fetch.sources(context) == [endpoint]
-            assert whom_to_probe(context, LastProbes()) == endpoint
+            assert whom_to_probe(context, {}) == endpoint
         for site in ("10.0.0.2", "2001:db8::/64", ""):
             r.network.sites[ANN.peer] = site
             assert fetch.sources(context) == []
-            assert whom_to_probe(context, LastProbes()) is None
+            assert whom_to_probe(context, {}) is None
 
 
 @pytest.mark.parametrize("host", FAR)
-async def test_other_endpoints_are_dialled_for_any_peer(tmp_path: Path, host: str) -> None:
+async def test_endpoint_that_is_not_on_loopback_is_dialled_for_any_peer(
+    tmp_path: Path, host: str
+) -> None:
     async with rig(tmp_path) as r:
         for site in ("127.0.0.1", "10.0.0.2", ""):
             r.network.sites[ANN.peer] = site

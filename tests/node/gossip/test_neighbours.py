@@ -21,7 +21,8 @@ STRANGER = PeerId("12D3KooWStranger")
 def showing(
     r: Rig, lists: dict[PeerId, bytes | None]
 ) -> Callable[[PeerId, bytes], Awaitable[bytes]]:
-    """Return an answer for neighbours that show these lists. For None, the neighbour hangs up."""
+    """Connect neighbours, and return their answer function: each sends its list in `lists`, or
+    closes the connection if that is None."""
 
     async def answer(peer: PeerId, question: bytes) -> bytes:
         shown = lists[peer]
@@ -39,7 +40,7 @@ def listing(r: Rig, sequence: int, *peers: PeerId) -> bytes:
     return SignedAllowlist.publish(organiser, made).to_bytes()
 
 
-async def test_newest_list_of_the_neighbours_is_stored_at_home(tmp_path: Path) -> None:
+async def test_newest_allowlist_of_the_neighbours_is_stored_in_the_home(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         old, new = listing(r, 1, ANN.peer), listing(r, 6, ANN.peer, BOB.peer, CAI.peer)
         r.network.answer = showing(r, {ANN.peer: old, BOB.peer: new, CAI.peer: None})
@@ -61,7 +62,7 @@ async def test_neighbour_with_an_invalid_list_does_not_count(tmp_path: Path) -> 
         assert len(r.said("bad-hello")) == 2
 
 
-async def test_silent_neighbour_delays_the_answer_only_briefly(tmp_path: Path) -> None:
+async def test_silent_neighbour_delays_the_answer_only_until_the_deadline(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         shown = showing(r, {ANN.peer: listing(r, 2, ANN.peer), BOB.peer: None})
 

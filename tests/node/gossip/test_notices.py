@@ -1,6 +1,5 @@
-"""A node asks a few peers for an allowlist that was announced but not sent. These tests check which
-peers it asks.
-"""
+"""If peers announce an allowlist that is too long for gossip, a node asks only some of them for
+it."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ def peer(number: int) -> PeerId:
     return PeerId(f"peer {number}")
 
 
-def test_questions_are_limited_to_one_per_peer_and_in_total() -> None:
+def test_one_question_per_peer_and_sixteen_in_all_may_be_open() -> None:
     notices = AllowlistNotices()
     assert [notices.turn(peer(0), 0.0), notices.turn(peer(0), 0.0)] == [0, None]
     assert [notices.turn(peer(n), 0.0) for n in range(1, ASKED_MAX)] == list(range(1, ASKED_MAX))
@@ -21,14 +20,14 @@ def test_questions_are_limited_to_one_per_peer_and_in_total() -> None:
     assert notices.turn(peer(99), 0.0) == ASKED_MAX - 1
 
 
-def test_peer_that_showed_nothing_new_is_not_asked_for_a_while() -> None:
+def test_peer_that_did_not_send_its_list_is_not_asked_for_a_while() -> None:
     notices = AllowlistNotices()
     notices.leave_alone(peer(0), 60.0)
     assert [notices.turn(peer(0), 59.0), notices.turn(peer(1), 59.0)] == [None, 0]
     assert notices.turn(peer(0), 60.0) == 1
 
 
-def test_memory_of_peers_that_showed_nothing_new_is_bounded() -> None:
+def test_number_of_remembered_peers_that_sent_no_list_is_bounded() -> None:
     notices = AllowlistNotices()
     for number in range(KNOWN_MAX + 1):
         notices.leave_alone(peer(number), 60.0)

@@ -1,6 +1,5 @@
-"""A node probes its paths to other peers. These tests check which peers it probes, when, and what
-it learns.
-"""
+"""A node measures (probes) its paths to other peers: which peers it probes, when, and what it
+learns."""
 
 from __future__ import annotations
 
@@ -20,7 +19,6 @@ from p2ptrain.ledger.chain.values import Participant
 from p2ptrain.node.gossip.path_probes import (
     AGAIN_S,
     PURPOSE,
-    LastProbes,
     is_busy,
     probe_paths,
     whom_to_probe,
@@ -45,11 +43,11 @@ def endpoint_of(peer: PeerId) -> Endpoint:
     return Endpoint(peer, "127.0.0.1", 9, b"certificate")
 
 
-async def test_peers_never_dialled_are_probed_first_then_unmeasured_paths(
+async def test_peers_never_dialled_are_probed_before_unmeasured_paths(
     tmp_path: FilePath,
 ) -> None:
     async with rig(tmp_path) as r:
-        context, tried = r.context, LastProbes()
+        context, tried = r.context, dict[PeerId, float]()
         ann, bob, cai = ANN.peer, BOB.peer, CAI.peer
         r.decide(opening(context.ledger.snapshot, learners=(ann, bob)))
 
@@ -64,11 +62,11 @@ async def test_peers_never_dialled_are_probed_first_then_unmeasured_paths(
         assert chosen() == ann
         hear(r, endpoint_of(bob))
         assert chosen() == bob
-        tried.at[bob] = context.now() - AGAIN_S + 1
+        tried[bob] = context.now() - AGAIN_S + 1
         assert chosen() == ann
         context.peers.paths.note_report(ann, [(context.me, Path(5))], context.ledger.snapshot.since)
         assert chosen() is None
-        tried.at[bob] = context.now() - AGAIN_S
+        tried[bob] = context.now() - AGAIN_S
         assert chosen() == bob
         hear(r, endpoint_of(bob), serial=2, dialable=False)
         assert chosen() is None
@@ -82,15 +80,15 @@ async def test_node_does_not_probe_during_a_reduce(tmp_path: FilePath) -> None:
         context, ann = r.context, ANN.peer
         r.decide(opening(context.ledger.snapshot, learners=(ann,)))
         hear(r, endpoint_of(ann))
-        assert whom_to_probe(context, LastProbes()) is not None
+        assert whom_to_probe(context, {}) is not None
         r.decide(opening(context.ledger.snapshot, Participant(context.me, 16, 1), learners=(ann,)))
         assert is_busy(context)
-        assert whom_to_probe(context, LastProbes()) is None
+        assert whom_to_probe(context, {}) is None
 
 
 @contextmanager
 def listening(r: Rig, handler: Handler) -> Iterator[Endpoint]:
-    """Serve Ann's data plane; `handler` answers its probes."""
+    """Open Ann's data plane, where `handler` answers probes, and yield its endpoint."""
     credentials = Credentials.create(ANN)
     with Listener(credentials, "127.0.0.1", 0, allowed=lambda peer: True) as listener:
         listener.trust_certificate(r.context.plane.credentials.certificate_der)
@@ -117,7 +115,7 @@ async def test_probe_measures_rate_and_delay(tmp_path: FilePath) -> None:
 async def test_probe_is_cancelled_when_a_reduce_begins(
     tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Without the cancellation the probe would wait for 2 × PROBE_S.
+    # Without the cancellation, the probe would wait for 2 × PROBE_S.
     monkeypatch.setattr(data_plane_probing, "PROBE_S", 100.0)
     begun, ended = threading.Event(), threading.Event()
 
@@ -146,7 +144,7 @@ async def test_probe_is_cancelled_when_a_reduce_begins(
             nursery.cancel_scope.cancel()
 
 
-async def test_failed_probe_is_only_journalled(
+async def test_failed_probe_is_journaled_and_leaves_the_path_unmeasured(
     tmp_path: FilePath, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)

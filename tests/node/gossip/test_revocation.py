@@ -1,4 +1,5 @@
-"""A node that was removed from the allowlist finds out, even if no peer talks to it any more."""
+"""A node that was removed from the allowlist learns this, even if no peer sends it messages any
+more."""
 
 from __future__ import annotations
 
@@ -17,14 +18,17 @@ from tests.node.rig import ANN, BOB, CAI, NewRig, Rig, heartbeat, rig, settled
 
 
 def as_volunteer(r: Rig, sequence: int, *listed: PeerId) -> bytes:
-    """Make this node CAI, which is not a founder. Return a newer list that contains `listed`."""
+    """Give this node the identity of Cai, who is not a founder. Return an allowlist with this
+    sequence number that contains `listed`."""
     organiser = load_or_create(r.context.home.identity)
     r.surround(identity=CAI)
     newer = Allowlist.of(r.run.id, sequence, listed)
     return SignedAllowlist.publish(organiser, newer).to_bytes()
 
 
-async def test_refused_or_isolated_node_asks_and_learns_of_its_removal(tmp_path: Path) -> None:
+async def test_isolated_node_asks_for_the_allowlist_and_learns_of_its_removal(
+    tmp_path: Path,
+) -> None:
     async with rig(tmp_path) as r:
         newer = as_volunteer(r, 2, ANN.peer, BOB.peer)
 
@@ -43,7 +47,7 @@ async def test_refused_or_isolated_node_asks_and_learns_of_its_removal(tmp_path:
         assert "organiser" in error.do
 
 
-async def test_node_that_is_heard_and_not_refused_does_not_ask(
+async def test_node_that_hears_from_peers_and_is_not_refused_does_not_ask(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
@@ -62,7 +66,7 @@ async def test_node_that_is_heard_and_not_refused_does_not_ask(
     assert len(r.network.requested) == 1
 
 
-async def test_older_or_forged_list_removes_no_peer(
+async def test_older_or_forged_list_does_not_remove_any_peer(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)

@@ -1,8 +1,8 @@
-"""Connected strangers that are silent or answer with invalid data cost a node nothing.
+"""Connected strangers that are silent, or that answer with useless data, do not delay a node.
 
-Each test is an attack of docs/decisions/001-whose-word-is-it.md: one honest peer is connected, and
-twenty strangers whose peer ids sort before it. A silent stranger never answers, so a node that
-waited for one would hang here until the test's own deadline.
+Each test is an attack of docs/decisions/001-whose-word-is-it.md: twenty strangers are connected,
+and one honest peer, whose id sorts after theirs. A silent stranger never answers, so a node that
+waited for its answer would exceed the test's time limit.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ from tests.node.rig import (
 from tests.node.swarm import Diary
 
 FIRST_S = 8.0
-"""Time limit in seconds for a node to get its first answer. It is shorter than any deadline of a
-question, so a node that waits for one stranger fails the test."""
+"""Time limit in seconds for a test. It is shorter than the deadline of any question, so a node that
+waits for the answer of one stranger fails the test."""
 
 _SORTED = sorted(somebody(number).peer for number in range(2000, 2200))
 STRANGERS = _SORTED[:20]
@@ -83,7 +83,8 @@ attacks = pytest.mark.parametrize("attack", [silence, rubbish, nothing])
 
 
 def beset(network: PaperNetwork, attack: Answer, friend: Answer) -> None:
-    """Connect twenty strangers that do `attack`, and the honest peer."""
+    """Connect twenty strangers that answer with `attack`, and the honest peer, which answers with
+    `friend`."""
 
     async def answer(peer: PeerId, payload: bytes) -> bytes:
         return await (friend if peer == FRIEND.peer else attack)(peer, payload)
@@ -95,8 +96,8 @@ def beset(network: PaperNetwork, attack: Answer, friend: Answer) -> None:
 
 
 class Volunteer:
-    """A home that knows a run, of a peer that is not yet on the run's newest list. The honest peer
-    is a founder."""
+    """A peer that waits for admission: its home contains the run, but it is not on the run's
+    allowlist yet. The honest peer is a founder of the run."""
 
     def __init__(self, folder: Path) -> None:
         self.organiser = load_or_create(Home(folder / "organiser").identity)
@@ -159,7 +160,9 @@ async def test_volunteer_learns_addresses_only_from_members(tmp_path: Path) -> N
     volunteer.network.peers.add(FRIEND.peer)
     await volunteer.waits()
     assert volunteer.network.hearsay == {BOB.peer: ["/ip4/192.0.2.7/tcp/1"]}
-    assert volunteer.network.addresses_by_peer == {}, "only BOB itself announces its addresses"
+    assert volunteer.network.addresses_by_peer == {}, (
+        "addresses of Bob that Bob did not send are kept apart"
+    )
 
 
 async def test_volunteer_dials_bootstrap_peers_despite_a_stranger(tmp_path: Path) -> None:
@@ -204,7 +207,9 @@ async def test_strangers_do_not_delay_a_newcomer_with_a_trusted_checkpoint(
 
 
 @attacks
-async def test_strangers_do_not_delay_the_news_of_a_removal(tmp_path: Path, attack: Answer) -> None:
+async def test_strangers_do_not_prevent_a_removed_node_from_learning_of_it(
+    tmp_path: Path, attack: Answer
+) -> None:
     async with rig(tmp_path, allowed=[FRIEND.peer, CAI.peer]) as r:
         organiser = load_or_create(r.context.home.identity)
         newer = Allowlist.of(r.run.id, 2, [FRIEND.peer])
@@ -250,11 +255,11 @@ async def test_strangers_are_not_asked_for_an_agreed_amendment(
         assert {peer for peer, _ in r.network.requested} == {FRIEND.peer}
 
 
-async def test_different_amendment_does_not_end_the_search_for_the_agreed_one(
+async def test_node_keeps_asking_after_an_amendment_other_than_the_agreed_one(
     tmp_path: Path,
 ) -> None:
-    """The answer is genuine and new, so the node keeps and forwards it. The answer did not help, so
-    the node does not ask the peer that sent it again at once."""
+    """Bob sends a genuine amendment that the node does not have, but not the agreed one. The node
+    stores and publishes it, and waits before it asks Bob again."""
     rules = policy(participants_min=1)
     async with rig(tmp_path, allowed=[FRIEND.peer, BOB.peer], steps=99, rules=rules) as r:
         r.wait_for(amendment_ask_s=1000.0)
@@ -285,8 +290,8 @@ async def test_different_amendment_does_not_end_the_search_for_the_agreed_one(
 
 
 def bootstrapped(r: Rig, *peers: PeerId) -> list[Sequence[str]]:
-    """Give the node these bootstrap addresses, which never answer. Return the list of the addresses
-    that the node dials."""
+    """Configure bootstrap addresses of `peers`, which never answer. Return the list to which the
+    node's dials are added."""
     dialled: list[Sequence[str]] = []
 
     async def connect_any(ways: Sequence[str], *, deadline_s: float) -> PeerId:
@@ -300,10 +305,10 @@ def bootstrapped(r: Rig, *peers: PeerId) -> list[Sequence[str]]:
 
 
 @pytest.mark.parametrize("admission", ["open", "allowlist"])
-async def test_stranger_does_not_keep_a_node_from_bootstrapping_again(
+async def test_connected_stranger_does_not_prevent_dials_of_bootstrap_addresses(
     tmp_path: Path, admission: str
 ) -> None:
-    """In an open run every peer is admitted. This peer is not a member, so it still counts as a
+    """In an open run, every peer is admitted. But only members count here, so a stranger remains a
     stranger."""
     async with rig(tmp_path, admission=admission) as r, trio.open_nursery() as nursery:
         dialled = bootstrapped(r, STRANGERS[0], FRIEND.peer)
@@ -315,9 +320,11 @@ async def test_stranger_does_not_keep_a_node_from_bootstrapping_again(
         nursery.cancel_scope.cancel()
 
 
-async def test_connected_member_is_enough_if_a_quorum_is_heard(tmp_path: Path) -> None:
-    """Once no quorum is heard, the node also dials its bootstrap peers, so that a single lying
-    member cannot isolate it."""
+async def test_bootstrap_addresses_are_dialled_only_while_no_quorum_is_heard(
+    tmp_path: Path,
+) -> None:
+    """While the node does not hear from a quorum, it dials its bootstrap addresses, although a
+    member is connected. Otherwise one lying member could isolate the node."""
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         dialled = bootstrapped(r, FRIEND.peer)
         r.decide(replace(opening(r.context.ledger.snapshot), learners=(ANN.peer,)))
@@ -329,7 +336,7 @@ async def test_connected_member_is_enough_if_a_quorum_is_heard(tmp_path: Path) -
         nursery.cancel_scope.cancel()
 
 
-async def test_stranger_does_not_hide_the_loss_of_all_other_peers(tmp_path: Path) -> None:
+async def test_connected_stranger_does_not_hide_the_loss_of_all_other_peers(tmp_path: Path) -> None:
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         r.wait_for(connection_retry_s=1000.0, others_turn_s=0.0)
         dialled: list[PeerId] = []
@@ -349,7 +356,7 @@ async def test_stranger_does_not_hide_the_loss_of_all_other_peers(tmp_path: Path
         nursery.cancel_scope.cancel()
 
 
-async def test_only_members_make_a_node_of_an_open_run_wait_for_entries(
+async def test_ledger_heights_of_strangers_are_ignored_if_a_member_is_heard(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, admission="open") as r:
@@ -358,7 +365,7 @@ async def test_only_members_make_a_node_of_an_open_run_wait_for_entries(
         high, here = heartbeat(r.run.id, height=10**6), heartbeat(r.run.id, height=1)
         context.peers.table.note_heartbeat(STRANGERS[0], high, now)
         assert not context.peers.ledger_is_current(), (
-            "no member is heard, so the stranger is believed"
+            "the node does not hear from any member, so it believes the stranger"
         )
         context.peers.table.note_heartbeat(ANN.peer, here, now)
         assert context.peers.ledger_is_current()
@@ -370,14 +377,14 @@ async def test_only_members_make_a_node_of_an_open_run_wait_for_entries(
 
 
 def offering(r: Rig, peer: Identity) -> None:
-    """Make this peer heard, with a data plane."""
+    """Make the node hear a heartbeat of `peer` that announces a data plane."""
     place = Endpoint(peer.peer, "127.0.0.1", 1, Credentials.create(peer).certificate_der)
     beat = heartbeat(r.run.id, endpoint=pack(place.to_wire()))
     r.context.peers.table.note_heartbeat(peer.peer, beat, r.context.now())
     r.context.peers.detector.note_arrival(peer.peer, r.context.now())
 
 
-async def test_many_strangers_in_an_open_run_take_no_connection_from_a_member(
+async def test_only_sixteen_strangers_become_sources_beside_a_member(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, admission="open") as r:

@@ -1,5 +1,5 @@
-"""Making a base for a newcomer does not block the event loop, and the number of requests is
-bounded."""
+"""A node makes bases (states of the ledger) for newcomers without blocking its event loop, and
+limits how many it makes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ ALONE: dict[str, Any] = {"steps": 40, "rules": policy(participants_min=1)}
 
 
 class Node:
-    """A node whose chain certifies a snapshot in each of several outer steps."""
+    """A node that serves bases. Its chain certifies a snapshot in each of `steps` outer steps, and
+    `named` lists the checkpoints at which there is a base."""
 
     def __init__(
         self,
@@ -62,7 +63,8 @@ class Node:
         self._handler = r.network.handlers[BASE_PROTOCOL]
 
     async def asked(self, named: Checkpoint, peer: PeerId | None = None) -> bytes:
-        """Return the answer to `peer`, by default to a peer that has not asked before."""
+        """Request the base at `named` as `peer`, by default as a peer that has not asked before.
+        Return the answer."""
         return await self._handler(peer or next(PEERS), encode_named(named))
 
 
@@ -77,7 +79,7 @@ PEERS = _peers()
 
 
 class Replays:
-    """Counts the replays of the chain."""
+    """Replays the chain as a node does, and counts the replays."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -87,7 +89,7 @@ class Replays:
         return base_after(*arguments)  # type: ignore[arg-type]
 
 
-async def test_alternating_checkpoints_are_replayed_once_each(tmp_path: Path) -> None:
+async def test_base_at_each_checkpoint_is_made_only_once(tmp_path: Path) -> None:
     replays = Replays()
     async with rig(tmp_path, **ALONE) as r:
         node = Node(r, replay=replays)
@@ -98,7 +100,8 @@ async def test_alternating_checkpoints_are_replayed_once_each(tmp_path: Path) ->
 
 
 async def test_chain_is_replayed_outside_the_event_loop(tmp_path: Path) -> None:
-    """The replay waits here for the event loop. A replay inside the loop would wait forever."""
+    """Here the replay waits until the event loop has run. A replay inside the event loop would wait
+    forever."""
     loop_ran = threading.Event()
 
     def slow(*arguments: object) -> Base | None:
@@ -112,7 +115,7 @@ async def test_chain_is_replayed_outside_the_event_loop(tmp_path: Path) -> None:
         loop_ran.set()
 
 
-async def test_bases_do_not_use_threads_that_votes_may_need(tmp_path: Path) -> None:
+async def test_bases_are_made_even_if_all_shared_threads_are_busy(tmp_path: Path) -> None:
     async with rig(tmp_path, **ALONE) as r:
         node = Node(r)
         shared = trio.to_thread.current_default_thread_limiter()
@@ -127,7 +130,7 @@ async def test_bases_do_not_use_threads_that_votes_may_need(tmp_path: Path) -> N
                 shared.release_on_behalf_of(holder)
 
 
-async def test_base_requested_by_several_peers_is_made_once(tmp_path: Path) -> None:
+async def test_base_requested_by_several_peers_at_once_is_made_once(tmp_path: Path) -> None:
     replays = Replays()
     async with rig(tmp_path, **ALONE) as r:
         node = Node(r, replay=replays)
@@ -137,7 +140,7 @@ async def test_base_requested_by_several_peers_is_made_once(tmp_path: Path) -> N
         assert replays.count == 1
 
 
-async def test_number_of_requests_waiting_for_the_thread_is_bounded(tmp_path: Path) -> None:
+async def test_number_of_requests_that_wait_for_a_replay_is_bounded(tmp_path: Path) -> None:
     goes_on = threading.Event()
 
     def slow(*arguments: object) -> Base | None:
@@ -154,7 +157,7 @@ async def test_number_of_requests_waiting_for_the_thread_is_bounded(tmp_path: Pa
         goes_on.set()
 
 
-async def test_one_peer_gets_only_a_few_bases_at_once(tmp_path: Path) -> None:
+async def test_requests_of_one_peer_are_rate_limited(tmp_path: Path) -> None:
     async with rig(tmp_path, **ALONE) as r:
         node = Node(r)
         for _ in range(PEER_BURST):
@@ -165,10 +168,11 @@ async def test_one_peer_gets_only_a_few_bases_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("admission", ["open", "allowlist"])
-async def test_peers_at_one_address_share_an_allowance_if_the_run_is_open(
+async def test_peers_at_one_address_share_a_rate_limit_if_the_run_is_open(
     tmp_path: Path, admission: str
 ) -> None:
-    """If the organiser admits each peer, one laboratory may have any number of them."""
+    """In a run with an allowlist, the organiser admits each peer, so any number of them may be at
+    one address, for instance in one laboratory."""
     async with rig(tmp_path, admission=admission, **ALONE) as r:
         node = Node(r)
         many = [next(PEERS) for _ in range(SITE_BURST + 1)]
@@ -181,27 +185,27 @@ async def test_peers_at_one_address_share_an_allowance_if_the_run_is_open(
         assert await node.asked(node.named[0])
 
 
-async def test_total_rate_of_replays_and_bytes_is_bounded(tmp_path: Path) -> None:
+async def test_total_number_of_replayed_entries_is_rate_limited(tmp_path: Path) -> None:
     async with rig(tmp_path, **ALONE) as r:
         clock = [1.0]
         r.surround(clock=lambda: clock[0])
         node = Node(r, allowed=BaseRateLimits(entries_burst=12))
-        assert await node.asked(node.named[5])  # Eleven entries precede it.
+        assert await node.asked(node.named[5])  # This replays eleven entries.
         with pytest.raises(TryLater):
             await node.asked(node.named[4])
         answer = await node.asked(node.named[5])
         assert answer, "a finished base is still served"
         clock[0] = 100.0
-        assert await node.asked(node.named[4]), "the allowance is restored over time"
+        assert await node.asked(node.named[4]), "after a while, replays are allowed again"
 
 
-async def test_chain_longer_than_the_allowance_can_still_be_replayed_once(tmp_path: Path) -> None:
+async def test_chain_longer_than_the_burst_can_still_be_replayed(tmp_path: Path) -> None:
     async with rig(tmp_path, **ALONE) as r:
         node = Node(r, allowed=BaseRateLimits(entries_burst=4, bytes_burst=10))
         assert await node.asked(node.named[5])
 
 
-async def test_sent_bytes_count_against_the_allowance(tmp_path: Path) -> None:
+async def test_total_bytes_of_answers_are_rate_limited(tmp_path: Path) -> None:
     async with rig(tmp_path, **ALONE) as r:
         size = len(await Node(r).asked(Node(r, 0).named[0]))
         r.surround(clock=lambda: 1.0)
@@ -231,7 +235,7 @@ async def test_cancelled_request_stops_its_replay(tmp_path: Path) -> None:
                 nursery.cancel_scope.cancel()
 
 
-def test_stored_bases_are_bounded_and_recently_used_ones_stay() -> None:
+def test_finished_bases_are_bounded_and_recently_requested_ones_stay() -> None:
     kept = BaseCache(number_max=2, bytes_max=100)
     first, second, third = (Checkpoint(n, digest(str(n))) for n in (1, 2, 3))
     kept.put(first, b"1" * 10)

@@ -1,5 +1,4 @@
-"""A user sees the costs of a run before taking part in it. These tests check what the node shows,
-asks and stores."""
+"""Before a node takes part in a run, its user sees what the run needs, and is asked for consent."""
 
 from __future__ import annotations
 
@@ -36,15 +35,15 @@ def run(tmp_path: Path) -> Run:
 
 @contextmanager
 def terminal(typed: str, *, beforehand: str = "") -> Iterator[tuple[TextIO, Callable[[], object]]]:
-    """Open a terminal at which a user types `typed` when asked. The user types `beforehand` before
-    the question is shown."""
+    """Open a terminal. Yield it, and a function that types `typed` as a user would; call it when
+    the question is shown. `beforehand` is typed before that."""
     user, ours = pty.openpty()
     os.write(user, beforehand.encode())
     with open(ours) as answers, open(user, "rb"):
         yield answers, partial(os.write, user, typed.encode())
 
 
-def test_consent_screen_says_that_joiners_fetch_optimizer_states(run: Run, tmp_path: Path) -> None:
+def test_screen_says_whose_optimizer_states_joiners_fetch(run: Run, tmp_path: Path) -> None:
     state = size(8 * layout_of(run.manifest.model).numel)
     told = {
         "fresh": [],
@@ -60,7 +59,7 @@ def test_consent_screen_says_that_joiners_fetch_optimizer_states(run: Run, tmp_p
         ]
 
 
-def test_seeds_screen_shows_its_memory_without_a_trainer(run: Run, tmp_path: Path) -> None:
+def test_screen_of_a_seed_shows_its_memory_without_a_trainer(run: Run, tmp_path: Path) -> None:
     vectors = 8 * layout_of(run.manifest.model).numel
     update = published_formats(run.id, run.manifest)[0].payload_bytes
     lines = consent.screen(run, NodeConfig(tmp_path, seed=True), BOB.peer)
@@ -68,7 +67,9 @@ def test_seeds_screen_shows_its_memory_without_a_trainer(run: Run, tmp_path: Pat
     assert memory == f"memory    150 MB and {size(vectors + update)} for this node"
 
 
-def test_screen_shows_daily_traffic_for_ten_minute_steps(run: Run, tmp_path: Path) -> None:
+def test_screen_shows_daily_traffic_for_outer_steps_of_ten_minutes(
+    run: Run, tmp_path: Path
+) -> None:
     update = published_formats(run.id, run.manifest)[0].payload_bytes
     model, inner = run.manifest.model, run.manifest.inner
     rows = np.zeros((inner.batch_sequences, model.sequence + 1), dtype=np.int64)
@@ -83,9 +84,7 @@ def test_screen_shows_daily_traffic_for_ten_minute_steps(run: Run, tmp_path: Pat
 
 
 @pytest.mark.parametrize("typed", ["y\n", "Yes\n"])
-async def test_user_who_accepts_takes_part_and_is_asked_only_once(
-    run: Run, tmp_path: Path, typed: str
-) -> None:
+async def test_user_who_agrees_is_not_asked_again(run: Run, tmp_path: Path, typed: str) -> None:
     shown, agreed = io.StringIO(), tmp_path / "agreed"
     config = NodeConfig(tmp_path)
     with terminal(typed) as (answers, types):
@@ -109,9 +108,7 @@ async def test_user_who_accepts_takes_part_and_is_asked_only_once(
 
 
 @pytest.mark.parametrize("typed", ["\n", "n\n", "what?\n"])
-async def test_any_answer_except_a_yes_after_the_question_declines(
-    run: Run, tmp_path: Path, typed: str
-) -> None:
+async def test_any_answer_other_than_yes_declines(run: Run, tmp_path: Path, typed: str) -> None:
     config, agreed = NodeConfig(tmp_path), tmp_path / "agreed"
     asked = partial(consent.ask_consent, run, config, BOB.peer, agreed, shown=io.StringIO())
     with (
@@ -123,9 +120,7 @@ async def test_any_answer_except_a_yes_after_the_question_declines(
     assert not agreed.exists()
 
 
-async def test_without_a_terminal_the_costs_are_shown_and_the_node_declines(
-    run: Run, tmp_path: Path
-) -> None:
+async def test_node_without_a_terminal_shows_the_screen_and_ends(run: Run, tmp_path: Path) -> None:
     shown = io.StringIO()
     with pytest.raises(ConfigError, match="there is no terminal to ask you") as caught:
         config, agreed = NodeConfig(tmp_path), tmp_path / "agreed"
@@ -159,7 +154,7 @@ async def test_consent_to_a_different_run_does_not_count(run: Run, tmp_path: Pat
         )
 
 
-def test_seed_needs_no_trainer_memory_and_keeps_all_data(run: Run, tmp_path: Path) -> None:
+def test_screen_of_a_seed_says_that_it_keeps_all_data(run: Run, tmp_path: Path) -> None:
     seed = "\n".join(consent.screen(run, NodeConfig(tmp_path, seed=True), BOB.peer))
     everything = NodeConfig(tmp_path, keep_snapshots=None)
     trainer = "\n".join(consent.screen(run, everything, BOB.peer))

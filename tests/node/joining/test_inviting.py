@@ -1,4 +1,5 @@
-"""A seed tells its user how other peers can take part, and warns if they cannot reach it."""
+"""A node tells its user how other peers can take part, and warns if they cannot reach its
+address."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ async def test_node_that_does_not_listen_shows_no_invitation(tmp_path: Path) -> 
         ([LAN, NAME], NAME, None),
     ],
 )
-def test_invitation_shows_an_address_that_others_can_dial(
+def test_invitation_shows_the_address_that_most_peers_can_dial(
     addresses: list[str], best: str, code: str | None
 ) -> None:
     assert best_of(addresses) == best

@@ -1,5 +1,5 @@
-"""A node that does not know a run asks the peers at the given addresses. If all of them fail, the
-node raises a single error."""
+"""A node without a run asks the peers at the given addresses for one. If no peer sends the right
+run, one error says why."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ from tests.node.rig import ANN, BOB, CAI
 
 @dataclass
 class Addresses:
-    """A network in which some peers answer, each at an address equal to its name."""
+    """A network in which the peers in `manifests` answer with their run's manifest; b"" makes a
+    peer hang up. The address of each peer is its id."""
 
     manifests: dict[PeerId, bytes]
 
@@ -67,7 +68,7 @@ async def failure(folder: Path, manifests: dict[PeerId, bytes]) -> P2PTrainError
     return caught.value
 
 
-async def test_addresses_that_all_serve_a_different_run_are_a_mismatch(
+async def test_error_is_a_mismatch_if_all_addresses_serve_a_different_run(
     tmp_path: Path, run: Run
 ) -> None:
     error = await failure(tmp_path, {ANN.peer: run.to_bytes(), BOB.peer: run.to_bytes()})
@@ -76,19 +77,18 @@ async def test_addresses_that_all_serve_a_different_run_are_a_mismatch(
     assert error.what == "these addresses serve a different run than you asked for"
 
 
-@pytest.mark.parametrize("bob", [None, b""], ids=["silent", "not to be believed"])
-async def test_error_can_be_retried_if_one_address_may_serve_the_run(
+@pytest.mark.parametrize("bob", [None, b""], ids=["does not answer", "hangs up"])
+async def test_error_is_temporary_if_one_address_may_serve_the_right_run(
     tmp_path: Path, run: Run, bob: bytes | None
 ) -> None:
-    """A service manager restarts the node after this error, but would not restart it after a
-    mismatch."""
+    """A service manager restarts the node after this error, but not after a RunMismatch."""
     others = {} if bob is None else {BOB.peer: bob}
     error = await failure(tmp_path, {ANN.peer: run.to_bytes(), **others})
     assert isinstance(error, NetworkUnreachable)
     assert error.exit_code == 5
 
 
-async def test_address_with_an_unsupported_version_fails_alone(
+async def test_run_of_another_version_does_not_hide_the_right_run(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     genuine = Run.from_bytes
@@ -109,15 +109,15 @@ async def test_address_with_an_unsupported_version_fails_alone(
 
 @pytest.fixture
 def earlier(tmp_path: Path) -> Run:
-    """Return the run that our home holds."""
+    """Return the run that the node's home contains."""
     return publish(Home(tmp_path / "home"), steps=3)
 
 
 async def returned(
     run: Run, manifests: dict[PeerId, bytes], *given: PeerId, of_run: Sequence[PeerId] = ()
 ) -> list[str]:
-    """Return the messages while the node returns to `run`. The node has met CAI before, and knows
-    that the peers in `of_run` belong to `run`."""
+    """Return the messages that the node shows while it connects to peers of `run` again. The node
+    has met Cai before, and knows that the peers in `of_run` belong to `run`."""
     said, config = list[str](), NodeConfig(Path("home"), bootstrap=given)
     network = Addresses(manifests)
     await return_to(
@@ -131,10 +131,11 @@ async def returned(
     return said
 
 
-async def test_error_for_a_run_that_is_not_the_homes_names_both_runs(
+async def test_mismatch_error_names_the_run_in_the_home_and_the_run_served(
     run: Run, earlier: Run
 ) -> None:
-    """Cached peers of the old run do not count, since the user did not ask for them."""
+    """Cai, a peer of the home's run that the node has met before, would answer too. But the user
+    did not give its address."""
     serves = {ANN.peer: run.to_bytes(), CAI.peer: earlier.to_bytes()}
     with pytest.raises(RunMismatch) as caught:
         await returned(earlier, serves, ANN.peer)
@@ -146,12 +147,17 @@ async def test_error_for_a_run_that_is_not_the_homes_names_both_runs(
     assert "--home with a new directory" in caught.value.do
 
 
-async def test_hostile_bootstrap_node_does_not_stop_a_restart(run: Run, earlier: Run) -> None:
-    """The bootstrap node serves a different run, validly signed by that run's organiser."""
+async def test_bootstrap_node_that_turns_hostile_does_not_stop_a_restart(
+    run: Run, earlier: Run
+) -> None:
+    """The bootstrap node, which belongs to the home's run, now serves a different run, validly
+    signed by that run's organiser."""
     assert await returned(earlier, {ANN.peer: run.to_bytes()}, ANN.peer, of_run=[ANN.peer]) == []
 
 
-@pytest.mark.parametrize("bob", [None, b"", b"earlier"], ids=["away", "silent", "of this run"])
+@pytest.mark.parametrize(
+    "bob", [None, b"", b"earlier"], ids=["does not answer", "hangs up", "serves the home's run"]
+)
 async def test_node_continues_if_one_address_may_serve_its_run(
     run: Run, earlier: Run, bob: bytes | None
 ) -> None:
@@ -162,17 +168,17 @@ async def test_node_continues_if_one_address_may_serve_its_run(
     assert said[-1].startswith(f"ignoring {ANN.peer}: it belongs to a different run, {run.id}")
 
 
-async def test_node_that_finds_its_own_run_or_no_run_reports_no_mismatch(earlier: Run) -> None:
+async def test_node_continues_if_its_run_or_no_run_is_served(earlier: Run) -> None:
     assert await returned(earlier, {ANN.peer: earlier.to_bytes()}, ANN.peer) == []
     [said] = await returned(earlier, {}, ANN.peer)
     assert "continuing with the data on this disk" in said
 
 
-async def test_cached_peers_are_dialled_if_the_given_addresses_do_not_answer(
+async def test_known_peers_are_dialled_only_if_given_addresses_do_not_answer(
     run: Run, earlier: Run
 ) -> None:
-    """If cached peers were dialled first, one of them could hide that the given address serves a
-    different run."""
+    """If peers that the node has met before were dialled first, one of them could hide that the
+    given address serves a different run."""
     serves = {CAI.peer: earlier.to_bytes(), ANN.peer: run.to_bytes()}
     with pytest.raises(RunMismatch):
         await returned(earlier, serves, ANN.peer)

@@ -1,4 +1,5 @@
-"""Newcomers receive the run, admitted peers also receive addresses, and join requests are kept."""
+"""A node answers hellos: newcomers receive the run, admitted peers also receive addresses, and
+requests to join are kept for the organiser."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ def request_of(identity: Identity, run: RunId, peer: PeerId | None = None) -> by
     return JoinRequest(run, identity.peer, 0, "a volunteer").to_bytes(identity)
 
 
-async def test_stranger_gets_the_run_and_the_list_but_no_addresses(tmp_path: Path) -> None:
+async def test_stranger_gets_the_run_and_the_allowlist_but_not_addresses(tmp_path: Path) -> None:
     async with rig(tmp_path, allowed=[ANN.peer]) as r:
         r.network.peers = {ANN.peer}
         r.network.remember(ANN.peer, ["/ip4/127.0.0.1/tcp/1"])
@@ -67,14 +68,14 @@ async def test_admitted_peer_receives_the_addresses_of_connected_peers(tmp_path:
 
 
 def admit(r: Rig, *peers: PeerId) -> None:
-    """Publish a newer list, as the organiser does."""
+    """Apply a newer allowlist that contains `peers`, as if the organiser had published it."""
     newer = Allowlist.of(r.run.id, 2, peers)
     assert r.context.admission.adopt_if_newer(
         SignedAllowlist.publish(r.context.identity, newer).to_bytes()
     )
 
 
-async def test_signed_request_waits_for_the_organiser(tmp_path: Path) -> None:
+async def test_repeated_request_to_join_is_remembered_once(tmp_path: Path) -> None:
     async with rig(tmp_path, allowed=[]) as r:
         for _ in range(3):
             await hello(r, CAI.peer, request_of(CAI, r.run.id))
@@ -82,7 +83,7 @@ async def test_signed_request_waits_for_the_organiser(tmp_path: Path) -> None:
         assert [each["note"] for each in r.said("join-request")] == ["a volunteer"]
 
 
-async def test_request_received_by_a_member_is_forwarded_to_the_organiser(
+async def test_member_forwards_a_request_to_join_to_the_organiser(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path, allowed=[ANN.peer, BOB.peer])
@@ -90,7 +91,7 @@ async def test_request_received_by_a_member_is_forwarded_to_the_organiser(
     r.surround(identity=ANN)
     request = request_of(CAI, r.run.id)
     await hello(r, CAI.peer, request)
-    # BOB has already forwarded DAN's request, so it is not forwarded again.
+    # Bob has already forwarded Dan's request, so this node does not forward it again.
     await hello(r, BOB.peer, request_of(DAN, r.run.id))
     nursery.start_soon(partial(module.pass_requests_on, r.context, pause_s=0.0))
     await trio.testing.wait_all_tasks_blocked()
@@ -103,7 +104,7 @@ async def test_request_received_by_a_member_is_forwarded_to_the_organiser(
     assert (to, decode_request(sent)) == (organiser, HelloRequest(r.run.id, request))
 
 
-async def test_organiser_accepts_forwarded_requests_only_from_members(
+async def test_organiser_accepts_forwarded_requests_only_from_admitted_peers(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, allowed=[ANN.peer]) as r:
@@ -121,7 +122,7 @@ async def test_organiser_accepts_forwarded_requests_only_from_members(
             await hello(r, ANN.peer, b"noise")
 
 
-async def test_requests_from_one_member_leave_room_for_others(
+async def test_requests_forwarded_by_one_member_leave_room_for_others(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, allowed=[ANN.peer, BOB.peer]) as r:
@@ -134,7 +135,7 @@ async def test_requests_from_one_member_leave_room_for_others(
         assert len(r.context.join_requests.pending) == 3
 
 
-async def test_organiser_sees_requests_on_terminal_and_in_status(
+async def test_organiser_sees_requests_to_join_on_terminal_and_in_status(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     said: list[str] = []
@@ -167,7 +168,7 @@ async def test_each_warning_is_shown_once_with_its_code(
         await settled(lambda: said == told)
 
 
-async def test_request_for_a_different_peer_or_run_is_ignored(
+async def test_request_to_join_for_a_different_peer_or_run_is_ignored(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, allowed=[]) as r:
@@ -176,7 +177,7 @@ async def test_request_for_a_different_peer_or_run_is_ignored(
         assert r.context.join_requests.pending == {}
 
 
-async def test_forged_request_is_rejected_as_a_protocol_error(tmp_path: Path) -> None:
+async def test_forged_request_to_join_is_a_protocol_error(tmp_path: Path) -> None:
     async with rig(tmp_path, allowed=[]) as r:
         sound = request_of(CAI, r.run.id)
         for join in (b"noise", sound[:-3], sound.replace(b"volunteer", b"volunteeR")):
@@ -189,7 +190,7 @@ def identities() -> Iterator[Identity]:
     return map(somebody, count())
 
 
-async def test_requests_are_bounded_and_admitted_peers_make_room(
+async def test_requests_to_join_are_bounded_and_admitted_peers_make_room(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, allowed=[]) as r:
@@ -203,7 +204,7 @@ async def test_requests_are_bounded_and_admitted_peers_make_room(
         assert list(r.context.join_requests.pending) == [first.peer, third.peer, fourth.peer]
 
 
-async def test_many_one_time_requests_do_not_displace_a_repeated_one(
+async def test_request_that_is_no_longer_repeated_makes_room(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, allowed=[]) as r:
@@ -231,7 +232,7 @@ async def test_requests_from_one_address_leave_room_for_others(
         assert list(r.context.join_requests.pending) == [many[1].peer, many[2].peer, other.peer]
 
 
-async def test_repeated_requests_are_delayed_but_newcomers_are_not(tmp_path: Path) -> None:
+async def test_hellos_of_one_peer_are_rate_limited(tmp_path: Path) -> None:
     async with rig(tmp_path, allowed=[ANN.peer]) as r:
         later = count(1_000_000, 15)
         clock = [0.0]
@@ -249,7 +250,7 @@ async def test_repeated_requests_are_delayed_but_newcomers_are_not(tmp_path: Pat
         await answer(CAI.peer, request)
 
 
-async def test_strangers_at_one_address_share_a_rate_limit(
+async def test_hellos_of_strangers_at_one_address_share_a_rate_limit(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, allowed=[ANN.peer]) as r:

@@ -1,4 +1,4 @@
-"""A node that does not know a run asks the peers at several addresses at once, over real
+"""A node without a run asks the peers at several addresses for one at the same time, over real
 connections."""
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ async def refuses(peer: PeerId, payload: bytes) -> bytes:
 
 @asynccontextmanager
 async def newcomer_and(*answers: Answer) -> AsyncIterator[tuple[Network, list[str]]]:
-    """Open a network without known peers, and the addresses of peers that answer a hello like
-    this."""
+    """Open a newcomer's network, and one peer for each of `answers`, which answers hellos with it.
+    Yield the newcomer's network, and the peers' addresses."""
     async with AsyncExitStack() as stack:
         networks = [
             await stack.enter_async_context(
@@ -65,7 +65,7 @@ def given(folder: Path, addresses: Sequence[str], **settings: Any) -> NodeConfig
     return NodeConfig(folder / "home", bootstrap=tuple(addresses), **settings)
 
 
-async def test_silent_addresses_do_not_delay_the_one_that_answers(tmp_path: Path, run: Run) -> None:
+async def test_silent_peers_do_not_delay_the_one_that_answers(tmp_path: Path, run: Run) -> None:
     """The honest peer answers only after all silent peers have been asked, so the test succeeds
     only if all are asked at once. If they were asked in turn, each silent peer would cost 10 s."""
     asked, all_asked = list[PeerId](), trio.Event()
@@ -99,7 +99,7 @@ async def test_error_lists_every_address_with_its_reason(tmp_path: Path, run: Ru
         assert reason in line
 
 
-async def test_error_of_a_single_address_names_it(tmp_path: Path, run: Run) -> None:
+async def test_error_names_the_only_address(tmp_path: Path, run: Run) -> None:
     async with newcomer_and(partial(serves, run)) as (network, (way,)):
         with pytest.raises(RunMismatch) as caught:
             await fetch_run(network, given(tmp_path, [way], run="a" * 64), [way])
@@ -107,7 +107,7 @@ async def test_error_of_a_single_address_names_it(tmp_path: Path, run: Run) -> N
 
 
 async def test_peer_with_several_addresses_is_asked_only_once(tmp_path: Path) -> None:
-    """A peer answers only one hello every two seconds. A refused second question would hide its
+    """A peer limits the rate of hellos. If it refused a second one, that refusal would hide its
     real answer."""
     asked = list[PeerId]()
 

@@ -1,4 +1,5 @@
-"""A node starts from the snapshot that needs the fewest bytes to reach the head."""
+"""A node starts from the snapshot from which it can reach the ledger's newest state with the fewest
+downloaded bytes."""
 
 from __future__ import annotations
 
@@ -25,9 +26,8 @@ def chosen(
     steps: Iterable[int] = (),
     first_step: int = 0,
 ) -> SnapshotRef | None:
-    """Return the start that is chosen when our store holds `own` and the updates of these outer
-    steps.
-    """
+    """Return the start that is chosen among `own` and `others` if the store contains `own` and the
+    updates of the outer steps `steps`."""
     here = HeldStates({own.digest} if own else set(), frozenset(steps))
     starts = [*([own] if own else []), *others]
     return choose_start(
@@ -43,13 +43,13 @@ def chosen(
         (45, OWN, [GENESIS, SNAPSHOT], SNAPSHOT),
         (45, SnapshotRef(38, OWN.digest), [GENESIS, SNAPSHOT], SnapshotRef(38, OWN.digest)),
         (30, OWN, [GENESIS, SNAPSHOT], OWN),
-        # both need 900 bytes: the newer one is chosen
+        # Both need 900 bytes, so the newer one is chosen.
         (41, SnapshotRef(32, OWN.digest), [SNAPSHOT], SNAPSHOT),
         (5, None, [GENESIS], GENESIS),
-        (10, OWN, [GENESIS], GENESIS),  # our snapshot is beyond the end of this ledger
+        (10, OWN, [GENESIS], GENESIS),  # Our snapshot is newer than this ledger.
     ],
 )
-def test_cheapest_start_is_chosen_in_examples(
+def test_start_with_the_fewest_downloaded_bytes_is_chosen(
     target: int, own: SnapshotRef | None, others: list[SnapshotRef], best: SnapshotRef
 ) -> None:
     assert chosen(target, own, others) == best
@@ -64,12 +64,12 @@ def test_cheapest_start_is_chosen_in_examples(
         (range(40, 45), SNAPSHOT),
     ],
 )
-def test_stored_updates_cost_nothing(steps: range, best: SnapshotRef) -> None:
+def test_updates_in_the_store_do_not_count_as_downloads(steps: range, best: SnapshotRef) -> None:
     assert chosen(45, OWN, [GENESIS, SNAPSHOT], steps) == best
 
 
 @given(st.integers(0, 100), st.integers(0, 100), st.integers(0, 100), st.sets(st.integers(0, 99)))
-def test_chosen_start_is_reachable_and_no_other_is_cheaper(
+def test_no_reachable_start_needs_fewer_bytes_than_the_chosen_one(
     target: int, own_step: int, snapshot_step: int, steps: set[int]
 ) -> None:
     own, snapshot = SnapshotRef(own_step, OWN.digest), SnapshotRef(snapshot_step, SNAPSHOT.digest)
@@ -83,7 +83,7 @@ def test_chosen_start_is_reachable_and_no_other_is_cheaper(
     assert bill[best] == min(cost for start, cost in bill.items() if start.step <= target)
 
 
-def test_pruned_ledger_cannot_start_before_its_origin() -> None:
+def test_start_is_not_before_the_beginning_of_a_pruned_ledger() -> None:
     assert chosen(45, OWN, [GENESIS, SNAPSHOT], first_step=21) == SNAPSHOT
     assert chosen(45, OWN, [GENESIS, SNAPSHOT], first_step=20) == SNAPSHOT
     assert chosen(45, OWN, [GENESIS], first_step=20) == OWN

@@ -1,6 +1,5 @@
-"""The chain indexed by outer step: the entry that ended each step, and the participants of the
-step.
-"""
+"""The index of the chain by outer step: the entry that ended each step, and the step's
+participants."""
 
 from __future__ import annotations
 
@@ -25,10 +24,10 @@ UPDATE = Digest("d" * 64)
 A, B = Participant(RULES.founders[0], 100, 1), Participant(RULES.founders[1], 200, 2)
 
 
-def test_step_ends_with_its_commit_and_has_the_last_rosters_participants() -> None:
+def test_participants_of_a_step_are_those_of_its_last_attempt() -> None:
     g = Growing(RULES)
     g.grow(g.opening(A, B))
-    g.grow(g.opening(B))  # the second attempt
+    g.grow(g.opening(B))  # This is the second attempt.
     g.grow(Commit(0, 1, UPDATE))
     assert g.history.closing(0).entry.value == Commit(0, 1, UPDATE)
     assert g.history.participants(0) == (B,)
@@ -36,7 +35,7 @@ def test_step_ends_with_its_commit_and_has_the_last_rosters_participants() -> No
     assert g.history.reduce_of(0) == ReduceShape("ring", 1)
 
 
-def test_branch_ends_a_reduce_but_not_a_step_and_a_heal_ends_neither() -> None:
+def test_branch_and_heal_entries_do_not_end_an_outer_step() -> None:
     g = Growing(RULES)
     g.grow(g.opening(A))
     g.grow(Commit(0, 0, UPDATE))
@@ -63,11 +62,11 @@ def test_skipped_step_has_no_participants() -> None:
     assert g.history.newest_participants(0) == ()
 
 
-def test_index_follows_the_chain_even_if_it_was_used_before() -> None:
+def test_index_includes_entries_appended_after_its_first_use() -> None:
     g = Growing(RULES)
     assert g.history.newest_participants(9) == ()
     g.grow(g.opening(A))
-    assert g.history.newest_participants(9) == ()  # the step is open, not committed
+    assert g.history.newest_participants(9) == ()  # The outer step is not committed yet.
     g.grow(Commit(0, 0, UPDATE))
     assert g.history.participants(0) == g.history.participants(0) == (A,)
     with pytest.raises(KeyError):
@@ -75,7 +74,7 @@ def test_index_follows_the_chain_even_if_it_was_used_before() -> None:
 
 
 @pytest.mark.parametrize("looked_at_before", [True, False])
-def test_pruned_steps_are_forgotten_and_later_ones_stay(looked_at_before: bool) -> None:
+def test_index_forgets_pruned_steps_and_keeps_later_ones(looked_at_before: bool) -> None:
     g = Growing(RULES)
     for step in range(3):
         named = (SnapshotRef(step, UPDATE), UPDATE) if step == 1 else ()

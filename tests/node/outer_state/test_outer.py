@@ -1,5 +1,5 @@
-"""θ and m follow the ledger's head: from the right snapshot, with verified bytes, and only once no
-reader uses θ."""
+"""θ and m follow the ledger: the node chooses the right snapshot, verifies all bytes, and changes θ
+only while no reader uses it."""
 
 from __future__ import annotations
 
@@ -41,11 +41,6 @@ from tests.node.rig import ANN, QUICK, Neighbour, NewRig, Rig, heartbeat, openin
 ALONE = policy(participants_min=1, snapshot_every=2)
 
 
-@pytest.fixture(autouse=True)
-def _alone() -> None:
-    """Assume that no other peer is heard."""
-
-
 @asynccontextmanager
 async def following(
     folder: Path,
@@ -55,7 +50,8 @@ async def following(
     timing: Timing = QUICK,
     clock: Callable[[], float] = trio.current_time,
 ) -> AsyncIterator[Rig]:
-    """Open a node that follows a ledger with `steps` finished outer steps."""
+    """Open a node that hears no other peer and follows a ledger with `steps` committed outer steps.
+    With `skip`, a skipped step follows."""
     async with (
         rig(folder, rules=ALONE, steps=99, timing=timing, clock=clock) as r,
         trio.open_nursery() as nursery,
@@ -90,7 +86,7 @@ async def commit(r: Rig, update: Digest | None = None, snapshot: SnapshotRef | N
     r.context.changes.notify_all()
 
 
-async def test_newcomer_starts_from_genesis_and_replays_the_commits(
+async def test_newcomer_starts_from_genesis_and_applies_all_updates(
     tmp_path: Path,
 ) -> None:
     async with following(tmp_path, steps=3) as r:
@@ -111,9 +107,10 @@ class Clock:
         return self.now_s
 
 
-async def test_share_of_computing_time_of_an_outer_step_is_reported(tmp_path: Path) -> None:
-    """The first step has no known start, so its share is None. If the computing time exceeds a
-    step's duration, part of it belongs to an earlier step, and the share is capped at 1."""
+async def test_share_of_time_spent_computing_is_reported_per_outer_step(tmp_path: Path) -> None:
+    """The time of the first change of θ is the start of the measurement, so there is no value for
+    the first step. Computing time that exceeds a step's duration belongs partly to an earlier step,
+    so the value is at most 1."""
     clock = Clock()
     async with following(tmp_path, clock=clock) as r:
         for step, computed_s in enumerate((3.0, 4.0, 7.5, 0.0, 11.0)):
@@ -134,7 +131,7 @@ async def test_skipped_step_changes_only_the_step_number(tmp_path: Path) -> None
         assert [each["skipped"] for each in r.said("committed")] == [False, True]
 
 
-async def test_equal_chains_give_equal_states_however_they_are_applied(tmp_path: Path) -> None:
+async def test_updates_applied_at_once_or_one_by_one_give_the_same_state(tmp_path: Path) -> None:
     digests = []
     for way in ("at once", "one by one"):
         async with following(tmp_path / way, steps=4 if way == "at once" else 0) as r:
@@ -146,7 +143,7 @@ async def test_equal_chains_give_equal_states_however_they_are_applied(tmp_path:
     assert digests[0] == digests[1]
 
 
-async def test_snapshots_are_written_in_the_background_and_reported(tmp_path: Path) -> None:
+async def test_snapshots_are_written_and_reported_to_the_ledger(tmp_path: Path) -> None:
     async with following(tmp_path, steps=0) as r:
         for step in range(4):
             await settled(lambda step=step: r.context.outer.step == step)  # type: ignore[misc]
@@ -161,7 +158,7 @@ async def test_snapshots_are_written_in_the_background_and_reported(tmp_path: Pa
         assert (head.snapshot_step, head.snapshot) == taken[-1]
 
 
-async def test_restarted_node_reports_its_snapshots_again(tmp_path: Path) -> None:
+async def test_restarted_node_reports_its_newest_snapshot_again(tmp_path: Path) -> None:
     async with following(tmp_path, steps=0) as r:
         for step in range(2):
             await settled(lambda step=step: r.context.outer.step == step)  # type: ignore[misc]
@@ -180,7 +177,9 @@ async def test_restarted_node_reports_its_snapshots_again(tmp_path: Path) -> Non
         assert describe(r.context, 1, 0).snapshot == SnapshotReport(2, Digest(str(head.snapshot)))
 
 
-async def test_snapshot_has_the_state_of_its_step_although_theta_changes(tmp_path: Path) -> None:
+async def test_snapshot_is_not_affected_by_updates_applied_while_it_is_written(
+    tmp_path: Path,
+) -> None:
     async with following(tmp_path, steps=0) as r:
         await settled(lambda: r.context.outer.step == 0)
         await commit(r)
@@ -205,7 +204,7 @@ async def test_snapshot_has_the_state_of_its_step_although_theta_changes(tmp_pat
 
 
 class Gate:
-    """Delays the writing of snapshots until it is opened."""
+    """Delays the writing of snapshots until `open` is called."""
 
     def __init__(self, r: Rig) -> None:
         self._opened = threading.Event()
@@ -223,7 +222,7 @@ class Gate:
         self._opened.set()
 
 
-async def test_theta_is_not_updated_while_trainer_or_ring_use_it(tmp_path: Path) -> None:
+async def test_theta_is_not_changed_while_the_trainer_or_a_reduce_uses_it(tmp_path: Path) -> None:
     async with following(tmp_path, steps=0) as r:
         await settled(lambda: r.context.outer.step == 0)
         r.context.trainer.theta_in_use = True
@@ -238,10 +237,10 @@ async def test_theta_is_not_updated_while_trainer_or_ring_use_it(tmp_path: Path)
         await settled(lambda: r.context.outer.step == 1)
 
 
-async def test_certified_update_over_the_bound_is_not_applied(
+async def test_update_over_the_influence_bound_is_never_applied(
     tmp_path: Path,
 ) -> None:
-    """Most voters lie. The node ends with an error, and θ is unchanged."""
+    """Most voters lie here. The node ends with an error, and does not change θ."""
     async with rig(tmp_path, rules=ALONE) as r:
         context, form = r.context, r.context.outer_step(0).update
         payload = bytearray(form.payload_bytes)
@@ -267,7 +266,7 @@ async def test_certified_blob_that_is_not_an_update_ends_the_node(tmp_path: Path
         assert caught.group_contains(RemoteProtocolError, match="not an update of outer step 0")
 
 
-async def test_certified_blob_that_is_not_a_snapshot_is_skipped(
+async def test_certified_blob_that_is_not_a_snapshot_is_not_used(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path, rules=ALONE)
@@ -310,7 +309,7 @@ async def test_only_the_manifest_of_a_wrong_sized_snapshot_is_fetched(
         assert [r.context.store.has_chunk(chunk) for chunk in chunks] == [False] * len(chunks)
 
 
-async def test_unavailable_snapshot_is_replaced_by_a_newer_one(
+async def test_fetch_of_a_lost_snapshot_ends_when_a_newer_one_is_certified(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path, rules=ALONE)
@@ -326,7 +325,7 @@ async def test_unavailable_snapshot_is_replaced_by_a_newer_one(
     assert r.said("caught-up")[0]["updates"] == 1
 
 
-async def test_node_that_was_away_too_long_jumps_to_a_newer_snapshot(tmp_path: Path) -> None:
+async def test_node_loads_a_newer_snapshot_if_the_next_update_is_lost(tmp_path: Path) -> None:
     async with following(tmp_path, steps=2, timing=replace(QUICK, lost_s=0.1)) as r:
         await settled(lambda: len(r.said("snapshot")) == 1)
         start = best_start(r.context, await find_held_states(r.context))
@@ -346,8 +345,8 @@ async def test_node_that_was_away_too_long_jumps_to_a_newer_snapshot(tmp_path: P
 
 @asynccontextmanager
 async def restarted(folder: Path, steps: int) -> AsyncIterator[Rig]:
-    """Open a restarted node that must follow `steps` outer steps, with a peer that holds
-    nothing."""
+    """Open a restarted node whose ledger has `steps` outer steps that it must apply. Its only peer
+    does not have any data."""
     async with rig(folder, rules=ALONE, steps=99) as r, trio.open_nursery() as nursery:
         r.wait_for(lost_s=0.1)
         for _ in range(steps):
@@ -364,7 +363,7 @@ async def restarted(folder: Path, steps: int) -> AsyncIterator[Rig]:
 
 
 def taken_away(r: Rig, digest: Digest) -> bytes:
-    """Return the manifest of a blob that has just been removed."""
+    """Remove the manifest of a blob from the store, and return it."""
     data = r.context.store.get_chunk(digest)
     r.context.store.chunk_path(digest).unlink()
     return data
@@ -374,9 +373,9 @@ def update_of(r: Rig, step: int) -> Digest:
     return r.context.ledger.core.updates[step].update
 
 
-async def test_restart_uses_its_own_state_if_the_snapshot_is_unavailable(tmp_path: Path) -> None:
-    """When the power failed, only one peer had finished writing the newest certified snapshot, and
-    that peer does not return."""
+async def test_restart_uses_older_data_if_the_newest_snapshot_is_lost(tmp_path: Path) -> None:
+    """Before a power failure, only one peer had finished writing the newest certified snapshot, and
+    that peer does not come back."""
     async with restarted(tmp_path, 12) as r, trio.open_nursery() as nursery:
         await commit(r, snapshot=SnapshotRef(12, digest_of(b"gone")))
         assert update_blobs.payload_bytes_about(r.context) * 12 > 8 * r.context.layout.numel
@@ -387,7 +386,7 @@ async def test_restart_uses_its_own_state_if_the_snapshot_is_unavailable(tmp_pat
         nursery.cancel_scope.cancel()
 
 
-async def test_unavailable_starts_are_tried_in_turn(tmp_path: Path) -> None:
+async def test_snapshots_that_no_peer_has_are_tried_in_turn_and_then_again(tmp_path: Path) -> None:
     gone = (SnapshotRef(3, digest_of(b"gone")), SnapshotRef(4, digest_of(b"gone, too")))
     async with restarted(tmp_path, 3) as r, trio.open_nursery() as nursery:
         for snapshot in gone:
@@ -403,7 +402,7 @@ async def test_unavailable_starts_are_tried_in_turn(tmp_path: Path) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_transfer_that_makes_progress_is_not_given_up(tmp_path: Path) -> None:
+async def test_fetch_is_given_up_only_if_peers_send_nothing_for_long(tmp_path: Path) -> None:
     async with restarted(tmp_path, 0) as r:
         now = r.context.now()
         r.surround(clock=lambda: now)
@@ -414,11 +413,11 @@ async def test_transfer_that_makes_progress_is_not_given_up(tmp_path: Path) -> N
             assert not patience.is_over()
         now += 1.5 * r.context.timing.lost_s
         assert patience.is_over()
-        r.context.peers.table.forget(ANN.peer)  # From now on there is no peer to ask.
+        r.context.peers.table.forget(ANN.peer)  # From now on, there is no peer to ask.
         assert not patience.is_over()
 
 
-async def test_missing_update_is_requested_again_if_there_is_no_newer_snapshot(
+async def test_lost_update_is_requested_again_if_no_newer_snapshot_is_available(
     tmp_path: Path,
 ) -> None:
     async with restarted(tmp_path, 3) as r, trio.open_nursery() as nursery:
@@ -434,15 +433,16 @@ async def test_missing_update_is_requested_again_if_there_is_no_newer_snapshot(
 
 
 def certified_elsewhere(r: Rig, step: int) -> SnapshotRef:
-    """Certify a snapshot that differs from the result of the log, so that the test can tell which
-    of the two was used."""
+    """Store a snapshot of `step`, and return its reference. Its θ differs from the result of the
+    updates, so that a test can tell which of the two a node has used."""
     other = np.random.default_rng(step).standard_normal(r.context.layout.numel, dtype=np.float32)
     return SnapshotRef(step, write_state(r.context.store, other, other, {"step": step}))
 
 
 async def fallen_behind(r: Rig, step: int, snapshot: SnapshotRef) -> list[bytes]:
-    """Let this node's trainer keep it at outer step 0 while the other nodes reach `step`. Return
-    the manifests of the other nodes' updates, which are not stored here."""
+    """Keep the node at outer step 0 (its trainer uses θ) while the ledger advances to `step`, where
+    `snapshot` is certified. Return the manifests of the updates, which are no longer in the
+    store."""
     elsewhere = []
     await settled(lambda: r.context.outer.step == 0)
     r.context.trainer.theta_in_use = True
@@ -460,7 +460,7 @@ async def fallen_behind(r: Rig, step: int, snapshot: SnapshotRef) -> list[bytes]
 
 
 @pytest.mark.parametrize("away", [12, 6])
-async def test_node_that_fell_behind_catches_up_by_the_cheaper_download(
+async def test_node_that_fell_behind_chooses_the_smaller_download(
     tmp_path: Path, away: int
 ) -> None:
     async with following(tmp_path) as r:
@@ -481,7 +481,9 @@ async def test_node_that_fell_behind_catches_up_by_the_cheaper_download(
         assert steps == (list(range(away + 1)) if by_log else [0, away])
 
 
-async def test_stored_updates_cost_nothing_and_are_applied(tmp_path: Path) -> None:
+async def test_updates_in_the_store_are_applied_instead_of_fetching_a_snapshot(
+    tmp_path: Path,
+) -> None:
     async with following(tmp_path) as r:
         await settled(lambda: r.context.outer.step == 0)
         r.context.trainer.theta_in_use = True
@@ -494,7 +496,7 @@ async def test_stored_updates_cost_nothing_and_are_applied(tmp_path: Path) -> No
         assert (len(r.said("committed")), r.said("leapt")) == (13, [])
 
 
-async def test_log_is_followed_if_the_newer_snapshot_is_unavailable(
+async def test_updates_are_applied_if_no_peer_has_the_newer_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quick = replace(QUICK, lost_s=0.05)
@@ -519,7 +521,7 @@ async def test_log_is_followed_if_the_newer_snapshot_is_unavailable(
         assert (len(r.said("committed")), r.said("leapt")) == (13, [])
 
 
-async def test_node_that_hears_of_a_longer_chain_waits_before_it_starts(
+async def test_node_that_hears_of_a_longer_chain_waits_for_its_entries(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path, rules=ALONE)
@@ -532,7 +534,7 @@ async def test_node_that_hears_of_a_longer_chain_waits_before_it_starts(
     await settled(lambda: r.context.outer.step == 1)
 
 
-async def test_repeatedly_corrupt_genesis_ends_the_node(
+async def test_snapshot_that_stays_damaged_ends_the_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path, rules=ALONE) as r:
@@ -546,7 +548,7 @@ async def test_repeatedly_corrupt_genesis_ends_the_node(
         assert len(r.said("chunk-damaged")) == 3
 
 
-async def test_node_that_catches_up_does_not_write_old_snapshots(
+async def test_node_that_is_far_behind_does_not_write_snapshots(
     tmp_path: Path,
 ) -> None:
     async with following(tmp_path, steps=9) as r:
@@ -555,7 +557,7 @@ async def test_node_that_catches_up_does_not_write_old_snapshots(
         assert [each["step"] for each in r.said("snapshot")] == [8]
 
 
-async def test_snapshot_of_an_abandoned_chain_is_not_used(tmp_path: Path) -> None:
+async def test_own_snapshot_of_another_chain_is_not_used(tmp_path: Path) -> None:
     async with rig(tmp_path, rules=ALONE, steps=99) as r:
         await commit(r)
         state = r.context.ledger.snapshot
@@ -573,7 +575,7 @@ async def test_snapshot_of_an_abandoned_chain_is_not_used(tmp_path: Path) -> Non
             )
 
 
-async def test_snapshots_before_the_trusted_checkpoint_are_not_used(
+async def test_own_snapshot_is_not_used_with_a_trusted_checkpoint(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, rules=ALONE, steps=99) as r:

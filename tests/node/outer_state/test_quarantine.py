@@ -1,5 +1,5 @@
-"""A node whose θ and m differ from the certified θ and m reports the difference, stops using its
-own, and repairs them."""
+"""A node whose θ and m differ from the certified state stops using them, reports this, and fetches
+the certified state."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ ALONE = policy(participants_min=1, snapshot_every=2)
 
 
 class Truth:
-    """The correct θ and m. The neighbour `other` holds snapshots of them."""
+    """The correct θ and m, as other members compute them. Their snapshots are in the store of the
+    neighbour `other`."""
 
     def __init__(self, other: Rig) -> None:
         self.context = other.context
@@ -45,7 +46,8 @@ class Truth:
 
 @asynccontextmanager
 async def doubtful(folder: Path) -> AsyncIterator[tuple[Rig, Truth]]:
-    """Open a node that follows its ledger, and a neighbour that holds the correct θ and m."""
+    """Open a node that follows its ledger, and a neighbour from which it can fetch the correct θ
+    and m."""
     async with (
         rig(folder / "a", admission="open", rules=ALONE, steps=99) as r,
         rig(folder / "b", rules=ALONE, steps=99, welcoming=True) as other,
@@ -61,7 +63,7 @@ async def doubtful(folder: Path) -> AsyncIterator[tuple[Rig, Truth]]:
 async def commit(r: Rig, truth: Truth, snapshot: SnapshotRef | None = None) -> None:
     step = r.context.ledger.snapshot.step
     vector = np.random.default_rng(step).standard_normal(r.context.layout.numel, dtype=np.float32)
-    vector *= np.float32(0.1)  # The scaled vector is within the bound on influence.
+    vector *= np.float32(0.1)  # This scales the vector so that it is within the bound on influence.
     form = r.context.outer_step(step).update
     payload = bytearray(form.payload_bytes)
     form.codec.quantise(vector, payload)
@@ -74,8 +76,8 @@ async def commit(r: Rig, truth: Truth, snapshot: SnapshotRef | None = None) -> N
 
 
 async def snapshot_taken(r: Rig, step: int) -> Digest:
-    """Wait for the node's own snapshot, and report it to the node's ledger, since no task of the
-    rig does."""
+    """Wait until the node has written its own snapshot of `step`, and pass its report to the
+    ledger, since the ledger's task is not running. Return the snapshot's digest."""
     await settled(lambda: bool([each for each in r.said("snapshot") if each["step"] == step]))
     for event in r.heard():
         r.context.ledger.core.handle(event, r.context.now())
@@ -83,11 +85,11 @@ async def snapshot_taken(r: Rig, step: int) -> Digest:
 
 
 def flip_a_bit(r: Rig) -> None:
-    """Flip a bit, as a cosmic ray or a bad memory module can."""
+    """Change a value of θ, as a fault of the memory can."""
     r.context.outer.vectors.theta[7] += 1
 
 
-async def test_wrong_state_is_detected_and_only_its_wrong_chunks_fetched(
+async def test_wrong_state_is_detected_and_only_wrong_chunks_are_fetched(
     tmp_path: Path,
 ) -> None:
     async with doubtful(tmp_path) as (r, truth):
@@ -119,7 +121,7 @@ async def test_wrong_state_is_detected_and_only_its_wrong_chunks_fetched(
         assert r.context.outer.replaced == 1
 
 
-async def test_wrong_state_is_not_used_during_its_repair(tmp_path: Path) -> None:
+async def test_wrong_state_is_not_used_until_it_is_corrected(tmp_path: Path) -> None:
     async with doubtful(tmp_path) as (r, truth):
         flip_a_bit(r)
         for _ in range(2):
@@ -142,7 +144,7 @@ async def test_wrong_state_is_not_used_during_its_repair(tmp_path: Path) -> None
         assert r.context.outer.vectors.digest() == truth.state.digest()
 
 
-async def test_restart_does_not_use_a_snapshot_that_was_not_certified(
+async def test_restart_ignores_a_snapshot_unlike_the_certified_one(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, rules=ALONE, steps=99) as r, trio.open_nursery() as nursery:
@@ -160,7 +162,7 @@ async def test_restart_does_not_use_a_snapshot_that_was_not_certified(
         ) == SnapshotRef(0, r.context.manifest.genesis)
 
 
-async def test_machine_with_repeated_errors_is_reported(tmp_path: Path) -> None:
+async def test_node_ends_after_its_state_was_wrong_too_often(tmp_path: Path) -> None:
     with pytest.raises(BaseExceptionGroup) as caught:
         async with doubtful(tmp_path) as (r, truth):
             await commit(r, truth)

@@ -1,4 +1,4 @@
-"""A node keeps what the run needs and removes the rest."""
+"""A node keeps the blobs and chunks that the run needs, and removes all others."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def update(step: int) -> Digest:
 
 
 def committed(r: Rig, step: int, snapshot: SnapshotRef | None = None) -> None:
-    """Open and commit one outer step, with the update's bytes in the store."""
+    """Append an outer step to the ledger, with `snapshot` certified by its Commit, and store its
+    update."""
     me, blocks = r.context.me, r.context.ledger.rules.blocks_per_lease
     tokens = blocks * r.context.ledger.rules.tokens_per_block
     state = r.decide(opening(r.context.ledger.snapshot, Participant(me, tokens, blocks)))
@@ -51,7 +52,7 @@ def snapshot(context: Context, step: int) -> SnapshotRef:
     return SnapshotRef(step, context.store.put_blob("snapshot", [b"of %d" % step], {}))
 
 
-async def test_newest_snapshots_and_updates_since_the_oldest_are_kept(
+async def test_newest_snapshots_and_later_updates_are_kept(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, steps=9, rules=policy(participants_min=1)) as r:
@@ -97,7 +98,7 @@ async def test_data_blocks_needed_soonest_are_kept(tmp_path: Path) -> None:
         assert kept_data(index, book, rules, me, None) == [*index.validation, *index.train]
 
 
-async def test_seed_keeps_all_data_and_other_nodes_as_much_as_fits(tmp_path: Path) -> None:
+async def test_seed_keeps_all_data_and_other_nodes_a_limited_amount(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         block_bytes = 4 * r.run.manifest.data.block_tokens
         config = NodeConfig(tmp_path, data_cache_bytes=3 * block_bytes)
@@ -105,7 +106,7 @@ async def test_seed_keeps_all_data_and_other_nodes_as_much_as_fits(tmp_path: Pat
         assert cached_blocks_max(replace(config, seed=True), r.run.manifest) is None
 
 
-async def test_uncommitted_update_that_got_our_vote_is_kept(tmp_path: Path) -> None:
+async def test_update_for_which_this_node_voted_is_kept_before_its_commit(tmp_path: Path) -> None:
     async with rig(tmp_path, rules=policy(participants_min=1)) as r:
         index, ledger = know_data(r), r.context.ledger.core
         me, blocks = r.context.me, ledger.rules.blocks_per_lease
@@ -117,7 +118,7 @@ async def test_uncommitted_update_that_got_our_vote_is_kept(tmp_path: Path) -> N
         assert update(0) in roots(r.run.manifest, ledger, index, r.context.config, None).blobs
 
 
-async def test_certified_snapshot_makes_older_ones_removable(tmp_path: Path) -> None:
+async def test_older_updates_are_removed_once_a_newer_snapshot_is_certified(tmp_path: Path) -> None:
     async with rig(tmp_path, steps=9, rules=policy(participants_min=1)) as r:
         store, index = r.context.store, know_data(r)
         r.configure(keep_snapshots=1)
@@ -134,10 +135,11 @@ async def test_certified_snapshot_makes_older_ones_removable(tmp_path: Path) -> 
         assert all(store.has_chunk(block) for block in (*index.validation, *index.train))
 
 
-async def test_local_snapshot_and_its_updates_are_kept_until_a_newer_one_is_held(
+async def test_own_snapshot_and_later_updates_stay_until_a_newer_one_is_stored(
     tmp_path: Path,
 ) -> None:
-    """The newest certified snapshot may be on only one disk, and that disk may never come back."""
+    """The newest certified snapshot may be on only one disk in the run, and that disk may be
+    lost."""
     async with rig(tmp_path, steps=9, rules=policy(participants_min=1)) as r:
         store, _ = r.context.store, know_data(r)
         r.configure(keep_snapshots=1)
@@ -162,7 +164,7 @@ async def test_local_snapshot_and_its_updates_are_kept_until_a_newer_one_is_held
         assert [step for step in range(7) if store.has_chunk(update(step))] == [5, 6]
 
 
-async def test_seed_keeps_what_a_replay_from_genesis_needs(tmp_path: Path) -> None:
+async def test_seed_keeps_genesis_and_all_updates(tmp_path: Path) -> None:
     async with rig(tmp_path, steps=9, rules=policy(participants_min=1)) as r:
         store = r.context.store
         know_data(r)
@@ -179,7 +181,7 @@ async def test_seed_keeps_what_a_replay_from_genesis_needs(tmp_path: Path) -> No
         assert retention.HISTORY_WARNING not in r.context.alerts
 
 
-async def test_seed_that_lacks_an_update_keeps_only_what_the_run_needs_and_warns(
+async def test_seed_that_lacks_an_update_warns_and_removes_old_ones(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, steps=9, rules=policy(participants_min=1)) as r:
@@ -206,7 +208,7 @@ async def test_seed_that_lacks_an_update_keeps_only_what_the_run_needs_and_warns
 
 
 @pytest.mark.parametrize("snapshot_bytes", [0, 10**9])
-async def test_seed_drops_its_history_before_its_disk_is_full(
+async def test_seed_drops_old_updates_before_its_disk_is_full(
     tmp_path: Path, snapshot_bytes: int
 ) -> None:
     async with rig(tmp_path, steps=9, rules=policy(participants_min=1)) as r:
@@ -232,23 +234,23 @@ async def certifying(r: Rig, step: int, named: SnapshotRef) -> None:
 
 
 async def grown(r: Rig, step: int) -> None:
-    """Append a step whose Commit certifies a snapshot."""
+    """Append outer step `step`, whose Commit certifies a snapshot that is in the store."""
     await certifying(r, step, snapshot(r.context, step))
 
 
-async def test_node_that_keeps_everything_collects_nothing(tmp_path: Path) -> None:
+async def test_node_that_keeps_everything_does_not_collect_garbage(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         r.configure(keep_snapshots=None)
         with trio.fail_after(20):
             await keep_store_small(r.context)
 
 
-async def test_damaged_root_stops_only_the_collection(tmp_path: Path) -> None:
+async def test_damaged_blob_prevents_garbage_collection_but_not_the_node(tmp_path: Path) -> None:
     async with rig(tmp_path, steps=9, rules=policy(participants_min=1)) as r:
         know_data(r)
         index = r.run.manifest.data.index
         path = r.context.store.chunk_path(index)
-        path.unlink()  # The file is shared with other tests' stores.
+        path.unlink()  # Other tests' stores share the file, so it must not be overwritten.
         path.write_bytes(b"rotten")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(keep_store_small, r.context)
@@ -262,19 +264,19 @@ async def test_damaged_root_stops_only_the_collection(tmp_path: Path) -> None:
 
 
 def rot(r: Rig, digest: Digest) -> bytes:
-    """Damage the chunk, and return the previous contents."""
+    """Damage the chunk `digest`, and return its previous contents."""
     data, path = r.context.store.get_chunk(digest), r.context.store.chunk_path(digest)
-    path.unlink()  # The file may be shared with other tests' stores.
+    path.unlink()  # Other tests' stores may share the file, so it must not be overwritten.
     path.write_bytes(b"rotten")
     return data
 
 
 @pytest.mark.parametrize("how", ["fetched again", "unpinned"])
-async def test_damaged_pin_is_reported_until_it_is_repaired_or_unpinned(
+async def test_damaged_pinned_blob_is_reported_until_repaired_or_unpinned(
     tmp_path: Path, how: str
 ) -> None:
-    """Other peers no longer have that snapshot and cannot repair it. Without this warning, the
-    collection would fail forever and no user would know why."""
+    """No other peer has the pinned snapshot any more, so it cannot be repaired. Without the
+    warning, garbage collection would fail forever, and the user would not know why."""
     async with rig(tmp_path, steps=9, rules=policy(participants_min=1)) as r:
         know_data(r)
         store, warnings = r.context.store, r.context.alerts.warnings

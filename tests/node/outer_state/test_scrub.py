@@ -1,5 +1,5 @@
-"""Corruption on this disk is found before the data are needed, reported, and repaired from
-peers."""
+"""A scrub (regular check of all chunks) finds damaged chunks before they are needed, reports them,
+and fetches them from peers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.node.rig import Neighbour, NewRig, Rig, rig, settled
 
 @asynccontextmanager
 async def beside_another(folder: Path) -> AsyncIterator[tuple[Rig, Rig]]:
-    """Open a node, and a peer that holds the same run."""
+    """Open a node, and a peer of the same run from which it can fetch chunks."""
     async with rig(folder / "a", admission="open") as r, rig(folder / "b", welcoming=True) as other:
         Neighbour(r, other)
         yield r, other
@@ -33,7 +33,7 @@ async def beside_another(folder: Path) -> AsyncIterator[tuple[Rig, Rig]]:
 
 def rot(r: Rig, digest: Digest) -> None:
     path = r.context.store.chunk_path(digest)
-    path.unlink()  # the file itself is shared with other homes
+    path.unlink()  # Other homes share the file, so it must not be overwritten.
     path.write_bytes(b"rotten")
 
 
@@ -41,7 +41,7 @@ def chunks_of(r: Rig, blob: Digest) -> tuple[Digest, ...]:
     return r.context.store.manifest(blob).chunks
 
 
-async def test_corruption_is_found_reported_and_repaired_from_a_peer(tmp_path: Path) -> None:
+async def test_damaged_chunks_are_reported_and_fetched_from_a_peer(tmp_path: Path) -> None:
     async with beside_another(tmp_path) as (r, _):
         genesis = r.context.manifest.genesis
         first, second = chunks_of(r, genesis)[:2]
@@ -59,7 +59,7 @@ async def test_corruption_is_found_reported_and_repaired_from_a_peer(tmp_path: P
         assert WARNING not in r.context.alerts
 
 
-async def test_unrepairable_chunk_is_reported_and_retried_next_pass(
+async def test_chunk_that_no_peer_has_is_reported_and_requested_again_later(
     tmp_path: Path,
 ) -> None:
     async with beside_another(tmp_path) as (r, other):
@@ -91,7 +91,7 @@ async def test_silent_source_does_not_block_a_pass(tmp_path: Path) -> None:
         assert done.lost == [rotten]
 
 
-async def test_scrub_reads_slowly_unless_a_pass_is_requested(
+async def test_requested_pass_runs_at_full_speed(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
@@ -106,7 +106,7 @@ async def test_scrub_reads_slowly_unless_a_pass_is_requested(
     assert len(r.said("scrubbed")) == 2
 
 
-async def test_disabled_scrub_still_runs_on_request(
+async def test_requested_pass_runs_even_if_scrubbing_is_disabled(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
@@ -118,7 +118,7 @@ async def test_disabled_scrub_still_runs_on_request(
     await settled(lambda: len(r.said("scrubbed")) == 1)
 
 
-async def test_damage_found_by_a_collection_is_repaired(tmp_path: Path) -> None:
+async def test_damage_found_by_garbage_collection_is_repaired(tmp_path: Path) -> None:
     async with beside_another(tmp_path) as (r, _):
         spec = r.context.manifest.data
         r.context.blobs.data = DataIndex.from_bytes(

@@ -1,4 +1,5 @@
-"""A node that has just started begins to fetch from the first peer it hears from."""
+"""Fetches of blobs and chunks: which peers are asked, what the status shows, and when a fetch is
+given up."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from p2ptrain.swarm.wire import receive_request, send_response
 from tests.node.rig import Neighbour, Rig, rig, settled
 
 
-async def test_status_before_a_fetch_is_restored_afterwards(
+async def test_fetch_is_shown_in_the_status_until_it_ends(
     tmp_path: Path,
 ) -> None:
     async with (
@@ -35,7 +36,7 @@ async def test_status_before_a_fetch_is_restored_afterwards(
             if event == "state":
                 seen.append((str(fields["state"]), r.context.shown.name))
                 if fields["state"] == "fetching snapshot":
-                    # The trainer was started during the fetch.
+                    # During the fetch, the trainer begins to load.
                     r.context.state.set_state(Loading())
 
         r.context.journal.write = journalled  # type: ignore[method-assign]
@@ -49,7 +50,7 @@ async def test_status_before_a_fetch_is_restored_afterwards(
         assert r.context.shown == Loading()
 
 
-async def test_peer_heard_during_a_fetch_is_asked_too(tmp_path: Path) -> None:
+async def test_peer_that_appears_during_a_fetch_is_asked_too(tmp_path: Path) -> None:
     asked: list[str] = []
 
     def takes_requests_and_never_answers(sock: SecureSocket, hello: Mapping[str, object]) -> None:
@@ -74,7 +75,7 @@ async def test_peer_heard_during_a_fetch_is_asked_too(tmp_path: Path) -> None:
         assert r.context.store.read_blob(blob) == b"x" * 5000
 
 
-async def test_source_of_invalid_data_is_reported_and_avoided_afterwards(tmp_path: Path) -> None:
+async def test_peer_that_sent_a_wrong_chunk_is_reported_and_avoided(tmp_path: Path) -> None:
     lies: list[str] = []
 
     def lies_whatever_it_is_asked(sock: SecureSocket, hello: Mapping[str, object]) -> None:
@@ -102,8 +103,8 @@ async def test_source_of_invalid_data_is_reported_and_avoided_afterwards(tmp_pat
 
 
 def brings(chunks_max: int, r: Rig) -> Callable[[SecureSocket, Mapping[str, object]], None]:
-    """Return a handler that sends this many chunks over each connection, and then nothing, however
-    long the other side waits."""
+    """Return a handler that sends `chunks_max` chunks over each connection, and does not answer any
+    later request."""
 
     def serve(sock: SecureSocket, hello: Mapping[str, object]) -> None:
         for number in count():
@@ -119,10 +120,9 @@ def brings(chunks_max: int, r: Rig) -> Callable[[SecureSocket, Mapping[str, obje
 async def beside_one_that(
     folder: Path, chunks_max: int, *, try_s: float = 3.0
 ) -> AsyncIterator[tuple[Rig, list[Digest]]]:
-    """Open a node with chunks to fetch, whose only peer sends `brings` of them.
-
-    Three seconds are long enough for two chunks on a busy machine.
-    """
+    """Open a node whose only peer answers `chunks_max` requests of each connection. Yield the node,
+    and four chunks that only the peer has. A try ends after `try_s` seconds: three are enough for
+    two chunks on a busy machine."""
     async with rig(folder / "a", admission="open") as r, rig(folder / "b", welcoming=True) as other:
         r.wait_for(fetch_limit_s=try_s)
         other.context.plane.listener.handle(PURPOSE, brings(chunks_max, other))

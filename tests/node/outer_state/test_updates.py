@@ -1,4 +1,5 @@
-"""An update is checked before a vote, and fetched again if its bytes are corrupt."""
+"""An update is checked before a vote, and its bytes are fetched again if they are damaged on
+disk."""
 
 from __future__ import annotations
 
@@ -31,14 +32,14 @@ from tests.node.rig import Neighbour, opening, rig, settled
 
 
 def payload_of(context: Context) -> bytearray:
-    """Return a valid update."""
+    """Return the payload of a valid update."""
     vector = np.linspace(-1, 1, context.layout.numel, dtype=np.float32)
     payload = bytearray(context.outer_step(0).update.payload_bytes)
     context.outer_step(0).codec.quantise(vector, payload)
     return payload
 
 
-async def test_stored_update_is_read_back(tmp_path: Path) -> None:
+async def test_stored_update_is_read_back_and_accepted(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         payload, store = payload_of(r.context), r.context.store
         third, fourth = r.context.outer_step(3), r.context.outer_step(4)
@@ -50,8 +51,8 @@ async def test_stored_update_is_read_back(tmp_path: Path) -> None:
 
 
 async def refused(context: Context, digest: Digest, step: int = 3) -> str:
-    """Return the reason for which a voter refuses `digest`, and check that a node that should apply
-    the update refuses it too."""
+    """Check that a voter refuses to vote for the update `digest` of `step`, and that a node refuses
+    to apply it. Return the voter's reason."""
     with pytest.raises(RemoteProtocolError) as before_a_vote:
         await update_blobs.inspect(context, digest, context.outer_step(step))
     with pytest.raises(RemoteProtocolError):
@@ -59,7 +60,7 @@ async def refused(context: Context, digest: Digest, step: int = 3) -> str:
     return before_a_vote.value.what
 
 
-async def test_invalid_update_of_this_step_is_refused(tmp_path: Path) -> None:
+async def test_blob_that_is_not_a_valid_update_of_the_step_is_refused(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         context, store = r.context, r.context.store
         payload = payload_of(context)
@@ -76,7 +77,7 @@ async def test_invalid_update_of_this_step_is_refused(tmp_path: Path) -> None:
         assert "invalid values" in await refused(context, nan)
 
 
-async def test_voter_refuses_an_update_that_honest_peers_cannot_make(
+async def test_voter_refuses_an_update_that_breaks_the_influence_bound(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, rules=policy(participants_min=1)) as r:
@@ -96,16 +97,17 @@ async def test_voter_refuses_an_update_that_honest_peers_cannot_make(
             )
         (held,) = r.heard()
         assert isinstance(held, UpdateHeld)
-        assert held.reduce == (0, 0), "it counts only for this reduce"
+        assert held.reduce == (0, 0), "the report counts only for this reduce"
 
 
 @pytest.mark.parametrize("name", ["fp32", "fp16", "int8", "int4"])
 @pytest.mark.parametrize("variant", kernels.VARIANTS)
-def test_bound_holds_for_each_element_in_all_kernels(
+def test_influence_bound_is_checked_for_each_element_by_all_kernels(
     name: CodecName, variant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A value at the bound is accepted, and the next larger number is refused. Codes that a codec
-    never writes are refused too, although the scales in the same payload are valid."""
+    """A payload whose largest value is at the bound is accepted, and refused if the bound is
+    slightly lower. A payload with a code that no codec writes is refused too, although its scales
+    are valid."""
     monkeypatch.setattr(codecs, "_index", lambda wanted: kernels.VARIANTS.index(variant))
     organiser = PeerId("12D3KooWGRUVh7cEQrhBKWmTk5kEiBNJhhpfnoUSKqFJKBRKPT7e")
     manifest = manifest_of(organiser, codec=CodecSpec(name, 64))
@@ -120,7 +122,7 @@ def test_bound_holds_for_each_element_in_all_kernels(
         replace(form, influence_max=less).check_bound(bytes(payload), opened)
     assert caught.value.code == "INFLUENCE-BROKEN"
     if form.codec.reach > 1:
-        payload[-1] = {"int8": 0x80, "int4": 0x88}[name]  # A codec never writes this code.
+        payload[-1] = {"int8": 0x80, "int4": 0x88}[name]  # Codecs never write this code.
         with pytest.raises(RemoteProtocolError):
             replace(form, influence_max=fits).check_bound(bytes(payload), opened)
 
@@ -135,13 +137,13 @@ def smallest_bound(form: UpdateFormat, opened: ReduceShape, peak: float) -> floa
     return high
 
 
-async def test_digest_of_an_invalid_blob_is_refused(tmp_path: Path) -> None:
+async def test_digest_that_does_not_name_a_blob_is_refused(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         bare = r.context.store.put_chunk(b"a data block, or anything")
         assert "not a valid blob" in await refused(r.context, bare)
 
 
-async def test_voter_survives_any_proposed_update(tmp_path: Path) -> None:
+async def test_invalid_proposed_update_does_not_end_a_voter(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         bare = r.context.store.put_chunk(b"not a blob")
         genesis = r.context.manifest.genesis
@@ -152,7 +154,7 @@ async def test_voter_survives_any_proposed_update(tmp_path: Path) -> None:
         assert r.context.ledger.updates_awaited == set()
 
 
-async def test_missing_bytes_are_searched_for_only_during_their_step(
+async def test_update_that_no_peer_has_is_fetched_only_until_its_step_ends(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, rules=policy(participants_min=1)) as r, trio.open_nursery() as nursery:
@@ -179,14 +181,14 @@ async def test_update_of_a_step_that_just_ended_is_not_reported_as_bad(tmp_path:
             async with trio.open_nursery() as holding:
                 wanted, outboxes = FetchUpdate(digest, ()), Outboxes(context, sending)
                 await _carry_out(context, [wanted], None, outboxes, holding)
-                # The next entry was decided before any task could run.
+                # The Commit is decided before the task that inspects the update has run.
                 r.decide(Commit(0, 0, digest))
             sending.cancel_scope.cancel()
         assert r.said("bad-update") == []
         assert context.ledger.updates_awaited == set()
 
 
-async def test_corrupt_update_on_our_disk_is_fetched_again(tmp_path: Path) -> None:
+async def test_update_damaged_on_disk_is_fetched_again(tmp_path: Path) -> None:
     async with (
         rig(tmp_path / "a", admission="open") as r,
         rig(tmp_path / "b", welcoming=True) as other,

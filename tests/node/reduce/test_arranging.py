@@ -1,4 +1,5 @@
-"""The order and the schedule that a node proposes, and which peer dials which."""
+"""The order of peers and the schedule that a node proposes for a reduce, and which peer of each
+pair dials the other."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def hear(r: Rig, peer: PeerId, **changes: object) -> None:
 
 @dataclass
 class Counting:
-    """A listener that reports this number of served connections."""
+    """Replaces a listener, and reports fixed `counts` of connections."""
 
     counts: ListenerStatistics
 
@@ -42,7 +43,7 @@ class Counting:
 
 
 def requested(r: Rig, *others: PeerId, step: int = 0) -> ReduceRequest:
-    """Return a reduce of these peers and us, with us first."""
+    """Return the request for a reduce among this node, which comes first, and `others`."""
     context = [Participant(peer, 16, 1) for peer in (r.context.me, *others)]
     roster = opening(r.context.ledger.snapshot, *context, learners=others)
     request = request_of(r.context, r.context.outer_step(roster.step), roster)
@@ -52,7 +53,7 @@ def requested(r: Rig, *others: PeerId, step: int = 0) -> ReduceRequest:
 # ── what is proposed ─────────────────────────────────────────────────────────────────────────────
 
 
-async def test_measured_rates_decide_the_order_and_status_says_why(
+async def test_order_avoids_slow_paths_and_the_status_says_why(
     tmp_path: FilePath,
 ) -> None:
     async with rig(tmp_path) as r:
@@ -69,7 +70,8 @@ async def test_measured_rates_decide_the_order_and_status_says_why(
         schedule, order = ring_order.arrange(context, (me, ann, bob, cai))
         assert (schedule, ring_order.arrange(context, (me, ann, bob, cai))[1]) == ("ring", order)
         at = order.index(me)
-        # The slow paths, to ann and from bob to cai, are not used.
+        # The node and Ann are opposite in the ring, and so are Bob and Cai: the slow paths between
+        # them are not used.
         assert order[(at + 2) % 4] == ann
         (said,) = r.said("arranged")
         assert (said["schedule"], said["peers"]) == ("ring", order)
@@ -82,8 +84,9 @@ async def test_measured_rates_decide_the_order_and_status_says_why(
         assert words.startswith(ring_order.in_words(context) + "; ")
 
 
-async def test_int4_run_is_not_averaged_in_a_long_ring(tmp_path: FilePath) -> None:
-    """Over slow paths all schedules take nearly the same time, so an int8 run keeps the ring."""
+async def test_int4_run_uses_the_direct_schedule_for_five_peers(tmp_path: FilePath) -> None:
+    """Over slow paths, all schedules take nearly the same time, so an int8 run uses the ring. An
+    int4 run does not, since its values are rounded again at each hop of the ring."""
     members = tuple(somebody(number).peer for number in range(110, 114))
     for name, schedule in (("int4", "direct"), ("int8", "ring")):
         codec = CodecSpec(name, 64)  # type: ignore[arg-type]
@@ -96,7 +99,7 @@ async def test_int4_run_is_not_averaged_in_a_long_ring(tmp_path: FilePath) -> No
             assert ring_order.arrange(r.context, (r.context.me, *members))[0] == schedule
 
 
-async def test_warning_is_shown_while_no_order_is_possible(
+async def test_warning_lasts_while_every_order_has_an_unconnectable_pair(
     tmp_path: FilePath,
 ) -> None:
     async with rig(tmp_path) as r:
@@ -130,12 +133,14 @@ async def test_peers_report_only_their_own_paths(tmp_path: FilePath) -> None:
 # ── which peers can be dialled ───────────────────────────────────────────────────────────────────
 
 
-async def test_node_that_nobody_dials_assumes_that_it_cannot_be_dialled(tmp_path: FilePath) -> None:
+async def test_node_that_members_do_not_dial_reports_that_it_cannot_be_dialled(
+    tmp_path: FilePath,
+) -> None:
     async with rig(tmp_path) as r:
         context = r.context
         assert judged_reach(context) == (False, True)
         context.state.started_s = time.monotonic() - DOUBT_S - 1
-        assert judged_reach(context) == (False, True)  # There is no peer that could dial.
+        assert judged_reach(context) == (False, True)  # No peer is connected that could dial.
         r.network.peers = {ANN.peer, BOB.peer}
         # Only members probe, and these peers are not members.
         assert judged_reach(context) == (False, True)
@@ -150,7 +155,7 @@ async def test_node_that_nobody_dials_assumes_that_it_cannot_be_dialled(tmp_path
         assert judged_reach(r.context) == (False, False)  # This node does not listen.
 
 
-async def test_node_that_cannot_be_dialled_is_warned_while_it_lasts(tmp_path: FilePath) -> None:
+async def test_user_is_warned_as_long_as_the_node_cannot_be_dialled(tmp_path: FilePath) -> None:
     async with rig(tmp_path) as r:
         for dialable, codes in ((True, []), (False, ["NET-OUTBOUND-ONLY"]), (True, [])):
             r.context.own_heartbeat.dialable = dialable
@@ -185,12 +190,11 @@ async def test_first_peer_dials_unless_only_that_peer_can_be_dialled(
         assert dials(r.context, requested(r, ANN.peer), ANN.peer) is we_dial
 
 
-async def test_peers_of_a_pair_that_cannot_connect_are_left_out_in_turn(
+async def test_peers_that_cannot_connect_to_each_other_are_left_out_in_turn(
     tmp_path: FilePath,
 ) -> None:
-    """Both peers of the pair name the same peer, and the next attempt is made without it. In the
-    next outer step they name the other peer of the pair.
-    """
+    """Both peers of the pair blame the same one of the two, and the next attempt leaves it out. In
+    the next outer step, they blame the other one."""
     async with rig(tmp_path) as r:
         me, ann = r.context.me, ANN.peer
         r.context.own_heartbeat.dialable = False

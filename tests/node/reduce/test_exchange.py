@@ -1,4 +1,5 @@
-"""When this node takes part in a reduce, with which peers, and when it aborts."""
+"""When a node takes part in a reduce, which work it averages, and when it gives up and whom it
+blames."""
 
 from __future__ import annotations
 
@@ -61,25 +62,25 @@ WORK = LocalWork(0, (0, 1), 200)
     ("peer", "outer_step", "work", "due"),
     [
         (A, 0, WORK, True),
-        (A, None, WORK, False),  # θ is not loaded
-        (A, 1, WORK, False),  # θ is of a different step
-        (A, 0, None, False),  # restarted since it reported ready
+        (A, None, WORK, False),  # θ is not loaded.
+        (A, 1, WORK, False),  # θ is of a different step.
+        (A, 0, None, False),  # The node has restarted since it reported ready.
         (A, 0, replace(WORK, step=1), False),
-        (A, 0, replace(WORK, tokens=100), False),  # not what was agreed
+        (A, 0, replace(WORK, tokens=100), False),  # The roster names 200 tokens.
         (A, 0, LocalWork(0, (0,), 100), False),
-        (A, 0, LocalWork(0, (2, 3), 200), False),  # different blocks than those of the lease
+        (A, 0, LocalWork(0, (2, 3), 200), False),  # The node has leased other blocks.
         (B, 0, LocalWork(0, (2,), 100), True),
         (PeerId("c"), 0, WORK, False),
     ],
 )
-def test_reduce_is_due_only_for_a_node_with_exactly_the_agreed_work(
+def test_node_takes_part_only_with_exactly_the_work_in_the_roster(
     peer: PeerId, outer_step: int | None, work: LocalWork | None, due: bool
 ) -> None:
     assert reduce_due(OPEN, outer_step, peer, work) == (OPENED if due else None)
     assert reduce_due(START, outer_step, peer, work) is None
 
 
-async def test_attempt_is_void_if_the_ledger_advanced_or_a_peer_is_down(
+async def test_attempt_is_not_needed_if_the_ledger_advanced_or_a_peer_is_down(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, rules=policy(participants_min=1)) as r:
@@ -102,7 +103,7 @@ async def test_attempt_is_void_if_the_ledger_advanced_or_a_peer_is_down(
         assert reason.suspects == ()
 
 
-async def test_request_is_derived_only_from_roster_and_manifest(tmp_path: Path) -> None:
+async def test_request_for_a_reduce_follows_from_the_roster(tmp_path: Path) -> None:
     async with rig(tmp_path, rules=policy(participants_min=1)) as r:
         roster = opening(r.context.ledger.snapshot, Participant(r.context.me, 16, 1))
         request = request_of(r.context, r.context.outer_step(roster.step), roster)
@@ -121,7 +122,7 @@ async def test_single_participant_stores_and_reports_its_update_once(
     r.decide(opening(context.ledger.snapshot, Participant(context.me, 16, 1)))
     nursery.start_soon(run_reduces, context)
     await trio.testing.wait_all_tasks_blocked()
-    assert r.said("exchange-started") == []  # The node has nothing to average yet.
+    assert r.said("exchange-started") == []  # The node does not have any work to average yet.
     context.trainer.work = LocalWork(0, (0,), 16)
     context.changes.notify_all()
     await settled(lambda: context.reduce.report is not None)
@@ -148,7 +149,7 @@ async def test_single_participant_stores_and_reports_its_update_once(
     assert len(r.said("exchange-started")) == 1
 
 
-async def test_unreachable_peer_is_suspected_and_theta_is_released(
+async def test_unreachable_peer_is_suspected_and_theta_is_unlocked(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
@@ -172,8 +173,8 @@ async def test_unreachable_peer_is_suspected_and_theta_is_released(
 async def test_neighbour_that_never_opens_its_streams_is_suspected(
     tmp_path: Path, they_dial: bool
 ) -> None:
-    """In one case the neighbour should dial and does not. In the other case we dial it, and it does
-    not answer our hello."""
+    """In one case, the neighbour should dial and does not. In the other case, this node dials it,
+    and it does not answer."""
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         r.wait_for(edge_s=0.4, reduce=ReduceTiming(dial_s=0.4))
         context = r.context
@@ -197,7 +198,8 @@ async def test_neighbour_that_never_opens_its_streams_is_suspected(
 
 
 def put_into_a_roster(r: Rig, *others: PeerId) -> None:
-    """Make a reduce of the outer step due, with our work and theirs."""
+    """Let the ledger open a reduce among this node and `others`, and give this node the work for
+    it."""
     context = r.context
     context.outer.step = 0
     each = [Participant(name, 16, 1) for name in (context.me, *others)]
@@ -208,13 +210,13 @@ def put_into_a_roster(r: Rig, *others: PeerId) -> None:
 
 @contextmanager
 def answering(context: Context, answer: bytes) -> Iterator[Endpoint]:
-    """Serve Ann's data plane, which sends `answer` to every hello."""
+    """Open Ann's data plane, which answers every hello with `answer`, and yield its endpoint."""
     credentials = Credentials.create(ANN)
     tls = tls_context(credentials, [context.plane.credentials.certificate_der], server=True)
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def answer_all() -> None:
-            with suppress(OSError):  # until it is shut down
+            with suppress(OSError):  # The error ends the thread when the socket is shut down.
                 while True:
                     raw, _ = listening.accept()
                     with suppress(OSError), tls.wrap_socket(raw, server_side=True) as secured:
@@ -234,7 +236,8 @@ def answering(context: Context, answer: bytes) -> Iterator[Endpoint]:
 async def test_neighbour_with_a_bad_answer_or_certificate_is_suspected(
     tmp_path: Path, answer: bytes | None
 ) -> None:
-    """A certificate can contain the name of a peer that did not issue it."""
+    """The neighbour answers with a malformed frame or hangs up. If `answer` is None, it announces a
+    certificate with Ann's name that Ann did not issue."""
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         r.wait_for(edge_s=0.4)
         context = r.context
@@ -262,7 +265,7 @@ async def test_neighbour_with_a_bad_answer_or_certificate_is_suspected(
 async def test_participant_without_a_valid_peer_id_is_not_suspected(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    """In an open run a lying proposer can put a participant with an invalid peer id into a
+    """In an open run, a lying proposer can put a participant with an invalid peer id into a
     roster."""
     r = await new_rig(tmp_path)
     context, nobody = r.context, PeerId("nobody")
@@ -278,7 +281,7 @@ async def test_participant_without_a_valid_peer_id_is_not_suspected(
     assert isinstance(heard, FullHeartbeat)
 
 
-async def test_attempt_that_became_void_before_its_start_is_not_begun(
+async def test_attempt_that_is_no_longer_needed_is_not_begun(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path, rules=policy(participants_min=1))
@@ -294,7 +297,7 @@ async def test_attempt_that_became_void_before_its_start_is_not_begun(
     assert r.said("exchange-connected") == []
 
 
-async def test_node_that_lost_its_promised_work_reports_it(
+async def test_node_that_lost_the_work_in_the_roster_reports_a_failure(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
@@ -306,7 +309,8 @@ async def test_node_that_lost_its_promised_work_reports_it(
     r.set_chain(roster=roster)
     nursery.start_soon(run_reduces, context)
     await trio.testing.wait_all_tasks_blocked()
-    assert r.heard() == []  # This process has not reported ready yet, but can still do so.
+    # This process has not reported its work as ready yet, but can still do so.
+    assert r.heard() == []
     context.ledger.core.reports.note(Ready(context.me, 0, 16, 1))
     context.changes.notify_all()
     await settled(lambda: bool(r.said("exchange-failed")))
@@ -319,11 +323,12 @@ async def test_node_that_lost_its_promised_work_reports_it(
     assert len(r.said("exchange-failed")) == 1
 
 
-async def test_restarted_node_with_different_work_reports_it_and_offers_the_new_work(
+async def test_restarted_node_reports_a_failure_and_offers_its_new_work(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    """In a run that applies averages late, unused work is carried over, but a restarted node has
-    none to carry over. If all participants have restarted, no other peer can abort the reduce."""
+    """The roster counts on more work than the restarted node has trained again. The node reports
+    that its attempt failed, since no other participant may be able to report this, and then that
+    the new work is ready, so that the next attempt uses it."""
     r = await new_rig(tmp_path, rules=policy(participants_min=1))
     context = r.context
     context.outer.step, now = 0, context.now()
@@ -350,7 +355,7 @@ async def test_restarted_node_with_different_work_reports_it_and_offers_the_new_
     assert len(r.said("exchange-failed")) == 1
 
 
-async def test_attempt_is_void_when_a_participant_lost_its_work(
+async def test_attempt_is_not_needed_if_a_participant_lost_its_work(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as r:
@@ -367,7 +372,7 @@ async def test_attempt_is_void_when_a_participant_lost_its_work(
         assert reason.suspects == (ANN.peer,)
 
 
-async def test_pseudo_gradient_with_nan_is_not_offered_again(
+async def test_work_that_contains_nan_is_not_offered_again(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path, rules=policy(participants_min=1))
@@ -383,10 +388,11 @@ async def test_pseudo_gradient_with_nan_is_not_offered_again(
     assert context.trainer.work is None
 
 
-async def test_node_that_is_slightly_behind_finishes_the_committed_update_itself(
+async def test_participant_that_is_slightly_late_finishes_its_own_reduce(
     tmp_path: Path,
 ) -> None:
-    """Over a slow link, fetching the update would take as long as the entire reduce did."""
+    """The other participants have already committed the update. Over a slow connection, fetching it
+    would take as long as the entire reduce did."""
     async with rig(tmp_path, rules=policy(participants_min=1)) as r, trio.open_nursery() as nursery:
         context = r.context
         roster = opening(context.ledger.snapshot, Participant(context.me, 16, 1))
@@ -412,7 +418,7 @@ async def test_node_that_is_slightly_behind_finishes_the_committed_update_itself
             await while_it_matters(context, roster, trio.sleep_forever)
 
 
-async def test_update_that_a_reduce_is_about_to_finish_is_not_fetched(
+async def test_fetch_of_an_update_waits_for_a_running_reduce(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
@@ -436,16 +442,16 @@ async def test_update_that_a_reduce_is_about_to_finish_is_not_fetched(
 async def test_neighbours_accusation_is_not_repeated_as_our_own(
     tmp_path: Path, heard: bool, reported: tuple[PeerId, ...]
 ) -> None:
-    """If we repeated a neighbour's accusation, a liar that sends ABORT would make all participants
-    repeat its accusation."""
+    """Otherwise a liar that sends ABORT with an accusation would make all participants report it as
+    their own."""
     async with rig(tmp_path) as r:
         await give_up(r.context, ReduceAborted(0, 0, (ANN.peer,), "it was silent", heard=heard))
         assert r.context.reduce.report == ReduceReport(0, 0, None, reported)
         assert r.said("exchange-failed")[0]["suspects"] == (ANN.peer,)
 
 
-def test_peer_that_is_still_connecting_gives_up_before_it_is_blamed_for_silence() -> None:
-    """A peer sends nothing before all of its connections are open. If an honest peer that is still
-    connecting did not give up in time, a participant that never opens one connection could get that
-    peer blamed for its silence."""
+def test_connecting_peer_gives_up_before_it_is_blamed_for_silence() -> None:
+    """A peer sends nothing before all of its connections are open. So an honest peer must give up
+    connecting before its neighbours blame it for silence. Otherwise a participant that never opens
+    one of its connections could get an honest peer blamed."""
     assert Timing().edge_s + reduce_links.AGAIN_S < SILENCE_S - 1.0

@@ -1,5 +1,6 @@
-"""Error feedback: a rounding loss is owed once its update is in θ, however the reduce ended at this
-node."""
+"""Error feedback: what rounding removed from a node's pseudo-gradient (the residual) is added to
+its next one, if the rounded one was committed. That depends on the ledger, and not on how the
+reduce ended at this node."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ def opening_with(r: Rig, *participants: Participant) -> Roster:
 
 
 async def begin(r: Rig, step: int) -> NDArray[np.float32]:
-    """Open the reduce of outer step `step` with work for it. Return the pseudo-gradient."""
+    """Give the node work for outer step `step`, and open the reduce. Return the work's
+    pseudo-gradient."""
     context = r.context
     assert context.trainer.arena is not None
     await settled(lambda: context.outer.step == step)
@@ -57,7 +59,8 @@ async def begin(r: Rig, step: int) -> NDArray[np.float32]:
 
 
 async def offer(r: Rig, step: int) -> tuple[NDArray[np.float32], Digest]:
-    """Average a pseudo-gradient in outer step `step`. Return it and the update."""
+    """Average a pseudo-gradient in outer step `step`. Return the pseudo-gradient and the update's
+    digest."""
     context, offered = r.context, await begin(r, step)
     await settled(lambda: context.reduce.report is not None and context.reduce.report.step == step)
     assert context.reduce.report is not None
@@ -67,11 +70,11 @@ async def offer(r: Rig, step: int) -> tuple[NDArray[np.float32], Digest]:
 
 
 def owed(r: Rig) -> list[NDArray[np.float32]]:
-    """Return the residuals by fragment."""
+    """Return copies of the node's residuals, one for each fragment."""
     return [residual.owed.copy() for residual in r.context.outer.residuals]
 
 
-async def test_each_fragment_owes_what_its_own_updates_have_lost(tmp_path: Path) -> None:
+async def test_residual_of_a_fragment_is_what_its_updates_lack(tmp_path: Path) -> None:
     settings: dict[str, Any] = {
         "rules": policy(participants_min=1, snapshot_every=100),
         "codec": CodecSpec("int4", 32, feedback=True),
@@ -83,12 +86,12 @@ async def test_each_fragment_owes_what_its_own_updates_have_lost(tmp_path: Path)
         nursery.start_soon(keep_outer_state, r.context)
         nursery.start_soon(run_reduces, r.context)
         lacking = [np.zeros(each.numel) for each in r.context.fragments]
-        """For each fragment, the sum of all committed pseudo-gradients minus the sum of the
+        """For each fragment, the sum of all committed pseudo-gradients minus the sum of their
         updates."""
         for step in range(6):
             before, number = owed(r), step % 2
             offered, update = await offer(r, step)
-            if step == 2:  # the attempt fails, and its loss does not count
+            if step == 2:  # This step is skipped, so what its rounding removed does not count.
                 r.decide(Skip(step))
                 r.context.changes.notify_all()
                 await settled(lambda done=step + 1: r.context.outer.step == done)  # type: ignore[misc]
@@ -107,11 +110,9 @@ async def test_each_fragment_owes_what_its_own_updates_have_lost(tmp_path: Path)
 
 
 class Late(Reduce):
-    """A reduce that all other participants have finished, and whose mean contains our sums. At this
-    node the mean arrives too late.
-
-    `lost` is our rounding loss in this reduce.
-    """
+    """A reduce that the other participants have finished, with a mean that contains our
+    contribution, but that does not end at this node in time. `lost`: what rounding removed from our
+    contribution."""
 
     lost: NDArray[np.float32] | None = None
 
@@ -141,8 +142,8 @@ class Spoilt(Late):
 async def owing(
     folder: Path, monkeypatch: pytest.MonkeyPatch, late: type[Late]
 ) -> AsyncIterator[Rig]:
-    """Open a node that is alone in its run, owes a residual from step 0, and is `late` in step
-    1."""
+    """Open the only node of a run. It has a residual from outer step 0, and its reduce of step 1 is
+    a `late` one."""
     Late.lost = None
     rules = policy(participants_min=1, snapshot_every=100)
     codec = CodecSpec("int4", 32, feedback=True)
@@ -166,7 +167,8 @@ async def owing(
 
 
 async def decided(r: Rig, *values: Value) -> None:
-    """Let the other participants agree on these entries, and wait until our reduce is given up."""
+    """Append the entries that the other participants agreed on, and wait until this node gives up
+    its reduce."""
     r.decide(*values)
     r.context.changes.notify_all()
     await settled(lambda: bool(r.said("exchange-failed")))
@@ -174,14 +176,14 @@ async def decided(r: Rig, *values: Value) -> None:
 
 
 async def update_of_others(r: Rig) -> Digest:
-    """Return the digest of a stored update. Its bytes are arbitrary, since the contents do not
-    affect our loss."""
+    """Return the digest of an update that is in the store. Its contents do not matter for the
+    residual."""
     update = r.context.outer_step(1).update
     payload = bytearray(update.payload_bytes)
     return await trio.to_thread.run_sync(update.write, r.context.store, payload)
 
 
-async def test_residual_included_in_a_commit_is_not_owed_twice(
+async def test_late_reduce_that_was_committed_replaces_the_residual(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with owing(tmp_path, monkeypatch, Late) as r:
@@ -191,7 +193,7 @@ async def test_residual_included_in_a_commit_is_not_owed_twice(
         assert owed(r)[0].tobytes() == Late.lost.tobytes() != before.tobytes()
 
 
-async def test_aborted_and_uncommitted_reduce_leaves_the_residual_owed(
+async def test_late_reduce_that_was_skipped_leaves_the_residual_unchanged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with owing(tmp_path, monkeypatch, Late) as r:
@@ -200,7 +202,7 @@ async def test_aborted_and_uncommitted_reduce_leaves_the_residual_owed(
         assert owed(r)[0].tobytes() == before.tobytes()
 
 
-async def test_attempt_committed_without_us_leaves_the_residual_owed(
+async def test_commit_of_an_attempt_without_us_leaves_the_residual_unchanged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with owing(tmp_path, monkeypatch, Late) as r:
@@ -224,11 +226,11 @@ async def test_residuals_of_a_pruned_step_are_dropped(tmp_path: Path) -> None:
         assert not residual.owed.any()
 
 
-async def test_loss_larger_than_rounding_can_cause_is_dropped(
+async def test_residual_larger_than_rounding_can_cause_is_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such a loss results from false numbers of a peer that claims to have the mean. If it were
-    kept, other peers would refuse our contribution in every later step."""
+    """Such a residual results from false numbers of a lying peer. If it were kept, other peers
+    would refuse our contribution in every later step."""
     async with owing(tmp_path, monkeypatch, Spoilt) as r:
         await decided(r, Commit(1, 0, await update_of_others(r)))
         assert not owed(r)[0].any()
