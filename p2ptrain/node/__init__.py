@@ -1,4 +1,4 @@
-"""The composition root: one process, one trio loop, and one nursery of tasks on shared objects.
+"""The node: one process with one trio loop, and one nursery of tasks that share a few objects.
 
     find the run ─► follow the ledger ─► keep θ at its head ─► train, exchange, agree, repeat
 

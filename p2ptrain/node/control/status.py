@@ -19,7 +19,7 @@ from p2ptrain.peers.validation_tally import Validation
 from p2ptrain.ring import ReduceStatistics
 
 ASKING_MAX = 5
-"""Maximum number of requests for admission in the status, since anybody can make one. `p2ptrain
+"""Maximum number of join requests in the status: strangers can send any number of them. `p2ptrain
 allow list` shows all."""
 
 
@@ -95,7 +95,7 @@ def _sending(context: Context) -> str:
 
 
 def validated(validation: Validation) -> str:
-    """Return the members' measurements of θ in words."""
+    """Return the loss of θ that the members measured, in words."""
     said = f"θ of outer step {validation.step}: loss {validation}"
     missing = ", ".join(map(peer_name, validation.missing))
     return f"{said}; no report from {missing}" if missing else said
