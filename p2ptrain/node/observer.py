@@ -12,13 +12,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
 import trio
 
 from p2ptrain.archive.home import Home, sole_use
-from p2ptrain.archive.replay import CertifiedSnapshot, ChainFacts, chain_facts, snapshot_named
+from p2ptrain.archive.replay import chain_facts, snapshot_named
 from p2ptrain.config.node import NodeConfig
 from p2ptrain.errors import IdentityInUse, NetworkUnreachable, P2PTrainError, TryLater, first_error
 from p2ptrain.identity import load_or_create
@@ -75,14 +74,19 @@ def fetch(
     """Fetch a certified snapshot into the home. `wanted` is "newest", "genesis", a step, or the
     beginning of a digest. `updates`: also fetch all later updates. `pin`: keep the snapshot when
     old snapshots are deleted.
-
-    Raises P2PTrainError: the snapshot cannot be fetched; the error says why, and what to do.
-    """
+    Raises P2PTrainError: the snapshot cannot be fetched; the error says why, and what to do."""
     work = partial(fetch_here, wanted=wanted, updates=updates, pin=pin, print_line=print_line)
     try:
         return _run(config, work, print_line)
     except HomeInUse as exc:
-        raise _has_a_node(exc, config.home) from exc
+        raise IdentityInUse(
+            exc.what,
+            evidence=exc.evidence,
+            likely="that node already has the newest snapshots, and fetches what it lacks",
+            do=f"{to_paste(config.home, 'ckpt ls')} lists its snapshots, "
+            f"{to_paste(config.home, 'ckpt pin')} keeps one; to fetch a different one, stop the "
+            "node, or use --home with a new directory",
+        ) from exc
 
 
 def repair_store(
@@ -136,9 +140,7 @@ def _run(
 
 async def observe(context: Context, work: Callable[[Context], Awaitable[Result]]) -> Result:
     """Run `work` while this process follows the ledger, and return its result.
-
-    Raises what `work` raises.
-    """
+    Raises what `work` raises."""
     done = list[Result]()
     context.state.set_state(Serving())
 
@@ -161,10 +163,8 @@ async def be_current(context: Context, print_line: PrintLine, patience: Patience
     """Wait until our ledger has been at least as long as those of all peers for `current_s` seconds
     without interruption. Ignore the peers that `PeerDirectory.counted` leaves out: above all, those
     that claim to be ahead but do not send their entries.
-
     Raises NetworkUnreachable, TryLater: for `hear_s`, no counted peer was heard and no entry
-    arrived, or every peer that is ahead has pruned the entries that are missing here.
-    """
+    arrived, or every peer that is ahead has pruned the entries that are missing here."""
     height, give_up_at, behind_at = 0, context.now() + patience.hear_s, context.now()
     while context.now() < behind_at + patience.current_s:
         await context.changes.wait(at_most_s=min(1.0, patience.current_s))
@@ -221,7 +221,8 @@ async def fetch_here(
     if pin:
         await trio.to_thread.run_sync(partial(context.store.lasting.change, add=named.digest))
     began, count = context.now(), 0
-    later = _updates_since(account, named) if updates else []
+    steps = range(named.step, account.end) if updates else ()
+    later = [update for step in steps if (update := account.steps[step].update) is not None]
     # Fetch the tokenizer first: without it, the weights cannot be exported or used.
     for digest in (context.manifest.tokenizer, named.digest, *later):
         unwanted = after(context, patience.no_source_s)
@@ -236,21 +237,4 @@ async def fetch_here(
         updates=len(later),
         bytes_fetched=count,
         seconds=context.now() - began,
-    )
-
-
-def _updates_since(account: ChainFacts, named: CertifiedSnapshot) -> list[Digest]:
-    later = (account.steps[step].update for step in range(named.step, account.end))
-    return [update for update in later if update is not None]
-
-
-def _has_a_node(exc: IdentityInUse, home: Path) -> IdentityInUse:
-    return IdentityInUse(
-        exc.what,
-        evidence=exc.evidence,
-        likely="that node already has the newest snapshots, and fetches what it lacks",
-        do=(
-            f"{to_paste(home, 'ckpt ls')} lists its snapshots, {to_paste(home, 'ckpt pin')} keeps "
-            "one; to fetch a different one, stop the node, or use --home with a new directory"
-        ),
     )

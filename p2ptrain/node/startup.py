@@ -48,9 +48,7 @@ async def open_node(
     timing: Timing = USUAL,
 ) -> AsyncIterator[Context]:
     """Join the run, wait for admission, and open everything that a node uses. Close it on exit.
-
-    Raises P2PTrainError: the node cannot start; the error says why and what to do.
-    """
+    Raises P2PTrainError: the node cannot start; the error says why and what to do."""
     identity, journal = load_or_create(home.identity), reception.journal
     say(f"you are {label(identity.peer)}")
     await _check(config, home, find_run.known_run(home, config), reception, say)
@@ -163,9 +161,7 @@ async def _check(
     say: find_run.PrintLine,
 ) -> None:
     """Check that this machine can run the node; warn of resources that may run short.
-
-    Raises MachineUnfit, ConfigError, TrainerError: this machine cannot run the node.
-    """
+    Raises MachineUnfit, ConfigError, TrainerError: this machine cannot run the node."""
     reception.set_state(Checking())
     found = await trio.to_thread.run_sync(machine_check.check, config, home, run)
     for doubt in reception.doubt([Caution(each.code, each.what, each.do) for each in found]):

@@ -55,17 +55,6 @@ _PRESENT = (
     keep_amended,
 )
 
-_WITH_DATA = (
-    keep_outer_state,
-    fetch_ahead,
-    probe_paths,
-    gather_validation,
-    donate,
-    keep_store_small,
-    scrub,
-)
-"""The tasks that start after the index of the run's data has arrived."""
-
 
 def start_presence(nursery: trio.Nursery, context: Context) -> None:
     """Start the tasks that nodes and observers have in common: answer neighbours, send and receive
@@ -84,9 +73,7 @@ async def run_tasks(
     """Run until this task is cancelled, or until this node leaves its branch of the ledger. Then
     return the chain that the node adopts instead. `trainers` makes the object that starts trainers;
     it is not called on a seed, which does not train.
-
-    Raises P2PTrainError: something that this node needs has failed.
-    """
+    Raises P2PTrainError: something that this node needs has failed."""
     left = list[Rejoin]()
 
     async def run_ledger_to_the_end() -> None:
@@ -103,8 +90,13 @@ async def run_tasks(
         nursery.start_soon(print_progress, context, print_line)
         nursery.start_soon(hello_server.pass_requests_on, context)
         await learn_data(context)
-        for task in _WITH_DATA:
-            nursery.start_soon(task, context)
+        nursery.start_soon(keep_outer_state, context)
+        nursery.start_soon(fetch_ahead, context)
+        nursery.start_soon(probe_paths, context)
+        nursery.start_soon(gather_validation, context)
+        nursery.start_soon(donate, context)
+        nursery.start_soon(keep_store_small, context)
+        nursery.start_soon(scrub, context)
         if not context.trains:
             nursery.start_soon(serve_only, context)
         else:
@@ -139,14 +131,9 @@ async def notice_the_end(context: Context) -> None:
         context.state.set_state(StandingBy("the run is complete; this node serves its weights"))
         if context.me not in context.ledger.snapshot.tokens_by_peer:
             export = to_paste(context.home.root, "export --to hf DIR")
-            context.alerts.show(
-                "ended",
-                Caution(
-                    "RUN-ENDED",
-                    "the run has ended; this node joined too late to take part in it",
-                    f"{export} writes the run's weights to a directory",
-                ),
-            )
+            late = "the run has ended; this node joined too late to take part in it"
+            advice = f"{export} writes the run's weights to a directory"
+            context.alerts.show("ended", Caution("RUN-ENDED", late, advice))
             context.changes.notify_all()
 
 

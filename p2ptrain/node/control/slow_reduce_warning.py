@@ -51,11 +51,7 @@ class ReduceDurations:
         if len(self.known_s) < KNOWN_MIN:
             return None
         lasts_s = now - self.since
-        return lasts_s if lasts_s > max(self.patience_s, 2 * self.usual_s) else None
-
-    @property
-    def usual_s(self) -> float:
-        return median(self.known_s)
+        return lasts_s if lasts_s > max(self.patience_s, 2 * median(self.known_s)) else None
 
 
 async def notice_slow_reduce(
@@ -70,7 +66,7 @@ async def notice_slow_reduce(
         if lasts_s is None:
             context.alerts.clear(WARNING)
         elif WARNING not in context.alerts:
-            caution = caution_about(context, lasts_s, exchanges.usual_s)
+            caution = caution_about(context, lasts_s, median(exchanges.known_s))
             context.alerts.show(WARNING, caution)
             context.journal.write("exchange-slow", step=context.reduce.averaging, what=caution.what)
             context.changes.notify_all()
@@ -83,14 +79,11 @@ def caution_about(context: Context, lasts_s: float, usual_s: float) -> Caution:
     what = (
         f"this exchange has taken {duration(lasts_s)} so far; the usual time is {duration(usual_s)}"
     )
-    roster = context.ledger.snapshot.roster
-    records = [context.peers.table.get(peer) for peer in roster.peers] if roster else []
-    heard = {
-        record.peer: context.now() - record.heard_s for record in records if record is not None
-    }
-    silent = max(heard, key=lambda peer: heard[peer], default=None)
-    if silent is not None and heard[silent] > UNHEARD_S:
-        what += f"; {label(silent)} was last heard {duration(heard[silent])} ago"
+    roster, table = context.ledger.snapshot.roster, context.peers.table
+    records = [record for record in map(table.get, roster.peers if roster else ()) if record]
+    silent = min(records, key=lambda record: record.heard_s, default=None)
+    if silent is not None and (silent_s := context.now() - silent.heard_s) > UNHEARD_S:
+        what += f"; {label(silent.peer)} was last heard {duration(silent_s)} ago"
     rates = f"{to_paste(context.home.root, 'status')} shows the rates"
     return Caution(
         "SYNC-SLOW",

@@ -32,6 +32,7 @@ async def status(context: Context) -> NodeStatus:
     newest = context.trainer.progress
     waited_for = ", ".join(map(peer_name, agreement.waiting_for))
     cautions = (*context.alerts.doubts, *context.alerts.warnings.values())
+    asking = hello_server.waiting_peers(context)[:ASKING_MAX]
     return NodeStatus(
         peer=context.me,
         peer_name=peer_name(context.me),
@@ -67,7 +68,7 @@ async def status(context: Context) -> NodeStatus:
         branch=branch_warning.in_words(agreement.branch, context.ledger.core),
         amended=amendment_gossip.in_words(context),
         averaging=ring_order.in_words(context),
-        asking=_asking(context),
+        asking=tuple(hello_server.request_line(context, peer) for peer in asking),
         reach=reachability.in_words(context),
         role=_role(context, context.me),
         members=tuple(_member(context, peer) for peer in state.members),
@@ -82,11 +83,6 @@ async def status(context: Context) -> NodeStatus:
         warnings=tuple(each.words for each in cautions),
         cautions=cautions,
     )
-
-
-def _asking(context: Context) -> tuple[str, ...]:
-    first = hello_server.waiting_peers(context)[:ASKING_MAX]
-    return tuple(hello_server.request_line(context, peer) for peer in first)
 
 
 def _sending(context: Context) -> str:

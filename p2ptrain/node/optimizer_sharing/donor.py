@@ -34,10 +34,8 @@ joiners get the newest existing offer."""
 
 ASK_BYTES_MAX = 128
 
-NOTHING = b""
-"""The reply of a member that has no state to offer."""
-LATER = b"later"
-"""The reply of a member that is storing a state: ask again."""
+NOTHING, LATER = b"", b"later"
+"""The replies "I have no state to offer" and "I am storing a state, ask again"."""
 
 
 def ask_of(run: RunId) -> bytes:

@@ -50,9 +50,7 @@ class OptimizerOffer:
     @classmethod
     def decode(cls, data: bytes, donor: PeerId) -> OptimizerOffer:
         """Decode the offer in `data`, which `donor` must have signed.
-
-        Raises RemoteProtocolError.
-        """
+        Raises RemoteProtocolError."""
         document = Signed.from_bytes(data, kind=KIND, bytes_max=OFFER_BYTES_MAX)
         if document.signer != donor:
             raise RemoteProtocolError("a different peer signed the offer", peer=donor)
@@ -65,9 +63,6 @@ class OptimizerOffer:
             raise RemoteProtocolError("the offer does not name a state", peer=donor)
         return cls(**told)  # type: ignore[arg-type]
 
-    def is_for(self, run: RunId, layout: Layout) -> bool:
-        return (self.run, self.layout) == (run, layout.digest)
-
     def is_current(self, step: int, fragments: int) -> bool:
         """Return whether a node at outer step `step` can use the offered state. A state of a later
         outer step can be used when the node has reached that step."""
@@ -79,9 +74,7 @@ class OptimizerOffer:
 
     def check_manifest(self, manifest: BlobManifest, layout: Layout) -> None:
         """Check the blob's manifest before the rest of the blob is fetched.
-
-        Raises RemoteProtocolError.
-        """
+        Raises RemoteProtocolError."""
         meta = _meta(self.run, layout, self.step, self.count)
         if manifest.kind != KIND or dict(manifest.meta) != meta:
             raise RemoteProtocolError(f"blob {self.digest[:12]} is not the offered state")

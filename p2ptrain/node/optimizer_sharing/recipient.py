@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 
 import trio
 
@@ -141,12 +142,10 @@ async def _offers(
         if reply in (LATER, NOTHING):
             continue
         try:
-            offer = _decode_offer(context, peer, reply)
+            if (offer := _decode_offer(context, peer, reply)) is not None:
+                offered.append(_MemberOffer(peer, offer, reply))
         except _UnusableState as exc:
             _refuse(context, peer, exc, useless)
-            continue
-        if offer is not None:
-            offered.append(_MemberOffer(peer, offer, reply))
     return offered
 
 
@@ -218,14 +217,12 @@ async def _request_offer(context: Context, peer: PeerId) -> bytes:
 def _decode_offer(context: Context, peer: PeerId, reply: bytes) -> OptimizerOffer | None:
     """Decode the offer of `peer`. Return None if the offered state is too old or too new: `peer`
     may have a better one later.
-
-    Raises _UnusableState.
-    """
+    Raises _UnusableState."""
     try:
         offer = OptimizerOffer.decode(reply, peer)
     except RemoteProtocolError as exc:
         raise _UnusableState(exc.what) from exc
-    if not offer.is_for(context.run, context.layout):
+    if (offer.run, offer.layout) != (context.run, context.layout.digest):
         raise _UnusableState("it offers a state of a different run or model")
     step = context.ledger.snapshot.step
     if not offer.is_current(step, context.manifest.sync.fragments):
@@ -299,10 +296,7 @@ async def _begin_with(
 async def _fetch(context: Context, peer: PeerId, offer: OptimizerOffer) -> None:
     """Fetch the blob's manifest, and then its chunks if the manifest states the right size.
     Otherwise a member could fill our disk."""
-
-    def gone() -> bool:
-        return context.peers.is_down(peer)
-
+    gone = partial(context.peers.is_down, peer)
     await fetch.fetch_loose(context, [offer.digest], unwanted=gone)
     manifest = await trio.to_thread.run_sync(context.store.manifest, offer.digest)
     offer.check_manifest(manifest, context.layout)

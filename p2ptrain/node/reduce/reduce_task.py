@@ -79,9 +79,7 @@ def reduce_impossible(
     blocks than before: it has lost the work that was trained ahead.
     """
     roster = state.roster
-    if roster is None or outer_step != roster.step:
-        return None
-    if reduce_due(state, outer_step, me, work) is not None:
+    if roster is None or outer_step != roster.step or reduce_due(state, outer_step, me, work):
         return None
     ours = [(each.tokens, each.blocks) for each in roster.participants if each.peer == me]
     lost = said is not None and said.step == roster.step and (said.tokens, said.blocks) in ours
@@ -196,9 +194,7 @@ async def _reduce(
     context: Context, outer_step: OuterStep, roster: Roster, edges: ReduceLinks
 ) -> Digest:
     """Run the reduce, store the resulting update, and return its digest.
-
-    Raises ReduceAborted: the reduce failed.
-    """
+    Raises ReduceAborted: the reduce failed."""
     assert context.trainer.arena is not None, "a seed is never a participant"
     request = request_of(context, outer_step, roster)
     payload = bytearray(outer_step.update.payload_bytes)
@@ -252,9 +248,7 @@ async def _run(
     residual: Residual | None,
 ) -> ReduceStatistics:
     """Run `reduce` while the attempt is needed.
-
-    Raises ReduceAborted: the reduce failed.
-    """
+    Raises ReduceAborted: the reduce failed."""
     context.reduce.ring = reduce
     try:
         run = partial(in_thread, reduce.run, stop=partial(reduce.abort, "it was abandoned"))
@@ -325,9 +319,7 @@ async def while_it_matters(
 ) -> Result:
     """Return the result of `work`. Cancel `work` as soon as the attempt is no longer needed, or
     `lag_s` later if the other members have committed the update.
-
-    Raises ReduceAborted: `work` failed, or the attempt is no longer needed.
-    """
+    Raises ReduceAborted: `work` failed, or the attempt is no longer needed."""
     moot: list[ReduceAborted] = []
     results: list[Result] = []
 

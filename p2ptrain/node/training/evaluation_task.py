@@ -15,7 +15,7 @@ from p2ptrain.ledger.chain.values import Roster
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.training import lease_data
 from p2ptrain.peers.heartbeat import LOSS_MAX_NATS, Heartbeat, ValidationReport
-from p2ptrain.peers.validation_tally import Validation, ValidationShare, divide_blocks
+from p2ptrain.peers.validation_tally import ValidationShare, divide_blocks
 
 LOOK_S = 5.0
 
@@ -58,7 +58,7 @@ async def own_files(context: Context, idle: Callable[[], bool]) -> tuple[str, ..
     step, share, files = context.ledger.snapshot.step, own_share(context), list[str]()
 
     async def fetch() -> None:
-        files.extend(map(str, await lease_data.paths_of(context, share)))
+        files.extend(await lease_data.paths_of(context, share))
 
     await context.changes.run_while(lambda: idle() and context.ledger.snapshot.step == step, fetch)
     return tuple(files)
@@ -111,8 +111,16 @@ async def gather_validation(context: Context) -> None:
         for each in context.trainer.validation.settled(
             context.now(), lambda peer: peer != context.me and context.peers.is_down(peer)
         ):
-            event = "evaluated" if each.loss is not None else "not-evaluated"
-            context.journal.write(event, **_journal_fields(each))
+            context.journal.write(
+                "evaluated" if each.loss is not None else "not-evaluated",
+                step=each.step,
+                loss=each.loss,
+                tokens=each.tokens,
+                blocks=each.covered,
+                blocks_total=each.blocks,
+                missing=each.missing,
+                what=str(each),
+            )
         await context.changes.wait(at_most_s=LOOK_S)
 
 
@@ -123,15 +131,3 @@ def _begin(context: Context, step: int) -> None:
     if who and context.trainer.validation.begin(step, who, context.now()):
         for record in context.peers.table:
             note_share_report(context, record.peer, record.heartbeat)
-
-
-def _journal_fields(validation: Validation) -> dict[str, object]:
-    return {
-        "step": validation.step,
-        "loss": validation.loss,
-        "tokens": validation.tokens,
-        "blocks": validation.covered,
-        "blocks_total": validation.blocks,
-        "missing": validation.missing,
-        "what": str(validation),
-    }

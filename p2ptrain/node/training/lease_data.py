@@ -9,7 +9,6 @@ fetched again when it is needed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.terms import lease_blocks
@@ -25,12 +24,12 @@ NEWCOMERS = 3
 """Number of members that are assumed to join, and to need blocks too."""
 
 
-async def paths_of(context: Context, digests: Sequence[Digest]) -> list[Path]:
-    """Fetch these blocks if necessary, and return their files."""
+async def paths_of(context: Context, digests: Sequence[Digest]) -> tuple[str, ...]:
+    """Fetch these blocks if necessary, and return the paths of their files."""
     missing = [digest for digest in digests if not context.store.has_chunk(digest)]
     if missing:
         await fetch.fetch_loose(context, missing)
-    return [context.store.chunk_path(digest) for digest in digests]
+    return tuple(str(context.store.chunk_path(digest)) for digest in digests)
 
 
 async def fetch_ahead(context: Context) -> None:

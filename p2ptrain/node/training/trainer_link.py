@@ -75,9 +75,7 @@ class TrainerSession:
 
     async def serve(self) -> None:
         """Give orders to the trainer and process its reports until it ends.
-
-        Raises TrainerError: the trainer ended, stalled or cannot continue.
-        """
+        Raises TrainerError: the trainer ended, stalled or cannot continue."""
         if self._context.ledger.snapshot.phase is not Phase.ENDED:
             self._context.state.set_state(Loading())
         await ready_work.offer_work_again(self._context)
@@ -231,9 +229,7 @@ class TrainerSession:
             case TrainOrder(step, blocks) | AheadOrder(step, blocks):
                 ahead = isinstance(order, AheadOrder)
                 await self._set_rates(outer_step, ahead=ahead)
-                paths = tuple(
-                    map(str, await lease_data.paths_of(context, self._blocks_of([order])))
-                )
+                paths = await lease_data.paths_of(context, self._blocks_of([order]))
                 self._paths += paths
                 before = len(self._progress.blocks) if self._progress else 0
                 others = context.ledger.history.newest_participants(step)

@@ -23,9 +23,7 @@ STOP_S = 5.0
 
 async def train(context: Context, trainers: Trainers, *, stop_s: float = STOP_S) -> None:
     """Run trainers one after another, until cancelled.
-
-    Raises TrainerError: there were too many restarts, or a restart would not help.
-    """
+    Raises TrainerError: there were too many restarts, or a restart would not help."""
     await take_inner_state(context)
     last: TrainerError | None = None
     for restarts in count():
