@@ -41,7 +41,7 @@ class RunningTrainer(Protocol):
 
     @property
     def waits_for(self) -> str:
-        """What people must still do before the trainer can start, in words; empty if nothing."""
+        """The actions of people that the trainer's start still waits for, in words; or ""."""
 
     def send(self, frame: ToTrainer, meanwhile: Callable[[], None] | None = None) -> None:
         """Send a frame. This blocks while the socket of a busy trainer is full. In the meantime,
