@@ -173,7 +173,7 @@ def test_strangers_are_not_asked_even_if_there_is_no_other_peer() -> None:
     )
 
 
-def test_running_process_raises_a_low_incarnation_once_no_duplicate_is_alive() -> None:
+def test_process_raises_a_low_incarnation_once_no_duplicate_is_alive() -> None:
     """A mark proves that the key was once used with that incarnation. Peers ignore heartbeats with
     a lower incarnation, so the process must raise its own."""
     watch, mark = process(OLDER), make_mark(RUN, NEWER, ANN.sign)

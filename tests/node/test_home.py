@@ -14,7 +14,7 @@ from p2ptrain.archive.home import Home, sole_use
 from p2ptrain.errors import IdentityInUse
 
 
-def test_second_node_in_a_home_is_refused_and_told_the_process_id_of_the_first(
+def test_error_of_a_second_node_names_the_process_id_of_the_first(
     tmp_path: Path,
 ) -> None:
     home = Home(tmp_path / "home")

@@ -80,7 +80,7 @@ def test_weight_of_a_new_member_counts_only_the_steps_since_it_joined(run: Run) 
     assert run.weights(3, a=10, b=10, new=10) == {"a": 30, "b": 30, "new": 20}
 
 
-def test_weight_counts_work_on_a_fragment_whose_last_average_left_the_peer_out(run: Run) -> None:
+def test_weight_counts_work_that_the_last_average_of_the_fragment_missed(run: Run) -> None:
     run.commit(a=10, b=10)
     run.commit(a=10, b=10)
     run.commit(b=10)  # This average of the first fragment is made without a.
@@ -89,7 +89,7 @@ def test_weight_counts_work_on_a_fragment_whose_last_average_left_the_peer_out(r
     assert run.weights(2, a=10, b=10) == {"a": 40, "b": 20}
 
 
-def test_weight_counts_work_on_a_fragment_whose_last_average_was_skipped(run: Run) -> None:
+def test_weight_counts_work_on_a_fragment_whose_average_was_skipped(run: Run) -> None:
     run.commit(a=10, b=10)
     run.commit(a=10, b=10)
     run.open(a=10, b=10)

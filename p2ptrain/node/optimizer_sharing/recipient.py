@@ -128,9 +128,8 @@ async def _offers(
     put_off: Counter[PeerId],
     useless: dict[PeerId, str],
 ) -> list[_MemberOffer]:
-    """Ask these members in turn until `missing` of them offer a state or will soon. Return the
-    offers. Count in `put_off` how often each member had no offer; a definite no counts LATER_MAX.
-    """
+    """Ask these members in turn until `missing` of them offer a state or answer `LATER`. Return the
+    offers. `put_off` counts the `LATER` answers of each member; another answer counts LATER_MAX."""
     offered, waiting = list[_MemberOffer](), 0
     for peer in around:
         if len(offered) + waiting == missing:

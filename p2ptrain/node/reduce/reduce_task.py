@@ -139,7 +139,7 @@ async def _attempt(
         update = await _averaged(context, outer_step, roster, edges)
     except ReduceAborted as exc:
         if context.me in exc.suspects:
-            context.trainer.discard_work()  # The work contains numbers that are not finite.
+            context.trainer.discard_work()  # Our work is lost, or contains non-finite numbers.
         await give_up(context, exc)
         with trio.move_on_after(LINGER_S):
             while context.ledger.snapshot.roster == roster:

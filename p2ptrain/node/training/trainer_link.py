@@ -353,7 +353,7 @@ class TrainerSession:
     def _whole_lease_of(self, ready: frames.FragmentReady) -> tuple[int, ...]:
         """Return the due part of our currently agreed lease if `ready` covers exactly that part,
         otherwise (). Also return () if the work is based on a θ that has been found wrong: `_watch`
-        will end this trainer, but work that it offered before would remain valid."""
+        is about to end this trainer, but an offer of its work would outlive it."""
         state, progress = self._context.ledger.snapshot, self._progress
         if self._rests_on_wrong_theta or progress is None:
             return ()
@@ -385,8 +385,8 @@ class TrainerSession:
             context.state.set_state(context.trainer.shown)
 
     def _forget_damaged(self, blocks: Sequence[Digest]) -> None:
-        """Read these blocks, so that the store notices and removes damaged ones. Then the next
-        trainer or measurement gets a new copy."""
+        """Read these blocks, so that the store finds the damaged ones and counts them as missing.
+        The next trainer or measurement then gets new copies."""
         for block in blocks:
             with suppress(StoreError):
                 self._context.store.get_chunk(block)

@@ -107,7 +107,7 @@ def is_member(node: SwarmNode, other: SwarmNode) -> bool:
     return node.context.ledger.snapshot.is_member(other.peer)
 
 
-async def test_peer_that_is_removed_from_the_allowlist_loses_its_seat_and_stops(
+async def test_peer_removed_from_the_allowlist_leaves_the_roster_and_stops(
     tmp_path: Path,
 ) -> None:
     timing = Timing(revocation_look_s=0.3)
