@@ -147,8 +147,8 @@ def _store(stack: ExitStack, around: Surroundings) -> Store:
 def _ledger(
     around: Surroundings, arrange: Arrange
 ) -> tuple[Ledger, RecordLog, RecordLog, Origin | None]:
-    """Open the ledger, its chain log and its vote log. Also return where the chain log begins, or
-    None if it begins at the run's first entry. Journal repairs of the logs and this beginning."""
+    """Open the ledger, its chain log and its vote log. Also return where the chain log begins; None
+    if it begins with the run. Write repairs of the logs, and this beginning, to the journal."""
     now, journal = trio.current_time(), around.journal
     ledger, chain_log, votes = open_ledger(
         around.home, around.run, around.identity, now, around.disk, arrange

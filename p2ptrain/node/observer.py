@@ -2,8 +2,8 @@
 
 An observer follows and checks the ledger like every node. It does not train or load θ, and ends
 once it has fetched what the user asked for. It must be admitted like any other peer, since bulk
-data is only sent to admitted peers. While a node runs in a home (the folder with a node's files),
-no observer can run in this home. None is needed: that node already has the newest snapshots.
+data is only sent to admitted peers. An observer cannot run in a home (the folder with a node's
+files) while a node runs there. The node already has the newest snapshots.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from p2ptrain.observe import states
 
 LEAVE_S = 20.0
 GOODBYE_S = 0.3
-"""Seconds for which the node waits after its last heartbeat, so that it reaches a neighbour."""
+"""Seconds for which the node waits after its last heartbeat, so that a neighbour receives it."""
 
 
 class ExitSignals:

@@ -118,8 +118,8 @@ class TrainerSession:
 
     async def _run_then_drain(self, task: Callable[[], Awaitable[None]]) -> None:
         """Run `task`. If `task` finds that the trainer has ended, first wait until `_listen` has
-        processed all frames: the last frame says why the trainer ended, and `_listen` raises that.
-        """
+        processed all frames. The last frame may say why the trainer ended; then `_listen` raises a
+        better error."""
         try:
             await task()
         except TrainerExited:

@@ -1,7 +1,7 @@
 """Run one trainer after another, no matter what happens to their processes.
 
-A trainer that dies is restarted and trains the same blocks; the number of restarts is limited. It
-repeats the work that was not offered yet, and the node remains a member of the run.
+After a trainer has died, a new one repeats the work that was not offered yet, and the node remains
+a member of the run. The number of restarts is limited.
 """
 
 from __future__ import annotations

@@ -180,8 +180,8 @@ async def test_work_that_was_not_averaged_is_rebased_and_offered_again(tmp_path:
 async def test_work_on_a_wrong_theta_is_dropped_and_trained_again(
     tmp_path: Path,
 ) -> None:
-    """The node finds that its θ differs from the certified one. It ends the trainer, and a new one
-    starts when θ is right."""
+    """The node finds that its θ differs from the certified one, and ends the trainer. The next
+    trainer begins to train when θ is right again."""
     remote = TrainerRemote()
     async with training(tmp_path, remote) as r:
         await settled(lambda: r.context.trainer.work is not None)
