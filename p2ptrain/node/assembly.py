@@ -52,7 +52,6 @@ PLAINTEXT = Caution(
     "network path between members can read and change it",
 )
 
-
 FLOOD = Caution(
     "FLOOD",
     "more messages arrive than this node can process, so it drops some",
@@ -62,7 +61,7 @@ FLOOD = Caution(
 
 @asynccontextmanager
 async def assembled(around: Surroundings) -> AsyncIterator[Context]:
-    """Open everything that a node of a run uses; all is closed when the block is left.
+    """Open everything that a node of a run uses, and close it at the end of the `async with` block.
 
     Raises:
         ConfigError: the data plane's port cannot be bound, or the amendments cannot be read.
@@ -70,7 +69,7 @@ async def assembled(around: Surroundings) -> AsyncIterator[Context]:
         VersionMismatch: this version orders the run's parameters differently.
         MachineUnfit: there is too little memory for the run's vectors.
     """
-    run, layout = around.run, _layout(around.run)
+    run, data, layout = around.run, around.run.manifest.data, _layout(around.run)
     alerts, amendments = Alerts(around.doubts), Amendments.of(around.home, run)
     with ExitStack() as stack:
         store = _store(stack, around)
@@ -104,7 +103,7 @@ async def assembled(around: Surroundings) -> AsyncIterator[Context]:
             peers=directory,
             identities=identities,
             outer=outer,
-            trainer=_trainer(run, arena),
+            trainer=TrainerState(ValidationTally(data.validation_blocks, data.block_tokens), arena),
             reduce=ReduceState(),
             alerts=alerts,
             state=NodeState(around.journal),
@@ -132,29 +131,24 @@ def _directory(around: Surroundings, ledger: Ledger) -> PeerDirectory:
 
 
 def _flooded(alerts: Alerts, peers: PeerDirectory, author: PeerId) -> None:
-    """Say that an event of `author` was dropped."""
+    """Warn the owner that the event queue was full, and count a dropped event against `author`."""
     alerts.show("flood", FLOOD)
     peers.report_misbehaviour("flood", author)
-
-
-def _trainer(run: Run, arena: Arena | None) -> TrainerState:
-    data = run.manifest.data
-    return TrainerState(ValidationTally(data.validation_blocks, data.block_tokens), arena)
 
 
 def _store(stack: ExitStack, around: Surroundings) -> Store:
     chunk_bytes = around.run.manifest.policy.chunk_bytes
     store = Store(around.home.store, disk=around.disk, chunk_bytes=chunk_bytes)
     stack.enter_context(store)
-    store.head()  # Read the head here, so that damage is reported now and not at its first use.
+    store.head()  # Read the store's head now, so that a damaged head is reported at the start.
     return store
 
 
 def _ledger(
     around: Surroundings, arrange: Arrange
 ) -> tuple[Ledger, RecordLog, RecordLog, Origin | None]:
-    """Open the ledger, its chain log and its vote log, and find where the chain begins. Write
-    repaired damage and the checkpoint to the journal."""
+    """Open the ledger, its chain log and its vote log. Also return where the chain log begins; None
+    if it begins with the run. Write repairs of the logs, and this beginning, to the journal."""
     now, journal = trio.current_time(), around.journal
     ledger, chain_log, votes = open_ledger(
         around.home, around.run, around.identity, now, around.disk, arrange
@@ -171,7 +165,8 @@ def _ledger(
 def _memory(
     stack: ExitStack, layout: Layout, run: Run, *, trains: bool
 ) -> tuple[Outer, Arena | None]:
-    """Allocate θ and m, and the arena and residuals of a node that trains. `stack` frees them."""
+    """Allocate θ and m. For a node that trains, also allocate the arena (the memory that it shares
+    with its trainers) and, with error feedback, the residuals. `stack` frees them."""
     vectors = OuterState(layout.numel)
     stack.callback(vectors.close)
     if not trains:

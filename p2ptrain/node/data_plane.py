@@ -1,8 +1,8 @@
-"""The data plane of a node: its listener, the listener's handlers, and the endpoint for other
-peers.
+"""The data plane of a node: the listener for bulk data, its handlers, and the endpoint (address and
+certificate) that other peers dial.
 
-This module does not know what is averaged or fetched. Probes are added later (`assembly`), once the
-context can tell whether a probe would disturb a reduce.
+The handler of path probes is added later, in `assembly`: it needs the context to tell whether a
+probe would disturb a reduce.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from p2ptrain.swarm import PURPOSE, ChunkServer, HotChunks
 
 
 def open_data_plane(stack: ExitStack, around: Surroundings, store: Store) -> DataPlane:
-    """Accept ring connections, and serve chunks of `store`, until `stack` is closed.
+    """Accept connections of reduces, and serve chunks of `store`, until `stack` is closed.
 
-    If the uplink is limited, the ring has priority.
+    If the user limits the upload rate, reduces have priority over chunks.
 
     Raises ConfigError: the port cannot be bound.
     """
@@ -51,7 +51,8 @@ def open_data_plane(stack: ExitStack, around: Surroundings, store: Store) -> Dat
     )
     uplink = Uplink(config.limit_up_bytes_per_s) if config.limit_up_bytes_per_s else None
     if uplink is not None:
-        stack.callback(uplink.close)  # Close it before the listener, which waits for its threads.
+        # The uplink is closed first: the listener's end waits for threads that wait for the uplink.
+        stack.callback(uplink.close)
     ring_inbox = RingInbox()
     listener.handle("ring", ring_inbox.handle)
     fair = None if uplink is None else PeerShares(uplink, SendPriority.SWARM).wait_to_send
@@ -61,15 +62,16 @@ def open_data_plane(stack: ExitStack, around: Surroundings, store: Store) -> Dat
 
 
 def swarm_limit(uplink: Uplink | None) -> Callable[[int], None] | None:
-    """Return the function that waits until low-priority bytes may be sent; None without a limit."""
+    """Return a function that waits until that many low-priority bytes may be sent. Return None if
+    the user does not limit the upload rate."""
     return None if uplink is None else uplink.share(SendPriority.SWARM).wait_to_send
 
 
 def _endpoint(
     identity: Identity, credentials: Credentials, listener: Listener, network: Network
 ) -> Endpoint:
-    """Return the endpoint for peers. If the listener is bound to all addresses, use the control
-    plane's host."""
+    """Return the endpoint that peers dial. If the listener is bound to all of this machine's
+    addresses, use a host at which the control plane is reached."""
     host, port = listener.address
     if host in ("0.0.0.0", "::"):
         host = outward_host(network.addresses(), v6=host == "::")
@@ -78,7 +80,7 @@ def _endpoint(
 
 def outward_host(addresses: Sequence[str], *, v6: bool) -> str:
     """Return the first host in `addresses`, the control plane's addresses, that the data plane can
-    use.
+    use. If there is none, return an address of this machine.
 
     A socket bound to 0.0.0.0 cannot be reached over IPv6; a socket bound to :: can be reached over
     both protocols. A loopback host is returned only if there is no other host: then the entire run
@@ -86,14 +88,13 @@ def outward_host(addresses: Sequence[str], *, v6: bool) -> str:
     """
     protocols = ("ip4", "ip6") if v6 else ("ip4",)
     split = [address.split("/") for address in addresses]
-    hosts = [context[2] for context in split if len(context) > 2 and context[1] in protocols]
-    for host in hosts:
-        if not ip_address(host).is_loopback:
-            return host
-    return hosts[0] if hosts else _first_own_address()
+    hosts = [parts[2] for parts in split if len(parts) > 2 and parts[1] in protocols]
+    outside = [host for host in hosts if not ip_address(host).is_loopback]
+    return (outside or hosts or [_first_own_address()])[0]
 
 
 def _first_own_address() -> str:
+    """Return this machine's first IPv4 address outside 127.0.0.0/8, or 127.0.0.1."""
     for addresses in psutil.net_if_addrs().values():
         for address in addresses:
             if address.family.name == "AF_INET" and not address.address.startswith("127."):

@@ -1,7 +1,7 @@
-"""`p2ptrain node`: run a node until it stops, and start it again in the same process whenever it
-adopts another chain.
+"""`p2ptrain node`: run a node until it stops.
 
-startup ─► tasks ─► (the node leaves its branch for another chain) ─► startup ─► …
+A node on a branch (a separate continuation of the ledger, made after the quorum was lost) may adopt
+another chain. Then this process closes everything and starts the node again on that chain.
 """
 
 from __future__ import annotations
@@ -43,18 +43,14 @@ def _as_it_is(context: Context) -> Context:
 
 
 def run_node(
-    config: NodeConfig,
-    *,
-    trainers: MakeTrainers = subprocesses,
-    dress: Dress = _as_it_is,
+    config: NodeConfig, *, trainers: MakeTrainers = subprocesses, dress: Dress = _as_it_is
 ) -> int:
     """Run a node until it is stopped, and return the exit status.
 
     Tests of whole processes use the two callables: `trainers` starts the trainers, and `dress` may
     replace objects of the context before they are used.
 
-    Raises:
-        P2PTrainError: the node cannot start or continue; the error says why, and what to do.
+    Raises P2PTrainError: the node cannot start or continue; the error says why, and what to do.
     """
     limit_malloc()
     switch_threads_often()
@@ -74,12 +70,7 @@ def run_node(
 
 
 async def _main(
-    config: NodeConfig,
-    home: Home,
-    journal: Journal,
-    *,
-    trainers: MakeTrainers,
-    dress: Dress,
+    config: NodeConfig, home: Home, journal: Journal, *, trainers: MakeTrainers, dress: Dress
 ) -> None:
     print_line = partial(_print_line, config.quiet)
     exit_ = ExitSignals(print_line)
@@ -106,11 +97,10 @@ async def run_lives(
 ) -> None:
     """Run the node. When it leaves its branch for another chain, run it again on that chain.
 
-    `begin` is called with the context each time it has been opened, and with None before it is
+    `begin` is called with each new context once it is open, and with None before that context is
     closed. If the user has stopped the node in the meantime, return instead of running it again.
 
-    Raises:
-        P2PTrainError: the node cannot start or continue; the error says why, and what to do.
+    Raises P2PTrainError: the node cannot start or continue; the error says why, and what to do.
     """
     reception = StartupStatus(load_or_create(home.identity).peer, journal)
     async with trio.open_nursery() as nursery:
@@ -137,11 +127,11 @@ async def run_lives(
 
 
 def _print_line(quiet: bool, text: str) -> None:
-    """Print a line for the user; the journal has more. Unprintable characters are replaced, so that
-    no text can control the terminal.
+    """Print a line for the user. Replace unprintable characters, so that no peer's text can control
+    the terminal.
 
-    Each line has its date, even on a terminal: a node runs for weeks, and users search for lines
-    with grep or send them to the organiser.
+    Each line begins with the date and time, even on a terminal: a node runs for weeks, and users
+    search its output with grep or send lines to the organiser.
     """
     if not quiet:
         shown = "".join(letter if letter.isprintable() else "·" for letter in text)

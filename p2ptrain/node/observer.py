@@ -2,8 +2,8 @@
 
 An observer follows and checks the ledger like every node. It does not train or load θ, and ends
 once it has fetched what the user asked for. It must be admitted like any other peer, since bulk
-data is only sent to admitted peers. A home with a running node does not need an observer: that node
-already has the newest snapshots.
+data is only sent to admitted peers. An observer cannot run in a home (the folder with a node's
+files) while a node runs there. The node already has the newest snapshots.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
 import trio
 
 from p2ptrain.archive.home import Home, sole_use
-from p2ptrain.archive.replay import CertifiedSnapshot, ChainFacts, chain_facts, snapshot_named
+from p2ptrain.archive.replay import chain_facts, snapshot_named
 from p2ptrain.config.node import NodeConfig
 from p2ptrain.errors import IdentityInUse, NetworkUnreachable, P2PTrainError, TryLater, first_error
 from p2ptrain.identity import load_or_create
@@ -45,13 +44,13 @@ class Patience:
     """How long an observer waits for its peers. Users cannot change this."""
 
     hear_s: float = 60.0
-    """How long to wait without hearing a peer. Heartbeats arrive every two seconds, so a node that
-    hears none in a minute is connected to nobody."""
+    """Seconds without a heartbeat of any peer after which the observer gives up. Heartbeats arrive
+    every two seconds, so a node that hears none in a minute is connected to nobody."""
     current_s: float = 5.0
-    """How long our ledger must be as long as that of the peers: two heartbeats. The first
-    heartbeats that we hear may be older than our connection, because peers forward them late."""
+    """Seconds for which our ledger must stay level with the peers' ledgers: two heartbeats. The
+    first heartbeats that we hear may be older than our connection, as peers forward them late."""
     no_source_s: float = 30.0
-    """How long to look for a blob that no peer has announced."""
+    """Seconds to look for a blob that no peer has announced."""
 
 
 USUAL = Patience()
@@ -59,7 +58,7 @@ USUAL = Patience()
 
 @dataclass(frozen=True, slots=True)
 class FetchedSnapshot:
-    """A fetched snapshot, and the number of later updates that were fetched with it."""
+    """A fetched snapshot, and the number of later `updates` that were fetched with it."""
 
     step: int
     digest: Digest
@@ -73,23 +72,27 @@ def fetch(
     config: NodeConfig, wanted: str, *, updates: bool, pin: bool, print_line: PrintLine
 ) -> FetchedSnapshot:
     """Fetch a certified snapshot into the home. `wanted` is "newest", "genesis", a step, or the
-    beginning of a digest. `updates`: also fetch all later updates.
-
-    Raises:
-        P2PTrainError: the snapshot cannot be fetched; the error says why, and what to do.
-    """
+    beginning of a digest. `updates`: also fetch all later updates. `pin`: keep the snapshot when
+    old snapshots are deleted.
+    Raises P2PTrainError: the snapshot cannot be fetched; the error says why, and what to do."""
     work = partial(fetch_here, wanted=wanted, updates=updates, pin=pin, print_line=print_line)
     try:
         return _run(config, work, print_line)
     except HomeInUse as exc:
-        raise _has_a_node(exc, config.home) from exc
+        raise IdentityInUse(
+            exc.what,
+            evidence=exc.evidence,
+            likely="that node already has the newest snapshots, and fetches what it lacks",
+            do=f"{to_paste(config.home, 'ckpt ls')} lists its snapshots, "
+            f"{to_paste(config.home, 'ckpt pin')} keeps one; to fetch a different one, stop the "
+            "node, or use --home with a new directory",
+        ) from exc
 
 
 def repair_store(
     config: NodeConfig, damaged: Sequence[Digest], print_line: PrintLine
 ) -> list[Digest]:
-    """Move damaged chunks out of the store and fetch them from peers. Return those that were
-    fetched.
+    """Move damaged chunks out of the store and fetch them from peers. Return the fetched ones.
 
     Raises:
         HomeInUse: a node runs in this home, and repairs the store itself.
@@ -105,10 +108,11 @@ def repair_store(
 
 
 class HomeInUse(IdentityInUse):
-    """A node runs in the same home."""
+    """A node runs in the home in which an observer was to run."""
 
 
 def as_observer(config: NodeConfig) -> NodeConfig:
+    """Return `config` with what an observer needs: it does not train, and does not ask the user."""
     return replace(config, seed=True, observes=True, assume_yes=True)
 
 
@@ -116,7 +120,12 @@ def _run(
     config: NodeConfig, work: Callable[[Context], Awaitable[Result]], print_line: PrintLine
 ) -> Result:
     home, config = Home(config.home), as_observer(config)
-    observed = partial(_observe, config, home, print_line=print_line, work=work)
+
+    async def observed(journal: Journal) -> Result:
+        reception = StartupStatus(load_or_create(home.identity).peer, journal)
+        async with open_node(config, home, reception, print_line) as context:
+            return await observe(context, work)
+
     with ExitStack() as stack:
         try:
             stack.enter_context(sole_use(home))
@@ -129,24 +138,9 @@ def _run(
             raise first_error(group) from None
 
 
-async def _observe(
-    config: NodeConfig,
-    home: Home,
-    journal: Journal,
-    *,
-    print_line: PrintLine,
-    work: Callable[[Context], Awaitable[Result]],
-) -> Result:
-    reception = StartupStatus(load_or_create(home.identity).peer, journal)
-    async with open_node(config, home, reception, print_line) as context:
-        return await observe(context, work)
-
-
 async def observe(context: Context, work: Callable[[Context], Awaitable[Result]]) -> Result:
     """Run `work` while this process follows the ledger, and return its result.
-
-    Raises what `work` raises.
-    """
+    Raises what `work` raises."""
     done = list[Result]()
     context.state.set_state(Serving())
 
@@ -166,11 +160,11 @@ async def observe(context: Context, work: Callable[[Context], Awaitable[Result]]
 
 
 async def be_current(context: Context, print_line: PrintLine, patience: Patience = USUAL) -> None:
-    """Return when our ledger has been as long as that of every counted peer for `current_s`.
-
+    """Wait until our ledger has been at least as long as those of all peers for `current_s` seconds
+    without interruption. Ignore the peers that `PeerDirectory.counted` leaves out: above all, those
+    that claim to be ahead but do not send their entries.
     Raises NetworkUnreachable, TryLater: for `hear_s`, no counted peer was heard and no entry
-    arrived, or every peer that is ahead has pruned the entries that are missing here.
-    """
+    arrived, or every peer that is ahead has pruned the entries that are missing here."""
     height, give_up_at, behind_at = 0, context.now() + patience.hear_s, context.now()
     while context.now() < behind_at + patience.current_s:
         await context.changes.wait(at_most_s=min(1.0, patience.current_s))
@@ -182,7 +176,7 @@ async def be_current(context: Context, print_line: PrintLine, patience: Patience
             if context.ledger.core.out_of_reach():
                 raise nobody_keeps(context)
             raise _nobody(context, patience.hear_s)
-    for words in _not_counted(context):
+    for words in _ignored(context):
         print_line(words)
 
 
@@ -190,21 +184,18 @@ def _nobody(context: Context, hear_s: float) -> NetworkUnreachable:
     return NetworkUnreachable(
         f"no peer of the run was heard in {hear_s:.0f} s"
         + (", except peers that did not send the ledger" if len(context.peers.table) else ""),
-        evidence=_not_counted(context),
+        evidence=_ignored(context),
         do="give --bootstrap with the address of a node that is running now",
     )
 
 
-def _not_counted(context: Context) -> list[str]:
-    believed, height = (
-        {record.peer for record in context.peers.believed()},
-        context.ledger.snapshot.height,
-    )
+def _ignored(context: Context) -> list[str]:
+    """Return one line for each heard peer that does not prove its claim to be ahead of us."""
+    height = context.ledger.snapshot.height
+    believed = {record.peer for record in context.peers.believed()}
     return [
-        (
-            f"ignoring {label(record.peer)}: it claims to have {record.heartbeat.height} entries "
-            f"of the ledger, but did not send any after entry {height}"
-        )
+        f"ignoring {label(record.peer)}: it claims to have {record.heartbeat.height} entries "
+        f"of the ledger, but did not send any after entry {height}"
         for record in context.peers.table
         if record.peer not in believed
     ]
@@ -219,18 +210,19 @@ async def fetch_here(
     print_line: PrintLine,
     patience: Patience = USUAL,
 ) -> FetchedSnapshot:
-    """Do what `fetch` does, in a network that is already running."""
+    """Fetch a snapshot as `fetch` does, with a context that is already open."""
     await be_current(context, print_line, patience)
     account = chain_facts(context.manifest, context.ledger.kept.start, context.ledger.kept.entries)
     named = snapshot_named(account, wanted)
     with trio.move_on_after(patience.no_source_s):
-        # Replays need the amendments.
+        # A later replay of the fetched updates needs the amendments up to the newest step.
         await context.until_known(context.ledger.snapshot.step)
     print_line(f"fetching the snapshot of outer step {named.step}, {named.digest[:12]}…")
     if pin:
         await trio.to_thread.run_sync(partial(context.store.lasting.change, add=named.digest))
     began, count = context.now(), 0
-    later = _updates_since(account, named) if updates else []
+    steps = range(named.step, account.end) if updates else ()
+    later = [update for step in steps if (update := account.steps[step].update) is not None]
     # Fetch the tokenizer first: without it, the weights cannot be exported or used.
     for digest in (context.manifest.tokenizer, named.digest, *later):
         unwanted = after(context, patience.no_source_s)
@@ -245,21 +237,4 @@ async def fetch_here(
         updates=len(later),
         bytes_fetched=count,
         seconds=context.now() - began,
-    )
-
-
-def _updates_since(account: ChainFacts, named: CertifiedSnapshot) -> list[Digest]:
-    later = (account.steps[step].update for step in range(named.step, account.end))
-    return [update for update in later if update is not None]
-
-
-def _has_a_node(exc: IdentityInUse, home: Path) -> IdentityInUse:
-    return IdentityInUse(
-        exc.what,
-        evidence=exc.evidence,
-        likely="that node already has the newest snapshots, and fetches what it lacks",
-        do=(
-            f"{to_paste(home, 'ckpt ls')} lists its snapshots, {to_paste(home, 'ckpt pin')} keeps "
-            "one; to fetch a different one, stop the node, or use --home with a new directory"
-        ),
     )

@@ -2,8 +2,7 @@
 
     home, identity ─► network ─► run ─► admission ─► store, ledger, outer state
 
-Each stage needs the ones before it. The stages are undone in the opposite order, whatever ends the
-node.
+Each stage needs the ones before it. At the end of the node they are closed in the opposite order.
 """
 
 from __future__ import annotations
@@ -48,11 +47,8 @@ async def open_node(
     disk: Disk | None = None,
     timing: Timing = USUAL,
 ) -> AsyncIterator[Context]:
-    """Open everything that a node uses, once its run has admitted it; all is closed on exit.
-
-    Raises:
-        P2PTrainError: the node cannot start; the error says why and what to do.
-    """
+    """Join the run, wait for admission, and open everything that a node uses. Close it on exit.
+    Raises P2PTrainError: the node cannot start; the error says why and what to do."""
     identity, journal = load_or_create(home.identity), reception.journal
     say(f"you are {label(identity.peer)}")
     await _check(config, home, find_run.known_run(home, config), reception, say)
@@ -152,9 +148,8 @@ async def _join(
 
 
 def _is_of_run(admission: Admission, met: list[str], peer: PeerId) -> bool:
-    """Return whether this home knows `peer` from its run: because the run names it, or because this
-    home has met it there.
-    """
+    """Return whether this home (the folder with a node's files) knows `peer` from its run: because
+    the run's manifest or allowlist names it, or because this node has been connected to it."""
     return admission.names(peer) or any(peer in address for address in met)
 
 
@@ -166,9 +161,7 @@ async def _check(
     say: find_run.PrintLine,
 ) -> None:
     """Check that this machine can run the node; warn of resources that may run short.
-
-    Raises MachineUnfit, ConfigError, TrainerError: it cannot run the node.
-    """
+    Raises MachineUnfit, ConfigError, TrainerError: this machine cannot run the node."""
     reception.set_state(Checking())
     found = await trio.to_thread.run_sync(machine_check.check, config, home, run)
     for doubt in reception.doubt([Caution(each.code, each.what, each.do) for each in found]):

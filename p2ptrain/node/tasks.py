@@ -1,4 +1,4 @@
-"""Run all tasks of a node in one nursery. Each task starts once it has what it needs.
+"""Run all tasks of a node in one nursery.
 
 A task that fails ends the node. So faults of the user's machine (a full disk, a trainer that keeps
 dying) are reported, and bugs are not hidden.
@@ -17,27 +17,15 @@ from p2ptrain.node.consensus.pruning import notice_pruned
 from p2ptrain.node.control.isolation_warning import notice_isolation
 from p2ptrain.node.control.left_out_warning import notice_left_out
 from p2ptrain.node.control.slow_reduce_warning import notice_slow_reduce
+from p2ptrain.node.gossip import connections
 from p2ptrain.node.gossip.amendment_gossip import keep_amended
-from p2ptrain.node.gossip.connections import (
-    bootstrap_again,
-    find_peers,
-    notice_lost_connections,
-    stay_connected,
-    watch_peers,
-)
 from p2ptrain.node.gossip.endpoint_exchange import answer_introductions
 from p2ptrain.node.gossip.gossip import listen, send_heartbeats
 from p2ptrain.node.gossip.path_probes import probe_paths
 from p2ptrain.node.gossip.revocation import notice_revocation
-from p2ptrain.node.joining import hello_server
+from p2ptrain.node.joining import duplicate_identity, hello_server
 from p2ptrain.node.joining.base_server import serve_bases
-from p2ptrain.node.joining.duplicate_identity import (
-    answer_questions,
-    take_notice,
-    watch_for_duplicates,
-)
 from p2ptrain.node.joining.find_run import PrintLine
-from p2ptrain.node.joining.hello_server import answer_hellos
 from p2ptrain.node.optimizer_sharing.donor import donate
 from p2ptrain.node.outer_state.data_index import learn_data
 from p2ptrain.node.outer_state.outer_task import keep_outer_state
@@ -56,24 +44,25 @@ from p2ptrain.suggested_command import to_paste
 
 _PRESENT = (
     send_heartbeats,
-    stay_connected,
-    bootstrap_again,
-    find_peers,
-    notice_lost_connections,
-    watch_peers,
+    connections.stay_connected,
+    connections.bootstrap_again,
+    connections.find_peers,
+    connections.notice_lost_connections,
+    connections.watch_peers,
     notice_revocation,
     notice_pruned,
-    watch_for_duplicates,
+    duplicate_identity.watch_for_duplicates,
     keep_amended,
 )
 
 
 def start_presence(nursery: trio.Nursery, context: Context) -> None:
-    """Do what every process in the run's network does, be it a node or an observer: answer
-    neighbours, send and receive gossip, and stay connected while the nursery lasts."""
-    answer_hellos(context)
-    answer_questions(context)
-    nursery.start_soon(listen, context, {identity_topic(context.run): take_notice})
+    """Start the tasks that nodes and observers have in common: answer neighbours, send and receive
+    gossip, and stay connected."""
+    hello_server.answer_hellos(context)
+    duplicate_identity.answer_questions(context)
+    notices = {identity_topic(context.run): duplicate_identity.take_notice}
+    nursery.start_soon(listen, context, notices)
     for task in _PRESENT:
         nursery.start_soon(task, context)
 
@@ -81,12 +70,10 @@ def start_presence(nursery: trio.Nursery, context: Context) -> None:
 async def run_tasks(
     context: Context, print_line: PrintLine, trainers: MakeTrainers = subprocesses
 ) -> Rejoin:
-    """Run until cancelled, or until this node leaves its branch; then return the chain to adopt.
-    `trainers` starts the trainers. It is not called on a seed.
-
-    Raises:
-        P2PTrainError: something that this node needs has failed.
-    """
+    """Run until this task is cancelled, or until this node leaves its branch of the ledger. Then
+    return the chain that the node adopts instead. `trainers` makes the object that starts trainers;
+    it is not called on a seed, which does not train.
+    Raises P2PTrainError: something that this node needs has failed."""
     left = list[Rejoin]()
 
     async def run_ledger_to_the_end() -> None:
@@ -120,9 +107,8 @@ async def run_tasks(
 
 
 async def serve_only(context: Context) -> None:
-    """Serve as a seed. A seed does not train, so it reports at once, for every outer step, that it
-    is ready with 0 tokens.
-    """
+    """Serve as a seed. A seed does not train: at the beginning of every outer step, it reports that
+    it is ready with 0 tokens."""
     context.state.set_state(Serving())
     told_step = -1
     while True:
@@ -145,14 +131,9 @@ async def notice_the_end(context: Context) -> None:
         context.state.set_state(StandingBy("the run is complete; this node serves its weights"))
         if context.me not in context.ledger.snapshot.tokens_by_peer:
             export = to_paste(context.home.root, "export --to hf DIR")
-            context.alerts.show(
-                "ended",
-                Caution(
-                    "RUN-ENDED",
-                    "the run has ended; this node joined too late to take part in it",
-                    f"{export} writes the run's weights to a directory",
-                ),
-            )
+            late = "the run has ended; this node joined too late to take part in it"
+            advice = f"{export} writes the run's weights to a directory"
+            context.alerts.show("ended", Caution("RUN-ENDED", late, advice))
             context.changes.notify_all()
 
 
@@ -182,9 +163,8 @@ async def print_progress(context: Context, print_line: PrintLine) -> None:
 
 
 def _news(state: State) -> str:
-    """Return a text that changes when the state is worth printing again. Changes of numbers do not
-    count, except each tenth of a download, which can take minutes or hours.
-    """
+    """Return a text that changes whenever the state should be printed again. Changes of numbers do
+    not count, except each tenth of a snapshot's download, which can take minutes or hours."""
     match state:
         case StandingBy():
             return words(state)
@@ -195,6 +175,7 @@ def _news(state: State) -> str:
 
 
 def _tokens(context: Context) -> str:
+    """Return the committed tokens of the run and of this node, in words."""
     state = context.ledger.snapshot
     mine = state.tokens_by_peer.get(context.me, 0)
     return f"{state.tokens:,} tokens in all" + (f", {mine:,} of them yours" if mine else "")

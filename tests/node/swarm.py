@@ -5,9 +5,10 @@ simulated.
         await s.until(lambda: s.at_step(4))
         s.check_chain()
 
-The first node is the seed, `s.seed`, which published the run and is its only founder. All nodes
-share one trio loop, so a test can inspect their internals and wait for events. SIGKILL and torch
-cannot be tested here, since they need separate processes.
+The first node is the seed, `s.seed`. It publishes the run and does not train. Unless a test names
+other founders (first voters), the seed is the only one. All nodes share one trio loop, so a test
+can inspect their internals and wait for events. SIGKILL and torch cannot be tested here, since they
+need separate processes.
 """
 
 from __future__ import annotations
@@ -49,17 +50,18 @@ from p2ptrain.testing.published import publish
 
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 THREADS_MAX = 500
-"""The limit on trio's threads in a test. Trio's own limit is enough for one node, and here all
-nodes share it."""
+"""Maximum number of trio's worker threads in a test, which all nodes share. Trio's default is only
+enough for one node."""
 
 DEADLINE_S = 200.0
-"""Time limit in seconds of each wait. It is much longer than any wait takes on two cores, since
-other tests may run on the same machine."""
+"""Time limit in seconds of each wait. On two idle cores, no wait takes nearly as long; but other
+tests may run on the same machine."""
 
 LOOK_S = 0.1
 
 QUICK_TO_ASK = Timing(questions=QuestionTiming(look_s=1.0, alarm_s=0.5, start_wait_s=2.0))
-"""Timing with which a restarted node does not wait long for the answer of a possible duplicate."""
+"""Timing with which a node, at its start, waits only 2 s for another process with its key to
+answer."""
 
 Found = TypeVar("Found")
 
@@ -78,7 +80,7 @@ class Diary(Journal):
 
 @dataclass
 class SwarmNode:
-    """One node through all its restarts. `context` is the context that its last start created."""
+    """One node through all its restarts. `context` is the context of the newest start."""
 
     name: str
     config: NodeConfig
@@ -94,7 +96,7 @@ class SwarmNode:
     ended: trio.Event = field(default_factory=trio.Event)
     timing: Timing = QUICK_TO_ASK
     inbox: Deaf = field(init=False)
-    """The ring connections since the last start."""
+    """The inbox for other nodes' connections in reduces, since the newest start."""
 
     @property
     def peer(self) -> PeerId:
@@ -116,7 +118,8 @@ class SwarmNode:
         return -1 if step is None else step
 
     def events(self, kind: str, **fields: object) -> list[dict[str, object]]:
-        """Return the journal records of this kind, with these fields, since the last start."""
+        """Return the journal's records of this kind that have these fields, since the newest
+        start."""
         return [
             record
             for record in self.records
@@ -125,7 +128,7 @@ class SwarmNode:
         ]
 
     async def run(self) -> None:
-        """Run this node until it is stopped or fails. A failure is kept in `error`."""
+        """Run this node until it is stopped or fails. If it fails, set `error`."""
         self.life, self.ended, self.error = trio.CancelScope(), trio.Event(), None
         try:
             with self.life:
@@ -170,13 +173,13 @@ class SwarmNode:
         await self.ended.wait()
 
     async def leave(self) -> None:
-        """Leave, as after the first Ctrl-C."""
+        """Say goodbye to the run as after the first Ctrl-C, and stop this node."""
         await leave(self.context)
         await self.stop()
 
 
 class Swarm:
-    """The swarm's nodes by name, including the seed."""
+    """The nodes of a test by name, including the seed, and the run that they are in."""
 
     def __init__(
         self, folder: Path, nursery: trio.Nursery, *, keep_snapshots: int | None = None
@@ -201,7 +204,7 @@ class Swarm:
         return self.nodes[name]
 
     def add(self, name: str, *, seed: bool = False) -> SwarmNode:
-        """Return a node that is not started yet, in a new home."""
+        """Create a node with an empty home (folder). Do not start it."""
         home = Home(self.folder / name)
         config = NodeConfig(
             home.root,
@@ -218,8 +221,8 @@ class Swarm:
         return node
 
     async def start(self, *names: str, bootstrap: str = "seed") -> None:
-        """Start nodes, and wait until each of them is up or has failed. Nodes that do not know a
-        run ask `bootstrap`, which must be up."""
+        """Start nodes, and wait until each of them is up or has failed. They connect to the node
+        `bootstrap` first, if that node is up."""
         for name in names:
             node = self.nodes[name]
             if name != bootstrap and self.nodes[bootstrap].up:
@@ -230,13 +233,15 @@ class Swarm:
         await self.until(lambda: all(self.nodes[n].up or self.nodes[n].error for n in names))
 
     async def stop(self, *names: str) -> None:
-        """Stop these nodes as SIGKILL would, except that their threads have to end."""
+        """Stop these nodes without a goodbye, and wait until their threads have ended. SIGKILL
+        would not wait for the threads."""
         async with trio.open_nursery() as nursery:
             for name in names:
                 nursery.start_soon(self.nodes[name].stop)
 
     async def until(self, holds: Callable[[], Found], *, deadline_s: float = DEADLINE_S) -> Found:
-        """Wait until the nodes make `holds` true. Return the value that it returned."""
+        """Wait until `holds` returns a true value, and return that value. Fail after `deadline_s`,
+        or when no node is up and one has failed."""
         ends = trio.current_time() + deadline_s
         while not (found := holds()):
             assert trio.current_time() < ends, self.account()
@@ -269,27 +274,27 @@ class Swarm:
         await self.until(lambda: self.at_step(target, *names))
 
     def stop_at(self, step: int | None) -> None:
-        """Stop the run at this outer step: no trainer does an inner step of it. With None, all
-        trainers run without a limit.
+        """Stop the run at this outer step: no trainer trains for it. None removes the limit.
 
-        A test that examines the state at a certain step uses this, since trainers here need only a
-        tenth of a second for a step.
+        A test needs this if it examines the state at a certain outer step, since an outer step
+        takes only a tenth of a second here.
         """
         self._stops_at = step
         for node in self.nodes.values():
             node.remote.stops_at = step
 
     async def stand_still(self) -> None:
-        """Run to the next outer step and its snapshot, and stop there, as after `stop_at`."""
+        """Let the run reach the next outer step and stop it there (see `stop_at`). Wait until no
+        node is writing a snapshot."""
         step = max(node.context.ledger.snapshot.step for node in self.up) + 1
         self.stop_at(step)
         await self.until(lambda: self.at_step(step) and not self.writing)
 
     async def step_by_step(self, holds: Callable[[], object]) -> None:
-        """Run until `holds` is true, and stop there.
+        """Let the run continue, one outer step at a time, until `holds` is true.
 
-        No step begins before all nodes have finished the previous step, so even a node with a slow
-        disk is not left behind.
+        No outer step begins before all nodes have finished the previous one, so even a node with a
+        slow disk is not left behind.
         """
         await self.stand_still()
         while not holds():
@@ -299,8 +304,8 @@ class Swarm:
     def writing(self) -> bool:
         """Return whether any node is writing a snapshot.
 
-        A node that has not begun to write its snapshot is not counted. That snapshot is correct all
-        the same, since the node's θ does not change before the writing begins.
+        A node that has yet to begin does not count. Its snapshot is correct even if the test
+        continues, since a node does not change θ before it begins to write the snapshot.
         """
         return any(node.context.outer.writing for node in self.up)
 
@@ -356,17 +361,15 @@ class Swarm:
         return account
 
     def check_chain(self, witness: str = "seed") -> None:
-        """Check the blocks (`check_blocks`), and that each update is the average over exactly the
-        blocks that it commits, with the agreed weights."""
+        """Check the blocks with `check_blocks`. Also check that each update is the average of the
+        work on exactly the blocks that its Commit names, with the agreed weights."""
         node = self.nodes[witness]
         for step, update, blocks in self.check_blocks(witness):
             self._check_update(node, step, update, blocks)
 
     def check_blocks(self, witness: str = "seed") -> list[tuple[int, Digest, Credits]]:
-        """Check that every block was committed once, and trained by the peer that gets the credit.
-
-        The journals must say the same. Return the commits.
-        """
+        """Check that no block was committed twice, that the peer credited with a block trained on
+        it, and that the nodes' journals agree. Return the commits that `witness` has finished."""
         node = self.nodes[witness]
         seen: set[int] = set()
         by_peer = {each.peer: each for each in self.nodes.values()}
@@ -385,10 +388,10 @@ class Swarm:
         return committed
 
     def trained_once(self, name: str) -> bool:
-        """Return whether this node trained every block at most once.
+        """Return whether this node trained on the data of each leased block at most once.
 
-        Block ids keep growing over all passes, while the data repeat after about sixteen outer
-        steps of three peers.
+        The count must allow for passes over the data: block numbers keep growing, but the data
+        repeat after about sixteen outer steps of three peers.
         """
         leased = self._account_of(self.seed).leased(self.nodes[name].peer)
         due = Counter(self.data(self.seed, block) for block in leased)
@@ -405,7 +408,8 @@ class Swarm:
 
 
 class Deaf(RingInbox):
-    """Replaces a node's RingInbox, and delivers no connections from a given outer step onwards."""
+    """Replaces a node's RingInbox. From a given outer step on, it delivers no connections, so that
+    the node's reduces fail."""
 
     def __init__(self, inbox: RingInbox) -> None:
         super().__init__()
@@ -434,8 +438,8 @@ class Deaf(RingInbox):
 
 @contextmanager
 def deaf(*nodes: SwarmNode, from_step: int = 0, hangs: bool = False) -> Iterator[None]:
-    """From `from_step` on, make every reduce with one of these nodes fail. With `hangs`, the reduce
-    fails only when it is given up; without it, at once."""
+    """During the `with` block, make every reduce that includes one of these nodes fail, from outer
+    step `from_step` on. With `hangs`, the node waits until its reduce is abandoned."""
     inboxes = [node.inbox for node in nodes]
     for inbox in inboxes:
         inbox.be_deaf(from_step, hangs=hangs)
@@ -453,6 +457,7 @@ def first_of(group: BaseExceptionGroup[P2PTrainError]) -> P2PTrainError:
 
 @contextmanager
 def many_threads() -> Iterator[None]:
+    """Allow THREADS_MAX of trio's worker threads during the `with` block."""
     limiter = trio.to_thread.current_default_thread_limiter()
     before, limiter.total_tokens = limiter.total_tokens, THREADS_MAX
     try:
@@ -473,10 +478,12 @@ async def swarm(
     timing: Timing | None = None,
     **settings: object,
 ) -> AsyncIterator[Swarm]:
-    """Open a run that `seed` has published, with these nodes started. The nodes in `later` are on
-    the allowlist, and the test starts them. Without `founders`, the seed is the only founder. All
-    updates are kept so that `check_chain` can examine them. `stops_at`: see `Swarm.stop_at`.
-    `settings` are those of `manifest_of`."""
+    """Publish a run, and start the seed and `nodes`. Nodes in `later` are only put on the
+    allowlist; the test starts them. Without `founders`, the seed is the only founder.
+
+    By default all snapshots and updates are kept, so that `check_chain` can examine them. For
+    `stops_at`, see `Swarm.stop_at`. `settings` are passed to `manifest_of`.
+    """
     with many_threads():
         async with trio.open_nursery() as nursery:
             made = Swarm(folder, nursery, keep_snapshots=keep_snapshots)

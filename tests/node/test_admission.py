@@ -1,6 +1,4 @@
-"""The newest allowlist that the organiser signed is the only one that decides which peers may take
-part.
-"""
+"""Only the newest allowlist that the organiser has signed decides which peers may take part."""
 
 from __future__ import annotations
 
@@ -37,19 +35,20 @@ def organiser(home: Home, run: Run) -> Identity:
 
 @pytest.fixture
 def admission(home: Home, run: Run) -> Admission:
-    entered = Admission(home)
-    entered.set_run(run)
-    return entered
+    known = Admission(home)
+    known.set_run(run)
+    return known
 
 
 def listed(run: Run, sequence: int, *peers: PeerId, by: Identity) -> SignedAllowlist:
+    """Return an allowlist with these peers, signed by `by`. A higher `sequence` is newer."""
     return SignedAllowlist.publish(by, Allowlist.of(run.id, sequence, peers))
 
 
 def test_no_peer_is_admitted_before_the_run_is_known(home: Home, run: Run) -> None:
-    fresh = Admission(home)
-    assert not fresh.admits(run.manifest.organiser)
-    assert not fresh.is_open
+    without_run = Admission(home)
+    assert not without_run.admits(run.manifest.organiser)
+    assert not without_run.is_open
 
 
 def test_organiser_founders_and_listed_peers_are_admitted(admission: Admission, run: Run) -> None:
@@ -59,7 +58,7 @@ def test_organiser_founders_and_listed_peers_are_admitted(admission: Admission, 
     assert admission.members_allowed() == {run.manifest.organiser, ANN.peer}
 
 
-def test_every_valid_peer_is_admitted_to_an_open_run(tmp_path: Path) -> None:
+def test_every_valid_peer_id_is_admitted_to_an_open_run(tmp_path: Path) -> None:
     home = Home(tmp_path / "open")
     admission = Admission(home)
     admission.set_run(publish(home, admission="open"))
@@ -69,7 +68,7 @@ def test_every_valid_peer_is_admitted_to_an_open_run(tmp_path: Path) -> None:
     assert "nobody" not in members
 
 
-def test_newer_list_is_used_and_stored(
+def test_newer_allowlist_replaces_the_old_one_and_survives_a_restart(
     admission: Admission, home: Home, run: Run, organiser: Identity
 ) -> None:
     assert admission.adopt_if_newer(listed(run, 5, BOB.peer, by=organiser).to_bytes())
@@ -80,7 +79,7 @@ def test_newer_list_is_used_and_stored(
 
 
 @pytest.mark.parametrize("sequence", [1, 4, 5])
-def test_list_that_is_not_newer_has_no_effect(
+def test_allowlist_that_is_not_newer_has_no_effect(
     admission: Admission, run: Run, organiser: Identity, sequence: int
 ) -> None:
     admission.adopt_if_newer(listed(run, 5, BOB.peer, by=organiser).to_bytes())
@@ -88,14 +87,14 @@ def test_list_that_is_not_newer_has_no_effect(
     assert (admission.admits(BOB.peer), admission.admits(CAI.peer)) == (True, False)
 
 
-def test_only_the_organiser_can_sign_a_list(admission: Admission, run: Run) -> None:
+def test_allowlist_that_a_different_peer_signed_is_refused(admission: Admission, run: Run) -> None:
     with pytest.raises(RemoteProtocolError) as caught:
         admission.adopt_if_newer(listed(run, 9, CAI.peer, by=CAI).to_bytes())
     assert caught.value.code == "ALLOWLIST-SIGNER"
     assert not admission.admits(CAI.peer)
 
 
-def test_list_of_a_different_run_is_refused(
+def test_allowlist_of_a_different_run_is_refused(
     admission: Admission, run: Run, organiser: Identity
 ) -> None:
     other = SignedAllowlist.publish(organiser, Allowlist.of(RunId("f" * 64), 9, [CAI.peer]))
@@ -103,7 +102,9 @@ def test_list_of_a_different_run_is_refused(
         admission.adopt_if_newer(other.to_bytes())
 
 
-def test_truncated_list_is_refused(admission: Admission, run: Run, organiser: Identity) -> None:
+def test_truncated_allowlist_is_refused(
+    admission: Admission, run: Run, organiser: Identity
+) -> None:
     data = listed(run, 9, CAI.peer, by=organiser).to_bytes()
     for cut in (0, 1, len(data) // 2, len(data) - 1):
         with pytest.raises(RemoteProtocolError):
@@ -111,7 +112,7 @@ def test_truncated_list_is_refused(admission: Admission, run: Run, organiser: Id
     assert not admission.admits(CAI.peer)
 
 
-def test_list_that_the_command_stored_in_the_home_is_loaded(
+def test_allowlist_that_the_allow_command_wrote_to_the_home_is_loaded(
     admission: Admission, home: Home, run: Run, organiser: Identity
 ) -> None:
     assert not admission.reload()
@@ -120,7 +121,7 @@ def test_list_that_the_command_stored_in_the_home_is_loaded(
     assert admission.admits(CAI.peer)
 
 
-def test_damaged_list_in_the_home_is_reported_as_a_local_error(
+def test_damaged_allowlist_in_the_home_is_reported_as_a_local_error(
     admission: Admission, home: Home
 ) -> None:
     home.allowlist.write_bytes(b"not a list")
@@ -130,7 +131,7 @@ def test_damaged_list_in_the_home_is_reported_as_a_local_error(
     assert admission.admits(ANN.peer)
 
 
-def test_list_that_cannot_be_stored_is_not_used(
+def test_allowlist_that_cannot_be_stored_is_not_used(
     admission: Admission, run: Run, organiser: Identity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(path: Path, allowlist: SignedAllowlist) -> None:

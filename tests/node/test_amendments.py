@@ -1,5 +1,5 @@
-"""A node stores amendments before they take effect, requests missing amendments until they arrive,
-and accepts only amendments that the organiser has signed."""
+"""An amendment is a signed change of the run's terms. A node stores amendments before they take
+effect, requests missing ones until they arrive, and accepts only those of the organiser."""
 
 from __future__ import annotations
 
@@ -45,16 +45,19 @@ def run(home: Home) -> Run:
 def signed(
     run: Run, home: Home, number: int = 1, step: int = 3, **changes: object
 ) -> SignedAmendment:
+    """Return amendment `number`, which applies from outer step `step` on, signed by the owner of
+    `home`: the organiser. By default it changes H and the codec."""
     changes = changes or {"inner_steps": 4, "codec": "fp16"}
     wanted = Amendment(run.id, number, step, **changes)  # type: ignore[arg-type]
     return SignedAmendment.publish(load_or_create(home.identity), wanted, run)
 
 
 def listed(*amendments: SignedAmendment) -> bytes:
+    """Return these amendments as nodes send them."""
     return pack([each.to_bytes() for each in amendments])
 
 
-def test_new_amendment_is_stored_once(home: Home, run: Run) -> None:
+def test_amendment_that_arrives_twice_is_stored_once(home: Home, run: Run) -> None:
     here, one = Amendments.of(home, run), signed(run, home)
     assert (here.held, here.to_bytes()) == ((), b"")
     assert here.adopt_new(listed(one))
@@ -63,7 +66,7 @@ def test_new_amendment_is_stored_once(home: Home, run: Run) -> None:
     assert here.terms == {one.terms}
 
 
-def test_command_and_gossip_do_not_lose_each_others_amendments(home: Home, run: Run) -> None:
+def test_amendments_from_the_command_and_from_gossip_are_both_kept(home: Home, run: Run) -> None:
     here, one, other = Amendments.of(home, run), signed(run, home), signed(run, home, 2, 5)
     save_amendments(home.amendments, [one])
     assert here.adopt_new(listed(other))
@@ -71,7 +74,7 @@ def test_command_and_gossip_do_not_lose_each_others_amendments(home: Home, run: 
     assert not here.reload()
 
 
-def test_amendment_stored_by_the_command_counts_as_new(home: Home, run: Run) -> None:
+def test_amendment_on_disk_that_the_node_has_not_loaded_counts_as_new(home: Home, run: Run) -> None:
     here, one = Amendments.of(home, run), signed(run, home)
     save_amendments(home.amendments, [one])
     assert here.adopt_new(listed(one))
@@ -79,12 +82,12 @@ def test_amendment_stored_by_the_command_counts_as_new(home: Home, run: Run) -> 
     assert not here.adopt_new(listed(one))
 
 
-def test_amendments_beyond_the_limit_are_not_even_verified(home: Home, run: Run) -> None:
+def test_too_long_list_of_amendments_is_refused_before_it_is_verified(home: Home, run: Run) -> None:
     with pytest.raises(RemoteProtocolError, match="129 amendments exceed the limit of 128"):
         Amendments.of(home, run).adopt_new(pack([b""] * (AMENDMENTS_MAX + 1)))
 
 
-def test_number_of_stored_amendments_is_bounded_and_agreed_ones_stay(home: Home, run: Run) -> None:
+def test_oldest_amendments_that_are_not_agreed_make_room_for_new_ones(home: Home, run: Run) -> None:
     here, agreed = Amendments.of(home, run), signed(run, home, 1, 2)
     here.adopt_new(listed(agreed))
     for number in range(2, AMENDMENTS_MAX + 3):
@@ -94,7 +97,7 @@ def test_number_of_stored_amendments_is_bounded_and_agreed_ones_stay(home: Home,
     assert here.held[-1].amendment.number == AMENDMENTS_MAX + 2
 
 
-def test_terms_of_a_step_are_the_agreed_ones_not_the_signed_ones(home: Home, run: Run) -> None:
+def test_amendment_applies_only_if_the_members_have_agreed_on_it(home: Home, run: Run) -> None:
     here = Amendments.of(home, run)
     one, other = signed(run, home), signed(run, home, 2, 5, lr=0.01)
     here.adopt_new(listed(one, other))
@@ -105,7 +108,9 @@ def test_terms_of_a_step_are_the_agreed_ones_not_the_signed_ones(home: Home, run
     assert here.leg((other.terms,), 5) == Leg(run.manifest).amended(other.amendment)
 
 
-def test_missing_amendment_is_reported_instead_of_guessed(home: Home, run: Run) -> None:
+def test_terms_of_a_step_are_unknown_while_an_agreed_amendment_is_missing(
+    home: Home, run: Run
+) -> None:
     here, one, other = Amendments.of(home, run), signed(run, home), signed(run, home, 2, 5)
     agreed = (one.terms, other.terms)
     here.adopt_new(listed(one))
@@ -118,7 +123,7 @@ def test_missing_amendment_is_reported_instead_of_guessed(home: Home, run: Run) 
 
 
 @pytest.mark.parametrize("lie", [{"step": 4}, {"blocks": 9}, {"blocks": None}, {"number": 7}])
-def test_ledger_that_misstates_an_amendment_is_not_followed(
+def test_ledger_entry_that_misstates_an_amendment_is_refused(
     lie: dict[str, object], home: Home, run: Run
 ) -> None:
     here, one = Amendments.of(home, run), signed(run, home)
@@ -132,15 +137,17 @@ def test_ledger_that_misstates_an_amendment_is_not_followed(
 
 
 def of(r: Rig, *args: object, **changes: object) -> SignedAmendment:
+    """Return an amendment of the run of `r`, as `signed` does."""
     return signed(r.run, r.context.home, *args, **changes)  # type: ignore[arg-type]
 
 
 def naming(r: Rig, terms: Terms) -> Roster:
+    """Return the next roster of `r`, which agrees on the amendment with these terms."""
     state = r.context.ledger.snapshot
     return Roster(state.step, 0, state.voters, (), (Participant(r.context.me, 32, 2),), terms=terms)
 
 
-async def test_received_amendment_is_stored_noted_and_forwarded(tmp_path: Path) -> None:
+async def test_received_amendment_is_stored_and_passed_to_ledger_and_peers(tmp_path: Path) -> None:
     async with rig(tmp_path, steps=99) as r:
         one = of(r)
         await take_amendments(r.context, ANN.peer, listed(one))
@@ -155,7 +162,9 @@ async def test_received_amendment_is_stored_noted_and_forwarded(tmp_path: Path) 
         assert r.context.amendments.held == (one,)
 
 
-async def test_organisers_command_notifies_the_node(tmp_path: Path) -> None:
+async def test_reload_command_loads_amendments_from_the_home(tmp_path: Path) -> None:
+    """`p2ptrain run amend` writes the amendment into the home (the node's folder), and then sends
+    this command to the node."""
     async with rig(tmp_path, steps=99) as r:
         save_amendments(r.context.home.amendments, [of(r)])
         assert await COMMANDS["reload-amendments"](r.context) == {
@@ -198,6 +207,8 @@ async def test_agreed_amendment_is_requested_until_a_peer_sends_it(
 
 
 async def test_stricter_influence_bound_starts_late_enough_for_earlier_work(tmp_path: Path) -> None:
+    """The lower learning rate applies from outer step 1 on. Members may still offer work from
+    before, so the stricter bound on a member's influence only applies eight outer steps later."""
     async with rig(tmp_path, steps=99, rules=ALONE) as r:
         one = of(r, 1, 1, lr=0.001)
         r.context.amendments.adopt_new(listed(one))
@@ -207,8 +218,10 @@ async def test_stricter_influence_bound_starts_late_enough_for_earlier_work(tmp_
         assert r.context.outer_step(9).influence_max == pytest.approx(before / 100)
 
 
-async def test_stricter_bound_waits_for_the_same_inner_steps_with_fragments(tmp_path: Path) -> None:
-    """An outer step merges one fragment. With two fragments it has half as many inner steps."""
+async def test_stricter_influence_bound_starts_twice_as_late_with_two_fragments(
+    tmp_path: Path,
+) -> None:
+    """Each outer step averages one of the two fragments after half as many inner steps."""
     halves = SyncSpec(fragments=2)
     async with rig(tmp_path, steps=99, inner_steps=4, rules=ALONE, sync=halves) as r:
         one = of(r, 1, 1, lr=0.001)

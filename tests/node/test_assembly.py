@@ -1,4 +1,5 @@
-"""The parts of a node, and the address that it announces for its data plane."""
+"""A node opens all its parts in order, and announces an address at which its data plane can be
+reached."""
 
 from __future__ import annotations
 
@@ -39,14 +40,14 @@ LOOP = "/ip4/127.0.0.1/tcp/1"
         (["/ip6/::1/tcp/1", LOOP], True, "::1"),
     ],
 )
-def test_data_plane_is_announced_at_the_control_planes_address(
+def test_data_plane_is_announced_at_an_address_of_the_control_plane(
     addresses: list[str], v6: bool, host: str
 ) -> None:
     assert outward_host(addresses, v6=v6) == host
 
 
 @pytest.mark.parametrize("addresses", [[], [V6], ["/dns4/node.example.org/tcp/1"], ["/memory"]])
-def test_own_address_is_announced_if_no_other_is_known(
+def test_address_of_this_machine_is_announced_if_no_other_is_usable(
     addresses: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(data_plane, "_first_own_address", lambda: "10.0.0.7")
@@ -54,6 +55,7 @@ def test_own_address_is_announced_if_no_other_is_known(
 
 
 async def assemble(home: Home, run: Run, **options: object) -> None:
+    """Open all parts of a node with these options, and close them again."""
     admission = Admission(home)
     admission.set_run(run)
     config = NodeConfig(home.root, **({"data_host": "127.0.0.1"} | options))  # type: ignore[arg-type]
@@ -86,14 +88,14 @@ async def test_data_port_in_use_is_reported_and_everything_is_closed(tmp_path: P
     await assemble(home, run)
 
 
-async def test_store_can_be_opened_by_only_one_node(tmp_path: Path) -> None:
+async def test_store_that_another_node_has_open_is_refused(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         with pytest.raises(StoreError) as caught:
             await assemble(r.context.home, r.run)
     assert caught.value.code == "STORE-BUSY"
 
 
-async def test_trainer_shares_theta_in_an_arena_and_a_seed_has_none(tmp_path: Path) -> None:
+async def test_node_shares_theta_with_its_trainer_unless_it_is_a_seed(tmp_path: Path) -> None:
     async with rig(tmp_path / "a", seed=True) as r:
         assert not r.context.trains
     async with rig(tmp_path / "b") as r:

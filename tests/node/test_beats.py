@@ -1,5 +1,8 @@
-"""A small heartbeat is understood as its full one, or not at all, even if heartbeats are lost,
-duplicated or late."""
+"""A small beat is a heartbeat that contains only the changes since an earlier, full beat: its base.
+
+A receiver restores exactly the heartbeat that the sender meant, or notices that it cannot, even if
+beats are lost, duplicated or late.
+"""
 
 from __future__ import annotations
 
@@ -45,18 +48,21 @@ AT_WORK = heartbeat(RUN, serial=FIRST, endpoint=ENDPOINT, addresses=ADDRESSES)
 
 
 def said(*heartbeats: Heartbeat) -> list[bytes]:
-    saying = HeartbeatSender()
-    return [saying.encode_next(each) for each in heartbeats]
+    """Return what a node sends if these are its heartbeats since its start."""
+    sender = HeartbeatSender()
+    return [sender.encode_next(each) for each in heartbeats]
 
 
 def small(payload: bytes) -> HeartbeatDelta:
+    """Decode `payload`, which must be a small beat."""
     beat = decode_beat(payload)
     assert isinstance(beat, HeartbeatDelta)
     return beat
 
 
 def hear(table: PeerTable, payload: bytes, now: float = 0.0) -> Heartbeat | None:
-    """Receive what ANN sent, as `gossip` does. Return the heartbeat as it was understood."""
+    """Receive a beat of Ann, as `gossip` does. Return the restored heartbeat; None if its base is
+    missing."""
     beat = decode_beat(payload)
     if isinstance(beat, FullHeartbeat):
         table.note_heartbeat(ANN.peer, beat.heartbeat, now, beat)
@@ -69,7 +75,8 @@ def hear(table: PeerTable, payload: bytes, now: float = 0.0) -> Heartbeat | None
     return understood
 
 
-def picture(table: PeerTable) -> Heartbeat | None:
+def newest(table: PeerTable) -> Heartbeat | None:
+    """Return the newest heartbeat of Ann that the receiver could restore."""
     record = table.get(ANN.peer)
     return record.heartbeat if record else None
 
@@ -77,7 +84,7 @@ def picture(table: PeerTable) -> Heartbeat | None:
 # ── sending ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_small_beat_holds_changes_and_fields_that_became_empty() -> None:
+def test_small_beat_contains_changed_fields_and_those_that_became_empty() -> None:
     ready = replace(AT_WORK, ready=ReadyReport(0, 32, 2))
     later = replace(AT_WORK, serial=FIRST + 1, inner_step=2)
     full, beat = said(ready, later)
@@ -85,7 +92,7 @@ def test_small_beat_holds_changes_and_fields_that_became_empty() -> None:
     assert small(beat) == HeartbeatDelta(1, FIRST + 1, FIRST, {"inner_step": 2, "ready": None})
 
 
-def test_small_beat_refers_to_the_last_full_one() -> None:
+def test_small_beat_can_be_restored_although_the_one_before_was_lost() -> None:
     training = replace(AT_WORK, serial=FIRST + 1, inner_step=2)
     ready = replace(AT_WORK, serial=FIRST + 2, ready=ReadyReport(0, 32, 2))
     full, _lost, beat = said(AT_WORK, training, ready)
@@ -114,20 +121,20 @@ def test_full_beat_is_sent_for_rare_or_large_changes_and_periodically(
     assert said(AT_WORK, later)[1] == encode(later)
 
 
-def test_started_or_asked_node_sends_a_full_beat() -> None:
-    saying = HeartbeatSender()
+def test_node_sends_full_beats_after_its_start_and_when_a_peer_asks() -> None:
+    sender = HeartbeatSender()
     beats = [replace(AT_WORK, serial=serial) for serial in range(FIRST + 3)]
-    payloads = [saying.encode_next(each) for each in beats[:-1]]
+    payloads = [sender.encode_next(each) for each in beats[:-1]]
     full = [isinstance(decode_beat(payload), FullHeartbeat) for payload in payloads]
     assert full == [True] * FIRST + [False, False]
-    saying.full_next = True
-    assert saying.encode_next(beats[-1]) == encode(beats[-1])
-    assert not saying.full_next
+    sender.full_next = True
+    assert sender.encode_next(beats[-1]) == encode(beats[-1])
+    assert not sender.full_next
 
 
 def an_hour_of_work() -> list[Heartbeat]:
-    """Yield heartbeats of a member: every 2 s, and at once after changes. An outer step takes a
-    minute, an inner step 2 s, and a reduce 6 s."""
+    """Return the heartbeats of a member in one hour: one every 2 s, and one at each change of its
+    state. An outer step takes a minute, an inner step 2 s, and a reduce 6 s."""
     beats: list[Heartbeat] = []
 
     def beat(**changes: object) -> None:
@@ -152,11 +159,10 @@ def an_hour_of_work() -> list[Heartbeat]:
     return beats
 
 
-def test_ordinary_beat_is_less_than_a_fifth_of_a_full_one() -> None:
+def test_small_beats_reduce_the_bytes_of_all_heartbeats_to_a_fifth() -> None:
     beats = an_hour_of_work()
-    full_bytes = sum(len(encode(each)) for each in beats) / len(beats)
-    bytes_said = sum(map(len, said(*beats))) / len(beats)
-    assert 5 * bytes_said < full_bytes
+    full_bytes = sum(len(encode(each)) for each in beats)
+    assert 5 * sum(map(len, said(*beats))) < full_bytes
 
 
 # ── receiving ────────────────────────────────────────────────────────────────────────────────────
@@ -173,7 +179,7 @@ def test_receiver_without_the_base_asks_the_sender_once_per_beat() -> None:
     assert table.pop_lacking() == ()
 
 
-def test_new_unreadable_beat_shows_that_its_sender_lives() -> None:
+def test_new_beat_without_its_base_shows_that_its_sender_is_alive() -> None:
     table = PeerTable()
     beats = [replace(AT_WORK, serial=FIRST + n) for n in range(2 * FULL_EVERY + 1)]
     payloads = said(*beats)
@@ -184,14 +190,15 @@ def test_new_unreadable_beat_shows_that_its_sender_lives() -> None:
         assert record is not None
         assert (record.heard_s, record.heartbeat) == (heard_s, AT_WORK)
     hear(table, payloads[2 * FULL_EVERY], 6.0)
-    assert picture(table) == beats[-1]
+    assert newest(table) == beats[-1]
     hear(table, payloads[21], 7.0)
     record = table.get(ANN.peer)
     assert record is not None
     assert (record.heard_s, record.unread) == (6.0, None)
 
 
-def test_beat_is_not_decoded_with_the_base_of_a_different_incarnation() -> None:
+def test_small_beat_of_a_restarted_sender_is_not_applied_to_an_old_base() -> None:
+    """A sender has a new incarnation after each start."""
     table = PeerTable()
     later = [replace(AT_WORK, incarnation=2, serial=FIRST + n, inner_step=n) for n in range(2)]
     _, small = said(*later)
@@ -202,7 +209,7 @@ def test_beat_is_not_decoded_with_the_base_of_a_different_incarnation() -> None:
     assert (record.heartbeat, record.heard_s, record.unread) == (AT_WORK, 1.0, (2, FIRST + 1))
 
 
-def test_beat_of_an_earlier_incarnation_is_not_a_sign_of_life() -> None:
+def test_small_beat_from_before_a_restart_is_not_a_sign_of_life() -> None:
     table = PeerTable()
     other = replace(AT_WORK, incarnation=2)
     _, old = said(AT_WORK, replace(AT_WORK, serial=FIRST + 1, inner_step=2))
@@ -213,16 +220,16 @@ def test_beat_of_an_earlier_incarnation_is_not_a_sign_of_life() -> None:
     assert (record.heartbeat, record.heard_s, record.unread) == (other, 0.0, None)
 
 
-def test_late_full_beat_does_not_become_the_base() -> None:
+def test_full_beat_that_arrives_late_does_not_replace_a_newer_base() -> None:
     table = PeerTable()
     beats = [replace(AT_WORK, serial=FIRST + n, inner_step=n) for n in range(FULL_EVERY + 2)]
     payloads = said(*beats)
     hear(table, payloads[FULL_EVERY])
     hear(table, payloads[0])
-    assert hear(table, payloads[-1]) == picture(table) == beats[-1]
+    assert hear(table, payloads[-1]) == newest(table) == beats[-1]
 
 
-def test_only_a_few_peers_are_asked_per_heartbeat() -> None:
+def test_heartbeat_asks_only_a_few_peers_for_their_full_beats() -> None:
     table, beat = PeerTable(peers_max=LACKS_MAX + 2), HeartbeatDelta(1, 9, 8, {})
     crowd = [somebody(number).peer for number in range(LACKS_MAX + 9)]
     for peer in crowd:
@@ -234,6 +241,7 @@ def test_only_a_few_peers_are_asked_per_heartbeat() -> None:
 
 
 def spoiled(**changes: object) -> bytes:
+    """Return a small beat of Ann with these changes, which make it invalid."""
     _, beat = said(AT_WORK, replace(AT_WORK, serial=FIRST + 1))
     wire = unpack(beat, bytes_max=HEARTBEAT_BYTES_MAX)
     assert isinstance(wire, dict)
@@ -278,7 +286,7 @@ def test_malformed_small_beat_is_refused(changes: dict[str, object], rule: str) 
     ],
     ids=lambda value: "".join(value) if isinstance(value, dict) else "",
 )
-def test_base_and_difference_must_pass_the_decoder_of_full_beats(
+def test_restored_heartbeat_must_pass_the_checks_of_a_full_beat(
     changed: dict[str, object], rule: str
 ) -> None:
     table = PeerTable()
@@ -286,11 +294,11 @@ def test_base_and_difference_must_pass_the_decoder_of_full_beats(
     with pytest.raises(RemoteProtocolError) as raised:
         hear(table, spoiled(changed=changed))
     assert rule in raised.value.what
-    assert picture(table) == AT_WORK
+    assert newest(table) == AT_WORK
 
 
 @given(st.binary(max_size=300))
-def test_noise_is_refused(noise: bytes) -> None:
+def test_beat_of_random_bytes_is_refused(noise: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
         decode_beat(noise)
 
@@ -313,8 +321,8 @@ CHANGES = st.fixed_dictionaries(
 
 
 def described(history: list[dict[str, object]]) -> list[Heartbeat]:
-    """Return the heartbeats of a node with this history, in order. A restart draws a new
-    incarnation."""
+    """Return the heartbeats of a node whose fields change like this. `restart` stands for a restart
+    of the node, after which it has a new incarnation and counts its beats from 0."""
     beats = [AT_WORK]
     for changes in history:
         fields = {name: value for name, value in changes.items() if name != "restart"}
@@ -341,24 +349,24 @@ def test_next_full_beat_repairs_any_loss_repetition_or_delay(
         understood = hear(table, payloads[index])
         assert understood in (None, beats[index])
         hear(of_full_beats, encode(beats[index]))
-        assert picture(table) in (None, *(beats[each] for each in arriving))
+        assert newest(table) in (None, *(beats[each] for each in arriving))
     last = replace(beats[-1], serial=beats[-1].serial + 1, inner_step=2)
     for each in (table, of_full_beats):
         hear(each, encode(last))
-    assert picture(table) == picture(of_full_beats) == last
+    assert newest(table) == newest(of_full_beats) == last
 
 
 @given(st.lists(CHANGES, min_size=1, max_size=40))
-def test_without_losses_small_beats_are_understood_like_full_ones(
+def test_every_beat_is_restored_exactly_if_none_is_lost(
     history: list[dict[str, object]],
 ) -> None:
     beats = described(history)
     table = PeerTable()
     for beat, payload in zip(beats, said(*beats), strict=True):
-        assert hear(table, payload) == picture(table) == beat
+        assert hear(table, payload) == newest(table) == beat
         assert decode(encode(beat)) == beat
 
 
-def test_names_of_all_missing_peers_survive_encoding() -> None:
+def test_maximum_list_of_peers_to_ask_survives_encoding() -> None:
     lacks = tuple(PeerId(somebody(number).peer) for number in range(LACKS_MAX))
     assert decode(encode(replace(AT_WORK, lacks=lacks))).lacks == lacks

@@ -1,4 +1,5 @@
-"""The ledger on disk: decisions and promises, accepted only if they verify."""
+"""The ledger on disk: a log of decided entries, and a log of this node's votes and promises. Both
+are checked when they are opened."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ def test_rules_are_taken_from_the_manifest(run: Run) -> None:
 
 
 def first_entries(home: Home, run: Run, me: Identity) -> None:
-    """Append a roster and its commit to the chain on disk."""
+    """Append a roster and the commit of its reduce to the chain on disk."""
     ledger, log, _ = open_ledger(home, run, me, 0.0)
     state = ledger.state
     roster = Roster(0, 0, state.voters, (), (Participant(me.peer, 16, 1),))
@@ -67,6 +68,7 @@ def test_chain_is_read_back_unchanged(home: Home, run: Run, me: Identity) -> Non
 
 
 def broken(error: StoreError, path: Path) -> bool:
+    """Return whether the error reports a broken ledger, and its advice names the file `path`."""
     return error.code == "LEDGER-BROKEN" and str(path) in error.do
 
 
@@ -102,7 +104,8 @@ def test_chain_of_a_different_run_is_refused(
 
 
 def promised(me: Identity, run: Run, rounds: int) -> tuple[list[bytes], Acceptor]:
-    """Return the records of a voter that has promised in each round and accepted in the third."""
+    """Return the records of a voter that has made a promise in each round below `rounds`, and has
+    accepted an entry in round 3. Also return the state of this voter."""
     acceptor = Acceptor(run.id, 1)
     records = [acceptor.promise(round_) for round_ in range(1, 4)]
     roster = Roster(0, 0, (me.peer,), (ANN.peer,))
@@ -111,7 +114,7 @@ def promised(me: Identity, run: Run, rounds: int) -> tuple[list[bytes], Acceptor
     return records, acceptor
 
 
-def test_promises_survive_a_restart_and_their_log_stays_short(
+def test_log_of_votes_is_shortened_to_those_that_still_count(
     home: Home, run: Run, me: Identity
 ) -> None:
     records, acceptor = promised(me, run, 500)
@@ -122,8 +125,10 @@ def test_promises_survive_a_restart_and_their_log_stays_short(
         assert len(acceptor.records()) == 2
 
 
-def test_last_decided_height_with_a_vote_is_remembered(home: Home, run: Run, me: Identity) -> None:
-    """If the entries were lost, nothing else would show that this vote was used."""
+def test_votes_of_the_last_decided_height_are_kept(home: Home, run: Run, me: Identity) -> None:
+    """The entries of both heights are decided, so the votes for them no longer matter. Those of the
+    last height are kept: if the entries were lost, nothing else would show that this node has voted
+    at that height."""
     records, _ = promised(me, run, 10)
     later = Acceptor(run.id, 2)
     RecordLog(home.votes).append([*records, later.promise(1)])
@@ -134,13 +139,15 @@ def test_last_decided_height_with_a_vote_is_remembered(home: Home, run: Run, me:
 
 
 class Full(LocalDisk):
-    """A disk on which no file can be created. Existing files can grow within their last block."""
+    """A full disk. No file can be created, but existing files can grow within their last block."""
 
     def write(self, path: Path, data: memoryview) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_log_is_used_unshortened_on_a_full_disk(home: Home, run: Run, me: Identity) -> None:
+def test_log_of_votes_is_used_as_it_is_if_a_full_disk_prevents_shortening(
+    home: Home, run: Run, me: Identity
+) -> None:
     records, acceptor = promised(me, run, 50)
     RecordLog(home.ledger)
     RecordLog(home.votes).append(records)
@@ -152,10 +159,12 @@ def test_log_is_used_unshortened_on_a_full_disk(home: Home, run: Run, me: Identi
     assert list(votes) == ledger.records() == acceptor.records()
 
 
-def test_log_damaged_other_than_by_a_crash_stops_the_start(
+def test_start_fails_if_the_shortened_log_may_not_be_on_disk(
     home: Home, run: Run, me: Identity
 ) -> None:
     class Unsure(LocalDisk):
+        """A disk that cannot sync a directory after a file in it was renamed."""
+
         renamed = False
 
         def replace(self, source: Path, target: Path) -> None:
@@ -176,7 +185,7 @@ def test_log_damaged_other_than_by_a_crash_stops_the_start(
     assert ledger.records() == acceptor.records()
 
 
-async def test_node_starts_on_a_full_disk_and_shortens_its_log_later(
+async def test_node_starts_on_a_full_disk_and_shortens_its_votes_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as r:

@@ -1,4 +1,4 @@
-"""A signal that wakes all waiting tasks, and work that is cancelled when it is no longer needed."""
+"""`Changes` wakes all waiting tasks, and cancels work that is no longer needed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def test_one_signal_wakes_every_waiting_task() -> None:
     assert sorted(woken) == ["a", "b"]
 
 
-async def test_signal_before_the_wait_is_missed_but_the_time_limit_works() -> None:
+async def test_wait_ignores_earlier_signals_and_ends_after_its_time_limit() -> None:
     changes = Changes()
     changes.notify_all()
     began = trio.current_time()
@@ -34,7 +34,7 @@ async def test_signal_before_the_wait_is_missed_but_the_time_limit_works() -> No
     assert trio.current_time() - began >= 0.01
 
 
-async def test_finished_work_is_reported_as_done() -> None:
+async def test_run_while_returns_true_if_the_work_was_finished() -> None:
     done = []
 
     async def work() -> None:
@@ -45,22 +45,22 @@ async def test_finished_work_is_reported_as_done() -> None:
     assert done == [True]
 
 
-async def test_work_that_is_no_longer_needed_is_cancelled() -> None:
-    changes, matters = Changes(), [True]
+async def test_run_while_cancels_work_that_is_no_longer_needed() -> None:
+    changes, needed = Changes(), [True]
 
-    async def lose_its_point() -> None:
+    async def stop_needing_it() -> None:
         await trio.testing.wait_all_tasks_blocked()
         changes.notify_all()
         await trio.testing.wait_all_tasks_blocked()
-        matters.clear()
+        needed.clear()
         changes.notify_all()
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(lose_its_point)
-        assert not await changes.run_while(lambda: bool(matters), trio.sleep_forever)
+        nursery.start_soon(stop_needing_it)
+        assert not await changes.run_while(lambda: bool(needed), trio.sleep_forever)
 
 
-async def test_error_of_the_work_is_raised_unchanged() -> None:
+async def test_run_while_raises_the_error_of_the_work_unchanged() -> None:
     async def work() -> None:
         raise P2PTrainError("no")
 

@@ -1,4 +1,5 @@
-"""Faults that peers cause are written to the journal, and cannot fill it."""
+"""The node writes what peers did wrong to its journal, at a limited rate, so that peers cannot fill
+the journal."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def test_first_fault_is_written_at_once_and_repetitions_are_counted(diary: Diary
     assert said == [("late", ANN, 0), ("late", ANN, 2), ("late", BOB, 0), ("rude", ANN, 0)]
 
 
-def test_number_of_peers_whose_faults_are_written_is_bounded(diary: Diary) -> None:
+def test_faults_of_many_peers_cause_only_a_bounded_number_of_lines(diary: Diary) -> None:
     with diary:
         complaints = MisbehaviourLog(diary)
         for number in range(2 * COMPLAINTS_MAX):
@@ -44,7 +45,7 @@ def test_number_of_peers_whose_faults_are_written_is_bounded(diary: Diary) -> No
     assert len(complaints) == COMPLAINTS_MAX
 
 
-def test_notes_caused_by_peers_are_limited_and_our_own_are_not(diary: Diary) -> None:
+def test_notes_about_peers_are_limited_and_those_about_ourselves_are_not(diary: Diary) -> None:
     with diary:
         complaints = MisbehaviourLog(diary)
         for _ in range(2 * NOTES_BURST):

@@ -1,4 +1,5 @@
-"""The costs of a run, compared with figures computed by hand, and the warnings to its organiser."""
+"""The estimated costs of a run agree with figures computed by hand, and doubtful settings cause
+warnings to the organiser."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ PEER = "12D3KooWEaGJfj8wwiy7s1AfSQS9VFxuXrUsBoEpA55DyRK8gsjx"
 
 
 def run_with(name: str = "opendiloco_150m", **changes: Any) -> RunFile:
-    """Return a recipe's run with "section__field" set to a value."""
+    """Return the run of the recipe `name`, with each `section__field` set to the given value."""
     tree = tomllib.loads(sample(name))
     for where, value in changes.items():
         section, _, field = where.partition("__")
@@ -27,7 +28,7 @@ def run_with(name: str = "opendiloco_150m", **changes: Any) -> RunFile:
     return parse_run_file(tree)
 
 
-def test_reduce_sends_every_part_except_its_own_in_both_phases() -> None:
+def test_peer_sends_every_part_except_its_own_in_both_phases_of_a_reduce() -> None:
     assert [sent_bytes(1000, peers) for peers in (2, 4, 10)] == [1000, 1500, 1800]
 
 
@@ -47,10 +48,9 @@ def test_costs_of_a_run_match_those_computed_by_hand() -> None:
     assert slow.tokens == 4 * 100 * costs.step_tokens
 
 
-def test_peer_without_a_measured_speed_is_assumed_to_have_a_usual_mfu() -> None:
-    """This run has a context of 8192 tokens. At that length, counting the operations of attention
-    differently would change the result by an eighth.
-    """
+def test_peer_without_a_measured_speed_is_assumed_to_have_a_typical_mfu() -> None:
+    """The run has a context of 8192 tokens. So the test would notice if the estimate and `mfu`
+    counted the operations of attention differently: that would change the result by an eighth."""
     run = run_with("intellect1_10b")
     costs = costs_of(run, [2])
     assert mfu(model_spec(run), "NVIDIA H100", 4, costs.tokens_per_s) == pytest.approx(0.4)
@@ -64,7 +64,8 @@ def test_peer_is_assumed_to_have_enough_gpus_for_its_trainer() -> None:
     assert "inner.steps" in fields(run_with("intellect1_10b"))
 
 
-def test_fragments_are_sent_in_turn_and_overlap_with_training() -> None:
+def test_costs_of_a_streaming_run_count_one_fragment_and_the_overlap() -> None:
+    """The run averages one of five fragments per outer step, while training continues."""
     whole = costs_of(run_with(codec__name="fp32"), [4], tokens_per_s=1000.0)
     tree = tomllib.loads(sample("opendiloco_150m"))
     tree["codec"]["name"] = "fp32"
@@ -78,13 +79,13 @@ def test_fragments_are_sent_in_turn_and_overlap_with_training() -> None:
     assert cut.plans[-1].utilisation == 1.0 > whole.plans[-1].utilisation
 
 
-def test_feedback_costs_the_node_one_more_vector() -> None:
+def test_error_feedback_costs_the_node_memory_for_two_more_vectors() -> None:
     plain, kept = (costs_of(run_with(codec__feedback=each), [2]).node for each in (False, True))
     assert kept.total - plain.total == kept.residual == 8 * 214_983_680
 
 
 def late(**sync: Any) -> RunFile:
-    """Return the recipe with averages that are applied one whole outer step late."""
+    """Return a run whose averages are applied one whole outer step late."""
     tree = tomllib.loads(sample("opendiloco_150m"))
     tree["sync"] = {"overlap_steps": tree["inner"]["steps"], **sync}
     return parse_run_file(tree)
@@ -96,7 +97,7 @@ def test_eager_trainer_keeps_three_more_vectors() -> None:
     assert eager.least - plain.least == eager.eager
 
 
-def test_block_length_is_that_of_an_encoded_block() -> None:
+def test_estimated_size_of_a_block_is_exact() -> None:
     import numpy as np
 
     from p2ptrain.data.blocks import encode_block
@@ -107,6 +108,7 @@ def test_block_length_is_that_of_an_encoded_block() -> None:
 
 
 def fields(run: RunFile, *seeds: str, tokens_per_s: float | None = None) -> list[str]:
+    """Return the fields of the run file that cause warnings."""
     return [lint.field for lint in lints_of(run, costs_of(run, [2, 8], tokens_per_s), seeds)]
 
 
@@ -178,7 +180,7 @@ def test_int4_in_a_long_ring_gets_a_warning(codec: str, peers: int, *, warns: bo
 
 
 def test_run_is_long_enough_if_each_fragment_is_averaged_often_enough() -> None:
-    """streaming_1b has 10 fragments, and there are 10 inner steps between two of them."""
+    """streaming_1b has 10 fragments; every 10 inner steps, the next fragment is averaged."""
     (few,) = (
         lint.words
         for run in [run_with("streaming_1b", outer__steps=590)]
@@ -195,7 +197,8 @@ def test_run_is_long_enough_if_each_fragment_is_averaged_often_enough() -> None:
     assert "inner.warmup_steps" not in fields(run_with("streaming_1b", **short))
 
 
-def in_turns(fragments: int, every: int, codec: str = "int8") -> list[str]:
+def snapshot_warnings(fragments: int, every: int, codec: str = "int8") -> list[str]:
+    """Return the warnings about the interval between snapshots, `every` outer steps."""
     tree = tomllib.loads(sample("opendiloco_150m"))
     tree["sync"] = {"fragments": fragments}
     tree["policy"]["snapshot_every"] = every
@@ -205,21 +208,21 @@ def in_turns(fragments: int, every: int, codec: str = "int8") -> list[str]:
     return [lint.words for lint in lints if lint.field == "policy.snapshot_every"]
 
 
-def test_snapshot_interval_should_be_several_rounds_of_all_fragments() -> None:
-    (words,) = in_turns(5, 19)
+def test_snapshot_interval_should_average_all_fragments_several_times() -> None:
+    (words,) = snapshot_warnings(5, 19)
     assert words.startswith(
         "the run takes a snapshot every 19 outer steps, and 5 fragments take turns"
     )
     assert words.endswith("use 20 or more")
-    assert in_turns(5, 20) == in_turns(1, 1) == []
+    assert snapshot_warnings(5, 20) == snapshot_warnings(1, 1) == []
 
 
 @pytest.mark.parametrize("codec", ["fp32", "fp16", "int8", "int4"])
-def test_at_least_one_snapshot_interval_gives_no_warning(codec: str) -> None:
-    assert any(in_turns(5, every, codec) == [] for every in range(1, 41))
+def test_some_snapshot_interval_causes_no_warning_with_any_codec(codec: str) -> None:
+    assert any(snapshot_warnings(5, every, codec) == [] for every in range(1, 41))
 
 
-def test_error_comes_first_and_says_which_value_fits() -> None:
+def test_error_is_listed_before_warnings_and_names_a_value_that_works() -> None:
     run = run_with(inner__batch_sequences=2100, outer__steps=20)
     first, *_ = lints_of(run, costs_of(run, [2]))
     assert (first.field, first.is_fault) == ("inner.batch_sequences", True)

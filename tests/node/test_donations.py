@@ -1,10 +1,10 @@
-"""A joiner adopts a member's inner optimizer state, or reports that it could not."""
+"""A peer that joins adopts inner optimizer states of members, or reports that it got none."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -71,7 +71,8 @@ SEVERAL = OPTION | {"join_optimizer": "donors"}
 def keep_state(
     r: Rig, step: int, *, spoilt: int | None = None, warmed: int = WARM, steps: int = 30
 ) -> Path:
-    """Put a state in the home of `r`, as its trainer would write it."""
+    """Write the state of an inner optimizer to the home (the node's folder) of `r`, as the trainer
+    of `r` would. `spoilt`: the vector in which one number is not finite."""
     vectors = trained(r.context.layout, r.context.manifest.inner, steps)
     if spoilt is not None:
         vectors[spoilt][0] = np.nan
@@ -79,13 +80,15 @@ def keep_state(
 
 
 def hear_of(r: Rig, *peers: PeerId, **changes: object) -> None:
+    """Let `r` receive a heartbeat of each of these peers."""
     for peer in peers:
         r.context.peers.table.note_heartbeat(peer, heartbeat(r.run.id, **changes), r.context.now())
         r.context.peers.detector.note_arrival(peer, r.context.now())
 
 
 def answering(r: Rig, answers: dict[PeerId, bytes]) -> None:
-    """Make members answer like this. A member that is not listed stays silent."""
+    """Make each member answer requests for a state with these bytes. A member that is not in
+    `answers` does not answer."""
 
     async def answer(peer: PeerId, payload: bytes) -> bytes:
         assert payload == ask_of(r.run.id)
@@ -97,10 +100,12 @@ def answering(r: Rig, answers: dict[PeerId, bytes]) -> None:
 
 
 def asked(r: Rig) -> list[PeerId]:
+    """Return the peers that `r` has sent requests to, in order."""
     return [peer for peer, _ in r.network.requested]
 
 
 def states_in(r: Rig) -> list[int]:
+    """Return the outer steps of the states on the disk of `r`. No unfinished file may be left."""
     folder = r.context.home.inner
     assert not any((folder / unfinished).exists() for unfinished in ("donated", "donating"))
     return steps_in(folder)
@@ -112,7 +117,7 @@ async def test_joiner_adopts_a_donors_bytes_and_names_the_donor(tmp_path: Path) 
         rig(tmp_path / "donor", **OPTION, welcoming=True) as other,
         trio.open_nursery() as nursery,
     ):
-        other.surround(run=r.run)  # Both nodes are in one run, and admit each other.
+        other.surround(run=r.run)  # Both nodes are in the same run, and admit each other.
         them = other.context.me
         commit(r, r.context.me, them)
         Neighbour(r, other)
@@ -139,12 +144,13 @@ async def test_joiner_adopts_a_donors_bytes_and_names_the_donor(tmp_path: Path) 
     assert [each["digest"] for each in other.said("inner-state-offered")] == [taken["digest"]]
     assert "donor" not in r.context.alerts
     assert r.context.sharing.inner_from == (
-        f"that of {label(them)} at outer step 1, 30 inner steps old"
+        f"from {label(them)} (outer step 1, after 30 inner steps)"
     )
 
 
 def offer_of(r: Rig, **changes: object) -> OptimizerOffer:
-    """Return the offer of an honest donor, whose chunks are already here."""
+    """Store the state that is on the disk of `r` as a blob, delete the state itself, and return an
+    offer of the blob. So `r` can adopt the state without a transfer."""
     offer = put_newest(r.context.home.inner, r.context.store, r.run.id, r.context.layout)
     assert offer is not None
     for step in steps_in(r.context.home.inner):
@@ -154,7 +160,7 @@ def offer_of(r: Rig, **changes: object) -> OptimizerOffer:
 
 @contextmanager
 def fresh(r: Rig, why: str) -> Iterator[None]:
-    """Check that the `with` block adopts no state, and that the node reports this."""
+    """Check that the node does not adopt a state in the `with` block, and that it reports why."""
     yield
     assert states_in(r) == []
     assert why in r.context.alerts.warnings["donor"].what
@@ -165,41 +171,52 @@ def fresh(r: Rig, why: str) -> Iterator[None]:
 
 
 def signed(offer: OptimizerOffer, **changes: object) -> bytes:
+    """Return the offer with these changes, which may be invalid, signed by Ann."""
     wire = {name: getattr(offer, name) for name in ("run", "layout", "step", "count", "digest")}
     return Signed.by(ANN, KIND, pack(wire | changes)).to_bytes()
 
 
 LIES: dict[str, tuple[Callable[[OptimizerOffer], bytes], str]] = {
-    "nonsense": (lambda offer: b"\xc1", "not msgpack"),
+    "not msgpack": (lambda offer: b"\xc1", "not msgpack"),
     "too long": (lambda offer: bytes(3000), "too long: it has 3000 bytes"),
-    "signed by another": (lambda offer: offer.signed(BOB), "a different peer signed the offer"),
-    "altered": (
+    "signed by another peer": (
+        lambda offer: offer.signed(BOB),
+        "a different peer signed the offer",
+    ),
+    "altered after signing": (
         lambda offer: offer.signed(ANN).replace(offer.digest[:8].encode(), b"00000000"),
         "signature of this inner-state is wrong",
     ),
-    "another document": (
+    "document of another kind": (
         lambda offer: Signed.by(ANN, "manifest", b"").to_bytes(),
         "expected a document of kind inner-state",
     ),
-    "another run": (
+    "for another run": (
         lambda offer: replace(offer, run=RunId("e" * 64)).signed(ANN),
         "a different run",
     ),
-    "another model": (
+    "for another model": (
         lambda offer: replace(offer, layout=Digest("e" * 64)).signed(ANN),
         "a different run or model",
     ),
-    "another step": (lambda offer: replace(offer, step=0).signed(ANN), "is not the offered state"),
-    "another count": (
+    "false outer step": (
+        lambda offer: replace(offer, step=0).signed(ANN),
+        "is not the offered state",
+    ),
+    "false number of inner steps": (
         lambda offer: replace(offer, count=31).signed(ANN),
         "is not the offered state",
     ),
-    "no steps": (lambda offer: signed(offer, count=0), "does not name a state"),
-    "fewer than none": (lambda offer: signed(offer, step=-1), "out of range"),
-    "no digest": (lambda offer: signed(offer, digest="short"), "does not name a state"),
-    "no number": (lambda offer: signed(offer, count="many"), "count has the wrong type str"),
-    "one field more": (lambda offer: signed(offer, more=1), "unknown: more"),
+    "no inner steps": (lambda offer: signed(offer, count=0), "does not name a state"),
+    "negative outer step": (lambda offer: signed(offer, step=-1), "out of range"),
+    "malformed digest": (lambda offer: signed(offer, digest="short"), "does not name a state"),
+    "count is a string": (
+        lambda offer: signed(offer, count="many"),
+        "count has the wrong type str",
+    ),
+    "unknown field": (lambda offer: signed(offer, more=1), "unknown: more"),
 }
+"""Invalid replies of a donor, made from a valid offer, and words of the reported reason."""
 
 
 @pytest.mark.parametrize("lie", LIES)
@@ -215,7 +232,7 @@ async def test_offer_that_an_honest_donor_would_not_make_is_refused(
         with fresh(r, why):
             await take_inner_state(r.context)
         assert [each["peer"] for each in r.said("donor-refused")] == [ANN.peer]
-        assert asked(r) == [ANN.peer]  # A liar is not asked again.
+        assert asked(r) == [ANN.peer]  # A peer that sent an invalid offer is not asked again.
 
 
 async def test_blob_that_is_not_a_state_is_refused_before_it_is_fetched(tmp_path: Path) -> None:
@@ -226,8 +243,8 @@ async def test_blob_that_is_not_a_state_is_refused_before_it_is_fetched(tmp_path
         offer = offer_of(r)
         meta = dict(context.store.manifest(offer.digest).meta)
         long = context.store.put_blob(KIND, [bytes(8 * context.layout.numel + 1)], meta)
-        # The store has only the manifest of this blob, which is a thousand times too large. The
-        # node requests no other chunk of it.
+        # The blob `huge` is a thousand times too large. The store has only its manifest. The test
+        # checks that the node does not request any other chunk of this blob.
         whole = context.store.manifest(long)
         missing = tuple(Digest(f"{index:064x}") for index in range(1, 1 + 1000 * len(whole.chunks)))
         huge = replace(whole, size=whole.chunk_bytes * len(missing), chunks=missing)
@@ -264,18 +281,14 @@ async def test_partial_state_is_removed_if_the_disk_is_full(
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr(os, "posix_fallocate", full)
-        context = r.context
-        with (
-            AveragedState(
-                context.home.inner, context.store, context.layout, context.manifest.inner
-            ) as donated,
-            pytest.raises(OSError, match="No space"),
-        ):
+        context, inner = r.context, r.context.manifest.inner
+        mean = AveragedState(context.home.inner, context.store, context.layout, inner)
+        with closing(mean) as donated, pytest.raises(OSError, match="No space"):
             donated.add(offer)
         assert (donated.offers, states_in(r)) == ([], [])
 
 
-async def test_next_member_is_asked_after_a_liar(tmp_path: Path) -> None:
+async def test_next_member_is_asked_after_an_invalid_offer(tmp_path: Path) -> None:
     async with rig(tmp_path, **OPTION) as r:
         commit(r, r.context.me, ANN.peer, BOB.peer)
         commit(r, ANN.peer)
@@ -285,7 +298,7 @@ async def test_next_member_is_asked_after_a_liar(tmp_path: Path) -> None:
         await take_inner_state(r.context)
         assert states_in(r) == [2]
         assert asked(r) == [ANN.peer, BOB.peer]
-        assert r.context.sharing.inner_from.startswith(f"that of {label(BOB.peer)}")
+        assert r.context.sharing.inner_from.startswith(f"from {label(BOB.peer)}")
         shown = status_lines(await status(r.context))
         assert f"optimizer {r.context.sharing.inner_from}" in shown
 
@@ -318,17 +331,18 @@ async def test_joiner_adopts_the_mean_of_several_states_and_names_them(tmp_path:
         taken = r.said("inner-state-taken")
         assert [(each["among"], each["count"]) for each in taken] == [(3, n) for n in (20, 30, 41)]
         assert r.context.sharing.inner_from == (
-            f"the mean of those of 3 members: {label(ANN.peer)} at outer step 1, 20 inner steps "
-            f"old; {label(BOB.peer)} at outer step 3, 30 inner steps old; {label(CAI.peer)} at "
-            "outer step 2, 41 inner steps old"
+            "the mean of the states of 3 members: "
+            f"{label(ANN.peer)} (outer step 1, after 20 inner steps), "
+            f"{label(BOB.peer)} (outer step 3, after 30 inner steps), "
+            f"{label(CAI.peer)} (outer step 2, after 41 inner steps)"
         )
 
 
 async def test_states_of_several_members_are_fetched_at_the_same_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each state comes over a different uplink. All members learn at once that a state is
-    wanted."""
+    """The node first asks all members, which need some time to make an offer. Then it fetches all
+    states at once, since each comes over the uplink of a different member."""
     several = (ANN, BOB, CAI)
     async with rig(tmp_path, allowed=[each.peer for each in several], **SEVERAL) as r:
         commit(r, r.context.me, *(each.peer for each in several))
@@ -356,8 +370,8 @@ async def test_states_of_several_members_are_fetched_at_the_same_time(
         assert len(r.said("inner-state-taken")) == len(several)
 
 
-@pytest.mark.parametrize("answer", [None, NOTHING, LATER, b"\xc1", "of no use"])
-async def test_useless_state_is_left_out_of_the_mean_of_the_others(
+@pytest.mark.parametrize("answer", [None, NOTHING, LATER, b"\xc1", "unusable state"])
+async def test_mean_is_taken_of_the_other_states_if_a_member_sends_none(
     answer: bytes | str | None, tmp_path: Path
 ) -> None:
     async with rig(tmp_path, allowed=[ANN.peer, BOB.peer, CAI.peer], **SEVERAL) as r:
@@ -366,7 +380,7 @@ async def test_useless_state_is_left_out_of_the_mean_of_the_others(
         commit(r, r.context.me, BOB.peer)
         hear_of(r, ANN.peer, BOB.peer, CAI.peer)
         answers = {}
-        if answer == "of no use":
+        if answer == "unusable state":
             keep_state(r, 1, spoilt=1)
             answers[BOB.peer] = offer_of(r).signed(BOB)
         elif isinstance(answer, bytes):
@@ -380,12 +394,12 @@ async def test_useless_state_is_left_out_of_the_mean_of_the_others(
             await take_inner_state(r.context)
         assert states_in(r) == [2]
         assert {each["peer"] for each in r.said("inner-state-taken")} == {ANN.peer, CAI.peer}
-        assert r.context.sharing.inner_from.startswith("the mean of those of 2 members: ")
-        assert r.context.sharing.inner_from.endswith("(the run wants the mean of 3)")
+        assert r.context.sharing.inner_from.startswith("the mean of the states of 2 members: ")
+        assert r.context.sharing.inner_from.endswith("; this run asks for the mean of 3 states")
         assert "donor" not in r.context.alerts
 
 
-async def test_disk_failure_at_the_second_state_keeps_the_first(
+async def test_first_state_is_used_if_the_disk_fails_at_the_second(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path, allowed=[ANN.peer, BOB.peer], **SEVERAL) as r:
@@ -411,7 +425,7 @@ async def test_disk_failure_at_the_second_state_keeps_the_first(
         assert ours.tobytes() == given[PeerId(str(taken["peer"]))].tobytes()
 
 
-async def test_donor_that_delays_forever_does_not_block_others(tmp_path: Path) -> None:
+async def test_next_member_is_asked_if_a_donor_always_answers_later(tmp_path: Path) -> None:
     async with rig(tmp_path, **OPTION) as r:
         r.wait_for(donor_answer_s=60.0, donor_again_s=0.01)
         commit(r, r.context.me, ANN.peer, BOB.peer)
@@ -425,7 +439,7 @@ async def test_donor_that_delays_forever_does_not_block_others(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("answer", [None, NOTHING, LATER])
-async def test_joiner_without_a_timely_answer_starts_fresh_and_says_so(
+async def test_joiner_that_gets_no_state_in_time_warns_of_an_empty_optimizer(
     answer: bytes | None, tmp_path: Path
 ) -> None:
     async with rig(tmp_path, **OPTION) as r:
@@ -437,7 +451,7 @@ async def test_joiner_without_a_timely_answer_starts_fresh_and_says_so(
         assert set(asked(r)) == {ANN.peer}
 
 
-async def test_joiner_that_hears_no_member_does_not_wait(tmp_path: Path) -> None:
+async def test_joiner_that_does_not_hear_any_member_does_not_wait(tmp_path: Path) -> None:
     async with rig(tmp_path, **OPTION) as r:
         commit(r, r.context.me)
         with fresh(r, "there is no connected member"):
@@ -445,7 +459,7 @@ async def test_joiner_that_hears_no_member_does_not_wait(tmp_path: Path) -> None
         assert asked(r) == []
 
 
-async def test_states_that_are_too_old_or_ahead_are_not_adopted_yet(tmp_path: Path) -> None:
+async def test_states_that_are_too_old_or_too_new_are_not_adopted(tmp_path: Path) -> None:
     async with rig(tmp_path, **OPTION) as r:
         r.wait_for(donor_answer_s=100.0)
         for _ in range(AGE_STEPS_MAX + 2):
@@ -464,9 +478,9 @@ async def test_states_that_are_too_old_or_ahead_are_not_adopted_yet(tmp_path: Pa
         assert r.said("donor-refused") == []
 
 
-def test_age_limit_of_a_state_counts_inner_steps_of_all_fragments() -> None:
-    """A trainer writes its state once for all fragments together: with 24 fragments, every 24 outer
-    steps."""
+def test_age_limit_in_outer_steps_grows_with_the_number_of_fragments() -> None:
+    """A trainer writes its state when all fragments were averaged once: with 24 fragments, every 24
+    outer steps."""
     offer = OptimizerOffer(RunId("a" * 64), Digest("b" * 64), 0, 1, Digest("c" * 64))
     for fragments in (1, 2, 24):
         oldest = AGE_STEPS_MAX * fragments
@@ -489,7 +503,7 @@ async def test_members_with_the_most_contributions_are_asked_first(
         assert donors(r.context) == [ANN.peer]
 
 
-async def test_node_does_not_ask_if_it_has_a_state_or_the_run_has_just_begun(
+async def test_node_that_needs_or_keeps_no_state_does_not_ask_for_one(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path / "own", **OPTION) as r:
@@ -520,6 +534,7 @@ Ask = Callable[[], Awaitable[bytes]]
 async def asking(
     r: Rig, nursery: trio.Nursery, *, offer_s: float = OFFER_S, nothing_s: float = NOTHING_S
 ) -> Ask:
+    """Start the donor's task in `r`. Return a function with which Ann asks `r` for a state."""
     nursery.start_soon(partial(donate, r.context, offer_s=offer_s, nothing_s=nothing_s))
     await settled(lambda: INNER_PROTOCOL in r.network.handlers)
 
@@ -546,10 +561,11 @@ async def test_donor_makes_offers_on_request_and_at_a_limited_rate(
     assert len(r.said("inner-state-offered")) == 1
 
 
-async def test_trainer_that_is_still_warming_up_offers_no_state(
+async def test_state_is_not_offered_while_its_optimizer_is_warming_up(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    """A joiner that adopts a state trains at the full rate from its first inner step on."""
+    """A joiner that adopts a state does not warm up: it uses the full learning rate from its first
+    inner step on. So the state must come from an optimizer that has warmed up."""
     r = await new_rig(tmp_path, **OPTION, join_warmup_steps=20)
     ask = await asking(r, nursery, nothing_s=0.0)
     keep_state(r, 1, warmed=19)
@@ -560,7 +576,7 @@ async def test_trainer_that_is_still_warming_up_offers_no_state(
     await settled(lambda: bool(r.said("inner-state-offered")))
 
 
-async def test_newer_state_is_offered_after_some_time(
+async def test_newer_state_is_offered_once_the_last_offer_has_expired(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path, **OPTION)
@@ -584,15 +600,15 @@ async def test_repeated_requests_do_not_fill_the_donors_disk(
         await settled(lambda step=step: len(r.said("inner-state-offered")) == step)  # type: ignore[misc]
     keep_state(r, KEPT_MAX + 1)
     with trio.fail_after(30):
-        while (stands := await ask()) == LATER:
+        while (reply := await ask()) == LATER:
             pass
-    assert OptimizerOffer.decode(stands, r.context.me).step == KEPT_MAX
+    assert OptimizerOffer.decode(reply, r.context.me).step == KEPT_MAX
     assert (
         len(r.said("inner-state-offered"))
         == len(r.context.sharing.kept(r.context.now()))
         == KEPT_MAX
     )
-    # The oldest offered state is no longer useful to any peer, so it is dropped to make room.
+    # Once the oldest offered state is too old for every peer, it is dropped to make room.
     oldest = r.context.sharing.kept(r.context.now())[0]
     monkeypatch.setattr(OptimizerOffer, "is_too_old", lambda offer, *_: offer.digest == oldest)
     assert await ask() == LATER
@@ -602,19 +618,19 @@ async def test_repeated_requests_do_not_fill_the_donors_disk(
     assert oldest not in r.context.sharing.kept(r.context.now())
 
 
-@pytest.mark.parametrize("damage", ["none", "cut", "flipped", "no header"])
-async def test_donor_offers_only_complete_states(
+@pytest.mark.parametrize("damage", ["no file", "truncated", "flipped bit", "no header"])
+async def test_donor_without_an_undamaged_state_offers_nothing(
     damage: str, tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path, **OPTION)
     ask = await asking(r, nursery)
-    if damage != "none":
+    if damage != "no file":
         file = keep_state(r, 1)
         data = bytearray(file.read_bytes())
         match damage:
-            case "cut":
+            case "truncated":
                 del data[-100:]
-            case "flipped":
+            case "flipped bit":
                 data[-100] ^= 1
             case "no header":
                 data[:4096] = bytes(4096)
@@ -630,7 +646,7 @@ async def test_donor_offers_only_complete_states(
     )
 
 
-async def test_only_runs_with_the_option_have_donors(
+async def test_nodes_donate_only_if_the_run_asks_for_it_and_they_keep_states(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     async with rig(tmp_path / "fresh", join_optimizer="fresh") as r:
@@ -647,7 +663,7 @@ async def test_only_runs_with_the_option_have_donors(
     assert [await ask() for _ in range(2)] == [NOTHING, NOTHING]
 
 
-async def test_offered_state_is_not_collected_while_the_offer_is_valid(
+async def test_offered_state_is_kept_in_the_store_while_the_offer_is_valid(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path, **OPTION)

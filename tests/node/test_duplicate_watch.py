@@ -1,5 +1,8 @@
-"""How a process finds out whether it has a duplicate: the questions it asks, the proofs that it
-accepts, and which of two processes ends."""
+"""A process finds out whether it has a duplicate: another process that uses the same key.
+
+It asks members, and the reply of a member can contain a proof. Each start of a process has a higher
+number than the one before, its incarnation; this decides which of two processes ends.
+"""
 
 from __future__ import annotations
 
@@ -48,13 +51,13 @@ OTHER_NONCE = bytes(NONCE_BYTES)
 
 
 def process(incarnation: int, *, starting: bool = False, seed: int = 0) -> DuplicateWatch:
-    """Return a process of ANN."""
+    """Return the watch of a process with Ann's key."""
     random = Random(f"{incarnation}/{seed}")
     return DuplicateWatch(ANN.peer, RUN, incarnation, ANN.sign, verify, random, starting=starting)
 
 
 def asked(watch: DuplicateWatch, now: float = 0.0) -> bytes:
-    """Ask BOB, and return the nonce of the question."""
+    """Let the process ask Bob, and return the nonce of its question."""
     ((peer, question),) = watch.ask({BOB.peer}, (), now)
     assert peer == BOB.peer
     return question.nonce
@@ -67,24 +70,25 @@ def proof_by(
 
 
 def told(watch: DuplicateWatch, *proofs: IdentityProof, now: float = 1.0) -> Duplicate | None:
+    """Let Bob reply with these proofs. Return the duplicate that the process then knows of."""
     watch.note_reply(BOB.peer, IdentityReply(True, (), proofs), now)
     return watch.duplicate
 
 
-def test_own_signature_over_our_fresh_nonce_is_a_proof() -> None:
+def test_nonce_that_was_signed_with_our_key_proves_a_duplicate() -> None:
     watch = process(OLDER)
     assert told(watch, proof_by(ANN, asked(watch), NEWER)) == Duplicate(NEWER, BOB.peer, False)
     watch = process(NEWER)
     assert told(watch, proof_by(ANN, asked(watch), OLDER)) == Duplicate(OLDER, BOB.peer, True)
 
 
-def test_any_other_reply_is_not_a_proof() -> None:
+def test_reply_without_a_valid_proof_does_not_prove_a_duplicate() -> None:
     watch = process(OLDER)
     nonce = asked(watch)
     assert told(watch) is None, "a member's claim is not a proof"
     assert told(watch, proof_by(BOB, nonce, NEWER)) is None
     assert told(watch, proof_by(ANN, OTHER_NONCE, NEWER)) is None
-    assert told(watch, proof_by(ANN, nonce, OLDER)) is None, "it is our own proof"
+    assert told(watch, proof_by(ANN, nonce, OLDER)) is None, "our own process made this proof"
     forged = IdentityProof(
         nonce, NEWER, False, proof_by(ANN, nonce, NEWER, starting=True).signature
     )
@@ -95,7 +99,7 @@ def test_any_other_reply_is_not_a_proof() -> None:
     assert not watch.lives_elsewhere(1.0)
 
 
-def test_starting_process_ends_without_disturbing_a_running_one() -> None:
+def test_process_that_is_starting_ends_and_the_running_one_ignores_it() -> None:
     running, starting = process(NEWER), process(OLDER, starting=True)
     assert told(running, proof_by(ANN, asked(running), OLDER, starting=True)) is None
     found = told(starting, proof_by(ANN, asked(starting), NEWER))
@@ -109,7 +113,7 @@ def test_newer_of_two_starting_processes_ends() -> None:
     assert found == Duplicate(OLDER, BOB.peer, True)
 
 
-def test_challenge_is_answered_and_makes_us_ask() -> None:
+def test_nonce_of_a_possible_duplicate_is_signed_once_and_makes_us_ask() -> None:
     watch = process(OLDER)
     own = asked(watch)
     due_s = watch.next_ask_s()
@@ -121,10 +125,10 @@ def test_challenge_is_answered_and_makes_us_ask() -> None:
     assert questions[CAI.peer].proofs == (proof_by(ANN, NONCE, OLDER),)
     assert questions[BOB.peer].proofs == ()
     watch.note_challenges(CAI.peer, [NONCE], 0.6)
-    assert watch.next_ask_s() > 0.6, "it has been answered"
+    assert watch.next_ask_s() > 0.6, "the challenge has been answered"
 
 
-def test_flood_of_challenges_causes_only_a_few_questions() -> None:
+def test_flood_of_nonces_causes_only_a_few_questions() -> None:
     watch = process(OLDER)
     random, times = Random(1), 0
     for tick in range(200):
@@ -138,7 +142,7 @@ def test_flood_of_challenges_causes_only_a_few_questions() -> None:
     assert times <= 2 + 10 / duplicate_watch.ALARM_S
 
 
-def test_voters_are_asked_first_in_random_order_and_strangers_never() -> None:
+def test_voters_are_asked_in_random_order_and_strangers_never() -> None:
     strangers = {somebody(number).peer for number in range(1, 21)}
     voters = {somebody(number).peer for number in range(30, 40)}
     others = {somebody(number).peer for number in range(40, 50)}
@@ -162,14 +166,16 @@ def test_strangers_are_not_asked_even_if_there_is_no_other_peer() -> None:
     watch = process(OLDER)
     assert watch.ask(*peers_to_ask(strangers, lambda peer: False, (), ()), 5.0) == []
     assert watch.next_ask_s() == 5.0 + duplicate_watch.ALARM_S
-    # Admitted peers that are not members yet can carry a proof.
+    # A peer that is admitted but not a member yet is asked: it too can forward a proof.
     assert peers_to_ask({CAI.peer}, lambda peer: True, {BOB.peer}, {BOB.peer}) == (
         set(),
         {CAI.peer},
     )
 
 
-def test_process_with_a_low_count_raises_it_if_no_other_process_runs() -> None:
+def test_process_raises_a_low_incarnation_once_no_duplicate_is_alive() -> None:
+    """A mark proves that the key was once used with that incarnation. Peers ignore heartbeats with
+    a lower incarnation, so the process must raise its own."""
     watch, mark = process(OLDER), make_mark(RUN, NEWER, ANN.sign)
     asked(watch)
     watch.note_reply(BOB.peer, IdentityReply(False, mark=Mark(NEWER + 1, mark.signature)), 0.0)
@@ -180,14 +186,15 @@ def test_process_with_a_low_count_raises_it_if_no_other_process_runs() -> None:
     assert watch.incarnation_to_exceed(QUIET_S) == NEWER
     nonce = asked(watch, QUIET_S)
     told(watch, proof_by(ANN, nonce, NEWER), now=QUIET_S + 1)
-    assert watch.incarnation_to_exceed(2 * QUIET_S - 1) == 0, "another process uses it"
+    assert watch.incarnation_to_exceed(2 * QUIET_S - 1) == 0, "a duplicate uses this incarnation"
     assert watch.incarnation_to_exceed(2 * QUIET_S) == NEWER
     watch.use_incarnation(incarnation_of(3, 5))
     assert watch.incarnation_to_exceed(9 * QUIET_S) == 0
     assert watch.mark == make_mark(RUN, incarnation_of(3, 5), ANN.sign)
 
 
-def test_start_from_an_old_backup_raises_its_count_at_once() -> None:
+def test_process_that_is_starting_raises_a_low_incarnation_at_once() -> None:
+    """For example, its home (the node's folder) was restored from an old backup."""
     watch = process(OLDER, starting=True)
     asked(watch)
     watch.note_reply(BOB.peer, IdentityReply(False, mark=make_mark(RUN, NEWER, ANN.sign)), 0.0)
@@ -200,6 +207,7 @@ def test_start_from_an_old_backup_raises_its_count_at_once() -> None:
 def exchange(
     one: DuplicateWatch, other: DuplicateWatch, mailboxes: IdentityMailboxes, turns: int
 ) -> None:
+    """Let two processes in turn ask Bob, who has these mailboxes."""
     for turn in range(turns):
         for watch in (one, other):
             now = float(turn)
@@ -216,30 +224,32 @@ def test_two_processes_find_each_other_through_one_member() -> None:
     assert newer.duplicate == Duplicate(OLDER, BOB.peer, True)
 
 
-def test_two_processes_that_ask_different_members_meet_through_notices() -> None:
+def test_two_processes_that_ask_different_members_find_each_other_by_notices() -> None:
+    """Members that suspect a duplicate send the nonces of its processes to each other."""
     older, newer = process(OLDER), process(NEWER)
-    desks = {
+    boxes = {
         BOB.peer: IdentityMailboxes(Incarnations()),
         CAI.peer: IdentityMailboxes(Incarnations()),
     }
-    # BOB hears the newer process. This causes the first suspicion.
-    desks[BOB.peer].incarnations.note_arrival(ANN.peer, NEWER, 1, 0.0, 2.5)
+    # Bob hears the newer process and is asked by the older one, so he suspects a duplicate.
+    boxes[BOB.peer].incarnations.note_arrival(ANN.peer, NEWER, 1, 0.0, 2.5)
     for turn in range(12):
         now = float(turn)
         for watch, member in ((older, BOB.peer), (newer, CAI.peer)):
             ((_, question),) = watch.ask({member}, (), now)
-            reply = desks[member].answer(ANN.peer, question, now)
+            reply = boxes[member].answer(ANN.peer, question, now)
             assert reply is not None
             watch.note_reply(member, reply, now)
         for member, other in ((BOB.peer, CAI.peer), (CAI.peer, BOB.peer)):
-            for notice in desks[member].pop_notices():
-                told_again = decode_notice(encode_notice(notice))
-                desks[other].note_notice(member, told_again, now)
+            for notice in boxes[member].pop_notices():
+                forwarded = decode_notice(encode_notice(notice))
+                boxes[other].note_notice(member, forwarded, now)
     assert older.duplicate == Duplicate(NEWER, BOB.peer, False)
     assert newer.duplicate == Duplicate(OLDER, CAI.peer, True)
 
 
-def test_restarted_process_is_not_taken_for_its_predecessors_duplicate() -> None:
+def test_process_that_was_restarted_has_no_duplicate() -> None:
+    """For eight seconds members suspect one, since they have heard two incarnations."""
     mailboxes, before, after = IdentityMailboxes(Incarnations()), process(OLDER), process(NEWER)
     ((_, question),) = before.ask({BOB.peer}, (), 0.0)
     mailboxes.answer(ANN.peer, question, 0.0)
@@ -252,7 +262,7 @@ def test_restarted_process_is_not_taken_for_its_predecessors_duplicate() -> None
     assert after.duplicate is None
 
 
-def test_liars_cannot_displace_an_honest_members_notice() -> None:
+def test_many_false_notices_of_one_member_do_not_displace_those_of_others() -> None:
     mailboxes, random = IdentityMailboxes(Incarnations()), Random(1)
     mailboxes.note_notice(BOB.peer, IdentityNotice(ANN.peer, NONCE), 0.0)
     for _ in range(100):
@@ -304,6 +314,7 @@ def test_messages_survive_encoding() -> None:
 
 
 PLAIN_PROOF: list[object] = [NONCE, 5, False, bytes(64)]
+"""A proof as it is sent."""
 
 
 @pytest.mark.parametrize(
@@ -322,7 +333,7 @@ PLAIN_PROOF: list[object] = [NONCE, 5, False, bytes(64)]
         ("more", 1),
     ],
 )
-def test_hostile_question_is_refused(changed: str, value: object) -> None:
+def test_malformed_question_is_refused(changed: str, value: object) -> None:
     good: dict[str, object] = {"nonce": NONCE, "incarnation": 5, "starting": False, "proofs": []}
     decode_question(pack(good))
     with pytest.raises(RemoteProtocolError):
@@ -342,7 +353,7 @@ def test_hostile_question_is_refused(changed: str, value: object) -> None:
         ("mark", 5),
     ],
 )
-def test_hostile_reply_is_refused(changed: str, value: object) -> None:
+def test_malformed_reply_is_refused(changed: str, value: object) -> None:
     good: dict[str, object] = {"suspected": True, "challenges": [], "proofs": [], "mark": None}
     decode_reply(pack(good))
     with pytest.raises(RemoteProtocolError):
@@ -353,7 +364,7 @@ def test_hostile_reply_is_refused(changed: str, value: object) -> None:
     ("changed", "value"),
     [("peer", "nobody"), ("nonce", b"x"), ("proof", [OTHER_NONCE, 5, False, bytes(64)])],
 )
-def test_hostile_notice_is_refused(changed: str, value: object) -> None:
+def test_malformed_notice_is_refused(changed: str, value: object) -> None:
     good: dict[str, object] = {"peer": ANN.peer, "nonce": NONCE, "proof": None}
     decode_notice(pack(good))
     with pytest.raises(RemoteProtocolError):

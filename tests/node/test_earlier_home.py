@@ -1,4 +1,4 @@
-"""A home that p2ptrain wrote in November 2026 still loads, verifies and continues.
+"""A home (the folder with a node's files) that p2ptrain wrote in November 2026 can still be used.
 
 `home_of_november_2026.tar.xz` is the home of the only member of a run, stopped at outer step 5.
 When the run was published, `inner.join_optimizer` was "fresh" by default, and a manifest could set
@@ -32,14 +32,16 @@ def home(tmp_path: Path) -> Path:
     return tmp_path / "seed"
 
 
-def test_earlier_home_verifies(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_home_of_an_earlier_version_can_be_verified(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["verify", "--json", "--home", str(home)]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["run"], found["head"], found["state"]) == (RUN, HEAD, STATE)
     assert (found["good"], found["step"]) == (True, STEP)
 
 
-def test_earlier_run_keeps_its_terms(home: Path) -> None:
+def test_run_of_an_earlier_version_keeps_its_id_and_defaults(home: Path) -> None:
     run = load_run(home / "run" / "manifest.signed")
     assert run is not None
     assert run.id == RUN
@@ -48,7 +50,7 @@ def test_earlier_run_keeps_its_terms(home: Path) -> None:
 
 
 @pytest.mark.needs_torch
-async def test_earlier_node_continues(home: Path) -> None:
+async def test_node_continues_in_a_home_of_an_earlier_version(home: Path) -> None:
     with many_threads():
         async with trio.open_nursery() as nursery:
             swarm = Swarm(home.parent, nursery)

@@ -1,5 +1,5 @@
-"""Before a node starts, it warns about the machine: what cannot work, and which resources may run
-short."""
+"""Before a node starts, it checks its machine: what would make the run impossible here is a fault,
+and a resource that may run short causes a warning."""
 
 from __future__ import annotations
 
@@ -61,10 +61,11 @@ def config(home: Home) -> NodeConfig:
 
 
 def said(config: NodeConfig, machine: Machine, run: Run | None) -> list[tuple[str, bool]]:
+    """Return the code of each finding, and whether it is a fault rather than a warning."""
     return [(each.code, each.is_fault) for each in findings(config, machine, run)]
 
 
-def test_ample_machine_gets_no_warning(config: NodeConfig, run: Run) -> None:
+def test_machine_with_plenty_of_resources_gets_no_warning(config: NodeConfig, run: Run) -> None:
     for each in (config, replace(config, device="cuda", ranks=8), replace(config, seed=True)):
         assert said(each, AMPLE, run) == said(each, AMPLE, None) == []
 
@@ -77,7 +78,7 @@ def test_only_nodes_that_start_trainers_need_torch(config: NodeConfig, run: Run)
         assert said(each, without, run) == []
 
 
-def test_too_little_memory_is_a_fault_and_memory_in_use_a_warning(
+def test_too_little_memory_is_a_fault_but_memory_in_use_is_a_warning(
     config: NodeConfig, run: Run
 ) -> None:
     vector = 4 * layout_of(run.manifest.model).numel
@@ -97,7 +98,8 @@ def test_too_little_memory_is_a_fault_and_memory_in_use_a_warning(
     assert said(seed, replace(AMPLE, memory=needed), run) == []
 
 
-def test_observer_needs_no_memory_for_a_state_it_never_loads(config: NodeConfig, run: Run) -> None:
+def test_observer_needs_no_memory_for_theta(config: NodeConfig, run: Run) -> None:
+    """An observer only fetches and stores snapshots. It does not load them."""
     vector = 4 * layout_of(run.manifest.model).numel
     small = replace(AMPLE, memory=2 * vector - 1, memory_free=0)
     assert said(replace(config, seed=True), small, run) == [("MEM-HOST", True)]
@@ -105,8 +107,10 @@ def test_observer_needs_no_memory_for_a_state_it_never_loads(config: NodeConfig,
     assert said(as_observer(config), replace(small, disk_free=0), run) == [("DISK-LOW", True)]
 
 
-def test_activations_get_half_of_what_node_and_trainer_leave(config: NodeConfig, run: Run) -> None:
-    """If node and trainer alone do not fit, nothing is left for activations."""
+def test_activations_get_half_of_the_memory_that_node_and_trainer_leave(
+    config: NodeConfig, run: Run
+) -> None:
+    """If the memory does not suffice for node and trainer, activations get nothing."""
     machine = replace(AMPLE, memory=1 << 20)
     assert said(config, machine, run) == []
 
@@ -120,12 +124,15 @@ def test_activations_get_half_of_what_node_and_trainer_leave(config: NodeConfig,
     assert 0 < memory_bytes() <= psutil.virtual_memory().total
 
 
-def test_stored_data_count_as_available_room(config: NodeConfig, run: Run) -> None:
+def test_space_that_stored_data_already_take_is_not_needed_again(
+    config: NodeConfig, run: Run
+) -> None:
     snapshot = 8 * layout_of(run.manifest.model).numel
     full = replace(AMPLE, disk_free=0)
     assert said(config, full, run) == [("DISK-LOW", True)]
     assert said(config, replace(full, stored=snapshot), run) == [("DISK-LOW", False)]
-    # While a new state of the inner optimizer is written, there are two copies of that state too.
+    # The inner optimizer's state takes as much space as a snapshot. While a new state is written,
+    # the disk holds two of them.
     three, five = (replace(full, stored=count * snapshot) for count in (3, 5))
     assert said(config, five, run) == []
     assert said(config, three, run) == [("DISK-LOW", False)]
@@ -156,7 +163,7 @@ def test_requested_gpu_must_exist_if_the_node_starts_the_ranks(
         (["kfd", "dxg"], None, False),
     ],
 )
-def test_gpu_is_found_whatever_its_number_unless_it_is_hidden(
+def test_gpu_is_found_unless_its_device_file_is_missing_or_it_is_hidden(
     names: list[str], visible: str | None, has_one: bool, tmp_path: Path
 ) -> None:
     for name in names:
@@ -175,14 +182,14 @@ def test_bf16_on_a_cpu_without_bf16_instructions_gets_a_warning(config: NodeConf
 
 
 @pytest.mark.needs_torch
-def test_kernel_and_torch_agree_about_the_cpu(tmp_path: Path) -> None:
+def test_linux_and_torch_agree_whether_the_cpu_multiplies_bf16(tmp_path: Path) -> None:
     from p2ptrain.trainer.rank.bf16_emulation import multiplies_bf16 as as_torch_says
 
     assert multiplies_bf16(machine_check.CPU_INFO) == as_torch_says("cpu")
     assert multiplies_bf16(tmp_path / "not there")
 
 
-def test_ranks_on_gpus_need_shared_memory(config: NodeConfig) -> None:
+def test_small_shared_memory_is_a_warning_for_several_ranks_on_gpus(config: NodeConfig) -> None:
     small = replace(AMPLE, shm=64 << 20)
     four = replace(config, device="auto", ranks=4)
     assert said(four, small, None) == [("SHM-SMALL", False)]
@@ -193,9 +200,7 @@ def test_ranks_on_gpus_need_shared_memory(config: NodeConfig) -> None:
     assert said(replace(four, device="cuda"), small, None) == [("SHM-SMALL", False)]
 
 
-def test_fault_is_raised_together_with_the_warnings(
-    home: Home, config: NodeConfig, run: Run
-) -> None:
+def test_error_names_the_fault_and_the_warnings(home: Home, config: NodeConfig, run: Run) -> None:
     tight = replace(AMPLE, memory_free=0, disk_free=0)
     with pytest.raises(MachineUnfit) as caught:
         check(config, home, run, tight)
@@ -205,12 +210,15 @@ def test_fault_is_raised_together_with_the_warnings(
 
 
 @pytest.mark.needs_torch
-def test_this_machine_can_run_a_tiny_run(home: Home, config: NodeConfig, run: Run) -> None:
+def test_machine_of_the_tests_has_no_fault_for_a_tiny_run(
+    home: Home, config: NodeConfig, run: Run
+) -> None:
     assert [each for each in check(config, home, run) if each.is_fault] == []
 
 
 @pytest.mark.needs_torch
-def test_port_in_use_is_reported_before_asking_for_approval(home: Home, config: NodeConfig) -> None:
+def test_port_in_use_is_reported_by_the_check(home: Home, config: NodeConfig) -> None:
+    """The check runs before the node joins a run, so the user learns of the port at once."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError) as data:

@@ -1,4 +1,4 @@
-"""A heartbeat carries all of a node's reports. A heartbeat that we would not send is refused."""
+"""A heartbeat contains all reports of a node. A heartbeat with invalid fields is refused."""
 
 from __future__ import annotations
 
@@ -63,6 +63,7 @@ def test_heartbeat_survives_encoding(heartbeat: Heartbeat) -> None:
 
 
 def spoiled(**changes: object) -> bytes:
+    """Return the bytes of a heartbeat with these changes, which make it invalid."""
     wire = unpack(encode(FULL), bytes_max=HEARTBEAT_BYTES_MAX)
     assert isinstance(wire, dict)
     return pack(wire | changes)
@@ -121,24 +122,23 @@ def spoiled(**changes: object) -> bytes:
     ],
     ids=str,
 )
-def test_field_out_of_its_bounds_is_refused(changes: dict[str, object]) -> None:
+def test_heartbeat_with_an_invalid_field_is_refused(changes: dict[str, object]) -> None:
     with pytest.raises(RemoteProtocolError):
         decode(spoiled(**changes))
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf"), -float("inf")])
-def test_nan_loss_is_neither_accepted_nor_sent(loss: float) -> None:
+def test_loss_that_is_not_finite_is_neither_sent_nor_accepted(loss: float) -> None:
     with pytest.raises(RemoteProtocolError):
         ValidationReport(5, 0, 3, 1536, loss)
-    # The bytes are made by hand: the canonical encoding would refuse the value before it becomes a
-    # report.
+    # The bytes are made by hand, since a report with this value cannot be created.
     wire = encode(FULL).replace(struct.pack(">d", 7680.5), struct.pack(">d", loss))
     with pytest.raises(RemoteProtocolError, match="not a valid value"):
         decode(wire)
 
 
 @given(st.binary(max_size=300))
-def test_noise_raises_only_protocol_errors(noise: bytes) -> None:
+def test_heartbeat_of_random_bytes_is_refused(noise: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
         decode(noise)
 
@@ -152,7 +152,8 @@ def test_text_from_a_peer_cannot_control_our_terminal() -> None:
     assert decode(spoiled(state="fine\x1b[2J\n")).state == "fine�[2J�"
 
 
-def test_only_a_later_serial_or_a_new_incarnation_is_news() -> None:
+def test_heartbeat_is_newer_if_its_serial_or_its_incarnation_is_higher() -> None:
+    """A node has a higher incarnation after each start, and then counts its heartbeats anew."""
     later, earlier = replace(FULL, serial=4), replace(FULL, serial=2)
     assert FULL.follows(None)
     assert later.follows(FULL)
@@ -162,7 +163,7 @@ def test_only_a_later_serial_or_a_new_incarnation_is_news() -> None:
 
 
 @pytest.mark.parametrize("suspect", ["", "ann", PEER[:-1]])
-def test_invalid_peer_id_is_never_sent_as_a_suspect(suspect: str) -> None:
-    """No peer would accept our heartbeats as long as they contain an invalid peer id."""
+def test_report_cannot_name_an_invalid_peer_id_as_a_suspect(suspect: str) -> None:
+    """No peer would accept our heartbeats as long as they contained an invalid peer id."""
     with pytest.raises(LocalProtocolError, match="not a peer id"):
         ReduceReport(5, 1, None, (PEER, PeerId(suspect)))

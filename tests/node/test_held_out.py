@@ -1,6 +1,5 @@
-"""A pure function divides the held-out blocks among peers, and a report counts only for its
-sender's share.
-"""
+"""Members measure the loss of θ on held-out blocks together. A pure function gives each peer a
+share of the blocks, and a peer's report counts only for its own share."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ peers = st.lists(st.integers(0, 400).map(lambda n: PeerId(f"p{n:03}")), min_size
 
 
 @given(st.integers(1, 3000), peers, st.integers(0, 2**40))
-def test_shares_are_disjoint_cover_all_and_differ_by_at_most_one(
+def test_every_block_is_in_one_share_and_shares_have_almost_equal_sizes(
     blocks: int, who: list[PeerId], step: int
 ) -> None:
     shares = divide_blocks(blocks, who, step)
@@ -40,14 +39,15 @@ def test_shares_are_disjoint_cover_all_and_differ_by_at_most_one(
     assert divide_blocks(blocks, list(reversed(who)), step) == shares
 
 
-def test_shares_change_with_the_step() -> None:
+def test_shares_rotate_among_the_peers_from_step_to_step() -> None:
     assert divide_blocks(2, [A, B, C], 0) == {B: ValidationShare(0, 1), C: ValidationShare(1, 2)}
     assert divide_blocks(2, [A, B, C], 1) == {C: ValidationShare(0, 1), A: ValidationShare(1, 2)}
     assert divide_blocks(2, [A, B, C], 2) == {A: ValidationShare(0, 1), B: ValidationShare(1, 2)}
     assert divide_blocks(8, [], 0) == {}
 
 
-def test_share_fits_one_order_and_the_rest_is_not_measured() -> None:
+def test_share_is_limited_and_blocks_beyond_the_limit_are_not_measured() -> None:
+    """A trainer gets all blocks of its share in one message, whose size is limited."""
     assert divide_blocks(3 * SHARE_BLOCKS_MAX, [A, B], 0) == {
         A: ValidationShare(0, SHARE_BLOCKS_MAX),
         B: ValidationShare(3 * SHARE_BLOCKS_MAX // 2, 5 * SHARE_BLOCKS_MAX // 2),
@@ -55,13 +55,14 @@ def test_share_fits_one_order_and_the_rest_is_not_measured() -> None:
 
 
 def report(step: int, share: ValidationShare, loss: float) -> ValidationReport:
+    """Return the report of a peer that measured this mean loss on its share."""
     tokens = (share.stop - share.first) * BLOCK_TOKENS
     return ValidationReport(step, share.first, share.stop, tokens, loss * tokens)
 
 
 @pytest.fixture
 def tally() -> ValidationTally:
-    """Return a tally of θ at step 6, measured by three peers. Two of them have three blocks."""
+    """Return a tally for the θ of step 6, which three peers measure. It began at 100 s."""
     tally = ValidationTally(BLOCKS, BLOCK_TOKENS)
     assert tally.begin(6, SHARES, 100.0)
     return tally
@@ -71,7 +72,7 @@ SHARES = divide_blocks(BLOCKS, [A, B, C], 6)
 """The shares of three peers: A has 2 blocks, and B and C have 3 each."""
 
 
-def test_mean_is_weighted_by_tokens_and_says_over_how_many_blocks(
+def test_mean_is_weighted_by_tokens_and_states_its_number_of_blocks(
     tally: ValidationTally,
 ) -> None:
     assert tally.newest is None
@@ -110,7 +111,7 @@ def test_mean_does_not_depend_on_the_order_of_reports(tally: ValidationTally) ->
         (A, report(6, SHARES[A], 2.5), "a different result for outer step 6"),
     ],
 )
-def test_report_outside_the_senders_share_is_ignored(
+def test_report_that_does_not_match_the_senders_share_is_ignored(
     tally: ValidationTally, peer: PeerId, said: ValidationReport, refusal: str
 ) -> None:
     assert SHARES[B] == ValidationShare(2, 5)
@@ -120,7 +121,7 @@ def test_report_outside_the_senders_share_is_ignored(
     assert tally.validation(6) == before
 
 
-def test_repeated_report_counts_once_and_other_steps_do_not_count(
+def test_report_counts_once_and_only_for_a_step_that_is_measured(
     tally: ValidationTally,
 ) -> None:
     once = report(6, SHARES[A], 2.0)
@@ -130,7 +131,7 @@ def test_repeated_report_counts_once_and_other_steps_do_not_count(
     assert tally.newest == Validation(6, 2.0, 32, 2, 8, (B, C))
 
 
-def test_only_the_newest_few_steps_are_kept(tally: ValidationTally) -> None:
+def test_only_the_newest_measurements_are_kept(tally: ValidationTally) -> None:
     assert not tally.begin(6, SHARES, 0.0)
     for step in range(7, 7 + STEPS_KEPT):
         assert tally.begin(step, divide_blocks(BLOCKS, [A], step), 0.0)
@@ -145,7 +146,7 @@ def nobody(_: PeerId) -> bool:
     return False
 
 
-def test_complete_measurement_is_reported_once_and_immediately(tally: ValidationTally) -> None:
+def test_result_is_published_once_as_soon_as_all_have_reported(tally: ValidationTally) -> None:
     for peer in (A, B, C):
         assert tally.settled(100.0, nobody) == []
         tally.note_report(peer, report(6, SHARES[peer], 2.0))
@@ -153,25 +154,25 @@ def test_complete_measurement_is_reported_once_and_immediately(tally: Validation
     assert tally.settled(100.0 + 2 * WAIT_S, nobody) == []
 
 
-def test_dead_peers_are_not_waited_for_and_the_gap_is_reported(tally: ValidationTally) -> None:
+def test_result_without_a_peer_that_is_down_names_that_peer(tally: ValidationTally) -> None:
     tally.note_report(A, report(6, SHARES[A], 2.0))
     tally.note_report(B, report(6, SHARES[B], 2.0))
     assert tally.settled(101.0, nobody) == []
-    holed = Validation(6, 2.0, 80, 5, 8, (C,))
-    assert tally.settled(101.0, lambda peer: peer == C) == [holed]
+    incomplete = Validation(6, 2.0, 80, 5, 8, (C,))
+    assert tally.settled(101.0, lambda peer: peer == C) == [incomplete]
     assert tally.settled(102.0, lambda peer: peer == C) == []
-    # The peer was not dead after all.
+    # If the peer reports later, the complete result is published.
     tally.note_report(C, report(6, SHARES[C], 2.0))
     assert tally.settled(103.0, nobody) == [Validation(6, 2.0, 128, 8, 8, ())]
 
 
-def test_silent_live_peer_is_waited_for_with_a_limit(
+def test_result_waits_for_peers_that_are_up_for_a_limited_time(
     tally: ValidationTally,
 ) -> None:
     tally.note_report(A, report(6, SHARES[A], 2.0))
-    holed = Validation(6, 2.0, 32, 2, 8, (B, C))
+    incomplete = Validation(6, 2.0, 32, 2, 8, (B, C))
     assert tally.settled(99.9 + WAIT_S, nobody) == []
-    assert tally.settled(100.1 + WAIT_S, nobody) == [holed]
+    assert tally.settled(100.1 + WAIT_S, nobody) == [incomplete]
     tally.begin(8, divide_blocks(BLOCKS, [A], 8), 200.0)
     tally.begin(10, divide_blocks(BLOCKS, [A], 10), 201.0)
     nothing = Validation(8, None, 0, 0, 8, (A,))

@@ -1,4 +1,4 @@
-"""A hello carries all its fields. A hello that we would not send is refused."""
+"""Peers introduce themselves with a hello: a request and its reply. Invalid ones are refused."""
 
 from __future__ import annotations
 
@@ -36,13 +36,14 @@ def test_reply_survives_encoding(reply: HelloReply) -> None:
     assert decode_reply(encode_reply(reply)) == reply
 
 
-def test_peers_beyond_the_number_a_newcomer_needs_are_left_out() -> None:
+def test_reply_names_only_as_many_peers_as_a_newcomer_needs() -> None:
     many = {somebody(number).peer: ("/ip4/127.0.0.1/tcp/1",) for number in range(80)}
     told = decode_reply(encode_reply(HelloReply(b"", b"", b"", True, many))).peers
     assert list(told) == sorted(list(many)[:PEERS_TOLD_MAX])
 
 
 def spoiled(**changes: object) -> bytes:
+    """Return the bytes of a reply with these changes, which make it invalid."""
     wire = unpack(encode_reply(REPLY), bytes_max=HELLO_BYTES_MAX)
     assert isinstance(wire, dict)
     return pack(wire | changes)
@@ -66,7 +67,7 @@ def spoiled(**changes: object) -> bytes:
     ],
     ids=lambda changes: str(changes)[:30],
 )
-def test_reply_out_of_its_bounds_is_refused(changes: dict[str, object]) -> None:
+def test_reply_with_an_invalid_field_is_refused(changes: dict[str, object]) -> None:
     with pytest.raises(RemoteProtocolError):
         decode_reply(spoiled(**changes))
 
@@ -83,7 +84,7 @@ def test_reply_out_of_its_bounds_is_refused(changes: dict[str, object]) -> None:
     ],
     ids=str,
 )
-def test_request_out_of_its_bounds_is_refused(wire: object) -> None:
+def test_request_with_an_invalid_field_is_refused(wire: object) -> None:
     with pytest.raises(RemoteProtocolError):
         decode_request(pack(wire))
 
@@ -94,7 +95,7 @@ def test_oversized_request_is_refused() -> None:
 
 
 @given(st.binary(max_size=300))
-def test_noise_raises_only_protocol_errors(noise: bytes) -> None:
+def test_hello_of_random_bytes_is_refused(noise: bytes) -> None:
     for decode in (decode_request, decode_reply):
         with pytest.raises(RemoteProtocolError):
             decode(noise)

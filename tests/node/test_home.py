@@ -1,4 +1,5 @@
-"""Only one node at a time uses a home, and only its owner can read it."""
+"""A home is the folder with a node's files. Only one node at a time can use it, and other users
+cannot read it."""
 
 from __future__ import annotations
 
@@ -13,7 +14,9 @@ from p2ptrain.archive.home import Home, sole_use
 from p2ptrain.errors import IdentityInUse
 
 
-def test_second_node_in_a_home_is_refused_with_the_first_ones_process_id(tmp_path: Path) -> None:
+def test_error_of_a_second_node_names_the_process_id_of_the_first(
+    tmp_path: Path,
+) -> None:
     home = Home(tmp_path / "home")
     with sole_use(home), pytest.raises(IdentityInUse) as caught, sole_use(home):
         pass
@@ -23,7 +26,7 @@ def test_second_node_in_a_home_is_refused_with_the_first_ones_process_id(tmp_pat
     assert str(home.root) in error.do
 
 
-def test_home_is_free_again_however_its_node_ended(tmp_path: Path) -> None:
+def test_home_can_be_used_again_after_its_node_ended_with_an_error(tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
     with pytest.raises(ZeroDivisionError), sole_use(home):
         raise ZeroDivisionError
@@ -31,16 +34,16 @@ def test_home_is_free_again_however_its_node_ended(tmp_path: Path) -> None:
         pass
 
 
-def test_leftover_lock_file_does_not_block_a_node(tmp_path: Path) -> None:
+def test_lock_file_of_a_killed_node_does_not_block_the_next_one(tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
     (home.root / "lock").write_text("4194305")
     with sole_use(home):
         assert (home.root / "lock").read_text() == str(os.getpid())
 
 
-def test_full_disk_does_not_block_commands_that_can_free_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_home_can_be_locked_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise commands that free disk space could not run. Only the process id is not stored."""
+
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 

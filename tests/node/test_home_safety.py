@@ -1,4 +1,5 @@
-"""A home that another user can write to is refused, and the error says how to repair it."""
+"""A home (the folder with a node's files) that another user can write to is refused. The error says
+how to repair it."""
 
 from __future__ import annotations
 
@@ -22,6 +23,7 @@ def home(tmp_path: Path) -> Home:
 
 
 def refusal_of(home: Home) -> ConfigError:
+    """Return the error with which this home is refused."""
     with pytest.raises(ConfigError) as caught, sole_use(home):
         pytest.fail("the home was used")
     assert (caught.value.code, caught.value.exit_code) == ("HOME-UNSAFE", 2)
@@ -29,12 +31,13 @@ def refusal_of(home: Home) -> ConfigError:
 
 
 def repair(error: ConfigError) -> None:
+    """Run the command that the error suggests."""
     subprocess.run(error.do, shell=True, check=True)
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o770, 0o702])
 @pytest.mark.parametrize("name", ["", "run", "store"])
-def test_folder_that_others_can_write_to_is_refused_and_repaired(
+def test_folder_that_others_can_write_to_is_refused_until_it_is_repaired(
     home: Home, name: str, mode: int
 ) -> None:
     folder = home.root / name

@@ -1,5 +1,5 @@
-"""Starts are ordered across restarts: which heartbeats count, which are outdated, and which are
-only suspicious."""
+"""Each start of a node has a higher number than all starts before it: its incarnation. It decides
+which heartbeats of a peer count, which are outdated, and which are a sign of a duplicate."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OLD, NEW = incarnation_of(3, 900), incarnation_of(4, 7)
 AGAIN_S = 2.5
 
 
-def test_later_start_has_a_greater_number_and_survives_encoding() -> None:
+def test_incarnation_consists_of_the_count_of_starts_and_a_random_number() -> None:
     assert NEW > OLD
     assert (starts_of(OLD), draw_of(OLD)) == (3, 900)
     assert incarnation_of(STARTS_MAX, (1 << DRAW_BITS) - 1) == INCARNATION_MAX == (1 << 64) - 1
@@ -52,7 +52,7 @@ def test_heartbeats_of_an_earlier_start_never_count_again() -> None:
     assert not found.is_stale(BOB.peer, OLD)
 
 
-def test_old_heartbeat_does_not_make_a_peer_alive() -> None:
+def test_repeated_or_older_heartbeat_is_not_a_sign_of_life() -> None:
     found = Incarnations()
     assert found.note_arrival(ANN.peer, NEW, 1, 0.0, AGAIN_S)
     assert not found.note_arrival(ANN.peer, NEW, 1, 1.0, AGAIN_S)
@@ -60,7 +60,8 @@ def test_old_heartbeat_does_not_make_a_peer_alive() -> None:
     assert found.heard_span(ANN.peer) == IncarnationSpan(0.0, 0.0)
 
 
-def test_other_incarnation_is_expected_until_its_next_heartbeat_is_overdue() -> None:
+def test_second_incarnation_counts_until_its_next_heartbeat_is_overdue() -> None:
+    """While two incarnations of a peer are heard, another process may be using its key."""
     found = Incarnations()
     found.note_arrival(ANN.peer, OLD, 1, 0.0, AGAIN_S)
     assert not found.is_other_due(ANN.peer, OLD, 1.0)
@@ -71,11 +72,12 @@ def test_other_incarnation_is_expected_until_its_next_heartbeat_is_overdue() -> 
     assert not found.is_other_due(ANN.peer, NEW, 4.0)
     found.note_arrival(ANN.peer, OLD, 2, 5.0, AGAIN_S)  # The older process sends a new heartbeat.
     assert found.is_other_due(ANN.peer, NEW, 6.0)
-    found.note_arrival(ANN.peer, OLD, 2, 9.0, AGAIN_S)  # Another peer repeats an old heartbeat.
+    found.note_arrival(ANN.peer, OLD, 2, 9.0, AGAIN_S)  # A peer forwards that heartbeat again.
     assert not found.is_other_due(ANN.peer, NEW, 9.0)
 
 
-def test_only_the_newest_mark_is_kept() -> None:
+def test_mark_is_kept_only_for_the_incarnation_that_is_heard() -> None:
+    """A mark is a peer's signature over its incarnation."""
     found = Incarnations()
     found.note_decoded(ANN.peer, NEW, 0, 0.0)
     for incarnation in (OLD, NEW, NEW + 1):
@@ -84,7 +86,7 @@ def test_only_the_newest_mark_is_kept() -> None:
     assert found.mark(BOB.peer) is None
 
 
-def test_old_heartbeats_of_a_member_stay_old_among_many_peers() -> None:
+def test_many_strangers_do_not_displace_what_is_known_of_a_member() -> None:
     found = Incarnations({ANN.peer}.__contains__, peers_max=3)
     assert found.note_decoded(ANN.peer, NEW, 5, 0.0)
     for number in range(10):
@@ -93,10 +95,10 @@ def test_old_heartbeats_of_a_member_stay_old_among_many_peers() -> None:
     assert not found.note_decoded(ANN.peer, OLD, 9, 1.0)
 
 
-# the count in the home
+# the count of starts in the home (the node's folder)
 
 
-def test_each_start_is_counted_and_a_home_without_a_count_loads(tmp_path: Path) -> None:
+def test_starts_are_counted_from_one_in_a_new_home(tmp_path: Path) -> None:
     path = tmp_path / "starts"
     assert start_count.read_start_count(path) == 0
     assert [start_count.count_start(path) for _ in range(3)] == [1, 2, 3]
@@ -106,16 +108,18 @@ def test_each_start_is_counted_and_a_home_without_a_count_loads(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("text", ["", "-3", "many", "9" * 30, "\x00\xff", "١٢"])
-def test_damaged_count_starts_at_one_again(tmp_path: Path, text: str) -> None:
+def test_count_of_starts_begins_again_at_one_if_its_file_is_damaged(
+    tmp_path: Path, text: str
+) -> None:
     path = tmp_path / "starts"
     path.write_text(text, encoding="utf-8")
     assert start_count.count_start(path) == 1
 
 
-# peers that the journal names because they forward outdated heartbeats
+# The journal names a peer that forwards outdated heartbeats, unless it may have a good reason.
 
 
-def test_peer_that_keeps_forwarding_outdated_beats_is_named() -> None:
+def test_peer_that_keeps_forwarding_outdated_heartbeats_is_named() -> None:
     replays, spoke = ReplayedHeartbeats(), IncarnationSpan(0.0, 200.0)
     times = [100.0 + APART_S * each for each in range(TIMES)]
     named = [replays.note_replay(CAI.peer, ANN.peer, spoke, 0.0, now) for now in times]
@@ -130,7 +134,7 @@ def test_peer_that_keeps_forwarding_outdated_beats_is_named() -> None:
             IncarnationSpan(0.0, 200.0),
             0.0,
             APART_S / 10,
-        ),  # All at once: the forwarder had not seen a newer heartbeat yet.
+        ),  # All arrive at once: the forwarder may not have received a newer heartbeat yet.
         (
             CAI.peer,
             IncarnationSpan(95.0, 105.0),
@@ -155,7 +159,7 @@ def test_peer_that_keeps_forwarding_outdated_beats_is_named() -> None:
             IncarnationSpan(0.0, 200.0),
             0.0,
             APART_S,
-        ),  # ANN repeats her own heartbeats: her home was restored or copied.
+        ),  # Ann sends her own old heartbeats: her home was restored or copied.
     ],
 )
 def test_peer_that_may_not_have_heard_of_the_restart_is_not_named(
@@ -166,17 +170,17 @@ def test_peer_that_may_not_have_heard_of_the_restart_is_not_named(
     assert not any(replays.note_replay(forwarder, ANN.peer, spoke, since_s, now) for now in times)  # type: ignore[arg-type]
 
 
-def test_invented_forwarders_use_no_memory() -> None:
+def test_memory_for_forwarders_is_bounded() -> None:
     replays = ReplayedHeartbeats()
     for number in range(FORWARDERS_MAX + 5):
         replays.note_replay(f"peer {number}", ANN.peer, IncarnationSpan(0.0, 99.0), 0.0, 99.0)  # type: ignore[arg-type]
     assert len(replays) == FORWARDERS_MAX
 
 
-# older than the chain
+# heartbeats that are older than the chain
 
 
-async def test_heartbeat_older_than_its_authors_vote_is_outdated(
+async def test_heartbeat_is_outdated_if_its_author_signed_an_entry_two_heights_above(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as r:
@@ -222,9 +226,10 @@ async def test_outdated_heartbeat_is_dropped_and_its_forwarder_named(
         assert "this peer forwarded it" in str(said["what"])
 
 
-async def test_own_old_heartbeats_are_dropped_and_newer_ones_make_us_ask(
+async def test_heartbeat_with_our_key_and_a_higher_incarnation_makes_us_ask(
     tmp_path: Path,
 ) -> None:
+    """It may come from a duplicate. Our own old heartbeats are only dropped."""
     async with rig(tmp_path) as r:
         context, watch = r.context, r.context.identities.watch
         watch.use_incarnation(NEW)

@@ -1,4 +1,4 @@
-"""A node's messages at the end of its run, and their timestamps."""
+"""A node tells its owner that the run has ended, and each line of its output has a timestamp."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ OPTION: dict[str, Any] = {"rules": TWO}
 
 
 @pytest.mark.parametrize(("took_part", "codes"), [(False, ["RUN-ENDED"]), (True, [])])
-async def test_end_of_a_run_is_reported_to_late_arrivals_but_not_participants(
+async def test_node_that_joined_too_late_is_told_that_the_run_has_ended(
     took_part: bool, codes: list[str], tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    """A restarted node gives the same reports, since the chain records the participants."""
+    """A node that took part is not warned. It need not remember that, even after a restart: the
+    ledger records the participants."""
     r = await new_rig(tmp_path, **OPTION)
     while r.context.ledger.snapshot.phase is not Phase.ENDED:
         commit(r, r.context.me if took_part else ANN.peer)
@@ -35,6 +36,8 @@ async def test_end_of_a_run_is_reported_to_late_arrivals_but_not_participants(
     assert all(f"--home {r.context.home.root}" in each.do for each in cautions)
 
 
-def test_each_line_has_a_timestamp(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_line_has_a_timestamp_and_no_control_characters(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     _print_line(False, "training\x1b[2J")
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  training·\[2J\n", capsys.readouterr().err)

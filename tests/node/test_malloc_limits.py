@@ -1,4 +1,4 @@
-"""Threads that have ended leave no memory of the C library behind."""
+"""The limits for malloc prevent the C library from keeping memory that nobody uses any more."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ libc.fflush(None)
 
 
 def arenas(how: str) -> int:
+    """Return the number of malloc arenas after 16 threads have run, with the limits if `how` is
+    "bound"."""
     unset = ("MALLOC_ARENA_MAX", "GLIBC_TUNABLES")
     plain = {name: value for name, value in os.environ.items() if name not in unset}
     words = [sys.executable, "-c", PROGRAM, how]
@@ -41,7 +43,7 @@ def arenas(how: str) -> int:
     return done.stdout.count(b"<heap nr=")
 
 
-def test_node_has_two_arenas_however_many_threads_it_starts() -> None:
+def test_malloc_has_at_most_two_arenas_after_many_threads() -> None:
     assert arenas("bound") <= 2 < arenas("unbound")
 
 
@@ -71,9 +73,10 @@ print(resident_mb() - before)
 
 
 def growth_mb(how: str) -> float:
+    """Return how many MB of freed memory a process keeps, with the limits if `how` is "bound"."""
     words = [sys.executable, "-c", BLOCKS, how]
     return float(subprocess.run(words, capture_output=True, check=True, text=True).stdout)
 
 
-def test_freed_frames_are_returned_to_the_system() -> None:
+def test_freed_blocks_of_one_mb_are_returned_to_the_system() -> None:
     assert growth_mb("bound") < 10 < growth_mb("unbound")

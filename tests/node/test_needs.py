@@ -1,4 +1,4 @@
-"""The estimate of a node's memory matches what it really uses."""
+"""The estimate of a node's memory adds up the vectors and updates that the node holds at once."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ RUN = RunId("a" * 64)
 
 
 def needs(**sync: object) -> tuple[NodeMemory, RunManifest]:
+    """Return the estimate for a run with these sync settings, and the run's manifest."""
     manifest = manifest_of(ANN.peer, sync=SyncSpec(**sync))  # type: ignore[arg-type]
     return memory_of(RUN, manifest), manifest
 

@@ -1,4 +1,4 @@
-"""A peer that does not train can fetch what the run has certified, and verify all of it."""
+"""An observer, which does not train, can fetch the certified snapshots of a run and verify them."""
 
 from __future__ import annotations
 
@@ -36,17 +36,16 @@ from tests.node.swarm import Diary, Swarm, SwarmNode, swarm
 STEPS = 5
 ALONE = policy(participants_min=1, snapshot_every=2)
 
-
 SOON = Patience(current_s=2.2)
-"""The patience of an observer on a network without delays: slightly longer than a heartbeat
-interval."""
+"""Limits for an observer on a network without delays: its ledger must be current for slightly
+longer than a heartbeat interval."""
 AT_ONCE = replace(SOON, no_source_s=0.0)
 HASTY = Patience(hear_s=0.4, current_s=0.1)
 
 
 @asynccontextmanager
 async def watching(s: Swarm, node: SwarmNode) -> AsyncIterator[Context]:
-    """Open the context of a node that observes the run of `s`."""
+    """Open the context of an observer of the run of `s`, in the home of `node`."""
     addresses = tuple(s["ann"].context.network.addresses())
     config = replace(node.config, seed=True, bootstrap=addresses)
     with sole_use(node.home), Diary(node.home.journal) as diary:
@@ -56,11 +55,10 @@ async def watching(s: Swarm, node: SwarmNode) -> AsyncIterator[Context]:
 
 
 @pytest.mark.needs_torch
-async def test_observer_fetches_and_verifies_the_newest_snapshot_and_log(
+async def test_observer_fetches_the_newest_snapshot_and_can_verify_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Below, blobs are removed from disks. Do not let nodes keep chunks in memory, so that the
-    # removed blobs are really gone.
+    # This test deletes blobs from disks. Nodes must not serve them from memory afterwards.
     monkeypatch.setattr(data_plane, "HotChunks", lambda store: store)
     async with swarm(
         tmp_path,
@@ -71,8 +69,8 @@ async def test_observer_fetches_and_verifies_the_newest_snapshot_and_log(
         steps=STEPS,
         stops_at=2,
     ) as s:
-        # Once the first snapshot is written, a later Commit contains its digest, however slow the
-        # disk is.
+        # Wait until the first snapshot is written. Then a Commit of this short run names it even if
+        # the disk is slow.
         await s.until(lambda: s["ann"].events("snapshot", step=2))
         s.stop_at(None)
         await s.until(lambda: s.at_step(STEPS))
@@ -88,7 +86,7 @@ async def test_observer_fetches_and_verifies_the_newest_snapshot_and_log(
                 print_line=eve.said.append,
                 patience=SOON,
             )
-            await _expect_word_of_what_is_gone(s, context)
+            await _expect_errors_for_missing_snapshots(s, context)
             return fetched
 
         async with watching(s, eve) as context:
@@ -106,8 +104,8 @@ async def test_observer_fetches_and_verifies_the_newest_snapshot_and_log(
 
 
 async def _expect_repairs(s: Swarm, eve: SwarmNode, snapshot: Digest) -> None:
-    """Check that `store check --repair` repairs a damaged chunk. It runs in a thread, so trio sees
-    it as a separate process."""
+    """Check that `store check --repair` repairs a damaged chunk. The command runs in a thread, with
+    an event loop of its own."""
     address, store = s["ann"].context.network.addresses()[0], StoreReader(eve.home.store)
     victim = store.manifest(snapshot).chunks[0]
     path = eve.home.store / "objects" / victim[0] / victim[1:]
@@ -118,7 +116,9 @@ async def _expect_repairs(s: Swarm, eve: SwarmNode, snapshot: Digest) -> None:
     assert len(store.get_chunk(victim)) > len(b"rotten")
 
 
-async def _expect_word_of_what_is_gone(s: Swarm, context: Context) -> None:
+async def _expect_errors_for_missing_snapshots(s: Swarm, context: Context) -> None:
+    """Delete the first update from all disks. Check the errors for a snapshot that needs this
+    update, and for a snapshot that does not exist."""
     look = partial(fetch_here, updates=True, pin=False, print_line=print, patience=AT_ONCE)
     around = replace(context.around, timing=Timing(fetch_retry_s=0.05))
     context = replace(context, around=around)
@@ -133,7 +133,7 @@ async def _expect_word_of_what_is_gone(s: Swarm, context: Context) -> None:
         await look(context, wanted="9999")
 
 
-async def test_observer_that_hears_no_peer_says_so(tmp_path: Path) -> None:
+async def test_observer_that_does_not_hear_any_peer_fails_with_that_reason(tmp_path: Path) -> None:
     soon = Patience(hear_s=0.1, current_s=2.2)
     async with rig(tmp_path) as r:
         with pytest.raises(NetworkUnreachable, match="no peer of the run was heard"):
@@ -144,7 +144,7 @@ LIAR, HONEST = ANN.peer, BOB.peer
 
 
 async def heard(r: Rig, nursery: trio.Nursery, **heights: int) -> None:
-    """Run the ledger's task, and let these peers claim these heights."""
+    """Run the ledger's task. Let these peers claim, in a heartbeat, to have this many entries."""
     nursery.start_soon(run_ledger, r.context)
     for name, height in heights.items():
         peer = {"liar": LIAR, "honest": HONEST}[name]
@@ -156,12 +156,13 @@ async def heard(r: Rig, nursery: trio.Nursery, **heights: int) -> None:
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorten the time that a peer has to send the entries that it claims to have."""
     for name, seconds in (("ANSWER_S", 0.02), ("SHOW_S", 0.2)):
         monkeypatch.setattr(catchup, name, seconds)
 
 
 @pytest.mark.usefixtures("hasty")
-async def test_peer_that_never_sends_the_entries_it_claims_causes_no_delay(tmp_path: Path) -> None:
+async def test_observer_does_not_wait_for_entries_that_a_liar_claims(tmp_path: Path) -> None:
     said: list[str] = []
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         await heard(r, nursery, liar=2**53, honest=0)
@@ -175,7 +176,7 @@ async def test_peer_that_never_sends_the_entries_it_claims_causes_no_delay(tmp_p
 
 
 @pytest.mark.usefixtures("hasty")
-async def test_observer_that_hears_only_such_a_peer_says_so(tmp_path: Path) -> None:
+async def test_observer_that_hears_only_a_liar_fails_and_names_the_liar(tmp_path: Path) -> None:
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         await heard(r, nursery, liar=2**53)
         with trio.fail_after(10):
@@ -186,7 +187,7 @@ async def test_observer_that_hears_only_such_a_peer_says_so(tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("hasty")
-async def test_observer_with_only_pruned_peers_says_what_to_do(
+async def test_observer_fails_if_all_peers_have_pruned_the_entries_it_needs(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
@@ -199,8 +200,11 @@ async def test_observer_with_only_pruned_peers_says_what_to_do(
 
 
 class LongCatchUp:
-    """The context of a node, as `be_current` uses it. Each wait takes one second. The only source
-    falls silent twice: in the middle, and at the end."""
+    """The parts of a context that `be_current` uses, while the ledger catches up from one source.
+
+    Each wait takes one second. `heights`: the length of the ledger from a given second on. The
+    source is not heard in the seconds `silent`, and never again from second `ends` on.
+    """
 
     def __init__(self, heights: dict[int, int], silent: range, ends: int) -> None:
         self.time, self.table, self._heights = 0, [LIAR], heights
@@ -235,7 +239,7 @@ class LongCatchUp:
         (LongCatchUp({0: 0}, range(300), 300), 60),
     ],
 )
-async def test_source_that_is_silent_during_a_long_catch_up_is_waited_for(
+async def test_observer_gives_up_a_minute_after_the_last_sign_of_its_source(
     catch_up: LongCatchUp, gives_up_at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(observer, "nobody_keeps", lambda context: TryLater("no peer keeps it"))
@@ -244,14 +248,14 @@ async def test_source_that_is_silent_during_a_long_catch_up_is_waited_for(
     assert catch_up.time == gives_up_at + 1
 
 
-def test_home_of_a_running_node_is_refused_with_advice(tmp_path: Path) -> None:
+def test_observer_is_refused_in_the_home_of_a_running_node_with_advice(tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
     with sole_use(home), pytest.raises(IdentityInUse) as caught:
         fetch(NodeConfig(home.root), "newest", updates=True, pin=False, print_line=print)
     assert caught.value.do.startswith("p2ptrain ckpt ls --home ")
 
 
-def test_errors_are_raised_unchanged(tmp_path: Path) -> None:
+def test_error_of_the_start_is_raised_unchanged(tmp_path: Path) -> None:
     config = NodeConfig(tmp_path / "home", listen=("/ip4/127.0.0.1/tcp/0",))
     with pytest.raises(ConfigError) as caught:
         fetch(config, "newest", updates=True, pin=False, print_line=print)

@@ -1,4 +1,5 @@
-"""The orders to a trainer follow from what the members have agreed on."""
+"""The next orders for a trainer follow from its earlier orders and from what the members agreed on:
+the outer step, and the node's lease (the blocks that it may train on)."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from p2ptrain.sync.trainer_orders import (
 B, C, D = (1, 2, 3), (7, 8, 9), (11, 12, 13)
 PLAIN, LATE, ASYNC = LeasePace(3), LeasePace(3, 2), LeasePace(3, 3)
 READY = TrainerProgress(4, B, 0, 3)
-"""The progress of a node that was ready with B at outer step 4."""
+"""The progress of a trainer that is ready with B at outer step 4."""
 
 AHEAD = TrainerProgress(4, B + C[:2], 0, 3, True)
 
@@ -47,7 +48,7 @@ AHEAD = TrainerProgress(4, B + C[:2], 0, 3, True)
         (READY, 4, B + C, [TrainOrder(4, C)]),
     ],
 )
-def test_orders_match_each_row_of_the_table(
+def test_orders_without_overlap_match_the_table_in_trainer_orders(
     progress: TrainerProgress | None, step: int, lease: Blocks, expected: list[Order]
 ) -> None:
     assert next_orders(progress, step, lease, PLAIN) == expected
@@ -75,22 +76,22 @@ def test_work_is_not_merged_if_the_average_was_made_without_it() -> None:
         (TrainerProgress(5, B + C, 3, 6), 6, D, [MergeOrder(6), TrainOrder(6, D)]),
     ],
 )
-def test_next_outer_step_is_started_while_the_previous_one_is_being_agreed(
+def test_orders_with_overlap_begin_the_next_step_while_the_work_is_averaged(
     progress: TrainerProgress | None, step: int, lease: Blocks, expected: list[Order]
 ) -> None:
     assert next_orders(progress, step, lease, LATE) == expected
 
 
-def test_work_for_a_longer_step_counts_for_an_amended_shorter_one() -> None:
-    """In an earlier version, a node that was left out in the middle of training waited forever,
-    because it had done more work than the amended step requires."""
+def test_trainer_with_more_blocks_than_an_amended_step_needs_must_finish_them() -> None:
+    """A node was left out before it was ready, and then the steps became shorter. In an earlier
+    version it waited forever, since it had been given more blocks than the new step needs."""
     progress = TrainerProgress(4, B)
     (order,) = next_orders(progress, 5, B + C[:1], LeasePace(1, 1))
     assert order == RebaseOrder(5)
     assert progress_after(progress, order).due(B + C[:1], LeasePace(1, 1)) == B
 
 
-def test_trainer_one_whole_step_ahead_only_has_to_report_ready() -> None:
+def test_trainer_that_is_one_whole_step_ahead_gets_no_more_blocks() -> None:
     progress = TrainerProgress(4, B + C, 0, 3, True)
     assert next_orders(progress, 5, C + D, ASYNC) == [MergeOrder(5), TrainOrder(5, ())]
 
@@ -104,7 +105,7 @@ def test_trainer_one_whole_step_ahead_only_has_to_report_ready() -> None:
         (LATE, C + D, False),
     ],
 )
-def test_work_in_the_arena_counts_as_the_required_work(
+def test_offered_work_counts_if_it_covers_the_blocks_of_the_current_step(
     pace: LeasePace, lease: Blocks, stands: bool
 ) -> None:
     assert LocalWork(4, B, 30).stands_for(4, lease, pace) is stands
@@ -125,7 +126,7 @@ def progresses(draw: st.DrawFn) -> TrainerProgress:
 
 
 @given(st.none() | progresses(), steps, leases, paces, st.booleans())
-def test_trainer_that_obeyed_needs_no_further_orders(
+def test_orders_that_were_obeyed_are_not_followed_by_more_orders(
     progress: TrainerProgress | None, step: int, lease: Blocks, pace: LeasePace, taken: bool
 ) -> None:
     for order in next_orders(progress, step, lease, pace, taken=taken):
@@ -138,7 +139,7 @@ def test_trainer_that_obeyed_needs_no_further_orders(
 
 
 @given(progresses(), steps, leases, paces)
-def test_work_on_blocks_that_are_still_ours_is_never_dropped(
+def test_work_on_blocks_that_are_still_in_the_lease_is_never_dropped(
     progress: TrainerProgress, step: int, lease: Blocks, pace: LeasePace
 ) -> None:
     kept = lease[: len(progress.blocks)] == progress.blocks

@@ -1,5 +1,5 @@
-"""The terms of an outer step include all amendments. They are created once, and are the same for
-every caller."""
+"""`OuterSteps` returns the terms of an outer step: those of the manifest, changed by the amendments
+that apply to it."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def run(home: Home) -> Run:
 
 
 def amended(home: Home, run: Run) -> tuple[OuterSteps, tuple[Terms, ...]]:
-    """Return the outer steps of a run with an amendment, and the terms that its chain has agreed
-    on."""
+    """Return the outer steps of a run with an amendment, and the ledger's list of agreed
+    amendments that contains it."""
     wanted = Amendment(run.id, 1, STEP, **CHANGES)  # type: ignore[arg-type]
     signed = SignedAmendment.publish(load_or_create(home.identity), wanted, run)
     amendments = Amendments.of(home, run)
@@ -48,7 +48,7 @@ def amended(home: Home, run: Run) -> tuple[OuterSteps, tuple[Terms, ...]]:
     return OuterSteps(run.id, run.manifest, amendments), (signed.terms,)
 
 
-def test_each_outer_step_has_the_terms_in_force_in_it(home: Home, run: Run) -> None:
+def test_amendment_changes_the_terms_from_its_outer_step_on(home: Home, run: Run) -> None:
     steps, agreed = amended(home, run)
     before, after = steps.at(agreed, STEP - 1), steps.at(agreed, STEP)
     assert before.leg == Leg(run.manifest)
@@ -60,7 +60,7 @@ def test_each_outer_step_has_the_terms_in_force_in_it(home: Home, run: Run) -> N
     assert [each.inner_rates.lr for each in (before, after)] == [run.manifest.inner.lr, 0.002]
 
 
-def test_update_is_described_by_the_terms_of_its_step(home: Home, run: Run) -> None:
+def test_format_of_an_update_follows_from_the_terms_of_its_step(home: Home, run: Run) -> None:
     steps, agreed = amended(home, run)
     even, odd = published_formats(run.id, run.manifest)
     assert even.fragment != odd.fragment
@@ -87,7 +87,7 @@ def test_outer_step_is_created_once_for_the_same_terms(home: Home, run: Run) -> 
     assert steps.at(agreed, 0) == first, "the amendment applies only later"
 
 
-def test_only_the_newest_outer_steps_are_kept(home: Home, run: Run) -> None:
+def test_only_the_newest_outer_steps_are_kept_in_memory(home: Home, run: Run) -> None:
     steps, _ = amended(home, run)
     first, *_, last = [steps.at((), step) for step in range(KEPT_MAX + 1)]
     assert steps.at((), last.step) is last
@@ -95,7 +95,7 @@ def test_only_the_newest_outer_steps_are_kept(home: Home, run: Run) -> None:
     assert steps.at((), 0) == first
 
 
-def test_outer_step_with_unknown_terms_is_an_error(home: Home, run: Run) -> None:
+def test_outer_step_cannot_be_used_while_its_amendment_is_missing(home: Home, run: Run) -> None:
     _, agreed = amended(home, run)
     home.amendments.unlink()
     steps = OuterSteps(run.id, run.manifest, Amendments.of(home, run))

@@ -1,5 +1,5 @@
-"""A node knows paths only from its own measurements and from peers' reports about their own
-paths."""
+"""A path is the network between two peers, with its delay and rate. A node knows paths from its own
+measurements, and from the reports of peers about their own paths."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ALL = {ME, ANN, BOB, CAI}
 MB = 1_000_000
 
 
-def test_new_measurement_counts_as_much_as_the_earlier_ones() -> None:
+def test_rate_is_the_mean_of_the_old_rate_and_the_new_measurement() -> None:
     book = PathTable(ME)
     book.moved(ANN, 100 * MB, 1.0)
     assert book.mine == {ANN: Path(100_000)}
@@ -37,7 +37,8 @@ def test_transfer_that_may_only_have_filled_a_buffer_is_ignored() -> None:
     assert book.mine == {}
 
 
-def test_parallel_fetch_gives_only_a_lower_bound_of_the_rate() -> None:
+def test_fetch_from_several_peers_can_only_raise_a_measured_rate() -> None:
+    """The peers share our connection, so the path may be faster than such a fetch shows."""
     book = PathTable(ME)
     book.at_least(ANN, 20 * MB, 1.0)
     assert book.mine[ANN].rate == 20_000
@@ -47,14 +48,14 @@ def test_parallel_fetch_gives_only_a_lower_bound_of_the_rate() -> None:
     assert book.mine[ANN].rate == 30_000
 
 
-def test_shortest_time_to_connect_gives_the_delay() -> None:
+def test_delay_is_derived_from_the_shortest_time_to_connect() -> None:
     book = PathTable(ME)
     for seconds in (0.3, 0.6, 0.24):
         book.connected(ANN, seconds)
     assert book.mine == {ANN: Path(0, 40)}
 
 
-def test_measured_rate_is_never_zero_and_never_infinite() -> None:
+def test_measured_rates_and_delays_are_clamped_to_valid_values() -> None:
     book = PathTable(ME)
     book.found_rate(ANN, 1, 1e9)
     book.found_rate(BOB, 1 << 60, 0.0)
@@ -96,7 +97,7 @@ def test_page_is_short_and_all_paths_appear_in_turn() -> None:
     assert peers[5] in dict(book.page)
 
 
-def test_peer_is_believed_only_about_its_own_paths_to_members() -> None:
+def test_report_counts_only_for_the_senders_own_paths_to_members() -> None:
     book = PathTable(ME)
     stranger = PeerId("stranger")
     book.note_report(ANN, [(BOB, Path(5)), (ANN, Path(6)), (stranger, Path(7))], ALL)
@@ -115,7 +116,7 @@ def test_reports_of_a_peer_are_bounded_in_size_and_number() -> None:
 # ── the resulting rates ───────────────────────────────────────────────────────────────────────────
 
 
-def test_slower_of_two_reports_is_believed() -> None:
+def test_path_has_the_lower_rate_and_delay_of_those_that_its_ends_report() -> None:
     book = PathTable(ME)
     book.found_rate(ANN, 10 * MB, 1.0)
     book.found_delay(ANN, 0.02)
@@ -128,14 +129,14 @@ def test_slower_of_two_reports_is_believed() -> None:
     assert not book.is_measured(BOB, CAI)
 
 
-def test_pair_that_cannot_be_dialled_has_no_path() -> None:
+def test_rate_between_two_peers_that_cannot_be_dialled_is_zero() -> None:
     book = PathTable(ME)
     book.note_report(ANN, [(BOB, Path(7000))], ALL)
     assert book.between([ANN, BOB, CAI], {ANN, BOB}).rates == {(ANN, BOB): 0.0}
     assert book.between([ANN, BOB, CAI], {ANN}).rates == {(ANN, BOB): 7e6}
 
 
-def test_former_member_is_forgotten() -> None:
+def test_paths_of_a_former_member_are_forgotten() -> None:
     book = PathTable(ME)
     book.found_rate(ANN, MB, 1.0)
     book.found_rate(BOB, MB, 1.0)

@@ -1,6 +1,5 @@
-"""A node checks the form of peers' statements about themselves, and stores a bounded number of
-them.
-"""
+"""A node keeps the newest heartbeat of each peer. It refuses malformed endpoints, and the number of
+peers is bounded."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ CERTIFICATE = Credentials.create(ANN).certificate_der
 ENDPOINT = Endpoint(ANN.peer, "127.0.0.1", 4000, CERTIFICATE)
 
 
-def test_newest_heartbeat_of_a_peer_counts() -> None:
+def test_only_a_newer_heartbeat_replaces_the_kept_one() -> None:
     table = PeerTable()
     assert table.note_heartbeat(
         ANN.peer, heartbeat(RUN, serial=3, endpoint=pack(ENDPOINT.to_wire())), 1.0
@@ -58,7 +57,7 @@ def test_peer_cannot_announce_an_endpoint_for_a_different_peer() -> None:
     assert table.endpoint(BOB.peer) is None
 
 
-def test_table_is_bounded_and_its_entries_are_still_updated() -> None:
+def test_full_table_refuses_new_peers_and_updates_known_ones() -> None:
     table = PeerTable(others_max=3)
     taken = [
         table.note_heartbeat(somebody(n).peer, heartbeat(RUN), 1.0) is not None for n in range(5)
@@ -72,7 +71,7 @@ def test_table_is_bounded_and_its_entries_are_still_updated() -> None:
     assert {record.peer for record in table} == {somebody(n).peer for n in (0, 2, 4)}
 
 
-def test_members_have_room_even_if_many_other_peers_speak() -> None:
+def test_heartbeats_of_many_strangers_leave_room_for_members() -> None:
     table = PeerTable({ANN.peer, BOB.peer}.__contains__, peers_max=4, others_max=3)
     for number in range(5):
         table.note_heartbeat(somebody(number).peer, heartbeat(RUN), 1.0)

@@ -1,4 +1,4 @@
-"""The share of a queue that one author can fill."""
+"""One author's messages can fill only a share of a queue."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def test_one_author_leaves_most_of_a_queue_to_others() -> None:
     assert shares.reserve("ann", free, 4096)
 
 
-def test_author_with_no_waiting_messages_gets_a_place_in_a_flood() -> None:
+def test_new_author_gets_a_place_even_if_many_others_flood_the_queue() -> None:
     shares, free = QueueShares(), 4096
     for flooder in range(500):
         while shares.reserve(flooder, free, 4096):

@@ -1,8 +1,8 @@
-"""Voters agree although every message has a long delay: real ledgers and outboxes, in simulated
-time.
+"""Voters agree although every message has a long delay. The test runs real ledgers and outboxes in
+simulated time.
 
-No message is lost here and no voter is down. Only a node's own repeated messages could delay a
-round, since they go through the same queue as new messages.
+No message is lost and no voter is down. Then only a node's own repeated messages could delay a
+round of voting further, because they wait in the same queue as new messages.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from p2ptrain.testing.ledgers import LedgerGroup, digest, small_rules
 
 STEPS = 4
 ONE_WAY_S = (0.5, 1.5)
-"""The shortest and longest delay of a message, in seconds. An answer to a message takes about two
-seconds, as long as a height's first round. Later rounds last up to eight seconds, and need two
-answers."""
+"""The shortest and longest delay of a message, in seconds. So an answer arrives after about two
+seconds, which is the length of the first round at a height. Later rounds last up to eight seconds
+and need two round trips: one for promises and one for votes."""
 LIMIT_S = 180.0
-"""Time limit of the run, in simulated seconds. The run takes 60 to 70 s. In an earlier version,
-which also queued repeated messages, it took 280 to 480 s."""
+"""Time limit of the run, in simulated seconds. The run takes 60 to 70 s. It took 280 to 480 s in an
+earlier version, in which repeated messages waited in the queue too."""
 
 
 class SlowPost:
@@ -54,7 +54,7 @@ class SlowPost:
         return all(state.phase is Phase.ENDED for state in states)
 
     def _context(self, sender: PeerId) -> Any:
-        """Return the parts of a node that an outbox uses."""
+        """Return an object with the parts of a node's context that an outbox uses."""
 
         async def request(peer: PeerId, _: str, payload: bytes, **limits: float) -> bytes:
             done = trio.Event()
@@ -105,7 +105,8 @@ class SlowPost:
             self._boxes[sender].post(receiver, encode(message))
 
     def _report(self, name: PeerId) -> None:
-        """Report ready at once, and the result of the reduce as well."""
+        """Report that this voter is ready or, if a reduce is in progress, that the reduce is
+        done."""
         state = self.group.ledgers[name].state
         report: Event = Ready(name, state.step, 200, 2)
         if state.roster is not None:
@@ -116,7 +117,7 @@ class SlowPost:
             self._nursery.start_soon(self._gossip, other, report)
 
 
-async def test_answers_that_take_two_seconds_do_not_stop_a_run(
+async def test_voters_agree_in_time_if_answers_take_two_seconds(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     post = SlowPost(nursery)

@@ -1,5 +1,5 @@
-"""Blocking work is stopped when its task is cancelled, and the task waits until it has really
-ended."""
+"""`in_thread` runs blocking work in a thread. If the task is cancelled, it stops the work and waits
+until the thread has ended."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import trio
 from p2ptrain.node.state.threads import in_thread
 
 
-async def test_result_is_returned_and_stop_is_not_called() -> None:
+async def test_result_of_blocking_work_is_returned_without_stopping_it() -> None:
     stopped = threading.Event()
     assert await in_thread(lambda: 42, stop=stopped.set) == 42
     assert not stopped.is_set()

@@ -1,5 +1,5 @@
-"""Durable writes have their own threads, and agreement uses them for everything that it waits
-for."""
+"""Durable writes have their own threads, so votes never wait for other work. Everything that the
+ledger's task waits for runs in these threads."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ async def blocked_threads() -> AsyncIterator[tuple[trio.Nursery, threading.Event
 
 
 async def block_shared_threads(over: threading.Event, nursery: trio.Nursery) -> None:
+    """Keep all of trio's shared worker threads busy until `over` is set."""
     shared = trio.to_thread.current_default_thread_limiter()
     for _ in range(int(shared.total_tokens)):
         nursery.start_soon(trio.to_thread.run_sync, over.wait)
@@ -46,6 +47,7 @@ async def block_shared_threads(over: threading.Event, nursery: trio.Nursery) -> 
 async def block_dns_threads(
     over: threading.Event, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Keep all threads for DNS lookups busy until `over` is set."""
     hanging: list[str] = []
 
     def hangs(host: str, *args: object, **options: object) -> list[object]:
@@ -67,8 +69,8 @@ async def block_dns_threads(
 
 
 async def test_vote_is_written_while_all_shared_threads_are_busy() -> None:
-    """A reported attack kept the shared threads busy with DNS lookups, and votes waited for 10
-    s."""
+    """An attacker once kept the shared threads busy with DNS lookups, so that votes waited for
+    10 s."""
     written: list[str] = []
     async with blocked_threads() as (nursery, over):
         await block_shared_threads(over, nursery)
@@ -77,11 +79,11 @@ async def test_vote_is_written_while_all_shared_threads_are_busy() -> None:
     assert written == ["a vote"]
 
 
-async def test_agreement_writes_everything_while_all_other_threads_are_blocked(
+async def test_ledger_task_makes_progress_while_all_other_threads_are_busy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    """Agreement writes votes, entries, evidence and a shorter vote log, and checks which entries
-    can be pruned."""
+    """It writes votes, entries and evidence, shortens the log of votes, and checks whether old
+    entries can be pruned."""
     r = await new_rig(tmp_path)
     r.surround(config=replace(r.context.config, keep_entries=16))
     context = r.context

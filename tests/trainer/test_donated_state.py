@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -38,7 +39,7 @@ def given(donor: Path, joiner: Path, inner: InnerSpec) -> int:
     with Store(joiner.parent / "store", chunk_bytes=4096) as store:
         offer = put_newest(donor, store, RUN, LAYOUT)
         assert offer is not None
-        with AveragedState(joiner, store, LAYOUT, inner) as donated:
+        with closing(AveragedState(joiner, store, LAYOUT, inner)) as donated:
             donated.add(offer)
             donated.publish()
     return offer.step

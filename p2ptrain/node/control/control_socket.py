@@ -1,8 +1,8 @@
 """Serve the Unix socket in a node's directory, which receives the commands of the node's owner.
 
-A request and its answer are one line of JSON each. A process that can open the socket controls the
-node; the permissions of the directory keep other users out. The socket exists as soon as the node
-starts; until the node has a context, `startup_status` answers.
+A request and its answer are one line of JSON each. Any process that can open the socket can control
+the node; the permissions of the directory keep other users out. The socket exists as soon as the
+node starts. Until the node has joined a run, `startup_status` answers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ ANSWER_S = 30.0
 async def serve_commands(path: Path, reception: StartupStatus) -> None:
     """Listen at `path` until cancelled."""
     with suppress(FileNotFoundError):
-        path.unlink()  # A killed node left it: we hold the directory's lock, so that node is gone.
+        # Remove the socket of a killed node. We hold the directory's lock, so no other node runs.
+        path.unlink()
     listener = await _bind(path)
     try:
         await trio.serve_listeners(lambda stream: _serve(reception, stream), [listener])
@@ -39,7 +40,8 @@ async def serve_commands(path: Path, reception: StartupStatus) -> None:
 
 
 async def _bind(path: Path) -> trio.SocketListener:
-    """Bind a socket at `path` through its directory: the kernel limits paths to 107 bytes."""
+    """Bind a socket at `path`. The kernel limits a socket's path to 107 bytes, so this uses a short
+    path through the open directory."""
     sock = trio.socket.socket(trio.socket.AF_UNIX)
     try:
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
@@ -49,7 +51,7 @@ async def _bind(path: Path) -> trio.SocketListener:
             os.close(folder)
         path.chmod(0o600)
         sock.listen(16)
-    except BaseException:  # A start that fails immediately cancels this task.
+    except BaseException:  # Also on cancellation: a node may fail to start and end at this moment.
         sock.close()
         raise
     return trio.SocketListener(sock)
@@ -73,9 +75,7 @@ async def _line(stream: trio.SocketStream) -> bytes:
 
 
 async def answer(reception: StartupStatus, line: bytes) -> Answer:
-    """Obey the command in `line`, and return the reply as JSON. Malformed commands are answered
-    with an error.
-    """
+    """Obey the command in `line`, and return the reply as JSON: an error if it is malformed."""
     try:
         name = json.loads(line)["command"]
         command = COMMANDS[name]

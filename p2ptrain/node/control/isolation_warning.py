@@ -1,6 +1,7 @@
-"""Warn when this node does not hear a quorum of the voters: then nothing can be agreed.
+"""Warn when this node hears fewer voters than a quorum, so that it cannot agree on anything.
 
-This module only warns. The ledger decides what to do: it waits, or branches if the run allows it.
+This module only warns. The ledger decides what to do: it waits, or, if the run allows branches, the
+voters that remain continue on a branch of their own.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from p2ptrain.observe.cautions import Caution
 
 LOOK_S = 2.0
 PATIENCE_S = 10.0
-"""Seconds without a quorum before the warning: five heartbeats, in which every peer that is
-up is heard."""
+"""Seconds without a quorum before the warning: five heartbeats, enough to hear every peer that is
+up."""
 
 NAMED_MAX = 8
 
@@ -40,25 +41,19 @@ async def notice_isolation(
         reason = in_words(context, missing) if isolated else ""
         if reason != context.state.isolated:
             context.state.isolated = reason
-            _warn(context)
+            # The state names the missing voters. The warning does not, since they keep changing.
+            if reason:
+                context.alerts.show(WARNING, ALONE)
+            else:
+                context.alerts.clear(WARNING)
             context.journal.write("isolated", reason=reason)
             context.changes.notify_all()
         await context.changes.wait(at_most_s=look_s)
 
 
-def _warn(context: Context) -> None:
-    """Set or remove the warning. Its text does not name the missing voters, since they change; the
-    state names them."""
-    if context.state.isolated:
-        context.alerts.show(WARNING, ALONE)
-    else:
-        context.alerts.clear(WARNING)
-
-
 def unreachable_voters(context: Context) -> tuple[PeerId, ...]:
-    """If the voters that we hear on our chain or branch are not a quorum, return the other
-    voters.
-    """
+    """Return the voters that this node does not hear on its chain or branch. Return () if the
+    voters that it hears are a quorum."""
     state = context.ledger.snapshot
     if state.phase is Phase.ENDED:
         return ()
@@ -73,9 +68,8 @@ def unreachable_voters(context: Context) -> tuple[PeerId, ...]:
 def in_words(context: Context, missing: tuple[PeerId, ...]) -> str:
     """Return words like "3 of 5 voters cannot be heard: brave-otter (…Xk3f9Q), …".
 
-    Voters off the allowlist are named separately: they return only if the organiser admits them
-    again.
-    """
+    Voters that are not on the allowlist are named again at the end: they return only if the
+    organiser admits them again."""
     names = ", ".join(label(peer) for peer in missing[:NAMED_MAX])
     more = f" and {len(missing) - NAMED_MAX} more" if missing[NAMED_MAX:] else ""
     voters = len(context.ledger.snapshot.voters)

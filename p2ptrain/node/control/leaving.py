@@ -1,10 +1,9 @@
 """Leave in an orderly way: say goodbye, wait until the other members have agreed to continue
 without us, then exit.
 
-If a voter vanishes, the other members need time to detect that, and until then the lost voter
-counts against their quorum. A voter that says goodbye votes once more, for the roster without
-itself. A second Ctrl-C makes the node leave immediately; the other members then detect this like
-any failure.
+If a voter vanishes, the other members need time to detect that. Until then their quorum includes
+the lost voter. A voter that says goodbye votes once more, for the roster (the list of members)
+without itself. A second Ctrl-C ends the node immediately; to the others this is a lost voter.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from p2ptrain.observe import states
 
 LEAVE_S = 20.0
 GOODBYE_S = 0.3
-"""Seconds for the last heartbeat to reach a neighbour, which forwards it."""
+"""Seconds for which the node waits after its last heartbeat, so that a neighbour receives it."""
 
 
 class ExitSignals:
-    """Handles SIGINT and SIGTERM. `context` is set once there are peers to say goodbye to."""
+    """Handles SIGINT and SIGTERM. While `context` is None, the node can end without a goodbye."""
 
     def __init__(self, print_line: Callable[[str], None]) -> None:
         self._print_line = print_line
@@ -52,7 +51,8 @@ class ExitSignals:
 async def leave(
     context: Context, *, limit_s: float = LEAVE_S, goodbye_s: float = GOODBYE_S
 ) -> None:
-    """Say goodbye. Return when the run can continue without this node, or after `limit_s`."""
+    """Say goodbye. Return when the other members no longer need this node's vote, or after
+    `limit_s`."""
     context.state.leaving = True
     context.state.set_state(states.Leaving())
     await context.ledger.submit(Leaving(context.me))
@@ -68,13 +68,11 @@ async def leave(
 def _is_needed(context: Context) -> bool:
     """Return whether the other members need our vote to agree on a roster without us.
 
-    A learner does not vote, and a founder of an open run keeps its vote as long as it is up. So
-    both may leave immediately.
+    A learner has no vote. A founder of an open run keeps its vote as long as it is up, so no roster
+    without it can be agreed now. Both may leave immediately.
     """
-    state = context.ledger.snapshot
-    if context.me not in state.voters or keeps_its_vote(
-        context.ledger.core.reports.founders, state, context.me
-    ):
+    state, founders = context.ledger.snapshot, context.ledger.core.reports.founders
+    if context.me not in state.voters or keeps_its_vote(founders, state, context.me):
         return False
     others = [
         voter for voter in state.voters if voter != context.me and not context.peers.is_down(voter)
@@ -84,14 +82,9 @@ def _is_needed(context: Context) -> bool:
 
 def goodbye_text(context: Context) -> str:
     """Return the text shown to a user who presses Ctrl-C."""
-    lost = ""
-    trainer = context.trainer
+    trainer, state, lost, alone = context.trainer, context.ledger.snapshot, "", ""
     if trainer.work is None and trainer.inner_step:
         lost = f"; {trainer.inner_step} of {trainer.inner_steps} inner steps will be lost"
-    alone = ""
-    if (
-        context.ledger.snapshot.voters == (context.me,)
-        and context.ledger.snapshot.phase is not Phase.ENDED
-    ):
+    if state.voters == (context.me,) and state.phase is not Phase.ENDED:
         alone = " This node is the run's only voter: nothing is committed until it is back."
     return f"Leaving within {LEAVE_S:.0f} s{lost}. Press Ctrl-C again to leave now.{alone}"

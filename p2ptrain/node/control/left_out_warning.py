@@ -1,8 +1,9 @@
 """Warn the owner when members average without this node, and say why.
 
 The node's work is not lost: it counts in the next exchange. But the work of a node that is left out
-again and again hardly counts, and its owner can usually fix that. A roster does not say what the
-members knew about this node, so the reason is derived from what this node knows about itself.
+again and again contributes little, and the node's owner can usually fix the cause. A roster (the
+list of participants) does not say why a node is missing. So the reason is derived from what this
+node knows about itself.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ class LeftOutWatch:
     member: bool = False
     """Whether this node was a member at the last check."""
     judged: tuple[int, int] | None = None
+    """The outer step and attempt of the exchange at the last check."""
     had_us: int | None = None
     """The outer step of the newest attempt that included this node."""
 
@@ -72,11 +74,11 @@ class LeftOutWatch:
         *,
         doubted: bool = False,
     ) -> Caution | None:
-        """Return why the exchange that has just opened leaves this node out. Return None if there
-        is no new exchange, or if the new exchange includes this node or the members did not expect
-        this node.
+        """Return why an exchange that has opened since the last check leaves this node out. Return
+        None if there is no such exchange, or if it includes this node. Also return None if the
+        members do not wait for this node, since it was admitted during this outer step.
 
-        `doubted`: this node's own record of failed attempts says that it should sit out.
+        `doubted`: by this node's own record of failed attempts, the members should leave it out.
         """
         was_member, self.member = self.member, state.is_member(me)
         before, self.judged = self.judged, reduce_under_way(state)
@@ -108,9 +110,8 @@ def reduce_under_way(state: LedgerState) -> tuple[int, int] | None:
 async def notice_left_out(context: Context) -> None:
     """Keep the warning up to date until cancelled. It stays until an exchange includes this node.
 
-    An exchange that opened before this process started is ignored: the owner knows that the node
-    was stopped.
-    """
+    Exchanges that opened before this process started are ignored: the owner knows that the node was
+    not running then."""
     state, alerts = context.ledger.snapshot, context.alerts
     rosters = LeftOutWatch(state.is_member(context.me), reduce_under_way(state))
     while True:

@@ -1,7 +1,7 @@
 """Warn once when an exchange takes more than twice as long as this node's exchanges usually take.
 
-This module only warns; the ledger decides whether the members continue without a peer. The usual
-time is measured anew after each start of the node, so its first exchanges are never called slow.
+This module only warns; the ledger decides whether the members continue without a peer. After each
+start of the node, the first exchanges are only measured, and never reported as slow.
 """
 
 from __future__ import annotations
@@ -24,26 +24,23 @@ KNOWN_MIN = 3
 KNOWN_MAX = 15
 
 PATIENCE_S = 20.0
-"""Minimum duration in seconds of an exchange that is reported."""
+"""Seconds before an exchange can be reported as slow."""
 
 UNHEARD_S = 10.0
-"""Five heartbeats: the warning names a participant that has been silent for longer."""
+"""Seconds of silence (five heartbeats) after which the warning names a participant."""
 
 
 @dataclass(slots=True)
 class ReduceDurations:
-    """Durations of the latest successful exchanges, measured from their rosters, and the start of
-    the current one."""
+    """The durations of the latest successful exchanges, and the time when the current one began."""
 
     patience_s: float = PATIENCE_S
     known_s: deque[float] = field(default_factory=lambda: deque(maxlen=KNOWN_MAX))
     since: float | None = None
 
     def check(self, *, under_way: bool, done: bool, now: float) -> float | None:
-        """Return how long the current exchange has lasted if that is too long, otherwise None.
-        `under_way`: there is a current exchange. `done`: an exchange has succeeded since the last
-        call.
-        """
+        """Return how many seconds the current exchange has lasted if it is slow, otherwise None.
+        `under_way`: there is a current exchange. `done`: one has succeeded since the last call."""
         if self.since is not None and (done or not under_way):
             if done:
                 self.known_s.append(now - self.since)
@@ -54,19 +51,13 @@ class ReduceDurations:
         if len(self.known_s) < KNOWN_MIN:
             return None
         lasts_s = now - self.since
-        return lasts_s if lasts_s > max(self.patience_s, 2 * self.usual_s) else None
-
-    @property
-    def usual_s(self) -> float:
-        return median(self.known_s)
+        return lasts_s if lasts_s > max(self.patience_s, 2 * median(self.known_s)) else None
 
 
 async def notice_slow_reduce(
     context: Context, *, patience_s: float = PATIENCE_S, look_s: float = LOOK_S
 ) -> None:
-    """Keep the warning up to date until cancelled. The warning disappears when the slow exchange
-    ends.
-    """
+    """Keep the warning up to date until cancelled. It disappears when the slow exchange ends."""
     exchanges, last = ReduceDurations(patience_s), context.reduce.last_ring
     while True:
         done, last = context.reduce.last_ring is not last, context.reduce.last_ring
@@ -75,7 +66,7 @@ async def notice_slow_reduce(
         if lasts_s is None:
             context.alerts.clear(WARNING)
         elif WARNING not in context.alerts:
-            caution = caution_about(context, lasts_s, exchanges.usual_s)
+            caution = caution_about(context, lasts_s, median(exchanges.known_s))
             context.alerts.show(WARNING, caution)
             context.journal.write("exchange-slow", step=context.reduce.averaging, what=caution.what)
             context.changes.notify_all()
@@ -83,18 +74,16 @@ async def notice_slow_reduce(
 
 
 def caution_about(context: Context, lasts_s: float, usual_s: float) -> Caution:
-    """Return the warning. It names the participant that has been silent longest: a likely cause."""
+    """Return the warning. If a participant has been silent, name the one that has been silent for
+    the longest time: it is a likely cause."""
     what = (
         f"this exchange has taken {duration(lasts_s)} so far; the usual time is {duration(usual_s)}"
     )
-    roster = context.ledger.snapshot.roster
-    records = [context.peers.table.get(peer) for peer in roster.peers] if roster else []
-    heard = {
-        record.peer: context.now() - record.heard_s for record in records if record is not None
-    }
-    silent = max(heard, key=lambda peer: heard[peer], default=None)
-    if silent is not None and heard[silent] > UNHEARD_S:
-        what += f"; {label(silent)} was last heard {duration(heard[silent])} ago"
+    roster, table = context.ledger.snapshot.roster, context.peers.table
+    records = [record for record in map(table.get, roster.peers if roster else ()) if record]
+    silent = min(records, key=lambda record: record.heard_s, default=None)
+    if silent is not None and (silent_s := context.now() - silent.heard_s) > UNHEARD_S:
+        what += f"; {label(silent.peer)} was last heard {duration(silent_s)} ago"
     rates = f"{to_paste(context.home.root, 'status')} shows the rates"
     return Caution(
         "SYNC-SLOW",

@@ -19,7 +19,7 @@ from p2ptrain.peers.validation_tally import Validation
 from p2ptrain.ring import ReduceStatistics
 
 ASKING_MAX = 5
-"""Maximum number of requests for admission in the status, since anybody can make one. `p2ptrain
+"""Maximum number of join requests in the status: strangers can send any number of them. `p2ptrain
 allow list` shows all."""
 
 
@@ -32,6 +32,7 @@ async def status(context: Context) -> NodeStatus:
     newest = context.trainer.progress
     waited_for = ", ".join(map(peer_name, agreement.waiting_for))
     cautions = (*context.alerts.doubts, *context.alerts.warnings.values())
+    asking = hello_server.waiting_peers(context)[:ASKING_MAX]
     return NodeStatus(
         peer=context.me,
         peer_name=peer_name(context.me),
@@ -67,7 +68,7 @@ async def status(context: Context) -> NodeStatus:
         branch=branch_warning.in_words(agreement.branch, context.ledger.core),
         amended=amendment_gossip.in_words(context),
         averaging=ring_order.in_words(context),
-        asking=_asking(context),
+        asking=tuple(hello_server.request_line(context, peer) for peer in asking),
         reach=reachability.in_words(context),
         role=_role(context, context.me),
         members=tuple(_member(context, peer) for peer in state.members),
@@ -84,18 +85,13 @@ async def status(context: Context) -> NodeStatus:
     )
 
 
-def _asking(context: Context) -> tuple[str, ...]:
-    first = hello_server.waiting_peers(context)[:ASKING_MAX]
-    return tuple(hello_server.request_line(context, peer) for peer in first)
-
-
 def _sending(context: Context) -> str:
     limit = context.config.limit_up_bytes_per_s
     return context.plane.congestion.words + (f"; at most {8e-6 * limit:g} Mbit/s" if limit else "")
 
 
 def validated(validation: Validation) -> str:
-    """Return the members' measurements of θ in words."""
+    """Return the loss of θ that the members measured, in words."""
     said = f"θ of outer step {validation.step}: loss {validation}"
     missing = ", ".join(map(peer_name, validation.missing))
     return f"{said}; no report from {missing}" if missing else said

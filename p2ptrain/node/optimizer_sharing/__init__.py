@@ -1,1 +1,1 @@
-"""Share inner optimizer states: members send theirs to a joiner."""
+"""Members send the states of their inner optimizers to a peer that joins the run."""

@@ -1,15 +1,13 @@
 """Average the inner optimizer states that members sent to this joiner, and publish the mean.
 
-Each state must be within the bounds that training can reach. Their mean is then within the same
+Each state must be within the bounds of what training can produce. Then the mean is within the same
 bounds: if every state satisfies |m| ≤ c √v, their mean does too, since the square root is concave.
-This module does not know which peer sent a state, or how it arrived.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 
@@ -23,17 +21,15 @@ from p2ptrain.trainer.formats.inner_bounds import check
 from p2ptrain.trainer.formats.inner_format import HEADER_BYTES
 
 PIECE_BYTES = 2**22
-"""Number of bytes read from each of the two files at a time. Their float64 sum takes more
-memory."""
+"""Number of bytes read at a time from each of two files. The float64 sum temporarily takes several
+times as much memory."""
 
 
 @dataclass(slots=True)
 class AveragedState:
-    """The mean of the added states, in a file in `folder`. Trainers ignore the file before
-    `publish`.
+    """The mean of the added states, in a file in `folder` that trainers ignore before `publish`.
 
-    Use it as a context manager: an unpublished mean is deleted at the end. The methods block.
-    """
+    Call `close` in every case. The methods block."""
 
     folder: Path
     store: Store
@@ -41,24 +37,17 @@ class AveragedState:
     inner: InnerSpec
     offers: list[OptimizerOffer] = field(default_factory=list)
 
-    def __enter__(self) -> AveragedState:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Delete the mean, unless it was published."""
         self._mean.unlink(missing_ok=True)
 
     def add(self, offer: OptimizerOffer) -> None:
-        """Add a blob that is complete in the store to the mean. A failure leaves the mean
-        unchanged.
+        """Include the offered state in the mean. The store must hold the complete blob. An error
+        leaves the mean unchanged.
 
         Raises:
             RemoteProtocolError: training cannot produce such a state.
-            ChunkMissing, ChunkCorrupt: the store has lost part of it in the meantime.
+            ChunkMissing, ChunkCorrupt: the store has lost part of the blob in the meantime.
             OSError: the disk is full or fails.
         """
         new = self.folder / "donating"
@@ -72,9 +61,8 @@ class AveragedState:
         self.offers.append(offer)
 
     def publish(self) -> None:
-        """Publish the mean as the state for the next trainer. Its outer step is that of the newest
-        state, and its number of inner steps is the average. Raises OSError.
-        """
+        """Publish the mean as the state for the next trainer. Its outer step is the newest one of
+        the added states, and its number of inner steps is their average. Raises OSError."""
         assert self.offers, "there are no states to publish"
         step = max(offer.step for offer in self.offers)
         count = sum(offer.count for offer in self.offers) // len(self.offers)
@@ -87,8 +75,7 @@ class AveragedState:
         return self.folder / "donated"
 
     def _write(self, offer: OptimizerOffer, new: Path) -> None:
-        """Write the blob to the file `new`. Raises RemoteProtocolError if training cannot produce
-        such a state."""
+        """Write the blob to the file `new` and check its values. Raises the errors of `add`."""
         manifest = self.store.manifest(offer.digest)
         offer.check_manifest(manifest, self.layout)
         inner_format.reserve(new, self.layout)

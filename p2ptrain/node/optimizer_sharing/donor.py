@@ -1,8 +1,9 @@
 """Send joiners the state of our trainer's inner optimizer, if the run's manifest asks for that.
 
-The trainer writes the state at every outer step anyway. It is split into chunks only on request:
-the first joiner is told to ask again, and then gets a signed offer. The offer is valid for a while,
-for other joiners too. The chunks are sent like all other chunks, with lower priority than the ring.
+The trainer writes this state to a file regularly anyway. The node splits the file into chunks only
+when a joiner asks: the joiner is told to ask again, and then gets a signed offer. For OFFER_S,
+other joiners get the same offer. The chunks are served like the chunks of a snapshot, with lower
+priority than a reduce.
 """
 
 from __future__ import annotations
@@ -17,22 +18,24 @@ from p2ptrain.node.state.context import Context
 from p2ptrain.peers.protocol_names import INNER_PROTOCOL
 
 OFFER_S = 60.0
-"""Seconds for which an offer is handed out. Requests cannot make us store a state more often."""
+"""Seconds for which joiners get the same offer. Requests cannot make us store states faster."""
 
 NOTHING_S = 5.0
-"""Seconds for which the answer is "nothing". It is short, since a trainer may be about to write its
-first state."""
+"""Seconds for which the answer remains `NOTHING` after no state was found. The time is short: the
+trainer may be about to write its first state."""
 
 KEPT_S = 3600.0
 """Seconds for which the chunks are kept for joiners. They take 8 bytes per parameter."""
 
 KEPT_MAX = 3
 """Maximum number of states kept at a time; otherwise a request every minute could fill our disk.
-The oldest is dropped once it is too old for all joiners. Until then, the newest offer remains in
-use."""
+When the oldest kept state is too old for every joiner, it makes room for a new one. Until then,
+joiners get the newest existing offer."""
 
 ASK_BYTES_MAX = 128
+
 NOTHING, LATER = b"", b"later"
+"""The replies "I have no state to offer" and "I am storing a state, ask again"."""
 
 
 def ask_of(run: RunId) -> bytes:
@@ -48,7 +51,7 @@ def keeps_state_here(context: Context) -> bool:
 async def donate(
     context: Context, *, offer_s: float = OFFER_S, nothing_s: float = NOTHING_S
 ) -> None:
-    """Answer requests until cancelled. A node that does not keep a state answers `NOTHING`."""
+    """Answer joiners' requests until cancelled."""
     if not context.manifest.inner.donors_max:
         return
     asked = trio.Event()
@@ -79,8 +82,8 @@ async def donate(
 
 
 def _has_room(context: Context, kept: list[OptimizerOffer]) -> bool:
-    """Return whether one more state may be kept. Prune `kept`, which lists the oldest state
-    first."""
+    """Return whether one more state may be kept. Remove from `kept` (oldest first) the states that
+    have expired, and the oldest one if it is too old for every joiner."""
     wanted = context.sharing.kept(context.now())
     kept[:] = [each for each in kept if each.digest in wanted]
     step, fragments = context.ledger.snapshot.step, context.manifest.sync.fragments
@@ -90,7 +93,8 @@ def _has_room(context: Context, kept: list[OptimizerOffer]) -> bool:
 
 
 async def _make(context: Context) -> OptimizerOffer | None:
-    """Store the newest state and return an offer of it; None if there is none."""
+    """Store the trainer's newest state as a blob, and return an offer of it. Return None if there
+    is no state to offer, or if it cannot be stored."""
     started_s, warm_steps = context.now(), context.manifest.inner.join_warmup_steps
     try:
         made = await trio.to_thread.run_sync(

@@ -1,8 +1,8 @@
 """A member's inner optimizer state for joiners: the signed offer, and the blob that it names.
 
-The state belongs to the donor, and the run has not agreed on it. So the donor signs the offer, and
-a joiner can prove whose state it used. The blob contains the two vectors of `inner_format`. The
-digest does not guarantee anything about their values, which `inner_bounds` checks.
+The members have not agreed on this state; it is the donor's alone. So the donor signs the offer,
+and a joiner can prove whose state it used. The blob contains the two vectors of `inner_format`. Its
+digest proves nothing about their values, so `inner_bounds` checks them.
 """
 
 from __future__ import annotations
@@ -27,16 +27,15 @@ OFFER_BYTES_MAX = 2048
 COUNT_MAX = 2**48
 
 AGE_STEPS_MAX = 20
-"""Maximum age of a state, in outer steps divided by the number of fragments: a trainer writes its
-state once per cycle of fragments. A joiner mainly needs the size of gradients, which changes
-slowly."""
+"""Maximum age of a state, in cycles of fragments. (A run averages one fragment of the model per
+outer step; a trainer writes its state once per cycle.) The limit is generous: a joiner mainly needs
+to know how large gradients are, which changes slowly."""
 
 
 @dataclass(frozen=True, slots=True)
 class OptimizerOffer:
-    """The claim that the signer's optimizer state is blob `digest`. The signer wrote it when it
-    loaded outer step `step`, after `count` inner steps.
-    """
+    """The claim that blob `digest` is the signer's optimizer state. The signer's trainer wrote this
+    state when it loaded outer step `step`, after `count` inner steps."""
 
     run: RunId
     layout: Digest
@@ -51,9 +50,7 @@ class OptimizerOffer:
     @classmethod
     def decode(cls, data: bytes, donor: PeerId) -> OptimizerOffer:
         """Decode the offer in `data`, which `donor` must have signed.
-
-        Raises RemoteProtocolError.
-        """
+        Raises RemoteProtocolError."""
         document = Signed.from_bytes(data, kind=KIND, bytes_max=OFFER_BYTES_MAX)
         if document.signer != donor:
             raise RemoteProtocolError("a different peer signed the offer", peer=donor)
@@ -66,23 +63,18 @@ class OptimizerOffer:
             raise RemoteProtocolError("the offer does not name a state", peer=donor)
         return cls(**told)  # type: ignore[arg-type]
 
-    def is_for(self, run: RunId, layout: Layout) -> bool:
-        return (self.run, self.layout) == (run, layout.digest)
-
     def is_current(self, step: int, fragments: int) -> bool:
-        """Return whether a node at outer step `step` can use it. A node that is behind the offer's
-        step must wait."""
+        """Return whether a node at outer step `step` can use the offered state. A state of a later
+        outer step can be used when the node has reached that step."""
         return self.step <= step and not self.is_too_old(step, fragments)
 
     def is_too_old(self, step: int, fragments: int) -> bool:
-        """Return whether it is too old for nodes at outer step `step` or later."""
+        """Return whether the state is too old for nodes at outer step `step` or later."""
         return self.step < step - AGE_STEPS_MAX * fragments
 
     def check_manifest(self, manifest: BlobManifest, layout: Layout) -> None:
         """Check the blob's manifest before the rest of the blob is fetched.
-
-        Raises RemoteProtocolError.
-        """
+        Raises RemoteProtocolError."""
         meta = _meta(self.run, layout, self.step, self.count)
         if manifest.kind != KIND or dict(manifest.meta) != meta:
             raise RemoteProtocolError(f"blob {self.digest[:12]} is not the offered state")
@@ -95,13 +87,14 @@ class OptimizerOffer:
 def put_newest(
     folder: Path, store: Store, run: RunId, layout: Layout, warm_steps: int = 0
 ) -> OptimizerOffer | None:
-    """Store the newest state in `folder` as a blob. Return None if no state is complete and warm,
-    which means at least `warm_steps` inner steps old. A joiner that uses it does not warm up.
+    """Store the newest usable state in `folder` as a blob, and return its offer; None if there is
+    none. A usable state is complete, and its optimizer has warmed up for at least `warm_steps`
+    inner steps: a joiner that uses it does not warm up.
 
-    This function blocks. The trainer may replace the file in the meantime; the open file keeps its
-    contents.
+    This function blocks. It is safe if the trainer replaces the file in the meantime, since the
+    open file keeps its contents.
 
-    Raises StoreError: the store cannot take it.
+    Raises StoreError: the blob cannot be stored.
     """
     for step in reversed(inner_format.steps_in(folder)):
         try:
@@ -131,5 +124,4 @@ def _put(fd: int, store: Store, run: RunId, layout: Layout, warm_steps: int) -> 
 
 
 def _meta(run: RunId, layout: Layout, step: int, count: int) -> dict[str, object]:
-    """Return the metadata of the blob."""
     return {"run": run, "layout": layout.digest, "step": step, "count": count}

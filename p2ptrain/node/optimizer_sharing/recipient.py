@@ -1,16 +1,18 @@
-"""Fetch inner optimizer states from members if the run asks for it and this node has none.
+"""Fetch inner optimizer states from members, if the run asks for this and this node has no state.
 
 Before its first trainer starts, a joiner asks the members, largest contributors first. It fetches
-one state, or the mean of several, checks it and stores it in the place of its own state; the
-trainer does not notice a difference. Fewer states than wanted are accepted. If none arrives in
-time, the trainer starts with a fresh optimizer and warms up, and the user is warned.
+one or several states, checks them, and stores their mean where its trainer looks for its own state.
+Fewer states than the run asks for are accepted. If none arrives in time, the trainer starts with an
+empty optimizer and warms up, and the user is warned.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
 
 import trio
 
@@ -29,51 +31,41 @@ from p2ptrain.peers.protocol_names import INNER_PROTOCOL
 from p2ptrain.trainer.formats.inner_format import newest, vector_bytes
 
 LATER_MAX = 15
-"""Number of times that a member may answer "later" before others are asked too. At one request
+"""Number of times that a member may answer `LATER` before others are asked too. At one request
 every 2 s, this is half a minute."""
 
 ASK_S = 5.0
 ASKED_MAX = 4
-"""Maximum number of members asked each time. Those that had nothing are asked last."""
+"""Maximum number of members asked in a round. Members that had no state are asked last."""
 
 USELESS_MAX = 3
-"""Number of members with an unusable state or offer after which no more are asked."""
+"""Number of members with an unusable state or offer after which no more members are asked."""
 
 FETCH_S = 60.0
 BYTES_PER_S_MIN = 500_000
-"""Minimum rate of a fetch. A slower fetch is abandoned, since the run continues in the meantime."""
+"""Minimum rate of a fetch, which gets FETCH_S in addition. A slower fetch is abandoned, since the
+run continues without this node in the meantime."""
 
 FRESH = "the inner optimizer starts empty, which costs this peer a warm-up"
 
 
 class _UnusableState(Exception):
-    """The state that a member offered cannot be used; `why` says why."""
-
-    def __init__(self, why: str) -> None:
-        super().__init__(why)
-        self.why = why
+    """The state that a member offered cannot be used. The text of the exception says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class _MemberOffer:
-    """A member's offer, decoded and as signed bytes."""
+    """A member's offer, decoded and as signed bytes (`proof`)."""
 
     peer: PeerId
     offer: OptimizerOffer
     proof: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class _ReceivedState:
-    """A state received from a member: its signed offer, and how many seconds the fetch took."""
-
-    offer: OptimizerOffer
-    proof: bytes
-    seconds: float
+    seconds: float = 0.0
+    """The duration of the fetch, once the offered state has been fetched."""
 
 
 async def take_inner_state(context: Context) -> None:
-    """Fetch a state for a trainer that is about to start. The deadlines above limit this to
+    """Fetch a state for a trainer that is about to start. The deadlines above limit the duration to
     minutes."""
     if not context.manifest.inner.donors_max:
         return
@@ -90,7 +82,8 @@ async def take_inner_state(context: Context) -> None:
         StandingBy("for a member to send its inner optimizer state")
     )
     inner = context.manifest.inner
-    with AveragedState(context.home.inner, context.store, context.layout, inner) as donated:
+    mean = AveragedState(context.home.inner, context.store, context.layout, inner)
+    with closing(mean) as donated:
         gifts, why = await _ask_around(context, donated)
         if gifts:
             why = await _begin_with(context, donated, gifts)
@@ -100,14 +93,15 @@ async def take_inner_state(context: Context) -> None:
 
 async def _ask_around(
     context: Context, donated: AveragedState
-) -> tuple[dict[PeerId, _ReceivedState], str]:
-    """Ask members until enough have sent a state, too many sent an unusable one, or time is up.
-    Return the received states, and the reason if there are too few.
+) -> tuple[dict[PeerId, _MemberOffer], str]:
+    """Ask members until enough states were received, until USELESS_MAX members sent an unusable
+    one, or until time is up. Return the received states, and the reason if there are too few.
 
-    Wait for members that answer "later", so that no more members store their states than needed.
-    Once at least one state has been received, do not wait any longer.
+    Give a member that answers `LATER` some time before asking others, so that no more members store
+    a state than needed. Stop asking when one state has been received, and all remaining members
+    have had this time.
     """
-    gifts, useless, put_off = dict[PeerId, _ReceivedState](), dict[PeerId, str](), Counter[PeerId]()
+    gifts, useless, put_off = dict[PeerId, _MemberOffer](), dict[PeerId, str](), Counter[PeerId]()
     ends_s = context.now() + context.timing.donor_answer_s
     while context.now() < ends_s and len(useless) < USELESS_MAX:
         around = [peer for peer in donors(context) if peer not in useless and peer not in gifts]
@@ -123,10 +117,8 @@ async def _ask_around(
             ends_s = context.now() + context.timing.donor_answer_s  # A fetch has its own deadline.
         await trio.sleep(context.timing.donor_again_s)
     said = "; ".join(f"{label(peer)}: {why}" for peer, why in useless.items())
-    return (
-        gifts,
-        said or f"no member sent its state within {context.timing.donor_answer_s:.0f} s",
-    )
+    late = f"no member sent its state within {context.timing.donor_answer_s:.0f} s"
+    return gifts, said or late
 
 
 async def _offers(
@@ -136,8 +128,8 @@ async def _offers(
     put_off: Counter[PeerId],
     useless: dict[PeerId, str],
 ) -> list[_MemberOffer]:
-    """Ask these members until `missing` of them offer a state or answer "later". Return the
-    offers."""
+    """Ask these members in turn until `missing` of them offer a state or answer `LATER`. Return the
+    offers. `put_off` counts the `LATER` answers of each member; another answer counts LATER_MAX."""
     offered, waiting = list[_MemberOffer](), 0
     for peer in around:
         if len(offered) + waiting == missing:
@@ -149,12 +141,10 @@ async def _offers(
         if reply in (LATER, NOTHING):
             continue
         try:
-            offer = _decode_offer(context, peer, reply)
+            if (offer := _decode_offer(context, peer, reply)) is not None:
+                offered.append(_MemberOffer(peer, offer, reply))
         except _UnusableState as exc:
             _refuse(context, peer, exc, useless)
-            continue
-        if offer is not None:
-            offered.append(_MemberOffer(peer, offer, reply))
     return offered
 
 
@@ -163,10 +153,10 @@ async def _take_all(
     offered: Sequence[_MemberOffer],
     donated: AveragedState,
     useless: dict[PeerId, str],
-) -> dict[PeerId, _ReceivedState]:
+) -> dict[PeerId, _MemberOffer]:
     """Fetch these states at the same time, since each comes over a different member's uplink.
-    Return those that are valid, in the order of the offers."""
-    adding, gifts = trio.Lock(), dict[PeerId, _ReceivedState]()
+    Return the valid ones, in the order of the offers."""
+    adding, gifts = trio.Lock(), dict[PeerId, _MemberOffer]()
 
     async def add_one(each: _MemberOffer) -> None:
         try:
@@ -183,12 +173,13 @@ async def _take_all(
 def _refuse(
     context: Context, peer: PeerId, reason: _UnusableState, useless: dict[PeerId, str]
 ) -> None:
-    useless[peer] = reason.why
-    context.journal.write("donor-refused", peer=peer, reason=reason.why)
+    useless[peer] = str(reason)
+    context.journal.write("donor-refused", peer=peer, reason=useless[peer])
 
 
 async def _know_the_run(context: Context) -> None:
-    """Return once our ledger is as long as those of the peers, if any peer is heard."""
+    """Wait until some peer is heard, and then until our ledger is as long as those of the peers.
+    Both waits are bounded."""
     with trio.move_on_after(context.timing.hear_first_s):
         while not len(context.peers.table):
             await context.changes.wait()
@@ -198,7 +189,7 @@ async def _know_the_run(context: Context) -> None:
 
 
 def donors(context: Context) -> Sequence[PeerId]:
-    """Return the members that we hear and that train, largest contributors first."""
+    """Return the members that are up and train, except this node, largest contributors first."""
     state = context.ledger.snapshot
     heard = [
         record.peer
@@ -212,7 +203,7 @@ def donors(context: Context) -> Sequence[PeerId]:
 
 
 async def _request_offer(context: Context, peer: PeerId) -> bytes:
-    """Return the reply of `peer`; `NOTHING` if it does not answer."""
+    """Ask `peer` for an offer. Return its reply, or `NOTHING` if it does not answer."""
     try:
         return await context.network.request(
             peer, INNER_PROTOCOL, ask_of(context.run), deadline_s=ASK_S, bytes_max=OFFER_BYTES_MAX
@@ -223,15 +214,14 @@ async def _request_offer(context: Context, peer: PeerId) -> bytes:
 
 
 def _decode_offer(context: Context, peer: PeerId, reply: bytes) -> OptimizerOffer | None:
-    """Decode the offer of `peer`. Return None if its step is too old or too new, which may change.
-
-    Raises _UnusableState.
-    """
+    """Decode the offer of `peer`. Return None if the offered state is too old or too new: `peer`
+    may have a better one later.
+    Raises _UnusableState."""
     try:
         offer = OptimizerOffer.decode(reply, peer)
     except RemoteProtocolError as exc:
         raise _UnusableState(exc.what) from exc
-    if not offer.is_for(context.run, context.layout):
+    if (offer.run, offer.layout) != (context.run, context.layout.digest):
         raise _UnusableState("it offers a state of a different run or model")
     step = context.ledger.snapshot.step
     if not offer.is_current(step, context.manifest.sync.fragments):
@@ -243,16 +233,17 @@ def _decode_offer(context: Context, peer: PeerId, reply: bytes) -> OptimizerOffe
 
 async def _fetch_and_add(
     context: Context, offered: _MemberOffer, donated: AveragedState, adding: trio.Lock, fetches: int
-) -> _ReceivedState:
-    """Fetch an offered state and add it to the mean. `fetches` is the number of states that share
-    our connection in the meantime. `adding` keeps them from being added at the same time.
+) -> _MemberOffer:
+    """Fetch an offered state, add it to the mean, and return the offer with the fetch's duration.
 
-    Raises:
-        _UnusableState: the state could not be fetched, or is not valid.
+    `fetches` states are fetched at the same time and share our connection, so the time limit grows
+    with them. `adding` is held while a state is added: `AveragedState` adds one at a time.
+
+    Raises _UnusableState: the state could not be fetched, or is not valid.
     """
     peer, offer, started_s = offered.peer, offered.offer, context.now()
     limit_s = FETCH_S + fetches * 2 * vector_bytes(context.layout) / BYTES_PER_S_MIN
-    # Protects it from garbage collection.
+    # The store's garbage collection keeps what we offer; this protects the blob while it arrives.
     context.sharing.offer(offer.digest, now_s=started_s, keep_s=limit_s)
     try:
         with trio.fail_after(limit_s):
@@ -267,25 +258,26 @@ async def _fetch_and_add(
         raise _UnusableState(f"its state cannot be written to this disk: {exc.strerror}") from exc
     finally:
         context.sharing.withdraw(offer.digest)
-    return _ReceivedState(offer, offered.proof, context.now() - started_s)
+    return replace(offered, seconds=context.now() - started_s)
 
 
 async def _begin_with(
-    context: Context, donated: AveragedState, gifts: dict[PeerId, _ReceivedState]
+    context: Context, donated: AveragedState, gifts: dict[PeerId, _MemberOffer]
 ) -> str:
-    """Publish the mean of the states, and report their owners. Return an error in words, or ""."""
+    """Publish the mean of the states for the trainer, and record who sent them. Return an error in
+    words, or ""."""
     try:
         await trio.to_thread.run_sync(donated.publish)
     except OSError as exc:
         return f"the members' states cannot be moved into place: {exc.strerror}"
     told = [
-        f"{label(peer)} at outer step {gift.offer.step}, {gift.offer.count:,} inner steps old"
+        f"{label(peer)} (outer step {gift.offer.step}, after {gift.offer.count:,} inner steps)"
         for peer, gift in gifts.items()
     ]
-    mean = f"the mean of those of {len(told)} members: " if len(told) > 1 else "that of "
+    mean = f"the mean of the states of {len(told)} members: " if len(told) > 1 else "from "
     wanted = context.manifest.inner.donors_max
-    fewer = f" (the run wants the mean of {wanted})" if len(told) < wanted else ""
-    context.sharing.inner_from = mean + "; ".join(told) + fewer
+    fewer = f"; this run asks for the mean of {wanted} states" if len(told) < wanted else ""
+    context.sharing.inner_from = mean + ", ".join(told) + fewer
     for peer, gift in gifts.items():
         context.journal.write(
             "inner-state-taken",
@@ -301,13 +293,9 @@ async def _begin_with(
 
 
 async def _fetch(context: Context, peer: PeerId, offer: OptimizerOffer) -> None:
-    """Fetch the manifest first. Fetch the rest only if the manifest states the right size;
-    otherwise a member could fill our disk.
-    """
-
-    def gone() -> bool:
-        return context.peers.is_down(peer)
-
+    """Fetch the blob's manifest, and then its chunks if the manifest states the right size.
+    Otherwise a member could fill our disk."""
+    gone = partial(context.peers.is_down, peer)
     await fetch.fetch_loose(context, [offer.digest], unwanted=gone)
     manifest = await trio.to_thread.run_sync(context.store.manifest, offer.digest)
     offer.check_manifest(manifest, context.layout)
@@ -315,6 +303,7 @@ async def _fetch(context: Context, peer: PeerId, offer: OptimizerOffer) -> None:
 
 
 def _start_fresh(context: Context, why: str) -> None:
+    """Warn the user that no state was received, and say why."""
     steps = context.manifest.inner.join_warmup_steps
     said = f"{why}: {FRESH}" + (f" of {steps} inner steps" if steps else "")
     context.alerts.show("donor", Caution("JOIN-FRESH", said))

@@ -1,11 +1,10 @@
-"""Open our connections in a reduce: one for each neighbour and stream, dialled or accepted.
+"""Open this node's connections for one attempt of a reduce: one for each neighbour and stream.
 
-Of two neighbours, the first one in the roster dials. The second neighbour dials instead if
+Of two neighbours, the one that comes first in the roster dials. The second one dials instead if
 heartbeats say that only the first can be dialled.
 
-This module opens the connections of one attempt, or reports the neighbour that could not be
-connected. It does not close them: if an attempt fails and a connection ends early, the neighbour
-would blame us.
+If a neighbour cannot be reached, this module reports it. It does not close the other connections:
+the caller keeps them open for a while, since a neighbour whose connection ends would blame us.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ from p2ptrain.ring import NEIGHBOURS_MAX, Links, ReduceRequest
 AGAIN_S = 0.3
 
 LATE_S = 0.5
-"""Seconds after which a slow connection is written to the journal: two round trips around the
-world."""
+"""Seconds after which opening a connection is slow enough for the journal: two round trips around
+the world."""
 
 THREADS_MAX = 128
 """Maximum number of threads that open connections: enough for NEIGHBOURS_MAX neighbours at once."""
@@ -40,9 +39,7 @@ THREADS_MAX = 128
 
 @dataclass(slots=True)
 class ReduceLinks:
-    """Open connections by neighbour and stream. The caller that creates a `ReduceLinks` must close
-    it in every case.
-    """
+    """Open connections by neighbour and stream. The creator must call `close` in every case."""
 
     open: dict[tuple[PeerId, int], SecureSocket] = field(default_factory=dict)
     threads: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(THREADS_MAX))
@@ -62,8 +59,7 @@ class ReduceLinks:
 async def connect(context: Context, request: ReduceRequest, edges: ReduceLinks) -> Links:
     """Fill `edges` with a connection to each neighbour for each stream, and return them.
 
-    Raises:
-        ReduceAborted: a neighbour cannot be connected. It is the suspect.
+    Raises ReduceAborted: a neighbour cannot be reached, and is the suspect; or there are too many.
     """
     me, count = request.peers[request.me], len(request.neighbours)
     if count > NEIGHBOURS_MAX:
@@ -78,8 +74,8 @@ async def connect(context: Context, request: ReduceRequest, edges: ReduceLinks) 
         try:
             await open_one(context, peer, key, edges)
         except (PeerError, RemoteProtocolError) as exc:
-            # Blame the neighbour that we failed to reach. The error may name another peer, but the
-            # neighbour's bytes may have determined that name.
+            # Blame the neighbour that we failed to reach, even if the error names another peer: the
+            # neighbour may have chosen that name.
             faults.append(ReduceAborted(request.step, request.attempt, (peer,), exc.what))
             nursery.cancel_scope.cancel()
 
@@ -87,7 +83,7 @@ async def connect(context: Context, request: ReduceRequest, edges: ReduceLinks) 
         for peer, stream in product(request.neighbours, range(request.streams)):
             nursery.start_soon(ensure_open, peer, stream)
     if faults:
-        raise faults[0]  # This is the cause; the other attempts were cancelled because of it.
+        raise faults[0]  # The first fault is the cause: it cancelled the other connections.
     return edges.links(request)
 
 
@@ -96,9 +92,9 @@ def dials(context: Context, request: ReduceRequest, peer: PeerId) -> bool:
     both.
 
     Raises:
-        ReduceAborted: neither of the two can be dialled. Both of them notice this immediately and
-        blame the same one of the two, so that the other one can average. The blame alternates with
-        the step, since both of them have work to contribute.
+        ReduceAborted: neither of the two can be dialled. Both notice this immediately and blame the
+            same one of the two, so that the other one can average. From one outer step to the next
+            the blame alternates, since both have work to contribute.
     """
     me, mine = request.peers[request.me], context.own_heartbeat.dialable
     first = request.me < request.peers.index(peer)
@@ -128,10 +124,11 @@ async def _accept(context: Context, peer: PeerId, key: RingKey, edges: ReduceLin
 
 
 async def reach(context: Context, peer: PeerId, key: RingKey, edges: ReduceLinks) -> None:
-    """Dial until the neighbour answers. If one of us was restarted, we may not know its new
-    endpoint, or it may not know our new certificate: then exchange them. This takes at most
-    `edge_s` and one last try; after a longer wait, the reduce would fail before we could name the
-    neighbour.
+    """Dial the neighbour until it answers, and before each further try ask it for its endpoint. If
+    the neighbour was restarted, its endpoint is new; if we were, this tells it our new certificate.
+
+    This takes at most `edge_s` and one last try. After a longer wait, the whole reduce would fail
+    before we could report which neighbour is at fault.
     """
     ends = context.now() + context.timing.edge_s
     endpoint = context.peers.table.endpoint(peer)
@@ -156,7 +153,8 @@ async def reach(context: Context, peer: PeerId, key: RingKey, edges: ReduceLinks
 
 @contextmanager
 def _told_if_late(context: Context, peer: PeerId, key: RingKey) -> Iterator[list[str]]:
-    """Write a journal line if the block takes long. The block appends what happened to the list."""
+    """Write a journal line if the `with` block takes longer than LATE_S. The line contains what the
+    block has appended to the yielded list."""
     began, met = context.now(), list[str]()
     try:
         yield met

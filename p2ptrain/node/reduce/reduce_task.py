@@ -1,15 +1,16 @@
 """Take part in the open reduce: connect to neighbours, average, store the update, and report the
 result.
 
-There is one attempt at a time, and no attempt is repeated. The outer lock is held during an
-attempt, so θ does not change while the ring reads it. An attempt is abandoned immediately when it
-becomes useless because the ledger has moved on or a participant is down. So nodes do not wait for a
-deadline that no longer matters.
+A node makes one attempt at a time, and each attempt once; the members agree on the next one. During
+an attempt the node holds the lock of the outer state, so θ does not change while it is averaged.
+When an attempt has become useless, since the ledger has moved on or a participant is down, the node
+abandons it immediately and does not wait for its deadline.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from dataclasses import asdict
 from functools import partial
 from typing import TypeVar
@@ -39,8 +40,8 @@ from p2ptrain.sync.fragments import Fragment
 from p2ptrain.sync.trainer_orders import LocalWork
 
 LINGER_S = 3.0
-"""Seconds for which a failed attempt's connections stay open, so that other peers first hear the
-reason by gossip."""
+"""Seconds for which a failed attempt's connections stay open. The reason of the failure reaches the
+other peers by gossip in this time, before they could blame us for a lost connection."""
 
 Result = TypeVar("Result")
 
@@ -50,9 +51,9 @@ def reduce_due(
 ) -> Roster | None:
     """Return the open roster if we take part in its reduce and have the work that it names.
 
-    A node that was restarted after its Ready has nothing to average: its `local` is empty until its
-    trainer has done the work again. It must not contribute different work instead. So it makes the
-    other members wait until its work is ready again or they abandon the attempt.
+    A node that was restarted after its Ready has nothing to average: its local weights are empty
+    until its trainer has done the work again. It must not contribute different work instead. So the
+    other members wait until the work is ready again, or abandon the attempt.
     """
     roster = state.roster
     if roster is None or outer_step != roster.step or work is None or work.step != roster.step:
@@ -74,13 +75,11 @@ def reduce_impossible(
     """Return the open roster if it includes work of ours that this process does not have.
 
     Either the work that we reported as ready (`said`) is lost, or the node was restarted and now
-    has different `work`. With overlap, a restarted node has fewer blocks than before, since it no
-    longer has earlier work that was not averaged.
+    has different `work`. In a run that trains while it averages, a restarted node has trained fewer
+    blocks than before: it has lost the work that was trained ahead.
     """
     roster = state.roster
-    if roster is None or outer_step != roster.step:
-        return None
-    if reduce_due(state, outer_step, me, work) is not None:
+    if roster is None or outer_step != roster.step or reduce_due(state, outer_step, me, work):
         return None
     ours = [(each.tokens, each.blocks) for each in roster.participants if each.peer == me]
     lost = said is not None and said.step == roster.step and (said.tokens, said.blocks) in ours
@@ -107,17 +106,13 @@ async def run_reduces(context: Context) -> None:
         if roster is None:
             await _decline(context, wanted)
             continue
-        edges = ReduceLinks()
-        try:
+        with closing(ReduceLinks()) as edges:
             await _attempt(context, outer_step, roster, edges)
-        finally:
-            edges.close()
 
 
 async def _decline(context: Context, roster: Roster) -> None:
-    """Report that we lack the work that the roster names. Offer different work that our lease
-    covers for the next attempt, since the trainer will not do it again.
-    """
+    """Report that this node lacks the work that the roster names. If it has different work for the
+    first blocks of its lease, offer this for the next attempt: the trainer will not do it again."""
     where, work = (roster.step, roster.attempt), context.trainer.work
     lease = context.ledger.snapshot.leases.get(context.me, ())
     if work is None or work.step != roster.step or lease[: len(work.blocks)] != work.blocks:
@@ -128,7 +123,7 @@ async def _decline(context: Context, roster: Roster) -> None:
     )
     work = context.trainer.work
     if work is not None:
-        # A peer that reports its work lost withdraws its Ready, so Ready is sent again.
+        # By reporting its work as lost, this node has withdrawn its Ready. So it sends Ready again.
         await context.ledger.submit(Ready(context.me, work.step, work.tokens, len(work.blocks)))
 
 
@@ -144,7 +139,7 @@ async def _attempt(
         update = await _averaged(context, outer_step, roster, edges)
     except ReduceAborted as exc:
         if context.me in exc.suspects:
-            context.trainer.discard_work()  # The work contains numbers that are not finite.
+            context.trainer.discard_work()  # Our work is lost, or contains non-finite numbers.
         await give_up(context, exc)
         with trio.move_on_after(LINGER_S):
             while context.ledger.snapshot.roster == roster:
@@ -160,7 +155,7 @@ async def _attempt(
 async def give_up(context: Context, why: ReduceAborted) -> None:
     """Report that this attempt has failed here, and which peers this node itself found at fault.
 
-    Do not repeat a neighbour's accusation. The neighbour reports it too; otherwise a liar's
+    Do not repeat the accusation of a neighbour, which reports it itself. Otherwise a liar's
     accusation would count once for each peer that heard it (SPEC.md S13). A roster may contain
     names that are not peer ids; other nodes would reject a report with such a name.
     """
@@ -185,8 +180,8 @@ async def give_up(context: Context, why: ReduceAborted) -> None:
 async def _averaged(
     context: Context, outer_step: OuterStep, roster: Roster, edges: ReduceLinks
 ) -> Digest:
-    """Run `_reduce` with `averaging` set, so that tasks that would fetch the update wait for the
-    result."""
+    """Run `_reduce`. In the meantime `averaging` is set, which tells other tasks not to fetch the
+    update that this reduce is about to make."""
     context.reduce.averaging = roster.step
     try:
         return await _reduce(context, outer_step, roster, edges)
@@ -199,19 +194,17 @@ async def _reduce(
     context: Context, outer_step: OuterStep, roster: Roster, edges: ReduceLinks
 ) -> Digest:
     """Run the reduce, store the resulting update, and return its digest.
-
-    Raises:
-        ReduceAborted: the reduce failed.
-    """
+    Raises ReduceAborted: the reduce failed."""
     assert context.trainer.arena is not None, "a seed is never a participant"
     request = request_of(context, outer_step, roster)
     payload = bytearray(outer_step.update.payload_bytes)
     async with context.outer.lock:
-        # The previous holder of the lock may have advanced θ.
+        # While we waited for the lock, its holder may have applied this step's update to θ.
         if reason := why_moot(context, roster):
             raise reason
         links = await while_it_matters(context, roster, partial(connect, context, request, edges))
-        residual = _residual(context, outer_step)
+        residuals = context.outer.residuals  # They are empty in a run without error feedback.
+        residual = residuals[outer_step.fragment_index] if residuals else None
         if residual is not None:
             begun = partial(residual.begun, roster.step, roster.attempt, len(roster.peers))
             await trio.to_thread.run_sync(begun)
@@ -230,7 +223,7 @@ async def _reduce(
         where = {"step": roster.step, "attempt": roster.attempt}
         context.journal.write("exchange-connected", **where, peers=roster.peers)
         report = await _run(context, roster, request, reduce, residual)
-        # Compare under the lock: after that, θ may belong to the next step.
+        # Compare while the lock is held: once it is released, θ may change.
         result = np.frombuffer(payload, np.uint8)
         compared = await trio.to_thread.run_sync(compare, theta, local, result, request.codec)
     for each in report.traffic:
@@ -247,13 +240,6 @@ async def _reduce(
     return update
 
 
-def _residual(context: Context, outer_step: OuterStep) -> Residual | None:
-    """Return the rounding errors that this peer keeps for the fragment; None without error
-    feedback."""
-    residuals = context.outer.residuals
-    return residuals[outer_step.fragment_index] if residuals else None
-
-
 async def _run(
     context: Context,
     roster: Roster,
@@ -262,9 +248,7 @@ async def _run(
     residual: Residual | None,
 ) -> ReduceStatistics:
     """Run `reduce` while the attempt is needed.
-
-    Raises ReduceAborted: the reduce failed.
-    """
+    Raises ReduceAborted: the reduce failed."""
     context.reduce.ring = reduce
     try:
         run = partial(in_thread, reduce.run, stop=partial(reduce.abort, "it was abandoned"))
@@ -290,10 +274,11 @@ def _side_by_side(fragment: Fragment, arena: Arena) -> tuple[Float32Vector, Floa
 
 
 def settle(context: Context) -> None:
-    """Account for the rounding errors of committed reduces, even of those that failed here.
+    """Tell each residual (this node's rounding errors) which attempt was committed, if any.
 
-    The chain decides which reduces were committed, not the updates applied here: a node that skips
-    an update by loading a snapshot has contributed to it too.
+    The ledger says which attempts were committed, even if the attempt failed here. The updates that
+    were applied here do not: a node that loads a snapshot instead of applying an update may have
+    contributed to that update too.
     """
     ledger = context.ledger.core
     for residual in context.outer.residuals:
@@ -311,8 +296,7 @@ def request_of(context: Context, outer_step: OuterStep, roster: Roster) -> Reduc
     """Return the terms of the reduce that `roster` opens, as this participant sees it."""
     update, payload_bytes = outer_step.update, outer_step.update.payload_bytes
     return ReduceRequest(
-        # A branch's line differs from the run's id, so attempts of different branches cannot be
-        # confused.
+        # This id differs between branches of the ledger, so their attempts cannot be confused.
         run=RunId(context.ledger.snapshot.line),
         step=roster.step,
         attempt=roster.attempt,
@@ -335,10 +319,7 @@ async def while_it_matters(
 ) -> Result:
     """Return the result of `work`. Cancel `work` as soon as the attempt is no longer needed, or
     `lag_s` later if the other members have committed the update.
-
-    Raises:
-        ReduceAborted: `work` failed, or the attempt is no longer needed.
-    """
+    Raises ReduceAborted: `work` failed, or the attempt is no longer needed."""
     moot: list[ReduceAborted] = []
     results: list[Result] = []
 

@@ -1,7 +1,7 @@
 """From measured paths, choose the peer order and schedule that this node proposes for a reduce.
 
-The ledger calls `arrange` when it makes a proposal. The choice itself is `ring.arrangement`, a pure
-function. All members use the schedule of the agreed roster.
+The ledger calls `arrange` when it proposes a roster. The pure function `ring.arrangement` makes the
+choice. All members use the order and schedule of the roster that they agree on.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ FORWARD = "the owner of one of the two should forward its data plane's port (--d
 
 
 def arrange(context: Context, peers: Sequence[PeerId]) -> tuple[Schedule, Sequence[PeerId]]:
-    """Return the schedule and the ordered peers. Called by `Ledger`.
+    """Return the schedule and the ordered peers for a proposed roster.
 
-    If every order has neighbours that cannot connect, the roster contains such a pair, since this
-    function must not drop peers. The two fail immediately, and one of them sits out the next
-    attempt.
+    Every order may contain two neighbours that cannot connect. Since this function must not drop
+    peers, it then returns such an order. The two fail immediately, and one of them sits out the
+    next attempt.
     """
     context.peers.paths.keep_only(context.ledger.snapshot.since)
     about = context.about(context.ledger.snapshot.step).manifest
@@ -55,8 +55,8 @@ def arrange(context: Context, peers: Sequence[PeerId]) -> tuple[Schedule, Sequen
 
 
 def in_words(context: Context) -> str:
-    """Describe the last reduce's order, and why this node chose it, if it did. Empty before the
-    first reduce."""
+    """Describe the order of the last reduce. If this node chose it, also say why. Return "" before
+    the first reduce."""
     schedule, peers = context.ledger.history.last_arrangement()
     if not peers:
         return ""

@@ -1,7 +1,8 @@
 """Measure the loss of θ on held-out blocks every few outer steps. Each member measures a share.
 
-Heartbeats repeat each report until the next one, so a lost report does no harm. A node that learns
-late of a commit finds the other members' reports in their last heartbeats.
+A member's heartbeats contain its newest report until there is a newer one, so a lost heartbeat does
+no harm. A node that learns late of a commit finds the other members' reports in their newest
+heartbeats.
 """
 
 from __future__ import annotations
@@ -14,18 +15,18 @@ from p2ptrain.ledger.chain.values import Roster
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.training import lease_data
 from p2ptrain.peers.heartbeat import LOSS_MAX_NATS, Heartbeat, ValidationReport
-from p2ptrain.peers.validation_tally import Validation, ValidationShare, divide_blocks
+from p2ptrain.peers.validation_tally import ValidationShare, divide_blocks
 
 LOOK_S = 5.0
 
 
 def shares(context: Context, step: int) -> Mapping[PeerId, ValidationShare]:
-    """Return each peer's share of the measurement of the θ of outer step `step`. The ledger must
-    have reached that step.
+    """Return the share of the held-out blocks on which each peer measures the θ of outer step
+    `step`. The ledger must have reached that step.
 
-    The participants of the newest committed update measure it. Before the first update, the
-    learners in the run's first roster do, since founders are often seeds. If that roster has no
-    learners, the founders do.
+    The participants of the newest committed update measure this θ. Before the first update, the
+    learners (members without a vote) of the run's first roster do, since founders are often seeds,
+    which cannot measure. If that roster has no learners, the founders do.
     """
     peers = [each.peer for each in context.ledger.history.newest_participants(step)]
     first = context.ledger.kept.at(1)
@@ -51,22 +52,21 @@ def own_share(context: Context) -> tuple[Digest, ...]:
 
 
 async def own_files(context: Context, idle: Callable[[], bool]) -> tuple[str, ...]:
-    """Return the files of our share; empty if `idle` became False or the step ended first.
-
-    Training must not wait for blocks that no peer currently has.
-    """
+    """Fetch the missing files of our share, and return all of its files. Give up and return () if
+    `idle` becomes False or the outer step ends: training must not wait for blocks that no peer
+    currently has."""
     step, share, files = context.ledger.snapshot.step, own_share(context), list[str]()
 
     async def fetch() -> None:
-        files.extend(map(str, await lease_data.paths_of(context, share)))
+        files.extend(await lease_data.paths_of(context, share))
 
     await context.changes.run_while(lambda: idle() and context.ledger.snapshot.step == step, fetch)
     return tuple(files)
 
 
 def measured(context: Context, step: int, loss: float, tokens: int) -> None:
-    """Publish the trainer's measurement of the θ of `step` on our share. `step` was the ledger's
-    head when the measurement was requested."""
+    """Publish the trainer's measurement of the θ of outer step `step` on our share. When the
+    measurement was requested, `step` was the ledger's current outer step."""
     if not 0 <= loss <= LOSS_MAX_NATS:
         context.journal.write(
             "evaluation-failed", code="NAN", reason=f"the loss of θ is {loss:.3g}"
@@ -93,9 +93,8 @@ def measured(context: Context, step: int, loss: float, tokens: int) -> None:
 
 
 def note_share_report(context: Context, peer: PeerId, heartbeat: Heartbeat) -> None:
-    """Count the report in a heartbeat about its sender's share. Ignore the report if the sender is
-    on another branch, where θ is different.
-    """
+    """Count the measurement that the heartbeat of `peer` reports, if any. Ignore it if `peer` is on
+    another branch of the ledger, where θ is different."""
     report = heartbeat.validation
     if report is None or heartbeat.line != context.ledger.snapshot.line:
         return
@@ -104,38 +103,31 @@ def note_share_report(context: Context, peer: PeerId, heartbeat: Heartbeat) -> N
 
 
 async def gather_validation(context: Context) -> None:
-    """Sum up the reports and write the results to the journal, until cancelled."""
+    """Until cancelled: start each due measurement, and journal its result once all members have
+    reported, are gone, or have had enough time."""
     while True:
         if is_measured(context):
             _begin(context, context.ledger.snapshot.step)
         for each in context.trainer.validation.settled(
-            context.now(), lambda peer: _is_gone(context, peer)
+            context.now(), lambda peer: peer != context.me and context.peers.is_down(peer)
         ):
-            event = "evaluated" if each.loss is not None else "not-evaluated"
-            context.journal.write(event, **_journal_fields(each))
+            context.journal.write(
+                "evaluated" if each.loss is not None else "not-evaluated",
+                step=each.step,
+                loss=each.loss,
+                tokens=each.tokens,
+                blocks=each.covered,
+                blocks_total=each.blocks,
+                missing=each.missing,
+                what=str(each),
+            )
         await context.changes.wait(at_most_s=LOOK_S)
 
 
 def _begin(context: Context, step: int) -> None:
-    """Start counting for the θ of `step` if its shares are known. Include reports that have already
-    arrived."""
+    """Start counting the reports about the θ of `step`, if its shares are known. Include reports
+    that have already arrived."""
     who = shares(context, step)
     if who and context.trainer.validation.begin(step, who, context.now()):
         for record in context.peers.table:
             note_share_report(context, record.peer, record.heartbeat)
-
-
-def _is_gone(context: Context, peer: PeerId) -> bool:
-    return peer != context.me and context.peers.is_down(peer)
-
-
-def _journal_fields(validation: Validation) -> dict[str, object]:
-    return {
-        "step": validation.step,
-        "loss": validation.loss,
-        "tokens": validation.tokens,
-        "blocks": validation.covered,
-        "blocks_total": validation.blocks,
-        "missing": validation.missing,
-        "what": str(validation),
-    }

@@ -1,14 +1,14 @@
-"""Fetch the data blocks of our lease before the trainer needs them.
+"""Fetch the data blocks of our lease (the blocks that we may train on now) before the trainer needs
+them.
 
-Blocks are fetched from peers like everything else. A background task fetches blocks ahead of the
-ledger's cursor, so that the run does not depend on a single node that has all data. A damaged or
-missing block is fetched again when it is needed.
+Blocks are fetched from peers. A background task also fetches blocks that nobody has been given yet,
+so that the run does not depend on a single node that has all data. A damaged or missing block is
+fetched again when it is needed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.terms import lease_blocks
@@ -21,24 +21,24 @@ AHEAD_BYTES_MAX = 1 << 30
 """Maximum bytes of data that a node fetches before they are needed."""
 
 NEWCOMERS = 3
+"""Number of members that are assumed to join, and to need blocks too."""
 
 
-async def paths_of(context: Context, digests: Sequence[Digest]) -> list[Path]:
-    """Fetch these blocks if necessary, and return their files."""
+async def paths_of(context: Context, digests: Sequence[Digest]) -> tuple[str, ...]:
+    """Fetch these blocks if necessary, and return the paths of their files."""
     missing = [digest for digest in digests if not context.store.has_chunk(digest)]
     if missing:
         await fetch.fetch_loose(context, missing)
-    return [context.store.chunk_path(digest) for digest in digests]
+    return tuple(str(context.store.chunk_path(digest)) for digest in digests)
 
 
 async def fetch_ahead(context: Context) -> None:
-    """Keep fetching the blocks that the run will need next, the soonest needed first."""
+    """Fetch the blocks that the run will need next, the soonest needed first, until cancelled."""
     held: set[Digest] = set()
     while True:
         height = context.ledger.snapshot.height
         wanted = ahead(context)
-        # Garbage collection may remove a block that is no longer wanted; it is fetched again if
-        # needed.
+        # Forget unwanted blocks: garbage collection may delete them, and they may be wanted later.
         held.intersection_update(wanted)
         missing = [digest for digest in wanted if digest not in held]
         for start in range(0, len(missing), AHEAD_BATCH_BLOCKS):
@@ -55,10 +55,9 @@ def ahead(context: Context, *, bytes_max: int = AHEAD_BYTES_MAX) -> list[Digest]
     """Return the blocks to fetch, the most urgent first: validation blocks, our lease, other
     leases, returned blocks, later blocks.
 
-    Other members' leases are included because the blocks return to the pool if a member leaves, and
-    the peers that had them may then be gone too. For the same reason, the number of members is
-    assumed to grow by NEWCOMERS. The order and the cache limit are those of `kept`, so that no
-    block is fetched that the next garbage collection would remove.
+    Other members' leases are included: if a member leaves, others must train on its blocks, and the
+    peers that had these blocks may then be gone too. The order and the cache limit are those of
+    `kept`, so that no block is fetched that the next garbage collection would remove.
     """
     assert context.blobs.data is not None, "prefetching starts after the data index has arrived"
     rules, state = context.ledger.rules, context.ledger.snapshot

@@ -1,14 +1,14 @@
-"""Remember the micro-batch that was found after memory ran out, for the next start of this node.
+"""Keep, in a file, the micro-batch that a trainer found after it ran out of memory.
 
-Without it, each start would first run out of memory again, which takes minutes on a GPU. It is only
-a hint. A missing or damaged file costs those minutes, and a hint found with different settings or a
-different device is deleted. A user's `--micro-batch` takes precedence, and also deletes the hint.
+Without this hint, each start of the node would first run out of memory again, which takes minutes
+on a GPU. A missing or damaged file only costs those minutes. A hint that was found with different
+settings or on a different device is deleted. A user's `--micro-batch` takes precedence, and also
+deletes the hint.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import date
@@ -28,8 +28,8 @@ FILE_BYTES_MAX = 4096
 
 
 def load_halving(context: Context, config: TrainerConfig) -> TrainerConfig:
-    """Return `config` with the micro-batch that earlier trainers with these settings found, if
-    any."""
+    """Return `config` with the micro-batch that an earlier trainer with the same settings found. If
+    there is no such hint, return `config` unchanged."""
     path = context.home.halving
     if not path.exists():
         return config
@@ -50,7 +50,8 @@ def load_halving(context: Context, config: TrainerConfig) -> TrainerConfig:
 
 
 def save_halving(context: Context, config: TrainerConfig, halving: Halving) -> None:
-    """Save the found micro-batch for the settings `config`, unless the user has set one."""
+    """Save the micro-batch that a trainer with the settings `config` found. Do not save it if the
+    user has set a micro-batch."""
     if context.config.micro_batch:
         return
     path, settings = context.home.halving, settings_of(config, context.config.ranks)
@@ -59,7 +60,7 @@ def save_halving(context: Context, config: TrainerConfig, halving: Halving) -> N
     try:
         beside = path.with_suffix(".new")
         beside.write_text(json.dumps(asdict(kept), indent=1))
-        os.replace(beside, path)
+        beside.replace(path)
     except OSError as exc:
         context.journal.write("halving-not-kept", path=path, reason=str(exc))
     else:
@@ -67,8 +68,8 @@ def save_halving(context: Context, config: TrainerConfig, halving: Halving) -> N
 
 
 def in_words(context: Context, hello: Hello) -> str:
-    """Describe the device of the ranks that sent `hello`. Delete a hint that does not fit this
-    device."""
+    """Describe the device and the micro-batch of the trainer that sent `hello`. If the saved hint
+    does not fit this device, delete the hint."""
     said = f"{hello.device}, {hello.ranks} rank{'s' * (hello.ranks != 1)}"
     kept = context.trainer.halving
     if kept is None:
@@ -85,21 +86,19 @@ def in_words(context: Context, hello: Hello) -> str:
 
 
 def settings_of(config: TrainerConfig, ranks: int) -> Digest:
-    """Return a digest of every setting that affects the trainer's memory use.
-
-    The digest covers more settings than strictly needed: a false mismatch only costs minutes.
-    """
+    """Return a digest of every setting that affects the trainer's memory use. It covers more
+    settings than strictly needed, since a false mismatch only costs minutes."""
     alike = replace(config, micro_batch=0, halving=None, state_folder="")
     try:
         torch = version("torch")
     except PackageNotFoundError:
-        torch = ""  # torch is not installed here; it is on the hosts that torchrun manages.
+        torch = ""  # torch is installed only on the hosts on which torchrun starts the ranks.
     return digest_of(f"{p2ptrain.__version__} {torch} {ranks} {alike.to_json()}".encode())
 
 
 def _forget(context: Context, reason: str) -> None:
     context.trainer.halving = None
-    with suppress(OSError):  # It is only a hint, so an error does not matter.
+    with suppress(OSError):  # A hint that remains costs no more than minutes.
         context.home.halving.unlink(missing_ok=True)
     context.journal.write("halving-forgotten", reason=reason)
 

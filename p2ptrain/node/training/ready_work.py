@@ -1,6 +1,4 @@
-"""Offer work that a trainer has finished, if other members would accept it. Repeat the offer until
-our own ledger has received it, even if the trainer ends.
-"""
+"""Offer a trainer's finished work for the next reduce, if other members would accept the work."""
 
 from __future__ import annotations
 
@@ -19,12 +17,9 @@ from p2ptrain.sync.trainer_orders import Blocks, LocalWork
 
 
 async def hold_to_the_bound(context: Context, outer_step: OuterStep) -> None:
-    """Refuse to offer work that other members would refuse. The trainer must keep `theta_in_use`
-    set during the check.
-
-    Raises:
-        TrainerDiverged: the weights trained here are too far from θ.
-    """
+    """Check that the other members would accept the trained weights. `theta_in_use` must be set
+    during the check, so that nobody changes θ.
+    Raises TrainerDiverged: a trained weight is not finite, or too far from θ."""
     arena, most = context.trainer.arena, outer_step.influence_max
     assert arena is not None
     pieces = [slice(*each) for each in outer_step.fragment.ranges]
@@ -42,8 +37,8 @@ async def hold_to_the_bound(context: Context, outer_step: OuterStep) -> None:
 
 
 async def offer_work(context: Context, ready: FragmentReady, lease: Blocks) -> None:
-    """Offer the work for all of `lease`, which the trainer has finished. From now on, it may be
-    averaged."""
+    """Offer the work on all blocks of `lease`, which the trainer has finished. From now on, a
+    reduce may read this work from the arena."""
     work = LocalWork(ready.step, lease, ready.tokens)
     context.trainer.work = work
     context.journal.write(
@@ -60,9 +55,10 @@ async def offer_work(context: Context, ready: FragmentReady, lease: Blocks) -> N
 
 
 async def offer_work_again(context: Context) -> None:
-    """Offer finished work that still counts again when a new trainer starts. The task of the old
-    trainer may have ended in `offer_work`, before our ledger received the event. No trainer does
-    the work again, so no other offer would follow. A repeated offer changes nothing.
+    """Repeat the offer of finished work, if it still counts, when a new trainer starts.
+
+    If the old trainer ended during `offer_work`, our ledger may not have received the offer. No
+    trainer does this work again, so no later offer would follow. A needless repetition is harmless.
     """
     work = context.trainer.work
     if work is not None and stands(context):
@@ -70,7 +66,8 @@ async def offer_work_again(context: Context) -> None:
 
 
 def stands(context: Context) -> bool:
-    """Return whether the last offered work is all that our lease currently asks for."""
+    """Return whether the offered work covers all blocks that must be trained for the current outer
+    step."""
     state, work = context.ledger.snapshot, context.trainer.work
     if work is None or (outer_step := context.known_outer_step(state.step)) is None:
         return False

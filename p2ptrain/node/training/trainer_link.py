@@ -39,43 +39,43 @@ RESTARTED = "trainer"
 
 
 class TrainerSession:
-    """One trainer from its Hello to its end."""
+    """The exchange of frames with one trainer, from its start to its end."""
 
     def __init__(self, context: Context, running: RunningTrainer) -> None:
         self._context = context
         self._running = running
         self._up = False
+        """Whether the trainer has sent Hello."""
         self._progress: TrainerProgress | None = None
         self._paths: tuple[str, ...] = ()
         """The files of the blocks in `_progress`."""
         self._rates = inner_rates(Leg(context.manifest))
-        """The rates that it trains with; initially those of its settings."""
+        """The learning rates that the trainer uses; initially those of its settings."""
         self._first_inner_step = 0
-        """The number of inner steps before the outer step of its θ."""
+        """The run's number of inner steps before the outer step whose θ the trainer has."""
         self._to_train = 0
-        """The number of blocks that it was given and has not trained yet."""
+        """The number of blocks that the trainer was given and has not trained yet."""
         self._answered_step: int | None = None
-        """The outer step of the newest report. Orders for it and earlier steps have been carried
-        out."""
+        """The outer step of the newest report. The trainer has carried out all orders for this and
+        earlier outer steps."""
         self._asked_step: int | None = None
-        """The last outer step for which it was told to measure θ."""
+        """The newest outer step for which the trainer was told to measure θ."""
         self._evaluating = False
+        """Whether the trainer is measuring θ."""
         self._held_out: tuple[Digest, ...] = ()
-        """The held-out blocks of that measurement."""
+        """The held-out blocks of the newest measurement."""
         self._hears = False
         """True while frames of the trainer are being processed."""
         self._began_at = context.outer.replaced
+        """How often θ had been replaced, because it was wrong, when this trainer started."""
 
     @property
     def _rests_on_wrong_theta(self) -> bool:
         return self._began_at != self._context.outer.replaced
 
     async def serve(self) -> None:
-        """Serve the trainer until it ends.
-
-        Raises:
-            TrainerError: it ended, stalled or cannot continue.
-        """
+        """Give orders to the trainer and process its reports until it ends.
+        Raises TrainerError: the trainer ended, stalled or cannot continue."""
         if self._context.ledger.snapshot.phase is not Phase.ENDED:
             self._context.state.set_state(Loading())
         await ready_work.offer_work_again(self._context)
@@ -87,7 +87,7 @@ class TrainerSession:
         except BaseExceptionGroup as group:
             ended, others = group.split(TrainerError)
             if others is not None:
-                raise others from None  # The node ends too: it is not the trainer's error.
+                raise others from None  # This fault is not the trainer's. It ends the node.
             assert ended is not None, "an exception group is never empty"
             raise first_error(ended) from None
 
@@ -117,9 +117,9 @@ class TrainerSession:
             await trio.sleep(self._context.timing.trainer_look_s)
 
     async def _run_then_drain(self, task: Callable[[], Awaitable[None]]) -> None:
-        """Run `task`. If it finds that the trainer has ended, wait until all frames are processed:
-        the last frame says why the trainer ended, and `_listen` raises the error.
-        """
+        """Run `task`. If `task` finds that the trainer has ended, first wait until `_listen` has
+        processed all frames. The last frame may say why the trainer ended; then `_listen` raises a
+        better error."""
         try:
             await task()
         except TrainerExited:
@@ -128,7 +128,7 @@ class TrainerSession:
             raise
 
     def _has_unread_bytes(self) -> bool:
-        """Return whether there are unread bytes of the trainer, or its end of file."""
+        """Return whether the trainer's socket has unread bytes, or an unread end of file."""
         try:
             self._running.socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -149,9 +149,9 @@ class TrainerSession:
                 await self._context.changes.wait()
 
     async def _orders_with_data(self) -> list[Order]:
-        """Return the due orders once their data is here. Sending them must then be fast: θ must not
-        change from the first order until the trainer has read θ.
-        """
+        """Fetch the data of the due orders, and return the orders. Then sending them does not wait
+        for the network. It must be fast: from the first order until the trainer has read θ, this
+        node cannot apply an update to θ."""
         orders, held = self._orders_due(), list[Digest]()
         while (blocks := self._blocks_of(orders)) != held:
             await lease_data.paths_of(self._context, blocks)
@@ -161,14 +161,11 @@ class TrainerSession:
     def _taken(self) -> bool:
         """Return whether the work that the trainer has offered was averaged into θ."""
         context, progress = self._context, self._progress
-        if (
-            progress is None
-            or not progress.offered
-            or progress.step >= context.ledger.snapshot.step
-        ):
+        if progress is None or not progress.offered:
             return False
-        if progress.step < context.ledger.kept.start.step:
-            return False  # That step was pruned. Return False, since a Load is always correct.
+        # We cannot tell if that step was pruned. Then False is safe: it leads to a Load of θ.
+        if not context.ledger.kept.start.step <= progress.step < context.ledger.snapshot.step:
+            return False
         return any(
             each.peer == context.me for each in context.ledger.history.participants(progress.step)
         )
@@ -191,19 +188,19 @@ class TrainerSession:
             return []
         lease = state.leases.get(context.me, ())
         if not lease:
-            self._progress = None  # If the same lease returns in this step, start over.
+            self._progress = None  # If we get the same lease again in this step, start over.
         if not lease and self._may_read_theta():
             context.trainer.work = None
             context.state.set_state(StandingBy("for a place in the next roster"))
         if self._progress is None and ready_work.stands(context):
-            return []  # The previous trainer did the work; `local` must not change.
+            return []  # The previous trainer's work is offered, so the arena must not change.
         taken = self._taken()
         orders = next_orders(self._progress, state.step, lease, outer_step.pace, taken=taken)
         return orders if orders and self._may_give(orders[0]) else []
 
     def _may_give(self, order: Order) -> bool:
-        """Return whether `order` may be given now. Training ahead does not read θ. A merge waits
-        until all blocks are trained."""
+        """Return whether `order` may be given now. Every order except to train ahead makes the
+        trainer read θ. A Merge also waits until the trainer has trained all its blocks."""
         if isinstance(order, AheadOrder):
             return not self._rests_on_wrong_theta
         waits = isinstance(order, MergeOrder) and self._to_train > 0
@@ -232,9 +229,7 @@ class TrainerSession:
             case TrainOrder(step, blocks) | AheadOrder(step, blocks):
                 ahead = isinstance(order, AheadOrder)
                 await self._set_rates(outer_step, ahead=ahead)
-                paths = tuple(
-                    map(str, await lease_data.paths_of(context, self._blocks_of([order])))
-                )
+                paths = await lease_data.paths_of(context, self._blocks_of([order]))
                 self._paths += paths
                 before = len(self._progress.blocks) if self._progress else 0
                 others = context.ledger.history.newest_participants(step)
@@ -252,13 +247,13 @@ class TrainerSession:
         await self._send(frame)
 
     async def _send(self, frame: frames.ToTrainer) -> None:
-        """Send as soon as the socket has room; `_watch` fails if that takes too long."""
+        """Send `frame`, waiting for room in the socket. If that takes too long, `_watch` raises."""
         send, meanwhile = self._running.send, trio.from_thread.check_cancelled
         await trio.to_thread.run_sync(send, frame, meanwhile)
 
     async def _set_rates(self, outer_step: OuterStep, *, ahead: bool) -> None:
-        """If a known amendment has changed the rates, send the new ones: those for `outer_step`, or
-        for the next outer step if `ahead`."""
+        """If an amendment has changed the learning rates, send the rates for `outer_step`. If
+        `ahead`, send those for the next outer step, as far as they are known."""
         rates = outer_step.inner_rates
         if ahead:
             rates = inner_rates(self._context.about(outer_step.step + 1))
@@ -267,8 +262,8 @@ class TrainerSession:
             await self._send(rates)
 
     async def _measure_our_share(self) -> bool:
-        """Tell the trainer to measure θ on our share of the held-out blocks, once per outer step.
-        Return whether a share was due."""
+        """Once per outer step, tell the trainer to measure θ on our share of the held-out blocks.
+        Return whether this node had a share to measure."""
         context, step = self._context, self._context.ledger.snapshot.step
         if not self._may_read_theta() or self._asked_step == step:
             return False
@@ -283,8 +278,8 @@ class TrainerSession:
         return True
 
     def _note_use_of_theta(self) -> None:
-        """Update `theta_in_use`, which is True from an order until a report for its step.
-        `outer_task` waits until it is False."""
+        """Update `theta_in_use`: whether the trainer owes a report for an order, and may still read
+        θ until then. `outer_task` does not change θ while it is True."""
         owes_report = self._progress is not None and self._answered_step != self._progress.step
         self._context.trainer.theta_in_use = owes_report or self._evaluating
 
@@ -336,10 +331,10 @@ class TrainerSession:
         context.own_heartbeat.send_now()
 
     async def _note_ready(self, ready: frames.FragmentReady) -> None:
-        """Offer the work if it covers all of our currently agreed lease.
+        """Offer the work if it covers all blocks that are due from our currently agreed lease.
 
-        If it covers less, the trainer has been told to train more, or soon will be, and will change
-        its weights again. They must not be averaged until then.
+        If the work covers fewer blocks, the trainer has been told to train more, or soon will be.
+        It will then change its weights, which must not be averaged until it is ready again.
         """
         context, lease = self._context, self._whole_lease_of(ready)
         if not lease:
@@ -357,8 +352,8 @@ class TrainerSession:
 
     def _whole_lease_of(self, ready: frames.FragmentReady) -> tuple[int, ...]:
         """Return the due part of our currently agreed lease if `ready` covers exactly that part,
-        otherwise (). Work based on a θ that has been found wrong does not count: `_watch` ends this
-        trainer, but offered work would remain valid."""
+        otherwise (). Also return () if the work is based on a θ that has been found wrong: `_watch`
+        is about to end this trainer, but an offer of its work would outlive it."""
         state, progress = self._context.ledger.snapshot, self._progress
         if self._rests_on_wrong_theta or progress is None:
             return ()
@@ -390,8 +385,8 @@ class TrainerSession:
             context.state.set_state(context.trainer.shown)
 
     def _forget_damaged(self, blocks: Sequence[Digest]) -> None:
-        """Read these blocks once. The store then counts a damaged block as missing, so the next
-        trainer or measurement gets a new copy."""
+        """Read these blocks, so that the store finds the damaged ones and counts them as missing.
+        The next trainer or measurement then gets new copies."""
         for block in blocks:
             with suppress(StoreError):
                 self._context.store.get_chunk(block)

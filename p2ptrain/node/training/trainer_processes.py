@@ -1,7 +1,7 @@
 """The interface between the node and a trainer, and its default implementation.
 
-The node sends frames to a trainer and reads its frames from a socket. The other end may be torch
-ranks or a thread of a test.
+The node sends frames (`ipc.frames`) to a trainer, and reads the trainer's frames from a socket. At
+the other end of the socket are torch processes, or a thread of a test.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from p2ptrain.trainer.host.torchrun_trainer import ExternalTrainers
 
 
 class RunningTrainer(Protocol):
-    """One trainer, from its start to its end. For details, see
-    `p2ptrain.trainer.host.supervisor`."""
+    """One trainer, from its start to its end. See `p2ptrain.trainer.host.supervisor`."""
 
     useful: bool
     """Whether this trainer's work has been offered. Set by the task that offers it."""
@@ -42,14 +41,16 @@ class RunningTrainer(Protocol):
 
     @property
     def waits_for(self) -> str:
-        """The steps that people must still take before it can start, in words; empty if none."""
+        """The actions of people that the trainer's start still waits for, in words; or ""."""
 
     def send(self, frame: ToTrainer, meanwhile: Callable[[], None] | None = None) -> None:
-        """Send a frame. This blocks while the socket of a busy trainer is full. `meanwhile` is then
-        called every second, and can raise an exception to stop. Raises TrainerExited."""
+        """Send a frame. This blocks while the socket of a busy trainer is full. In the meantime,
+        `meanwhile` is called every second; to give up, it raises an exception.
+        Raises TrainerExited."""
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Return the frames that `data` completes. Raises TrainerExited for b"", TrainerError."""
+        """Return the frames that `data`, read from the socket, completes. Raises TrainerExited if
+        `data` is empty (the end of the stream), and TrainerError if a frame is invalid."""
 
     def check(self) -> None:
         """Raise TrainerExited or TrainerStalled if the trainer has ended or stalled. If it has
@@ -57,11 +58,11 @@ class RunningTrainer(Protocol):
 
     def stop(self, deadline_s: float, *, again: bool = False) -> int:
         """Stop the trainer, by force after the deadline, and return its exit status. This blocks.
-        Ranks started on other hosts are told whether to start `again`."""
+        `again`: torchrun on other hosts should start the ranks there again."""
 
 
 class Trainers(Protocol):
-    """Starts trainers over one node's arena, one at a time."""
+    """Starts the trainers of one node, one at a time."""
 
     def start(self) -> RunningTrainer:
         """Start a trainer. This blocks. Raises TrainerError: there were too many restarts."""
@@ -71,23 +72,19 @@ MakeTrainers = Callable[[Context], Trainers]
 
 
 def subprocesses(context: Context) -> Trainers:
-    """Return the configured trainers: torch ranks on this machine, or on hosts with torchrun."""
-    assert context.trainer.arena is not None, "a seed does not have a trainer"
-    config = context.config
-    settings = _settings(context)
-    trainer, on_halving = (
-        micro_batch_memory.load_halving(context, settings),
-        partial(micro_batch_memory.save_halving, context, settings),
-    )
+    """Return the configured trainers: torch processes on this machine, or those that torchrun
+    starts on one or several hosts."""
+    arena, config, settings = context.trainer.arena, context.config, _settings(context)
+    assert arena is not None, "a seed does not have a trainer"
+    trainer = micro_batch_memory.load_halving(context, settings)
+    on_halving = partial(micro_batch_memory.save_halving, context, settings)
     if not config.ranks_host:
-        return Supervisor(
-            trainer, *context.trainer.arena.fds, ranks=config.ranks, on_halving=on_halving
-        )
+        return Supervisor(trainer, *arena.fds, ranks=config.ranks, on_halving=on_halving)
     return ExternalTrainers(
-        # The ranks' hosts keep the optimizer state, and have their own setting for its folder.
+        # The optimizer state is kept on the hosts of the ranks, in a folder that is set there.
         replace(trainer, state_folder=""),
-        context.trainer.arena.theta.view(np.uint8).data,
-        context.trainer.arena.local.view(np.uint8).data,
+        arena.theta.view(np.uint8).data,
+        arena.local.view(np.uint8).data,
         load_or_create(context.home.ranks_secret),
         config.ranks_host,
         config.ranks_port,
@@ -98,6 +95,7 @@ def subprocesses(context: Context) -> Trainers:
 
 
 def _settings(context: Context) -> TrainerConfig:
+    """Return the trainer's settings: those of the run's manifest, and those of this node."""
     config = context.config
     device = config.device
     if device == "auto":
@@ -124,7 +122,8 @@ def _settings(context: Context) -> TrainerConfig:
     )
     if device == "cuda" or config.micro_batch or config.ranks_host:
         return settings
-    # A GPU reports when its memory is full, but Linux kills a process.
+    # When a GPU's memory is full, the trainer gets an error and halves its micro-batch. When the
+    # machine's memory is full, Linux kills the trainer, so choose a micro-batch that fits.
     room = machine_check.room_for_activations(
         context.run, context.manifest, machine_check.memory_bytes()
     )

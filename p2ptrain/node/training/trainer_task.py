@@ -1,8 +1,7 @@
 """Run one trainer after another, no matter what happens to their processes.
 
-A trainer that dies is restarted with the same lease; the number of restarts is limited. The work
-since the last commit is trained again, and the node remains a member. This module knows nothing
-about the trainer's orders, or about the process that starts its ranks.
+After a trainer has died, a new one repeats the work that was not offered yet, and the node remains
+a member of the run. The number of restarts is limited.
 """
 
 from __future__ import annotations
@@ -24,10 +23,7 @@ STOP_S = 5.0
 
 async def train(context: Context, trainers: Trainers, *, stop_s: float = STOP_S) -> None:
     """Run trainers one after another, until cancelled.
-
-    Raises:
-        TrainerError: there were too many restarts, or a restart would not help.
-    """
+    Raises TrainerError: there were too many restarts, or a restart would not help."""
     await take_inner_state(context)
     last: TrainerError | None = None
     for restarts in count():
@@ -47,13 +43,15 @@ async def train(context: Context, trainers: Trainers, *, stop_s: float = STOP_S)
                 raise
             again, last = True, exc
         finally:
-            _forget_trainer(context)
+            context.trainer.note_end()
+            context.changes.notify_all()
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(partial(running.stop, stop_s, again=again))
 
 
 async def _start(trainers: Trainers, last: TrainerError | None) -> RunningTrainer:
-    """Start the next trainer. If that fails, the error also says how the last trainer ended."""
+    """Start the next trainer. If that fails, raise an error that also says how the `last` trainer
+    ended."""
     try:
         return await trio.to_thread.run_sync(trainers.start)
     except TrainerError as exc:
@@ -61,8 +59,3 @@ async def _start(trainers: Trainers, last: TrainerError | None) -> RunningTraine
             exc.evidence = (*exc.evidence, last.what, *last.evidence)
             exc.likely, exc.do = last.likely or exc.likely, last.do or exc.do
         raise
-
-
-def _forget_trainer(context: Context) -> None:
-    context.trainer.note_end()
-    context.changes.notify_all()

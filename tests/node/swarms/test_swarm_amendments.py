@@ -17,15 +17,16 @@ from tests.node.swarm import Swarm, SwarmNode, swarm
 
 
 async def command(*words: object) -> int:
+    """Run `p2ptrain` with these arguments, and return its exit status."""
     return await trio.to_thread.run_sync(partial(main, [str(word) for word in words]))
 
 
 async def test_amended_codec_and_inner_steps_apply_to_all_from_one_outer_step(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One member is away while the run is amended, another joins after that, and a third is
-    killed."""
-    # Wait for late members: a member that was left out would also contribute older blocks.
+    """Cai is down while the run is amended, the trainer of Bob dies, and Dan joins afterwards."""
+    # With a long grace period no member is left out. Otherwise it would later contribute more
+    # blocks than one lease, and `check_terms` could not tell the amended size of a lease.
     rules = policy(grace_s=30.0)
     async with swarm(tmp_path, later=("dan",), steps=10_000, rules=rules, stops_at=1) as s:
         await s.until(lambda: s.at_step(1))
@@ -58,12 +59,13 @@ async def test_amended_codec_and_inner_steps_apply_to_all_from_one_outer_step(
 
 
 def agreed(node: SwarmNode) -> bool:
+    """Return whether the amendment is agreed, according to the ledger of `node`."""
     return bool(node.context.ledger.snapshot.terms)
 
 
 def check_terms(s: Swarm, step: int) -> None:
-    """Check that the manifest applies before `step` and the amendment from then on: to updates,
-    leases and rates."""
+    """Check the codec of updates, the size of leases and the learning rates: before `step` they
+    must be those of the manifest, and from then on those of the amendment."""
     context = s.seed.context
     metas = [
         (at, context.store.manifest(update).meta["codec"]) for at, update, _ in s.committed(s.seed)

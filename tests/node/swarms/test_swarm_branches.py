@@ -1,5 +1,5 @@
-"""In a run that may branch, most voters vanish: the others continue on a branch, and rejoin
-later."""
+"""In a run that allows branches, most voters stop. The others continue on a branch, a separate
+continuation of the ledger, and rejoin later."""
 
 from __future__ import annotations
 
@@ -18,16 +18,19 @@ BRANCHING = policy(quorum_loss="branch", branch_after_s=6.0)
 
 
 def line(node: SwarmNode) -> str:
+    """Return the name of the chain or branch that this node is on. For the chain of the run, it is
+    the run's id."""
     return node.context.ledger.snapshot.line
 
 
 def kinds(node: SwarmNode) -> list[type]:
+    """Return the types of the entries in this node's ledger."""
     return [type(certified.entry.value) for certified in node.context.ledger.core.chain]
 
 
 async def branch_off(s: Swarm) -> int:
-    """Let three of five voters vanish, and wait until the two others have branched off and
-    committed. Return the outer step in which they branched off."""
+    """Stop three of five voters, and wait until the two others are on a branch and have finished
+    two outer steps there. Return the outer step in which the branch begins."""
     await s.until(lambda: s.at_step(1))
     await s.stop(*GONE)
     await s.until(lambda: all(line(s[name]) != s["ann"].context.run for name in LEFT))
@@ -68,7 +71,9 @@ async def test_two_of_five_voters_branch_off_and_rejoin_the_majority(
         s.check_equal()
 
 
-async def test_one_of_two_branches_heals_and_all_end_on_the_other(tmp_path: Path) -> None:
+async def test_members_of_one_branch_adopt_another_branch_when_they_meet(tmp_path: Path) -> None:
+    """Ann and Bob are on a branch and stop. Then the seed, Cai and Dan branch off too. When Ann and
+    Bob come back, all end on one of the two branches."""
     others = ("cai", "dan")
     four = (*LEFT, *others)
     async with swarm(

@@ -1,4 +1,5 @@
-"""A swarm trains: what is agreed, what is averaged, and which peers get the credit."""
+"""Several nodes train a model: the tests check what they agree on, what is averaged, and which
+peers get the credit for which blocks."""
 
 from __future__ import annotations
 
@@ -25,8 +26,7 @@ ENDLESS = 10_000
 async def test_three_trainers_and_a_seed_finish_a_run_with_equal_states(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The states must be equal for any schedule in the roster. In this test each roster uses a
-    different schedule."""
+    """The nodes use each schedule of a reduce in turn; all must lead to equal states."""
 
     def in_turn(
         peers: Sequence[PeerId],
@@ -34,8 +34,8 @@ async def test_three_trainers_and_a_seed_finish_a_run_with_equal_states(
         current: tuple[Schedule, Sequence[PeerId]],
         is_coarse: bool,
     ) -> Arrangement:
-        """Propose the schedule that follows the last agreed one. Every node proposes the same
-        schedule."""
+        """Return the schedule that follows the last agreed one, so that all nodes propose the
+        same."""
         turn = SCHEDULES.index(current[0]) + 1
         return Arrangement(
             SCHEDULES[turn % len(SCHEDULES)], tuple(peers[::-1]), 0.0, "it is its turn"
@@ -56,8 +56,8 @@ async def test_three_trainers_and_a_seed_finish_a_run_with_equal_states(
         assert len({node.context.outer.vectors.digest() for node in s.up}) == 1
         s.check_chain()
         await s.until(lambda: all(s[n].events("run-ended") for n in ("seed", "ann", "bob", "cai")))
-        # Nodes with a share of the validation of the final weights have measured it, and all know
-        # the complete result.
+        # Each node with a share of the held-out blocks has measured the final weights on it, and
+        # all nodes know the complete result.
         await s.until(lambda: all(node.events("evaluated", step=4, blocks=2) for node in s.up))
         told = [node.events("evaluated", step=4, blocks=2)[0] for node in s.up]
         assert len({each["loss"] for each in told}) == 1
@@ -77,6 +77,7 @@ async def test_states_stay_equal_although_each_node_keeps_its_own_residuals(
 
 
 def owed(node: SwarmNode) -> Float32Vector:
+    """Return the rounding errors that this node will add to its next contribution."""
     residual = node.context.outer.residuals[0]
     assert residual is not None
     return residual.owed
@@ -99,8 +100,8 @@ async def test_straggler_is_left_out_and_contributes_its_work_later(
         await s.until(lambda: len(s.credits("cai")) >= 2)
         cai.remote.stuck = True
         await s.until(lambda: cai.remote.rests)
-        # cai's trainer has been told to read θ of this step and has not done so yet, so θ must not
-        # change. An earlier report of this trainer may still arrive.
+        # The trainer of cai was told to read the θ of this step and has not done it yet, so θ must
+        # not change. `stands_still` waits, since an earlier report of the trainer may still arrive.
         await stands_still(s, cai)
         await s.until(lambda: missed(s, "cai") >= 3)
         assert cai.context.ledger.snapshot.is_member(cai.peer)
@@ -114,8 +115,8 @@ async def test_straggler_is_left_out_and_contributes_its_work_later(
 
 
 async def stands_still(s: Swarm, node: SwarmNode) -> None:
-    """Wait until this node's θ has been in use and unchanged while the other nodes finished three
-    steps."""
+    """Wait until the other nodes have finished three outer steps during which this node's θ was in
+    use by its trainer and did not change."""
     since = node.step, s.seed.step
 
     def stood() -> bool:
@@ -128,11 +129,11 @@ async def stands_still(s: Swarm, node: SwarmNode) -> None:
 
 
 def missed(s: Swarm, name: str) -> int:
-    """Return the number of committed outer steps since this node last took part."""
+    """Return the number of outer steps that were committed since this node last took part."""
     return s.seed.step - 1 - s.credits(name)[-1]
 
 
-async def test_trainer_that_dies_during_a_lease_is_restarted(
+async def test_trainer_that_dies_in_the_middle_of_its_blocks_is_restarted(
     tmp_path: Path,
 ) -> None:
     async with swarm(tmp_path, steps=ENDLESS) as s:
@@ -148,12 +149,13 @@ async def test_trainer_that_dies_during_a_lease_is_restarted(
 
 
 def assert_stays_member(s: Swarm, node: SwarmNode) -> None:
+    """Check that every roster since this node's first one contains this node."""
     rosters = [each.entry.value for each in s.seed.context.ledger.core.chain]
     members = [node.peer in each.members for each in rosters if isinstance(each, Roster)]
     assert members[members.index(True) :] == [True] * (len(members) - members.index(True))
 
 
-async def test_work_is_kept_if_its_trainer_dies(tmp_path: Path) -> None:
+async def test_work_that_was_offered_is_averaged_even_if_its_trainer_dies(tmp_path: Path) -> None:
     async with swarm(tmp_path, steps=ENDLESS, rules=policy(grace_s=30.0)) as s:
         ann, cai = s["ann"], s["cai"]
         await s.until(lambda: len(s.credits("cai")) >= 1)
@@ -180,9 +182,11 @@ def is_ready_and_waits_for(node: SwarmNode, other: SwarmNode) -> int:
     return step if waits and other.step == step else 0
 
 
-async def test_restarted_node_is_not_averaged_with_an_empty_arena(
+async def test_restarted_node_does_not_contribute_before_it_has_trained_again(
     tmp_path: Path,
 ) -> None:
+    """The members agree to average ann's work while ann is restarted and has an empty arena (the
+    memory with the trained weights)."""
     async with swarm(tmp_path, steps=ENDLESS, rules=policy(grace_s=0.4)) as s:
         ann, cai = s["ann"], s["cai"]
         await s.until(lambda: len(s.credits("cai")) >= 2)
@@ -219,6 +223,6 @@ async def test_work_of_a_skipped_step_is_contributed_in_the_next_step(
 
 
 def skipped(s: Swarm) -> list[int]:
-    """Return the outer steps that were skipped, by the seed's chain."""
+    """Return the outer steps that the members agreed to skip."""
     values = [each.entry.value for each in s.seed.context.ledger.core.chain]
     return [value.step for value in values if isinstance(value, Skip)]

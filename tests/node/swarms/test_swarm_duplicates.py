@@ -1,5 +1,5 @@
-"""On real sockets, a copied key is found and reported, whether or not its nodes vote. A quick
-restart is not taken for a copy."""
+"""Two nodes that use the same key over real sockets are detected and told, whether or not they
+vote. A quick restart of one node is not mistaken for a second node."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from tests.node.swarm import QUICK_TO_ASK, Swarm, SwarmNode, swarm
 ENDLESS = 10_000
 
 
-def copied(s: Swarm, name: str, *, all_of_it: bool = True) -> SwarmNode:
-    """Return a node that is not started, with another node's key or a copy of its entire home."""
+def copied(s: Swarm, name: str, *, whole_home: bool = True) -> SwarmNode:
+    """Create a node with a copy of another node's entire home (folder), or only with a copy of its
+    key. Do not start the new node."""
     home, original = s.folder / f"{name}-copy", s[name].home
-    if all_of_it:
+    if whole_home:
         # The original keeps running, so temporary files may vanish during the copy.
         passing = shutil.ignore_patterns("control.sock", "lock", "tmp", "peers*", "*.new*")
         shutil.copytree(original.root, home, ignore=passing)
@@ -31,6 +32,7 @@ def copied(s: Swarm, name: str, *, all_of_it: bool = True) -> SwarmNode:
 
 
 def is_told(node: SwarmNode) -> bool:
+    """Return whether this node warns of another process with its key, or has stopped for it."""
     if not node.up:
         return isinstance(node.error, IdentityInUse)
     return "identity" in node.context.alerts
@@ -41,7 +43,7 @@ async def test_copy_does_not_start_while_the_original_runs(tmp_path: Path) -> No
         await s.until(lambda: len(s.credits("ann")) >= 1)
         copy = copied(s, "ann")
         copy.config = replace(copy.config, listen=("/ip4/127.0.0.1/tcp/0",))
-        # By default the original has two seconds to answer. Allow it more time on a busy machine.
+        # With QUICK_TO_ASK, the original has two seconds to answer. A busy machine needs longer.
         copy.timing = asking(start_wait_s=30.0)
         await s.start("ann-copy")
         assert copy.error is not None
@@ -54,9 +56,10 @@ async def test_copy_does_not_start_while_the_original_runs(tmp_path: Path) -> No
 
 async def test_one_of_two_copies_started_together_stays_but_does_not_vote(tmp_path: Path) -> None:
     async with swarm(tmp_path, nodes=("ann",), later=("cai",), steps=ENDLESS) as s:
-        twins = [s["cai"], copied(s, "cai", all_of_it=False)]
+        twins = [s["cai"], copied(s, "cai", whole_home=False)]
         for twin in twins:
-            # At its start neither copy waits for an answer, as if no member were connected.
+            # Neither copy waits for an answer at its start. So both start, as if they could not
+            # reach any member.
             twin.timing = asking(start_wait_s=0.0, quiet_s=3.0, linger_s=3.0)
         await s.start("cai", "cai-copy")
         await s.until(lambda: all(is_told(node) for node in twins) and any(n.up for n in twins))
@@ -67,21 +70,22 @@ async def test_one_of_two_copies_started_together_stays_but_does_not_vote(tmp_pa
         assert gone.error.exit_code == 8
         assert left.context.ledger.core._instance.electorate.silent
         assert starts_of(left.context.identities.incarnation) == 1
-        # No other node is affected. The process that stays follows the run and is heard again.
+        # The other nodes continue, and accept the heartbeats of the copy that still runs.
         await s.go_on(1, "seed", "ann")
         await s.until(lambda: s.seed.context.identities.incarnations.is_known(*heard_as(left)))
 
 
 def asking(**seconds: float) -> Timing:
-    """Return a node's timing with these values for its duplicate checks."""
+    """Return a node's timing with these values for the search for duplicates of itself."""
     return replace(QUICK_TO_ASK, questions=replace(QUICK_TO_ASK.questions, **seconds))
 
 
 def heard_as(node: SwarmNode) -> tuple[PeerId, int]:
+    """Return the peer id of this node, and the number that identifies its newest start."""
     return node.peer, node.context.identities.incarnation
 
 
-async def test_quick_restart_after_a_kill_is_not_taken_for_a_copy(tmp_path: Path) -> None:
+async def test_quick_restart_after_a_kill_is_not_mistaken_for_a_copy(tmp_path: Path) -> None:
     async with swarm(tmp_path, nodes=("ann", "bob"), steps=ENDLESS) as s:
         await s.until(lambda: len(s.credits("bob")) >= 1)
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""Members come and go: joining during a run, leaving, being admitted and being evicted."""
+"""Peers join a run that has begun, leave it, are admitted to it, and are removed from it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ENDLESS = 10_000
 
 
 async def ask(node: SwarmNode, command: str) -> dict[str, object]:
-    """Send a request to a node over its control socket, as `p2ptrain` does."""
+    """Send a command to a node over its control socket, as the `p2ptrain` program does."""
     async with await trio.open_unix_socket(str(node.home.control)) as stream:
         await stream.send_all(json.dumps({"command": command}).encode() + b"\n")
         answer = b""
@@ -45,9 +45,10 @@ async def test_joiner_during_a_run_gets_snapshot_and_updates_and_contributes(
         s.check_equal()
 
 
-async def test_joiner_finds_its_data_among_nodes_with_one_snapshot_each(
+async def test_node_can_join_if_all_others_keep_only_the_newest_snapshot(
     tmp_path: Path,
 ) -> None:
+    """The others (except the seed) have deleted older snapshots, and the updates before them."""
     async with swarm(tmp_path, later=("dan",), keep_snapshots=1, steps=ENDLESS) as s:
         await s.until(lambda: s.at_step(1))
         first = s["ann"].context.ledger.kept.updates[0].update
@@ -59,19 +60,19 @@ async def test_joiner_finds_its_data_among_nodes_with_one_snapshot_each(
         s.check_equal()
 
 
-async def test_corrupt_source_does_not_stop_a_joiner(tmp_path: Path) -> None:
+async def test_node_can_join_although_some_sources_have_corrupt_chunks(tmp_path: Path) -> None:
     async with swarm(tmp_path, later=("dan",), steps=ENDLESS) as s:
         await s.until(lambda: s.at_step(3))
         for name in ("ann", "bob"):
-            rot_all(s[name])
+            corrupt_all(s[name])
         await s.start("dan")
         await s.until(lambda: s.credits("dan"))
         s.check_equal()
         s.check_chain()
 
 
-def rot_all(node: SwarmNode) -> None:
-    """Flip a byte in every snapshot and update that this node holds."""
+def corrupt_all(node: SwarmNode) -> None:
+    """Change one byte in every chunk of every snapshot and update that this node holds."""
     store = node.context.store
     for record in node.records:
         digest = record.get("digest" if record["event"] == "snapshot" else "update")
@@ -84,17 +85,18 @@ def rot_all(node: SwarmNode) -> None:
                 path.write_bytes(data)
 
 
-async def test_seed_leaves_and_the_run_continues_without_it(tmp_path: Path) -> None:
+async def test_run_continues_after_the_seed_has_left(tmp_path: Path) -> None:
     async with swarm(tmp_path, steps=ENDLESS) as s:
         names = ("ann", "bob", "cai")
         await s.until(lambda: len(s["ann"].context.ledger.snapshot.voters) == 4)
         await s.seed.leave()
         assert s.seed.events("left", member=False)
-        # The seed leaves as soon as it has seen the roster without it. That roster may not have
-        # reached all other nodes yet.
+        # The seed stops as soon as it has received a roster without itself. This roster may not
+        # have reached all other nodes yet.
         await s.until(lambda: not any(is_member(s[name], s.seed) for name in names))
         await s.go_on(2, *names)
-        # A node that started late began from a snapshot, and does not have all updates.
+        # `check_chain` needs all updates. A node that joined after the first outer step began with
+        # a snapshot, and lacks the updates before it.
         first = [name for name in names if s[name].events("committed", step=0, took_part=True)]
         s.check_chain(first[0])
         s.check_equal()
@@ -105,7 +107,9 @@ def is_member(node: SwarmNode, other: SwarmNode) -> bool:
     return node.context.ledger.snapshot.is_member(other.peer)
 
 
-async def test_peer_removed_from_the_allowlist_is_evicted_and_stops(tmp_path: Path) -> None:
+async def test_peer_removed_from_the_allowlist_leaves_the_roster_and_stops(
+    tmp_path: Path,
+) -> None:
     timing = Timing(revocation_look_s=0.3)
     async with swarm(tmp_path, steps=ENDLESS, timing=timing) as s:
         cai = s["cai"]
@@ -128,7 +132,8 @@ def states(node: SwarmNode) -> list[object]:
 
 
 async def test_waiting_peer_takes_part_once_the_organiser_approves(tmp_path: Path) -> None:
-    """The waiting peer is connected to a node other than the organiser's."""
+    """The waiting peer is connected only to ann; its request reaches the organiser's node (the
+    seed) all the same."""
     async with swarm(tmp_path, nodes=("ann", "bob"), steps=ENDLESS) as s:
         await s.until(lambda: s.at_step(1))
         eve = s.add("eve")

@@ -1,5 +1,5 @@
-"""Runs with several fragments, and runs that train while they average: real nodes, simulated
-trainers."""
+"""Runs that average the model in several fragments, and runs that train while they average. Nodes
+are real, trainers are simulated."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.node.swarm import Swarm, SwarmNode, swarm
 
 MODES = {
     "streaming": (SyncSpec(fragments=2, overlap_steps=1), 4),
-    "a step late": (SyncSpec(overlap_steps=2), 2),
+    "delayed": (SyncSpec(overlap_steps=2), 2),
     "eager": (SyncSpec(overlap_steps=2, eager=True), 2),
 }
 STEPS = 9
@@ -37,8 +37,8 @@ Committed = tuple[int, Digest, Credits]
 async def test_updates_contain_the_work_since_their_fragment_was_last_merged(
     tmp_path: Path, mode: str
 ) -> None:
-    """A peer joins during the run, and codec and rates are amended. No work is lost in either
-    case."""
+    """During the run, a peer joins, and the codec and the learning rates are amended. Neither loses
+    any work."""
     sync, inner_steps = MODES[mode]
     rules = policy(grace_s=30.0, snapshot_every=STEPS)
     settings: dict[str, Any] = {
@@ -66,8 +66,8 @@ async def test_updates_contain_the_work_since_their_fragment_was_last_merged(
 
 
 async def admit_and_amend(s: Swarm, name: str) -> int:
-    """Start this node and wait until it is a member. Then publish the amendment and wait until all
-    could agree on it, while the run is stopped. Return the outer step from which the amendment
+    """Start this node and wait until it is a member. Then publish the amendment, and wait until all
+    nodes have received it. The run must be stopped. Return the outer step from which the amendment
     applies."""
     await s.start(name)
     await s.until(lambda: s.seed.context.ledger.snapshot.is_member(s[name].peer))
@@ -79,7 +79,7 @@ async def admit_and_amend(s: Swarm, name: str) -> int:
 
 
 def applied(node: SwarmNode, step: int, update: Digest) -> NDArray[np.float32]:
-    """Return the pseudo-gradient that this update represents."""
+    """Return the averaged pseudo-gradient that this update encodes."""
     context = node.context
     payload = context.store.read_blob(update)
     outer_step = context.outer_step(step)
@@ -91,8 +91,8 @@ def applied(node: SwarmNode, step: int, update: Digest) -> NDArray[np.float32]:
 def expected(
     node: SwarmNode, step: int, before: list[Committed], credits: Credits
 ) -> NDArray[np.float32]:
-    """Return the mean of everything that was trained since this fragment was merged, weighted by
-    the number of blocks."""
+    """Return the update of outer step `step` that is correct for these credits: the mean of the
+    participants' work since this fragment was last merged, weighted by the number of blocks."""
     context, sync = node.context, node.context.manifest.sync
     fragment = context.outer_step(step).fragment
     works, weights = [], []
@@ -111,10 +111,12 @@ def expected(
 
 
 def forgotten(node: SwarmNode, offered: tuple[int, ...]) -> int:
-    """Return the number of blocks trained ahead of a merge that the merge forgets (α = 0). It
-    forgets none if all averages are applied one whole step late. It also forgets none of a
-    participant that was left out before, since that participant offers all its blocks and does not
-    train further."""
+    """Return how many blocks that were trained ahead of a merge are lost in the merge.
+
+    Without mixing (α = 0), a merge replaces the weights of the fragment by θ, so work done ahead is
+    lost. No work is lost if all averages are applied one whole outer step late. A participant that
+    was left out before loses none either: it offered all its blocks, and did not train ahead.
+    """
     manifest = node.context.manifest
     if not offered or manifest.delayed or len(offered) == manifest.blocks_per_lease:
         return 0
@@ -126,12 +128,14 @@ def blocks_of(peer: PeerId, steps: list[Credits]) -> list[int]:
 
 
 def trained_ahead(node: SwarmNode) -> bool:
+    """Return whether this node's trainer has trained during a reduce."""
     return any(isinstance(each, frames.Train) and each.ahead for each in node.remote.obeyed)
 
 
-async def test_deaths_and_joins_leave_equal_states_and_no_block_committed_twice(
+async def test_streaming_run_survives_a_lost_node_a_lost_trainer_and_a_joiner(
     tmp_path: Path,
 ) -> None:
+    """Afterwards all states are equal, and no block was committed twice."""
     sync, inner_steps = MODES["streaming"]
     settings: dict[str, Any] = {"sync": sync, "inner_steps": inner_steps, "later": ("dan",)}
     async with swarm(tmp_path, steps=10_000, **settings) as s:
@@ -140,12 +144,12 @@ async def test_deaths_and_joins_leave_equal_states_and_no_block_committed_twice(
         await s.go_on(2)
         s["bob"].remote.dies = True
         await s.start("cai", "dan")
-        await s.until(lambda: len(s.credits("dan")) >= 3 and in_it_again(s, "cai"))
+        await s.until(lambda: len(s.credits("dan")) >= 3 and contributed_again(s, "cai"))
         await s.go_on(2)
         s.check_equal()
         s.check_blocks()
 
 
-def in_it_again(s: Swarm, name: str) -> bool:
-    """Return whether an update contains this node's work since it was restarted."""
+def contributed_again(s: Swarm, name: str) -> bool:
+    """Return whether this node has taken part in a committed reduce since its newest start."""
     return any(s[name].events("committed", took_part=True))

@@ -1,4 +1,4 @@
-"""Nodes that stop and come back continue from their own disks, without losing anything."""
+"""Nodes that stop and start again continue from their own disks, without losing committed work."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ ENDLESS = 10_000
 
 @contextmanager
 def held(s: Swarm, *names: str) -> Iterator[None]:
-    """Make these trainers stop before their next inner step, so that the run soon stops."""
+    """Make the trainers of these nodes stop before their next inner step, so that the run stops
+    too."""
     for name in names:
         s[name].remote.held = True
     try:
@@ -34,9 +35,11 @@ def held(s: Swarm, *names: str) -> Iterator[None]:
 
 
 async def start_and_catch_up(s: Swarm, name: str, *others: str) -> None:
-    """Start a node while the other trainers are held, and wait until it has caught up. Steps here
-    take a tenth of a second. If the run continued, the node would be so far behind that a snapshot
-    is cheaper than the missed updates."""
+    """Start a node while the trainers of `others` are held, and wait until it has caught up.
+
+    An outer step takes a tenth of a second here. If the run continued during the start, the node
+    would fall so far behind that it would load a snapshot instead of the missed updates.
+    """
     with held(s, *others):
         await s.start(name)
         await s.until(lambda: 0 <= s[name].step == s.seed.step)
@@ -59,15 +62,15 @@ async def test_restarted_node_continues_from_its_home(tmp_path: Path) -> None:
         s.stop_at(None)
         done = len(s.credits("bob"))
         await s.until(lambda: len(s.credits("bob")) > done)
-        assert bob.events("snapshot-fetched") == []  # nothing had to be fetched
+        assert bob.events("snapshot-fetched") == []  # The node began with its own snapshot.
         orders = [each for each in bob.remote.obeyed[obeyed:] if isinstance(each, Load | Train)]
         begun = next(at for at, each in enumerate(orders) if isinstance(each, Train))
         load, train = orders[begun - 1 : begun + 1]
         assert isinstance(load, Load)
         assert isinstance(train, Train)
         assert load.step >= 3
-        # This value is the node's position in the learning rate's schedule. `check_chain` checks
-        # the data.
+        # The trainer continues the learning rate's schedule at the right inner step. That it also
+        # trains on the right blocks is checked by `check_chain`.
         assert train.first_inner_step == s.run.manifest.blocks_per_step * load.step
         s.check_chain()
         s.check_equal()
@@ -96,10 +99,12 @@ async def test_run_continues_after_all_nodes_stopped_at_once(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("mode", ["plain", "streaming", "eager"])
-async def test_after_a_stop_during_a_reduce_no_empty_arena_is_averaged(
+async def test_run_continues_after_all_nodes_stopped_during_a_reduce(
     tmp_path: Path, mode: str
 ) -> None:
-    """If trainers do not wait for averages, all are ahead of that reduce when they stop."""
+    """After the restart no node has the work that the open roster names. The work must be done
+    again; the empty arena (the memory with the trained weights) must not be averaged. In runs that
+    train while they average, all trainers are ahead of the reduce when the nodes stop."""
     roster_names = ("ann", "bob", "cai")
     names = ("seed", *roster_names)
     how = MODES[mode]
@@ -138,16 +143,16 @@ def is_exchanging(node: SwarmNode, step: int) -> bool:
 
 
 def is_ahead(node: SwarmNode, step: int) -> bool:
-    """Return whether this node's trainer has trained more since it reported ready for this outer
-    step."""
+    """Return whether this node's trainer has trained further since the node reported that it is
+    ready for this outer step."""
     marks = [each["event"] for each in node.records if each.get("step") == step]
     done = [mark for mark in marks if mark in ("ready", "inner-step")]
     return done[-1:] == ["inner-step"] and "ready" in done
 
 
 def hears_everybody(node: SwarmNode, others: int) -> bool:
-    """Return whether this node has heard each of the other nodes for some seconds, and so could
-    reduce with them."""
+    """Return whether this node has θ and has received two heartbeats of each of the other nodes. So
+    it could take part in a reduce with them."""
     serials = [record.heartbeat.serial for record in node.context.peers.table]
     return node.step >= 0 and len(serials) == others and min(serials) >= 2
 
@@ -196,5 +201,5 @@ async def test_full_disk_stops_a_node_cleanly_and_free_space_lets_it_continue(
         done = len(s.credits("cai"))
         await start_and_catch_up(s, "cai", "ann", "bob")
         await s.until(lambda: len(s.credits("cai")) > done)
-        s.check_chain()  # The seed's chain is checked: the seed misses no step.
+        s.check_chain()  # This checks the chain of the seed, which has finished every outer step.
         s.check_equal()

@@ -1,4 +1,4 @@
-"""The blocks that a node fetches ahead, their order, and their number."""
+"""A node fetches data blocks before it needs them: the most urgent first, and as many as fit."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tests.node.rig import ANN, Rig, opening, rig
 
 
 def know_data(r: Rig) -> DataIndex:
+    """Give the node the index of the run's data, and return it."""
     manifest = r.context.manifest
     index = DataIndex.from_bytes(
         r.context.store.read_blob(manifest.data.index),
@@ -28,13 +29,13 @@ async def test_validation_blocks_come_first_then_leased_blocks_then_later_ones(
 ) -> None:
     async with rig(tmp_path, steps=3) as r:
         index = know_data(r)
-        # One founder holds blocks 0 and 1. The node fetches ahead for three steps of two blocks
-        # each, for itself and newcomers.
+        # Blocks 0 and 1 are leased to the only founder. The following blocks are those of three
+        # outer steps, each with two blocks for the founder and for each assumed newcomer.
         following = 3 * 2 * (1 + NEWCOMERS)
         assert ahead(r.context) == [*index.validation, *index.train[: 2 + following]]
 
 
-async def test_blocks_that_a_member_returned_are_wanted_again(tmp_path: Path) -> None:
+async def test_blocks_of_a_member_that_left_are_fetched_too(tmp_path: Path) -> None:
     async with rig(tmp_path, steps=3) as r:
         index = know_data(r)
         r.decide(replace(opening(r.context.ledger.snapshot), learners=(ANN.peer,)))
@@ -46,7 +47,7 @@ async def test_blocks_that_a_member_returned_are_wanted_again(tmp_path: Path) ->
         assert len(wanted) == len(set(wanted))
 
 
-async def test_fetching_ahead_stops_at_what_exists_or_fits(tmp_path: Path) -> None:
+async def test_number_of_blocks_fetched_ahead_is_limited_by_data_and_cache(tmp_path: Path) -> None:
     async with rig(tmp_path, steps=10_000) as r:
         know_data(r)
         assert len(ahead(r.context)) == 2 + BLOCKS
@@ -56,8 +57,9 @@ async def test_fetching_ahead_stops_at_what_exists_or_fits(tmp_path: Path) -> No
         assert len(ahead(r.context)) == 2 + 7
 
 
-async def test_blocks_of_our_lease_are_kept_in_the_smallest_cache(tmp_path: Path) -> None:
-    """Blocks that are fetched ahead are kept too, so that no fetch is in vain."""
+async def test_garbage_collection_keeps_our_lease_and_blocks_fetched_ahead(tmp_path: Path) -> None:
+    """Even a cache of 0 bytes keeps our whole lease. A larger cache also keeps the blocks that
+    `ahead` lists. Otherwise they would be deleted and fetched again and again."""
     async with rig(tmp_path, steps=9, inner_steps=4) as r:
         index, store = know_data(r), r.context.store
         r.decide(replace(opening(r.context.ledger.snapshot), learners=(ANN.peer,)))
@@ -78,13 +80,13 @@ async def test_blocks_of_our_lease_are_kept_in_the_smallest_cache(tmp_path: Path
                 store.put_chunk(block_file(number), durable=False)
 
 
-async def test_paths_of_blocks_lead_into_the_store(tmp_path: Path) -> None:
+async def test_paths_of_blocks_are_those_of_their_files_in_the_store(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         index = know_data(r)
         paths = await paths_of(r.context, index.train[:3])
-        assert [path.read_bytes() for path in paths] == [
+        assert [Path(path).read_bytes() for path in paths] == [
             block_file(0),
             block_file(1),
             block_file(2),
         ]
-        assert await paths_of(r.context, []) == []
+        assert await paths_of(r.context, []) == ()

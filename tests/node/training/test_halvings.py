@@ -1,4 +1,5 @@
-"""The batch size found by halving is not searched for again at each start of the node."""
+"""After a trainer ran out of memory, it halves its micro-batch until it fits. The node keeps the
+micro-batch that was found, so that the next start does not have to search for it again."""
 
 from __future__ import annotations
 
@@ -23,8 +24,7 @@ FOUND = Halving("A GPU", 1000, 2)
 
 
 def started_again(r: Rig, **config: object) -> Supervisor | ExternalTrainers:
-    """Return the trainers after a restart of this node, under its configuration with these
-    changes."""
+    """Change the node's configuration like this, simulate a restart, and return its trainers."""
     r.context.trainer.halving = None
     r.configure(**config)
     trainers = subprocesses(r.context)
@@ -33,26 +33,29 @@ def started_again(r: Rig, **config: object) -> Supervisor | ExternalTrainers:
 
 
 def hello(r: Rig, device: str = "A GPU", memory_bytes: int = 1000, micro_batch: int = 2) -> Hello:
+    """Return the first frame of a trainer on this device."""
     return Hello(0, 1, r.context.layout.digest, 9, device, micro_batch, memory_bytes)
 
 
 @asynccontextmanager
 async def halved(tmp_path: Path) -> AsyncIterator[Rig]:
-    """Open a node whose trainer has run out of memory before a restart."""
+    """Open a node whose trainer has run out of memory and found the micro-batch of FOUND."""
     async with rig(tmp_path) as made:
         started_again(made).on_halving(FOUND)
         yield made
 
 
 @pytest.mark.parametrize("ranks_host", ["", "127.0.0.1"])
-async def test_restarted_node_begins_with_the_size_found(tmp_path: Path, ranks_host: str) -> None:
+async def test_restarted_node_begins_with_the_kept_micro_batch(
+    tmp_path: Path, ranks_host: str
+) -> None:
     async with rig(tmp_path) as r:
         assert started_again(r, ranks_host=ranks_host).config.halving is None
         started_again(r).on_halving(FOUND)
         assert started_again(r).config.halving == FOUND
 
 
-async def test_user_sees_the_size_found_and_how_to_forget_it(tmp_path: Path) -> None:
+async def test_status_shows_the_kept_micro_batch_and_how_to_forget_it(tmp_path: Path) -> None:
     async with halved(tmp_path) as r:
         started_again(r)
         r.context.trainer.device = micro_batch_memory.in_words(r.context, hello(r))
@@ -70,7 +73,7 @@ async def test_user_sees_the_size_found_and_how_to_forget_it(tmp_path: Path) -> 
     [{"compile": True}, {"recompute": True}, {"ranks": 2}, {"precision": "bf16"}, {"threads": 2}],
     ids=str,
 )
-async def test_found_size_is_forgotten_under_different_settings(
+async def test_kept_micro_batch_is_forgotten_if_settings_change(
     tmp_path: Path, changed: dict[str, object]
 ) -> None:
     async with halved(tmp_path) as r:
@@ -79,13 +82,14 @@ async def test_found_size_is_forgotten_under_different_settings(
         assert not r.context.home.halving.exists()
 
 
-async def test_found_size_does_not_depend_on_where_the_state_is_kept(tmp_path: Path) -> None:
+async def test_kept_micro_batch_is_used_if_only_keep_inner_changes(tmp_path: Path) -> None:
+    """Whether the optimizer's state is kept on disk does not affect the memory that is needed."""
     async with halved(tmp_path) as r:
         assert started_again(r, keep_inner=False).config.halving == FOUND
 
 
 @pytest.mark.parametrize(("device", "memory_bytes"), [("Another", 1000), ("A GPU", 1100)])
-async def test_found_size_is_forgotten_for_different_devices_or_more_memory(
+async def test_kept_micro_batch_is_forgotten_on_another_device_or_with_more_memory(
     tmp_path: Path, device: str, memory_bytes: int
 ) -> None:
     async with halved(tmp_path) as r:
@@ -97,7 +101,7 @@ async def test_found_size_is_forgotten_for_different_devices_or_more_memory(
         assert started_again(r).config.halving is None
 
 
-async def test_users_own_setting_takes_precedence_and_forgets_it(tmp_path: Path) -> None:
+async def test_micro_batch_that_the_user_sets_replaces_the_kept_one(tmp_path: Path) -> None:
     async with halved(tmp_path) as r:
         trainers = started_again(r, micro_batch=4)
         assert (trainers.config.micro_batch, trainers.config.halving) == (4, None)
@@ -119,7 +123,7 @@ async def test_users_own_setting_takes_precedence_and_forgets_it(tmp_path: Path)
         b' "micro_batch": 0}}',
     ],
 )
-async def test_damaged_file_is_ignored_with_a_message_and_rewritten(
+async def test_damaged_file_of_the_micro_batch_is_ignored_and_rewritten(
     tmp_path: Path, content: bytes
 ) -> None:
     async with halved(tmp_path) as r:
@@ -131,7 +135,9 @@ async def test_damaged_file_is_ignored_with_a_message_and_rewritten(
         assert started_again(r).config.halving == FOUND
 
 
-async def test_full_disk_loses_only_the_found_size(tmp_path: Path) -> None:
+async def test_micro_batch_that_cannot_be_stored_is_used_until_the_node_stops(
+    tmp_path: Path,
+) -> None:
     async with halved(tmp_path) as r:
         r.context.home.halving.unlink()
         r.context.home.halving.mkdir()

@@ -1,5 +1,5 @@
-"""Finished work is reported to our own ledger as soon as that is allowed, and again until the
-ledger has received the report."""
+"""A node offers finished work by reporting it to its own ledger. The report is repeated until the
+ledger has received it, and work on a wrong θ is never reported."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from tests.node.training.test_training import orders, training
 FOUND = StateMismatch(0, digest_of(b"own"), digest_of(b"certified"))
 
 
-async def test_work_of_an_ended_trainer_is_reported_until_the_ledger_has_it(
+async def test_work_is_reported_even_if_its_trainer_ends_before_the_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A rank's host disconnects while its work is checked against the bound. The report must not be
-    lost: if this node is the only voter, no other peer would ever ask for that work."""
+    """The host of a rank disconnects while the node checks that rank's work. The report must not be
+    lost: no trainer repeats this work, so if this node is the only voter, the run would stop."""
     measures, goes_on, noticed = threading.Event(), threading.Event(), threading.Event()
     own_peak = contribution_peak
 
@@ -77,8 +77,9 @@ async def test_work_of_an_ended_trainer_is_reported_until_the_ledger_has_it(
 async def test_work_trained_on_a_wrong_theta_is_not_offered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: str
 ) -> None:
-    """The trainer has not ended yet. If the work were offered, it would be averaged once θ is right
-    again."""
+    """The node finds that its θ is wrong before or while it checks the trainer's work, and the
+    trainer is still running. If the work were offered, it would be averaged once θ is right again.
+    """
     heard, own_peak, note = (
         threading.Event(),
         contribution_peak,

@@ -1,5 +1,5 @@
-"""A node with ranks started by torchrun reaches the same state as one that starts its ranks
-itself."""
+"""A node whose ranks (trainer processes) are started by torchrun computes the same state as a node
+that starts its ranks itself."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ START_S = 120.0
 
 @dataclass(frozen=True)
 class Stepped:
-    """The results of an outer step in a node."""
+    """The results of an outer step in a node. `state` is the digest of θ and m."""
 
     state: Digest
     update: Digest
@@ -48,8 +48,8 @@ class Stepped:
 
 
 def lay_in_data(r: Rig) -> None:
-    """Store blocks that can be trained on. The blocks that the rig publishes are only digests
-    without contents."""
+    """Store blocks of random tokens. The node trains on these, and not on the run's published
+    blocks."""
     random = np.random.default_rng(0)
     store = r.context.store
     blocks = tuple(
@@ -61,7 +61,8 @@ def lay_in_data(r: Rig) -> None:
 
 @asynccontextmanager
 async def training(home: Path, **config: object) -> AsyncIterator[Rig]:
-    """Open a node alone in its run, with the trainer that its configuration says."""
+    """Open a node that is alone in its run, with a real trainer. `config` changes its
+    configuration."""
     rules = policy(participants_min=1, snapshot_every=100)
     async with rig(home, rules=rules, steps=9) as r, trio.open_nursery() as nursery:
         r.configure(**config)
@@ -74,7 +75,7 @@ async def training(home: Path, **config: object) -> AsyncIterator[Rig]:
 
 
 async def stepped(r: Rig) -> Stepped:
-    """Take an outer step with the trainer's work, and return everything that has changed."""
+    """Take one outer step with the trainer's work, and return its results."""
     context = r.context
     await settled(lambda: context.trainer.work is not None, START_S)
     work = context.trainer.work
@@ -99,7 +100,7 @@ async def stepped(r: Rig) -> Stepped:
 
 
 async def called_at(r: Rig) -> str:
-    """Return the address where the node accepts ranks."""
+    """Return the address at which the node waits for ranks to connect."""
 
     def words() -> str:
         state = r.context.state.current
@@ -113,7 +114,7 @@ async def called_at(r: Rig) -> str:
 
 @contextmanager
 def rank_of_torchrun(address: str, secret: Path) -> Iterator[None]:
-    """Start a rank as torchrun would if it were the only one."""
+    """Start the only rank, as torchrun would. End it after the `with` block."""
     where = {"PYTHONPATH": str(Path(p2ptrain.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
     rank = subprocess.Popen(
         [sys.executable, "-m", "p2ptrain.trainer", "--call", address, "--secret", str(secret)],
@@ -128,7 +129,8 @@ def rank_of_torchrun(address: str, secret: Path) -> Iterator[None]:
 
 @pytest.mark.needs_torch
 async def test_remote_ranks_reach_the_same_state_as_local_ones(tmp_path: Path) -> None:
-    """The two nodes use one identity, so they have the same run, lease and bytes."""
+    """The two nodes use the same key, so they have the same run and the same lease (the blocks to
+    train on), and must compute the same bytes."""
     async with training(tmp_path / "local") as r:
         local = await stepped(r)
         key = r.context.home.identity.read_bytes()
@@ -140,7 +142,7 @@ async def test_remote_ranks_reach_the_same_state_as_local_ones(tmp_path: Path) -
         assert stat.S_IMODE(secret.stat().st_mode) == 0o600
         with rank_of_torchrun(address, secret):
             calls = await stepped(r)
-    # The optimizer's state would be kept on the ranks' hosts, and only if they are configured to
-    # keep it.
+    # With ranks elsewhere, this node does not keep the optimizer's state: the ranks' hosts do, if
+    # the user has configured them for it.
     assert (local.keeps_inner, calls.keeps_inner) == (True, False)
     assert replace(calls, keeps_inner=True) == local

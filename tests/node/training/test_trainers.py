@@ -1,4 +1,4 @@
-"""The settings with which a node starts its trainer."""
+"""A node on a CPU starts its trainer with a micro-batch that fits the machine's memory."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ from tests.node.rig import Rig, rig
 
 
 def at_once(r: Rig, **config: object) -> int:
-    """Return `micro_batch` of a trainer that is started with this configuration. 0 means the entire
-    batch."""
+    """Return the micro-batch with which a trainer would be started after this change of the node's
+    configuration. 0 means the entire batch at once."""
     r.configure(**config)
     trainers = subprocesses(r.context)
     assert isinstance(trainers, Supervisor)
     return trainers.config.micro_batch
 
 
-async def test_cpu_trainer_starts_with_a_batch_that_fits_and_gpu_trainer_tries(
+async def test_micro_batch_is_limited_to_the_memory_only_on_a_cpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A trainer on a GPU begins with the entire batch and halves it if memory runs out. On a CPU,
+    Linux would kill the trainer instead."""
     async with rig(tmp_path) as r:
         assert at_once(r) == 0
         manifest = r.context.manifest

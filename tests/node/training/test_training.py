@@ -1,5 +1,5 @@
-"""A node gives its trainer only orders that are safe, and believes only reports that can be
-true."""
+"""A node gives orders to its trainer, checks the trainer's reports, and restarts a trainer that
+ends."""
 
 from __future__ import annotations
 
@@ -50,6 +50,7 @@ ALONE = policy(participants_min=1)
 
 
 def know_data(r: Rig) -> None:
+    """Give the node the index of the run's data."""
     manifest = r.context.manifest
     r.context.blobs.data = DataIndex.from_bytes(
         r.context.store.read_blob(manifest.data.index),
@@ -65,7 +66,7 @@ async def training(
     make: Callable[[Context, TrainerRemote], FakeTrainer] = FakeTrainer,
     **settings: Any,
 ) -> AsyncIterator[Rig]:
-    """Open a founder whose trainer is started, with θ at the ledger's head."""
+    """Open a founder with the θ of the current outer step, and start its trainer."""
     async with rig(folder, rules=ALONE, steps=9, **settings) as r, trio.open_nursery() as nursery:
         know_data(r)
         r.context.outer.step = 0
@@ -76,7 +77,8 @@ async def training(
 
 
 def orders(remote: TrainerRemote) -> list[str]:
-    """Return the orders that the trainer obeyed, as words such as "train 0 (2 blocks from 0)"."""
+    """Return the orders that the trainer has obeyed in words, such as "train 0 (2 blocks from 0)":
+    two inner steps for outer step 0, the first of which is the run's inner step 0."""
     told = []
     for frame in remote.obeyed:
         match frame:
@@ -89,7 +91,8 @@ def orders(remote: TrainerRemote) -> list[str]:
 
 
 def close_step(r: Rig, *, skip: bool = False, with_us: bool = True) -> None:
-    """Make the ledger end its outer step, and θ follow it."""
+    """Make the ledger commit or skip the current outer step, and set θ to the next one. `with_us`:
+    the average includes this node's work."""
     state, work = r.context.ledger.snapshot, r.context.trainer.work
     blocks = len(state.leases[r.context.me] if work is None else work.blocks)
     ours = Participant(r.context.me, 16 * blocks, blocks)
@@ -105,7 +108,7 @@ def close_step(r: Rig, *, skip: bool = False, with_us: bool = True) -> None:
     r.context.changes.notify_all()
 
 
-async def test_step_starts_with_load_and_ends_with_ready(tmp_path: Path) -> None:
+async def test_work_of_an_outer_step_is_offered_and_merged_into_the_next(tmp_path: Path) -> None:
     remote = TrainerRemote()
     async with training(tmp_path, remote) as r:
         await settled(lambda: r.context.trainer.work is not None)
@@ -121,11 +124,11 @@ async def test_step_starts_with_load_and_ends_with_ready(tmp_path: Path) -> None
         assert orders(remote)[2:] == ["merge 1", "train 1 (2 blocks from 2)"]
 
 
-async def test_computing_time_is_the_reported_time_of_inner_steps(
+async def test_computing_time_is_derived_from_reported_tokens_per_second(
     tmp_path: Path,
 ) -> None:
-    """Other work that the trainer does between its reports does not count. The trainer reports
-    1,000 tokens a second, in blocks of 16 tokens."""
+    """The trainer reports 1,000 tokens per second, and a block has 16 tokens. So an inner step
+    counts as 0.016 s, although 0.05 s pass between two reports."""
     remote = TrainerRemote(inner_step_s=0.05)
     async with training(tmp_path, remote) as r:
         await settled(lambda: r.context.trainer.work is not None)
@@ -140,7 +143,7 @@ async def test_waiting_for_data_is_not_counted_as_computing_time(tmp_path: Path)
         assert r.context.trainer.inner_s == pytest.approx(0.024)
 
 
-async def test_journal_and_status_have_all_figures_of_an_inner_step(
+async def test_journal_and_status_contain_all_figures_of_an_inner_step(
     tmp_path: Path,
 ) -> None:
     async with training(tmp_path, TrainerRemote(data_wait_s=0.004, mfu=0.41)) as r:
@@ -174,9 +177,11 @@ async def test_work_that_was_not_averaged_is_rebased_and_offered_again(tmp_path:
         assert len(remote.trained) == 2
 
 
-async def test_work_on_a_wrong_theta_is_repeated_by_a_new_trainer(
+async def test_work_on_a_wrong_theta_is_dropped_and_trained_again(
     tmp_path: Path,
 ) -> None:
+    """The node finds that its θ differs from the certified one, and ends the trainer. The next
+    trainer begins to train when θ is right again."""
     remote = TrainerRemote()
     async with training(tmp_path, remote) as r:
         await settled(lambda: r.context.trainer.work is not None)
@@ -194,7 +199,8 @@ async def test_work_on_a_wrong_theta_is_repeated_by_a_new_trainer(
         assert orders(remote)[2:] == ["load 0", "train 0 (2 blocks from 0)"]
 
 
-async def test_after_a_skip_only_the_complete_longer_lease_is_ready(tmp_path: Path) -> None:
+async def test_work_is_offered_after_a_skip_once_all_blocks_are_trained(tmp_path: Path) -> None:
+    """After a skipped outer step, the lease has the old blocks and those of the next step."""
     remote = TrainerRemote()
     async with training(tmp_path, remote) as r:
         await settled(lambda: r.context.trainer.work is not None)
@@ -203,7 +209,7 @@ async def test_after_a_skip_only_the_complete_longer_lease_is_ready(tmp_path: Pa
         lease = r.context.ledger.snapshot.leases[r.context.me]
         assert len(lease) == 4
         await settled(lambda: r.context.trainer.work == LocalWork(1, lease, 64))
-        # The learning rate continues where it was: the skipped step's blocks are not counted twice.
+        # Training continues at inner step 2: the blocks of the skipped outer step count once.
         assert orders(remote)[2:] == ["rebase 1", "train 1 (2 blocks from 2)"]
         await settled(lambda: r.context.ledger.queue.waiting > 0)
         assert r.heard() == [Ready(r.context.me, 1, 64, 4)]
@@ -211,9 +217,11 @@ async def test_after_a_skip_only_the_complete_longer_lease_is_ready(tmp_path: Pa
 
 
 @pytest.mark.parametrize("overlap", [1, 2])
-async def test_restarted_trainer_uses_the_learning_rates_it_had_when_training_ahead(
+async def test_restarted_trainer_uses_the_same_learning_rate_for_each_block(
     tmp_path: Path, overlap: int
 ) -> None:
+    """An amendment changes the learning rate from outer step 2 on. Blocks of that step that are
+    trained ahead, before it begins, are trained with the new rate too."""
     remote, amended_step = TrainerRemote(), 2
     async with training(tmp_path, remote, sync=SyncSpec(overlap_steps=overlap)) as r:
         context = r.context
@@ -241,12 +249,13 @@ async def test_restarted_trainer_uses_the_learning_rates_it_had_when_training_ah
 
 
 def told_ahead(remote: TrainerRemote, step: int) -> bool:
+    """Return whether the trainer was told to train ahead while `step` is the outer step."""
     trains = [each for each in remote.obeyed if isinstance(each, frames.Train)]
     return any(each.ahead and each.step == step for each in trains)
 
 
 def rates_told(remote: TrainerRemote) -> dict[str, float]:
-    """Return the learning rate for each block, by name."""
+    """Return the learning rate with which each block was trained, by the block's digest."""
     rate, found = 0.1, dict[str, float]()
     for frame in remote.obeyed:
         match frame:
@@ -257,7 +266,7 @@ def rates_told(remote: TrainerRemote) -> dict[str, float]:
     return found
 
 
-async def test_no_order_is_given_while_theta_changes_or_is_not_at_the_head(
+async def test_no_order_is_given_while_theta_changes_or_is_behind_the_ledger(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     remote = TrainerRemote()
@@ -277,7 +286,7 @@ async def test_no_order_is_given_while_theta_changes_or_is_not_at_the_head(
     await settled(lambda: bool(orders(remote)))
 
 
-async def test_theta_is_in_use_from_the_order_until_the_answer(
+async def test_theta_is_in_use_from_an_order_until_the_trainers_report(
     tmp_path: Path,
 ) -> None:
     remote = TrainerRemote(stuck=True)
@@ -329,7 +338,7 @@ def taken_away(r: Rig, blocks: Sequence[int]) -> list[bytes]:
     return held
 
 
-async def test_node_that_is_not_a_member_does_not_train(tmp_path: Path) -> None:
+async def test_node_discards_its_work_when_it_is_no_longer_a_member(tmp_path: Path) -> None:
     remote = TrainerRemote()
     async with training(tmp_path, remote) as r:
         await settled(lambda: r.context.trainer.work is not None)
@@ -341,12 +350,12 @@ async def test_node_that_is_not_a_member_does_not_train(tmp_path: Path) -> None:
         assert r.context.state.current.name == "standing by"
 
 
-async def test_member_dropped_and_readmitted_in_one_step_is_ready_again(
+async def test_member_that_is_dropped_and_readmitted_in_one_step_trains_again(
     tmp_path: Path,
 ) -> None:
-    """The readmitted member has its old lease too. In an earlier version it discarded its work when
-    it was dropped, and was never asked for that work again, so a run that needed this member
-    stopped."""
+    """A member discards its work when it is dropped. When it is readmitted in the same outer step,
+    it gets the same lease again. In an earlier version its trainer was not told to repeat the work,
+    so a run that needed this member stopped."""
     remote = TrainerRemote()
     me = load_or_create(Home(tmp_path / "home").identity).peer
     async with training(tmp_path, remote, founders=(me, ANN.peer)) as r:
@@ -362,7 +371,7 @@ async def test_member_dropped_and_readmitted_in_one_step_is_ready_again(
         assert orders(remote)[2:] == ["load 0", "train 0 (2 blocks from 0)"]
 
 
-async def test_failing_trainer_is_restarted_until_the_budget_is_spent(
+async def test_node_ends_when_its_trainer_has_failed_too_often(
     tmp_path: Path,
 ) -> None:
     remote = TrainerRemote(starts_max=3)
@@ -403,7 +412,7 @@ async def test_trainer_that_cannot_run_here_is_not_tried_again(tmp_path: Path) -
 
 
 class Noting(FakeTrainer):
-    """A remote that notes, for each ended trainer, whether it offered work."""
+    """A trainer that records in `useful`, when it is stopped, whether it has offered work."""
 
     def __init__(self, context: Context, remote: TrainerRemote, useful: list[bool]) -> None:
         super().__init__(context, remote)
@@ -417,12 +426,13 @@ class Noting(FakeTrainer):
 async def test_restart_is_shown_until_the_next_trainer_offers_work(
     tmp_path: Path,
 ) -> None:
-    """Until a trainer has offered work, it may fail at the same block as its predecessor, and so
-    may its successor."""
+    """The trainer dies after its first block. The warning stays while the next trainer trains,
+    since that one may fail at the same block."""
     told, useful = list[bool](), list[bool]()
 
     class Telling(Noting):
-        """A remote that notes, at each report of an inner step, whether the restart is shown."""
+        """A trainer that records in `told`, at each report of an inner step, whether the node warns
+        of the restart."""
 
         def __init__(self, context: Context, remote: TrainerRemote) -> None:
             super().__init__(context, remote, useful)
@@ -442,14 +452,15 @@ async def test_restart_is_shown_until_the_next_trainer_offers_work(
     assert useful == [False, True]
 
 
-async def test_sending_a_long_lease_waits_for_a_busy_trainer_until_the_node_stops(
+async def test_order_with_many_blocks_waits_until_a_busy_trainer_reads_it(
     tmp_path: Path,
 ) -> None:
-    """For example the trainer restores its optimizer and does not read, so its socket is full."""
+    """For example, the trainer restores its optimizer and does not read, so its socket is full. The
+    node can stop in the meantime."""
     asked = 0
 
     class Narrow(FakeTrainer):
-        """A remote whose socket is soon full. It counts how often a waiting order asks whether to
+        """A trainer whose socket is soon full. It counts how often a waiting order asks whether to
         continue."""
 
         def __init__(self, context: Context, remote: TrainerRemote) -> None:
@@ -483,7 +494,7 @@ async def test_sending_a_long_lease_waits_for_a_busy_trainer_until_the_node_stop
 
 
 class Process:
-    """A rank that ends when it is killed, or when `gone` is set."""
+    """A rank that ends, with this exit status, only when `gone` is set: `kill` has no effect."""
 
     pid = 1
 
@@ -498,9 +509,9 @@ class Process:
         pass
 
 
-async def test_rank_that_ends_slowly_does_not_stop_the_node(tmp_path: Path) -> None:
-    """Releasing a GPU may take seconds, and other peers give up on a peer that is silent for
-    eight."""
+async def test_node_stays_responsive_while_a_rank_ends_slowly(tmp_path: Path) -> None:
+    """A rank may take seconds to release its GPU, and other peers consider a node down after eight
+    seconds of silence."""
     dead, slow = threading.Event(), threading.Event()
     dead.set()
     ours, theirs = socket.socketpair()
@@ -526,12 +537,13 @@ async def test_rank_that_ends_slowly_does_not_stop_the_node(tmp_path: Path) -> N
     running.kill()
 
 
-@pytest.mark.parametrize("by", ["a look", "an order that cannot be sent"])
+@pytest.mark.parametrize("by", ["a regular check", "an order that cannot be sent"])
 async def test_last_report_of_a_trainer_is_read_after_its_end(tmp_path: Path, by: str) -> None:
+    """The report says why the trainer ended. `by`: the way in which the node notices the end."""
     noticed = threading.Event()
 
     class Late(FakeTrainer):
-        """A remote whose last report is read only after its end was noticed."""
+        """A trainer whose last report is read only after the node has noticed its end."""
 
         def feed(self, data: bytes) -> list[frames.Frame]:
             if b"finite" in data:
@@ -549,14 +561,14 @@ async def test_last_report_of_a_trainer_is_read_after_its_end(tmp_path: Path, by
             self, frame: frames.ToTrainer, meanwhile: Callable[[], None] | None = None
         ) -> None:
             super().send(frame, meanwhile)
-            ends = by != "a look" and isinstance(frame, frames.Train) and not noticed.is_set()
-            if ends:
+            fails = by != "a regular check" and isinstance(frame, frames.Train)
+            if fails and not noticed.is_set():
                 self.await_end(30.0)
                 noticed.set()
                 raise TrainerExited(-9, "")
 
     remote = TrainerRemote(fault=frames.Failed("NAN", "the loss is not finite"))
-    look_s = 0.01 if by == "a look" else 3600.0
+    look_s = 0.01 if by == "a regular check" else 3600.0
     async with training(tmp_path, remote, Late, timing=replace(QUICK, trainer_look_s=look_s)) as r:
         await settled(lambda: r.context.trainer.work is not None)
         assert [each["code"] for each in r.said("trainer-ended")] == ["NAN"]
@@ -578,7 +590,7 @@ async def test_trainer_that_ends_with_its_node_is_not_an_error(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("poison", "code"), [(float("nan"), "NAN"), (-float("inf"), "NAN"), (1e3, "DIVERGED")]
 )
-async def test_work_that_exceeds_the_bound_is_trained_again(
+async def test_work_that_is_not_finite_or_exceeds_the_bound_is_trained_again(
     tmp_path: Path, poison: float, code: str
 ) -> None:
     remote, useful = TrainerRemote(poison=poison), list[bool]()
@@ -591,7 +603,9 @@ async def test_work_that_exceeds_the_bound_is_trained_again(
         assert r.heard() == [Ready(r.context.me, 0, 32, 2)]
 
 
-async def test_damaged_block_is_detected_before_the_next_trainer_gets_it(tmp_path: Path) -> None:
+async def test_block_that_a_trainer_finds_damaged_is_fetched_for_the_next_one(
+    tmp_path: Path,
+) -> None:
     remote = TrainerRemote(held=True)
     async with training(tmp_path, remote) as r:
         await settled(lambda: bool(orders(remote)))
@@ -608,9 +622,11 @@ async def test_damaged_block_is_detected_before_the_next_trainer_gets_it(tmp_pat
         assert r.context.trainer.work == LocalWork(0, (0, 1), 32)
 
 
-async def test_damaged_held_out_block_is_detected_too(tmp_path: Path) -> None:
-    """If the damage were not detected, the block would be missing in every measurement until the
-    entire store is scrubbed."""
+async def test_held_out_block_that_the_trainer_finds_damaged_is_fetched_again(
+    tmp_path: Path,
+) -> None:
+    """The store must notice the damage. Otherwise every measurement would lack this block until the
+    node reads its whole store again (scrubs it)."""
     remote = TrainerRemote(stops_at=1)
     async with training(tmp_path, remote) as r:
         await settled(lambda: r.context.trainer.work is not None)
@@ -631,7 +647,9 @@ async def test_damaged_held_out_block_is_detected_too(tmp_path: Path) -> None:
         assert [each["code"] for each in r.said("evaluation-failed")] == ["DATA"]
 
 
-async def test_work_of_an_ended_trainer_is_kept_until_its_step_is_over(tmp_path: Path) -> None:
+async def test_offered_work_of_an_ended_trainer_stays_until_its_step_is_over(
+    tmp_path: Path,
+) -> None:
     remote = TrainerRemote()
     async with training(tmp_path, remote) as r:
         await settled(lambda: r.context.trainer.work is not None)

@@ -1,5 +1,5 @@
-"""Members measure θ together. The ledger determines which members take part, and heartbeats carry
-the reports of these members."""
+"""Members measure the loss of θ on held-out blocks together. The ledger determines which members
+measure, and their heartbeats contain their reports."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ TWO = policy(participants_min=1)
 
 @asynccontextmanager
 async def gathering(folder: Path, **settings: object) -> AsyncIterator[Rig]:
+    """Open a node that sums up the members' reports."""
     async with rig(folder, **({"rules": TWO} | settings)) as r, trio.open_nursery() as nursery:  # type: ignore[arg-type]
         know_data(r)
         nursery.start_soon(gather_validation, r.context)
@@ -47,7 +48,8 @@ async def gathering(folder: Path, **settings: object) -> AsyncIterator[Rig]:
 
 
 def commit(r: Rig, *peers: PeerId) -> int:
-    """Commit an outer step with the work of these peers. Return the step that follows it."""
+    """Make the ledger commit the current outer step with the work of these peers, which become
+    members if they are not. Return the next outer step."""
     state = r.context.ledger.snapshot
     if learners := [peer for peer in peers if not state.is_member(peer)]:
         r.decide(replace(opening(state), learners=(*state.learners, *learners)))
@@ -61,6 +63,7 @@ def commit(r: Rig, *peers: PeerId) -> int:
 
 
 def report_of(r: Rig, peer: PeerId, step: int, loss: float) -> ValidationReport:
+    """Return the report of a peer that measured this mean loss on its share."""
     share = shares(r.context, step)[peer]
     tokens = (share.stop - share.first) * r.context.manifest.data.block_tokens
     return ValidationReport(step, share.first, share.stop, tokens, loss * tokens)
@@ -69,6 +72,7 @@ def report_of(r: Rig, peer: PeerId, step: int, loss: float) -> ValidationReport:
 def says(
     r: Rig, peer: PeerId, report: ValidationReport, serial: int = 1, **changes: object
 ) -> None:
+    """Let the node receive a heartbeat of `peer` with this report."""
     beat = heartbeat(r.run.id, validation=report, serial=serial, **changes)
     if r.context.peers.table.note_heartbeat(peer, beat, r.context.now()) is not None:
         r.context.peers.detector.note_arrival(peer, r.context.now())
@@ -76,12 +80,13 @@ def says(
     r.context.changes.notify_all()
 
 
-async def test_shares_of_the_measurement_follow_from_the_last_commit(tmp_path: Path) -> None:
+async def test_participants_of_the_newest_commit_share_the_measurement(tmp_path: Path) -> None:
     async with rig(tmp_path, rules=TWO, steps=9) as r:
         me = r.context.me
         assert shares(r.context, 0) == {}  # Nothing has been agreed yet.
         r.decide(replace(opening(r.context.ledger.snapshot), learners=(ANN.peer,)))
-        # The founder may be a seed, so this founder gets no share before it has trained.
+        # Founders are often seeds, which cannot measure. So before the first commit, the learner
+        # gets the whole measurement and the founder gets no share.
         assert shares(r.context, 0) == {ANN.peer: ValidationShare(0, 2)}
         commit(r, me, ANN.peer)
         assert sorted(shares(r.context, 1).values(), key=str) == [
@@ -111,7 +116,7 @@ async def test_theta_is_measured_at_intervals_and_at_the_end(
         assert due == steps
 
 
-async def test_all_reports_together_give_the_loss_of_theta(tmp_path: Path) -> None:
+async def test_loss_of_theta_is_the_mean_of_all_members_reports(tmp_path: Path) -> None:
     async with gathering(tmp_path) as r:
         me = r.context.me
         step = commit(r, me, ANN.peer)
@@ -139,7 +144,7 @@ async def test_all_reports_together_give_the_loss_of_theta(tmp_path: Path) -> No
         )
 
 
-async def test_share_of_an_absent_member_is_reported_as_a_gap(tmp_path: Path) -> None:
+async def test_loss_is_published_without_the_share_of_a_member_that_is_down(tmp_path: Path) -> None:
     async with gathering(tmp_path) as r:
         step = commit(r, r.context.me, ANN.peer)
         r.context.peers.detector.note_arrival(ANN.peer, r.context.now())
@@ -159,7 +164,7 @@ async def test_share_of_an_absent_member_is_reported_as_a_gap(tmp_path: Path) ->
         assert shown.validation["covered"] == 1
 
 
-async def test_report_that_arrives_before_its_commit_counts(tmp_path: Path) -> None:
+async def test_report_that_arrives_before_its_commit_counts_afterwards(tmp_path: Path) -> None:
     async with gathering(tmp_path) as r:
         me = r.context.me
         commit(r, me, ANN.peer)
@@ -187,7 +192,7 @@ async def test_reports_from_a_branch_or_from_nonmembers_do_not_count(tmp_path: P
         assert r.context.trainer.validation.newest is not None
 
 
-async def test_loss_that_is_not_finite_is_not_reported(tmp_path: Path) -> None:
+async def test_loss_that_is_implausibly_large_is_not_reported(tmp_path: Path) -> None:
     async with gathering(tmp_path) as r:
         step = commit(r, r.context.me)
         measured(r.context, step, 2 * LOSS_MAX_NATS, 16)
