@@ -1,6 +1,6 @@
 """Measure the error of a ring's average against the true one, on random vectors.
 
-Only the codec's part is simulated: contribution, hops, division. Sockets are not used.
+Only the codec's part of a reduce is simulated: contributions, hops and the division.
 """
 
 from __future__ import annotations

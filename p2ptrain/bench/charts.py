@@ -29,10 +29,10 @@ Line = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Lines by name, each a list of (x, y) with rising x. There is at least one point.
+    """Lines by name, each a list of (x, y) with rising x. There must be at least one point.
 
-    `marks` are the labels of the horizontal axis; without them the labels are evenly spaced. With
-    `from_zero`, a linear vertical axis includes 0.
+    `marks` are the labels of the horizontal axis; if it is empty, the labels are evenly spaced. If
+    `from_zero` is set, a linear vertical axis includes 0.
     """
 
     title: str

@@ -65,8 +65,8 @@ class MemberTimes:
 
 
 class JoinStory(Story):
-    """Runs one member on the first core and all other nodes on the second. Joiners join one after
-    the other."""
+    """Runs the measured member on the first core and all other nodes on the second. The joiners
+    join one after another."""
 
     uplink = seed_uplink = "1000Mbit"
     """Upload limit of the nodes. It is above the cable's rate, so that only the cable limits the
@@ -137,7 +137,7 @@ class JoinStory(Story):
         return start, self._now()
 
     def _steps_within(self, start: float, end: float) -> list[float]:
-        """Return the seconds of the inner steps that lie within these times."""
+        """Return the seconds of each inner step that began and ended within these times."""
         return [
             event["seconds"]
             for event in self.cast[MEASURED].events
@@ -148,10 +148,11 @@ class JoinStory(Story):
 
 
 def measure(joins: int, up_mbit_per_s: float, config: str) -> Iterator[FigureLine]:
-    """Measure with the run of this TOML, with more steps. Every node can send at `up_mbit_per_s`.
+    """Measure in a run with the settings of this TOML text, but with more steps. Every node can
+    send at `up_mbit_per_s`.
 
-    A join has a fixed cost in processor time, so it is more visible with a small model and a fast
-    network.
+    A join has a fixed cost in processor time, so its effect is more visible with a small model and
+    a fast network.
 
     Raises:
         MachineUnfit: network namespaces are not permitted, or there is only one core.
@@ -189,7 +190,6 @@ def _lengthened(config: str) -> str:
 
 
 def lines(seen: MemberTimes, mbit_per_s: float) -> Iterator[FigureLine]:
-    """Yield the figures."""
     before = statistics.mean(seen.steps_before)
     for steps, doing in (
         (seen.steps_fetching, f"while a joiner fetches at up to {mbit_per_s:g} Mbit/s"),

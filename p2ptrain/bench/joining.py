@@ -1,15 +1,13 @@
 """One process of a measured join: a peer that serves a blob to the joiner, or the joiner.
 
-The processes exchange addresses through a folder, which also contains the blob's store. Each has an
-address of its own: on one machine, or in network namespaces with simulated delay and limits. The
-joiner's disk is real, and every chunk is checked and synced.
+The processes exchange addresses through a folder, which also contains the blob's store. Each
+process has its own address: on one machine, or in network namespaces with simulated delay and
+limits. The joiner's disk is real, and every chunk is checked and synced.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from p2ptrain.bench.meeting import await_files, post_endpoint, read_endpoint
 from p2ptrain.dataplane import Credentials, Endpoint, Listener, dial
 from p2ptrain.identity import Identity
 from p2ptrain.ids import Digest
@@ -26,7 +25,10 @@ from p2ptrain.swarm import PURPOSE, ChunkServer, fetch_blob
 
 CONNECT_S = 60.0
 DEADLINE_S = 3600.0
+
 LOOK_S = 0.01
+"""Seconds between two looks whether the joiner has ended. The looks must not slow the fetch."""
+
 JOINER = 0
 """The joiner's number. The other peers serve the blob."""
 
@@ -82,8 +84,8 @@ def parts_of(size: int) -> Iterator[bytes]:
 
 
 class Chunks:
-    """The chunks of one server. As the setting says, the chunks are correct or corrupt, or the
-    process ends halfway. `die` ends the process.
+    """The chunks of one server. Depending on the setting, they are correct or corrupt, or the
+    process ends after half of its fair share. `die` ends the process.
     """
 
     def __init__(
@@ -108,7 +110,7 @@ def serve(setting: JoinSetting, me: int, host: str, folder: Path) -> None:
     credentials = Credentials.create(identity(me))
     with _listening(setting, me, credentials, host, folder) as listener:
         listener.handle(PURPOSE, ChunkServer(Chunks(setting, me, folder)))
-        _await(lambda: (folder / "ended").exists(), DEADLINE_S)
+        await_files([folder / "ended"], DEADLINE_S, LOOK_S)
 
 
 def join(setting: JoinSetting, host: str, folder: Path, digest: Digest) -> JoinMeasured:
@@ -116,8 +118,8 @@ def join(setting: JoinSetting, host: str, folder: Path, digest: Digest) -> JoinM
     credentials = Credentials.create(identity(JOINER))
     numbers = range(1, setting.peers + 1)
     with _listening(setting, JOINER, credentials, host, folder), Store(folder / "joined") as store:
-        _await(lambda: all((folder / f"{number}.trusts").exists() for number in numbers), CONNECT_S)
-        sources = [_endpoint(folder, number) for number in numbers]
+        await_files([folder / f"{number}.trusts" for number in numbers], CONNECT_S)
+        sources = [read_endpoint(folder / f"{number}.json") for number in numbers]
         begun, cpu_begun = time.monotonic(), time.process_time()
         report = fetch_blob(
             store,
@@ -153,30 +155,16 @@ def identity(number: int) -> Identity:
 def _listening(
     setting: JoinSetting, me: int, credentials: Credentials, host: str, folder: Path
 ) -> Iterator[Listener]:
-    """Open a listener and write its address into `folder`. A server also trusts the joiner."""
+    """Open a listener and write its address into `folder`. If this process is a server, also wait
+    for the joiner's certificate and trust it."""
     with Listener(
         credentials, host, 0, allowed=lambda peer: True, encrypted=setting.encrypted
     ) as listener:
         mine = Endpoint(credentials.peer, *listener.address, credentials.certificate_der)
-        written = folder / f"{me}.part"
-        plain = mine.to_wire() | {"certificate": mine.certificate_der.hex()}
-        written.write_text(json.dumps(plain))
-        written.rename(folder / f"{me}.json")
+        post_endpoint(folder / f"{me}.json", mine)
         if me != JOINER:
-            _await((folder / f"{JOINER}.json").exists, CONNECT_S)
-            listener.trust_certificate(_endpoint(folder, JOINER).certificate_der)
+            joiner = folder / f"{JOINER}.json"
+            await_files([joiner], CONNECT_S)
+            listener.trust_certificate(read_endpoint(joiner).certificate_der)
             (folder / f"{me}.trusts").touch()
         yield listener
-
-
-def _endpoint(folder: Path, number: int) -> Endpoint:
-    plain = json.loads((folder / f"{number}.json").read_text())
-    return Endpoint.from_wire(plain | {"certificate": bytes.fromhex(plain["certificate"])})
-
-
-def _await(holds: Callable[[], bool], seconds: float) -> None:
-    never, ends = threading.Event(), time.monotonic() + seconds
-    while not holds():
-        if time.monotonic() > ends:
-            raise TimeoutError("the other processes did not get this far")
-        never.wait(LOOK_S)

@@ -1,4 +1,4 @@
-"""`p2ptrain bench kernels`: every kernel of every codec against memcpy and other quantisers.
+"""`p2ptrain bench kernels`: compare every kernel of every codec with memcpy and other quantisers.
 
 A figure of 1 means as many fp32 elements per second as memcpy copies in the same run. Kernels move
 different numbers of bytes, so a second figure compares the bytes read and written with memcpy's
@@ -119,8 +119,8 @@ class KernelBench:
         }
 
 
-def moved_bytes(kernel: str, payload: float) -> float:
-    """Return the bytes that a kernel moves per element, if an encoded element has `payload`
+def moved_bytes(payload: float) -> dict[str, float]:
+    """Return the bytes that each kernel moves per element, if an encoded element has `payload`
     bytes."""
     return {
         "quantise": FP32_BYTES + payload,
@@ -131,7 +131,7 @@ def moved_bytes(kernel: str, payload: float) -> float:
         "sum up": 2 * FP32_BYTES + payload,
         "add, with residuals": 4 * FP32_BYTES + 2 * payload,
         "outer step": 4 * FP32_BYTES + payload,
-    }[kernel]
+    }
 
 
 def measure(
@@ -164,24 +164,13 @@ def _block(name: CodecName, demanded: int | None) -> int:
 
 
 def _report(codec: Codec, elements: int, seconds: dict[str, float]) -> CodecReport:
-    payload = codec.encoded_bytes(elements) / elements
-    figures = {
-        kernel: _figure(kernel, payload, elements, seconds[f"{codec.name} {kernel}"], seconds)
-        for kernel in (
-            *("quantise", "dequantise", "difference", "add", "add a vector", "sum up"),
-            *("add, with residuals", "outer step"),
+    payload, figures = codec.encoded_bytes(elements) / elements, {}
+    for kernel, moved in moved_bytes(payload).items():
+        spent_s, vectors = seconds[f"{codec.name} {kernel}"], 2 if kernel == "outer step" else 1
+        speed = seconds[MEMCPY] / spent_s
+        figures[kernel] = KernelSpeed(
+            gb_per_s=vectors * FP32_BYTES * elements / spent_s / 1e9,
+            ratio=vectors * speed,
+            bytes_ratio=speed * moved / COPIED_BYTES,
         )
-    }
     return CodecReport(codec.block, payload, figures, relative_errors(codec))
-
-
-def _figure(
-    kernel: str, payload: float, elements: int, spent_s: float, seconds: dict[str, float]
-) -> KernelSpeed:
-    vectors = 2 if kernel == "outer step" else 1
-    speed = seconds[MEMCPY] / spent_s
-    return KernelSpeed(
-        gb_per_s=vectors * FP32_BYTES * elements / spent_s / 1e9,
-        ratio=vectors * speed,
-        bytes_ratio=speed * moved_bytes(kernel, payload) / COPIED_BYTES,
-    )

@@ -7,8 +7,7 @@ threads. Bytes read and bytes written both count.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy as np
 from p2ptrain import kernels
 from p2ptrain.bench.lines import FigureLine
 from p2ptrain.bench.snapshot import state_of
+from p2ptrain.bench.timing import elapsed_s
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.values import SnapshotRef
 from p2ptrain.node.outer_state.snapshot_choice import HeldStates, choose_start
@@ -34,8 +34,8 @@ def measure(numel: int, threads: int, rounds: int, codec: kernels.Codec) -> Iter
     copied = np.empty_like(state.theta)
     applied, copying = [], []
     for _ in range(rounds):
-        copying.append(_timed(lambda: _copy(state.theta, copied, threads)))
-        applied.append(_timed(lambda: state.apply(memoryview(payload), LR, MU, codec)))
+        copying.append(elapsed_s(lambda: _copy(state.theta, copied, threads)))
+        applied.append(elapsed_s(lambda: state.apply(memoryview(payload), LR, MU, codec)))
     memcpy_gb_per_s = 2 * 4 * numel / min(copying) / 1e9
     touched = 2 * 8 * numel + len(payload)
     apply_gb_per_s = touched / min(applied) / 1e9
@@ -68,12 +68,6 @@ def catching_up(numel: int, codec: kernels.Codec) -> Iterable[FigureLine]:
     yield FigureLine(
         f"bytes that a node fetches after {name}", chosen_bytes / snapshot_bytes, unit, against
     )
-
-
-def _timed(call: Callable[[], object]) -> float:
-    begun = time.monotonic()
-    call()
-    return time.monotonic() - begun
 
 
 def _copy(source: Float32Vector, target: Float32Vector, threads: int) -> None:

@@ -28,6 +28,7 @@ import numpy as np
 
 from p2ptrain import kernels
 from p2ptrain.bench.lines import FigureLine
+from p2ptrain.bench.timing import elapsed_s
 from p2ptrain.state import OuterState
 from p2ptrain.store import Store
 
@@ -127,12 +128,8 @@ def _children_cpu_s() -> float:
 def _copy_seconds(state: OuterState) -> float:
     """Return the seconds to copy θ and m to new memory in two threads, as an update does for chunks
     that a snapshot has not read yet."""
-    begun = time.monotonic()
     with ThreadPoolExecutor(2) as pool:
-        kept = list(pool.map(np.copy, (state.theta, state.momentum)))
-    seconds = time.monotonic() - begun
-    assert len(kept) == 2
-    return seconds
+        return elapsed_s(lambda: list(pool.map(np.copy, (state.theta, state.momentum))))
 
 
 def _longest_apply(state: OuterState, folder: Path) -> tuple[float, float]:
@@ -142,9 +139,7 @@ def _longest_apply(state: OuterState, folder: Path) -> tuple[float, float]:
     CODEC.quantise(state.theta, payload)
 
     def apply() -> float:
-        begun = time.monotonic()
-        state.apply(memoryview(payload), 0.7, 0.9, CODEC)
-        return time.monotonic() - begun
+        return elapsed_s(lambda: state.apply(memoryview(payload), 0.7, 0.9, CODEC))
 
     alone = min(apply() for _ in range(2))
     with Store(folder / "store") as store:

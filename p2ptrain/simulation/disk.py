@@ -1,4 +1,4 @@
-"""The disk of a simulated node, which survives crashes, and its simulated signatures."""
+"""A simulated node's disk, which survives crashes, and the cheap signatures of simulated peers."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from p2ptrain.ledger.messages.peer_reports import SnapshotTaken
 
 @dataclass(slots=True)
 class SimDisk:
-    """`chain` contains the entries after the Commit of `base`, or all entries if there is no base.
-    `snapshot` is the newest of the `written` snapshots, at which a restart can begin.
+    """`base` is the Commit and state at which a pruned chain begins; None if the chain begins at
+    genesis. `chain` contains the entries after it. `snapshot` is the newest of the `written`
+    snapshots, at which a restart can begin.
     """
 
     chain: list[Certified] = field(default_factory=list)

@@ -1,18 +1,33 @@
 """A network that loses, delays, duplicates and reorders messages and can be cut. All its choices
 come from one random generator.
+
+It carries the ledger's messages, and heartbeats, which a node gossips every two seconds and at once
+after a change.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from random import Random
 
 from p2ptrain.ids import PeerId
+from p2ptrain.ledger.messages.events import Event
 from p2ptrain.ledger.messages.messages import Message
 from p2ptrain.simulation.clock import Clock
-from p2ptrain.simulation.heartbeat import SimHeartbeat
 from p2ptrain.simulation.profiles import Profile
+
+
+@dataclass(frozen=True, slots=True)
+class SimHeartbeat:
+    """`events` are passed to the receiver's ledger. Some heartbeats repeat all reports of the
+    sender; most of them contain only new reports.
+    """
+
+    peer: PeerId
+    events: tuple[Event, ...]
+
 
 Payload = Message | SimHeartbeat
 Deliver = Callable[[PeerId, PeerId, Payload], None]

@@ -1,6 +1,6 @@
-"""The simulated reduce: participants meet, and each of them succeeds or fails.
+"""The simulated reduce: participants meet in a ring, and each of them succeeds or fails.
 
-It also records the blocks that actually went into each update.
+The rings also record the blocks that really went into each update.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def update_of(entry: Digest) -> Digest:
 
 @dataclass(slots=True)
 class SimRing:
-    """One attempt to reduce an update, which a roster entry opened."""
+    """One attempt of a reduce. A roster entry opened it."""
 
     roster: Roster
     update: Digest
@@ -79,7 +79,7 @@ class SimRings:
         return any(not it.ended and len(it.finishers) == len(it.roster.peers) for it in rings)
 
     def lost(self, peer: PeerId) -> None:
-        """End all rings of `peer`, which crashed or left, since its neighbours notice."""
+        """Let all rings of `peer` fail: it crashed or left, and its neighbours notice this."""
         for ring in self.by_entry.values():
             if not ring.ended and peer in ring.roster.peers and ring.finishers:
                 ring.finishers.pop(peer, None)
@@ -107,7 +107,7 @@ class SimRings:
             self._end(ring, lambda: True, ())
 
     def _spoil(self, ring: SimRing, how: SpoiledEnding, duration_s: float) -> None:
-        """Let the ring end as its spoiler arranged. Other participants do not repeat its
+        """Let the ring end as its spoiler arranged. Other participants do not repeat the spoiler's
         accusations."""
 
         def end() -> None:

@@ -93,7 +93,7 @@ def run_to_end(world: SimWorld, *, until_violation: bool = False) -> str:
             calm_since = max(world.progressed_at, world.trained_by)
             rested_at = _pause_ends_at(world)
             if clock.now > calm_since + profile.settle_s and clock.now < rested_at:
-                return ""  # Waiting on purpose is not being stuck. An hour of it shows nothing.
+                return ""  # A pause is deliberate. Simulating an hour of it would test nothing.
             stuck_after = max(calm_since, min(rested_at, clock.now)) + profile.settle_s
             if clock.now > stuck_after:
                 return _why_stuck(world)
@@ -102,8 +102,9 @@ def run_to_end(world: SimWorld, *, until_violation: bool = False) -> str:
 
 def _pause_ends_at(world: SimWorld) -> float:
     """Return when the pause after skipped outer steps is over for a quorum of the voters. Liars
-    that make every reduce fail can make it last an hour. A single voter that counted fewer skipped
-    steps may propose earlier, but a liar can hide its Ready from the other voters.
+    that make every reduce fail can make the pause last an hour. A single voter that counted fewer
+    skipped steps may propose earlier. But the others need not agree, since a liar can hide its
+    Ready report from them.
     """
     voters, rules = world.latest.voters, world.rules
     nodes = {voter: world.nodes[voter] for voter in voters if voter not in world.liars}
@@ -129,7 +130,7 @@ def _is_over(world: SimWorld) -> bool:
 
 
 def _is_settled(world: SimWorld) -> bool:
-    """B7: return whether all nodes are back and on the line of the highest rank."""
+    """Return whether all nodes are back and follow the branch of the highest rank (SPEC.md, B7)."""
     nodes = world.nodes.values()
     return all(node.is_running and node.state.line == world.latest.line for node in nodes)
 

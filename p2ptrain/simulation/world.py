@@ -14,7 +14,7 @@ from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.state import LedgerState, Phase
 from p2ptrain.ledger.chain.values import Certified, Commit, Roster, Skip
 from p2ptrain.ledger.messages import wire
-from p2ptrain.ledger.messages.messages import Accept, Message, Promise, Propose
+from p2ptrain.ledger.messages.messages import Accept, Promise, Propose
 from p2ptrain.ledger.messages.peer_reports import SnapshotTaken
 from p2ptrain.simulation.amending import Amending
 from p2ptrain.simulation.checkers.accountability import LiarsAreExposed
@@ -26,11 +26,10 @@ from p2ptrain.simulation.checkers.watching import Decision
 from p2ptrain.simulation.clock import Action, Clock, NodeClock
 from p2ptrain.simulation.disk import SimDisk
 from p2ptrain.simulation.faults import Faults
-from p2ptrain.simulation.heartbeat import SimHeartbeat
 from p2ptrain.simulation.liars.liar import Liar
 from p2ptrain.simulation.liars.spoiling import ExclusionsAreShared, Spoiler, SpoilersCostLittleTime
 from p2ptrain.simulation.liars.sybil import Ally, Sybil, crowd_of, tricks_of
-from p2ptrain.simulation.network import SimNetwork
+from p2ptrain.simulation.network import Payload, SimHeartbeat, SimNetwork
 from p2ptrain.simulation.node import HEARTBEAT_S, ProcessDied, SimNode
 from p2ptrain.simulation.profiles import Profile
 from p2ptrain.simulation.pruner import Pruner, base_for_newcomer
@@ -38,7 +37,8 @@ from p2ptrain.simulation.rings import SimRings
 from p2ptrain.simulation.trace import Trace, spelled_value
 
 TRAIN_S = (0.8, 1.6)
-"""Seconds of an inner phase. It is short, so that faults hit every part of an outer step."""
+"""Range of the seconds that it takes to train a whole lease. Training is short, so that faults hit
+every part of an outer step."""
 
 FETCH_S = (0.02, 0.2)
 FETCH_AGAIN_S = 0.5
@@ -57,8 +57,8 @@ dying machine or cable does not."""
 
 class SimWorld:
     """The nodes by name, and everything around them. `latest` is the furthest state that any node
-    has decided. `longest_calm_s` is the longest time without a commit after all faults ended.
-    `trained_by` is when the last training that has started ends.
+    has decided. `longest_calm_s` is the longest time without a commit after all faults ended. At
+    `trained_by`, all training that has started so far will have ended.
     """
 
     def __init__(self, random: Random, rules: Rules, profile: Profile) -> None:
@@ -83,7 +83,7 @@ class SimWorld:
         self.exposure = next(it for it in self.checkers if isinstance(it, LiarsAreExposed))
         self.trace: Trace | None = None
         self.nodes: dict[PeerId, SimNode] = {}
-        self.commits = self.skips = self.restarts = self.heals = 0
+        self.commits = self.skips = self.restarts = 0
         self.committed_at = self.stepped_at = self.longest_calm_s = 0.0
         self.trained_by = 0.0
         self._states: dict[Digest, LedgerState] = {self.latest.head: self.latest}
@@ -125,8 +125,8 @@ class SimWorld:
 
     @property
     def keeper(self) -> PeerId | None:
-        """The first founder, if others prune. It keeps the whole chain and never fails; otherwise
-        entries that a node needs could be lost.
+        """The first founder, if other nodes prune; else None. It keeps the whole chain and never
+        fails, because otherwise entries that a node needs could be lost.
         """
         return self.rules.founders[0] if self.profile.pruners else None
 
@@ -183,7 +183,6 @@ class SimWorld:
         dropped = node.disk.chain[height:]
         node.disk.chain[height:] = chain
         node.disk.snapshot = None  # It may belong to the dropped entries.
-        self.heals += 1
         self.record_event(node.me, f"switches to a different chain from height {height + 1}")
         for checker in self.checkers:
             checker.on_rejoin(node.me, dropped, chain)
@@ -221,7 +220,8 @@ class SimWorld:
         self.run_action(node, node.wake)
 
     def run_action(self, node: SimNode, action: Action) -> None:
-        """Let the node act. It may die in the middle."""
+        """Run an action of the node. If the process dies in it, the rest of the action is skipped.
+        A paused process runs the action when it is resumed."""
         if node.waiting is not None:
             node.waiting.append(action)
             return
@@ -232,7 +232,7 @@ class SimWorld:
         self._wake_later(node)
 
     def _run_action_later(self, node: SimNode, delay_s: float, action: Action) -> None:
-        """Let the node act after some time, if its process is still the same one."""
+        """Run an action of the node after some time, unless its process has ended by then."""
         incarnation = node.incarnation
 
         def act() -> None:
@@ -269,7 +269,7 @@ class SimWorld:
             if node.alive:
                 self.run_action(node, node.wake)
 
-    # ── the interface for nodes (node.World) ─────────────────────────────────────────────────────
+    # ── what nodes call ──────────────────────────────────────────────────────────────────────────
 
     @property
     def now(self) -> float:
@@ -280,7 +280,7 @@ class SimWorld:
         gone = self.faults.gone
         return [peer for peer in self.nodes if peer != me and peer not in gone]
 
-    def send(self, sender: PeerId, receiver: PeerId, payload: Message | SimHeartbeat) -> None:
+    def send(self, sender: PeerId, receiver: PeerId, payload: Payload) -> None:
         if not isinstance(payload, SimHeartbeat):
             if isinstance(payload, Accept | Promise | Propose):
                 for checker in self.checkers:
@@ -296,7 +296,7 @@ class SimWorld:
         if self.trace is not None:
             self.trace.note(self.clock.now, peer, what)
 
-    def _deliver(self, sender: PeerId, receiver: PeerId, payload: Message | SimHeartbeat) -> None:
+    def _deliver(self, sender: PeerId, receiver: PeerId, payload: Payload) -> None:
         node = self.nodes[receiver]
         if node.alive:
             self.run_action(node, partial(node.receive, sender, payload))
@@ -386,9 +386,6 @@ class SimWorld:
 
     def write(self, node: SimNode, taken: SnapshotTaken, seconds: float) -> None:
         self._run_action_later(node, seconds, partial(node.wrote, taken))
-
-    def crashes_now(self, node: SimNode) -> bool:
-        return self.faults.crashes_now(node)
 
 
 def _liars(rules: Rules, profile: Profile) -> tuple[PeerId, ...]:

@@ -1,7 +1,7 @@
 """The network of test nodes: namespaces joined by a bridge if they are permitted, else loopback.
 
-In namespaces each node has an address and a cable of its own. A cut unplugs the cable at the
-switch: connections are not refused or reset, so both ends must detect the cut themselves. On
+In namespaces each node has its own address and its own virtual cable. A cut unplugs the cable at
+the switch: connections are not refused or reset, so both ends must detect the cut themselves. On
 loopback there is no cable, and cuts are not possible.
 """
 
@@ -94,16 +94,7 @@ class Namespaces:
         _ip("-n", self._hub, "link", "set", f"n{number}", "up")
 
     def limit(self, number: int, up_mbit_per_s: float) -> None:
-        shape = (
-            "root",
-            "tbf",
-            "rate",
-            f"{up_mbit_per_s:g}mbit",
-            "burst",
-            "64kb",
-            "latency",
-            "50ms",
-        )
+        shape = f"root tbf rate {up_mbit_per_s:g}mbit burst 64kb latency 50ms".split()
         _ip("netns", "exec", self._of(number), "tc", "qdisc", "add", "dev", "eth0", *shape)
 
     def build(self) -> None:

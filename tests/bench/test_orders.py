@@ -12,9 +12,10 @@ import pytest
 
 from p2ptrain.bench.all_reduce import orders
 from p2ptrain.bench.all_reduce.averaging import AverageMeasured, AverageSetting, name_of_peer
-from p2ptrain.bench.all_reduce.comparison import run_here
+from p2ptrain.bench.all_reduce.comparison import run_at
 from p2ptrain.bench.all_reduce.orders import measure, rates_of, worst_order
 from p2ptrain.bench.all_reduce.slow_link import SlowLink
+from p2ptrain.bench.processes import Host
 from p2ptrain.cli.main import main
 from p2ptrain.ids import PeerId
 from p2ptrain.ring.order import best_order
@@ -58,7 +59,7 @@ def test_command_compares_both_orders(
 
 def test_peers_on_a_slow_link_are_slow() -> None:
     setting = AverageSetting(peers=2, elements=1_000_000, repeats=1, slow_link=(0, 1, 1e6))
-    assert run_here(setting).seconds > 0.9  # 1 MB was sent in each direction.
+    assert run_at(setting, [Host()] * 2).seconds > 0.9  # 1 MB was sent in each direction.
 
 
 @pytest.mark.parametrize("peers", [3, 9])

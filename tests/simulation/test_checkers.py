@@ -154,7 +154,7 @@ def test_checker_finds_a_vote_for_an_unsigned_proposal() -> None:
     checker.on_vote(A, promise(4, Accepted(3, entry, b"no")), SimDisk())
     proof = PromiseProof(A, 3, entry.digest, b"no", b"")
     checker.on_vote(C, proposal_of(RULES, 4, entry, (proof,)), SimDisk())
-    where = f"supports {entry.digest[:8]} in round 3 at height 1, which its proposer did not sign"
+    where = f"supports {entry.digest[:8]} in round 3 at height 1, but the proposer did not sign it"
     said = [f"ProposalsAreSigned: {name} {where}" for name in "aac"]
     assert checker.violations == said
 

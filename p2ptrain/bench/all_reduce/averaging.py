@@ -1,13 +1,12 @@
 """One peer of the all-reduce benchmark. It exchanges addresses with the other peers through files
 in a shared folder, connects to them, and runs the all-reduce several times.
 
-Peers can run in any processes that have access to the folder, each with an address of its own: on
-one machine, or in network namespaces with simulated delay and loss.
+Peers can run in any processes that have access to the folder, each with its own address: on one
+machine, or in network namespaces with simulated delay and loss.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 
 from p2ptrain import kernels
 from p2ptrain.bench.all_reduce.slow_link import SlowLink
+from p2ptrain.bench.meeting import await_files, post_endpoint, read_endpoint
 from p2ptrain.dataplane import (
     Credentials,
     Endpoint,
@@ -38,7 +38,6 @@ from p2ptrain.ring import Reduce, ReduceRequest, ReduceStatistics, Schedule
 RUN = RunId("be" * 32)
 CONNECT_S = 120.0
 DEADLINE_S = 600.0
-LOOK_S = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +131,7 @@ Connections = dict[PeerId, list[SecureSocket]]
 def _all_have(setting: AverageSetting, me: int, meeting: Path, what: str) -> None:
     """Wait until every peer has reached the point `what`."""
     (meeting / f"{me}.{what}").touch()
-    _await([meeting / f"{number}.{what}" for number in range(setting.peers)])
+    await_files([meeting / f"{number}.{what}" for number in range(setting.peers)], CONNECT_S)
 
 
 @contextmanager
@@ -159,11 +158,10 @@ def _connected(setting: AverageSetting, me: int, host: str, meeting: Path) -> It
                 key = RingKey(RUN, 0, 0, stream, credentials.peer if first else peer)
                 link: SecureSocket
                 if first:
-                    hello = key.to_hello()
                     link = dial(
                         credentials,
                         stack.enter_context(_way_to(setting, me, endpoints[peer])),
-                        hello,
+                        key.to_hello(),
                         deadline_s=CONNECT_S,
                         encrypted=setting.encrypted,
                     )
@@ -191,23 +189,7 @@ def _meet(
     setting: AverageSetting, me: int, mine: Endpoint, meeting: Path
 ) -> dict[PeerId, Endpoint]:
     """Exchange endpoints with the other peers through the folder."""
-    written = meeting / f"{me}.part"
-    told = mine.to_wire() | {"certificate": mine.certificate_der.hex()}
-    written.write_text(json.dumps(told))
-    written.rename(meeting / f"{me}.json")
+    post_endpoint(meeting / f"{me}.json", mine)
     files = [meeting / f"{number}.json" for number in range(setting.peers)]
-    _await(files)
-    heard = [json.loads(file.read_text()) for file in files]
-    found = [
-        Endpoint.from_wire(each | {"certificate": bytes.fromhex(each["certificate"])})
-        for each in heard
-    ]
-    return {endpoint.peer: endpoint for endpoint in found}
-
-
-def _await(files: list[Path]) -> None:
-    ends = time.monotonic() + CONNECT_S
-    while not all(file.exists() for file in files):
-        if time.monotonic() > ends:
-            raise TimeoutError("the other peers did not get this far")
-        time.sleep(LOOK_S)
+    await_files(files, CONNECT_S)
+    return {endpoint.peer: endpoint for endpoint in map(read_endpoint, files)}

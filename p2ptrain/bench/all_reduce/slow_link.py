@@ -11,7 +11,6 @@ import socket
 import threading
 import time
 from contextlib import suppress
-from types import TracebackType
 
 BUFFER_BYTES = 64 * 1024
 PIECE_BYTES = 16 * 1024
@@ -36,12 +35,7 @@ class SlowLink:
         self._start(self._accept_all)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         for each in (self._listener, *self._open):
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)

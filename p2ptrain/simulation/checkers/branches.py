@@ -1,7 +1,7 @@
 """Check that voters do not leave a quorum for a branch, and that peers move to stronger branches.
 
-The rank of chains is computed here independently of the ledger's own code, entry by entry, from the
-states that the world has seen.
+B3 and B5 are rules of ledger/SPEC.md. The rank of chains is computed here independently of the
+ledger's own code, entry by entry, from the states that the world has seen.
 """
 
 from __future__ import annotations
@@ -19,24 +19,22 @@ from p2ptrain.simulation.checkers.watching import Decision, Watch
 @dataclass(slots=True)
 class NobodyIsDrawnAway(Watch):
     """B3: a voter follows a branch that does not name it only after a long time without a new entry
-    of its own line. A quorum connected to the voter would have decided entries.
+    of the chain that it follows. (If a quorum were connected to the voter, it would have decided
+    entries in that time.)
 
-    The time of the decision counts. An old entry that arrives later, in answer to a request, does
-    not show which voters are present now.
+    The time at which the entry was decided counts. An old entry that arrives later, in answer to a
+    request, does not show which voters are present now.
     """
 
-    rules: Rules | None = None
-    troubles: Troubles | None = None
+    rules: Rules
+    troubles: Troubles
     quiet_since: dict[PeerId, float] = field(default_factory=dict)
     decided_at: dict[Digest, float] = field(default_factory=dict)
 
     def on_boot(self, peer: PeerId) -> None:
-        assert self.troubles is not None
         self.quiet_since[peer] = self.troubles.now
 
     def on_decision(self, decision: Decision) -> None:
-        assert self.troubles is not None
-        assert self.rules is not None
         node, entry, now = decision.node, decision.certified.entry, self.troubles.now
         quiet_since = self.quiet_since.get(node, 0.0)
         decided_at = self.decided_at.setdefault(entry.digest, now)
@@ -73,7 +71,7 @@ class HealsGoUp(Watch):
                 self.object(f"{peer} drops {own} tokens of its branch for a branch with {won}")
 
     def _stretch(self, chain: Sequence[Certified]) -> int:
-        """Return the tokens committed at the end of the line with which `chain` begins."""
+        """Return the tokens committed when the branch ends with which `chain` begins."""
         length = next(
             (at for at in range(1, len(chain)) if isinstance(chain[at].entry.value, Branch)),
             len(chain),

@@ -1,4 +1,4 @@
-"""Check Commits: their voters hold the update's bytes, and a reduce produced these bytes."""
+"""Check Commits (S3 and S12 in SPEC.md): voters hold the update's bytes, and a reduce made them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class CommitsAreHeld(Watch):
     liars: frozenset[PeerId] = frozenset()
 
     def on_decision(self, decision: Decision) -> None:
-        value = decision.certified.entry.value
+        value = decision.value
         if isinstance(value, Commit):
             for voter in decision.certified.certificate.voters - self.liars:
                 if value.update not in decision.disks[voter].updates:
@@ -37,7 +37,7 @@ class CommitsAreMade(Watch):
     spoilers: tuple[PeerId, ...] = ()
 
     def on_decision(self, decision: Decision) -> None:
-        value, round = decision.certified.entry.value, decision.certified.certificate.round
+        value, round = decision.value, decision.certified.certificate.round
         roster = decision.before.roster
         if not isinstance(value, Commit) or roster is None or (self.liars and round > 0):
             return

@@ -11,7 +11,7 @@ from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Branch, Roster
 from p2ptrain.simulation.checkers.proposals import is_quorum
 from p2ptrain.simulation.checkers.troubles import Troubles
-from p2ptrain.simulation.checkers.watching import Checker, Decision, Watch
+from p2ptrain.simulation.checkers.watching import Decision, Watch
 
 RETURN_S = 40.0
 """Seconds until a returned founder must be a voter again. A reduce that Sybils spoil takes three
@@ -20,7 +20,7 @@ withdraws the founder's request until the founder repeats it.
 """
 
 WELL_S = 10.0
-"""Seconds within which an entry proposed while a founder was away is decided, if ever."""
+"""Seconds after which an entry that was proposed while a founder was away is no longer decided."""
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class FoundersKeepTheirVotes(Watch):
     liars: frozenset[PeerId]
 
     def on_decision(self, decision: Decision) -> None:
-        if not decision.is_first or not isinstance(decision.certified.entry.value, Roster):
+        if not decision.is_first or not isinstance(decision.value, Roster):
             return
         if self.liars.intersection(decision.before.voters) and decision.certified.certificate.round:
             return
@@ -81,7 +81,7 @@ class OneLossIsBorne(Watch):
 
     def on_decision(self, decision: Decision) -> None:
         founders, voters = self.rules.founders, decision.after.voters
-        if not self._survives(founders) or isinstance(decision.certified.entry.value, Branch):
+        if not self._survives(founders) or isinstance(decision.value, Branch):
             return
         evicted = [it for it in founders if it in self.liars and it not in voters]
         if not self._survives((*voters, *evicted)):
@@ -140,8 +140,8 @@ class OnlyThePresentReturn(Watch):
 
 def checkers_of_open_runs(
     rules: Rules, liars: frozenset[PeerId], troubles: Troubles, said_goodbye: Container[PeerId]
-) -> list[Checker]:
-    checkers: list[Checker] = [
+) -> list[Watch]:
+    checkers: list[Watch] = [
         OnlyFoundersVote(rules),
         FoundersKeepTheirVotes(said_goodbye, troubles, liars),
         OneLossIsBorne(rules, liars),

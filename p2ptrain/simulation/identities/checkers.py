@@ -3,8 +3,8 @@
 Each violation begins with the name of the rule, as for the ledger's checkers:
 
 NobodyIsStoppedByLies     a process stops voting, or ends, only if a second process with its
-                          identity existed after it began; a running process, only if that second
-                          process was also running
+                          identity existed after it began; if it was already running, only if that
+                          second process was also running
 CopiesStopVoting          two processes with one identity do not both vote for long
 OneCopyEnds               exactly one of two running processes with one identity ends
 CulpritsReplayed          a peer that is named as a culprit has replayed messages
@@ -28,14 +28,15 @@ if TYPE_CHECKING:
     from p2ptrain.simulation.identities.world import IdentityWorld
 
 BOTH_VOTE_S = 25.0
-"""Seconds for about eight questions. Each goes to a random member, may be lost, and may reach the
-liar."""
+"""Seconds for which two copies may both vote. In this time a copy asks about eight questions. Each
+question goes to a random member, may be lost, and may reach the liar."""
 
 BOTH_RUN_S = BOTH_VOTE_S + 2 * LINGER_S
 
 HEARD_S = QUIET_S + 20.0
-"""Seconds until a running process's heartbeats must be accepted. A process whose count is behind
-waits `QUIET_S` before it increases its count; then its heartbeats are accepted."""
+"""Seconds until a running process's heartbeats must be accepted. If a process has a lower start
+count than an earlier process of its identity, it waits `QUIET_S` before it increases its count;
+only then are its heartbeats accepted."""
 
 
 class Checkers:
@@ -46,7 +47,8 @@ class Checkers:
         world.clock.after(1.0, self._check)
 
     def found_duplicate(self, process: SimProcess) -> None:
-        """Check that a process that stops voting, or does not start, has not been alone."""
+        """Check that a process that stops voting, or does not start, was not the only process with
+        its identity."""
         others = [each for each in self._world.processes if each.me == process.me]
         others = [each for each in others if each is not process]
         if process.running:
@@ -65,7 +67,7 @@ class Checkers:
         if counted > process.home.durable_count:
             self._object("CountsAreDurable", f"{process.me} shows {counted}, but stored less")
         processes = sum(each.me == process.me for each in self._world.processes)
-        # A process counts its start, at most once more at that time, and then once per `QUIET_S`.
+        # A process increases the count at most twice when it starts, and then once per `QUIET_S`.
         most = (3 + self._world.clock.now / QUIET_S) * (processes + 1)
         if counted > most:
             self._object("CountsAreEarned", f"{process.me} counted {counted} starts")
@@ -107,11 +109,12 @@ class Checkers:
             self._object("OneCopyEnds", f"both of {one.me} ended")
 
     def _settled_s(self) -> float:
-        """Return the time from which enough members can be asked: the last start of a process."""
+        """Return the time of the last start of a process. From then on, enough members run that can
+        be asked."""
         return max((each.running_s or 0.0 for each in self._world.processes), default=0.0)
 
     def _is_alone(self, process: SimProcess) -> bool:
-        """Return whether `process` has run for `HEARD_S` as the only one of its identity."""
+        """Return whether `process` has run for `HEARD_S` as the only process of its identity."""
         since_s = self._world.clock.now - HEARD_S
         others = [each for each in self._world.processes if each.me == process.me]
         return (

@@ -1,4 +1,5 @@
-"""The home of a simulated process, which survives crashes. Its disk can lose unsynced writes.
+"""The home (the folder with the files) of a simulated process. It survives crashes, but unsynced
+writes can be lost.
 
 The real `start_count.count_start` runs on it, so a checker finds any count that a process shows
 before the count is durable.
@@ -55,7 +56,7 @@ class HomeDisk:
 
 
 class SimHome:
-    """A home directory. `kept` lists earlier contents, which serve as backups."""
+    """A home. `kept` lists earlier contents of its disk, which serve as backups."""
 
     def __init__(self, disk: HomeDisk | None = None) -> None:
         self.disk = disk or HomeDisk()

@@ -1,7 +1,7 @@
 """One simulated process: the real identity checks of a node, with a minimal environment.
 
-`world` carries its messages. A process starts, asks whether it is alone, sends heartbeats, votes,
-and ends. It repeats the tasks of `node.joining.duplicate_identity` without trio.
+A process starts, asks members whether another process uses its identity, sends heartbeats, votes,
+and ends. It does the same as the tasks of `node.joining.duplicate_identity`, but without trio.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ BEAT_S = 2.0
 PATIENCE = 1.25
 ANSWER_S = 3.0
 SEEN_S = 5.0
-"""Seconds for which gossip drops repeated messages. The real two minutes would make replays
-rarer."""
+"""Seconds for which gossip drops repeated messages. Real gossip drops them for two minutes, so
+replays would be rarer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +84,6 @@ class SimProcess:
     def votes(self) -> bool:
         return self.running and self.silent_s is None
 
-    @property
-    def was_silenced(self) -> bool:
-        return self.silent_s is not None
-
     def end(self) -> None:
         if self.alive:
             self.ended_s = self.world.clock.now
@@ -99,8 +95,8 @@ class SimProcess:
     # ── asking ───────────────────────────────────────────────────────────────────────────────────
 
     def _starting(self) -> None:
-        """Start like `wait_until_unique` and `start` of the node, which wait while a question is
-        open.
+        """Start like the node's `wait_until_unique` and `start`, which wait while a question is
+        unanswered.
         """
         if not self.alive or self.running:
             return
@@ -108,7 +104,7 @@ class SimProcess:
         if now >= self.watch.next_ask_s():
             self._ask()
         if self.watch.duplicate is not None:
-            self.world.note_duplicate(self)
+            self.world.checkers.found_duplicate(self)
             self.end()
         elif now >= self._over_s or (not self.under_way and self.watch.may_start()):
             self._run()
@@ -123,12 +119,12 @@ class SimProcess:
             incarnation = incarnation_of(self.home.count(behind), draw_of(incarnation))
         self.watch = self._watch_as(incarnation, starting=False)
         self.running_s = now
-        self.world.note_start(self)
+        self.world.checkers.started(self)
         self._beat()
         self._check()
 
     def _check(self) -> None:
-        """Look regularly, as the node's `watch_for_duplicates` does."""
+        """Call `check_now` regularly, as the node's `watch_for_duplicates` does."""
         if not self.running:
             return
         self.check_now()
@@ -140,8 +136,8 @@ class SimProcess:
         now, found = self.world.clock.now, self.watch.duplicate
         if now >= self.watch.next_ask_s():
             self._ask()
-        if found is not None and not self.was_silenced:
-            self.world.note_duplicate(self)
+        if found is not None and self.silent_s is None:
+            self.world.checkers.found_duplicate(self)
             self.silent_s = now
         if found is not None and found.ends_us:
             self.ends_s = min(self.ends_s, now + watching.LINGER_S)
@@ -220,7 +216,7 @@ class SimProcess:
         self._seen[beat] = now
         self.world.pass_on(self, beat)
         if self.incarnations.note_decoded(beat.author, incarnation, beat.serial, now):
-            self.world.note_taken(self, beat)
+            self.world.checkers.taken(self, beat)
             self.incarnations.keep_mark(beat.author, beat.mark)
         self.incarnations.note_arrival(
             beat.author, incarnation, beat.serial, now, PATIENCE * BEAT_S

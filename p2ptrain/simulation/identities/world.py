@@ -107,15 +107,6 @@ class IdentityWorld:
             if peer != author:
                 self._bring_to(peer, lambda process: process.handle_notice(author, notice))
 
-    def note_start(self, process: SimProcess) -> None:
-        self.checkers.started(process)
-
-    def note_duplicate(self, process: SimProcess) -> None:
-        self.checkers.found_duplicate(process)
-
-    def note_taken(self, process: SimProcess, beat: MarkedHeartbeat) -> None:
-        self.checkers.taken(process, beat)
-
     def note_named(self, process: SimProcess, forwarder: PeerId) -> None:
         self.named.add(forwarder)
         self.checkers.named(process, forwarder)
@@ -185,8 +176,8 @@ class IdentityWorld:
         return all(len(self.of(peer)) <= 1 for peer in self.honest)
 
     def _restart(self, process: SimProcess) -> None:
-        """Crash a process, and soon start a new one from the same home or from an old backup of
-        it."""
+        """Crash a process. Then start a new one from the same home or from an old backup of it;
+        half of the crashed copies are not started again."""
         self.restarts += 1
         process.end()
         home = process.home
@@ -197,8 +188,8 @@ class IdentityWorld:
             self.clock.after(self.random.uniform(0.0, 6.0), self._starter(process.me, home))
 
     def _copy(self, original: SimProcess) -> None:
-        """Start a second process from a copy of the home. Half of the copies do not find a peer to
-        ask."""
+        """Start a second process from a copy of the home. Half of the copies cannot ask any peer at
+        their start."""
         self.copies += 1
         lone = self.random.random() < 0.5
         home = original.home.copy(self.random)

@@ -1,8 +1,9 @@
 """A participant that spoils reduces, and checkers that bound the harm, in worlds with few peers.
 
 The spoiler keeps the rules of consensus, unlike the liars in other worlds. But it makes its reduces
-fail and accuses others. It also ignores its own ledger's memory of past failures: it never sits
-out, and can leave out others.
+fail and accuses others. An honest peer that may have caused failures sits out: it does not take
+part in some reduces. The spoiler ignores past failures: it never sits out, and can leave out
+others.
 """
 
 from __future__ import annotations
@@ -13,17 +14,16 @@ from collections.abc import Collection, Set
 from dataclasses import dataclass, field
 from enum import Enum
 from random import Random
+from typing import Any
 
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain.quorum import proposer
-from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.values import Commit
 from p2ptrain.ledger.messages.effects import Effect, Send
 from p2ptrain.ledger.messages.messages import Prepare, Propose
 from p2ptrain.ledger.policy.blame import LEFT_OUT_REFUSED, Failure, FailureMemory
 from p2ptrain.simulation.checkers.watching import Decision, Watch
-from p2ptrain.simulation.clock import NodeClock
-from p2ptrain.simulation.node import SimNode, World
+from p2ptrain.simulation.node import SimNode
 
 
 class Spoil(Enum):
@@ -60,8 +60,8 @@ REFORMED_AFTER = 4
 
 @dataclass(frozen=True, slots=True)
 class SpoiledEnding:
-    """The end of a spoiled reduce: after `after_s`, each participant makes its `accusations`.
-    Participants in `made` still have an update; with `differ`, each has a different one.
+    """The end of a spoiled reduce: after `after_s`, each participant makes its `accusations`. The
+    participants in `made` have an update nevertheless; if `differ`, each has a different one.
     """
 
     after_s: float
@@ -97,7 +97,8 @@ def ending(
 
 
 class UnfairMemory(FailureMemory):
-    """The memory of a spoiler's ledger: the spoiler never sits out, and can leave out a victim."""
+    """A spoiler's memory of failures: only the victim sits out, if there is one, and never the
+    spoiler."""
 
     def __init__(self, victim: PeerId | None) -> None:
         super().__init__()
@@ -115,20 +116,12 @@ class UnfairMemory(FailureMemory):
 
 
 class Spoiler(SimNode):
-    def __init__(
-        self,
-        world: World,
-        rules: Rules,
-        me: PeerId,
-        clock: NodeClock,
-        *,
-        trains: bool = True,
-        random: Random,
-    ) -> None:
-        super().__init__(world, rules, me, clock, trains=trains)
+    def __init__(self, *place: Any, random: Random, **rest: Any) -> None:
+        super().__init__(*place, **rest)
         # With two peers, a long silence would spoil three attempts, and the run would count as
         # stuck.
-        kinds = [it for it in Spoil if it is not Spoil.LONG_SILENCE or len(rules.founders) > 2]
+        few = len(self._rules.founders) <= 2
+        kinds = [it for it in Spoil if not (few and it is Spoil.LONG_SILENCE)]
         self.spoil = random.choice(kinds)
         self.spoiled = 0
 
@@ -154,11 +147,10 @@ class Spoiler(SimNode):
 
 @dataclass(slots=True)
 class SpoilersCostLittle(Watch):
-    """A spoiler costs few attempts: a few until it is known, one each time it is admitted again,
-    and those that it proposes itself.
+    """A spoiler costs few attempts: a few until the others suspect it, one each time it is admitted
+    again, and those that it proposes itself.
     """
 
-    spoilers: Collection[PeerId] = ()
     lost: int = 0
     commits: int = 0
     skips: int = 0
@@ -166,21 +158,18 @@ class SpoilersCostLittle(Watch):
     def on_decision(self, decision: Decision) -> None:
         if not decision.is_first or decision.before.roster is None:
             return
-        committed = isinstance(decision.certified.entry.value, Commit)
+        committed = isinstance(decision.value, Commit)
         self.commits += committed
         self.lost += not committed
         self.skips += decision.before.step != decision.after.step and not committed
-        self._judge()
-
-    def _judge(self) -> None:
         allowed = LOST_FIRST + (self.commits + self.skips) * LOST_SHARE
         if self.lost > allowed:
             self.object(f"{self.lost} attempts were lost for {self.commits} commits")
 
 
 LOST_FIRST = 14
-"""Number of lost attempts allowed at the start. A spoiler that leaves no evidence is found by
-letting participants sit out in turn, in steps of three attempts.
+"""Number of lost attempts allowed at the start. If a spoiler leaves no evidence, the ledger finds
+it by letting participants sit out in turn, each for three attempts.
 """
 
 LOST_SHARE = 0.3
@@ -202,7 +191,7 @@ class ExclusionsAreShared(Watch):
 
     def on_decision(self, decision: Decision) -> None:
         roster = decision.before.roster
-        committed = isinstance(decision.certified.entry.value, Commit)
+        committed = isinstance(decision.value, Commit)
         if not decision.is_first or not committed or roster is None:
             return
         taking = set(roster.peers)
@@ -247,7 +236,7 @@ class SpoilersCostLittleTime(Watch):
         took_s, self.at_s = decision.at_s - self.at_s, decision.at_s
         if decision.before.roster is None:
             return
-        if not isinstance(decision.certified.entry.value, Commit):
+        if not isinstance(decision.value, Commit):
             self.lost_s += took_s
         for peer, node in self.nodes.items():
             if node.spoil is Spoil.LONG_SILENCE:
@@ -260,8 +249,8 @@ class SpoilersCostLittleTime(Watch):
             self.object(f"{self.lost_s:.0f} s of {self.at_s:.0f} s were lost in failed attempts")
 
     def _judge_turn(self, peer: PeerId, decision: Decision, took_s: float) -> None:
-        """Count whole turns. Each voter notices by itself that a proposer is slow, when that voter
-        is the first to lose patience.
+        """Count the turns in which others waited for the whole timeout. Each voter may have to do
+        so once: it learns that a proposer is slow only when it is the first to lose patience.
         """
         state = decision.before
         first = proposer(state.voters, state.height + 1, 0)
@@ -271,13 +260,13 @@ class SpoilersCostLittleTime(Watch):
 
 
 EXPENSIVE_FIRST = 5
-"""Number of expensive failures allowed at the start: those under proposers that do not remember a
+"""Number of expensive failures allowed at the start: one for each proposer that does not remember a
 failure yet, and one that the spoiler proposes itself.
 """
 
 EXPENSIVE_SHARE = 0.1
-"""Fraction of the time that failed attempts may cost: twice `blame.LOST_SHARE`, which is the bound
-for one proposer. Each proposer remembers different failures.
+"""Fraction of the time that failed attempts may cost. It is twice `blame.LOST_SHARE`, which is the
+bound for one proposer, because each proposer remembers different failures.
 """
 
 REDUCE_AND_TURN_S = 1.1
@@ -291,8 +280,8 @@ half-life of 8 commits.
 """
 
 SHARE_SLACK = 4
-"""Additional exclusions allowed before the spoiler is known, and for ties, in which peers take
-turns."""
+"""Additional exclusions allowed before the spoiler is suspected, and for ties, in which peers sit
+out in turn."""
 
 
 def update_apart(update: Digest, peer: PeerId) -> Digest:
