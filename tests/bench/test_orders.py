@@ -63,7 +63,7 @@ def test_peers_on_a_slow_link_are_slow() -> None:
 
 
 @pytest.mark.parametrize("peers", [3, 9])
-def test_order_needs_enough_peers_for_a_choice_and_few_enough_to_try_all(peers: int) -> None:
+def test_comparison_of_orders_refuses_too_few_and_too_many_peers(peers: int) -> None:
     with pytest.raises(ValueError, match="number of peers must be 4 to 8"):
         measure(peers, 100, 1e6, 1)
 

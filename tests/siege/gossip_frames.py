@@ -19,8 +19,7 @@ from libp2p.utils.varint import encode_varint_prefixed
 from p2ptrain.identity import Identity
 
 BYTES_MAX = 960_000
-"""Size of the content of a frame in bytes. It is enough for 480,000 empty topics.
-"""
+"""Size of the content of a frame in bytes. It is enough for 480,000 empty topics."""
 
 
 def framed(rpc: rpc_pb2.RPC) -> bytes:

@@ -1,5 +1,5 @@
-"""Identities in hostile simulations: lies, replays and copies do no harm, and all rules are
-needed.
+"""Identities in hostile simulations: lies, replays and copies do no harm, and each rule against
+them is needed.
 """
 
 from __future__ import annotations

@@ -117,22 +117,22 @@ def test_killed_participant_delays_the_commit_only_a_little(seed: int, proposes_
 
 @pytest.mark.parametrize("seed", [35531, 36911])
 def test_entry_is_decided_although_most_of_its_voters_left(seed: int) -> None:
-    """In an earlier version, the worlds of these two seeds got stuck, because most voters left for
-    good while the entry was being agreed on.
+    """In an earlier version, the worlds of these two seeds got stuck, because most voters left and
+    did not return while the entry was being agreed on.
     """
     assert simulate(seed, peers=5, steps=20, profile="chaos").good
 
 
-def test_restarted_process_notices_members_that_left_before() -> None:
-    """In an earlier version, this world got stuck: all remaining peers had restarted, and none knew
-    which members to expect.
+def test_process_notices_members_that_left_before_it_restarted() -> None:
+    """In an earlier version, this world got stuck. All remaining peers had restarted, so none of
+    them missed the members that had left earlier.
     """
     assert simulate(43983, peers=5, steps=20, profile="chaos").good
 
 
-def test_late_failure_of_an_older_ring_does_not_hide_a_newer_one() -> None:
-    """In an earlier version, the world of seed 81526 got stuck: both participants last reported the
-    failure of an earlier attempt, so no peer knew that the newer attempt had failed too.
+def test_late_failure_report_does_not_replace_a_newer_report() -> None:
+    """In an earlier version, the world of seed 81526 got stuck: both participants last reported
+    that an earlier attempt had failed, so no peer knew that the newer attempt had failed too.
     """
     world = world_of(1, peers=3, steps=STEPS, profile=PROFILES["calm"])
     world.clock.step()

@@ -35,7 +35,9 @@ class AllreduceOutcome:
 
 @dataclass(frozen=True, slots=True)
 class AllreduceReport:
-    """The figures. `missing` says for each contender that could not be measured why it could not."""
+    """The figures. `missing` says for each contender that could not be measured why it could
+    not.
+    """
 
     lines: tuple[FigureLine, ...] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
