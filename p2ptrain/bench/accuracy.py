@@ -49,13 +49,11 @@ def relative_errors(codec: Codec, elements: int = ELEMENTS) -> dict[str, float]:
     rng = np.random.default_rng(0)
     gaussian = rng.standard_normal((PEERS, elements), dtype=np.float32)
     heavy = rng.standard_t(3, (PEERS, elements)).astype(np.float32)
-    return {
-        "gaussian": relative_error(codec, list(gaussian)),
-        "student_t3": relative_error(codec, list(heavy)),
-    }
+    kinds = {"gaussian": gaussian, "student_t3": heavy}
+    return {kind: _relative_error(codec, list(vectors)) for kind, vectors in kinds.items()}
 
 
-def relative_error(codec: Codec, vectors: Sequence[Floats]) -> float:
+def _relative_error(codec: Codec, vectors: Sequence[Floats]) -> float:
     true = np.mean(np.asarray(vectors, np.float64), axis=0)
     error = ring_mean(codec, vectors) - true
     return float(np.linalg.norm(error) / np.linalg.norm(true))

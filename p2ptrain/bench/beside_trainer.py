@@ -127,9 +127,8 @@ class StepTimes:
         """Return the seconds of the steps that began and ended between these times."""
         with self._more:
             ends = list(self._ends)
-        return [
-            after - before for before, after in pairwise(ends) if start <= before and after <= end
-        ]
+        inside = [(a, b) for a, b in pairwise(ends) if start <= a and b <= end]
+        return [b - a for a, b in inside]
 
 
 @contextmanager
@@ -211,9 +210,8 @@ def lines(seen: list[SnapshotTurn], numel: int) -> Iterator[FigureLine]:
     against = f"before and after each of {len(seen)} snapshots ({steps} inner steps during them)"
     error = statistics.stdev(ratios) / len(ratios) ** 0.5 if len(ratios) > 1 else 0.0
     yield FigureLine(name, statistics.mean(ratios), "ratio", against, {"standard_error": error})
-    yield FigureLine(
-        f"{name}, the median of the turns", statistics.median(ratios), "ratio", against
-    )
+    median = statistics.median(ratios)
+    yield FigureLine(f"{name}, the median of the turns", median, "ratio", against)
     yield FigureLine("its standard error", error, "")
     seconds = statistics.median(turn.snapshot_s for turn in seen)
     yield FigureLine(f"a snapshot of {8 * numel / 1e6:,.0f} MB during training", seconds, "s")

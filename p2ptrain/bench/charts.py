@@ -74,8 +74,7 @@ class Axis:
 
 def page(charts: Sequence[Chart], note: str) -> str:
     """Return an SVG with all charts from left to right, a legend, and `note` below. Lines with the
-    same name look the same in all charts.
-    """
+    same name look the same in all charts."""
     names = sorted({name for chart in charts for name in chart.lines})
     rows = -(-len(names) // LEGEND_COLUMNS)
     height = HEIGHT + LEGEND_HEIGHT * rows + FOOT

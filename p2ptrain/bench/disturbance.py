@@ -49,8 +49,7 @@ MEASURED, OTHER = "ann", "ben"
 @dataclass(slots=True)
 class MemberTimes:
     """Measurements of one member over all joiners: seconds of its inner steps, and processor
-    seconds of its node.
-    """
+    seconds of its node."""
 
     steps_before: list[float] = field(default_factory=list)
     steps_coming: list[float] = field(default_factory=list)

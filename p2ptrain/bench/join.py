@@ -63,7 +63,7 @@ def run(setting: JoinSetting, hosts: Sequence[Host]) -> JoinMeasured:
     with tempfile.TemporaryDirectory(prefix="p2ptrain-bench-") as name:
         folder = Path(name)
         digest = make_blob(folder, setting.bytes)
-        program = [sys.executable, "-m", "p2ptrain.bench.joiner", json.dumps(asdict(setting))]
+        program = [sys.executable, "-m", "p2ptrain.bench.joining", json.dumps(asdict(setting))]
         commands = [
             host.command([*program, str(me), host.address, name, digest])
             for me, host in enumerate(hosts)

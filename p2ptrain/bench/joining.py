@@ -2,16 +2,19 @@
 
 The processes exchange addresses through a folder, which also contains the blob's store. Each
 process has its own address: on one machine, or in network namespaces with simulated delay and
-limits. The joiner's disk is real, and every chunk is checked and synced.
+limits. The joiner's disk is real, and every chunk is checked and synced. The arguments of the
+process are SETTING-JSON NUMBER HOST FOLDER DIGEST.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -36,8 +39,7 @@ JOINER = 0
 @dataclass(frozen=True, slots=True)
 class JoinSetting:
     """The measurement: `peers` serve. The first `garbage` of them send wrong bytes, and the next
-    `dying` end after half of their fair share.
-    """
+    `dying` end after half of their fair share."""
 
     peers: int
     bytes: int
@@ -85,8 +87,7 @@ def parts_of(size: int) -> Iterator[bytes]:
 
 class Chunks:
     """The chunks of one server. Depending on the setting, they are correct or corrupt, or the
-    process ends after half of its fair share. `die` ends the process.
-    """
+    process ends after half of its fair share. `die` ends the process."""
 
     def __init__(
         self, setting: JoinSetting, me: int, folder: Path, die: Callable[[int], object] = os._exit
@@ -168,3 +169,16 @@ def _listening(
             listener.trust_certificate(read_endpoint(joiner).certificate_der)
             (folder / f"{me}.trusts").touch()
         yield listener
+
+
+def main(setting_json: str, me: str, host: str, folder: str, digest: str) -> None:
+    setting = JoinSetting(**json.loads(setting_json))
+    if int(me) == JOINER:
+        measured = join(setting, host, Path(folder), Digest(digest))
+        sys.stdout.write(json.dumps(asdict(measured)))
+    else:
+        serve(setting, int(me), host, Path(folder))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

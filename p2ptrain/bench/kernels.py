@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -59,7 +60,6 @@ class KernelReport:
     peers: dict[str, float | None]
 
     def lines(self) -> Iterator[FigureLine]:
-        """Yield all figures."""
         yield FigureLine(f"memcpy of {self.elements} fp32", self.memcpy_gb_per_s, "GB/s")
         for name, codec in self.codecs.items():
             called = f"{name}, blocks of {codec.block}, {self.variant}"
@@ -67,11 +67,10 @@ class KernelReport:
             for data, error in codec.errors.items():
                 yield FigureLine(f"{called}: error of a mean of four, {data}", error, "relative")
             for kernel, figure in codec.figures.items():
-                yield FigureLine(f"{called}: {kernel}", figure.gb_per_s, "GB/s of fp32")
-                yield FigureLine(f"{called}: {kernel}", figure.ratio, "× in elements", MEMCPY)
-                yield FigureLine(
-                    f"{called}: {kernel}", figure.bytes_ratio, "× in bytes moved", MEMCPY
-                )
+                measure = f"{called}: {kernel}"
+                yield FigureLine(measure, figure.gb_per_s, "GB/s of fp32")
+                yield FigureLine(measure, figure.ratio, "× in elements", MEMCPY)
+                yield FigureLine(measure, figure.bytes_ratio, "× in bytes moved", MEMCPY)
         for name, ratio in self.peers.items():
             if ratio is not None:
                 yield FigureLine("int8 quantise", ratio, "× as fast as", name)
@@ -96,26 +95,19 @@ class KernelBench:
         theta, local, demand = self.theta, self.local, self.variant
         payload, out = (np.zeros(codec.encoded_bytes(self.elements), np.uint8) for _ in range(2))
         codec.quantise(theta, payload)
+        add = partial(codec.add_difference_requantise, variant=demand)
+        sum_up = partial(codec.add_difference, variant=demand)
+        outer_step = partial(codec.outer_step, variant=demand)
         feedback = {"residual": self.residual, "residual_out": self.kept}
         return {
             "quantise": lambda: codec.quantise(theta, out, variant=demand),
             "dequantise": lambda: codec.dequantise(payload, self.copy, variant=demand),
             "difference": lambda: codec.quantise_difference(theta, local, 3.0, out, variant=demand),
-            "add": lambda: codec.add_difference_requantise(
-                out, theta, local, 3.0, 1.0, out, variant=demand
-            ),
-            "add a vector": lambda: codec.add_difference_requantise(
-                out, theta, None, 1.0, 1.0, out, variant=demand
-            ),
-            "sum up": lambda: codec.add_difference(
-                payload, self.copy, None, 1.0, self.copy, variant=demand
-            ),
-            "add, with residuals": lambda: codec.add_difference_requantise(
-                out, theta, local, 3.0, 1.0, out, variant=demand, **feedback
-            ),
-            "outer step": lambda: codec.outer_step(
-                theta, self.momentum, payload, 0.0, 0.9, variant=demand
-            ),
+            "add": lambda: add(out, theta, local, 3.0, 1.0, out),
+            "add a vector": lambda: add(out, theta, None, 1.0, 1.0, out),
+            "sum up": lambda: sum_up(payload, self.copy, None, 1.0, self.copy),
+            "add, with residuals": lambda: add(out, theta, local, 3.0, 1.0, out, **feedback),
+            "outer step": lambda: outer_step(theta, self.momentum, payload, 0.0, 0.9),
         }
 
 

@@ -37,3 +37,10 @@ def await_files(files: Iterable[Path], seconds: float, look_s: float = LOOK_S) -
             if time.monotonic() > ends:
                 raise TimeoutError("the other processes did not get this far")
             time.sleep(look_s)
+
+
+def all_have(folder: Path, me: int, peers: int, what: str, seconds: float) -> None:
+    """Tell the others that `me` has reached the point `what`. Wait until all peers have. Raises
+    TimeoutError."""
+    (folder / f"{me}.{what}").touch()
+    await_files([folder / f"{number}.{what}" for number in range(peers)], seconds)

@@ -41,8 +41,7 @@ class ProcessFailed(Exception):
 
 def together(commands: Iterable[list[str]], *, quiet: bool = False) -> list[str]:
     """Run the commands at the same time, and return what each prints to stdout. Their stderr is
-    shown, unless `quiet`. Raises ProcessFailed.
-    """
+    shown, unless `quiet`. Raises ProcessFailed."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     errors = subprocess.PIPE if quiet else None
     running = [

@@ -59,8 +59,7 @@ class SeedFailure:
 class CampaignSums:
     """The summed results of some seeds. `violations`, `stuck` and `pausing` count seeds; a seed is
     pausing if its run was ended early, in a long pause after skipped outer steps. `failures` lists
-    the first failing seeds. `forks` counts forks by liars whose guilt was proved.
-    """
+    the first failing seeds. `forks` counts forks by liars whose guilt was proved."""
 
     seeds: int = 0
     outer_steps: int = 0
@@ -167,8 +166,7 @@ def _mapping(processes: int) -> Iterator[Mapper]:
 
 def _leave_interrupts_to_the_parent() -> None:
     """Ignore Ctrl-C, and end without output when the pool sends SIGTERM. The handlers inherited
-    from the command would print a traceback.
-    """
+    from the command would print a traceback."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 

@@ -45,14 +45,12 @@ class Clock:
 
 class NodeClock:
     """A node's own monotonic clock. It can be too fast or too slow, and can jump forward but not
-    back. Wall clocks are not simulated, because the ledger does not read them.
-    """
+    back. Wall clocks are not simulated, because the ledger does not read them."""
 
     ROUNDING_S = 1e-9
     """Seconds added to a timer if the two clocks differ, so that rounding does not make it fire too
     early. If a timer fired too early, the node would find that nothing is due, and the timer would
-    fire again at the same instant.
-    """
+    fire again at the same instant."""
 
     def __init__(self, world: Clock, rate: float = 1.0) -> None:
         self.rate = rate

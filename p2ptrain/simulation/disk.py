@@ -18,8 +18,7 @@ from p2ptrain.ledger.messages.peer_reports import SnapshotTaken
 class SimDisk:
     """`base` is the Commit and state at which a pruned chain begins; None if the chain begins at
     genesis. `chain` contains the entries after it. `snapshot` is the newest of the `written`
-    snapshots, at which a restart can begin.
-    """
+    snapshots, at which a restart can begin."""
 
     chain: list[Certified] = field(default_factory=list)
     records: list[bytes] = field(default_factory=list)

@@ -44,7 +44,9 @@ class Faults:
         self._plan(profile.vanish_every_s, self._vanish)
         self._plan(profile.pause_every_s, self._pause)
         self._plan(profile.clock_leap_every_s, self._leap)
-        self._plan_sybils()
+        for name in world.sybils:
+            at = self._random.uniform(0.0, SYBILS_COME_S)
+            world.clock.at(at, partial(world.add_node, name))
         self.lost: PeerId | None = None
         self._plan_absence()
         world.clock.at(profile.faults_s, self._end)
@@ -104,11 +106,6 @@ class Faults:
         return True
 
     # ── open runs ────────────────────────────────────────────────────────────────────────────────
-
-    def _plan_sybils(self) -> None:
-        for name in self._world.sybils:
-            at = self._random.uniform(0.0, SYBILS_COME_S)
-            self._world.clock.at(at, partial(self._world.add_node, name))
 
     def _plan_absence(self) -> None:
         every_s = self._world.profile.founder_away_every_s

@@ -22,8 +22,7 @@ from p2ptrain.simulation.profiles import Profile
 @dataclass(frozen=True, slots=True)
 class SimHeartbeat:
     """`events` are passed to the receiver's ledger. Some heartbeats repeat all reports of the
-    sender; most of them contain only new reports.
-    """
+    sender; most of them contain only new reports."""
 
     peer: PeerId
     events: tuple[Event, ...]

@@ -13,17 +13,8 @@ from p2ptrain.ledger.chain.state import LedgerState, Phase
 from p2ptrain.ledger.chain.values import SCHEDULES, Roster, Schedule, Terms
 from p2ptrain.ledger.core import Ledger
 from p2ptrain.ledger.failure_detector import Colour, Detector
-from p2ptrain.ledger.messages.effects import (
-    Accuse,
-    Announce,
-    AskEntries,
-    Decided,
-    Effect,
-    FetchUpdate,
-    Persist,
-    Rejoin,
-    Send,
-)
+from p2ptrain.ledger.messages import effects
+from p2ptrain.ledger.messages.effects import Effect
 from p2ptrain.ledger.messages.events import Accused, Event, PeerHeight, Received, Tick
 from p2ptrain.ledger.messages.messages import EntriesRequest
 from p2ptrain.ledger.messages.peer_reports import (
@@ -199,23 +190,23 @@ class SimNode:
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
-            case Persist(record):
+            case effects.Persist(record):
                 self.disk.append_record(record)
-            case Send(peer, message):
+            case effects.Send(peer, message):
                 self._send(peer, message)
-            case Announce(message):
+            case effects.Announce(message):
                 self._tell_all(message)
-            case Decided(certified):
+            case effects.Decided(certified):
                 self.disk.chain.append(certified)
                 self._world.decided(self, certified)
-            case Rejoin(height, chain):
+            case effects.Rejoin(height, chain):
                 self._world.rejoin(self, height, chain)
                 raise ProcessDied
-            case FetchUpdate(update, holders):
+            case effects.FetchUpdate(update, holders):
                 self._world.fetch(self, update, holders)
-            case AskEntries(peer, from_height):
+            case effects.AskEntries(peer, from_height):
                 self._send(peer, EntriesRequest(from_height))
-            case Accuse(evidence):
+            case effects.Accuse(evidence):
                 self.disk.evidence.append(evidence)
 
     def _tell_all(self, payload: Payload) -> None:

@@ -51,8 +51,7 @@ class Pruner(SimNode):
 
     def _load(self) -> None:
         """Load θ from this node's own snapshot, or from the newest certified one. The kept chain
-        must contain the entries that follow the snapshot.
-        """
+        must contain the entries that follow the snapshot."""
         first = self.ledger.kept.start.step
         for snapshot in (self.disk.snapshot, self.state.snapshot):
             if snapshot is not None and snapshot.step >= first and not self._loaded:

@@ -27,7 +27,7 @@ from p2ptrain.simulation.clock import Action, Clock, NodeClock
 from p2ptrain.simulation.disk import SimDisk
 from p2ptrain.simulation.faults import Faults
 from p2ptrain.simulation.liars.liar import Liar
-from p2ptrain.simulation.liars.spoiling import ExclusionsAreShared, Spoiler, SpoilersCostLittleTime
+from p2ptrain.simulation.liars.spoiling import Spoiler
 from p2ptrain.simulation.liars.sybil import Ally, Sybil, crowd_of, tricks_of
 from p2ptrain.simulation.network import Payload, SimHeartbeat, SimNetwork
 from p2ptrain.simulation.node import HEARTBEAT_S, ProcessDied, SimNode
@@ -58,8 +58,7 @@ dying machine or cable does not."""
 class SimWorld:
     """The nodes by name, and everything around them. `latest` is the furthest state that any node
     has decided. `longest_calm_s` is the longest time without a commit after all faults ended. At
-    `trained_by`, all training that has started so far will have ended.
-    """
+    `trained_by`, all training that has started so far will have ended."""
 
     def __init__(self, random: Random, rules: Rules, profile: Profile) -> None:
         self.random = random
@@ -76,10 +75,10 @@ class SimWorld:
         self.liars = frozenset((*_liars(rules, profile), *self.sybils))
         self.spoilers = rules.founders[len(rules.founders) - profile.spoilers :]
         self.said_goodbye: set[PeerId] = set()
-        self.checkers = all_checkers(rules, self.liars, self.troubles, profile, self.lines)
+        known = self.liars, self.troubles
+        self.checkers = all_checkers(rules, *known, profile, self.lines, self.rings.spoilers)
         if profile.open:
-            known = self.liars, self.troubles, self.said_goodbye
-            self.checkers += checkers_of_open_runs(rules, *known)
+            self.checkers += checkers_of_open_runs(rules, *known, self.said_goodbye)
         self.exposure = next(it for it in self.checkers if isinstance(it, LiarsAreExposed))
         self.trace: Trace | None = None
         self.nodes: dict[PeerId, SimNode] = {}
@@ -97,8 +96,7 @@ class SimWorld:
     @property
     def progressed_at(self) -> float:
         """The time from which a lack of progress counts. In an open run with honest founders, outer
-        steps must end even during faults. Other runs must make progress only after the faults.
-        """
+        steps must end even during faults. Other runs must make progress only after the faults."""
         faults_s = self.profile.faults_s
         if self.profile.open:
             return self.stepped_at if not self.profile.liars else max(self.stepped_at, faults_s)
@@ -113,9 +111,6 @@ class SimWorld:
         self.nodes[name] = node
         if isinstance(node, Spoiler):
             self.rings.spoilers[name] = node
-            for checker in self.checkers:
-                if isinstance(checker, ExclusionsAreShared | SpoilersCostLittleTime):
-                    checker.nodes[name] = node
         self._disks[name] = node.disk
         for other in self.nodes.values():
             if other.alive:
@@ -126,8 +121,7 @@ class SimWorld:
     @property
     def keeper(self) -> PeerId | None:
         """The first founder, if other nodes prune; else None. It keeps the whole chain and never
-        fails, because otherwise entries that a node needs could be lost.
-        """
+        fails, because otherwise entries that a node needs could be lost."""
         return self.rules.founders[0] if self.profile.pruners else None
 
     def _kind_of(self, name: PeerId) -> Callable[..., SimNode]:

@@ -27,8 +27,7 @@ from p2ptrain.sync.spec import SyncSpec
 @dataclass(frozen=True, slots=True)
 class DueSteps:
     """The outer steps whose fragments are read and merged between two inner steps. The read comes
-    first, so it does not contain the mean that is merged now.
-    """
+    first, so it does not contain the mean that is merged now."""
 
     read: int | None
     merge: int | None

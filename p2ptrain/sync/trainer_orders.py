@@ -80,8 +80,7 @@ class LocalWork:
 @dataclass(frozen=True, slots=True)
 class LeasePace:
     """`stride` is the number of blocks per outer step. `overlap` (τ) is the number of blocks of the
-    next outer step that are trained ahead.
-    """
+    next outer step that are trained ahead."""
 
     stride: int
     overlap: int = 0

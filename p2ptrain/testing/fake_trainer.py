@@ -102,6 +102,8 @@ class TrainerKilled(Exception):
 class FakeTrainer:
     """The node's side; implements `p2ptrain.node.training.trainer_processes.RunningTrainer`."""
 
+    waits_for = ""
+
     def __init__(self, context: Context, remote: TrainerRemote) -> None:
         self.socket, theirs = socket.socketpair()
         self.pids = (os.getpid(),)
@@ -131,10 +133,6 @@ class FakeTrainer:
         """Wait until the trainer has ended by itself."""
         self._thread.join(limit_s)
         assert not self._thread.is_alive()
-
-    @property
-    def waits_for(self) -> str:
-        return ""
 
     def stop(self, deadline_s: float, *, again: bool = False) -> int:
         with suppress(ChannelClosed):

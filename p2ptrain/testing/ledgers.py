@@ -28,17 +28,8 @@ from p2ptrain.ledger.chain.values import (
 )
 from p2ptrain.ledger.core import Ledger
 from p2ptrain.ledger.history.pruning import base_at
-from p2ptrain.ledger.messages.effects import (
-    Announce,
-    AskEntries,
-    Decided,
-    Effect,
-    FetchUpdate,
-    Note,
-    Persist,
-    Rejoin,
-    Send,
-)
+from p2ptrain.ledger.messages import effects
+from p2ptrain.ledger.messages.effects import Effect
 from p2ptrain.ledger.messages.events import Event, Received, Tick
 from p2ptrain.ledger.messages.messages import (
     Accepted,
@@ -114,8 +105,7 @@ def sealing(state: LedgerState, value: Value) -> Value:
 
 def chain_of(rules: Rules, values: Iterable[Value]) -> tuple[list[Certified], LedgerState]:
     """Return the certified chain of these values, and the state at its end. Commits that certify a
-    snapshot get the right state digest.
-    """
+    snapshot get the right state digest."""
     chain: list[Certified] = []
     state = genesis(rules)
     for value in values:
@@ -148,7 +138,6 @@ class Unicast:
 Postman = Callable[[Unicast], bool]
 """Returns whether the message arrives."""
 
-
 Watch = Callable[[PeerId, Effect], None]
 """Called with each effect of each ledger, before the effect is carried out."""
 
@@ -172,7 +161,7 @@ class LedgerGroup:
     disks: dict[PeerId, SimDisk] = field(default_factory=dict)
     mail: list[Unicast] = field(default_factory=list)
     notes: list[tuple[PeerId, str]] = field(default_factory=list)
-    fetches: list[tuple[PeerId, FetchUpdate]] = field(default_factory=list)
+    fetches: list[tuple[PeerId, effects.FetchUpdate]] = field(default_factory=list)
     arrange: Arrange = in_given_order
     watch: Watch = ignore
 
@@ -214,12 +203,12 @@ class LedgerGroup:
 
     def send_events(self, name: PeerId | str, *events: Event) -> list[Effect]:
         """Send these events to one ledger. Return the effects, which are also carried out."""
-        me, effects = PeerId(name), []
+        me, caused = PeerId(name), list[Effect]()
         for event in events:
-            effects += self.ledgers[me].handle(event, self.now)
-        for effect in effects:
+            caused += self.ledgers[me].handle(event, self.now)
+        for effect in caused:
             self._carry_out(me, effect)
-        return effects
+        return caused
 
     def send_to_all(self, *events: Event) -> None:
         for name in list(self.ledgers):
@@ -272,8 +261,7 @@ class LedgerGroup:
 
     def electorate(self, name: PeerId | str) -> Electorate:
         """Return the electorate (the voters who decide the next entry) as `name` knows it. It signs
-        as `name`, so a test can make `name` say anything.
-        """
+        as `name`, so a test can make `name` say anything."""
         ledger = self.ledgers[PeerId(name)]
         return Electorate.after(ledger.state, self.rules, ledger.me, signer(ledger.me), verify)
 
@@ -295,21 +283,21 @@ class LedgerGroup:
     def _carry_out(self, me: PeerId, effect: Effect) -> None:
         self.watch(me, effect)
         match effect:
-            case Persist(record):
+            case effects.Persist(record):
                 self.disks[me].append_record(record)
-            case Decided(certified):
+            case effects.Decided(certified):
                 self.disks[me].chain.append(certified)
-            case Rejoin(height, chain):
+            case effects.Rejoin(height, chain):
                 self.disks[me].chain[height:] = chain
                 self.start(me)
-            case Send(peer, message):
+            case effects.Send(peer, message):
                 self.mail.append(Unicast(me, peer, message))
-            case Announce(message):
+            case effects.Announce(message):
                 others = [name for name in self.names if name != me]
                 self.mail.extend(Unicast(me, other, message) for other in others)
-            case AskEntries(peer, from_height):
+            case effects.AskEntries(peer, from_height):
                 self.mail.append(Unicast(me, peer, EntriesRequest(from_height)))
-            case FetchUpdate():
+            case effects.FetchUpdate():
                 self.fetches.append((me, effect))
-            case Note(text):
+            case effects.Note(text):
                 self.notes.append((me, text))

@@ -61,8 +61,7 @@ def policy(**changes: object) -> Policy:
 @dataclass(frozen=True)
 class PublishedContent:
     """The data and initial weights of all runs that this module publishes, in a store in
-    `folder`.
-    """
+    `folder`."""
 
     folder: Path
     tokenizer: Digest
@@ -73,8 +72,7 @@ class PublishedContent:
 @cache
 def content() -> PublishedContent:
     """Make the content once, since writing a hundred chunks takes time. `share_content` copies
-    it.
-    """
+    it."""
     folder = Path(tempfile.mkdtemp(prefix="p2ptrain-content-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     theta = first_weights(MODEL, 1)

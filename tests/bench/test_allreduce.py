@@ -28,7 +28,7 @@ from p2ptrain.cli.main import main
 def measured(
     seconds: tuple[float, ...], digest: str = "a", sent_bytes: int = 100
 ) -> AverageMeasured:
-    return AverageMeasured(seconds, seconds, sent_bytes, {}, digest)
+    return AverageMeasured(seconds, seconds, sent_bytes, digest)
 
 
 def drawn(report: AllreduceReport) -> list[tuple[object, ...]]:

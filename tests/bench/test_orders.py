@@ -44,7 +44,7 @@ def test_command_compares_both_orders(
         """Pretend that a reduce takes four times as long if the bad link is in the ring."""
         at = [setting.order.index(number) for number in (0, 1)]
         seconds = 8.0 if abs(at[0] - at[1]) in (1, 3) else 2.0
-        return [AverageMeasured((seconds,), (0.1,), 10, {}, "a")] * setting.peers
+        return [AverageMeasured((seconds,), (0.1,), 10, "a")] * setting.peers
 
     monkeypatch.setattr(orders, "measured_here", as_expected)
     words = ["--bad-link", "8", "--elements", "1000000", "--rounds", "2", "--json"]

@@ -39,8 +39,8 @@ class Victim:
 
 @dataclass(frozen=True)
 class Ground:
-    """What attackers know: the run, the lying member's home (the folder with its files), the honest
-    nodes, and the number of strangers."""
+    """The knowledge of the attackers: the run, the lying member's home (the folder with its files),
+    the honest nodes, and the number of strangers."""
 
     run: str
     liar: Path

@@ -2,11 +2,14 @@
 in a shared folder, connects to them, and runs the all-reduce several times.
 
 Peers can run in any processes that have access to the folder, each with its own address: on one
-machine, or in network namespaces with simulated delay and loss.
+machine, or in network namespaces with simulated delay and loss. As a program, this module runs one
+peer: SETTING-JSON NUMBER HOST MEETING-FOLDER.
 """
 
 from __future__ import annotations
 
+import json
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,11 +18,10 @@ from pathlib import Path
 
 import numpy as np
 from blake3 import blake3
-from numpy.typing import NDArray
 
 from p2ptrain import kernels
 from p2ptrain.bench.all_reduce.slow_link import SlowLink
-from p2ptrain.bench.meeting import await_files, post_endpoint, read_endpoint
+from p2ptrain.bench.meeting import all_have, await_files, post_endpoint, read_endpoint
 from p2ptrain.dataplane import (
     Credentials,
     Endpoint,
@@ -33,7 +35,7 @@ from p2ptrain.dataplane import (
 from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId, RunId
 from p2ptrain.kernels import CodecName
-from p2ptrain.ring import Reduce, ReduceRequest, ReduceStatistics, Schedule
+from p2ptrain.ring import Reduce, ReduceRequest, Schedule
 
 RUN = RunId("be" * 32)
 CONNECT_S = 120.0
@@ -61,12 +63,12 @@ class AverageSetting:
 
 @dataclass(frozen=True, slots=True)
 class AverageMeasured:
-    """Seconds and CPU seconds of each repeat at one peer, and the report of the last repeat."""
+    """Seconds and CPU seconds of each repeat at one peer, and the bytes that it sent and the digest
+    of the mean in the last repeat."""
 
     seconds: tuple[float, ...]
     cpu_s: tuple[float, ...]
     sent_bytes: int
-    report: dict[str, object]
     digest: str
 
 
@@ -82,20 +84,14 @@ def average(setting: AverageSetting, me: int, host: str, meeting: Path) -> Avera
     with _connected(setting, me, host, meeting) as links:
         for repeat in range(setting.repeats):
             attempt = replace(request, attempt=repeat)
-            _all_have(setting, me, meeting, f"begun-{repeat}")
+            all_have(meeting, me, setting.peers, f"begun-{repeat}", CONNECT_S)
             begun, cpu_begun = time.monotonic(), time.process_time()
             report = Reduce(attempt, links, theta, local, out, uplink).run()
             seconds.append(time.monotonic() - begun)
             cpu_s.append(time.process_time() - cpu_begun)
-        _all_have(setting, me, meeting, "ended")
-    return _measured(seconds, cpu_s, report, out)
-
-
-def _measured(
-    seconds: list[float], cpu_s: list[float], report: ReduceStatistics, out: NDArray[np.uint8]
-) -> AverageMeasured:
+        all_have(meeting, me, setting.peers, "ended", CONNECT_S)
     digest = blake3(out.tobytes()).hexdigest()
-    return AverageMeasured(tuple(seconds), tuple(cpu_s), report.sent_bytes, asdict(report), digest)
+    return AverageMeasured(tuple(seconds), tuple(cpu_s), report.sent_bytes, digest)
 
 
 def _request(setting: AverageSetting, me: int) -> ReduceRequest:
@@ -128,12 +124,6 @@ def _identity(number: int) -> Identity:
 Connections = dict[PeerId, list[SecureSocket]]
 
 
-def _all_have(setting: AverageSetting, me: int, meeting: Path, what: str) -> None:
-    """Wait until every peer has reached the point `what`."""
-    (meeting / f"{me}.{what}").touch()
-    await_files([meeting / f"{number}.{what}" for number in range(setting.peers)], CONNECT_S)
-
-
 @contextmanager
 def _connected(setting: AverageSetting, me: int, host: str, meeting: Path) -> Iterator[Connections]:
     """Connect to the neighbours; close the links at the end of the `with` block."""
@@ -149,7 +139,7 @@ def _connected(setting: AverageSetting, me: int, host: str, meeting: Path) -> It
                                                 credentials.certificate_der), meeting)  # fmt: skip
         for endpoint in endpoints.values():
             listener.trust_certificate(endpoint.certificate_der)
-        _all_have(setting, me, meeting, "trusts")
+        all_have(meeting, me, setting.peers, "trusts", CONNECT_S)
         links: Connections = {}
         for peer in sorted(request.neighbours, key=request.peers.index):
             links[peer] = []
@@ -193,3 +183,15 @@ def _meet(
     files = [meeting / f"{number}.json" for number in range(setting.peers)]
     await_files(files, CONNECT_S)
     return {endpoint.peer: endpoint for endpoint in map(read_endpoint, files)}
+
+
+def main(setting_json: str, me: str, host: str, meeting: str) -> None:
+    given = json.loads(setting_json)
+    slow = given["slow_link"]
+    tuples = {"order": tuple(given["order"]), "slow_link": tuple(slow) if slow else None}
+    setting = AverageSetting(**given | tuples)
+    sys.stdout.write(json.dumps(asdict(average(setting, int(me), host, Path(meeting)))))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -36,8 +36,7 @@ class AllreduceOutcome:
 @dataclass(frozen=True, slots=True)
 class AllreduceReport:
     """The figures. `missing` says for each contender that could not be measured why it could
-    not.
-    """
+    not."""
 
     lines: tuple[FigureLine, ...] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
@@ -86,7 +85,8 @@ def measured_here(setting: AverageSetting, hosts: Sequence[Host] = ()) -> list[A
     """Run all peers in separate processes, by default on this machine, and return the measurements
     of each."""
     places = list(hosts or [Host()] * setting.peers)[: setting.peers]
-    program = [sys.executable, "-m", "p2ptrain.bench.all_reduce.peer", json.dumps(asdict(setting))]
+    module = "p2ptrain.bench.all_reduce.averaging"
+    program = [sys.executable, "-m", module, json.dumps(asdict(setting))]
     with tempfile.TemporaryDirectory(prefix="p2ptrain-bench-") as folder:
         commands = [
             place.command([*program, str(me), place.address, folder])
@@ -140,8 +140,7 @@ def _lines(
 
 def point(what: str, peers: int, elements: int, times: Sequence[float]) -> dict[str, object]:
     """Return a point for plots. `what` is our schedule with its codec and encryption, or a
-    different library with its codec. `times` are the seconds of each round.
-    """
+    different library with its codec. `times` are the seconds of each round."""
     return {"what": what, "peers": peers, "elements": elements, "rounds_s": list(times)}
 
 

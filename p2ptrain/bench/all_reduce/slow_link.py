@@ -18,8 +18,7 @@ PIECE_BYTES = 16 * 1024
 
 class SlowLink:
     """Listens at `address`, which callers use instead of `target`. `bytes_per_s` is the limit in
-    each direction for all connections together.
-    """
+    each direction for all connections together."""
 
     def __init__(self, target: tuple[str, int], bytes_per_s: float) -> None:
         self._target = target

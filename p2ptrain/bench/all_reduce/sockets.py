@@ -14,7 +14,7 @@ import threading
 import time
 from pathlib import Path
 
-from p2ptrain.bench.meeting import await_files, post
+from p2ptrain.bench.meeting import all_have, await_files, post
 from p2ptrain.dataplane.tls import tune
 
 CONNECTIONS = 16
@@ -72,18 +72,12 @@ def main(me: str, peers: str, elements: str, repeats: str, host: str, folder: st
             threading.Thread(target=flow.receive, args=(into,), daemon=True).start()
     seconds = []
     for repeat in range(int(repeats)):
-        _all_have(meeting, number, count, f"begun-{repeat}")
+        all_have(meeting, number, count, f"begun-{repeat}", MEET_S)
         begun = time.monotonic()
         flow.exchange(2 * (count - 1) * int(elements) // count)
         seconds.append(time.monotonic() - begun)
-    _all_have(meeting, number, count, "ended")
+    all_have(meeting, number, count, "ended", MEET_S)
     sys.stdout.write(json.dumps(seconds))
-
-
-def _all_have(meeting: Path, me: int, peers: int, what: str) -> None:
-    """Wait until every peer has reached the point `what`."""
-    (meeting / f"{me}.{what}").touch()
-    await_files([meeting / f"{number}.{what}" for number in range(peers)], MEET_S)
 
 
 if __name__ == "__main__":

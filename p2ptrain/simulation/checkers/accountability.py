@@ -19,6 +19,7 @@ from p2ptrain.simulation.checkers.watching import Decision, Watch
 from p2ptrain.simulation.disk import SimDisk, verify
 
 Place = tuple[PeerId, LineId, int]
+"""A voter, with the line and height that its message is about."""
 
 
 @dataclass(slots=True)
@@ -66,8 +67,7 @@ class LiarsAreExposed(Watch):
 
     def excuses(self, height: int, entries: set[Digest]) -> bool:
         """Return whether liars are proved to have caused the fork of `entries` at `height`, so that
-        it is not the ledger's fault.
-        """
+        it is not the ledger's fault."""
         return self.rules.quorum == "majority" and bool(self._guilty(height, entries))
 
     def _guilty(self, height: int, entries: set[Digest]) -> list[PeerId]:

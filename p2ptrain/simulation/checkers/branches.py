@@ -6,14 +6,13 @@ ledger's own code, entry by entry, from the states that the world has seen.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain.rules import Rules
-from p2ptrain.ledger.chain.values import Branch, Certified
+from p2ptrain.ledger.chain.values import Branch
 from p2ptrain.simulation.checkers.troubles import Troubles
-from p2ptrain.simulation.checkers.watching import Decision, Watch
+from p2ptrain.simulation.checkers.watching import Chain, Decision, Watch
 
 
 @dataclass(slots=True)
@@ -56,9 +55,7 @@ class HealsGoUp(Watch):
     def on_decision(self, decision: Decision) -> None:
         self.tokens[decision.after.head] = decision.after.tokens
 
-    def on_rejoin(
-        self, peer: PeerId, ours: Sequence[Certified], theirs: Sequence[Certified]
-    ) -> None:
+    def on_rejoin(self, peer: PeerId, ours: Chain, theirs: Chain) -> None:
         """Check that `peer` is allowed to replace the entries `ours` by `theirs`. Both have the
         same parent."""
         mine, other = ours[0].entry, theirs[0].entry
@@ -70,7 +67,7 @@ class HealsGoUp(Watch):
             if won < own or (won == own and won_name > own_name):
                 self.object(f"{peer} drops {own} tokens of its branch for a branch with {won}")
 
-    def _stretch(self, chain: Sequence[Certified]) -> int:
+    def _stretch(self, chain: Chain) -> int:
         """Return the tokens committed when the branch ends with which `chain` begins."""
         length = next(
             (at for at in range(1, len(chain)) if isinstance(chain[at].entry.value, Branch)),

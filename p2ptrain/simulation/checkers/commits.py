@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from p2ptrain.ids import PeerId
@@ -30,11 +31,10 @@ class CommitsAreMade(Watch):
     """S12: a committed update is the result of the reduce. Two cases are exempt: most participants
     lie, or in a later round a liar claimed that a different update was accepted. If there are
     `spoilers`, which may send a different average to each participant, the result of any
-    participant is also allowed.
-    """
+    participant is also allowed."""
 
     liars: frozenset[PeerId] = frozenset()
-    spoilers: tuple[PeerId, ...] = ()
+    spoilers: Collection[PeerId] = ()
 
     def on_decision(self, decision: Decision) -> None:
         value, round = decision.value, decision.certified.certificate.round

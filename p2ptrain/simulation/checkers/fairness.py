@@ -22,8 +22,7 @@ takes part again within fewer commits."""
 
 STARVED_COMMITS_SLOW = 24
 """The same maximum for a slow peer, which needs several outer steps to train on a lease, and may
-hold four leases after skipped steps.
-"""
+hold four leases after skipped steps."""
 
 
 @dataclass(slots=True)
@@ -67,8 +66,7 @@ class NobodyIsUsurped(Watch):
 @dataclass(slots=True)
 class NobodyIsStarved(Watch):
     """If a member is up, connected and has trained, it takes part in reduces. In an orderly world
-    it takes part in every commit, unless it is slow; in other worlds, within a few commits.
-    """
+    it takes part in every commit, unless it is slow; in other worlds, within a few commits."""
 
     troubles: Troubles
     orderly: bool = False

@@ -16,8 +16,7 @@ from p2ptrain.simulation.checkers.watching import Decision, Watch
 RETURN_S = 40.0
 """Seconds until a returned founder must be a voter again. A reduce that Sybils spoil takes three
 attempts of 2.6 s, and voters are not admitted during that time. A replayed old goodbye also
-withdraws the founder's request until the founder repeats it.
-"""
+withdraws the founder's request until the founder repeats it."""
 
 WELL_S = 10.0
 """Seconds after which an entry that was proposed while a founder was away is no longer decided."""
@@ -73,8 +72,7 @@ class FoundersKeepTheirVotes(Watch):
 @dataclass(slots=True)
 class OneLossIsBorne(Watch):
     """F3: after the loss of any one voter, the others are a quorum, if the run has enough founders.
-    An evicted liar counts as the lost voter.
-    """
+    An evicted liar counts as the lost voter."""
 
     rules: Rules
     liars: frozenset[PeerId]
@@ -123,8 +121,7 @@ class OnlyThePresentReturn(Watch):
     troubles: Troubles
     away_since: dict[tuple[PeerId, int], float] = field(default_factory=dict)
     """Start of each absence, by founder and number of absences so far: a founder may return and
-    leave again between two entries.
-    """
+    leave again between two entries."""
 
     def on_decision(self, decision: Decision) -> None:
         now, well = self.troubles.now, self.troubles.since

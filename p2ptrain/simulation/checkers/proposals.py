@@ -1,6 +1,5 @@
 """Check that honest voters vote only for entries that the round's proposer signed and was allowed
-to propose (R3 and R5 in SPEC.md).
-"""
+to propose (R3 and R5 in SPEC.md)."""
 
 from __future__ import annotations
 
@@ -89,8 +88,7 @@ class ProposalsAreSigned(_WatchProposals):
 class ProposalsAreEntitled(_WatchProposals):
     """R5: in a later round an honest voter votes only for a proposal with the promises of a quorum,
     and only for an entry that these promises allow. A promise counts only if a voter signed it. If
-    it names an entry, that entry must have been proposed in an earlier round.
-    """
+    it names an entry, that entry must have been proposed in an earlier round."""
 
     shown: dict[Proposal, list[Propose]] = field(default_factory=dict)
 

@@ -6,6 +6,7 @@ the simplest way, take promises from the messages, and follow blocks from lease 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from p2ptrain.ids import Digest, PeerId
@@ -15,7 +16,7 @@ from p2ptrain.ledger.chain.values import Branch, Commit, Entry, LineId, Roster, 
 from p2ptrain.ledger.messages.messages import Accept, Message, Promise, Propose
 from p2ptrain.ledger.messages.peer_reports import SnapshotTaken
 from p2ptrain.simulation.amending import AmendmentsAreHeld, TermsAreForeseen
-from p2ptrain.simulation.checkers.accountability import LiarsAreExposed
+from p2ptrain.simulation.checkers.accountability import LiarsAreExposed, Place
 from p2ptrain.simulation.checkers.branches import HealsGoUp, NobodyIsDrawnAway
 from p2ptrain.simulation.checkers.commits import CommitsAreHeld, CommitsAreMade
 from p2ptrain.simulation.checkers.fairness import (
@@ -34,13 +35,11 @@ from p2ptrain.simulation.checkers.watching import Decision, Watch
 from p2ptrain.simulation.disk import SimDisk, verify
 from p2ptrain.simulation.liars.spoiling import (
     ExclusionsAreShared,
+    Spoiler,
     SpoilersCostLittle,
     SpoilersCostLittleTime,
 )
 from p2ptrain.simulation.profiles import Profile
-
-Place = tuple[PeerId, LineId, int]
-"""A voter, with the line and height that its message is about."""
 
 
 @dataclass(slots=True)
@@ -188,10 +187,8 @@ class EqualHeadsAgree(Watch):
         if self.states.setdefault(state.head, state) != state:
             self.object(f"{peer} derived a different state at height {state.height}")
 
-    def on_applied(
-        self, peer: PeerId, step: int, theta: Digest, entry: Digest | None = None
-    ) -> None:
-        if self.thetas.setdefault((step, entry), theta) != theta:
+    def on_applied(self, peer: PeerId, step: int, theta: Digest, end: Digest | None = None) -> None:
+        if self.thetas.setdefault((step, end), theta) != theta:
             self.object(f"{peer} has a different θ after step {step}")
 
 
@@ -285,9 +282,7 @@ class SnapshotsAreTrue(Watch):
     orderly: bool = True
     thetas: dict[int, Digest] = field(default_factory=dict)
 
-    def on_applied(
-        self, peer: PeerId, step: int, theta: Digest, entry: Digest | None = None
-    ) -> None:
+    def on_applied(self, peer: PeerId, step: int, theta: Digest, end: Digest | None = None) -> None:
         self.thetas.setdefault(step, theta)
 
     def on_decision(self, decision: Decision) -> None:
@@ -343,10 +338,12 @@ def all_checkers(
     troubles: Troubles,
     profile: Profile,
     lines: Lines,
+    spoilers: Mapping[PeerId, Spoiler],
 ) -> list[Watch]:
+    """Return the checkers for a world with this profile. The world adds its spoilers to `spoilers`
+    when they start."""
     exposure = LiarsAreExposed(lines=lines, rules=rules, liars=liars)
     seeds = frozenset(rules.founders[: profile.seeds_among_peers])
-    spoilers = rules.founders[len(rules.founders) - profile.spoilers :]
     checkers: list[Watch] = [
         exposure,
         OneEntryPerHeight(exposure=exposure),
@@ -367,13 +364,14 @@ def all_checkers(
         TermsAreForeseen(rules=rules),
         LeavesHaveCauses(troubles=troubles, orderly=profile.is_orderly),
     ]
-    if spoilers:
-        checkers += [SpoilersCostLittle(), SpoilersCostLittleTime(), ExclusionsAreShared(spoilers)]
+    if profile.spoilers:
+        checkers += [SpoilersCostLittle(), SpoilersCostLittleTime(spoilers)]
+        checkers.append(ExclusionsAreShared(spoilers))
     if liars and not profile.open:
         checkers.append(NobodyIsUsurped(troubles, liars))
     if rules.branches:
         checkers += [NobodyIsDrawnAway(rules, troubles), HealsGoUp()]
-    elif not spoilers and not profile.open:
+    elif not profile.spoilers and not profile.open:
         # With branches, members on other branches do not take part. Spoilers can get honest members
         # left out, and Sybils can get honest learners left out.
         checkers.append(NobodyIsStarved(troubles, profile.is_orderly, seeds))

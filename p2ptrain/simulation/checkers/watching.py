@@ -13,14 +13,15 @@ from p2ptrain.simulation.disk import SimDisk
 
 BlocksTrained = Mapping[PeerId, tuple[int, ...]]
 
+Chain = Sequence[Certified]
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
     """A node appended an entry. `before` and `after` are the states before and after the entry.
     `disks` are all nodes' disks at this moment, and `trained` are the blocks that each participant
     contributed to the reduce. `is_first` says whether this node is the first to append the entry.
-    `at_s` is the simulated time in seconds.
-    """
+    `at_s` is the simulated time in seconds."""
 
     node: PeerId
     certified: Certified
@@ -52,17 +53,14 @@ class Watch:
     def on_state(self, peer: PeerId, state: LedgerState) -> None:
         return
 
-    def on_applied(
-        self, peer: PeerId, step: int, theta: Digest, entry: Digest | None = None
-    ) -> None:
-        return
+    def on_applied(self, peer: PeerId, step: int, theta: Digest, end: Digest | None = None) -> None:
+        """Check θ after `peer` applied outer step `step`. In runs with branches, `end` is the entry
+        that ended the step."""
 
     def on_boot(self, peer: PeerId) -> None:
         return
 
-    def on_rejoin(
-        self, peer: PeerId, ours: Sequence[Certified], theirs: Sequence[Certified]
-    ) -> None:
+    def on_rejoin(self, peer: PeerId, ours: Chain, theirs: Chain) -> None:
         return
 
     def object(self, text: str) -> None:

@@ -19,8 +19,7 @@ _FILE = Path("/home/starts")
 
 class HomeDisk:
     """The part of `store.Disk` that counting starts needs. Files are small, so a write is either
-    complete or lost. A rename becomes durable when its directory is synced, or earlier.
-    """
+    complete or lost. A rename becomes durable when its directory is synced, or earlier."""
 
     def __init__(self, files: dict[Path, bytes] | None = None) -> None:
         self.durable = dict(files or {})

@@ -96,8 +96,7 @@ class SimProcess:
 
     def _starting(self) -> None:
         """Start like the node's `wait_until_unique` and `start`, which wait while a question is
-        unanswered.
-        """
+        unanswered."""
         if not self.alive or self.running:
             return
         now = self.world.clock.now
@@ -201,8 +200,7 @@ class SimProcess:
 
     def handle_heartbeat(self, forwarder: PeerId, beat: MarkedHeartbeat) -> None:
         """Handle a heartbeat as gossip does: drop it if it is a repetition or stale, else accept
-        and forward it.
-        """
+        and forward it."""
         now = self.world.clock.now
         if not self.running or now < self._seen.get(beat, float("-inf")) + SEEN_S:
             return

@@ -54,12 +54,11 @@ class IdentityWorld:
         self.processes: list[SimProcess] = []
         self._living: dict[PeerId, list[SimProcess]] = {}
         self.checkers = Checkers(self)
-        self.restarts = self.copies = self.replayed = 0
+        self.restarts = self.replayed = 0
         self.named: set[PeerId] = set()
         self._beats: list[MarkedHeartbeat] = []
         self._proofs: list[IdentityProof] = []
         self._nonces: list[tuple[PeerId, bytes]] = []
-        self._marks: dict[PeerId, Mark] = {}
         for name in self.honest:
             self.clock.after(random.uniform(0, 3), self._starter(name, self.homes[name]))
         self.clock.after(1.0, self._fail)
@@ -190,7 +189,6 @@ class IdentityWorld:
     def _copy(self, original: SimProcess) -> None:
         """Start a second process from a copy of the home. Half of the copies cannot ask any peer at
         their start."""
-        self.copies += 1
         lone = self.random.random() < 0.5
         home = original.home.copy(self.random)
         apart = lone and len(self.honest) >= 5 and self.random.random() < 0.5
@@ -204,7 +202,6 @@ class IdentityWorld:
     # ── lies ─────────────────────────────────────────────────────────────────────────────────────
 
     def _remember(self, beat: MarkedHeartbeat) -> None:
-        self._marks[beat.author] = beat.mark
         self._beats.append(beat)
         if len(self._beats) > RECORDED_MAX:
             del self._beats[self.random.randrange(RECORDED_MAX // 2)]

@@ -248,8 +248,7 @@ class Liar(SimNode):
 
     def _hurry(self) -> None:
         """Interrupt the rounds of others: prepare a later round of its own, and tell the others
-        that their rounds are over.
-        """
+        that their rounds are over."""
         state = self.state
         if self.me not in state.voters or self.clock.now < self._hurried_at + HURRY_S:
             return

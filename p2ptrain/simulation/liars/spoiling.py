@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from enum import Enum
 from random import Random
@@ -43,13 +43,11 @@ class Spoil(Enum):
 SILENT_S = 1.5
 TRICKLE_S = 2.0
 """Seconds that others wait for a spoiler that sends too little: a tenth of the default limit
-(SPEC.md, "Liveness").
-"""
+(SPEC.md, "Liveness")."""
 
 LONG_SILENCE_S = 6.0
 """Seconds of silence, as long as three outer steps. It is well below 20 s, since a world without a
-decision for 20 s counts as stuck.
-"""
+decision for 20 s counts as stuck."""
 
 ABORT_S = 0.1
 
@@ -61,8 +59,7 @@ REFORMED_AFTER = 4
 @dataclass(frozen=True, slots=True)
 class SpoiledEnding:
     """The end of a spoiled reduce: after `after_s`, each participant makes its `accusations`. The
-    participants in `made` have an update nevertheless; if `differ`, each has a different one.
-    """
+    participants in `made` have an update nevertheless; if `differ`, each has a different one."""
 
     after_s: float
     accusations: dict[PeerId, tuple[PeerId, ...]] = field(default_factory=dict)
@@ -148,8 +145,7 @@ class Spoiler(SimNode):
 @dataclass(slots=True)
 class SpoilersCostLittle(Watch):
     """A spoiler costs few attempts: a few until the others suspect it, one each time it is admitted
-    again, and those that it proposes itself.
-    """
+    again, and those that it proposes itself."""
 
     lost: int = 0
     commits: int = 0
@@ -169,23 +165,19 @@ class SpoilersCostLittle(Watch):
 
 LOST_FIRST = 14
 """Number of lost attempts allowed at the start. If a spoiler leaves no evidence, the ledger finds
-it by letting participants sit out in turn, each for three attempts.
-"""
+it by letting participants sit out in turn, each for three attempts."""
 
 LOST_SHARE = 0.3
 """Number of lost attempts allowed per outer step. If failures were forgotten, half of all attempts
-would fail.
-"""
+would fail."""
 
 
 @dataclass(slots=True)
 class ExclusionsAreShared(Watch):
     """Honest peers are not left out more often than the spoiler, except for accidents at the start,
-    and they are not left out for ever.
-    """
+    and they are not left out for ever."""
 
-    spoilers: Collection[PeerId] = ()
-    nodes: dict[PeerId, Spoiler] = field(default_factory=dict)
+    spoilers: Mapping[PeerId, Spoiler]
     left_out: Counter[PeerId] = field(default_factory=Counter)
     running: Counter[PeerId] = field(default_factory=Counter)
 
@@ -206,7 +198,7 @@ class ExclusionsAreShared(Watch):
 
     def _judge_reformed(self) -> None:
         """Check that a peer that has stopped spoiling is admitted again."""
-        for peer, node in self.nodes.items():
+        for peer, node in self.spoilers.items():
             if node.spoil is Spoil.REFORMED and self.left_out[peer] > FORGIVEN_AFTER:
                 self.object(
                     f"{peer} was left out {self.left_out[peer]} times because of past failures"
@@ -225,7 +217,7 @@ class ExclusionsAreShared(Watch):
 class SpoilersCostLittleTime(Watch):
     """An expensive spoiler is rarely admitted, and a silent proposer gets short turns."""
 
-    nodes: dict[PeerId, Spoiler] = field(default_factory=dict)
+    spoilers: Mapping[PeerId, Spoiler]
     at_s: float = 0.0
     lost_s: float = 0.0
     slow: int = 0
@@ -238,7 +230,7 @@ class SpoilersCostLittleTime(Watch):
             return
         if not isinstance(decision.value, Commit):
             self.lost_s += took_s
-        for peer, node in self.nodes.items():
+        for peer, node in self.spoilers.items():
             if node.spoil is Spoil.LONG_SILENCE:
                 self._judge_silence()
             elif node.spoil is Spoil.MUTE:
@@ -250,8 +242,7 @@ class SpoilersCostLittleTime(Watch):
 
     def _judge_turn(self, peer: PeerId, decision: Decision, took_s: float) -> None:
         """Count the turns in which others waited for the whole timeout. Each voter may have to do
-        so once: it learns that a proposer is slow only when it is the first to lose patience.
-        """
+        so once: it learns that a proposer is slow only when it is the first to lose patience."""
         state = decision.before
         first = proposer(state.voters, state.height + 1, 0)
         self.slow += first == peer and took_s > REDUCE_AND_TURN_S
@@ -261,23 +252,19 @@ class SpoilersCostLittleTime(Watch):
 
 EXPENSIVE_FIRST = 5
 """Number of expensive failures allowed at the start: one for each proposer that does not remember a
-failure yet, and one that the spoiler proposes itself.
-"""
+failure yet, and one that the spoiler proposes itself."""
 
 EXPENSIVE_SHARE = 0.1
 """Fraction of the time that failed attempts may cost. It is twice `blame.LOST_SHARE`, which is the
-bound for one proposer, because each proposer remembers different failures.
-"""
+bound for one proposer, because each proposer remembers different failures."""
 
 REDUCE_AND_TURN_S = 1.1
 """Seconds. A longer decision has cost a whole turn: a reduce takes at most 0.6 s, and a whole turn
-adds 0.6 s.
-"""
+adds 0.6 s."""
 
 FORGIVEN_AFTER = 32
 """Maximum number of commits without a reformed peer: each of its four failures costs at most one
-half-life of 8 commits.
-"""
+half-life of 8 commits."""
 
 SHARE_SLACK = 4
 """Additional exclusions allowed before the spoiler is suspected, and for ties, in which peers sit

@@ -128,8 +128,7 @@ class Sybil(SimNode):
     def _say_goodbyes_again(self) -> None:
         """Replay old goodbyes of founders that are back and are members again. Real nodes reject
         such a heartbeat, since they have received a newer one from that founder. Here it arrives,
-        because the rules of the ledger alone must protect the founder's vote.
-        """
+        because the rules of the ledger alone must protect the founder's vote."""
         down, state = self.ledger.reports.down, self.state
         for founder, event in self._goodbyes.items():
             if founder not in down and state.is_member(founder):
@@ -168,8 +167,7 @@ def invented_update(entry: Digest) -> Digest:
 
 class Ally(Liar):
     """A founder that lies for the Sybils. It proposes rosters that would give Sybils votes, take
-    votes from founders, or make absent founders voters.
-    """
+    votes from founders, or make absent founders voters."""
 
     def __init__(self, *place: Any, crowd: Sequence[PeerId], **rest: Any) -> None:
         super().__init__(*place, **rest)
