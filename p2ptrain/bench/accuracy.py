@@ -21,7 +21,7 @@ ELEMENTS = 2**20
 def ring_mean(
     codec: Codec, vectors: Sequence[Floats], residuals: Sequence[Floats] | None = None
 ) -> Floats:
-    """Return the mean of `vectors` as a ring computes it, in order, each of weight 1.
+    """Return the mean of `vectors` as a ring computes it: in this order, each with weight 1.
 
     With `residuals`, one for each vector, each peer adds its last rounding error and keeps its new
     one.

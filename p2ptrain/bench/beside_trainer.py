@@ -80,7 +80,7 @@ class SnapshotTurn:
 
 
 class StepTimes:
-    """The times at which inner steps of a process ended. The process prints them."""
+    """The times at which inner steps of a process ended. The process prints these times."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process

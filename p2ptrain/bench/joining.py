@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +31,7 @@ CONNECT_S = 60.0
 DEADLINE_S = 3600.0
 
 LOOK_S = 0.01
-"""Seconds between two looks whether the joiner has ended. The looks must not slow the fetch."""
+"""Seconds between two checks whether the joiner has ended. More checks could slow the fetch."""
 
 JOINER = 0
 """The joiner's number. The other peers serve the blob."""
@@ -38,8 +39,8 @@ JOINER = 0
 
 @dataclass(frozen=True, slots=True)
 class JoinSetting:
-    """The measurement: `peers` serve. The first `garbage` of them send wrong bytes, and the next
-    `dying` end after half of their fair share."""
+    """One measurement: `peers` serve the blob. The first `garbage` of them send wrong bytes, and
+    the next `dying` end after half of their fair share."""
 
     peers: int
     bytes: int
@@ -121,20 +122,12 @@ def join(setting: JoinSetting, host: str, folder: Path, digest: Digest) -> JoinM
     with _listening(setting, JOINER, credentials, host, folder), Store(folder / "joined") as store:
         await_files([folder / f"{number}.trusts" for number in numbers], CONNECT_S)
         sources = [read_endpoint(folder / f"{number}.json") for number in numbers]
+        call = partial(dial, credentials, deadline_s=CONNECT_S, encrypted=setting.encrypted)
+        connect = partial(call, hello={"purpose": PURPOSE})
         begun, cpu_begun = time.monotonic(), time.process_time()
+        streams = setting.streams
         report = fetch_blob(
-            store,
-            digest,
-            sources,
-            lambda source: dial(
-                credentials,
-                source,
-                {"purpose": PURPOSE},
-                deadline_s=CONNECT_S,
-                encrypted=setting.encrypted,
-            ),
-            deadline_s=DEADLINE_S,
-            streams_per_peer=setting.streams,
+            store, digest, sources, connect, deadline_s=DEADLINE_S, streams_per_peer=streams
         )
         seconds, cpu_s = time.monotonic() - begun, time.process_time() - cpu_begun
         names = {source.peer: str(number) for number, source in zip(numbers, sources, strict=True)}

@@ -39,9 +39,8 @@ def measure(numel: int, threads: int, rounds: int, codec: kernels.Codec) -> Iter
     memcpy_gb_per_s = 2 * 4 * numel / min(copying) / 1e9
     touched = 2 * 8 * numel + len(payload)
     apply_gb_per_s = touched / min(applied) / 1e9
-    yield FigureLine(
-        f"apply {codec.name}, {numel:,} parameters, {threads} threads", min(applied), "s"
-    )
+    what = f"apply {codec.name}, {numel:,} parameters, {threads} threads"
+    yield FigureLine(what, min(applied), "s")
     yield FigureLine("apply, bytes touched", apply_gb_per_s, "GB/s")
     yield FigureLine("memcpy, bytes touched", memcpy_gb_per_s, "GB/s")
     yield FigureLine("apply", apply_gb_per_s / memcpy_gb_per_s, "× as fast as", "memcpy")
@@ -65,9 +64,8 @@ def catching_up(numel: int, codec: kernels.Codec) -> Iterable[FigureLine]:
     chosen_bytes = log_bytes if chosen == own else snapshot_bytes
     name, unit, against = f"{MISSED_STEPS} missed steps", "×", "a snapshot's bytes"
     yield FigureLine(f"bytes of all updates of {name}", log_bytes / snapshot_bytes, unit, against)
-    yield FigureLine(
-        f"bytes that a node fetches after {name}", chosen_bytes / snapshot_bytes, unit, against
-    )
+    share = chosen_bytes / snapshot_bytes
+    yield FigureLine(f"bytes that a node fetches after {name}", share, unit, against)
 
 
 def _copy(source: Float32Vector, target: Float32Vector, threads: int) -> None:

@@ -41,7 +41,7 @@ TEXT_BYTES_PER_TOKEN = 4.0
 twice."""
 WARM_UP_STEPS = 2
 """Number of averages of the whole model before the measurement. During this time, nodes join and
-measure paths."""
+measure the network paths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,11 +188,9 @@ class Swarm(Story):
         start = WARM_UP_STEPS * mode.fragments
         end = start + setting.measured * mode.fragments
         for step in range(end + 1):
-            self.wait_for(
-                f"outer step {step}",
-                partial(self._all_committed, step),
-                deadline_s=(START_S if step == 0 else 0.0) + STEP_S_MAX,
-            )
+            limit_s = (START_S if step == 0 else 0.0) + STEP_S_MAX
+            seen = partial(self._all_committed, step)
+            self.wait_for(f"outer step {step}", seen, deadline_s=limit_s)
         return [spent(node.events, setting.block_tokens, start, end) for node in self.cast.values()]
 
     def _all_committed(self, step: int) -> bool:

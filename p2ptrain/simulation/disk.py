@@ -60,6 +60,10 @@ def verify(peer: PeerId, message: bytes, signature: bytes) -> bool:
     return signature == signature_of(peer, message)
 
 
+def digest(text: str) -> Digest:
+    return Digest(hashlib.sha256(text.encode()).hexdigest())
+
+
 def theta_after(theta: Digest, update: Digest) -> Digest:
     """Return the simulated outer state: a digest of the applied updates in their order."""
-    return Digest(hashlib.sha256((theta + update).encode()).hexdigest())
+    return digest(theta + update)

@@ -92,7 +92,8 @@ class Faults:
     def _restart(self, node: SimNode) -> None:
         if not node.alive and node.me not in self.gone:
             node.leaving = False
-            self._world.restart_node(node)
+            self._world.restarts += 1
+            self._world.start_node(node)
 
     def crashes_now(self, node: SimNode) -> bool:
         """Draw whether the node crashes before its next effect. If so, crash it and return True.
@@ -157,9 +158,8 @@ class Faults:
         self._world.clock.after(self._random.uniform(*self._world.profile.partition_s), self._heal)
 
     def _heal(self) -> None:
-        if self._world.network.is_cut:
+        if self._world.network.heal():
             self._world.record_event(PeerId("network"), "is whole again")
-        self._world.network.heal()
         for node in self._world.nodes.values():
             if node.is_running:
                 self._world.troubles.end(node.me)

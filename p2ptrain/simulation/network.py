@@ -60,10 +60,6 @@ class SimNetwork:
         """Return whether a message can go from `sender` to `receiver` now."""
         return not any(sender in here and receiver in there for here, there in self._cuts)
 
-    @property
-    def is_cut(self) -> bool:
-        return bool(self._cuts)
-
     def joins(self, one: PeerId, other: PeerId) -> bool:
         return self.connects(one, other) and self.connects(other, one)
 
@@ -72,8 +68,10 @@ class SimNetwork:
         if not one_way:
             self._cuts.append((there, here))
 
-    def heal(self) -> None:
-        self._cuts.clear()
+    def heal(self) -> bool:
+        """Remove all cuts, and return whether there were any."""
+        cuts, self._cuts = self._cuts, []
+        return bool(cuts)
 
     def _delay_s(self) -> float:
         profile = self._profile

@@ -321,7 +321,8 @@ class SimNode:
         because the report would replace that of the newer ring. This cannot happen in a real node,
         which runs only one reduce at a time.
         """
-        if self._has_told_of_later(roster):
+        told = [(each.step, each.attempt) for each in (self._done, self._failed) if each]
+        if max(told, default=(0, 0)) > (roster.step, roster.attempt):
             return
         if update is None:
             self.report(ReduceFailed(self.me, roster.step, roster.attempt, suspects))
@@ -329,10 +330,6 @@ class SimNode:
         self.disk.updates.add(update)
         self.handle(UpdateHeld(update))
         self.report(ReduceDone(self.me, roster.step, roster.attempt, update))
-
-    def _has_told_of_later(self, roster: Roster) -> bool:
-        told = [(each.step, each.attempt) for each in (self._done, self._failed) if each]
-        return max(told, default=(0, 0)) > (roster.step, roster.attempt)
 
     def fetched(self, update: Digest) -> None:
         self.disk.updates.add(update)
@@ -372,7 +369,7 @@ class SimNode:
         if self.leaving:
             reports.append(Leaving(self.me))
         elif self._rules.founders_vote:
-            reports.append(Staying(self.me))  # A liar may replay an old goodbye.
+            reports.append(Staying(self.me))  # Contradict an old goodbye that a liar may replay.
         said = (self._ready, self._done, self._failed, self.disk.snapshot)
         return reports + [report for report in said if report is not None]
 

@@ -9,8 +9,8 @@ from p2ptrain.ledger.chain.rules import QuorumLoss, QuorumPolicy
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The faults of a world, and how often they happen. A field `…_every_s` is the mean time between
-    two such faults; 0 means never. Other single numbers below 1 are probabilities, except
+    """The faults of a world, and how often they happen. A field `…_every_s` is the mean time
+    between two such faults; 0 means never. Other single numbers below 1 are probabilities, except
     `clock_drift`, the largest relative error of a clock's rate. Times are virtual seconds.
 
     Faults happen until `faults_s`. Then the network is repaired, and all nodes that are going to

@@ -5,7 +5,6 @@ The rings also record the blocks that really went into each update.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,6 +13,7 @@ from random import Random
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain.values import Roster
 from p2ptrain.simulation.clock import Clock
+from p2ptrain.simulation.disk import digest
 from p2ptrain.simulation.liars.spoiling import SpoiledEnding, Spoiler, update_apart
 from p2ptrain.simulation.network import SimNetwork
 from p2ptrain.simulation.profiles import Profile
@@ -27,7 +27,7 @@ Finish = Callable[[Digest | None, tuple[PeerId, ...]], None]
 
 def update_of(entry: Digest) -> Digest:
     """Return the update of the attempt that this roster entry opened."""
-    return Digest(hashlib.sha256(b"update" + entry.encode()).hexdigest())
+    return digest(f"update{entry}")
 
 
 @dataclass(slots=True)

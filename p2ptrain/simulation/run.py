@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -11,6 +10,7 @@ from p2ptrain.ledger.chain.quorum import reached
 from p2ptrain.ledger.chain.rules import QuorumPolicy, Rules
 from p2ptrain.ledger.chain.state import Phase
 from p2ptrain.ledger.policy.rest import rests_until
+from p2ptrain.simulation.disk import digest
 from p2ptrain.simulation.profiles import PROFILES, Profile
 from p2ptrain.simulation.world import SimWorld
 
@@ -68,7 +68,7 @@ def world_of(
 ) -> SimWorld:
     """Return a new world in which nothing has happened yet."""
     rules = Rules(
-        run=RunId(hashlib.sha256(f"run {seed}".encode()).hexdigest()),
+        run=RunId(digest(f"run {seed}")),
         founders=tuple(PeerId(f"p{index}") for index in range(peers)),
         outer_steps=steps,
         blocks=64,
@@ -84,7 +84,8 @@ def world_of(
         branch_after_s=8.0,
     )
     if profile.open:
-        # In an open run, all founders but one can be seeds, and the other trainers can be liars.
+        # All founders but one can be seeds, and all other trainers can be liars. So a single honest
+        # participant must be enough.
         rules = replace(rules, founders_vote=True, participants_min=1, reduce_s=20.0)
     return SimWorld(Random(f"{profile.name}/{seed}"), rules, profile)
 

@@ -44,7 +44,7 @@ FETCH_S = (0.02, 0.2)
 FETCH_AGAIN_S = 0.5
 
 SLOWNESS = 6.0
-"""Factor by which a slow peer takes longer to train, so that it exceeds the grace time."""
+"""Factor by which a slow peer takes longer to train: longer than others wait for its work."""
 
 BEGINS_AT_A_BASE = 0.5
 """Probability that a joining pruner is given a checkpoint."""
@@ -105,7 +105,9 @@ class SimWorld:
     # ── nodes come and go ────────────────────────────────────────────────────────────────────────
 
     def add_node(self, name: PeerId, *, trains: bool = True) -> None:
-        node = self._kind_of(name)(self, self.rules, name, self._clock_of_node(), trains=trains)
+        kind, drift = self._kind_of(name), self.profile.clock_drift
+        clock = NodeClock(self.clock, 1 + self.random.uniform(-drift, drift) if drift else 1.0)
+        node = kind(self, self.rules, name, clock, trains=trains)
         if self.random.random() < self.profile.slow_peers:
             self.troubles.slow.add(name)
         self.nodes[name] = node
@@ -140,10 +142,6 @@ class SimWorld:
             base = base_for_newcomer(self.rules, whole, self.random)
         return partial(Pruner, keep_entries=self.profile.keep_entries, base=base)
 
-    def _clock_of_node(self) -> NodeClock:
-        drift = self.profile.clock_drift
-        return NodeClock(self.clock, 1 + self.random.uniform(-drift, drift) if drift else 1.0)
-
     def start_node(self, node: SimNode) -> None:
         self.record_event(node.me, "starts")
         self.troubles.end(node.me)
@@ -153,10 +151,6 @@ class SimWorld:
         self._check_state(node)
         self._beat(node, self.random.uniform(0.0, 0.3))
         self.run_action(node, node.begin)
-
-    def restart_node(self, node: SimNode) -> None:
-        self.restarts += 1
-        self.start_node(node)
 
     def stop_node(self, node: SimNode) -> None:
         """Kill the process. Connected peers usually see a reset connection."""

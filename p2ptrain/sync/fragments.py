@@ -1,9 +1,10 @@
 """The elements of the flat vectors that are synchronised together.
 
-As in Streaming DiLoCo (arXiv 2501.18512), a fragment consists of complete layers, strided, so that
-each fragment has layers of every depth. The embedding and the head are separate fragments, since
-they change differently from the layers. Other parameters, such as the last norm, belong to the
-head's fragment, or to the embedding's if there is no head.
+As in Streaming DiLoCo (arXiv 2501.18512), a fragment consists of complete layers. Of n such
+fragments, fragment k has the layers k, k + n, k + 2 n and so on, so that each has layers of every
+depth. The embedding and the head are separate fragments, since they change differently from the
+layers. Other parameters, such as the last norm, belong to the head's fragment, or to the
+embedding's if there is no head.
 
 A fragment is a list of ranges of the canonical layout. Each range extends from the start of one
 parameter to the start of a later one. Padding belongs to the parameter before it. So the fragments

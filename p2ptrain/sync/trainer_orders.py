@@ -47,7 +47,7 @@ class TrainerProgress:
     carried: int = 0
     offered: int = 0
     is_ahead: bool = False
-    """Whether it trains, or has trained, more blocks than it reported as ready."""
+    """Whether the trainer trains, or has trained, more blocks than it reported as ready."""
 
     def due(self, lease: Blocks, pace: LeasePace) -> Blocks:
         """Return the blocks of `lease` that the trainer must finish next. Without overlap, that is

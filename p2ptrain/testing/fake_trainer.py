@@ -87,7 +87,8 @@ class TrainerRemote:
         return self.held or (self.stops_at is not None and step >= self.stops_at)
 
     def dies_now(self, blocks_done: int, *, more: bool) -> bool:
-        """Return whether the trainer dies now; it then does so only once."""
+        """Return whether the trainer must die now. If so, reset the settings, so that the next one
+        lives."""
         mid_lease = self.dies_in_mid_lease and blocks_done > 0 and more
         if not (self.dies or mid_lease):
             return False

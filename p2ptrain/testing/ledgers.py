@@ -97,7 +97,7 @@ def certify(rules: Rules, state: LedgerState, value: Value, *, round: int = 0) -
 
 
 def sealing(state: LedgerState, value: Value) -> Value:
-    """Return `value`, but if it is a commit that certifies a snapshot, with the state's digest."""
+    """Return `value`. If it is a commit that certifies a snapshot, add the digest of `state`."""
     if isinstance(value, Commit) and value.snapshot is not None:
         return replace(value, state=state.digest)
     return value

@@ -107,8 +107,8 @@ def _false_reply(asked: Any, signed: deque[object], times: int) -> bytes:
 
 
 def identity_question(starting: bool = False) -> bytes:
-    """Return a question of a process whose incarnation (its random number) no peer has seen before,
-    with proofs that nobody requested."""
+    """Return a question of a process whose incarnation (the number of one process) no peer has seen
+    before, with proofs that nobody requested."""
     incarnation, nonce = random.getrandbits(48), os.urandom(16)
     proofs = [[os.urandom(16), incarnation, False, os.urandom(64)] for _ in range(8)]
     told = {"nonce": nonce, "incarnation": incarnation, "starting": starting, "proofs": proofs}

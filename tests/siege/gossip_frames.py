@@ -35,8 +35,8 @@ def many_topics(topic: str, author: bytes) -> bytes:
 
 
 def signed_topics(topic: str, identity: Identity) -> bytes:
-    """Like `many_topics`, but with a valid signature by `identity`: a node that accepts it also
-    forwards it.
+    """Return the message of `many_topics` with a valid signature of `identity`. A node that accepts
+    this message also forwards it.
     """
     key = create_new_key_pair(identity.seed).private_key
     author = ID.from_base58(identity.peer).to_bytes()

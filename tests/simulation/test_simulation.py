@@ -97,8 +97,8 @@ def test_messages_of_a_step_grow_at_most_with_the_square_of_members() -> None:
 @pytest.mark.parametrize("proposes_next", [True, False])
 @pytest.mark.parametrize("seed", range(15))
 def test_killed_participant_delays_the_commit_only_a_little(seed: int, proposes_next: bool) -> None:
-    """The kill costs one more reduce (at most 0.6 s here) and two heights, without a wait for the
-    failure detector.
+    """The kill costs one more reduce (at most 0.6 s here) and the decisions on two more entries. The
+    others do not have to wait for the failure detector.
     """
     world = world_of(seed, peers=5, steps=3, profile=PROFILES["calm"])
     while world.latest.phase is not Phase.REDUCE or not world.rings.is_under_way():

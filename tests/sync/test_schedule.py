@@ -45,7 +45,7 @@ def test_schedule_delayed_by_one_step_reads_before_it_merges_the_previous_read()
     ]
     assert schedule.due(7) == DueSteps(None, None)
     assert schedule.delayed
-    assert not SyncSchedule(4, 2, 2).delayed, "fragments are merged long before they are read"
+    assert not SyncSchedule(4, 2, 2).delayed, "a fragment is merged before it is read again"
 
 
 @given(

@@ -63,8 +63,8 @@ class AverageSetting:
 
 @dataclass(frozen=True, slots=True)
 class AverageMeasured:
-    """Seconds and CPU seconds of each repeat at one peer, and the bytes that it sent and the digest
-    of the mean in the last repeat."""
+    """The measurements of one peer: seconds and CPU seconds of each repeat, and for the last repeat
+    the bytes that the peer sent and the digest of the mean."""
 
     seconds: tuple[float, ...]
     cpu_s: tuple[float, ...]
@@ -126,7 +126,7 @@ Connections = dict[PeerId, list[SecureSocket]]
 
 @contextmanager
 def _connected(setting: AverageSetting, me: int, host: str, meeting: Path) -> Iterator[Connections]:
-    """Connect to the neighbours; close the links at the end of the `with` block."""
+    """Connect to the neighbours in the ring, and close the links at the end of the `with` block."""
     request, credentials = _request(setting, me), Credentials.create(_identity(me))
     inbox = RingInbox()
     with ExitStack() as stack:
@@ -135,8 +135,8 @@ def _connected(setting: AverageSetting, me: int, host: str, meeting: Path) -> It
         )
         stack.enter_context(listener)
         listener.handle("ring", inbox.handle)
-        endpoints = _meet(setting, me, Endpoint(credentials.peer, *listener.address,
-                                                credentials.certificate_der), meeting)  # fmt: skip
+        mine = Endpoint(credentials.peer, *listener.address, credentials.certificate_der)
+        endpoints = _meet(setting, me, mine, meeting)
         for endpoint in endpoints.values():
             listener.trust_certificate(endpoint.certificate_der)
         all_have(meeting, me, setting.peers, "trusts", CONNECT_S)

@@ -35,7 +35,7 @@ slowest process's time."""
 class ContenderRun:
     """The contenders of one run by name, prepared once. Use it as a context manager.
 
-    `missing` says for each requested but unavailable contender why it is unavailable.
+    `missing` gives the reason for each requested contender that is unavailable.
     """
 
     def __init__(self, wanted: Sequence[str]) -> None:

@@ -1,4 +1,5 @@
-"""`p2ptrain bench allreduce`: all-reduce one vector among processes, with ours and other libraries.
+"""`p2ptrain bench allreduce`: average one vector among processes, with our code and other
+libraries.
 
 All contenders take turns within one run, so that a busy machine affects all of them equally. The
 time of a repeat is that of its slowest process; the median repeat counts.
@@ -13,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import product
 
 from p2ptrain import kernels
 from p2ptrain.bench.all_reduce.averaging import AverageMeasured, AverageSetting
@@ -35,8 +37,7 @@ class AllreduceOutcome:
 
 @dataclass(frozen=True, slots=True)
 class AllreduceReport:
-    """The figures. `missing` says for each contender that could not be measured why it could
-    not."""
+    """The figures. `missing` gives the reason for each contender that could not be measured."""
 
     lines: tuple[FigureLine, ...] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
@@ -175,12 +176,9 @@ def settings_of(
             streams=number,
             repeats=repeats,
         )
-        for count in peers
-        for size in elements
-        for schedule in schedules
-        for codec in codecs
-        for secrecy in encryption
-        for number in streams
+        for count, size, schedule, codec, secrecy, number in product(
+            peers, elements, schedules, codecs, encryption, streams
+        )
     ]
     for setting in made:
         kernels.codec(setting.codec, setting.block)

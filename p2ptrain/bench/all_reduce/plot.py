@@ -1,4 +1,4 @@
-"""Draw two charts of `bench allreduce --json`: time against the number of peers, and the size.
+"""Draw two charts of `bench allreduce --json`: time against the number of peers, and against size.
 
 Usage: python -m p2ptrain.bench.all_reduce.plot JSON… > allreduce.svg
 With --table, print the same points as a table.

@@ -1,8 +1,8 @@
 """A slow link: a relay that forwards bytes at a limited rate.
 
-Peers dial it in place of the listener at one end. It forwards encrypted bytes unchanged. Waiting
-bytes fill its small socket buffers and so slow the sender down, as on a slow path. The relay does
-not add delay or lose data.
+Peers dial the relay instead of the listener at one end. It forwards encrypted bytes unchanged.
+Waiting bytes fill its small socket buffers and so slow the sender down, as on a slow path. The
+relay does not add delay or lose data.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class SlowLink:
         self._target = target
         self._ways = (_LinkThrottle(bytes_per_s), _LinkThrottle(bytes_per_s))
         self._listener = socket.create_server((target[0], 0))
-        # Accepted sockets inherit the size. A later change would not limit TCP's window.
+        # Accepted sockets inherit this buffer size. Set later, it would not limit TCP's window.
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
         self._open: list[socket.socket] = []
         self._threads: list[threading.Thread] = []

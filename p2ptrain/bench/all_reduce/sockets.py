@@ -1,7 +1,7 @@
 """One peer of a ring of plain TCP connections. Arguments: ME PEERS ELEMENTS REPEATS HOST FOLDER.
 
-It measures the network paths alone. Each peer sends its successor as many bytes as in an ideal
-8-bit all-reduce. It uses many connections, and a connection takes the next piece as soon as it can
+This measures the network paths alone. Each peer sends its successor as many bytes as in an ideal
+8-bit all-reduce. It uses many connections; each connection takes the next piece as soon as it can
 send.
 """
 

@@ -68,7 +68,7 @@ class HealsGoUp(Watch):
                 self.object(f"{peer} drops {own} tokens of its branch for a branch with {won}")
 
     def _stretch(self, chain: Chain) -> int:
-        """Return the tokens committed when the branch ends with which `chain` begins."""
+        """Return the number of tokens committed at the end of the first branch in `chain`."""
         length = next(
             (at for at in range(1, len(chain)) if isinstance(chain[at].entry.value, Branch)),
             len(chain),

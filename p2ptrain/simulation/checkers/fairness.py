@@ -21,8 +21,8 @@ STARVED_COMMITS = 8
 takes part again within fewer commits."""
 
 STARVED_COMMITS_SLOW = 24
-"""The same maximum for a slow peer, which needs several outer steps to train on a lease, and may
-hold four leases after skipped steps."""
+"""The same maximum for a slow peer, which needs several outer steps to train on a lease (the blocks
+assigned to it), and may hold four leases after skipped steps."""
 
 
 @dataclass(slots=True)

@@ -19,11 +19,7 @@ from p2ptrain.simulation.amending import AmendmentsAreHeld, TermsAreForeseen
 from p2ptrain.simulation.checkers.accountability import LiarsAreExposed, Place
 from p2ptrain.simulation.checkers.branches import HealsGoUp, NobodyIsDrawnAway
 from p2ptrain.simulation.checkers.commits import CommitsAreHeld, CommitsAreMade
-from p2ptrain.simulation.checkers.fairness import (
-    LeavesHaveCauses,
-    NobodyIsStarved,
-    NobodyIsUsurped,
-)
+from p2ptrain.simulation.checkers.fairness import LeavesHaveCauses, NobodyIsStarved, NobodyIsUsurped
 from p2ptrain.simulation.checkers.lines import Lines
 from p2ptrain.simulation.checkers.proposals import (
     ProposalsAreEntitled,
@@ -144,12 +140,12 @@ class VotesAreKept(Watch):
                 f"{voter} sent a message about height {height}, but its disk ends at {disk.height}"
             )
         tail = f'"height":{height},"line":"{line}","round":{round}}}'.encode()
-        if any(
+        if not any(
             record.endswith(tail) and record.startswith(b'{"accepted":null') == promise
             for record in reversed(disk.records)
         ):
-            return
-        self.object(f"{voter} sent a message for height {height}, round {round}, before storing it")
+            what = f"a message for height {height}, round {round}"
+            self.object(f"{voter} sent {what}, before storing it")
 
     def _on_accept(self, place: Place, round: int, entry: Digest) -> None:
         voter, _, height = place
@@ -194,9 +190,9 @@ class EqualHeadsAgree(Watch):
 
 @dataclass(slots=True)
 class BlocksAreCommittedOnce(Watch):
-    """S6: along each chain, every block is either leased, returned or committed, and it is so only
-    once. The committed blocks were trained on. `committed` maps the head of each chain to its
-    committed blocks."""
+    """S6: along each chain, every block is in exactly one place: leased, returned or committed. The
+    committed blocks were trained on. `committed` maps the head of each chain to its committed
+    blocks."""
 
     committed: dict[Digest, frozenset[int]] = field(default_factory=dict)
     strangers: frozenset[PeerId] = frozenset()

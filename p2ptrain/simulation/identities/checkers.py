@@ -49,8 +49,7 @@ class Checkers:
     def found_duplicate(self, process: SimProcess) -> None:
         """Check that a process that stops voting, or does not start, was not the only process with
         its identity."""
-        others = [each for each in self._world.processes if each.me == process.me]
-        others = [each for each in others if each is not process]
+        others = self._others(process)
         if process.running:
             others = [each for each in others if each.running_s is not None]
         since_s = max(process.began_s, self._world.clock.now - FRESH_S)
@@ -75,9 +74,8 @@ class Checkers:
     def taken(self, process: SimProcess, beat: MarkedHeartbeat) -> None:
         key, order = (id(process), beat.author), (beat.mark.incarnation, beat.serial)
         if order <= self._taken.get(key, (-1, -1)):
-            self._object(
-                "HeartbeatsGoForward", f"{process.me} accepted an old one of {beat.author}"
-            )
+            what = f"{process.me} accepted an old heartbeat of {beat.author}"
+            self._object("HeartbeatsGoForward", what)
         self._taken[key] = order
 
     def named(self, process: SimProcess, forwarder: PeerId) -> None:
@@ -116,17 +114,15 @@ class Checkers:
     def _is_alone(self, process: SimProcess) -> bool:
         """Return whether `process` has run for `HEARD_S` as the only process of its identity."""
         since_s = self._world.clock.now - HEARD_S
-        others = [each for each in self._world.processes if each.me == process.me]
-        return (
-            process.running
-            and process.running_s is not None
-            and process.running_s < since_s
-            and all(
-                each.ended_s is not None and each.ended_s < since_s
-                for each in others
-                if each is not process
-            )
-        )
+        if not process.running or (process.running_s or 0.0) >= since_s:
+            return False
+        ends = [each.ended_s for each in self._others(process)]
+        return all(ended_s is not None and ended_s < since_s for ended_s in ends)
+
+    def _others(self, process: SimProcess) -> list[SimProcess]:
+        """Return all other processes that ever had the same identity."""
+        namesakes = [each for each in self._world.processes if each.me == process.me]
+        return [each for each in namesakes if each is not process]
 
     def _check_heard(self, process: SimProcess) -> None:
         for other in self._world.processes:

@@ -47,7 +47,7 @@ class MarkedHeartbeat:
 
 
 class SimProcess:
-    """`reaches` are the connected peers. `lone` means that it cannot ask any peer at its start."""
+    """`reaches` are the connected peers. A `lone` process cannot ask any peer when it starts."""
 
     def __init__(
         self, world: IdentityWorld, me: PeerId, home: SimHome, reaches: set[PeerId], *, lone: bool
@@ -213,12 +213,11 @@ class SimProcess:
             return
         self._seen[beat] = now
         self.world.pass_on(self, beat)
-        if self.incarnations.note_decoded(beat.author, incarnation, beat.serial, now):
+        heard = beat.author, incarnation, beat.serial, now
+        if self.incarnations.note_decoded(*heard):
             self.world.checkers.taken(self, beat)
             self.incarnations.keep_mark(beat.author, beat.mark)
-        self.incarnations.note_arrival(
-            beat.author, incarnation, beat.serial, now, PATIENCE * BEAT_S
-        )
+        self.incarnations.note_arrival(*heard, PATIENCE * BEAT_S)
 
     def _handle_own_heartbeat(self, forwarder: PeerId, incarnation: int) -> None:
         if incarnation < self.watch.incarnation:
@@ -231,4 +230,5 @@ class SimProcess:
         brought = self.incarnations.heard_span(forwarder)
         since_s = None if brought is None else brought.first_s
         if self.replays.note_replay(forwarder, author, spoke, since_s, self.world.clock.now):
-            self.world.note_named(self, forwarder)
+            self.world.named.add(forwarder)
+            self.world.checkers.named(self, forwarder)

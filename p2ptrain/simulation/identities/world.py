@@ -106,10 +106,6 @@ class IdentityWorld:
             if peer != author:
                 self._bring_to(peer, lambda process: process.handle_notice(author, notice))
 
-    def note_named(self, process: SimProcess, forwarder: PeerId) -> None:
-        self.named.add(forwarder)
-        self.checkers.named(process, forwarder)
-
     def of(self, peer: PeerId) -> list[SimProcess]:
         """Return the living processes with this identity."""
         living = [each for each in self._living.get(peer, ()) if each.alive]
@@ -165,14 +161,9 @@ class IdentityWorld:
         alive = self.of(peer)
         if what < 0.75 and alive:
             self._restart(random.choice(alive))
-        elif len(alive) == 1 and self._may_copy():
-            self._copy(alive[0])
+        elif len(alive) == 1 and all(len(self.of(each)) <= 1 for each in self.honest):
+            self._copy(alive[0])  # At most one copy runs, so that enough members can be asked.
         self.clock.after(random.uniform(0.5, 12.0), self._fail)
-
-    def _may_copy(self) -> bool:
-        """Return whether a process can be copied. Only one copy exists at a time, so that enough
-        members can be asked."""
-        return all(len(self.of(peer)) <= 1 for peer in self.honest)
 
     def _restart(self, process: SimProcess) -> None:
         """Crash a process. Then start a new one from the same home or from an old backup of it;
@@ -215,9 +206,8 @@ class IdentityWorld:
         if random.random() < 0.3:
             peer, nonce = self._some_nonce()
             proof = self._some_proof(nonce) if random.random() < 0.5 else None
-            self.publish_notice(
-                self.liar, IdentityNotice(peer, nonce if proof is None else proof.nonce, proof)
-            )
+            notice = IdentityNotice(peer, nonce if proof is None else proof.nonce, proof)
+            self.publish_notice(self.liar, notice)
         self.clock.after(random.uniform(0.2, 2.0), self._lie)
 
     def _speak_as_liar(self, serial: int) -> None:
@@ -246,9 +236,8 @@ class IdentityWorld:
         if self._proofs and self.random.random() < 0.5:
             return self.random.choice(self._proofs[-100:])
         incarnation = self.random.choice([0, 1 << 32, INCARNATION_MAX])
-        return IdentityProof(
-            nonce, incarnation, self.random.random() < 0.3, self.random.randbytes(16)
-        )
+        starting, signature = self.random.random() < 0.3, self.random.randbytes(16)
+        return IdentityProof(nonce, incarnation, starting, signature)
 
     def _some_mark(self, peer: PeerId) -> Mark | None:
         draw = self.random.random()

@@ -6,7 +6,6 @@ send messages in the name of others.
 
 from __future__ import annotations
 
-import hashlib
 from collections import deque
 from dataclasses import replace
 from enum import Enum
@@ -39,7 +38,7 @@ from p2ptrain.ledger.messages.messages import (
 )
 from p2ptrain.ledger.messages.peer_reports import ReduceDone, SnapshotTaken, UpdateHeld
 from p2ptrain.ledger.paxos.electorate import Electorate, proof_of
-from p2ptrain.simulation.disk import signature_of, signer, verify
+from p2ptrain.simulation.disk import digest, signature_of, signer, verify
 from p2ptrain.simulation.network import Payload, SimHeartbeat
 from p2ptrain.simulation.node import SimNode
 
@@ -90,7 +89,7 @@ class Liar(SimNode):
 
     def wrote(self, taken: SnapshotTaken) -> None:
         if Lie.SNAPSHOTS in self.lies:
-            taken = replace(taken, digest=_digest(f"no such snapshot {taken.step}"))
+            taken = replace(taken, digest=digest(f"no such snapshot {taken.step}"))
         super().wrote(taken)
 
     def _take_part(self, entry: Digest, roster: Roster) -> None:
@@ -100,7 +99,7 @@ class Liar(SimNode):
             return
         if told is not None and (told.step, told.attempt) == now:
             return
-        invented = _digest(f"no reduce has made this: {entry}")
+        invented = digest(f"no reduce has made this: {entry}")
         self.disk.updates.add(invented)
         super().handle(UpdateHeld(invented))
         self.report(ReduceDone(self.me, *now, invented))
@@ -115,7 +114,7 @@ class Liar(SimNode):
         """Tell its own ledger that all voters wrote the invented snapshot."""
         if not isinstance(event, SnapshotTaken) or Lie.SNAPSHOTS not in self.lies:
             return super().handle(event)
-        invented = _digest(f"no such snapshot {event.step}")
+        invented = digest(f"no such snapshot {event.step}")
         for voter in self.state.voters:
             super().handle(SnapshotTaken(voter, event.step, invented))
 
@@ -156,7 +155,7 @@ class Liar(SimNode):
                 self._send(peer, self._forgetful(promise))
             case Send(peer, Accept(vote)) if Lie.DOUBLE_VOTES in self.lies:
                 super()._carry_out(effect)
-                self._send(peer, Accept(self._sign(vote.height, vote.round, _digest("another"))))
+                self._send(peer, Accept(self._sign(vote.height, vote.round, digest("another"))))
             case _:
                 super()._carry_out(effect)
 
@@ -186,7 +185,9 @@ class Liar(SimNode):
         return replace(proposal, entry=entry, signature=self._hope_for(entry, proposal.round))
 
     def _hope_for(self, entry: Entry, round: int) -> bytes:
-        """Vote for `entry`, and begin to collect the votes of others. Return the own signature."""
+        """Vote for `entry`, begin to collect the votes of others, and return the vote's
+        signature.
+        """
         own = self._sign(entry.height, round, entry.digest).signature
         if entry.digest not in self._twins:
             self._twins[entry.digest] = entry
@@ -230,7 +231,7 @@ class Liar(SimNode):
         """Return the proposal with the digest of a state that does not exist, so that no node could
         start from it."""
         assert isinstance(entry.value, Commit)
-        value = replace(entry.value, state=_digest("no such state"))
+        value = replace(entry.value, state=digest("no such state"))
         return self._bent(proposal, replace(entry, value=value))
 
     def _without_others(self, proposal: Propose) -> Propose:
@@ -284,7 +285,7 @@ class Liar(SimNode):
     def _promised(
         self, voter: PeerId, entry: Entry, round: int, claim: Accepted | None
     ) -> PromiseProof:
-        """Return a promise in its own name or in that of an invented stranger."""
+        """Return a promise of `voter`, which is the liar itself or an invented stranger."""
         signing = replace(self._electorate(entry), me=voter, sign=signer(voter))
         return proof_of(voter, signing.promise(round, claim))
 
@@ -338,7 +339,7 @@ class Liar(SimNode):
             learners = dict.fromkeys((*state.learners, _SOMEBODY))
             value = Roster(state.step, state.attempt, state.voters, tuple(learners))
         elif self._random.random() < 0.5:
-            value = Commit(state.step, state.roster.attempt, _digest("no such update"))
+            value = Commit(state.step, state.roster.attempt, digest("no such update"))
         return Entry(state.height + 1, state.head, value)
 
     def _replay(self) -> None:
@@ -356,7 +357,3 @@ class Liar(SimNode):
 
 
 _SOMEBODY = PeerId("nobody-knows-me")
-
-
-def _digest(text: str) -> Digest:
-    return Digest(hashlib.sha256(text.encode()).hexdigest())

@@ -8,7 +8,6 @@ others.
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from p2ptrain.ledger.messages.effects import Effect, Send
 from p2ptrain.ledger.messages.messages import Prepare, Propose
 from p2ptrain.ledger.policy.blame import LEFT_OUT_REFUSED, Failure, FailureMemory
 from p2ptrain.simulation.checkers.watching import Decision, Watch
+from p2ptrain.simulation.disk import digest
 from p2ptrain.simulation.node import SimNode
 
 
@@ -46,8 +46,8 @@ TRICKLE_S = 2.0
 (SPEC.md, "Liveness")."""
 
 LONG_SILENCE_S = 6.0
-"""Seconds of silence, as long as three outer steps. It is well below 20 s, since a world without a
-decision for 20 s counts as stuck."""
+"""Seconds of silence, as long as three outer steps. It is well below `Profile.settle_s`, since a
+world without a commit for that time counts as stuck."""
 
 ABORT_S = 0.1
 
@@ -164,8 +164,8 @@ class SpoilersCostLittle(Watch):
 
 
 LOST_FIRST = 14
-"""Number of lost attempts allowed at the start. If a spoiler leaves no evidence, the ledger finds
-it by letting participants sit out in turn, each for three attempts."""
+"""Number of lost attempts allowed at the start. If a spoiler leaves no evidence, participants sit
+out in turn until it is found. Each outer step that fails meanwhile costs three attempts."""
 
 LOST_SHARE = 0.3
 """Number of lost attempts allowed per outer step. If failures were forgotten, half of all attempts
@@ -215,7 +215,8 @@ class ExclusionsAreShared(Watch):
 
 @dataclass(slots=True)
 class SpoilersCostLittleTime(Watch):
-    """An expensive spoiler is rarely admitted, and a silent proposer gets short turns."""
+    """An expensive spoiler is rarely admitted, and others soon stop waiting long for a proposer
+    that does not propose."""
 
     spoilers: Mapping[PeerId, Spoiler]
     at_s: float = 0.0
@@ -273,4 +274,4 @@ out in turn."""
 
 def update_apart(update: Digest, peer: PeerId) -> Digest:
     """Return the update of `peer` if each participant is sent a different average."""
-    return Digest(hashlib.sha256(f"{update} {peer}".encode()).hexdigest())
+    return digest(f"{update} {peer}")

@@ -7,7 +7,6 @@ replay old messages of founders.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from enum import Enum
@@ -29,7 +28,7 @@ from p2ptrain.ledger.chain.values import (
 from p2ptrain.ledger.messages.effects import Effect, Send
 from p2ptrain.ledger.messages.messages import Accept, Message, Outcome, Prepare, Promise, Propose
 from p2ptrain.ledger.messages.peer_reports import Leaving, ReduceDone, ReduceFailed, UpdateHeld
-from p2ptrain.simulation.disk import signature_of
+from p2ptrain.simulation.disk import digest, signature_of
 from p2ptrain.simulation.liars.liar import MISCHIEF, Liar
 from p2ptrain.simulation.network import Payload, SimHeartbeat
 from p2ptrain.simulation.node import SimNode
@@ -141,7 +140,7 @@ class Sybil(SimNode):
             return
         now = (roster.step, roster.attempt)
         if Trick.RESULTS in self._tricks:
-            invented = invented_update(entry)
+            invented = digest(f"invented by Sybils: {entry}")
             self.disk.updates.add(invented)
             self.handle(UpdateHeld(invented))
             self.report(ReduceDone(self.me, *now, invented))
@@ -158,11 +157,6 @@ class Sybil(SimNode):
         for peer in self._world.others(self.me):
             other = replace(ready, tokens=self._random.randint(1, ready.tokens))
             self._send(peer, SimHeartbeat(self.me, (other,)))
-
-
-def invented_update(entry: Digest) -> Digest:
-    """Return the update that all Sybils claim for the reduce that `entry` opened."""
-    return Digest(hashlib.sha256(b"invented by Sybils: " + entry.encode()).hexdigest())
 
 
 class Ally(Liar):

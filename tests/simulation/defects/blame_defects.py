@@ -35,7 +35,7 @@ def past_steps_forgotten(patch: Patch) -> None:
 
 
 def accuser_not_doubted(patch: Patch) -> None:
-    """An accused peer counts as guilty, and its accuser is not suspected too."""
+    """An accused peer counts as guilty, and its accuser is never suspected."""
 
     def failure(
         self: FailureMemory, peers: tuple[PeerId, ...], reports: Mapping[PeerId, Iterable[PeerId]]
