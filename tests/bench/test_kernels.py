@@ -52,7 +52,7 @@ def test_report_is_also_available_as_text(
     assert "-m pip install pypiquant" in told.err
 
 
-def test_missing_variant_is_an_error() -> None:
+def test_unsupported_kernel_variant_is_an_error() -> None:
     with pytest.raises(MachineUnfit):
         measure(1000, 1, "avx1024")
 

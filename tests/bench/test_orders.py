@@ -37,7 +37,7 @@ def test_best_order_avoids_the_bad_link_and_the_worst_does_not() -> None:
     assert stand_together(worst, names[0], names[1])
 
 
-def test_command_compares_both_orders(
+def test_command_compares_the_best_and_the_worst_order(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def as_expected(setting: AverageSetting) -> list[AverageMeasured]:

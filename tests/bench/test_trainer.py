@@ -68,7 +68,7 @@ def test_all_installed_contenders_really_train() -> None:
     assert speeds["plain_bf16"]["loss"] == speeds["fsdp2"]["loss"]
 
 
-def test_failing_contender_gives_its_reason() -> None:
+def test_error_of_a_failing_contender_is_reported() -> None:
     with pytest.raises(ProcessFailed, match="KeyError: 'nobody'"):
         trainer.run(trainer.setting(1, 64, 16, 2, "bf16", "cpu"), ["nobody"], 1, 1, sys.executable)
 

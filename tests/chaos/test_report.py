@@ -103,7 +103,7 @@ def test_nodes_that_report_the_same_do_not_disagree() -> None:
         (sighting("h", "s", "E"), "entry 8"),
     ],
 )
-def test_every_difference_is_found(other: Sighting, what: str) -> None:
+def test_every_difference_between_two_journals_is_found(other: Sighting, what: str) -> None:
     (found,) = disagreements({"ann": sighting("h", "s", "e"), "ben": other})
     assert found.startswith(what)
 

@@ -59,7 +59,7 @@ def test_seven_peers_with_a_two_thirds_quorum_run_without_violations(seed: int) 
 
 
 @pytest.mark.parametrize("peers", [1, 2])
-def test_smallest_groups_work(peers: int) -> None:
+def test_runs_with_one_or_two_peers_complete(peers: int) -> None:
     assert simulate(1, peers=peers, steps=STEPS, profile="lossy").good
 
 
@@ -97,8 +97,8 @@ def test_messages_of_a_step_grow_at_most_with_the_square_of_members() -> None:
 @pytest.mark.parametrize("proposes_next", [True, False])
 @pytest.mark.parametrize("seed", range(15))
 def test_killed_participant_delays_the_commit_only_a_little(seed: int, proposes_next: bool) -> None:
-    """The kill costs one more reduce (at most 0.6 s here) and the decisions on two more entries. The
-    others do not have to wait for the failure detector.
+    """The kill costs one more reduce (at most 0.6 s here) and the decisions on two more entries. No
+    peer has to wait for the failure detector.
     """
     world = world_of(seed, peers=5, steps=3, profile=PROFILES["calm"])
     while world.latest.phase is not Phase.REDUCE or not world.rings.is_under_way():
