@@ -63,7 +63,7 @@ def make_history(
     """Write `steps` outer steps of `run` to `home`. Its identity must be the run's only founder.
 
     The roster of outer step s names the terms `agreed[s]`, if there are any. If `agreed` is None,
-    it names the s-th of `amendments`. `deviation` is the standard deviation of the updates'
+    the roster names the s-th of `amendments`. `deviation` is the standard deviation of the updates'
     elements.
     """
     if amendments:
