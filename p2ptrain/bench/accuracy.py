@@ -1,6 +1,6 @@
 """Measure the error of a ring's average against the true one, on random vectors.
 
-Only the codec's part is simulated: contribution, hops, division. Sockets are not used.
+Only the codec's part of a reduce is simulated: contributions, hops and the division.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ELEMENTS = 2**20
 def ring_mean(
     codec: Codec, vectors: Sequence[Floats], residuals: Sequence[Floats] | None = None
 ) -> Floats:
-    """Return the mean of `vectors` as a ring computes it, in order, each of weight 1.
+    """Return the mean of `vectors` as a ring computes it: in this order, each with weight 1.
 
     With `residuals`, one for each vector, each peer adds its last rounding error and keeps its new
     one.
@@ -49,13 +49,11 @@ def relative_errors(codec: Codec, elements: int = ELEMENTS) -> dict[str, float]:
     rng = np.random.default_rng(0)
     gaussian = rng.standard_normal((PEERS, elements), dtype=np.float32)
     heavy = rng.standard_t(3, (PEERS, elements)).astype(np.float32)
-    return {
-        "gaussian": relative_error(codec, list(gaussian)),
-        "student_t3": relative_error(codec, list(heavy)),
-    }
+    kinds = {"gaussian": gaussian, "student_t3": heavy}
+    return {kind: _relative_error(codec, list(vectors)) for kind, vectors in kinds.items()}
 
 
-def relative_error(codec: Codec, vectors: Sequence[Floats]) -> float:
+def _relative_error(codec: Codec, vectors: Sequence[Floats]) -> float:
     true = np.mean(np.asarray(vectors, np.float64), axis=0)
     error = ring_mean(codec, vectors) - true
     return float(np.linalg.norm(error) / np.linalg.norm(true))

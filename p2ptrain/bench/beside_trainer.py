@@ -56,8 +56,8 @@ class Pauses:
     """Seconds to wait after a snapshot. Its files are deleted then, and this is not part of the
     snapshot's cost."""
     before_s: float = 5.0
-    """Minimum seconds of the measurement before a snapshot. If the last snapshot took longer, this
-    measurement takes as long as that snapshot."""
+    """Minimum seconds of a measurement without a snapshot. If the snapshot before it took longer,
+    the measurement takes as long as that snapshot."""
 
 
 USUAL = Pauses()
@@ -65,7 +65,7 @@ USUAL = Pauses()
 
 @dataclass(frozen=True, slots=True)
 class SnapshotTurn:
-    """Seconds of the inner steps before, during and after a snapshot, and of the snapshot."""
+    """Seconds of each inner step before, during and after a snapshot, and of the snapshot."""
 
     before: list[float]
     beside: list[float]
@@ -80,7 +80,7 @@ class SnapshotTurn:
 
 
 class StepTimes:
-    """The times at which inner steps of a process ended. The process prints them."""
+    """The times at which inner steps of a process ended. The process prints these times."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
@@ -108,17 +108,17 @@ class StepTimes:
             self._more.notify_all()
 
     def wait_for(self, count: int, seconds: float) -> None:
-        """Wait for `count` more ticks. Raises Failed."""
+        """Wait until `count` more inner steps have ended. Raises ProcessFailed if this takes longer
+        than `seconds`, or if the trainer ends."""
         with self._more:
             wanted = len(self._ends) + count
             self._more.wait_for(lambda: self._ended or len(self._ends) >= wanted, seconds)
             if len(self._ends) < wanted:
-                raise ProcessFailed(
-                    "the trainer ended, or did not step in time; its output is above"
-                )
+                why = "the trainer ended, or did not step in time; its output is above"
+                raise ProcessFailed(why)
 
     def wait_s(self, seconds: float) -> None:
-        """Wait `seconds`. Raises Failed: the trainer ended."""
+        """Wait `seconds`. Raises ProcessFailed if the trainer ends in this time."""
         with self._more:
             if self._more.wait_for(lambda: self._ended, seconds):
                 raise ProcessFailed("the trainer ended; its output is above")
@@ -127,14 +127,13 @@ class StepTimes:
         """Return the seconds of the steps that began and ended between these times."""
         with self._more:
             ends = list(self._ends)
-        return [
-            after - before for before, after in pairwise(ends) if start <= before and after <= end
-        ]
+        inside = [(a, b) for a, b in pairwise(ends) if start <= a and b <= end]
+        return [b - a for a, b in inside]
 
 
 @contextmanager
 def training(config: TrainerConfig, warm_s: float) -> Iterator[StepTimes]:
-    """Run a process that trains until the `with` block ends. Raises Failed."""
+    """Run a process that trains until the `with` block ends. Raises ProcessFailed."""
     command = [sys.executable, "-m", "p2ptrain.trainer.tools.ticking", json.dumps(asdict(config))]
     ticks = StepTimes(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
     try:
@@ -148,7 +147,7 @@ def training(config: TrainerConfig, warm_s: float) -> Iterator[StepTimes]:
 def measure(
     config: TrainerConfig, numel: int, turns: int, folder: Path | None, pauses: Pauses = USUAL
 ) -> Iterator[FigureLine]:
-    """Measure on the disk of `folder`; by default on that of temporary files. Raises Failed."""
+    """Measure on the disk of `folder`, by default that of temporary files. Raises ProcessFailed."""
     state = state_of(numel)
     try:
         with training(config, pauses.warm_s) as ticks:
@@ -181,7 +180,8 @@ def _alone(ticks: StepTimes, seconds: float, settle_s: float) -> list[float]:
 
 
 def with_steps(ticks: StepTimes, stretch: Callable[[], Stretch]) -> tuple[Stretch, list[float]]:
-    """Return the first period that contains inner steps, and their seconds. Raises Failed."""
+    """Call `stretch` until the period that it returns contains inner steps. Return that period, and
+    the seconds of these steps. Raises ProcessFailed after `TRIES_MAX` calls."""
     for _ in range(TRIES_MAX):
         begun, ended = stretch()
         if steps := ticks.within(begun, ended):
@@ -192,7 +192,7 @@ def with_steps(ticks: StepTimes, stretch: Callable[[], Stretch]) -> tuple[Stretc
 
 
 def _write(state: OuterState, folder: Path | None) -> Stretch:
-    """Write a snapshot as a node does; return when it began and when it was on disk."""
+    """Write a snapshot as a node does. Return when this began and when the snapshot was on disk."""
     with (
         tempfile.TemporaryDirectory(prefix="p2ptrain-bench-", dir=folder) as name,
         Store(Path(name) / "store") as store,
@@ -204,16 +204,14 @@ def _write(state: OuterState, folder: Path | None) -> Stretch:
 
 
 def lines(seen: list[SnapshotTurn], numel: int) -> Iterator[FigureLine]:
-    """Yield the figures."""
     ratios = [turn.ratio for turn in seen]
     steps = sum(len(turn.beside) for turn in seen)
     name = "a trainer's inner-step rate while a snapshot is written"
     against = f"before and after each of {len(seen)} snapshots ({steps} inner steps during them)"
     error = statistics.stdev(ratios) / len(ratios) ** 0.5 if len(ratios) > 1 else 0.0
     yield FigureLine(name, statistics.mean(ratios), "ratio", against, {"standard_error": error})
-    yield FigureLine(
-        f"{name}, the median of the turns", statistics.median(ratios), "ratio", against
-    )
+    median = statistics.median(ratios)
+    yield FigureLine(f"{name}, the median of the turns", median, "ratio", against)
     yield FigureLine("its standard error", error, "")
     seconds = statistics.median(turn.snapshot_s for turn in seen)
     yield FigureLine(f"a snapshot of {8 * numel / 1e6:,.0f} MB during training", seconds, "s")

@@ -29,10 +29,10 @@ Line = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Lines by name, each a list of (x, y) with rising x. There is at least one point.
+    """Lines by name, each a list of (x, y) with rising x. There must be at least one point.
 
-    `marks` are the labels of the horizontal axis; without them the labels are evenly spaced. With
-    `from_zero`, a linear vertical axis includes 0.
+    `marks` are the labels of the horizontal axis; if it is empty, the labels are evenly spaced. If
+    `from_zero` is set, a linear vertical axis includes 0.
     """
 
     title: str
@@ -74,8 +74,7 @@ class Axis:
 
 def page(charts: Sequence[Chart], note: str) -> str:
     """Return an SVG with all charts from left to right, a legend, and `note` below. Lines with the
-    same name look the same in all charts.
-    """
+    same name look the same in all charts."""
     names = sorted({name for chart in charts for name in chart.lines})
     rows = -(-len(names) // LEGEND_COLUMNS)
     height = HEIGHT + LEGEND_HEIGHT * rows + FOOT

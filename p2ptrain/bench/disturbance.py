@@ -49,8 +49,7 @@ MEASURED, OTHER = "ann", "ben"
 @dataclass(slots=True)
 class MemberTimes:
     """Measurements of one member over all joiners: seconds of its inner steps, and processor
-    seconds of its node.
-    """
+    seconds of its node."""
 
     steps_before: list[float] = field(default_factory=list)
     steps_coming: list[float] = field(default_factory=list)
@@ -65,8 +64,8 @@ class MemberTimes:
 
 
 class JoinStory(Story):
-    """Runs one member on the first core and all other nodes on the second. Joiners join one after
-    the other."""
+    """Runs the measured member on the first core and all other nodes on the second. The joiners
+    join one after another."""
 
     uplink = seed_uplink = "1000Mbit"
     """Upload limit of the nodes. It is above the cable's rate, so that only the cable limits the
@@ -74,9 +73,8 @@ class JoinStory(Story):
 
     def __init__(self, folder: Path, config: Path, place: NodeNetwork, joins: int) -> None:
         super().__init__(folder, config, Show(Console(stderr=True, highlight=False)))
-        self._joiners = {
-            f"joiner-{number}": self._cast(f"joiner-{number}") for number in range(joins)
-        }
+        names = [f"joiner-{number}" for number in range(joins)]
+        self._joiners = {name: self._cast(name) for name in names}
         self.cast = {name: self.cast[name] for name in ("seed", MEASURED, OTHER)} | self._joiners
         self._place = place
         self._numbers = {name: min(number, 3) for number, name in enumerate(self.cast)}
@@ -110,13 +108,12 @@ class JoinStory(Story):
         self._start(joiner, "--bootstrap", address)
         found = partial(joiner.find, "snapshot-fetched")
         fetched = self.wait_for("the joiner's snapshot", found, deadline_s=JOIN_S_MAX)
-        took_s = fetched["time"] - come_at
-        seen.node_s_extra.append(self._node_s() - node_s - took_s * seen.node_s_before[-1])
-        seen.steps_coming += self._steps_within(come_at, fetched["time"])
-        seen.steps_fetching += self._steps_within(
-            fetched["time"] - fetched["seconds"], fetched["time"]
-        )
-        seen.fetch_s.append(fetched["seconds"])
+        end, fetch_s = fetched["time"], fetched["seconds"]
+        usual_s = (end - come_at) * seen.node_s_before[-1]
+        seen.node_s_extra.append(self._node_s() - node_s - usual_s)
+        seen.steps_coming += self._steps_within(come_at, end)
+        seen.steps_fetching += self._steps_within(end - fetch_s, end)
+        seen.fetch_s.append(fetch_s)
         joiner.kill()
 
     def _node_s(self) -> float:
@@ -137,7 +134,7 @@ class JoinStory(Story):
         return start, self._now()
 
     def _steps_within(self, start: float, end: float) -> list[float]:
-        """Return the seconds of the inner steps that lie within these times."""
+        """Return the seconds of each inner step that began and ended within these times."""
         return [
             event["seconds"]
             for event in self.cast[MEASURED].events
@@ -148,10 +145,11 @@ class JoinStory(Story):
 
 
 def measure(joins: int, up_mbit_per_s: float, config: str) -> Iterator[FigureLine]:
-    """Measure with the run of this TOML, with more steps. Every node can send at `up_mbit_per_s`.
+    """Measure in a run with the settings of this TOML text, but with more steps. Every node can
+    send at `up_mbit_per_s`.
 
-    A join has a fixed cost in processor time, so it is more visible with a small model and a fast
-    network.
+    A join has a fixed cost in processor time, so its effect is more visible with a small model and
+    a fast network.
 
     Raises:
         MachineUnfit: network namespaces are not permitted, or there is only one core.
@@ -189,20 +187,15 @@ def _lengthened(config: str) -> str:
 
 
 def lines(seen: MemberTimes, mbit_per_s: float) -> Iterator[FigureLine]:
-    """Yield the figures."""
     before = statistics.mean(seen.steps_before)
     for steps, doing in (
         (seen.steps_fetching, f"while a joiner fetches at up to {mbit_per_s:g} Mbit/s"),
         (seen.steps_coming, "from a joiner's start until it has the snapshot"),
     ):
-        yield FigureLine(
-            f"a member's inner-step rate {doing}",
-            before / statistics.mean(steps),
-            "ratio",
-            f"before each joiner ({len(seen.steps_before)} and {len(steps)} inner steps)",
-        )
-    yield FigureLine(
-        "a member's node, for each joiner", statistics.mean(seen.node_s_extra), "extra CPU s"
-    )
+        ratio = before / statistics.mean(steps)
+        against = f"before each joiner ({len(seen.steps_before)} and {len(steps)} inner steps)"
+        yield FigureLine(f"a member's inner-step rate {doing}", ratio, "ratio", against)
+    extra_s = statistics.mean(seen.node_s_extra)
+    yield FigureLine("a member's node, for each joiner", extra_s, "extra CPU s")
     yield FigureLine("a member's node, before", statistics.mean(seen.node_s_before), "CPU s per s")
     yield FigureLine("a joiner's fetch", statistics.mean(seen.fetch_s), "s")

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 import urllib.request
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -24,7 +23,7 @@ from pathlib import Path
 from p2ptrain.bench.joining import JOINER, JoinMeasured, JoinSetting, make_blob, parts_of
 from p2ptrain.bench.lines import FigureLine
 from p2ptrain.bench.processes import Host, ProcessFailed
-from p2ptrain.ids import Digest
+from p2ptrain.bench.timing import elapsed_s
 
 PIECE_BYTES = 1 << 20
 PROCESS_S_MAX = 3600.0
@@ -38,7 +37,7 @@ def measure(
     """Measure the fetch and the HTTP download alternately, `rounds` times each; the best time of
     each counts.
 
-    The joiner runs on the first of `hosts`, the peers on the others. Raises Failed.
+    The joiner runs on the first of `hosts`, the peers on the others. Raises ProcessFailed.
     """
     ours: list[JoinMeasured] = []
     theirs: list[float] = []
@@ -60,20 +59,16 @@ def measure(
 
 
 def run(setting: JoinSetting, hosts: Sequence[Host]) -> JoinMeasured:
-    """Run all processes of `setting`, each on its host. Raises Failed."""
+    """Run all processes of `setting`, each on its host. Raises ProcessFailed."""
     with tempfile.TemporaryDirectory(prefix="p2ptrain-bench-") as name:
         folder = Path(name)
         digest = make_blob(folder, setting.bytes)
-        commands = [command(setting, me, host, folder, digest) for me, host in enumerate(hosts)]
+        program = [sys.executable, "-m", "p2ptrain.bench.joining", json.dumps(asdict(setting))]
+        commands = [
+            host.command([*program, str(me), host.address, name, digest])
+            for me, host in enumerate(hosts)
+        ]
         return JoinMeasured(**json.loads(_answer_of_the_first(commands)))
-
-
-def command(setting: JoinSetting, me: int, host: Host, folder: Path, digest: Digest) -> list[str]:
-    """Return the command that runs peer number `me`; number 0 prints its measurements."""
-    arguments = json.dumps(asdict(setting))
-    module = "p2ptrain.bench.joiner"
-    words = [sys.executable, "-m", module, arguments, str(me), host.address, str(folder), digest]
-    return host.command(words)
 
 
 def _answer_of_the_first(commands: list[list[str]]) -> str:
@@ -108,9 +103,8 @@ def http_seconds(size: int) -> float:
         with ThreadingHTTPServer((LOOPBACK, 0), handler) as server:
             thread = threading.Thread(target=server.serve_forever, daemon=True)
             thread.start()
-            begun = time.monotonic()
-            _download(f"http://{LOOPBACK}:{server.server_port}/blob", folder / "copy")
-            seconds = time.monotonic() - begun
+            url = f"http://{LOOPBACK}:{server.server_port}/blob"
+            seconds = elapsed_s(lambda: _download(url, folder / "copy"))
             server.shutdown()
             thread.join()
     return seconds

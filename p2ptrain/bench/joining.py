@@ -1,23 +1,26 @@
 """One process of a measured join: a peer that serves a blob to the joiner, or the joiner.
 
-The processes exchange addresses through a folder, which also contains the blob's store. Each has an
-address of its own: on one machine, or in network namespaces with simulated delay and limits. The
-joiner's disk is real, and every chunk is checked and synced.
+The processes exchange addresses through a folder, which also contains the blob's store. Each
+process has its own address: on one machine, or in network namespaces with simulated delay and
+limits. The joiner's disk is real, and every chunk is checked and synced. The arguments of the
+process are SETTING-JSON NUMBER HOST FOLDER DIGEST.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import threading
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from p2ptrain.bench.meeting import await_files, post_endpoint, read_endpoint
 from p2ptrain.dataplane import Credentials, Endpoint, Listener, dial
 from p2ptrain.identity import Identity
 from p2ptrain.ids import Digest
@@ -26,16 +29,18 @@ from p2ptrain.swarm import PURPOSE, ChunkServer, fetch_blob
 
 CONNECT_S = 60.0
 DEADLINE_S = 3600.0
+
 LOOK_S = 0.01
+"""Seconds between two checks whether the joiner has ended. More checks could slow the fetch."""
+
 JOINER = 0
 """The joiner's number. The other peers serve the blob."""
 
 
 @dataclass(frozen=True, slots=True)
 class JoinSetting:
-    """The measurement: `peers` serve. The first `garbage` of them send wrong bytes, and the next
-    `dying` end after half of their fair share.
-    """
+    """One measurement: `peers` serve the blob. The first `garbage` of them send wrong bytes, and
+    the next `dying` end after half of their fair share."""
 
     peers: int
     bytes: int
@@ -82,9 +87,8 @@ def parts_of(size: int) -> Iterator[bytes]:
 
 
 class Chunks:
-    """The chunks of one server. As the setting says, the chunks are correct or corrupt, or the
-    process ends halfway. `die` ends the process.
-    """
+    """The chunks of one server. Depending on the setting, they are correct or corrupt, or the
+    process ends after half of its fair share. `die` ends the process."""
 
     def __init__(
         self, setting: JoinSetting, me: int, folder: Path, die: Callable[[int], object] = os._exit
@@ -108,7 +112,7 @@ def serve(setting: JoinSetting, me: int, host: str, folder: Path) -> None:
     credentials = Credentials.create(identity(me))
     with _listening(setting, me, credentials, host, folder) as listener:
         listener.handle(PURPOSE, ChunkServer(Chunks(setting, me, folder)))
-        _await(lambda: (folder / "ended").exists(), DEADLINE_S)
+        await_files([folder / "ended"], DEADLINE_S, LOOK_S)
 
 
 def join(setting: JoinSetting, host: str, folder: Path, digest: Digest) -> JoinMeasured:
@@ -116,22 +120,14 @@ def join(setting: JoinSetting, host: str, folder: Path, digest: Digest) -> JoinM
     credentials = Credentials.create(identity(JOINER))
     numbers = range(1, setting.peers + 1)
     with _listening(setting, JOINER, credentials, host, folder), Store(folder / "joined") as store:
-        _await(lambda: all((folder / f"{number}.trusts").exists() for number in numbers), CONNECT_S)
-        sources = [_endpoint(folder, number) for number in numbers]
+        await_files([folder / f"{number}.trusts" for number in numbers], CONNECT_S)
+        sources = [read_endpoint(folder / f"{number}.json") for number in numbers]
+        call = partial(dial, credentials, deadline_s=CONNECT_S, encrypted=setting.encrypted)
+        connect = partial(call, hello={"purpose": PURPOSE})
         begun, cpu_begun = time.monotonic(), time.process_time()
+        streams = setting.streams
         report = fetch_blob(
-            store,
-            digest,
-            sources,
-            lambda source: dial(
-                credentials,
-                source,
-                {"purpose": PURPOSE},
-                deadline_s=CONNECT_S,
-                encrypted=setting.encrypted,
-            ),
-            deadline_s=DEADLINE_S,
-            streams_per_peer=setting.streams,
+            store, digest, sources, connect, deadline_s=DEADLINE_S, streams_per_peer=streams
         )
         seconds, cpu_s = time.monotonic() - begun, time.process_time() - cpu_begun
         names = {source.peer: str(number) for number, source in zip(numbers, sources, strict=True)}
@@ -153,30 +149,29 @@ def identity(number: int) -> Identity:
 def _listening(
     setting: JoinSetting, me: int, credentials: Credentials, host: str, folder: Path
 ) -> Iterator[Listener]:
-    """Open a listener and write its address into `folder`. A server also trusts the joiner."""
+    """Open a listener and write its address into `folder`. If this process is a server, also wait
+    for the joiner's certificate and trust it."""
     with Listener(
         credentials, host, 0, allowed=lambda peer: True, encrypted=setting.encrypted
     ) as listener:
         mine = Endpoint(credentials.peer, *listener.address, credentials.certificate_der)
-        written = folder / f"{me}.part"
-        plain = mine.to_wire() | {"certificate": mine.certificate_der.hex()}
-        written.write_text(json.dumps(plain))
-        written.rename(folder / f"{me}.json")
+        post_endpoint(folder / f"{me}.json", mine)
         if me != JOINER:
-            _await((folder / f"{JOINER}.json").exists, CONNECT_S)
-            listener.trust_certificate(_endpoint(folder, JOINER).certificate_der)
+            joiner = folder / f"{JOINER}.json"
+            await_files([joiner], CONNECT_S)
+            listener.trust_certificate(read_endpoint(joiner).certificate_der)
             (folder / f"{me}.trusts").touch()
         yield listener
 
 
-def _endpoint(folder: Path, number: int) -> Endpoint:
-    plain = json.loads((folder / f"{number}.json").read_text())
-    return Endpoint.from_wire(plain | {"certificate": bytes.fromhex(plain["certificate"])})
+def main(setting_json: str, me: str, host: str, folder: str, digest: str) -> None:
+    setting = JoinSetting(**json.loads(setting_json))
+    if int(me) == JOINER:
+        measured = join(setting, host, Path(folder), Digest(digest))
+        sys.stdout.write(json.dumps(asdict(measured)))
+    else:
+        serve(setting, int(me), host, Path(folder))
 
 
-def _await(holds: Callable[[], bool], seconds: float) -> None:
-    never, ends = threading.Event(), time.monotonic() + seconds
-    while not holds():
-        if time.monotonic() > ends:
-            raise TimeoutError("the other processes did not get this far")
-        never.wait(LOOK_S)
+if __name__ == "__main__":
+    main(*sys.argv[1:])

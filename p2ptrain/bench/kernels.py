@@ -1,4 +1,4 @@
-"""`p2ptrain bench kernels`: every kernel of every codec against memcpy and other quantisers.
+"""`p2ptrain bench kernels`: compare every kernel of every codec with memcpy and other quantisers.
 
 A figure of 1 means as many fp32 elements per second as memcpy copies in the same run. Kernels move
 different numbers of bytes, so a second figure compares the bytes read and written with memcpy's
@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -59,7 +60,6 @@ class KernelReport:
     peers: dict[str, float | None]
 
     def lines(self) -> Iterator[FigureLine]:
-        """Yield all figures."""
         yield FigureLine(f"memcpy of {self.elements} fp32", self.memcpy_gb_per_s, "GB/s")
         for name, codec in self.codecs.items():
             called = f"{name}, blocks of {codec.block}, {self.variant}"
@@ -67,11 +67,10 @@ class KernelReport:
             for data, error in codec.errors.items():
                 yield FigureLine(f"{called}: error of a mean of four, {data}", error, "relative")
             for kernel, figure in codec.figures.items():
-                yield FigureLine(f"{called}: {kernel}", figure.gb_per_s, "GB/s of fp32")
-                yield FigureLine(f"{called}: {kernel}", figure.ratio, "× in elements", MEMCPY)
-                yield FigureLine(
-                    f"{called}: {kernel}", figure.bytes_ratio, "× in bytes moved", MEMCPY
-                )
+                measure = f"{called}: {kernel}"
+                yield FigureLine(measure, figure.gb_per_s, "GB/s of fp32")
+                yield FigureLine(measure, figure.ratio, "× in elements", MEMCPY)
+                yield FigureLine(measure, figure.bytes_ratio, "× in bytes moved", MEMCPY)
         for name, ratio in self.peers.items():
             if ratio is not None:
                 yield FigureLine("int8 quantise", ratio, "× as fast as", name)
@@ -96,31 +95,24 @@ class KernelBench:
         theta, local, demand = self.theta, self.local, self.variant
         payload, out = (np.zeros(codec.encoded_bytes(self.elements), np.uint8) for _ in range(2))
         codec.quantise(theta, payload)
+        add = partial(codec.add_difference_requantise, variant=demand)
+        sum_up = partial(codec.add_difference, variant=demand)
+        outer_step = partial(codec.outer_step, variant=demand)
         feedback = {"residual": self.residual, "residual_out": self.kept}
         return {
             "quantise": lambda: codec.quantise(theta, out, variant=demand),
             "dequantise": lambda: codec.dequantise(payload, self.copy, variant=demand),
             "difference": lambda: codec.quantise_difference(theta, local, 3.0, out, variant=demand),
-            "add": lambda: codec.add_difference_requantise(
-                out, theta, local, 3.0, 1.0, out, variant=demand
-            ),
-            "add a vector": lambda: codec.add_difference_requantise(
-                out, theta, None, 1.0, 1.0, out, variant=demand
-            ),
-            "sum up": lambda: codec.add_difference(
-                payload, self.copy, None, 1.0, self.copy, variant=demand
-            ),
-            "add, with residuals": lambda: codec.add_difference_requantise(
-                out, theta, local, 3.0, 1.0, out, variant=demand, **feedback
-            ),
-            "outer step": lambda: codec.outer_step(
-                theta, self.momentum, payload, 0.0, 0.9, variant=demand
-            ),
+            "add": lambda: add(out, theta, local, 3.0, 1.0, out),
+            "add a vector": lambda: add(out, theta, None, 1.0, 1.0, out),
+            "sum up": lambda: sum_up(payload, self.copy, None, 1.0, self.copy),
+            "add, with residuals": lambda: add(out, theta, local, 3.0, 1.0, out, **feedback),
+            "outer step": lambda: outer_step(theta, self.momentum, payload, 0.0, 0.9),
         }
 
 
-def moved_bytes(kernel: str, payload: float) -> float:
-    """Return the bytes that a kernel moves per element, if an encoded element has `payload`
+def moved_bytes(payload: float) -> dict[str, float]:
+    """Return the bytes that each kernel moves per element, if an encoded element has `payload`
     bytes."""
     return {
         "quantise": FP32_BYTES + payload,
@@ -131,7 +123,7 @@ def moved_bytes(kernel: str, payload: float) -> float:
         "sum up": 2 * FP32_BYTES + payload,
         "add, with residuals": 4 * FP32_BYTES + 2 * payload,
         "outer step": 4 * FP32_BYTES + payload,
-    }[kernel]
+    }
 
 
 def measure(
@@ -164,24 +156,13 @@ def _block(name: CodecName, demanded: int | None) -> int:
 
 
 def _report(codec: Codec, elements: int, seconds: dict[str, float]) -> CodecReport:
-    payload = codec.encoded_bytes(elements) / elements
-    figures = {
-        kernel: _figure(kernel, payload, elements, seconds[f"{codec.name} {kernel}"], seconds)
-        for kernel in (
-            *("quantise", "dequantise", "difference", "add", "add a vector", "sum up"),
-            *("add, with residuals", "outer step"),
+    payload, figures = codec.encoded_bytes(elements) / elements, {}
+    for kernel, moved in moved_bytes(payload).items():
+        spent_s, vectors = seconds[f"{codec.name} {kernel}"], 2 if kernel == "outer step" else 1
+        speed = seconds[MEMCPY] / spent_s
+        figures[kernel] = KernelSpeed(
+            gb_per_s=vectors * FP32_BYTES * elements / spent_s / 1e9,
+            ratio=vectors * speed,
+            bytes_ratio=speed * moved / COPIED_BYTES,
         )
-    }
     return CodecReport(codec.block, payload, figures, relative_errors(codec))
-
-
-def _figure(
-    kernel: str, payload: float, elements: int, spent_s: float, seconds: dict[str, float]
-) -> KernelSpeed:
-    vectors = 2 if kernel == "outer step" else 1
-    speed = seconds[MEMCPY] / spent_s
-    return KernelSpeed(
-        gb_per_s=vectors * FP32_BYTES * elements / spent_s / 1e9,
-        ratio=vectors * speed,
-        bytes_ratio=speed * moved_bytes(kernel, payload) / COPIED_BYTES,
-    )

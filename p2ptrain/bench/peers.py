@@ -1,7 +1,8 @@
-"""Other libraries that quantise fp32 to 8 bits, including the scan for the range.
+"""Other libraries that quantise fp32 to 8 bits. Their search for the range of the values counts
+too.
 
-They are not dependencies. They are measured if they are installed. Only this module imports them,
-with importlib.
+These libraries are not dependencies. They are measured if they are installed. Only this module
+imports them, with importlib.
 """
 
 from __future__ import annotations

@@ -36,15 +36,12 @@ class Host:
 
 
 class ProcessFailed(Exception):
-    """A process ended without a result. The message is the end of its output."""
+    """A process ended without a result. The message says why, or is the end of its output."""
 
 
 def together(commands: Iterable[list[str]], *, quiet: bool = False) -> list[str]:
-    """Run the commands at the same time, and return what each prints. Unless `quiet`, their stderr
-    is shown.
-
-    Raises Failed.
-    """
+    """Run the commands at the same time, and return what each prints to stdout. Their stderr is
+    shown, unless `quiet`. Raises ProcessFailed."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     errors = subprocess.PIPE if quiet else None
     running = [

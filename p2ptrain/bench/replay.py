@@ -7,8 +7,7 @@ threads. Bytes read and bytes written both count.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy as np
 from p2ptrain import kernels
 from p2ptrain.bench.lines import FigureLine
 from p2ptrain.bench.snapshot import state_of
+from p2ptrain.bench.timing import elapsed_s
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.values import SnapshotRef
 from p2ptrain.node.outer_state.snapshot_choice import HeldStates, choose_start
@@ -34,14 +34,13 @@ def measure(numel: int, threads: int, rounds: int, codec: kernels.Codec) -> Iter
     copied = np.empty_like(state.theta)
     applied, copying = [], []
     for _ in range(rounds):
-        copying.append(_timed(lambda: _copy(state.theta, copied, threads)))
-        applied.append(_timed(lambda: state.apply(memoryview(payload), LR, MU, codec)))
+        copying.append(elapsed_s(lambda: _copy(state.theta, copied, threads)))
+        applied.append(elapsed_s(lambda: state.apply(memoryview(payload), LR, MU, codec)))
     memcpy_gb_per_s = 2 * 4 * numel / min(copying) / 1e9
     touched = 2 * 8 * numel + len(payload)
     apply_gb_per_s = touched / min(applied) / 1e9
-    yield FigureLine(
-        f"apply {codec.name}, {numel:,} parameters, {threads} threads", min(applied), "s"
-    )
+    what = f"apply {codec.name}, {numel:,} parameters, {threads} threads"
+    yield FigureLine(what, min(applied), "s")
     yield FigureLine("apply, bytes touched", apply_gb_per_s, "GB/s")
     yield FigureLine("memcpy, bytes touched", memcpy_gb_per_s, "GB/s")
     yield FigureLine("apply", apply_gb_per_s / memcpy_gb_per_s, "× as fast as", "memcpy")
@@ -65,15 +64,8 @@ def catching_up(numel: int, codec: kernels.Codec) -> Iterable[FigureLine]:
     chosen_bytes = log_bytes if chosen == own else snapshot_bytes
     name, unit, against = f"{MISSED_STEPS} missed steps", "×", "a snapshot's bytes"
     yield FigureLine(f"bytes of all updates of {name}", log_bytes / snapshot_bytes, unit, against)
-    yield FigureLine(
-        f"bytes that a node fetches after {name}", chosen_bytes / snapshot_bytes, unit, against
-    )
-
-
-def _timed(call: Callable[[], object]) -> float:
-    begun = time.monotonic()
-    call()
-    return time.monotonic() - begun
+    share = chosen_bytes / snapshot_bytes
+    yield FigureLine(f"bytes that a node fetches after {name}", share, unit, against)
 
 
 def _copy(source: Float32Vector, target: Float32Vector, threads: int) -> None:

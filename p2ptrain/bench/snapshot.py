@@ -28,11 +28,12 @@ import numpy as np
 
 from p2ptrain import kernels
 from p2ptrain.bench.lines import FigureLine
+from p2ptrain.bench.timing import elapsed_s
 from p2ptrain.state import OuterState
 from p2ptrain.store import Store
 
 DD_BLOCK = "4M"
-DIRECT = ["conv=fsync", "oflag=direct"]
+DD, DIRECT_DD = "dd conv=fsync", "dd oflag=direct conv=fsync"
 Result = TypeVar("Result")
 CODEC = kernels.codec("int8", 256)
 
@@ -58,7 +59,7 @@ def measure(numel: int, rounds: int, folder: Path | None) -> Iterable[FigureLine
     """Measure on the disk of `folder`; by default on that of temporary files."""
     load = os.getloadavg()[0]
     state, gigabytes = state_of(numel), 8 * numel / 1e9
-    cached, around = partial(_dd, flags=["conv=fsync"]), partial(_dd, flags=DIRECT)
+    cached, around = partial(_dd, flags=DD), partial(_dd, flags=DIRECT_DD)
     ways: list[Callable[[OuterState, Path], SnapshotCost]] = [_snapshot, cached, around]
     rows: list[list[SnapshotCost]] = [[], [], []]
     for _ in range(rounds):
@@ -66,18 +67,15 @@ def measure(numel: int, rounds: int, folder: Path | None) -> Iterable[FigureLine
             row.append(_in_a_folder(folder, partial(way, state)))
     ours, theirs, direct = ([each.seconds for each in row] for row in rows)
     yield FigureLine("snapshot, hashed and written", gigabytes / min(ours), "GB/s")
-    yield FigureLine("dd conv=fsync of θ, twice", gigabytes / min(theirs), "GB/s")
-    yield FigureLine("dd oflag=direct conv=fsync of θ, twice", gigabytes / min(direct), "GB/s")
-    yield FigureLine("snapshot", min(theirs) / min(ours), "× as fast as", "dd conv=fsync")
+    yield FigureLine(f"{DD} of θ, twice", gigabytes / min(theirs), "GB/s")
+    yield FigureLine(f"{DIRECT_DD} of θ, twice", gigabytes / min(direct), "GB/s")
+    yield FigureLine("snapshot", min(theirs) / min(ours), "× as fast as", DD)
     slowest = min(other / our for other, our in zip(theirs, ours, strict=True))
-    yield FigureLine("snapshot, the worst round", slowest, "× as fast as", "dd conv=fsync")
-    yield FigureLine(
-        "snapshot", min(direct) / min(ours), "× as fast as", "dd oflag=direct conv=fsync"
-    )
-    for name, row in zip(("snapshot", "dd conv=fsync"), rows, strict=False):
-        yield FigureLine(
-            f"{name}, processor time", min(each.cpu_s for each in row) / gigabytes, "s/GB"
-        )
+    yield FigureLine("snapshot, the worst round", slowest, "× as fast as", DD)
+    yield FigureLine("snapshot", min(direct) / min(ours), "× as fast as", DIRECT_DD)
+    for name, row in zip(("snapshot", DD), rows, strict=False):
+        cpu_s = min(each.cpu_s for each in row)
+        yield FigureLine(f"{name}, processor time", cpu_s / gigabytes, "s/GB")
     alone, beside = _in_a_folder(folder, partial(_longest_apply, state))
     yield FigureLine("an update applied before a snapshot", alone, "s")
     yield FigureLine("an update applied while a snapshot is written", beside, "s")
@@ -98,22 +96,15 @@ def _snapshot(state: OuterState, folder: Path) -> SnapshotCost:
         return SnapshotCost(time.monotonic() - begun, time.process_time() - cpu_s)
 
 
-def _dd(state: OuterState, folder: Path, flags: list[str]) -> SnapshotCost:
-    """Write θ twice with dd, from its shared memory; the second time stands for m."""
+def _dd(state: OuterState, folder: Path, flags: str) -> SnapshotCost:
+    """Write θ twice with dd, from its shared memory; the second time stands for m. `flags` are `dd`
+    and some of its operands."""
     begun, cpu_s = time.monotonic(), _children_cpu_s()
+    source = f"if=/proc/self/fd/{state.theta_fd}"
     for number in range(2):
-        subprocess.run(
-            [
-                "dd",
-                f"if=/proc/self/fd/{state.theta_fd}",
-                f"of={folder / str(number)}",
-                f"bs={DD_BLOCK}",
-                "status=none",
-                *flags,
-            ],
-            pass_fds=[state.theta_fd],
-            check=True,
-        )
+        target = [f"of={folder / str(number)}", f"bs={DD_BLOCK}", "status=none"]
+        command = [*flags.split(), source, *target]
+        subprocess.run(command, pass_fds=[state.theta_fd], check=True)
     return SnapshotCost(time.monotonic() - begun, _children_cpu_s() - cpu_s)
 
 
@@ -127,12 +118,8 @@ def _children_cpu_s() -> float:
 def _copy_seconds(state: OuterState) -> float:
     """Return the seconds to copy θ and m to new memory in two threads, as an update does for chunks
     that a snapshot has not read yet."""
-    begun = time.monotonic()
     with ThreadPoolExecutor(2) as pool:
-        kept = list(pool.map(np.copy, (state.theta, state.momentum)))
-    seconds = time.monotonic() - begun
-    assert len(kept) == 2
-    return seconds
+        return elapsed_s(lambda: list(pool.map(np.copy, (state.theta, state.momentum))))
 
 
 def _longest_apply(state: OuterState, folder: Path) -> tuple[float, float]:
@@ -142,9 +129,7 @@ def _longest_apply(state: OuterState, folder: Path) -> tuple[float, float]:
     CODEC.quantise(state.theta, payload)
 
     def apply() -> float:
-        begun = time.monotonic()
-        state.apply(memoryview(payload), 0.7, 0.9, CODEC)
-        return time.monotonic() - begun
+        return elapsed_s(lambda: state.apply(memoryview(payload), 0.7, 0.9, CODEC))
 
     alone = min(apply() for _ in range(2))
     with Store(folder / "store") as store:

@@ -1,6 +1,7 @@
-"""A temporary environment for the libraries that a benchmark compares with.
+"""A temporary environment for the libraries with which a benchmark compares p2ptrain.
 
-It can also import the packages that are installed here (above all torch), but prefers its own.
+Python in it can also import the packages that are installed here (above all torch), but prefers the
+packages of the temporary environment.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ WORDS_MAX = 300
 def environment_with(packages: Sequence[str]) -> Iterator[str]:
     """Yield the path of Python in a temporary environment with `packages` (pip requirements).
 
-    Raises Failed: venv or pip failed.
+    Raises ProcessFailed: venv or pip failed.
     """
     with tempfile.TemporaryDirectory(prefix="p2ptrain-bench-env-") as folder:
         _run([sys.executable, "-m", "venv", folder])

@@ -1,8 +1,4 @@
-"""Measure calls that take turns, so that a busy machine affects all of them equally.
-
-The best processor time of each call counts: on a shared machine, wall-clock times would measure the
-other programs.
-"""
+"""Measure the time of calls."""
 
 from __future__ import annotations
 
@@ -13,7 +9,11 @@ Call = Callable[[], object]
 
 
 def best_times(calls: Mapping[str, Call], rounds: int) -> dict[str, float]:
-    """Return the shortest processor time of each call in `rounds` rounds, in seconds."""
+    """Return the shortest processor time of each call in `rounds` rounds, in seconds.
+
+    The calls take turns, so that a busy machine affects all of them equally. Processor time counts,
+    because on a shared machine wall-clock times would also measure the other programs.
+    """
     best = dict.fromkeys(calls, float("inf"))
     for _ in range(rounds):
         for name, call in calls.items():
@@ -21,3 +21,10 @@ def best_times(calls: Mapping[str, Call], rounds: int) -> dict[str, float]:
             call()
             best[name] = min(best[name], time.process_time() - started)
     return best
+
+
+def elapsed_s(call: Call) -> float:
+    """Return the wall-clock seconds that the call takes."""
+    begun = time.monotonic()
+    call()
+    return time.monotonic() - begun

@@ -20,7 +20,7 @@ from p2ptrain.bench.throwaway import environment_with
 from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec, TrainerConfig
 
 TRANSFORMERS = ("transformers==4.57.3",)
-"""The version to install, without its torch extra, so that it uses the installed torch."""
+"""The version to install. Without its torch extra, it uses the torch that is installed here."""
 
 HEAD_WIDTH = 64
 VOCAB = 4096
@@ -46,8 +46,6 @@ def setting(
     *,
     vocab: int = VOCAB,
     compile: bool = False,
-    recompute: bool = False,
-    micro_batch: int = 0,
 ) -> TrainerConfig:
     """Return the settings for a Llama with heads of 64 and AdamW. Raises ConfigError."""
     heads = max(1, width // HEAD_WIDTH)
@@ -58,8 +56,6 @@ def setting(
         device=device,  # type: ignore[arg-type]  # TrainerConfig checks it
         precision=precision,  # type: ignore[arg-type]
         compile=compile,
-        recompute=recompute,
-        micro_batch=micro_batch,
     )
 
 

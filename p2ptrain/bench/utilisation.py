@@ -7,8 +7,8 @@ averaged in 4 bits during training.
 The time of an inner step is what its trainer reports, without the wait for the data block. The rest
 of the time goes to waiting for others, agreeing, averaging and applying. If there are more trainers
 than cores, the trainers slow each other's inner steps in both modes. The exchange then also takes
-processor time from trainers that continue, which makes their steps longer. This figure does not
-show that effect, but `tokens/s` does.
+processor time from the trainers that train meanwhile, which makes their inner steps longer. The
+share of time does not show that effect, but the measured tokens/s do.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ TEXT_BYTES_PER_TOKEN = 4.0
 twice."""
 WARM_UP_STEPS = 2
 """Number of averages of the whole model before the measurement. During this time, nodes join and
-measure paths."""
+measure the network paths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,11 +188,9 @@ class Swarm(Story):
         start = WARM_UP_STEPS * mode.fragments
         end = start + setting.measured * mode.fragments
         for step in range(end + 1):
-            self.wait_for(
-                f"outer step {step}",
-                partial(self._all_committed, step),
-                deadline_s=(START_S if step == 0 else 0.0) + STEP_S_MAX,
-            )
+            limit_s = (START_S if step == 0 else 0.0) + STEP_S_MAX
+            seen = partial(self._all_committed, step)
+            self.wait_for(f"outer step {step}", seen, deadline_s=limit_s)
         return [spent(node.events, setting.block_tokens, start, end) for node in self.cast.values()]
 
     def _all_committed(self, step: int) -> bool:
@@ -203,7 +201,7 @@ def spent(events: Sequence[dict[str, Any]], block_tokens: int, start: int, end: 
     """Return the seconds that a node spent between the commits of outer steps `start` and `end`,
     according to its journal. An inner step has `block_tokens`.
 
-    Raises Failed: this node did not take part in all of them.
+    Raises ProcessFailed if the node did not take part in all of these outer steps.
     """
     commits = {each["step"]: each for each in events if each["event"] == "committed"}
     within = [commits[step] for step in range(start + 1, end + 1)]
@@ -227,7 +225,7 @@ def spent(events: Sequence[dict[str, Any]], block_tokens: int, start: int, end: 
 def measure(
     setting: UtilisationSetting, modes: Sequence[SyncMode], hosts: Sequence[Host]
 ) -> Iterator[FigureLine]:
-    """Measure each mode in turn, each in a run of its own. Raises Failed."""
+    """Measure each mode in turn, each in a separate run. Raises ProcessFailed."""
     load = os.getloadavg()[0]
     plain: SyncMode | None = None
     folder = Path(tempfile.mkdtemp(prefix="p2ptrain-utilisation-"))

@@ -1,8 +1,8 @@
 """A simulated organiser who amends the run in progress, and checkers of the rules for amendments.
 
 Amendments spread slowly and in any order between peers that can reach each other. So some arrive
-after their outer step has begun, and some voters are asked about amendments that they have not
-seen.
+after their outer step has begun, and some voters are asked to vote for rosters that name amendments
+which they have not seen. The names of rules, such as S10, are those of ledger/SPEC.md.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ if TYPE_CHECKING:
 LEAD_STEPS = (1, 3)
 SPREAD_S = (0.05, 4.0)
 LEASES = (None, None, 2, 3, 6)
-"""Possible new numbers of blocks per lease; a simulated run begins with 4."""
+"""Possible new numbers of blocks per lease. None means that the amendment keeps the old number; a
+simulated run begins with 4."""
 
 COUNT_MAX = 12
 
 
 class Amending:
-    """Publishes amendments at random times. It has its own random generator, so that worlds without
-    amendments do not change."""
+    """Publishes amendments at random times. It draws from its own random generator, so it does not
+    change the random numbers that the rest of the world gets."""
 
     def __init__(self, world: SimWorld) -> None:
         self._world = world
@@ -75,7 +76,7 @@ class Amending:
         self._world.run_action(node, partial(node.amended, terms))
 
     def meet(self, node: SimNode) -> None:
-        """Send a node that joins the amendments published so far."""
+        """Send the amendments published so far to a new node."""
         for terms in self._known:
             self._later(node.me, terms)
 
@@ -87,7 +88,7 @@ class AmendmentsAreHeld(Watch):
     liars: frozenset[PeerId] = frozenset()
 
     def on_decision(self, decision: Decision) -> None:
-        value = decision.certified.entry.value
+        value = decision.value
         if isinstance(value, Roster) and value.terms is not None:
             for voter in decision.certified.certificate.voters - self.liars:
                 if value.terms not in decision.disks[voter].terms:
@@ -109,7 +110,7 @@ class TermsAreForeseen(Watch):
             self.object(f"amendments {numbers} are out of order at height {after.height}")
         if before.step == after.step and _holding(before) != _holding(after):
             self.object(f"the terms of outer step {after.step} changed while it was under way")
-        if isinstance(decision.certified.entry.value, Commit):
+        if isinstance(decision.value, Commit):
             self._check_leases(after)
 
     def _check_leases(self, state: LedgerState) -> None:

@@ -11,7 +11,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from multiprocessing import Pool
 
@@ -57,9 +57,9 @@ class SeedFailure:
 
 @dataclass(frozen=True, slots=True)
 class CampaignSums:
-    """The summed results of some seeds. `violations`, `stuck` and `pausing` count seeds; `failures`
-    lists the first failing seeds. `forks` counts forks by liars whose guilt was proved.
-    """
+    """The summed results of some seeds. `violations`, `stuck` and `pausing` count seeds; a seed is
+    pausing if its run was ended early, in a long pause after skipped outer steps. `failures` lists
+    the first failing seeds. `forks` counts forks by liars whose guilt was proved."""
 
     seeds: int = 0
     outer_steps: int = 0
@@ -75,20 +75,10 @@ class CampaignSums:
     failures: tuple[SeedFailure, ...] = ()
 
     def __add__(self, more: CampaignSums) -> CampaignSums:
-        return CampaignSums(
-            self.seeds + more.seeds,
-            self.outer_steps + more.outer_steps,
-            self.commits + more.commits,
-            self.skips + more.skips,
-            self.restarts + more.restarts,
-            self.violations + more.violations,
-            self.stuck + more.stuck,
-            self.forks + more.forks,
-            self.pausing + more.pausing,
-            round(self.virtual_s + more.virtual_s, 1),
-            round(self.cpu_s + more.cpu_s, 3),
-            (*self.failures, *more.failures)[:FAILURES_KEPT],
-        )
+        sums = {it.name: getattr(self, it.name) + getattr(more, it.name) for it in fields(self)}
+        sums["virtual_s"], sums["cpu_s"] = round(sums["virtual_s"], 1), round(sums["cpu_s"], 3)
+        sums["failures"] = sums["failures"][:FAILURES_KEPT]
+        return CampaignSums(**sums)
 
     @property
     def good(self) -> bool:
@@ -115,9 +105,9 @@ def run_campaign(
     known: Known | None = None,
     keep: RecordBatch = lambda seeds, sums: None,
 ) -> CampaignSums:
-    """Run all batches that are not `known`, and return the sum of all results. `print_line` is
-    called with the progress, and with each failing seed and its replay command. The sums do not
-    depend on `processes`, except for CPU time.
+    """Run all batches that are not `known`, and return the sum of all results, known ones included.
+    `print_line` is called with the progress, and with each failing seed and its replay command. The
+    sums do not depend on `processes`, except for CPU time.
 
     Raises:
         KeyboardInterrupt: after `print_line` was called with the progress; no process is left
@@ -165,8 +155,8 @@ Mapper = Callable[[Callable[[range], CampaignSums], list[range]], Iterable[Campa
 
 @contextmanager
 def _mapping(processes: int) -> Iterator[Mapper]:
-    """Yield a `map` that runs in this process or in a pool; the pool ends when this process is
-    interrupted."""
+    """Yield a function like `map` that runs in this process or in a pool of processes. The pool
+    ends when the `with` block ends, also after an interrupt."""
     if processes == 1:
         yield map
         return
@@ -175,9 +165,8 @@ def _mapping(processes: int) -> Iterator[Mapper]:
 
 
 def _leave_interrupts_to_the_parent() -> None:
-    """Ignore Ctrl-C, and end quietly when the pool sends SIGTERM: the command's own handlers were
-    inherited, and would print a traceback.
-    """
+    """Ignore Ctrl-C, and end without output when the pool sends SIGTERM. The handlers inherited
+    from the command would print a traceback."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 

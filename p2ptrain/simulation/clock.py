@@ -8,8 +8,8 @@ from collections.abc import Callable
 Action = Callable[[], None]
 
 AT_ONCE_MAX = 100_000
-"""Maximum number of actions at one instant. If there are more, an action plans itself again without
-delay."""
+"""Maximum number of actions at one instant. More actions mean that an action plans itself again
+without delay, so that time would stand still for ever."""
 
 
 class Clock:
@@ -21,8 +21,7 @@ class Clock:
 
     def after(self, delay_s: float, action: Action) -> None:
         assert delay_s >= 0
-        self._count += 1
-        heapq.heappush(self._planned, (self.now + delay_s, self._count, action))
+        self.at(self.now + delay_s, action)
 
     def at(self, time: float, action: Action) -> None:
         self._count += 1
@@ -46,16 +45,12 @@ class Clock:
 
 class NodeClock:
     """A node's own monotonic clock. It can be too fast or too slow, and can jump forward but not
-    back.
-
-    Wall clocks are not simulated, because the ledger does not read them.
-    """
+    back. Wall clocks are not simulated, because the ledger does not read them."""
 
     ROUNDING_S = 1e-9
     """Seconds added to a timer if the two clocks differ, so that rounding does not make it fire too
     early. If a timer fired too early, the node would find that nothing is due, and the timer would
-    fire again at the same instant.
-    """
+    fire again at the same instant."""
 
     def __init__(self, world: Clock, rate: float = 1.0) -> None:
         self.rate = rate

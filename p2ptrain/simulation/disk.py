@@ -1,4 +1,4 @@
-"""The disk of a simulated node, which survives crashes, and its simulated signatures."""
+"""A simulated node's disk, which survives crashes, and the cheap signatures of simulated peers."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from p2ptrain.ledger.messages.peer_reports import SnapshotTaken
 
 @dataclass(slots=True)
 class SimDisk:
-    """`chain` contains the entries after the Commit of `base`, or all entries if there is no base.
-    `snapshot` is the newest of the `written` snapshots, at which a restart can begin.
-    """
+    """`base` is the Commit and state at which a pruned chain begins; None if the chain begins at
+    genesis. `chain` contains the entries after it. `snapshot` is the newest of the `written`
+    snapshots, at which a restart can begin."""
 
     chain: list[Certified] = field(default_factory=list)
     records: list[bytes] = field(default_factory=list)
@@ -60,6 +60,10 @@ def verify(peer: PeerId, message: bytes, signature: bytes) -> bool:
     return signature == signature_of(peer, message)
 
 
+def digest(text: str) -> Digest:
+    return Digest(hashlib.sha256(text.encode()).hexdigest())
+
+
 def theta_after(theta: Digest, update: Digest) -> Digest:
     """Return the simulated outer state: a digest of the applied updates in their order."""
-    return Digest(hashlib.sha256((theta + update).encode()).hexdigest())
+    return digest(theta + update)

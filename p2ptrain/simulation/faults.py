@@ -1,8 +1,8 @@
 """Plan faults from one seed at a profile's rates: crashes, network cuts, joins and leaves.
 
 A run that permanently loses its majority has to stop, and would not test anything. So peers vanish
-only while the remaining ones can decide. Vanished voters return at the end, because a roster that
-was being decided when they vanished, or is decided later, may need their votes.
+only while the remaining ones can decide. Vanished voters return when the faults end, because a
+roster that was being decided when they vanished, or is decided later, may need their votes.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ GOODBYE_S = 6.0
 """Seconds that a leaving node stays to vote for the roster that omits it."""
 
 FOUNDERS_MIN = 3
-"""Minimum number of founders if one of them is to go away: with fewer, the run could stop."""
+"""Minimum number of founders in a run in which founders go away: with fewer, the run could stop."""
 SYBILS_COME_S = 6.0
 SAYS_GOODBYE = 0.6
 GOES_FOR_EVER = 0.05
 
 RETURNS = 0.5
-"""Probability that a joining peer is one that was here before."""
+"""Probability that the next peer to join is one that has left, with its old disk."""
 
 
 class Faults:
@@ -44,7 +44,9 @@ class Faults:
         self._plan(profile.vanish_every_s, self._vanish)
         self._plan(profile.pause_every_s, self._pause)
         self._plan(profile.clock_leap_every_s, self._leap)
-        self._plan_sybils()
+        for name in world.sybils:
+            at = self._random.uniform(0.0, SYBILS_COME_S)
+            world.clock.at(at, partial(world.add_node, name))
         self.lost: PeerId | None = None
         self._plan_absence()
         world.clock.at(profile.faults_s, self._end)
@@ -90,10 +92,12 @@ class Faults:
     def _restart(self, node: SimNode) -> None:
         if not node.alive and node.me not in self.gone:
             node.leaving = False
-            self._world.restart_node(node)
+            self._world.restarts += 1
+            self._world.start_node(node)
 
     def crashes_now(self, node: SimNode) -> bool:
-        """Return whether the node crashes between two effects. The remaining effects are lost."""
+        """Draw whether the node crashes before its next effect. If so, crash it and return True.
+        Its remaining effects are lost."""
         chance = self._world.profile.crash_in_effects
         if not self._active or not chance or node.me == self._world.keeper:
             return False
@@ -104,11 +108,6 @@ class Faults:
 
     # ── open runs ────────────────────────────────────────────────────────────────────────────────
 
-    def _plan_sybils(self) -> None:
-        for name in self._world.sybils:
-            at = self._random.uniform(0.0, SYBILS_COME_S)
-            self._world.clock.at(at, partial(self._world.add_node, name))
-
     def _plan_absence(self) -> None:
         every_s = self._world.profile.founder_away_every_s
         if every_s > 0 and self._active and self.lost is None:
@@ -116,8 +115,8 @@ class Faults:
             self._world.clock.after(delay_s, self._let_a_founder_go)
 
     def _let_a_founder_go(self) -> None:
-        """Let a founder crash or say goodbye. The next one can go when this one is back; some
-        founders never come back."""
+        """Let a founder crash or say goodbye. The next founder can go only after this one is back.
+        In some runs one founder never comes back, so no other founder goes after it."""
         world, founders = self._world, self._world.rules.founders
         there = [world.nodes[name] for name in founders if name not in world.liars]
         if not self._active or len(founders) < FOUNDERS_MIN:
@@ -126,11 +125,8 @@ class Faults:
         if len(there) == len(founders) and self._random.random() < GOES_FOR_EVER:
             self.lost = node.me
         if self._random.random() < SAYS_GOODBYE:
-            world.record_event(node.me, "says goodbye")
-            world.troubles.begin(node.me)
             world.said_goodbye.add(node.me)
-            node.leaving = True
-            world.run_action(node, node.gossip)
+            self._say_goodbye(node)
             world.clock.after(GOODBYE_S, partial(self._take_away, node))
         else:
             self._take_away(node)
@@ -162,9 +158,8 @@ class Faults:
         self._world.clock.after(self._random.uniform(*self._world.profile.partition_s), self._heal)
 
     def _heal(self) -> None:
-        if self._world.network.is_cut:
+        if self._world.network.heal():
             self._world.record_event(PeerId("network"), "is whole again")
-        self._world.network.heal()
         for node in self._world.nodes.values():
             if node.is_running:
                 self._world.troubles.end(node.me)
@@ -192,8 +187,8 @@ class Faults:
             self._world.leap(self._random.choice(running), seconds)
 
     def recall(self, voters: Collection[PeerId]) -> None:
-        """After the end of all faults, bring back voters that have vanished. An entry that was
-        being decided when they vanished may be decided later, and make them voters again.
+        """After the end of all faults, bring back those of `voters` that have vanished. An entry
+        that was being decided when they vanished may be decided later, and make them voters again.
         """
         if self._active:
             return
@@ -216,11 +211,14 @@ class Faults:
     def _leave(self) -> None:
         node = self._expendable()
         if node is not None:
-            self._world.record_event(node.me, "says goodbye")
-            self._world.troubles.begin(node.me)
-            node.leaving = True
-            self._world.run_action(node, node.gossip)
+            self._say_goodbye(node)
             self._world.clock.after(GOODBYE_S, lambda: self._remove(node))
+
+    def _say_goodbye(self, node: SimNode) -> None:
+        self._world.record_event(node.me, "says goodbye")
+        self._world.troubles.begin(node.me)
+        node.leaving = True
+        self._world.run_action(node, node.gossip)
 
     def _vanish(self) -> None:
         node = self._expendable()
@@ -232,18 +230,15 @@ class Faults:
         if self._active and self._can_go(node):
             self.gone.add(node.me)
         else:
-            # Only a restart withdraws a goodbye.
-            self._restart(node)
+            self._restart(node)  # It stays. Only a restart withdraws its goodbye.
 
     def _expendable(self) -> SimNode | None:
-        able = [
-            node for node in self._world.nodes.values() if node.is_running and self._can_go(node)
-        ]
+        running = [node for node in self._world.nodes.values() if node.is_running]
+        able = [node for node in running if self._can_go(node)]
         return self._random.choice(able) if able else None
 
     def _can_go(self, node: SimNode) -> bool:
-        """Return whether the remaining peers can decide without `node`, and enough of them
-        train."""
+        """Return whether the other peers can decide without `node`, and enough of them train."""
         state, rules = self._world.latest, self._world.rules
         there = set(self._world.nodes) - self.gone - {node.me}
         there -= {each.me for each in self._world.nodes.values() if each.leaving}

@@ -1,18 +1,32 @@
 """A network that loses, delays, duplicates and reorders messages and can be cut. All its choices
 come from one random generator.
+
+It carries the ledger's messages, and heartbeats, which a node gossips every two seconds and at once
+after a change.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from random import Random
 
 from p2ptrain.ids import PeerId
+from p2ptrain.ledger.messages.events import Event
 from p2ptrain.ledger.messages.messages import Message
 from p2ptrain.simulation.clock import Clock
-from p2ptrain.simulation.heartbeat import SimHeartbeat
 from p2ptrain.simulation.profiles import Profile
+
+
+@dataclass(frozen=True, slots=True)
+class SimHeartbeat:
+    """`events` are passed to the receiver's ledger. Some heartbeats repeat all reports of the
+    sender; most of them contain only new reports."""
+
+    peer: PeerId
+    events: tuple[Event, ...]
+
 
 Payload = Message | SimHeartbeat
 Deliver = Callable[[PeerId, PeerId, Payload], None]
@@ -46,10 +60,6 @@ class SimNetwork:
         """Return whether a message can go from `sender` to `receiver` now."""
         return not any(sender in here and receiver in there for here, there in self._cuts)
 
-    @property
-    def is_cut(self) -> bool:
-        return bool(self._cuts)
-
     def joins(self, one: PeerId, other: PeerId) -> bool:
         return self.connects(one, other) and self.connects(other, one)
 
@@ -58,8 +68,10 @@ class SimNetwork:
         if not one_way:
             self._cuts.append((there, here))
 
-    def heal(self) -> None:
-        self._cuts.clear()
+    def heal(self) -> bool:
+        """Remove all cuts, and return whether there were any."""
+        cuts, self._cuts = self._cuts, []
+        return bool(cuts)
 
     def _delay_s(self) -> float:
         profile = self._profile

@@ -5,27 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from random import Random
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.state import LedgerState, Phase
-from p2ptrain.ledger.chain.values import SCHEDULES, Certified, Roster, Schedule, Terms
+from p2ptrain.ledger.chain.values import SCHEDULES, Roster, Schedule, Terms
 from p2ptrain.ledger.core import Ledger
 from p2ptrain.ledger.failure_detector import Colour, Detector
-from p2ptrain.ledger.messages.effects import (
-    Accuse,
-    Announce,
-    AskEntries,
-    Decided,
-    Effect,
-    FetchUpdate,
-    Persist,
-    Rejoin,
-    Send,
-)
+from p2ptrain.ledger.messages import effects
+from p2ptrain.ledger.messages.effects import Effect
 from p2ptrain.ledger.messages.events import Accused, Event, PeerHeight, Received, Tick
-from p2ptrain.ledger.messages.messages import EntriesRequest, Message
+from p2ptrain.ledger.messages.messages import EntriesRequest
 from p2ptrain.ledger.messages.peer_reports import (
     Joining,
     KnownAmendments,
@@ -41,8 +32,11 @@ from p2ptrain.ledger.messages.peer_reports import (
 )
 from p2ptrain.simulation.clock import Action, NodeClock
 from p2ptrain.simulation.disk import SimDisk, signer, theta_after, verify
-from p2ptrain.simulation.heartbeat import SimHeartbeat
+from p2ptrain.simulation.network import Payload, SimHeartbeat
 from p2ptrain.simulation.trainer import SimTrainer
+
+if TYPE_CHECKING:
+    from p2ptrain.simulation.world import SimWorld
 
 HEARTBEAT_S = 2.0
 
@@ -52,26 +46,12 @@ WHOLE_EVERY = 3
 SNAPSHOT_EVERY = 3
 
 WRITE_S = (0.1, 4.0)
-"""Seconds to write a snapshot: the range makes the first node finish long before the last."""
+"""Range of the seconds to write a snapshot. It is wide, so that some nodes finish long before
+others."""
 
 
 class ProcessDied(Exception):
     """The process died in the middle of an action; the rest of the action is skipped."""
-
-
-class World(Protocol):
-    """The interface of a node to its world."""
-
-    def others(self, me: PeerId) -> list[PeerId]: ...
-    def send(self, sender: PeerId, receiver: PeerId, payload: Message | SimHeartbeat) -> None: ...
-    def decided(self, node: SimNode, certified: Certified) -> None: ...
-    def enter_ring(self, node: SimNode, entry: Digest, roster: Roster) -> None: ...
-    def fetch(self, node: SimNode, update: Digest, holders: tuple[PeerId, ...]) -> None: ...
-    def train(self, node: SimNode, blocks: int) -> None: ...
-    def write(self, node: SimNode, taken: SnapshotTaken, seconds: float) -> None: ...
-    def crashes_now(self, node: SimNode) -> bool: ...
-    def rejoin(self, node: SimNode, height: int, chain: tuple[Certified, ...]) -> None: ...
-    def applied(self, node: SimNode, step: int, theta: Digest) -> None: ...
 
 
 class SimNode:
@@ -82,7 +62,7 @@ class SimNode:
     """
 
     def __init__(
-        self, world: World, rules: Rules, me: PeerId, clock: NodeClock, *, trains: bool = True
+        self, world: SimWorld, rules: Rules, me: PeerId, clock: NodeClock, *, trains: bool = True
     ) -> None:
         self.me = me
         self.clock = clock
@@ -133,7 +113,7 @@ class SimNode:
         return self.alive and self.waiting is None
 
     def watch(self, peer: PeerId) -> None:
-        """Watch `peer`, which is new."""
+        """Let the failure detector watch a new peer."""
         self._watched.add(peer)
         self.detector.watch(peer, self.clock.now)
         self._look_at = min(self._look_at, self.clock.now)
@@ -167,7 +147,7 @@ class SimNode:
 
     # ── events in, effects out ───────────────────────────────────────────────────────────────────
 
-    def receive(self, sender: PeerId, payload: Message | SimHeartbeat) -> None:
+    def receive(self, sender: PeerId, payload: Payload) -> None:
         if isinstance(payload, SimHeartbeat):
             now = self.clock.now
             self.detector.note_arrival(payload.peer, now)
@@ -179,8 +159,8 @@ class SimNode:
             self.handle(Received(sender, payload))
 
     def look_around(self) -> None:
-        """Handle the detector's changes. A message from a healthy peer only makes the next check
-        later."""
+        """Tell the ledger which peers the failure detector now considers up or down. `receive`
+        rarely calls this, because a message from a healthy peer only makes the next check later."""
         for peer, colour in self.detector.changes(self.clock.now):
             if colour is Colour.GREEN:
                 self._unwell.discard(peer)
@@ -201,7 +181,7 @@ class SimNode:
         ledger = self.ledger
         height = ledger.state.height
         for effect in ledger.handle(event, self.clock.now):
-            if self._world.crashes_now(self):
+            if self._world.faults.crashes_now(self):
                 raise ProcessDied
             self._carry_out(effect)
         if ledger.state.height > height:
@@ -210,27 +190,31 @@ class SimNode:
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
-            case Persist(record):
+            case effects.Persist(record):
                 self.disk.append_record(record)
-            case Send(peer, message):
-                self._world.send(self.me, peer, message)
-            case Announce(message):
-                for peer in self._world.others(self.me):
-                    self._world.send(self.me, peer, message)
-            case Decided(certified):
+            case effects.Send(peer, message):
+                self._send(peer, message)
+            case effects.Announce(message):
+                self._tell_all(message)
+            case effects.Decided(certified):
                 self.disk.chain.append(certified)
                 self._world.decided(self, certified)
-            case Rejoin(height, chain):
+            case effects.Rejoin(height, chain):
                 self._world.rejoin(self, height, chain)
                 raise ProcessDied
-            case FetchUpdate(update, holders):
+            case effects.FetchUpdate(update, holders):
                 self._world.fetch(self, update, holders)
-            case AskEntries(peer, from_height):
-                self._world.send(self.me, peer, EntriesRequest(from_height))
-            case Accuse(evidence):
+            case effects.AskEntries(peer, from_height):
+                self._send(peer, EntriesRequest(from_height))
+            case effects.Accuse(evidence):
                 self.disk.evidence.append(evidence)
-            case _:
-                pass
+
+    def _tell_all(self, payload: Payload) -> None:
+        for peer in self._world.others(self.me):
+            self._send(peer, payload)
+
+    def _send(self, peer: PeerId, payload: Payload) -> None:
+        self._world.send(self.me, peer, payload)
 
     def wake(self) -> None:
         if self.clock.now >= self._look_at:
@@ -242,7 +226,7 @@ class SimNode:
         self.look_around()
 
     def lacks(self, update: Digest) -> bool:
-        """Return whether the bytes are still needed, for a vote or to apply them."""
+        """Return whether this node still needs the update's bytes, for a vote or to apply them."""
         wanted = any(each.update == update for each in self.ledger.updates.values())
         return wanted and update not in self.disk.updates
 
@@ -311,11 +295,7 @@ class SimNode:
         self.follow()
 
     def _take_part(self, entry: Digest, roster: Roster) -> None:
-        reported = self._done or self._failed
-        if reported is not None and (reported.step, reported.attempt) == (
-            roster.step,
-            roster.attempt,
-        ):
+        if self._has_reported(roster):
             return
         mine = next(each for each in roster.participants if each.peer == self.me)
         if mine.blocks > len(self.trainer.trained):
@@ -323,20 +303,26 @@ class SimNode:
         else:
             self._world.enter_ring(self, entry, roster)
 
+    def _has_reported(self, roster: Roster) -> bool:
+        """Return whether this node's last report is about the attempt that `roster` opened."""
+        told = self._done or self._failed
+        return told is not None and (told.step, told.attempt) == (roster.step, roster.attempt)
+
     def _give_up_reduce(self) -> None:
-        """Report a failed reduce if the roster relies on work that a restart has lost."""
+        """Report a failed reduce if the roster relies on work that this node lost in a restart."""
         roster = self.state.roster
         if roster is not None and self.me in roster.peers:
             self.report(ReduceFailed(self.me, roster.step, roster.attempt, (self.me,)))
 
     def reduced(self, roster: Roster, update: Digest | None, suspects: tuple[PeerId, ...]) -> None:
-        """Handle the end of a ring, with or without the update's bytes.
+        """Handle the end of a ring (one attempt of a reduce), with or without the update's bytes.
 
-        An abandoned ring ends late, maybe after a newer one. The node then does not report it,
-        because the report would replace that of the newer ring. A real node runs only one reduce at
-        a time.
+        An abandoned ring ends late, perhaps after a newer one. The node then does not report it,
+        because the report would replace that of the newer ring. This cannot happen in a real node,
+        which runs only one reduce at a time.
         """
-        if self._has_told_of_later(roster):
+        told = [(each.step, each.attempt) for each in (self._done, self._failed) if each]
+        if max(told, default=(0, 0)) > (roster.step, roster.attempt):
             return
         if update is None:
             self.report(ReduceFailed(self.me, roster.step, roster.attempt, suspects))
@@ -344,10 +330,6 @@ class SimNode:
         self.disk.updates.add(update)
         self.handle(UpdateHeld(update))
         self.report(ReduceDone(self.me, roster.step, roster.attempt, update))
-
-    def _has_told_of_later(self, roster: Roster) -> bool:
-        told = [(each.step, each.attempt) for each in (self._done, self._failed) if each]
-        return max(told, default=(0, 0)) > (roster.step, roster.attempt)
 
     def fetched(self, update: Digest) -> None:
         self.disk.updates.add(update)
@@ -366,8 +348,7 @@ class SimNode:
 
     def gossip(self) -> None:
         beat = self.heartbeat()
-        for peer in self._world.others(self.me):
-            self._world.send(self.me, peer, beat)
+        self._tell_all(beat)
         if self.leaving or self._wants_in():
             for event in beat.events:
                 self.handle(event)
@@ -388,7 +369,7 @@ class SimNode:
         if self.leaving:
             reports.append(Leaving(self.me))
         elif self._rules.founders_vote:
-            reports.append(Staying(self.me))  # A liar may replay an old goodbye.
+            reports.append(Staying(self.me))  # Contradict an old goodbye that a liar may replay.
         said = (self._ready, self._done, self._failed, self.disk.snapshot)
         return reports + [report for report in said if report is not None]
 

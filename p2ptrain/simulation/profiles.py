@@ -9,14 +9,16 @@ from p2ptrain.ledger.chain.rules import QuorumLoss, QuorumPolicy
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Rates and probabilities. Times are virtual seconds; a rate of 0 means never.
+    """The faults of a world, and how often they happen. A field `…_every_s` is the mean time
+    between two such faults; 0 means never. Other single numbers below 1 are probabilities, except
+    `clock_drift`, the largest relative error of a clock's rate. Times are virtual seconds.
 
     Faults happen until `faults_s`. Then the network is repaired, and all nodes that are going to
     return are back. From then on, a commit must follow within `settle_s` of the last commit, of the
     end of the faults, and of the last training in progress; otherwise the run counts as stuck.
     (Training counts, since a quorum may need a slow voter that has the blocks of four skipped steps
     to train, which took 29 s once in 100,000 runs. Other delays were at most 6 s in the profile
-    chaos, and at most 14 s in the other profiles, in duels.)
+    `chaos`, and at most 14 s in any other profile, namely in `duels`.)
     """
 
     name: str
@@ -49,16 +51,15 @@ class Profile:
     liars: int = 0
     quorum: QuorumPolicy = "majority"
     pruners: float = 0.0
-    """Share of nodes, except the first founder, that delete old entries. Half of those that join
-    begin at a base."""
+    """Share of nodes, except the first founder, that delete old entries. Half of the newcomers
+    among them begin at a checkpoint that their user gave them."""
     keep_entries: int = 6
     quorum_loss: QuorumLoss = "wait"
     amend_every_s: float = 0.0
     spoilers: int = 0
     """Number of founders, counted from the last, that spoil their reduces."""
     sybils: int = 0
-    """Maximum number of invented identities that join (`sybil`). If it is above 0, the run is open.
-    """
+    """Maximum number of invented identities that join. If it is above 0, the run is open."""
     founder_away_every_s: float = 0.0
     """Mean seconds until a founder leaves, counted from the time at which all are present."""
     founder_away_s: tuple[float, float] = (0.2, 14.0)

@@ -1,46 +1,36 @@
 """A simulated node that deletes old entries, and may begin at a checkpoint that its user gave it.
 
-A thief of old keys could offer it a forged base: a false state, signed with the keys of former
-voters. Only the checkpoint's digest distinguishes it from the true base.
+Such a node fetches a base: the state at the checkpoint, with the Commit that certifies it. A thief
+who has the keys of former voters could offer a forged base, a false state with valid signatures.
+Only the checkpoint's digest distinguishes the forged base from the true one.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 from p2ptrain.errors import RemoteProtocolError
-from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.values import Certificate, Certified, Commit, vote_message
 from p2ptrain.ledger.history import check_base
 from p2ptrain.ledger.history.base import Base
 from p2ptrain.ledger.history.kept_chain import KeptChain
 from p2ptrain.ledger.history.pruning import base_at, prunable_to
-from p2ptrain.simulation.clock import NodeClock
 from p2ptrain.simulation.disk import signature_of, verify
-from p2ptrain.simulation.node import ProcessDied, SimNode, World
+from p2ptrain.simulation.node import ProcessDied, SimNode
 
 FORGED = 0.5
 """Probability that a newcomer is first offered a forged base."""
 
 
 class Pruner(SimNode):
-    """`base` is the start of its chain, if it was given a checkpoint. `keep_entries` is the number
-    of entries that it keeps."""
+    """`base` is the start of the node's chain, if its user gave it a checkpoint. `keep_entries` is
+    the number of entries that the node keeps."""
 
-    def __init__(
-        self,
-        world: World,
-        rules: Rules,
-        me: PeerId,
-        clock: NodeClock,
-        *,
-        trains: bool = True,
-        keep_entries: int,
-        base: Base | None = None,
-    ) -> None:
-        super().__init__(world, rules, me, clock, trains=trains)
+    def __init__(self, *place: Any, keep_entries: int, base: Base | None, **rest: Any) -> None:
+        super().__init__(*place, **rest)
         self._keep_entries = keep_entries
         self._loaded = False
         self.disk.base = base
@@ -60,9 +50,8 @@ class Pruner(SimNode):
             super()._apply_updates()
 
     def _load(self) -> None:
-        """Load θ from a snapshot that the kept chain continues: its own, or the newest certified
-        one.
-        """
+        """Load θ from this node's own snapshot, or from the newest certified one. The kept chain
+        must contain the entries that follow the snapshot."""
         first = self.ledger.kept.start.step
         for snapshot in (self.disk.snapshot, self.state.snapshot):
             if snapshot is not None and snapshot.step >= first and not self._loaded:
@@ -70,7 +59,7 @@ class Pruner(SimNode):
                 self._loaded = True
 
     def _prune(self) -> None:
-        """Prune the disk atomically, then the memory. The process may die before and in between."""
+        """Prune the disk atomically, then the memory. The process may die before either step."""
         kept, own = self.ledger.kept, self.disk.snapshot
         if own is None:
             return
@@ -84,12 +73,13 @@ class Pruner(SimNode):
         kept.prune(base)
 
     def _die_perhaps(self) -> None:
-        if self._world.crashes_now(self):
+        if self._world.faults.crashes_now(self):
             raise ProcessDied
 
 
 def base_for_newcomer(rules: Rules, kept: KeptChain, random: Random) -> Base | None:
-    """Return the base for a newcomer whose user knows the newest checkpoint of `kept`."""
+    """Return the base for a newcomer whose user knows the newest checkpoint of `kept`; None if
+    there is no checkpoint yet. The newcomer may be offered a forged base first."""
     heights = [
         certified.entry.height
         for certified in kept.entries
@@ -109,7 +99,7 @@ def base_for_newcomer(rules: Rules, kept: KeptChain, random: Random) -> Base | N
 
 
 def forged(rules: Rules, true: Base) -> Base:
-    """Return a base with a state different from that of `true`, and all necessary signatures."""
+    """Return a base with a state different from that of `true`, and with valid signatures."""
     state, old = replace(true.state, tokens=true.state.tokens + 1), true.commit
     assert isinstance(old.entry.value, Commit)
     entry = replace(old.entry, value=replace(old.entry.value, state=state.digest))

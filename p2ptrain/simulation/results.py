@@ -21,7 +21,7 @@ from p2ptrain.simulation.campaign import CampaignPlan, CampaignSums, SeedFailure
 
 
 class Results:
-    """The file at `path`, for `plan`. Raises ConfigError: it holds results of a different plan."""
+    """The file at `path`, for `plan`. Raises ConfigError if it holds results of another plan."""
 
     def __init__(self, path: Path, plan: CampaignPlan) -> None:
         self.known: dict[range, CampaignSums] = {}

@@ -1,11 +1,10 @@
-"""The simulated reduce: participants meet, and each of them succeeds or fails.
+"""The simulated reduce: participants meet in a ring, and each of them succeeds or fails.
 
-It also records the blocks that actually went into each update.
+The rings also record the blocks that really went into each update.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,6 +13,7 @@ from random import Random
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain.values import Roster
 from p2ptrain.simulation.clock import Clock
+from p2ptrain.simulation.disk import digest
 from p2ptrain.simulation.liars.spoiling import SpoiledEnding, Spoiler, update_apart
 from p2ptrain.simulation.network import SimNetwork
 from p2ptrain.simulation.profiles import Profile
@@ -27,12 +27,12 @@ Finish = Callable[[Digest | None, tuple[PeerId, ...]], None]
 
 def update_of(entry: Digest) -> Digest:
     """Return the update of the attempt that this roster entry opened."""
-    return Digest(hashlib.sha256(b"update" + entry.encode()).hexdigest())
+    return digest(f"update{entry}")
 
 
 @dataclass(slots=True)
 class SimRing:
-    """One attempt to reduce an update, which a roster entry opened."""
+    """One attempt of a reduce. A roster entry opened it."""
 
     roster: Roster
     update: Digest
@@ -79,7 +79,7 @@ class SimRings:
         return any(not it.ended and len(it.finishers) == len(it.roster.peers) for it in rings)
 
     def lost(self, peer: PeerId) -> None:
-        """End all rings of `peer`, which crashed or left, since its neighbours notice."""
+        """Let all rings of `peer` fail: it crashed or left, and its neighbours notice this."""
         for ring in self.by_entry.values():
             if not ring.ended and peer in ring.roster.peers and ring.finishers:
                 ring.finishers.pop(peer, None)
@@ -107,7 +107,7 @@ class SimRings:
             self._end(ring, lambda: True, ())
 
     def _spoil(self, ring: SimRing, how: SpoiledEnding, duration_s: float) -> None:
-        """Let the ring end as its spoiler arranged. Other participants do not repeat its
+        """Let the ring end as its spoiler arranged. Other participants do not repeat the spoiler's
         accusations."""
 
         def end() -> None:

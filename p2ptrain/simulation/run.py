@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, replace
 from random import Random
 
 from p2ptrain.ids import PeerId, RunId
 from p2ptrain.ledger.chain.quorum import reached
-from p2ptrain.ledger.chain.rules import QuorumLoss, QuorumPolicy, Rules
+from p2ptrain.ledger.chain.rules import QuorumPolicy, Rules
 from p2ptrain.ledger.chain.state import Phase
 from p2ptrain.ledger.policy.rest import rests_until
+from p2ptrain.simulation.disk import digest
 from p2ptrain.simulation.profiles import PROFILES, Profile
 from p2ptrain.simulation.world import SimWorld
 
@@ -24,8 +24,7 @@ class SimReport:
     completed. `pausing`: the run was ended early, in a long pause after skipped outer steps.
     `longest_calm_s` is the longest time without a commit after the faults ended. `forks` lists the
     forks; a run ends with the first one. `exposed` are the peers that are known to have signed
-    contradictory messages.
-    """
+    contradictory messages."""
 
     seed: int
     profile: str
@@ -68,18 +67,32 @@ def world_of(
     seed: int, *, peers: int, steps: int, profile: Profile, quorum: QuorumPolicy | None = None
 ) -> SimWorld:
     """Return a new world in which nothing has happened yet."""
-    founders = tuple(PeerId(f"p{index}") for index in range(peers))
-    rules = _rules(seed, founders, steps, quorum or profile.quorum, profile.quorum_loss)
+    rules = Rules(
+        run=RunId(digest(f"run {seed}")),
+        founders=tuple(PeerId(f"p{index}") for index in range(peers)),
+        outer_steps=steps,
+        blocks=64,
+        blocks_per_lease=4,
+        tokens_per_block=1000,
+        participants_min=2 if peers > 2 else 1,
+        attempts_max=3,
+        grace_s=3.0,
+        round_timeout_s=0.6,
+        patience_s=0.3,
+        quorum=quorum or profile.quorum,
+        quorum_loss=profile.quorum_loss,
+        branch_after_s=8.0,
+    )
     if profile.open:
-        # In an open run, all founders but one can be seeds, and the other trainers can be liars.
+        # All founders but one can be seeds, and all other trainers can be liars. So a single honest
+        # participant must be enough.
         rules = replace(rules, founders_vote=True, participants_min=1, reduce_s=20.0)
     return SimWorld(Random(f"{profile.name}/{seed}"), rules, profile)
 
 
 def run_to_end(world: SimWorld, *, until_violation: bool = False) -> str:
     """Run until the run has ended on all nodes, or optionally until the first violation. Return why
-    the run got stuck, or "".
-    """
+    the run got stuck, or ""."""
     clock, forks, profile = world.clock, world.exposure.forks, world.profile
     stuck_after = 0.0  # Its inputs only grow, so it is recomputed only when that time is reached.
     while not _is_over(world) and not forks:
@@ -93,7 +106,7 @@ def run_to_end(world: SimWorld, *, until_violation: bool = False) -> str:
             calm_since = max(world.progressed_at, world.trained_by)
             rested_at = _pause_ends_at(world)
             if clock.now > calm_since + profile.settle_s and clock.now < rested_at:
-                return ""  # Waiting on purpose is not being stuck. An hour of it shows nothing.
+                return ""  # A pause is deliberate. Simulating an hour of it would test nothing.
             stuck_after = max(calm_since, min(rested_at, clock.now)) + profile.settle_s
             if clock.now > stuck_after:
                 return _why_stuck(world)
@@ -102,9 +115,9 @@ def run_to_end(world: SimWorld, *, until_violation: bool = False) -> str:
 
 def _pause_ends_at(world: SimWorld) -> float:
     """Return when the pause after skipped outer steps is over for a quorum of the voters. Liars
-    that make every reduce fail can make it last an hour. A single voter that counted fewer skipped
-    steps may propose earlier, but a liar can hide its Ready from the other voters.
-    """
+    that make every reduce fail can make the pause last an hour. A single voter that counted fewer
+    skipped steps may propose earlier. But the others need not agree, since a liar can hide its
+    Ready report from them."""
     voters, rules = world.latest.voters, world.rules
     nodes = {voter: world.nodes[voter] for voter in voters if voter not in world.liars}
     ends = {
@@ -129,7 +142,7 @@ def _is_over(world: SimWorld) -> bool:
 
 
 def _is_settled(world: SimWorld) -> bool:
-    """B7: return whether all nodes are back and on the line of the highest rank."""
+    """Return whether all nodes are back and follow the branch of the highest rank (SPEC.md, B7)."""
     nodes = world.nodes.values()
     return all(node.is_running and node.state.line == world.latest.line for node in nodes)
 
@@ -163,29 +176,4 @@ def _report(seed: int, world: SimWorld, stuck: str) -> SimReport:
         pausing=not stuck and not world.exposure.forks and not _is_over(world),
         forks=tuple(world.exposure.forks),
         exposed=tuple(sorted({peer for peer, _, _ in world.exposure.proofs})),
-    )
-
-
-def _rules(
-    seed: int,
-    founders: tuple[PeerId, ...],
-    steps: int,
-    quorum: QuorumPolicy,
-    quorum_loss: QuorumLoss,
-) -> Rules:
-    return Rules(
-        run=RunId(hashlib.sha256(f"run {seed}".encode()).hexdigest()),
-        founders=founders,
-        outer_steps=steps,
-        blocks=64,
-        blocks_per_lease=4,
-        tokens_per_block=1000,
-        participants_min=2 if len(founders) > 2 else 1,
-        attempts_max=3,
-        grace_s=3.0,
-        round_timeout_s=0.6,
-        patience_s=0.3,
-        quorum=quorum,
-        quorum_loss=quorum_loss,
-        branch_after_s=8.0,
     )

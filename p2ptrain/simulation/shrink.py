@@ -17,7 +17,7 @@ from p2ptrain.simulation.world import SimWorld
 
 SEEDS_TRIED = 12
 RUNS_MAX = 800
-"""Maximum number of runs in a search for a smaller case. They take about half a minute."""
+"""Maximum number of runs in one search for a smaller case. A search takes about half a minute."""
 
 PEERS_MIN = 3
 

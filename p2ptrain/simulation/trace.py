@@ -6,18 +6,8 @@ from collections import deque
 
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.values import Commit, Entry, Roster, Value
-from p2ptrain.ledger.messages.messages import (
-    Accept,
-    Entries,
-    EntriesRequest,
-    Message,
-    Outcome,
-    Prepare,
-    Promise,
-    Propose,
-    Pruned,
-    Refused,
-)
+from p2ptrain.ledger.messages import messages
+from p2ptrain.ledger.messages.messages import Message
 
 LINES_MAX = 4000
 """The maximum number of lines kept. Older lines are dropped, since the end matters."""
@@ -30,7 +20,7 @@ class Trace:
         self._lines: deque[tuple[int, str]] = deque(maxlen=LINES_MAX)
 
     def message(self, now: float, sender: PeerId, receiver: PeerId, message: Message) -> None:
-        height = message.from_height if isinstance(message, EntriesRequest) else 0
+        height = message.from_height if isinstance(message, messages.EntriesRequest) else 0
         height = getattr(message, "height", height)
         line = f"{now:9.3f}  {sender} → {receiver}  {spelled(message)}"
         self._lines.append((height, line))
@@ -40,8 +30,7 @@ class Trace:
 
     def since_height(self, first: int) -> list[str]:
         """Return the lines from the first one about height `first` or above. Later lines about
-        lower heights are left out.
-        """
+        lower heights are left out."""
         heights = [height for height, _ in self._lines]
         start = next((at for at, height in enumerate(heights) if height >= first), 0)
         lines = list(self._lines)[start:]
@@ -50,25 +39,25 @@ class Trace:
 
 def spelled(message: Message) -> str:
     match message:
-        case Prepare(height, round):
+        case messages.Prepare(height, round):
             return f"prepare {height}/{round}"
-        case Promise(height, round, accepted):
+        case messages.Promise(height, round, accepted):
             had = "nothing" if accepted is None else f"{accepted.round} {_entry(accepted.entry)}"
             return f"promise {height}/{round}, accepted {had}"
-        case Propose(round, entry):
+        case messages.Propose(round, entry):
             return f"propose {entry.height}/{round} {_entry(entry)} {spelled_value(entry.value)}"
-        case Accept(vote):
+        case messages.Accept(vote):
             return f"vote {vote.height}/{vote.round} {vote.entry[:6]}"
-        case Refused(height, round, _, reason):
+        case messages.Refused(height, round, _, reason):
             return f"refuse {height}/{round}: {reason}"
-        case Outcome(certified):
+        case messages.Outcome(certified):
             voters = " ".join(sorted(certified.certificate.voters))
             return f"outcome {message.height} {_entry(certified.entry)}, signed by {voters}"
-        case EntriesRequest(from_height):
+        case messages.EntriesRequest(from_height):
             return f"what follows {from_height - 1}?"
-        case Entries(height, page):
+        case messages.Entries(height, page):
             return f"entries up to {height}: {len(page)} of them"
-        case Pruned(height, up_to):
+        case messages.Pruned(height, up_to):
             return f"entries up to {height}, but those up to {up_to} are pruned"
         case _:
             return type(message).__name__.lower()

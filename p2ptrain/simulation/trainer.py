@@ -1,4 +1,5 @@
-"""The inner phase of a simulated node: it trains its whole lease at once.
+"""The inner phase of a simulated node, which trains its whole lease (the blocks assigned to it) at
+once.
 
 The trained blocks are the first blocks of the lease. They are lost when the process ends, and kept
 when a step is committed without them. `ready` returns the report for the ledger's current step.

@@ -14,7 +14,7 @@ from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.state import LedgerState, Phase
 from p2ptrain.ledger.chain.values import Certified, Commit, Roster, Skip
 from p2ptrain.ledger.messages import wire
-from p2ptrain.ledger.messages.messages import Accept, Message, Promise, Propose
+from p2ptrain.ledger.messages.messages import Accept, Promise, Propose
 from p2ptrain.ledger.messages.peer_reports import SnapshotTaken
 from p2ptrain.simulation.amending import Amending
 from p2ptrain.simulation.checkers.accountability import LiarsAreExposed
@@ -26,11 +26,10 @@ from p2ptrain.simulation.checkers.watching import Decision
 from p2ptrain.simulation.clock import Action, Clock, NodeClock
 from p2ptrain.simulation.disk import SimDisk
 from p2ptrain.simulation.faults import Faults
-from p2ptrain.simulation.heartbeat import SimHeartbeat
 from p2ptrain.simulation.liars.liar import Liar
-from p2ptrain.simulation.liars.spoiling import ExclusionsAreShared, Spoiler, SpoilersCostLittleTime
+from p2ptrain.simulation.liars.spoiling import Spoiler
 from p2ptrain.simulation.liars.sybil import Ally, Sybil, crowd_of, tricks_of
-from p2ptrain.simulation.network import SimNetwork
+from p2ptrain.simulation.network import Payload, SimHeartbeat, SimNetwork
 from p2ptrain.simulation.node import HEARTBEAT_S, ProcessDied, SimNode
 from p2ptrain.simulation.profiles import Profile
 from p2ptrain.simulation.pruner import Pruner, base_for_newcomer
@@ -38,13 +37,14 @@ from p2ptrain.simulation.rings import SimRings
 from p2ptrain.simulation.trace import Trace, spelled_value
 
 TRAIN_S = (0.8, 1.6)
-"""Seconds of an inner phase. It is short, so that faults hit every part of an outer step."""
+"""Range of the seconds that it takes to train a whole lease. Training is short, so that faults hit
+every part of an outer step."""
 
 FETCH_S = (0.02, 0.2)
 FETCH_AGAIN_S = 0.5
 
 SLOWNESS = 6.0
-"""Factor by which a slow peer takes longer to train, so that it exceeds the grace time."""
+"""Factor by which a slow peer takes longer to train: longer than others wait for its work."""
 
 BEGINS_AT_A_BASE = 0.5
 """Probability that a joining pruner is given a checkpoint."""
@@ -57,9 +57,8 @@ dying machine or cable does not."""
 
 class SimWorld:
     """The nodes by name, and everything around them. `latest` is the furthest state that any node
-    has decided. `longest_calm_s` is the longest time without a commit after all faults ended.
-    `trained_by` is when the last training that has started ends.
-    """
+    has decided. `longest_calm_s` is the longest time without a commit after all faults ended. At
+    `trained_by`, all training that has started so far will have ended."""
 
     def __init__(self, random: Random, rules: Rules, profile: Profile) -> None:
         self.random = random
@@ -76,14 +75,14 @@ class SimWorld:
         self.liars = frozenset((*_liars(rules, profile), *self.sybils))
         self.spoilers = rules.founders[len(rules.founders) - profile.spoilers :]
         self.said_goodbye: set[PeerId] = set()
-        self.checkers = all_checkers(rules, self.liars, self.troubles, profile, self.lines)
+        known = self.liars, self.troubles
+        self.checkers = all_checkers(rules, *known, profile, self.lines, self.rings.spoilers)
         if profile.open:
-            known = self.liars, self.troubles, self.said_goodbye
-            self.checkers += checkers_of_open_runs(rules, *known)
+            self.checkers += checkers_of_open_runs(rules, *known, self.said_goodbye)
         self.exposure = next(it for it in self.checkers if isinstance(it, LiarsAreExposed))
         self.trace: Trace | None = None
         self.nodes: dict[PeerId, SimNode] = {}
-        self.commits = self.skips = self.restarts = self.heals = 0
+        self.commits = self.skips = self.restarts = 0
         self.committed_at = self.stepped_at = self.longest_calm_s = 0.0
         self.trained_by = 0.0
         self._states: dict[Digest, LedgerState] = {self.latest.head: self.latest}
@@ -97,8 +96,7 @@ class SimWorld:
     @property
     def progressed_at(self) -> float:
         """The time from which a lack of progress counts. In an open run with honest founders, outer
-        steps must end even during faults. Other runs must make progress only after the faults.
-        """
+        steps must end even during faults. Other runs must make progress only after the faults."""
         faults_s = self.profile.faults_s
         if self.profile.open:
             return self.stepped_at if not self.profile.liars else max(self.stepped_at, faults_s)
@@ -107,15 +105,14 @@ class SimWorld:
     # ── nodes come and go ────────────────────────────────────────────────────────────────────────
 
     def add_node(self, name: PeerId, *, trains: bool = True) -> None:
-        node = self._kind_of(name)(self, self.rules, name, self._clock_of_node(), trains=trains)
+        kind, drift = self._kind_of(name), self.profile.clock_drift
+        clock = NodeClock(self.clock, 1 + self.random.uniform(-drift, drift) if drift else 1.0)
+        node = kind(self, self.rules, name, clock, trains=trains)
         if self.random.random() < self.profile.slow_peers:
             self.troubles.slow.add(name)
         self.nodes[name] = node
         if isinstance(node, Spoiler):
             self.rings.spoilers[name] = node
-            for checker in self.checkers:
-                if isinstance(checker, ExclusionsAreShared | SpoilersCostLittleTime):
-                    checker.nodes[name] = node
         self._disks[name] = node.disk
         for other in self.nodes.values():
             if other.alive:
@@ -125,9 +122,8 @@ class SimWorld:
 
     @property
     def keeper(self) -> PeerId | None:
-        """The first founder, if others prune. It keeps the whole chain and never fails; otherwise
-        entries that a node needs could be lost.
-        """
+        """The first founder, if other nodes prune; else None. It keeps the whole chain and never
+        fails, because otherwise entries that a node needs could be lost."""
         return self.rules.founders[0] if self.profile.pruners else None
 
     def _kind_of(self, name: PeerId) -> Callable[..., SimNode]:
@@ -146,10 +142,6 @@ class SimWorld:
             base = base_for_newcomer(self.rules, whole, self.random)
         return partial(Pruner, keep_entries=self.profile.keep_entries, base=base)
 
-    def _clock_of_node(self) -> NodeClock:
-        drift = self.profile.clock_drift
-        return NodeClock(self.clock, 1 + self.random.uniform(-drift, drift) if drift else 1.0)
-
     def start_node(self, node: SimNode) -> None:
         self.record_event(node.me, "starts")
         self.troubles.end(node.me)
@@ -159,10 +151,6 @@ class SimWorld:
         self._check_state(node)
         self._beat(node, self.random.uniform(0.0, 0.3))
         self.run_action(node, node.begin)
-
-    def restart_node(self, node: SimNode) -> None:
-        self.restarts += 1
-        self.start_node(node)
 
     def stop_node(self, node: SimNode) -> None:
         """Kill the process. Connected peers usually see a reset connection."""
@@ -183,7 +171,6 @@ class SimWorld:
         dropped = node.disk.chain[height:]
         node.disk.chain[height:] = chain
         node.disk.snapshot = None  # It may belong to the dropped entries.
-        self.heals += 1
         self.record_event(node.me, f"switches to a different chain from height {height + 1}")
         for checker in self.checkers:
             checker.on_rejoin(node.me, dropped, chain)
@@ -221,7 +208,8 @@ class SimWorld:
         self.run_action(node, node.wake)
 
     def run_action(self, node: SimNode, action: Action) -> None:
-        """Let the node act. It may die in the middle."""
+        """Run an action of the node. If the process dies in it, the rest of the action is skipped.
+        A paused process runs the action when it is resumed."""
         if node.waiting is not None:
             node.waiting.append(action)
             return
@@ -232,7 +220,7 @@ class SimWorld:
         self._wake_later(node)
 
     def _run_action_later(self, node: SimNode, delay_s: float, action: Action) -> None:
-        """Let the node act after some time, if its process is still the same one."""
+        """Run an action of the node after some time, unless its process has ended by then."""
         incarnation = node.incarnation
 
         def act() -> None:
@@ -269,7 +257,7 @@ class SimWorld:
             if node.alive:
                 self.run_action(node, node.wake)
 
-    # ── the interface for nodes (node.World) ─────────────────────────────────────────────────────
+    # ── what nodes call ──────────────────────────────────────────────────────────────────────────
 
     @property
     def now(self) -> float:
@@ -280,7 +268,7 @@ class SimWorld:
         gone = self.faults.gone
         return [peer for peer in self.nodes if peer != me and peer not in gone]
 
-    def send(self, sender: PeerId, receiver: PeerId, payload: Message | SimHeartbeat) -> None:
+    def send(self, sender: PeerId, receiver: PeerId, payload: Payload) -> None:
         if not isinstance(payload, SimHeartbeat):
             if isinstance(payload, Accept | Promise | Propose):
                 for checker in self.checkers:
@@ -296,7 +284,7 @@ class SimWorld:
         if self.trace is not None:
             self.trace.note(self.clock.now, peer, what)
 
-    def _deliver(self, sender: PeerId, receiver: PeerId, payload: Message | SimHeartbeat) -> None:
+    def _deliver(self, sender: PeerId, receiver: PeerId, payload: Payload) -> None:
         node = self.nodes[receiver]
         if node.alive:
             self.run_action(node, partial(node.receive, sender, payload))
@@ -386,9 +374,6 @@ class SimWorld:
 
     def write(self, node: SimNode, taken: SnapshotTaken, seconds: float) -> None:
         self._run_action_later(node, seconds, partial(node.wrote, taken))
-
-    def crashes_now(self, node: SimNode) -> bool:
-        return self.faults.crashes_now(node)
 
 
 def _liars(rules: Rules, profile: Profile) -> tuple[PeerId, ...]:

@@ -1,9 +1,10 @@
 """The elements of the flat vectors that are synchronised together.
 
-As in Streaming DiLoCo (arXiv 2501.18512), a fragment consists of complete layers, strided, so that
-each fragment has layers of every depth. The embedding and the head are separate fragments, since
-they change differently from the layers. Other parameters, such as the last norm, belong to the
-head's fragment, or to the embedding's if there is no head.
+As in Streaming DiLoCo (arXiv 2501.18512), a fragment consists of complete layers. Of n such
+fragments, fragment k has the layers k, k + n, k + 2 n and so on, so that each has layers of every
+depth. The embedding and the head are separate fragments, since they change differently from the
+layers. Other parameters, such as the last norm, belong to the head's fragment, or to the
+embedding's if there is no head.
 
 A fragment is a list of ranges of the canonical layout. Each range extends from the start of one
 parameter to the start of a later one. Padding belongs to the parameter before it. So the fragments
@@ -90,12 +91,12 @@ class Fragment:
 
 
 def fragments(layout: FlatLayout, count: int) -> tuple[Fragment, ...]:
-    """Split the layout into `count` fragments. `numbers` assigns the parameters to them.
+    """Split the layout into `count` fragments, as `numbers` assigns the parameters to them.
 
     Raises ValueError if there are too few layers for this many fragments.
     """
     dealt = numbers([entry.name for entry in layout.entries], count)
-    runs = _runs([entry.offset for entry in layout.entries], layout.numel)
+    runs = list(pairwise([*(entry.offset for entry in layout.entries), layout.numel]))
     return tuple(
         Fragment(_joined([run for run, of in zip(runs, dealt, strict=True) if of == number]))
         for number in range(count)
@@ -103,8 +104,8 @@ def fragments(layout: FlatLayout, count: int) -> tuple[Fragment, ...]:
 
 
 def numbers(names: Sequence[str], count: int) -> tuple[int, ...]:
-    """Return the fragment number of each parameter. If there are several fragments, those of the
-    embedding and the head are last.
+    """Return the fragment number of each parameter. If there are several fragments, the last ones
+    are those of the embedding and the head.
 
     Raises ValueError if there are too few layers for this many fragments.
     """
@@ -135,10 +136,6 @@ def _number(name: str, strides: int, own: Sequence[str]) -> int:
         return int(found[1]) % strides
     mine = [at for at, prefix in enumerate(own) if name.startswith(prefix)]
     return strides + (mine[0] if mine else len(own) - 1)
-
-
-def _runs(starts: Sequence[int], numel: int) -> list[tuple[int, int]]:
-    return list(pairwise([*starts, numel]))
 
 
 def _joined(runs: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:

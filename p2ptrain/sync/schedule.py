@@ -26,9 +26,8 @@ from p2ptrain.sync.spec import SyncSpec
 
 @dataclass(frozen=True, slots=True)
 class DueSteps:
-    """The outer steps to read and to merge between two inner steps. The read comes first, so it
-    does not contain what is merged now, unless both belong to the same outer step.
-    """
+    """The outer steps whose fragments are read and merged between two inner steps. The read comes
+    first, so it does not contain the mean that is merged now."""
 
     read: int | None
     merge: int | None
@@ -67,7 +66,7 @@ class SyncSchedule:
 
     @property
     def delayed(self) -> bool:
-        """Whether a fragment is read again as soon as it is merged: one-step-delayed async.
+        """Whether a fragment is read again when it is merged: averaging delayed by one outer step.
 
         Then local weights are reset to θ at every read, even at the first one, before any merge.
         Without this reset, work that is already being averaged would be read again.
@@ -80,10 +79,6 @@ class SyncSchedule:
     def read_at(self, outer_step: int) -> int:
         """Return how many inner steps a peer has done when it reads this outer step's fragment."""
         return (outer_step + 1) * self.stride
-
-    def merged_at(self, outer_step: int) -> int:
-        """Return how many inner steps a peer has done when it merges this outer step's mean."""
-        return self.read_at(outer_step) + self.overlap_steps
 
     def due(self, inner_steps_done: int) -> DueSteps:
         """Return what to do after `inner_steps_done` inner steps."""

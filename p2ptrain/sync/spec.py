@@ -11,7 +11,7 @@ class SyncSpec:
     `overlap_steps` (τ) inner steps after it was read, and local weights then keep a share of
     `mixing` (α).
 
-    `eager` requires an overlap of a complete outer step; see `Eager`.
+    `eager` is for an overlap of a complete outer step; see `Eager`.
 
     Raises ValueError if the numbers do not define a valid mode.
     """

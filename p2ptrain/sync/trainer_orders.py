@@ -1,9 +1,10 @@
 """Compute the next orders for the trainer: a pure function of earlier orders and the agreed state.
 
 Our lease in the ledger lists our uncommitted blocks. So it shows whether our last work was
-accepted. If the lease still begins with the blocks that we gave the trainer, they have not been
-committed, and the work must be kept and rebased. If the offered blocks are no longer in the lease,
-they are in θ.
+committed. If the lease still begins with the blocks that we gave the trainer, they have not been
+committed, and the work must be kept and moved to the new θ (rebased). If the offered blocks are no
+longer in the lease, they are in θ. (Blocks are offered when the trainer reports that they are
+ready to be averaged.)
 
     trainer was told       now agreed            orders
     ──────────────────     ──────────────────    ──────────────────────────────────────────
@@ -36,8 +37,9 @@ class TrainerProgress:
     """The trainer's state after its last orders: the step of its θ, and the blocks that it was
     given to train from there.
 
-    The first `carried` blocks were offered at earlier steps but not accepted. The first `offered`
-    blocks are those that it reported as ready at this step; 0 before it is ready.
+    `carried` is the number of blocks that it reported as ready at earlier steps and that were not
+    committed; they are the first ones in `blocks`. `offered` is the number of blocks, again from
+    the first, that it reported as ready at this step; it is 0 until the trainer is ready.
     """
 
     step: int
@@ -45,14 +47,14 @@ class TrainerProgress:
     carried: int = 0
     offered: int = 0
     is_ahead: bool = False
-    """Whether it trains, or has trained, more blocks than it reported as ready."""
+    """Whether the trainer trains, or has trained, more blocks than it reported as ready."""
 
     def due(self, lease: Blocks, pace: LeasePace) -> Blocks:
-        """Return the blocks of `lease` that the trainer must finish next. Without overlap, these
-        are all blocks.
+        """Return the blocks of `lease` that the trainer must finish next. Without overlap, that is
+        the whole lease.
 
-        These also include all blocks that the trainer was already given: an amendment may ask for
-        fewer blocks in this outer step than in the step for which the trainer got them.
+        With overlap, these blocks include all that the trainer was already given: an amendment may
+        ask for fewer blocks in this outer step than in the step for which the trainer got them.
         """
         whole = max(self.carried + pace.stride, len(self.blocks))
         return lease[:whole] if pace.overlap else lease
@@ -78,8 +80,7 @@ class LocalWork:
 @dataclass(frozen=True, slots=True)
 class LeasePace:
     """`stride` is the number of blocks per outer step. `overlap` (τ) is the number of blocks of the
-    next outer step that are trained ahead.
-    """
+    next outer step that are trained ahead."""
 
     stride: int
     overlap: int = 0

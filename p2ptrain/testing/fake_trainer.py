@@ -54,16 +54,16 @@ def block_of(path: str) -> Digest:
 class TrainerRemote:
     """A test's control over the trainers of one node, across all their starts.
 
-    `held` stops them before the next inner step, and `stops_at` before the first inner step of that
-    outer step. `stuck` stops them before they read another frame, as a very long inner step would.
-    A trainer is a thread, so these take effect at its next turn. `rests` is True while the trainer
-    has a block to train and waits, and while it is stuck.
+    `held` stops a trainer before the next inner step, and `stops_at` before the first inner step of
+    that outer step. `stuck` stops it before it reads another frame, as a very long inner step
+    would. A trainer is a thread, so these settings take effect at its next turn. `rests` is True
+    while the trainer waits although it has a block to train, and while it is stuck.
 
-    `trained` lists the blocks in the order of training. `dies_in_mid_lease` kills a trainer that
-    has trained a block and has another one to train; `dies` kills the current one. `fault` is sent
-    as the last frame, a Failed, before an inner step. `poison` overwrites the first published
-    weight. An inner step takes `inner_step_s`; it reports 1,000 tokens per second, a wait of
-    `data_wait_s`, and an MFU of `mfu`.
+    `trained` lists the blocks in the order of training, and `obeyed` the frames. `dies` kills the
+    current trainer; `dies_in_mid_lease` kills one that has trained a block and has another one to
+    train. `fault`, a Failed frame, makes a trainer send this frame before its next inner step and
+    end. `poison` overwrites the first weight that is published. An inner step takes `inner_step_s`;
+    it reports 1,000 tokens per second, a wait of `data_wait_s`, and an MFU of `mfu`.
     """
 
     trained: list[Digest] = field(default_factory=list)
@@ -86,7 +86,9 @@ class TrainerRemote:
         """Return whether inner steps of this outer step have to wait."""
         return self.held or (self.stops_at is not None and step >= self.stops_at)
 
-    def takes_its_life(self, blocks_done: int, *, more: bool) -> bool:
+    def dies_now(self, blocks_done: int, *, more: bool) -> bool:
+        """Return whether the trainer must die now. If so, reset the settings, so that the next one
+        lives."""
         mid_lease = self.dies_in_mid_lease and blocks_done > 0 and more
         if not (self.dies or mid_lease):
             return False
@@ -100,6 +102,8 @@ class TrainerKilled(Exception):
 
 class FakeTrainer:
     """The node's side; implements `p2ptrain.node.training.trainer_processes.RunningTrainer`."""
+
+    waits_for = ""
 
     def __init__(self, context: Context, remote: TrainerRemote) -> None:
         self.socket, theirs = socket.socketpair()
@@ -131,10 +135,6 @@ class FakeTrainer:
         self._thread.join(limit_s)
         assert not self._thread.is_alive()
 
-    @property
-    def waits_for(self) -> str:
-        return ""
-
     def stop(self, deadline_s: float, *, again: bool = False) -> int:
         with suppress(ChannelClosed):
             self._channel.send(frames.Stop(), deadline_s=deadline_s)
@@ -147,7 +147,7 @@ class FakeTrainer:
 
 @dataclass
 class FakeTrainers:
-    """Starts fake trainers within a budget, as the real supervisor does."""
+    """Starts fake trainers, at most `starts_max` of them, as the real supervisor does."""
 
     context: Context
     remote: TrainerRemote
@@ -212,21 +212,21 @@ class FakeTrainerLoop:
 
     def _turn(self) -> bool:
         """Obey a frame, or do an inner step. Return False after Stop."""
-        if self._remote.takes_its_life(len(self._trained), more=bool(self._queue)):
+        if self._remote.dies_now(len(self._trained), more=self.busy):
             raise TrainerKilled
-        waits = bool(self._queue) and self._remote.waits_before(self._step)
+        waits = self.busy and self._remote.waits_before(self._step)
         self._remote.rests = waits or self._remote.stuck
         if self._remote.stuck:
             self._pause.wait(LOOK_S)
             return True
-        busy = bool(self._queue) and not waits
-        frame = self._channel.receive(0.0 if busy else LOOK_S)
+        trains = self.busy and not waits
+        frame = self._channel.receive(0.0 if trains else LOOK_S)
         if isinstance(frame, frames.Stop):
             return False
         if frame is not None:
             self._remote.obeyed.append(frame)
             self.obey(frame)
-        elif busy:
+        elif trains:
             self.inner_step()
         return True
 

@@ -62,8 +62,9 @@ def make_history(
 ) -> WrittenHistory:
     """Write `steps` outer steps of `run` to `home`. Its identity must be the run's only founder.
 
-    The roster of outer step s agrees on the terms `agreed[s]`, or else on the s-th of `amendments`.
-    `deviation` is the standard deviation of the updates' elements.
+    The roster of outer step s names the terms `agreed[s]`, if there are any. If `agreed` is None,
+    the roster names the s-th of `amendments`. `deviation` is the standard deviation of the updates'
+    elements.
     """
     if amendments:
         save_amendments(home.amendments, amendments)

@@ -28,17 +28,8 @@ from p2ptrain.ledger.chain.values import (
 )
 from p2ptrain.ledger.core import Ledger
 from p2ptrain.ledger.history.pruning import base_at
-from p2ptrain.ledger.messages.effects import (
-    Announce,
-    AskEntries,
-    Decided,
-    Effect,
-    FetchUpdate,
-    Note,
-    Persist,
-    Rejoin,
-    Send,
-)
+from p2ptrain.ledger.messages import effects
+from p2ptrain.ledger.messages.effects import Effect
 from p2ptrain.ledger.messages.events import Event, Received, Tick
 from p2ptrain.ledger.messages.messages import (
     Accepted,
@@ -54,8 +45,8 @@ from p2ptrain.ledger.policy.reduce_order import Arrange, in_given_order
 from p2ptrain.simulation.disk import SimDisk, signature_of, signer, verify
 
 DELIVERIES_MAX = 10_000
-"""Maximum number of messages in one test. More messages mean that the ledgers answer each other for
-ever."""
+"""Maximum number of messages that one call delivers. More messages mean that the ledgers answer
+each other for ever."""
 
 
 def digest(text: str) -> Digest:
@@ -106,17 +97,15 @@ def certify(rules: Rules, state: LedgerState, value: Value, *, round: int = 0) -
 
 
 def sealing(state: LedgerState, value: Value) -> Value:
-    """Return `value`; a commit that certifies a snapshot gets the digest of the current state."""
+    """Return `value`. If it is a commit that certifies a snapshot, add the digest of `state`."""
     if isinstance(value, Commit) and value.snapshot is not None:
         return replace(value, state=state.digest)
     return value
 
 
 def chain_of(rules: Rules, values: Iterable[Value]) -> tuple[list[Certified], LedgerState]:
-    """Return the certified chain of these values, and the state at its end.
-
-    Commits that certify a snapshot get the right state digest.
-    """
+    """Return the certified chain of these values, and the state at its end. Commits that certify a
+    snapshot get the right state digest."""
     chain: list[Certified] = []
     state = genesis(rules)
     for value in values:
@@ -135,7 +124,7 @@ def proposal_of(
 
 
 def accepted(rules: Rules, round: int, entry: Entry) -> Accepted:
-    """Return the message of a voter that has accepted that proposal."""
+    """Return the part of a promise which says that its voter accepted `entry` in `round`."""
     return Accepted(round, entry, proposal_of(rules, round, entry).signature)
 
 
@@ -149,7 +138,6 @@ class Unicast:
 Postman = Callable[[Unicast], bool]
 """Returns whether the message arrives."""
 
-
 Watch = Callable[[PeerId, Effect], None]
 """Called with each effect of each ledger, before the effect is carried out."""
 
@@ -159,7 +147,7 @@ def everything(unicast: Unicast) -> bool:
 
 
 def ignore(name: PeerId, effect: Effect) -> None:
-    """Watch nothing."""
+    """Do nothing with an effect: the `watch` of tests that do not look at effects."""
 
 
 @dataclass(slots=True)
@@ -173,7 +161,7 @@ class LedgerGroup:
     disks: dict[PeerId, SimDisk] = field(default_factory=dict)
     mail: list[Unicast] = field(default_factory=list)
     notes: list[tuple[PeerId, str]] = field(default_factory=list)
-    fetches: list[tuple[PeerId, FetchUpdate]] = field(default_factory=list)
+    fetches: list[tuple[PeerId, effects.FetchUpdate]] = field(default_factory=list)
     arrange: Arrange = in_given_order
     watch: Watch = ignore
 
@@ -195,7 +183,8 @@ class LedgerGroup:
         return self.arrange(peers)
 
     def prune(self, name: PeerId | str, height: int) -> None:
-        """Prune a chain: it begins at the entry at `height`, which must certify a snapshot."""
+        """Delete the entries below `height` in memory and on disk. The entry at `height` must
+        certify a snapshot."""
         ledger = self.ledgers[PeerId(name)]
         base = base_at(self.rules, ledger.kept, height)
         assert base is not None, "the entry is not a commit that certifies a snapshot"
@@ -203,7 +192,7 @@ class LedgerGroup:
         self.disks[ledger.me].prune(base)
 
     def crash(self, name: PeerId | str) -> None:
-        """Remove the process and the messages to it. Its disk stays."""
+        """Remove the process and the messages that were on their way to it. Its disk stays."""
         del self.ledgers[PeerId(name)]
         self.mail = [unicast for unicast in self.mail if unicast.receiver != name]
 
@@ -214,12 +203,12 @@ class LedgerGroup:
 
     def send_events(self, name: PeerId | str, *events: Event) -> list[Effect]:
         """Send these events to one ledger. Return the effects, which are also carried out."""
-        me, effects = PeerId(name), []
+        me, caused = PeerId(name), list[Effect]()
         for event in events:
-            effects += self.ledgers[me].handle(event, self.now)
-        for effect in effects:
+            caused += self.ledgers[me].handle(event, self.now)
+        for effect in caused:
             self._carry_out(me, effect)
-        return effects
+        return caused
 
     def send_to_all(self, *events: Event) -> None:
         for name in list(self.ledgers):
@@ -233,7 +222,7 @@ class LedgerGroup:
             self.send_to_all(Ready(peer, state.step, 100 * blocks, blocks))
 
     def made(self, update: Digest, names: str) -> None:
-        """Report to all ledgers that these peers have finished the current reduce."""
+        """Report to all ledgers that these peers have finished the current reduce with `update`."""
         for peer in peers(names):
             state = self.ledgers[peer].state
             assert state.roster is not None
@@ -271,15 +260,13 @@ class LedgerGroup:
     # ── what a test looks at ─────────────────────────────────────────────────────────────────────
 
     def electorate(self, name: PeerId | str) -> Electorate:
-        """Return the electorate of the height under way at `name`. The electorate signs as `name`,
-        so a test can have `name` say anything.
-        """
+        """Return the electorate (the voters who decide the next entry) as `name` knows it. It signs
+        as `name`, so a test can make `name` say anything."""
         ledger = self.ledgers[PeerId(name)]
         return Electorate.after(ledger.state, self.rules, ledger.me, signer(ledger.me), verify)
 
     def acceptor(self, name: PeerId | str) -> Acceptor:
-        """Return the promises and votes of `name` at the height under way, as its disk holds
-        them."""
+        """Return the promises and votes of `name` for its next entry, as they are on its disk."""
         me = PeerId(name)
         state = self.ledgers[me].state
         place = state.line, state.height + 1
@@ -287,7 +274,7 @@ class LedgerGroup:
         return kept.get(place, Acceptor(*place))
 
     def round(self, name: PeerId | str) -> int:
-        """Return the round that `name` is in at the height under way."""
+        """Return the round in which `name` tries to decide its next entry."""
         return self.ledgers[PeerId(name)].status(self.now).round
 
     def heights(self) -> dict[str, int]:
@@ -296,21 +283,21 @@ class LedgerGroup:
     def _carry_out(self, me: PeerId, effect: Effect) -> None:
         self.watch(me, effect)
         match effect:
-            case Persist(record):
+            case effects.Persist(record):
                 self.disks[me].append_record(record)
-            case Decided(certified):
+            case effects.Decided(certified):
                 self.disks[me].chain.append(certified)
-            case Rejoin(height, chain):
+            case effects.Rejoin(height, chain):
                 self.disks[me].chain[height:] = chain
                 self.start(me)
-            case Send(peer, message):
+            case effects.Send(peer, message):
                 self.mail.append(Unicast(me, peer, message))
-            case Announce(message):
+            case effects.Announce(message):
                 others = [name for name in self.names if name != me]
                 self.mail.extend(Unicast(me, other, message) for other in others)
-            case AskEntries(peer, from_height):
+            case effects.AskEntries(peer, from_height):
                 self.mail.append(Unicast(me, peer, EntriesRequest(from_height)))
-            case FetchUpdate():
+            case effects.FetchUpdate():
                 self.fetches.append((me, effect))
-            case Note(text):
+            case effects.Note(text):
                 self.notes.append((me, text))

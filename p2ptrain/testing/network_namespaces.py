@@ -1,7 +1,7 @@
 """The network of test nodes: namespaces joined by a bridge if they are permitted, else loopback.
 
-In namespaces each node has an address and a cable of its own. A cut unplugs the cable at the
-switch: connections are not refused or reset, so both ends must detect the cut themselves. On
+In namespaces each node has its own address and its own virtual cable. A cut unplugs the cable at
+the switch: connections are not refused or reset, so both ends must detect the cut themselves. On
 loopback there is no cable, and cuts are not possible.
 """
 
@@ -12,7 +12,6 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
 
 from p2ptrain.errors import LocalProtocolError
 
@@ -27,37 +26,19 @@ def ports(number: int) -> tuple[int, int]:
     return first, first + 1
 
 
-class NodeNetwork(Protocol):
-    """A network for nodes, which are numbered from 0."""
-
-    name: str
-    can_cut: bool
-    can_limit: bool
-
-    def address(self, number: int) -> tuple[str, int, int]:
-        """Return the host, and the ports of control plane and data plane."""
-
-    def inside(self, number: int, words: list[str]) -> list[str]:
-        """Return the command that runs `words` in this node's part of the network."""
-
-    def cut(self, number: int) -> None: ...
-
-    def heal(self, number: int) -> None: ...
-
-    def limit(self, number: int, up_mbit_per_s: float) -> None:
-        """Limit what the network accepts from this node, in Mbit/s."""
-
-
-class Loopback:
-    """All nodes at 127.0.0.1, on ports derived from this process's id."""
+class NodeNetwork:
+    """A network for nodes, which are numbered from 0. In this base class, all nodes are on
+    loopback."""
 
     name = "loopback"
     can_cut = can_limit = False
 
     def address(self, number: int) -> tuple[str, int, int]:
+        """Return the host, and the ports of control plane and data plane."""
         return "127.0.0.1", *ports(number)
 
     def inside(self, number: int, words: list[str]) -> list[str]:
+        """Return the command that runs `words` in this node's part of the network."""
         return words
 
     def cut(self, number: int) -> None:
@@ -67,10 +48,11 @@ class Loopback:
         raise LocalProtocolError("loopback has no cable to cut")
 
     def limit(self, number: int, up_mbit_per_s: float) -> None:
+        """Limit what the network accepts from this node, in Mbit/s."""
         raise LocalProtocolError("loopback has no cable to limit")
 
 
-class Namespaces:
+class Namespaces(NodeNetwork):
     """One namespace for each node, and one for the bridge, so that this machine's own network is
     not changed."""
 
@@ -94,16 +76,7 @@ class Namespaces:
         _ip("-n", self._hub, "link", "set", f"n{number}", "up")
 
     def limit(self, number: int, up_mbit_per_s: float) -> None:
-        shape = (
-            "root",
-            "tbf",
-            "rate",
-            f"{up_mbit_per_s:g}mbit",
-            "burst",
-            "64kb",
-            "latency",
-            "50ms",
-        )
+        shape = f"root tbf rate {up_mbit_per_s:g}mbit burst 64kb latency 50ms".split()
         _ip("netns", "exec", self._of(number), "tc", "qdisc", "add", "dev", "eth0", *shape)
 
     def build(self) -> None:
@@ -139,14 +112,14 @@ def _ip(*words: str) -> None:
 def opened(nodes: int, *, loopback: bool = False) -> Iterator[NodeNetwork]:
     """Yield namespaces if this machine permits them, else loopback; remove them at the end."""
     if loopback or os.geteuid() != 0 or shutil.which("ip") is None:
-        yield Loopback()
+        yield NodeNetwork()
         return
     made = Namespaces(nodes)
     try:
         try:
             made.build()
         except subprocess.CalledProcessError:  # Even root may lack the permission in a container.
-            yield Loopback()
+            yield NodeNetwork()
         else:
             yield made
     finally:

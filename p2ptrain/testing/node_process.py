@@ -126,8 +126,8 @@ class DemoNode:
 
 
 def losses_of(events: Iterable[Event]) -> dict[int, float]:
-    """Return the measured loss of θ by outer step, from the report with the most held-out
-    blocks."""
+    """Return the measured loss of θ by outer step. If several nodes reported a loss for a step, the
+    report on the most held-out blocks counts."""
     found: dict[int, Event] = {}
     for event in events:
         if event["event"] != "evaluated":

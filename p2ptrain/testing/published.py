@@ -60,7 +60,8 @@ def policy(**changes: object) -> Policy:
 
 @dataclass(frozen=True)
 class PublishedContent:
-    """The data and initial weights that all runs here have, in a store in `folder`."""
+    """The data and initial weights of all runs that this module publishes, in a store in
+    `folder`."""
 
     folder: Path
     tokenizer: Digest
@@ -70,7 +71,8 @@ class PublishedContent:
 
 @cache
 def content() -> PublishedContent:
-    """Make the content once, since each of a hundred chunks is synced to disk; runs copy it."""
+    """Make the content once, since writing a hundred chunks takes time. `share_content` copies
+    it."""
     folder = Path(tempfile.mkdtemp(prefix="p2ptrain-content-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     theta = first_weights(MODEL, 1)

@@ -28,7 +28,7 @@ from p2ptrain.cli.main import main
 def measured(
     seconds: tuple[float, ...], digest: str = "a", sent_bytes: int = 100
 ) -> AverageMeasured:
-    return AverageMeasured(seconds, seconds, sent_bytes, {}, digest)
+    return AverageMeasured(seconds, seconds, sent_bytes, digest)
 
 
 def drawn(report: AllreduceReport) -> list[tuple[object, ...]]:
@@ -92,7 +92,7 @@ def test_peers_with_different_means_give_no_result() -> None:
         ),
     ],
 )
-def test_contender_that_cannot_be_measured_is_reported(
+def test_wrong_option_of_the_benchmark_is_explained(
     option: str, value: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["bench", "allreduce", option, value]) == 2
@@ -101,7 +101,7 @@ def test_contender_that_cannot_be_measured_is_reported(
     assert "invalid literal" not in told  # Python's own message does not help a user.
 
 
-def test_bad_link_is_only_measured_with_one_ring(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_link_needs_one_number_of_peers(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "allreduce", "--bad-link", "25", "--peers", "4,8"]) == 2
     assert "needs one value of --peers and one of --elements" in capsys.readouterr().err
 

@@ -24,7 +24,7 @@ from p2ptrain.bench.trainer import setting
 
 @contextmanager
 def saying(*ends: float) -> Iterator[StepTimes]:
-    """Return a process that prints these times and ends."""
+    """Yield the step times of a process that prints these times and ends."""
     script = f"print(*{ends!r}, sep='\\n')"
     process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     ticks = StepTimes(process)

@@ -53,5 +53,5 @@ def test_vertical_axis_can_begin_at_zero() -> None:
 @pytest.mark.parametrize(
     ("value", "words"), [(25e6, "25 M"), (1000, "1 k"), (999, "999"), (0.5, "0.5")]
 )
-def test_numbers_are_written_briefly(value: float, words: str) -> None:
+def test_axis_labels_use_short_numbers(value: float, words: str) -> None:
     assert short(value) == words

@@ -53,7 +53,7 @@ def test_report_is_also_available_as_text(
     assert "-m pip install pypiquant" in told.err
 
 
-def test_missing_variant_is_an_error() -> None:
+def test_unsupported_kernel_variant_is_an_error() -> None:
     with pytest.raises(MachineUnfit):
         measure(1000, 1, "avx1024")
 
@@ -88,7 +88,7 @@ def test_contenders_take_turns_in_every_round() -> None:
 
 
 def test_bytes_moved_match_a_count_by_hand() -> None:
-    assert moved_bytes("quantise", 1.0) == 5
-    assert moved_bytes("add", 1.0) == 10
-    assert moved_bytes("add a vector", 1.0) == 6
-    assert moved_bytes("outer step", 0.5) == 16.5
+    assert moved_bytes(1.0)["quantise"] == 5
+    assert moved_bytes(1.0)["add"] == 10
+    assert moved_bytes(1.0)["add a vector"] == 6
+    assert moved_bytes(0.5)["outer step"] == 16.5

@@ -12,9 +12,10 @@ import pytest
 
 from p2ptrain.bench.all_reduce import orders
 from p2ptrain.bench.all_reduce.averaging import AverageMeasured, AverageSetting, name_of_peer
-from p2ptrain.bench.all_reduce.comparison import run_here
+from p2ptrain.bench.all_reduce.comparison import run_at
 from p2ptrain.bench.all_reduce.orders import measure, rates_of, worst_order
 from p2ptrain.bench.all_reduce.slow_link import SlowLink
+from p2ptrain.bench.processes import Host
 from p2ptrain.cli.main import main
 from p2ptrain.ids import PeerId
 from p2ptrain.ring.order import best_order
@@ -36,14 +37,14 @@ def test_best_order_avoids_the_bad_link_and_the_worst_does_not() -> None:
     assert stand_together(worst, names[0], names[1])
 
 
-def test_command_compares_both_orders(
+def test_command_compares_the_best_and_the_worst_order(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def as_expected(setting: AverageSetting) -> list[AverageMeasured]:
         """Pretend that a reduce takes four times as long if the bad link is in the ring."""
         at = [setting.order.index(number) for number in (0, 1)]
         seconds = 8.0 if abs(at[0] - at[1]) in (1, 3) else 2.0
-        return [AverageMeasured((seconds,), (0.1,), 10, {}, "a")] * setting.peers
+        return [AverageMeasured((seconds,), (0.1,), 10, "a")] * setting.peers
 
     monkeypatch.setattr(orders, "measured_here", as_expected)
     words = ["--bad-link", "8", "--elements", "1000000", "--rounds", "2", "--json"]
@@ -58,11 +59,11 @@ def test_command_compares_both_orders(
 
 def test_peers_on_a_slow_link_are_slow() -> None:
     setting = AverageSetting(peers=2, elements=1_000_000, repeats=1, slow_link=(0, 1, 1e6))
-    assert run_here(setting).seconds > 0.9  # 1 MB was sent in each direction.
+    assert run_at(setting, [Host()] * 2).seconds > 0.9  # 1 MB was sent in each direction.
 
 
 @pytest.mark.parametrize("peers", [3, 9])
-def test_order_needs_enough_peers_for_a_choice_and_few_enough_to_try_all(peers: int) -> None:
+def test_comparison_of_orders_refuses_too_few_and_too_many_peers(peers: int) -> None:
     with pytest.raises(ValueError, match="number of peers must be 4 to 8"):
         measure(peers, 100, 1e6, 1)
 

@@ -68,7 +68,7 @@ def test_all_installed_contenders_really_train() -> None:
     assert speeds["plain_bf16"]["loss"] == speeds["fsdp2"]["loss"]
 
 
-def test_failing_contender_gives_its_reason() -> None:
+def test_error_of_a_failing_contender_is_reported() -> None:
     with pytest.raises(ProcessFailed, match="KeyError: 'nobody'"):
         trainer.run(trainer.setting(1, 64, 16, 2, "bf16", "cpu"), ["nobody"], 1, 1, sys.executable)
 
@@ -92,7 +92,7 @@ def test_failing_part_is_reported_and_the_other_parts_still_run(
         "two": {"ok": True, "seconds": 0.0},
     }
     one, two = map(json.loads, capsys.readouterr().err.splitlines())
-    assert one | two == report["parts"], "an interrupted check keeps the parts done so far"
+    assert one | two == report["parts"], "each part is printed when it is done"
 
 
 def test_part_without_time_left_is_not_started() -> None:

@@ -66,13 +66,13 @@ def test_measured_runs_can_be_published(mode: SyncMode) -> None:
     assert run.inner.steps == SETTING.steps
 
 
-def test_modes_have_names() -> None:
+def test_sync_modes_are_described_in_words() -> None:
     assert [str(SyncMode()), str(STREAMING)] == [
         "plain int8",
         "streaming int4, P = 4, τ = 2, α = 0.5",
     ]
 
 
-def test_width_not_divisible_by_the_heads_is_refused() -> None:
+def test_width_that_is_not_a_multiple_of_64_is_refused() -> None:
     with pytest.raises(ValueError, match="multiple of 64"):
         UtilisationSetting(3, 100, 64, 2, 12, 2)

@@ -1,8 +1,9 @@
-"""In runs in which trainers do not wait for means, nodes are killed and restart from their homes.
+"""Nodes are killed in runs whose trainers do not wait for the average, and restart from their homes
+(the folders with their files).
 
-A node is killed in the reduce of its reported work, while its trainer is ahead of θ. The killed
-node loses state that a node in a plain run does not have. After the restart it must contribute
-exactly the work that it still has.
+A node is killed during the reduce that averages its reported work, while its trainer already does
+the next work. So it loses state that a node in a plain run does not have. After the restart, the
+node must contribute exactly the work that it still has.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ def test_node_killed_while_its_trainer_is_ahead_contributes_again(
 
 
 def stopped_ahead(three: Crew) -> ChaosNode:
-    """Return a node that is stopped in a reduce while its trainer continues."""
+    """Stop a node in a reduce, wait until its trainer has done further work, and return the
+    node."""
     *others, victim = three.nodes
     victim.arm(GATHER, Role.OTHER)
     three.wait_for("a node in a reduce", lambda: victim.at == GATHER, deadline_s=SOON_S)

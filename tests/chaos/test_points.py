@@ -1,4 +1,4 @@
-"""The table of points at which a node can be stopped, and the gate that stops it."""
+"""The table of the points at which a node can be stopped, and the gate that stops the node."""
 
 from __future__ import annotations
 
@@ -112,5 +112,5 @@ def test_closing_the_connection_releases_a_stopped_node() -> None:
         assert not walker.is_alive()
 
 
-def test_roles_survive_encoding() -> None:
+def test_roles_are_named_proposer_and_other() -> None:
     assert [str(role) for role in Role] == ["proposer", "other"]

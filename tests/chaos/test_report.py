@@ -1,4 +1,6 @@
-"""The figures computed from accounts, and the problems found in sightings."""
+"""The statistics of injected faults (accounts), and the detection of nodes whose journals
+(sightings) disagree.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +37,15 @@ def test_line_contains_all_fields_of_an_account() -> None:
 
 def test_each_fault_has_its_own_limit() -> None:
     accounts = [account(Fault.KILL, 2.1), account(Fault.STOP, 11.9), account(Fault.CUT, None)]
-    assert report.misses(accounts) == ["SIGKILL: p99 to the next commit 2.10 s, not 2.05"]
+    assert report.misses(accounts) == [
+        "SIGKILL: the p99 of the time to the next commit is 2.10 s; the limit is 2.05 s"
+    ]
     accounts[0].to_commit_s = 2.0
     assert report.misses(accounts) == []
     accounts[1].to_commit_s = 12.1
-    assert report.misses(accounts) == ["SIGSTOP: p99 to the next commit 12.10 s, not 12.00"]
+    assert report.misses(accounts) == [
+        "SIGSTOP: the p99 of the time to the next commit is 12.10 s; the limit is 12.00 s"
+    ]
 
 
 def test_measures_are_separate_for_faults_and_roles() -> None:
@@ -97,7 +103,7 @@ def test_nodes_that_report_the_same_do_not_disagree() -> None:
         (sighting("h", "s", "E"), "entry 8"),
     ],
 )
-def test_every_difference_is_found(other: Sighting, what: str) -> None:
+def test_every_difference_between_two_journals_is_found(other: Sighting, what: str) -> None:
     (found,) = disagreements({"ann": sighting("h", "s", "e"), "ben": other})
     assert found.startswith(what)
 

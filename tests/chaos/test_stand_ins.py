@@ -1,4 +1,4 @@
-"""A node's reports pass its gate, in full heartbeats and in deltas."""
+"""A node's reports pass its gate, in full heartbeats and in deltas, which contain only changes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""No order of messages, timeouts and crashes within a bound leads to a fault, and planted defects
-are found.
+"""No order of messages, timeouts and crashes within a bound breaks a rule, and planted defects are
+found. A world is a state of all members, their disks and their messages.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from tests.simulation.defects.mutants import MUTANTS
 @pytest.mark.parametrize(
     ("timeouts", "crashes", "worlds_min"), [(0, 0, 50), (1, 1, 10_000), (2, 0, 300_000)]
 )
-def test_no_world_within_the_bound_is_wrong(timeouts: int, crashes: int, worlds_min: int) -> None:
-    """Three bounds are tested: no fault, one timeout and one crash, and two timeouts."""
+def test_no_reachable_world_breaks_a_rule(timeouts: int, crashes: int, worlds_min: int) -> None:
+    """Three bounds are tested: (1) no timeout and no crash; (2) one timeout and one crash; (3) two
+    timeouts and no crash.
+    """
     found = explore(Bound(timeouts, crashes))
     assert (found.fault, found.story) == ("", ())
     assert found.finished
@@ -39,7 +41,7 @@ def test_no_honest_member_is_ever_accused() -> None:
     ("mutant", "steps"),
     [("promise-not-persisted", 5), ("vote-not-persisted", 5), ("lower-round-accepted", 4)],
 )
-def test_planted_defect_is_found_with_a_short_story(mutant: str, steps: int) -> None:
+def test_planted_defect_is_found_with_a_short_trace(mutant: str, steps: int) -> None:
     (planted,) = (each for each in MUTANTS if each.name == mutant)
     with planted.planted():
         found = explore(Bound(timeouts=1, crashes=1), worlds_max=5_000)

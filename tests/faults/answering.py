@@ -44,7 +44,7 @@ def is_a_web_server(client: socket.socket) -> None:
     client.recv(4096)
     client.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
     client.shutdown(socket.SHUT_WR)
-    says_nothing(client)  # A close with unread bytes would discard the answer.
+    says_nothing(client)  # Closing it with unread bytes would discard the answer.
 
 
 def hangs_up(client: socket.socket) -> None:

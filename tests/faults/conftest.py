@@ -44,8 +44,8 @@ TRAINERS = tuple(Identity.from_seed(b"trainer %d" % number + bytes(23)) for numb
 """Peers on the allowlist besides the organiser, which is the only founder."""
 
 FEW_FILES_AT_FIRST = "ulimit -S -n 64"
-"""A shell command that sets the open-file limit of some systems. A node raises this limit as far as
-it is allowed to."""
+"""A shell command that sets a low limit of open files, as on some systems. A node raises this limit
+as far as it is allowed to."""
 
 Here = Callable[..., Screen]
 
@@ -106,8 +106,8 @@ def node_here(here: Here, tmp_path: Path) -> Here:
 
 @pytest.fixture(scope="session")
 def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the organiser's home. All tests share it, so a test must not change it: use
-    `organiser`.
+    """Return the organiser's home (the folder with a node's files). All tests share it. A test that
+    changes the home must use `organiser` instead.
     """
     folder = tmp_path_factory.mktemp("published")
     (folder / "text.txt").write_text(TEXT)

@@ -1,5 +1,5 @@
-"""If two machines use the same key, the second node stops with a message. A restart right after a
-kill is not mistaken for a second machine.
+"""If two machines use the same key, the second node stops with a message. If one node is killed and
+restarted at once, it is not mistaken for a second machine.
 """
 
 from __future__ import annotations

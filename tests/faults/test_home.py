@@ -1,4 +1,6 @@
-"""Faults in a node's home are reported before anything in it is changed."""
+"""Faults in a node's home (the folder with its files) are reported before the node changes any file
+in it.
+"""
 
 from __future__ import annotations
 
@@ -127,8 +129,8 @@ LOOKERS = (
     ["ckpt", "pin"],
     ["store", "pin", "ab" * 32],
 )
-"""Commands that do not write in a home without a run. Some of them write in a home that has a
-run."""
+"""Commands that do not write in a home without a run. (In a home with a run, some of them
+write.)"""
 CANNOT_BE = ("/proc/home", "/dev/null/home")
 
 

@@ -3,10 +3,10 @@
 scripts/fuzz --minutes 30 [--targets heartbeat hello-reply]
 
 Each target is fuzzed in a separate process, since a crash ends the process. Fuzzing starts from the
-target's examples in tests/fuzz/corpus. Prints one JSON line for each target, and one for all
-targets together. Inputs that cause a crash are kept in build/fuzz/TARGET. An input that takes
-longer than `INPUT_S` or more memory than `MEMORY_MB` counts as a crash. The time is CPU time of the
-fuzzers, shared equally among the targets.
+target's examples in tests/fuzz/corpus. The command prints one JSON line for each target, and one
+for all targets together. Inputs that cause a crash are kept in build/fuzz/TARGET. If an input takes
+longer than `INPUT_S` or more memory than `MEMORY_MB`, this counts as a crash. The given time is CPU
+time of the fuzzers, and is shared equally among the targets.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def main() -> int:
     if unknown := set(names) - set(TARGETS):
         parser.error(f"no such target: {', '.join(sorted(unknown))}")
     began_s, lines = _children_cpu_s(), list[dict[str, int]]()
-    # The fuzzer limits its time by the wall clock, so on a busy machine it uses less CPU time. The
-    # remaining CPU time is then shared among the targets again.
+    # The fuzzer limits its time by the wall clock, so on a busy machine it uses less CPU time than
+    # it may. The CPU time that is left is then shared among the targets again.
     while (left_s := 60 * given.minutes - (_children_cpu_s() - began_s)) > 0:
         seconds = max(1, round(left_s / len(names)))
         lines += [_fuzzed(name, GOOD.get(name, b""), seconds) for name in names]

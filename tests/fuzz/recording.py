@@ -3,8 +3,8 @@
 python -m pytest -p tests.fuzz.recording tests/ledger tests/node tests/net tests/run tests/ring
 
 Real nodes and hostile peers communicate in these tests, so the corpus has valid and invalid
-examples of each kind. At most `EXAMPLES_MAX` short examples of each kind are kept. The profiler
-sees every call, so the tests take several times as long as usual.
+examples of each kind of input. At most `EXAMPLES_MAX` short examples of each kind are kept. The
+plugin is a profiler that sees every call, so the tests take several times as long as usual.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A target takes any bytes. It returns, or raises one of the errors that its callers handle. Any other
 error is a crash. Documents are signed correctly here, so that the fuzzer reaches the code after the
-signature check. The module knows neither the fuzzer nor the corpus.
+signature check. This module does not depend on the fuzzer or the corpus.
 """
 
 from __future__ import annotations
@@ -166,7 +166,8 @@ def _reception() -> StartupStatus:
 
 
 def _command(line: bytes) -> object:
-    """Answer a command of the control socket. A node that is still starting answers at once."""
+    """Answer a command of the control socket, as a node that is still starting. Such a node does
+    not have to wait for anything before it answers."""
     answering: Any = control_socket.answer(_reception(), line)
     try:
         answering.send(None)

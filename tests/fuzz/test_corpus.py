@@ -23,6 +23,7 @@ NAMES = ("decode", "from_bytes", "from_wire")
 OURS = {
     "p2ptrain.ledger.history.decode_state.state_from_plain": "`decode_state` calls it",
 }
+"""Functions that look like decoders by their names, but do not read bytes, with the reason."""
 
 
 def examples(name: str) -> list[bytes]:

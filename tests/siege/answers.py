@@ -72,8 +72,8 @@ def reply(payload: bytes, status: int = OK) -> bytes:
 def duplicates(tally: Tally) -> Answer:
     """Answer that another process uses the asker's identity.
 
-    The liar does not have the asker's key. So it lets the asker sign its own nonce, replays the
-    asker's proofs, and adds forged ones.
+    The liar does not have the asker's key. So it sends the asker's nonce back for the asker to
+    sign, replays the proofs that the asker sends, and adds forged proofs.
     """
     times, signed = 0, deque[object](maxlen=4)
 
@@ -107,7 +107,8 @@ def _false_reply(asked: Any, signed: deque[object], times: int) -> bytes:
 
 
 def identity_question(starting: bool = False) -> bytes:
-    """Return a question about an unused incarnation, with proofs that were not requested."""
+    """Return a question of a process whose incarnation (the number of one process) no peer has seen
+    before, with proofs that nobody requested."""
     incarnation, nonce = random.getrandbits(48), os.urandom(16)
     proofs = [[os.urandom(16), incarnation, False, os.urandom(64)] for _ in range(8)]
     told = {"nonce": nonce, "incarnation": incarnation, "starting": starting, "proofs": proofs}
@@ -162,7 +163,7 @@ def endless(tally: Tally) -> Answer:
 
 
 def refusal(tally: Tally) -> Answer:
-    """Send every other status, with a long reason that contains control characters."""
+    """Send all status codes in turn, each with a long reason that contains control characters."""
 
     async def answer(stream: INetStream) -> None:
         status = 0
@@ -241,7 +242,7 @@ def register_dht(host: IHost, ground: Ground, tally: Tally) -> None:
 
 
 def provider_record(ground: Ground, key: bytes, victim: int) -> bytes:
-    """Return an ADD_PROVIDER message with an honest node and a false address."""
+    """Return an ADD_PROVIDER message that gives a false address for an honest node."""
     message = Message(type=Message.ADD_PROVIDER, key=key)
     told = message.providerPeers.add(id=ID.from_base58(ground.victims[victim].peer).to_bytes())
     told.addrs.append(Multiaddr("/dns4/nowhere.invalid/tcp/4001").to_bytes())

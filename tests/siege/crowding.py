@@ -235,8 +235,8 @@ async def _raw_frames(stranger: Stranger, victim: Victim, frames: list[bytes]) -
 
 
 async def namesake_questions(crowd: Crowd) -> None:
-    """Ask the victim whether it knows a duplicate of us. Each question names a new incarnation,
-    which a careless victim would remember.
+    """Ask the victim whether another process uses our identity. Each question claims to come from a
+    new process. A careless victim would remember all these processes.
     """
     while True:
         await crowd.ask(answers.IDENTITY, answers.identity_question())

@@ -19,8 +19,7 @@ from libp2p.utils.varint import encode_varint_prefixed
 from p2ptrain.identity import Identity
 
 BYTES_MAX = 960_000
-"""Size of the content of a frame in bytes. It is enough for 480,000 empty topics.
-"""
+"""Size of the content of a frame in bytes. It is enough for 480,000 empty topics."""
 
 
 def framed(rpc: rpc_pb2.RPC) -> bytes:
@@ -36,8 +35,8 @@ def many_topics(topic: str, author: bytes) -> bytes:
 
 
 def signed_topics(topic: str, identity: Identity) -> bytes:
-    """Like `many_topics`, but with a valid signature by `identity`: a node that accepts it also
-    forwards it.
+    """Return the message of `many_topics` with a valid signature of `identity`. A node that accepts
+    this message also forwards it.
     """
     key = create_new_key_pair(identity.seed).private_key
     author = ID.from_base58(identity.peer).to_bytes()

@@ -39,6 +39,9 @@ class Victim:
 
 @dataclass(frozen=True)
 class Ground:
+    """The knowledge of the attackers: the run, the lying member's home (the folder with its files),
+    the honest nodes, and the number of strangers."""
+
     run: str
     liar: Path
     victims: tuple[Victim, ...]

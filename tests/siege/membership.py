@@ -47,7 +47,7 @@ KEPT_PER_AUTHOR = 3000
 """Number of heartbeats of each author that are kept for replay. It is enough for ten minutes."""
 
 OLD_S = 15.0
-"""Minimum age in seconds of a replayed heartbeat. Its author may have been restarted since."""
+"""Minimum age in seconds of a replayed heartbeat. Its author may have been restarted since then."""
 
 HOLD_S = 15.0
 THREADS = 8

@@ -1,7 +1,7 @@
 """A participant that lies in the reduce: our own `Reduce` with its `run` method replaced.
 
 The kind of lie depends on the outer step and attempt. In one of eight cases the participant works
-honestly. If it always lied, the honest nodes would soon exclude it for good.
+honestly. If it always lied, the honest nodes would soon exclude it permanently.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Identities with a public key that is a point of small order. Anybody can sign for them.
 
 If the public key is the neutral element, the signature (neutral element, 0) is valid for every
-message, unless the verifier refuses such keys. RFC 8032 leaves this to the verifier, and OpenSSL
-accepts them.
+message, unless the verifier refuses such keys. RFC 8032 lets the verifier decide, and OpenSSL
+accepts such keys.
 """
 
 from __future__ import annotations

@@ -77,8 +77,8 @@ async def _count_connected(strangers: list[Stranger], tally: Tally) -> None:
 
 
 LATER = 10
-"""Niceness of the strangers' process. So the lying member gets CPU time before the strangers. If it
-had to wait for them, it would never be ready in time to take part in a reduce and to lie in it.
+"""Niceness of the strangers' process. It gives the lying member CPU time before the strangers. If
+the member had to wait for them, it would never be ready in time for a reduce in which it can lie.
 """
 
 

@@ -20,8 +20,8 @@ minutes on a busy one.
 """
 
 IDLE_MAX = 8
-"""Number of attacks, of forty, that may fail to happen within the minute of this test on a busy
-machine."""
+"""On a busy machine, up to this many of the forty attacks may not happen within the minute of this
+test."""
 
 MUST_HOLD = (
     "nodes ended",

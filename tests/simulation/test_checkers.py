@@ -154,7 +154,7 @@ def test_checker_finds_a_vote_for_an_unsigned_proposal() -> None:
     checker.on_vote(A, promise(4, Accepted(3, entry, b"no")), SimDisk())
     proof = PromiseProof(A, 3, entry.digest, b"no", b"")
     checker.on_vote(C, proposal_of(RULES, 4, entry, (proof,)), SimDisk())
-    where = f"supports {entry.digest[:8]} in round 3 at height 1, which its proposer did not sign"
+    where = f"supports {entry.digest[:8]} in round 3 at height 1, but the proposer did not sign it"
     said = [f"ProposalsAreSigned: {name} {where}" for name in "aac"]
     assert checker.violations == said
 
@@ -211,7 +211,7 @@ def test_checker_finds_a_commit_that_the_reduce_did_not_produce() -> None:
     assert among_liars.violations == []
 
 
-def test_checker_finds_differing_states_and_differing_updates_of_theta() -> None:
+def test_checker_finds_differing_states_and_differing_thetas() -> None:
     checker = EqualHeadsAgree()
     checker.on_state(A, genesis(RULES))
     checker.on_state(B, replace(genesis(RULES), tokens=1))
@@ -335,7 +335,7 @@ def test_checker_finds_a_vote_that_is_not_on_disk() -> None:
 
 
 def test_checker_finds_a_vote_before_the_entries_below_it_are_on_disk() -> None:
-    """A chain that begins at a base counts as complete."""
+    """A chain that begins at a base, a certified state, counts as complete."""
     sealed = Commit(0, 0, U, snapshot=SnapshotRef(0, U), state=U)
     chain, _ = chain_of(RULES, [OPENING, sealed, replace(OPENING, step=1)])
     base = Base(chain_of(RULES, [OPENING])[1], chain[1])
@@ -359,8 +359,8 @@ BRANCHING = small_rules("a b c d", branch_after_s=8.0)
 
 
 def drawn_away(*, got_opening_at: float, branched_at: float) -> list[str]:
-    """Let b have the first entry at once, and let a get the same entry later. Then let a follow a
-    branch that does not include a. Return the violations.
+    """Let b decide the first entry at time 0, and let a get this entry at `got_opening_at`. Let a
+    follow a branch that does not include a, at `branched_at`. Return the violations.
     """
     clock = Clock()
     checker = NobodyIsDrawnAway(rules=BRANCHING, troubles=Troubles(clock))
@@ -388,6 +388,8 @@ def test_checker_finds_a_branch_followed_too_soon_after_a_decision() -> None:
     ]
 
 
-def test_old_entry_received_late_does_not_count_as_a_quorum() -> None:
-    """Seed 234 of the profile `branch` found this case: a minority can still send old entries."""
+def test_late_copy_of_an_old_entry_does_not_prove_a_quorum() -> None:
+    """Seed 234 of the profile `branch` found this case: even a minority can send old entries. So an
+    old entry does not show that a quorum is connected.
+    """
     assert drawn_away(got_opening_at=7.0, branched_at=9.0) == []

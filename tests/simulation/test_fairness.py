@@ -56,7 +56,7 @@ def test_checker_finds_a_healthy_member_that_is_left_out() -> None:
     assert checker.violations == ["NobodyIsStarved: c was left out of 1 commits up to step 0"]
 
 
-def test_member_with_troubles_or_without_training_can_be_left_out() -> None:
+def test_unhealthy_member_or_seed_can_be_left_out() -> None:
     before = chain_of(RULES, [WITHOUT_C])[1]
     for checker in (
         NobodyIsStarved(troubles=well(A, B), orderly=True),
@@ -88,7 +88,7 @@ def test_checker_finds_a_member_dropped_without_a_cause() -> None:
     ]
 
 
-def test_checker_finds_an_honest_member_that_loses_its_place() -> None:
+def test_checker_finds_a_healthy_honest_member_that_is_dropped() -> None:
     dropping = decide(Roster(0, 0, (A, B), ()), genesis(RULES))
     for liars, troubles, objections in (
         ((), well(A, B, C), ["NobodyIsUsurped: c was dropped at 1 although it is healthy"]),

@@ -1,5 +1,5 @@
-"""Nodes that prune old entries can restart and serve others, and newcomers can start from a
-base.
+"""Nodes that delete old entries can restart and serve others, and newcomers can start from a base
+(a certified state, from which the kept entries continue).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A failing seed is reduced to a short, readable story."""
+"""A failing seed is reduced to a smaller case with a short, readable transcript."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def test_shrunk_failure_is_smaller_and_of_the_same_kind(name: str) -> None:
     with mutant.planted():
         small = shrink(case)
         assert small.objections().intersection(mutant.caught_by)
-        story = transcript(small)
+        lines = transcript(small)
     assert (small.peers, small.steps) < (case.peers, case.steps)
     assert set(small.faults()) < set(case.faults())
-    assert 3 <= len(story) < 60
-    assert story[-1].startswith(tuple(f"=> {checker}" for checker in mutant.caught_by))
+    assert 3 <= len(lines) < 60
+    assert lines[-1].startswith(tuple(f"=> {checker}" for checker in mutant.caught_by))
 
 
-def test_story_shows_a_vote_that_was_not_written_to_disk() -> None:
+def test_transcript_shows_a_vote_that_was_not_written_to_disk() -> None:
     mutant = BY_NAME["vote-not-persisted"]
     with mutant.planted():
         small = shrink(FailingCase(0, peers=5, steps=8, profile=PROFILES[mutant.profile]))
@@ -43,6 +43,6 @@ def test_passing_seed_is_not_shrunk() -> None:
 def test_transcript_names_the_faults_and_messages() -> None:
     mutant = BY_NAME["promise-not-persisted"]
     with mutant.planted():
-        story = "\n".join(transcript(FailingCase(0, 5, 8, PROFILES["torn"])))
-    assert "seed 0, 5 peers, 8 steps; faults: loss, crash_every_s, down_s" in story
-    assert "→" in story
+        text = "\n".join(transcript(FailingCase(0, 5, 8, PROFILES["torn"])))
+    assert "seed 0, 5 peers, 8 steps; faults: loss, crash_every_s, down_s" in text
+    assert "→" in text

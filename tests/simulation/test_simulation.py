@@ -59,7 +59,7 @@ def test_seven_peers_with_a_two_thirds_quorum_run_without_violations(seed: int) 
 
 
 @pytest.mark.parametrize("peers", [1, 2])
-def test_smallest_groups_work(peers: int) -> None:
+def test_runs_with_one_or_two_peers_complete(peers: int) -> None:
     assert simulate(1, peers=peers, steps=STEPS, profile="lossy").good
 
 
@@ -97,8 +97,8 @@ def test_messages_of_a_step_grow_at_most_with_the_square_of_members() -> None:
 @pytest.mark.parametrize("proposes_next", [True, False])
 @pytest.mark.parametrize("seed", range(15))
 def test_killed_participant_delays_the_commit_only_a_little(seed: int, proposes_next: bool) -> None:
-    """The kill costs one more reduce (at most 0.6 s here) and two heights, without a wait for the
-    failure detector.
+    """The kill costs one more reduce (at most 0.6 s here) and the decisions on two more entries. No
+    peer has to wait for the failure detector.
     """
     world = world_of(seed, peers=5, steps=3, profile=PROFILES["calm"])
     while world.latest.phase is not Phase.REDUCE or not world.rings.is_under_way():
@@ -117,22 +117,22 @@ def test_killed_participant_delays_the_commit_only_a_little(seed: int, proposes_
 
 @pytest.mark.parametrize("seed", [35531, 36911])
 def test_entry_is_decided_although_most_of_its_voters_left(seed: int) -> None:
-    """In an earlier version, the worlds of these two seeds got stuck, because most voters left for
-    good while the entry was being agreed on.
+    """In an earlier version, the worlds of these two seeds got stuck, because most voters left and
+    did not return while the entry was being agreed on.
     """
     assert simulate(seed, peers=5, steps=20, profile="chaos").good
 
 
-def test_restarted_process_notices_members_that_left_before() -> None:
-    """In an earlier version, this world got stuck: all remaining peers had restarted, and none knew
-    which members to expect.
+def test_process_notices_members_that_left_before_it_restarted() -> None:
+    """In an earlier version, this world got stuck. All remaining peers had restarted, so none of
+    them missed the members that had left earlier.
     """
     assert simulate(43983, peers=5, steps=20, profile="chaos").good
 
 
-def test_late_failure_of_an_older_ring_does_not_hide_a_newer_one() -> None:
-    """In an earlier version, the world of seed 81526 got stuck: both participants last reported the
-    failure of an earlier attempt, so no peer knew that the newer attempt had failed too.
+def test_late_failure_report_does_not_replace_a_newer_report() -> None:
+    """In an earlier version, the world of seed 81526 got stuck: both participants last reported
+    that an earlier attempt had failed, so no peer knew that the newer attempt had failed too.
     """
     world = world_of(1, peers=3, steps=STEPS, profile=PROFILES["calm"])
     world.clock.step()

@@ -1,5 +1,5 @@
-"""One participant spoils the reduces of a small run. This costs few attempts, and the exclusions
-are shared fairly.
+"""One participant spoils the reduces of a small run. This costs few attempts, and honest peers are
+not left out more often than that participant.
 
 For a longer test, run `p2ptrain simulate --profile spoiled` with 10,000 seeds.
 """

@@ -1,4 +1,4 @@
-"""Suspended processes and jumping clocks cost a member its membership at most once each."""
+"""A suspended process or a jumping clock costs a member its membership at most once."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ def layout(layers: int, *, tied: bool = True) -> Layout:
 
 
 def names_in(layout: Layout, fragment: Fragment) -> set[str]:
-    """Return the names of the parameters that lie completely in this fragment. A parameter must not
-    lie in it partly."""
+    """Return the names of the parameters in this fragment. Check that no parameter lies in it only
+    partly."""
     inside = set()
     for entry in layout.entries:
         held = sum(
@@ -58,7 +58,7 @@ def test_layers_are_strided_and_embedding_and_head_are_separate() -> None:
     assert all(len(names) == 27 for names in cut[:4]), "every part of a layer is included"
 
 
-def test_tied_head_shares_the_fragment_of_the_last_norm() -> None:
+def test_last_norm_is_in_the_embeddings_fragment_if_the_head_is_tied() -> None:
     whole = layout(6)
     cut = [names_in(whole, fragment) for fragment in fragments(whole, 4)]
     assert cut[3] == {"embedding.weight", "norm.weight"}

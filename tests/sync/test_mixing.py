@@ -17,13 +17,13 @@ def test_mixing_keeps_its_share_of_local_weights() -> None:
     assert local.tolist() == [2.5, 1.0]
 
 
-def test_without_mixing_a_nan_is_replaced_too() -> None:
+def test_merge_without_mixing_replaces_even_a_nan() -> None:
     local, outer = np.array([math.nan, 1.0], np.float32), np.array([0.1, 0.2], np.float32)
     mix(local, outer, 0.0)
     assert local.tobytes() == outer.tobytes()
 
 
-def test_eager_peers_start_where_the_papers_outer_step_puts_them() -> None:
+def test_eager_peers_have_the_theta_that_the_paper_computes() -> None:
     """Compare two computations of each peer's θ: from the gradient g of the paper, and as the
     shared θ plus the peer's deviation.
     """

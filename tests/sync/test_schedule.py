@@ -45,7 +45,7 @@ def test_schedule_delayed_by_one_step_reads_before_it_merges_the_previous_read()
     ]
     assert schedule.due(7) == DueSteps(None, None)
     assert schedule.delayed
-    assert not SyncSchedule(4, 2, 2).delayed, "fragments are merged long before they are read"
+    assert not SyncSchedule(4, 2, 2).delayed, "a fragment is merged before it is read again"
 
 
 @given(
@@ -69,8 +69,8 @@ def test_schedule_follows_the_rule_of_the_paper(
     begun = [p for p in merged if done - overlap > 0]
     assert [schedule.fragment_of(due.read)] == read if due.read is not None else not read
     assert ([] if due.merge is None else [schedule.fragment_of(due.merge)]) == begun
-    for step, at in ((due.read, schedule.read_at), (due.merge, schedule.merged_at)):
-        assert step is None or at(step) == done
+    assert due.read is None or schedule.read_at(due.read) == done
+    assert due.merge is None or schedule.read_at(due.merge) + overlap == done
 
 
 @pytest.mark.parametrize(("steps", "fragments", "overlap"), [(10, 4, 0), (8, 4, 3), (8, 1, 9)])

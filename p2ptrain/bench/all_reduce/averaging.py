@@ -1,13 +1,15 @@
 """One peer of the all-reduce benchmark. It exchanges addresses with the other peers through files
 in a shared folder, connects to them, and runs the all-reduce several times.
 
-Peers can run in any processes that have access to the folder, each with an address of its own: on
-one machine, or in network namespaces with simulated delay and loss.
+Peers can run in any processes that have access to the folder, each with its own address: on one
+machine, or in network namespaces with simulated delay and loss. As a program, this module runs one
+peer: SETTING-JSON NUMBER HOST MEETING-FOLDER.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,10 +18,10 @@ from pathlib import Path
 
 import numpy as np
 from blake3 import blake3
-from numpy.typing import NDArray
 
 from p2ptrain import kernels
 from p2ptrain.bench.all_reduce.slow_link import SlowLink
+from p2ptrain.bench.meeting import all_have, await_files, post_endpoint, read_endpoint
 from p2ptrain.dataplane import (
     Credentials,
     Endpoint,
@@ -33,12 +35,11 @@ from p2ptrain.dataplane import (
 from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId, RunId
 from p2ptrain.kernels import CodecName
-from p2ptrain.ring import Reduce, ReduceRequest, ReduceStatistics, Schedule
+from p2ptrain.ring import Reduce, ReduceRequest, Schedule
 
 RUN = RunId("be" * 32)
 CONNECT_S = 120.0
 DEADLINE_S = 600.0
-LOOK_S = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +63,12 @@ class AverageSetting:
 
 @dataclass(frozen=True, slots=True)
 class AverageMeasured:
-    """Seconds and CPU seconds of each repeat at one peer, and the report of the last repeat."""
+    """The measurements of one peer: seconds and CPU seconds of each repeat, and for the last repeat
+    the bytes that the peer sent and the digest of the mean."""
 
     seconds: tuple[float, ...]
     cpu_s: tuple[float, ...]
     sent_bytes: int
-    report: dict[str, object]
     digest: str
 
 
@@ -83,20 +84,14 @@ def average(setting: AverageSetting, me: int, host: str, meeting: Path) -> Avera
     with _connected(setting, me, host, meeting) as links:
         for repeat in range(setting.repeats):
             attempt = replace(request, attempt=repeat)
-            _all_have(setting, me, meeting, f"begun-{repeat}")
+            all_have(meeting, me, setting.peers, f"begun-{repeat}", CONNECT_S)
             begun, cpu_begun = time.monotonic(), time.process_time()
             report = Reduce(attempt, links, theta, local, out, uplink).run()
             seconds.append(time.monotonic() - begun)
             cpu_s.append(time.process_time() - cpu_begun)
-        _all_have(setting, me, meeting, "ended")
-    return _measured(seconds, cpu_s, report, out)
-
-
-def _measured(
-    seconds: list[float], cpu_s: list[float], report: ReduceStatistics, out: NDArray[np.uint8]
-) -> AverageMeasured:
+        all_have(meeting, me, setting.peers, "ended", CONNECT_S)
     digest = blake3(out.tobytes()).hexdigest()
-    return AverageMeasured(tuple(seconds), tuple(cpu_s), report.sent_bytes, asdict(report), digest)
+    return AverageMeasured(tuple(seconds), tuple(cpu_s), report.sent_bytes, digest)
 
 
 def _request(setting: AverageSetting, me: int) -> ReduceRequest:
@@ -129,15 +124,9 @@ def _identity(number: int) -> Identity:
 Connections = dict[PeerId, list[SecureSocket]]
 
 
-def _all_have(setting: AverageSetting, me: int, meeting: Path, what: str) -> None:
-    """Wait until every peer has reached the point `what`."""
-    (meeting / f"{me}.{what}").touch()
-    _await([meeting / f"{number}.{what}" for number in range(setting.peers)])
-
-
 @contextmanager
 def _connected(setting: AverageSetting, me: int, host: str, meeting: Path) -> Iterator[Connections]:
-    """Connect to the neighbours; close the links at the end of the `with` block."""
+    """Connect to the neighbours in the ring, and close the links at the end of the `with` block."""
     request, credentials = _request(setting, me), Credentials.create(_identity(me))
     inbox = RingInbox()
     with ExitStack() as stack:
@@ -146,11 +135,11 @@ def _connected(setting: AverageSetting, me: int, host: str, meeting: Path) -> It
         )
         stack.enter_context(listener)
         listener.handle("ring", inbox.handle)
-        endpoints = _meet(setting, me, Endpoint(credentials.peer, *listener.address,
-                                                credentials.certificate_der), meeting)  # fmt: skip
+        mine = Endpoint(credentials.peer, *listener.address, credentials.certificate_der)
+        endpoints = _meet(setting, me, mine, meeting)
         for endpoint in endpoints.values():
             listener.trust_certificate(endpoint.certificate_der)
-        _all_have(setting, me, meeting, "trusts")
+        all_have(meeting, me, setting.peers, "trusts", CONNECT_S)
         links: Connections = {}
         for peer in sorted(request.neighbours, key=request.peers.index):
             links[peer] = []
@@ -159,11 +148,10 @@ def _connected(setting: AverageSetting, me: int, host: str, meeting: Path) -> It
                 key = RingKey(RUN, 0, 0, stream, credentials.peer if first else peer)
                 link: SecureSocket
                 if first:
-                    hello = key.to_hello()
                     link = dial(
                         credentials,
                         stack.enter_context(_way_to(setting, me, endpoints[peer])),
-                        hello,
+                        key.to_hello(),
                         deadline_s=CONNECT_S,
                         encrypted=setting.encrypted,
                     )
@@ -191,23 +179,19 @@ def _meet(
     setting: AverageSetting, me: int, mine: Endpoint, meeting: Path
 ) -> dict[PeerId, Endpoint]:
     """Exchange endpoints with the other peers through the folder."""
-    written = meeting / f"{me}.part"
-    told = mine.to_wire() | {"certificate": mine.certificate_der.hex()}
-    written.write_text(json.dumps(told))
-    written.rename(meeting / f"{me}.json")
+    post_endpoint(meeting / f"{me}.json", mine)
     files = [meeting / f"{number}.json" for number in range(setting.peers)]
-    _await(files)
-    heard = [json.loads(file.read_text()) for file in files]
-    found = [
-        Endpoint.from_wire(each | {"certificate": bytes.fromhex(each["certificate"])})
-        for each in heard
-    ]
-    return {endpoint.peer: endpoint for endpoint in found}
+    await_files(files, CONNECT_S)
+    return {endpoint.peer: endpoint for endpoint in map(read_endpoint, files)}
 
 
-def _await(files: list[Path]) -> None:
-    ends = time.monotonic() + CONNECT_S
-    while not all(file.exists() for file in files):
-        if time.monotonic() > ends:
-            raise TimeoutError("the other peers did not get this far")
-        time.sleep(LOOK_S)
+def main(setting_json: str, me: str, host: str, meeting: str) -> None:
+    given = json.loads(setting_json)
+    slow = given["slow_link"]
+    tuples = {"order": tuple(given["order"]), "slow_link": tuple(slow) if slow else None}
+    setting = AverageSetting(**given | tuples)
+    sys.stdout.write(json.dumps(asdict(average(setting, int(me), host, Path(meeting)))))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

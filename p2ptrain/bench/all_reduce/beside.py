@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -34,7 +35,7 @@ slowest process's time."""
 class ContenderRun:
     """The contenders of one run by name, prepared once. Use it as a context manager.
 
-    `missing` maps each requested contender that is not available to the reason.
+    `missing` gives the reason for each requested contender that is unavailable.
     """
 
     def __init__(self, wanted: Sequence[str]) -> None:
@@ -82,61 +83,59 @@ class ContenderRun:
             self.missing["hivemind"] = f"it cannot be installed: {exc}"
             return
         for codec in HIVEMIND_CODECS:
-            self.contenders[f"hivemind {codec}"] = Hivemind(python, codec)
+            self.contenders[f"hivemind {codec}"] = partial(hivemind, python, codec)
 
 
 def gloo(hosts: Sequence[Host], elements: int, repeats: int) -> float:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    commands = [
-        host.command(
-            [sys.executable, "-m", "p2ptrain.bench.all_reduce.gloo", str(me), str(len(hosts)),
-             str(elements), str(repeats), hosts[0].address, str(port), host.address]
-        )
-        for me, host in enumerate(hosts)
-    ]  # fmt: skip
-    return slowest_median([json.loads(answer) for answer in together(commands)])
+    program = [sys.executable, "-m", "p2ptrain.bench.all_reduce.gloo"]
+    meeting = [hosts[0].address, str(port)]
+    return _seconds(program, hosts, elements, repeats, lambda host: [*meeting, host.address])
 
 
 def sockets(hosts: Sequence[Host], elements: int, repeats: int) -> float:
     """Return the time to send the same bytes without any arithmetic: the best that the network
     paths allow."""
+    program = [sys.executable, "-m", "p2ptrain.bench.all_reduce.sockets"]
     with tempfile.TemporaryDirectory(prefix="p2ptrain-bench-") as folder:
-        commands = [
-            host.command(
-                [sys.executable, "-m", "p2ptrain.bench.all_reduce.sockets", str(me),
-                 str(len(hosts)), str(elements), str(repeats), host.address, folder]
-            )
-            for me, host in enumerate(hosts)
-        ]  # fmt: skip
-        answers = together(commands)
-    return slowest_median([json.loads(answer) for answer in answers])
+        return _seconds(program, hosts, elements, repeats, lambda host: [host.address, folder])
 
 
-class Hivemind:
-    """hivemind's averager with one codec, run by the Python that has hivemind."""
+def hivemind(python: str, codec: str, hosts: Sequence[Host], elements: int, repeats: int) -> float:
+    """Run hivemind's averager with `codec` in the environment of `python`, which has hivemind."""
+    # -P leaves the script's folder out of sys.path, because some modules in that folder have the
+    # same names as installed packages.
+    program = [python, "-P", str(Path(__file__).with_name("hivemind_peer.py"))]
+    with tempfile.TemporaryDirectory(prefix="p2ptrain-bench-") as folder:
+        return _seconds(
+            program,
+            hosts,
+            elements,
+            repeats,
+            lambda host: [codec, host.address, folder],
+            quiet=True,
+        )
 
-    def __init__(self, python: str, codec: str) -> None:
-        self._python = python
-        self._codec = codec
 
-    def __call__(self, hosts: Sequence[Host], elements: int, repeats: int) -> float:
-        script = str(Path(__file__).with_name("hivemind_peer.py"))
-        with tempfile.TemporaryDirectory(prefix="p2ptrain-bench-") as folder:
-            commands = [
-                host.command(
-                    # -P leaves the script's folder out of sys.path: modules in it are named like
-                    # packages.
-                    [self._python, "-P", script, str(me), str(len(hosts)), str(elements),
-                     str(repeats), self._codec, host.address, folder]
-                )
-                for me, host in enumerate(hosts)
-            ]  # fmt: skip
-            answers = together(commands, quiet=True)
-        return slowest_median([json.loads(answer) for answer in answers])
+def _seconds(
+    program: Sequence[str],
+    hosts: Sequence[Host],
+    elements: int,
+    repeats: int,
+    rest: Callable[[Host], Sequence[str]],
+    *,
+    quiet: bool = False,
+) -> float:
+    """Run `program` on each host, with the process's number, the sizes and `rest` as arguments."""
+    sizes = [str(each) for each in (len(hosts), elements, repeats)]
+    commands = [
+        host.command([*program, str(me), *sizes, *rest(host)]) for me, host in enumerate(hosts)
+    ]
+    return slowest_median([json.loads(answer) for answer in together(commands, quiet=quiet)])
 
 
 def slowest_median(times: Sequence[Sequence[float]]) -> float:
-    """Return the median over repeats of the slowest process's time."""
+    """Return the median over the repeats of the slowest process's time."""
     slowest: list[float] = [max(repeat) for repeat in zip(*times, strict=True)]
     return statistics.median(slowest)

@@ -1,4 +1,5 @@
-"""`p2ptrain bench allreduce`: all-reduce one vector among processes, with ours and other libraries.
+"""`p2ptrain bench allreduce`: average one vector among processes, with our code and other
+libraries.
 
 All contenders take turns within one run, so that a busy machine affects all of them equally. The
 time of a repeat is that of its slowest process; the median repeat counts.
@@ -13,11 +14,11 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from itertools import product
 
 from p2ptrain import kernels
 from p2ptrain.bench.all_reduce.averaging import AverageMeasured, AverageSetting
-from p2ptrain.bench.all_reduce.beside import ContenderRun
+from p2ptrain.bench.all_reduce.beside import ContenderRun, slowest_median
 from p2ptrain.bench.lines import FigureLine, machine
 from p2ptrain.bench.processes import Host, together
 from p2ptrain.ring import SCHEDULES
@@ -36,7 +37,7 @@ class AllreduceOutcome:
 
 @dataclass(frozen=True, slots=True)
 class AllreduceReport:
-    """The figures. `missing` maps each contender that could not be measured to the reason."""
+    """The figures. `missing` gives the reason for each contender that could not be measured."""
 
     lines: tuple[FigureLine, ...] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
@@ -76,45 +77,36 @@ def measure(
     return AllreduceReport((*_lines(ours, theirs), *machine(before)), beside.missing)
 
 
-def run_here(setting: AverageSetting) -> AllreduceOutcome:
-    """Run all peers of `setting`, each in a process of its own on this machine."""
-    return together_of(setting, measured_here(setting))
-
-
 def run_at(setting: AverageSetting, hosts: Sequence[Host]) -> AllreduceOutcome:
     """Run all peers of `setting`, each on its host."""
     return together_of(setting, measured_here(setting, hosts))
 
 
 def measured_here(setting: AverageSetting, hosts: Sequence[Host] = ()) -> list[AverageMeasured]:
-    """Run all peers, and return the measurements of each."""
-    places = hosts or [Host()] * setting.peers
+    """Run all peers in separate processes, by default on this machine, and return the measurements
+    of each."""
+    places = list(hosts or [Host()] * setting.peers)[: setting.peers]
+    module = "p2ptrain.bench.all_reduce.averaging"
+    program = [sys.executable, "-m", module, json.dumps(asdict(setting))]
     with tempfile.TemporaryDirectory(prefix="p2ptrain-bench-") as folder:
         commands = [
-            places[me].command(peer_command(setting, me, places[me].address, Path(folder)))
-            for me in range(setting.peers)
+            place.command([*program, str(me), place.address, folder])
+            for me, place in enumerate(places)
         ]
         return [AverageMeasured(**json.loads(answer)) for answer in together(commands)]
 
 
 def together_of(setting: AverageSetting, measured: Sequence[AverageMeasured]) -> AllreduceOutcome:
+    """Combine the measurements of all peers. Raises AssertionError if their means differ."""
     digests = {each.digest for each in measured}
     if len(digests) != 1:
         raise AssertionError(f"the peers hold {len(digests)} different means")
-    slowest = [max(times) for times in zip(*(each.seconds for each in measured), strict=True)]
+    slowest_s = slowest_median([each.seconds for each in measured])
     cpu_s = [sum(times) for times in zip(*(each.cpu_s for each in measured), strict=True)]
     ideal_bytes = 2 * (setting.peers - 1) / setting.peers * setting.elements
     most_bytes = max(each.sent_bytes for each in measured)
-    return AllreduceOutcome(
-        statistics.median(slowest), statistics.median(cpu_s), most_bytes / max(1.0, ideal_bytes)
-    )
-
-
-def peer_command(setting: AverageSetting, me: int, host: str, meeting: Path) -> list[str]:
-    """Return the command that runs peer number `me`, which prints its measurements."""
-    arguments = json.dumps(asdict(setting))
-    module = "p2ptrain.bench.all_reduce.peer"
-    return [sys.executable, "-m", module, arguments, str(me), host, str(meeting)]
+    wire_ratio = most_bytes / max(1.0, ideal_bytes)
+    return AllreduceOutcome(slowest_s, statistics.median(cpu_s), wire_ratio)
 
 
 Theirs = Mapping[tuple[str, int, int], Sequence[float]]
@@ -149,8 +141,7 @@ def _lines(
 
 def point(what: str, peers: int, elements: int, times: Sequence[float]) -> dict[str, object]:
     """Return a point for plots. `what` is our schedule with its codec and encryption, or a
-    different library with its codec. `times` are the seconds of each round.
-    """
+    different library with its codec. `times` are the seconds of each round."""
     return {"what": what, "peers": peers, "elements": elements, "rounds_s": list(times)}
 
 
@@ -185,12 +176,9 @@ def settings_of(
             streams=number,
             repeats=repeats,
         )
-        for count in peers
-        for size in elements
-        for schedule in schedules
-        for codec in codecs
-        for secrecy in encryption
-        for number in streams
+        for count, size, schedule, codec, secrecy, number in product(
+            peers, elements, schedules, codecs, encryption, streams
+        )
     ]
     for setting in made:
         kernels.codec(setting.codec, setting.block)

@@ -1,4 +1,4 @@
-"""Draw two charts of `bench allreduce --json`: time against the number of peers, and the size.
+"""Draw two charts of `bench allreduce --json`: time against the number of peers, and against size.
 
 Usage: python -m p2ptrain.bench.all_reduce.plot JSON… > allreduce.svg
 With --table, print the same points as a table.
@@ -41,17 +41,11 @@ def picture(points: Sequence[Point], machine: str) -> str:
     """Return both charts side by side as SVG."""
     size = _usual([point.elements for point in points])
     peers = _usual([point.peers for point in points])
-    of_size = [point for point in points if point.elements == size]
-    of_peers = [point for point in points if point.peers == peers]
+    over_peers = [(p.what, p.peers, p.seconds) for p in points if p.elements == size]
+    over_size = [(p.what, p.elements, p.seconds) for p in points if p.peers == peers]
     charts = [
-        _chart(
-            f"seconds for {size:,} fp32", "peers", [(p.what, p.peers, p.seconds) for p in of_size]
-        ),
-        _chart(
-            f"seconds for {peers} peers",
-            "fp32 elements",
-            [(p.what, p.elements, p.seconds) for p in of_peers],
-        ),
+        _chart(f"seconds for {size:,} fp32", "peers", over_peers),
+        _chart(f"seconds for {peers} peers", "fp32 elements", over_size),
     ]
     return page(charts, f"Medians, one machine: {machine}")
 

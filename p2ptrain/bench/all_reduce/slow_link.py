@@ -1,8 +1,8 @@
 """A slow link: a relay that forwards bytes at a limited rate.
 
-Peers dial it in place of the listener at one end. It forwards encrypted bytes unchanged. Waiting
-bytes fill its small socket buffers and so slow the sender down, as on a slow path. The relay does
-not add delay or lose data.
+Peers dial the relay instead of the listener at one end. It forwards encrypted bytes unchanged.
+Waiting bytes fill its small socket buffers and so slow the sender down, as on a slow path. The
+relay does not add delay or lose data.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import socket
 import threading
 import time
 from contextlib import suppress
-from types import TracebackType
 
 BUFFER_BYTES = 64 * 1024
 PIECE_BYTES = 16 * 1024
@@ -19,14 +18,13 @@ PIECE_BYTES = 16 * 1024
 
 class SlowLink:
     """Listens at `address`, which callers use instead of `target`. `bytes_per_s` is the limit in
-    each direction for all connections together.
-    """
+    each direction for all connections together."""
 
     def __init__(self, target: tuple[str, int], bytes_per_s: float) -> None:
         self._target = target
         self._ways = (_LinkThrottle(bytes_per_s), _LinkThrottle(bytes_per_s))
         self._listener = socket.create_server((target[0], 0))
-        # Accepted sockets inherit the size. A later change would not limit TCP's window.
+        # Accepted sockets inherit this buffer size. Set later, it would not limit TCP's window.
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
         self._open: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
@@ -36,12 +34,7 @@ class SlowLink:
         self._start(self._accept_all)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         for each in (self._listener, *self._open):
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)

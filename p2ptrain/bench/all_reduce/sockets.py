@@ -1,7 +1,7 @@
 """One peer of a ring of plain TCP connections. Arguments: ME PEERS ELEMENTS REPEATS HOST FOLDER.
 
-It measures the network paths alone. Each peer sends its successor as many bytes as in an ideal
-8-bit all-reduce. It uses many connections, and a connection takes the next piece as soon as it can
+This measures the network paths alone. Each peer sends its successor as many bytes as in an ideal
+8-bit all-reduce. It uses many connections; each connection takes the next piece as soon as it can
 send.
 """
 
@@ -14,11 +14,11 @@ import threading
 import time
 from pathlib import Path
 
+from p2ptrain.bench.meeting import all_have, await_files, post
 from p2ptrain.dataplane.tls import tune
 
 CONNECTIONS = 16
 PIECE_BYTES = 1 << 16
-LOOK_S = 0.001
 MEET_S = 120.0
 
 
@@ -59,8 +59,10 @@ def main(me: str, peers: str, elements: str, repeats: str, host: str, folder: st
     number, count, meeting = int(me), int(peers), Path(folder)
     flow = ByteCounts()
     with socket.create_server((host, 0), backlog=CONNECTIONS) as listener:
-        write_notice(meeting, f"{number}.address", json.dumps(listener.getsockname()))
-        host_of_next, port = json.loads(await_notice(meeting, f"{(number + 1) % count}.address"))
+        post(meeting / f"{number}.address", json.dumps(listener.getsockname()))
+        successor = meeting / f"{(number + 1) % count}.address"
+        await_files([successor], MEET_S)
+        host_of_next, port = json.loads(successor.read_text())
         for _ in range(CONNECTIONS):
             out = socket.create_connection((host_of_next, port))
             tune(out)
@@ -70,31 +72,12 @@ def main(me: str, peers: str, elements: str, repeats: str, host: str, folder: st
             threading.Thread(target=flow.receive, args=(into,), daemon=True).start()
     seconds = []
     for repeat in range(int(repeats)):
-        write_notice(meeting, f"{number}.begun-{repeat}", "")
-        for other in range(count):
-            await_notice(meeting, f"{other}.begun-{repeat}")
+        all_have(meeting, number, count, f"begun-{repeat}", MEET_S)
         begun = time.monotonic()
         flow.exchange(2 * (count - 1) * int(elements) // count)
         seconds.append(time.monotonic() - begun)
-    write_notice(meeting, f"{number}.ended", "")
-    for other in range(count):
-        await_notice(meeting, f"{other}.ended")
+    all_have(meeting, number, count, "ended", MEET_S)
     sys.stdout.write(json.dumps(seconds))
-
-
-def write_notice(meeting: Path, name: str, words: str) -> None:
-    part = meeting / f"{name}.part"
-    part.write_text(words)
-    part.rename(meeting / name)
-
-
-def await_notice(meeting: Path, name: str) -> str:
-    ends = time.monotonic() + MEET_S
-    while not (meeting / name).exists():
-        if time.monotonic() > ends:
-            raise TimeoutError("the other peers did not get this far")
-        time.sleep(LOOK_S)
-    return (meeting / name).read_text()
 
 
 if __name__ == "__main__":

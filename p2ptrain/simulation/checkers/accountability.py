@@ -19,12 +19,14 @@ from p2ptrain.simulation.checkers.watching import Decision, Watch
 from p2ptrain.simulation.disk import SimDisk, verify
 
 Place = tuple[PeerId, LineId, int]
+"""A voter, with the line and height that its message is about."""
 
 
 @dataclass(slots=True)
 class LiarsAreExposed(Watch):
-    """`proofs` maps peer, line and height to the first contradiction that the peer signed there, in
-    words. `about` maps them to the entries that the contradictions are about.
+    """A line is the run itself or one of its branches. `proofs` maps peer, line and height to the
+    first contradiction that the peer signed there, in words. `about` maps the same key to the
+    entries that the contradictions are about.
 
     `forks` lists the heights at which two entries are certified, with the liars that are proved
     guilty of each.
@@ -33,7 +35,7 @@ class LiarsAreExposed(Watch):
     """
 
     lines: Lines
-    rules: Rules | None = None
+    rules: Rules
     liars: frozenset[PeerId] = frozenset()
     proofs: dict[Place, str] = field(default_factory=dict)
     about: dict[Place, set[Digest]] = field(default_factory=dict)
@@ -53,7 +55,7 @@ class LiarsAreExposed(Watch):
             self._vote(place, message.round, message.entry.digest, message.signature)
 
     def on_decision(self, decision: Decision) -> None:
-        if not decision.is_first or isinstance(decision.certified.entry.value, Branch):
+        if not decision.is_first or isinstance(decision.value, Branch):
             return
         certificate = decision.certified.certificate
         line, height, entry = decision.before.line, certificate.height, certificate.entry
@@ -65,9 +67,7 @@ class LiarsAreExposed(Watch):
 
     def excuses(self, height: int, entries: set[Digest]) -> bool:
         """Return whether liars are proved to have caused the fork of `entries` at `height`, so that
-        it is not the ledger's fault.
-        """
-        assert self.rules is not None
+        it is not the ledger's fault."""
         return self.rules.quorum == "majority" and bool(self._guilty(height, entries))
 
     def _guilty(self, height: int, entries: set[Digest]) -> list[PeerId]:

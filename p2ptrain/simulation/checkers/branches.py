@@ -1,42 +1,39 @@
 """Check that voters do not leave a quorum for a branch, and that peers move to stronger branches.
 
-The rank of chains is computed here independently of the ledger's own code, entry by entry, from the
-states that the world has seen.
+B3 and B5 are rules of ledger/SPEC.md. The rank of chains is computed here independently of the
+ledger's own code, entry by entry, from the states that the world has seen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain.rules import Rules
-from p2ptrain.ledger.chain.values import Branch, Certified
+from p2ptrain.ledger.chain.values import Branch
 from p2ptrain.simulation.checkers.troubles import Troubles
-from p2ptrain.simulation.checkers.watching import Decision, Watch
+from p2ptrain.simulation.checkers.watching import Chain, Decision, Watch
 
 
 @dataclass(slots=True)
 class NobodyIsDrawnAway(Watch):
     """B3: a voter follows a branch that does not name it only after a long time without a new entry
-    of its own line. A quorum connected to the voter would have decided entries.
+    of the chain that it follows. (If a quorum were connected to the voter, it would have decided
+    entries in that time.)
 
-    The time of the decision counts. An old entry that arrives later, in answer to a request, does
-    not show which voters are present now.
+    The time at which the entry was decided counts. An old entry that arrives later, in answer to a
+    request, does not show which voters are present now.
     """
 
-    rules: Rules | None = None
-    troubles: Troubles | None = None
+    rules: Rules
+    troubles: Troubles
     quiet_since: dict[PeerId, float] = field(default_factory=dict)
     decided_at: dict[Digest, float] = field(default_factory=dict)
 
     def on_boot(self, peer: PeerId) -> None:
-        assert self.troubles is not None
         self.quiet_since[peer] = self.troubles.now
 
     def on_decision(self, decision: Decision) -> None:
-        assert self.troubles is not None
-        assert self.rules is not None
         node, entry, now = decision.node, decision.certified.entry, self.troubles.now
         quiet_since = self.quiet_since.get(node, 0.0)
         decided_at = self.decided_at.setdefault(entry.digest, now)
@@ -58,9 +55,7 @@ class HealsGoUp(Watch):
     def on_decision(self, decision: Decision) -> None:
         self.tokens[decision.after.head] = decision.after.tokens
 
-    def on_rejoin(
-        self, peer: PeerId, ours: Sequence[Certified], theirs: Sequence[Certified]
-    ) -> None:
+    def on_rejoin(self, peer: PeerId, ours: Chain, theirs: Chain) -> None:
         """Check that `peer` is allowed to replace the entries `ours` by `theirs`. Both have the
         same parent."""
         mine, other = ours[0].entry, theirs[0].entry
@@ -72,8 +67,8 @@ class HealsGoUp(Watch):
             if won < own or (won == own and won_name > own_name):
                 self.object(f"{peer} drops {own} tokens of its branch for a branch with {won}")
 
-    def _stretch(self, chain: Sequence[Certified]) -> int:
-        """Return the tokens committed at the end of the line with which `chain` begins."""
+    def _stretch(self, chain: Chain) -> int:
+        """Return the number of tokens committed at the end of the first branch in `chain`."""
         length = next(
             (at for at in range(1, len(chain)) if isinstance(chain[at].entry.value, Branch)),
             len(chain),

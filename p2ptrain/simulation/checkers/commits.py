@@ -1,7 +1,8 @@
-"""Check Commits: their voters hold the update's bytes, and a reduce produced these bytes."""
+"""Check Commits (S3 and S12 in SPEC.md): voters hold the update's bytes, and a reduce made them."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from p2ptrain.ids import PeerId
@@ -18,7 +19,7 @@ class CommitsAreHeld(Watch):
     liars: frozenset[PeerId] = frozenset()
 
     def on_decision(self, decision: Decision) -> None:
-        value = decision.certified.entry.value
+        value = decision.value
         if isinstance(value, Commit):
             for voter in decision.certified.certificate.voters - self.liars:
                 if value.update not in decision.disks[voter].updates:
@@ -30,14 +31,13 @@ class CommitsAreMade(Watch):
     """S12: a committed update is the result of the reduce. Two cases are exempt: most participants
     lie, or in a later round a liar claimed that a different update was accepted. If there are
     `spoilers`, which may send a different average to each participant, the result of any
-    participant is also allowed.
-    """
+    participant is also allowed."""
 
     liars: frozenset[PeerId] = frozenset()
-    spoilers: tuple[PeerId, ...] = ()
+    spoilers: Collection[PeerId] = ()
 
     def on_decision(self, decision: Decision) -> None:
-        value, round = decision.certified.entry.value, decision.certified.certificate.round
+        value, round = decision.value, decision.certified.certificate.round
         roster = decision.before.roster
         if not isinstance(value, Commit) or roster is None or (self.liars and round > 0):
             return

@@ -11,16 +11,15 @@ from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Branch, Roster
 from p2ptrain.simulation.checkers.proposals import is_quorum
 from p2ptrain.simulation.checkers.troubles import Troubles
-from p2ptrain.simulation.checkers.watching import Checker, Decision, Watch
+from p2ptrain.simulation.checkers.watching import Decision, Watch
 
 RETURN_S = 40.0
 """Seconds until a returned founder must be a voter again. A reduce that Sybils spoil takes three
 attempts of 2.6 s, and voters are not admitted during that time. A replayed old goodbye also
-withdraws the founder's request until the founder repeats it.
-"""
+withdraws the founder's request until the founder repeats it."""
 
 WELL_S = 10.0
-"""Seconds within which an entry proposed while a founder was away is decided, if ever."""
+"""Seconds after which an entry that was proposed while a founder was away is no longer decided."""
 
 
 @dataclass(slots=True)
@@ -57,7 +56,7 @@ class FoundersKeepTheirVotes(Watch):
     liars: frozenset[PeerId]
 
     def on_decision(self, decision: Decision) -> None:
-        if not decision.is_first or not isinstance(decision.certified.entry.value, Roster):
+        if not decision.is_first or not isinstance(decision.value, Roster):
             return
         if self.liars.intersection(decision.before.voters) and decision.certified.certificate.round:
             return
@@ -73,25 +72,21 @@ class FoundersKeepTheirVotes(Watch):
 @dataclass(slots=True)
 class OneLossIsBorne(Watch):
     """F3: after the loss of any one voter, the others are a quorum, if the run has enough founders.
-    An evicted liar counts as the lost voter.
-    """
+    An evicted liar counts as the lost voter."""
 
     rules: Rules
     liars: frozenset[PeerId]
 
     def on_decision(self, decision: Decision) -> None:
         founders, voters = self.rules.founders, decision.after.voters
-        if not self._survives(founders) or isinstance(decision.certified.entry.value, Branch):
+        if not self._survives(founders) or isinstance(decision.value, Branch):
             return
         evicted = [it for it in founders if it in self.liars and it not in voters]
         if not self._survives((*voters, *evicted)):
             self.object(f"only {len(voters)} voters are left at height {decision.after.height}")
 
     def _survives(self, voters: tuple[PeerId, ...]) -> bool:
-        return all(
-            is_quorum(self.rules, voters, [other for other in voters if other != lost])
-            for lost in voters
-        )
+        return all(is_quorum(self.rules, voters, set(voters) - {lost}) for lost in voters)
 
 
 @dataclass(slots=True)
@@ -123,8 +118,7 @@ class OnlyThePresentReturn(Watch):
     troubles: Troubles
     away_since: dict[tuple[PeerId, int], float] = field(default_factory=dict)
     """Start of each absence, by founder and number of absences so far: a founder may return and
-    leave again between two entries.
-    """
+    leave again between two entries."""
 
     def on_decision(self, decision: Decision) -> None:
         now, well = self.troubles.now, self.troubles.since
@@ -140,13 +134,14 @@ class OnlyThePresentReturn(Watch):
 
 def checkers_of_open_runs(
     rules: Rules, liars: frozenset[PeerId], troubles: Troubles, said_goodbye: Container[PeerId]
-) -> list[Checker]:
-    checkers: list[Checker] = [
+) -> list[Watch]:
+    checkers: list[Watch] = [
         OnlyFoundersVote(rules),
         FoundersKeepTheirVotes(said_goodbye, troubles, liars),
         OneLossIsBorne(rules, liars),
         OnlyThePresentReturn(rules, troubles),
     ]
-    if liars.isdisjoint(rules.founders):  # A lying founder counts as away.
+    # A lying founder may be as silent as an absent one. Then others need not be able to return.
+    if liars.isdisjoint(rules.founders):
         checkers.append(FoundersComeBack(rules, troubles, liars))
     return checkers

@@ -1,6 +1,6 @@
 """Find the line of a voter's message: the run itself, or a branch of it.
 
-Most messages do not name their line, since their signature verifies only for that line. The
+Most messages do not name their line, since their signature verifies only for that line. So the
 checkers try all lines that have ever begun.
 """
 

@@ -1,4 +1,5 @@
-"""R3 and R5: honest voters vote only for entries that the proposer signed and could propose."""
+"""Check that honest voters vote only for entries that the round's proposer signed and was allowed
+to propose (R3 and R5 in SPEC.md)."""
 
 from __future__ import annotations
 
@@ -18,7 +19,24 @@ Proposal = tuple[LineId, int, int, Digest]
 
 
 @dataclass(slots=True)
-class ProposalsAreSigned(Watch):
+class _WatchProposals(Watch):
+    """Base class that remembers the voters of each height, which determine its proposers."""
+
+    lines: Lines
+    rules: Rules
+    liars: frozenset[PeerId] = frozenset()
+    voters: dict[tuple[LineId, int], tuple[PeerId, ...]] = field(default_factory=dict)
+
+    def on_decision(self, decision: Decision) -> None:
+        after = decision.after
+        self.voters[after.line, after.height + 1] = after.voters
+
+    def voters_at(self, line: LineId, height: int) -> tuple[PeerId, ...]:
+        return self.voters.get((line, height), self.rules.founders)
+
+
+@dataclass(slots=True)
+class ProposalsAreSigned(_WatchProposals):
     """R3, R5: an honest voter votes only for entries that the round's proposer has signed, and
     names only such entries in its promises. So two entries in one round always prove that the
     proposer lied.
@@ -27,15 +45,7 @@ class ProposalsAreSigned(Watch):
     that nodes have not reached yet.
     """
 
-    lines: Lines
-    rules: Rules | None = None
-    liars: frozenset[PeerId] = frozenset()
-    voters: dict[tuple[LineId, int], tuple[PeerId, ...]] = field(default_factory=dict)
     shown: dict[Proposal, set[bytes]] = field(default_factory=dict)
-
-    def on_decision(self, decision: Decision) -> None:
-        after = decision.after
-        self.voters[after.line, after.height + 1] = after.voters
 
     def on_vote(self, voter: PeerId, message: Message, disk: SimDisk) -> None:
         if isinstance(message, Propose):
@@ -61,34 +71,26 @@ class ProposalsAreSigned(Watch):
         self.shown.setdefault(proposal, set()).add(signature)
 
     def _is_signed(self, proposal: Proposal) -> bool:
-        assert self.rules is not None
         line, height, *_ = proposal
-        voters = self.voters.get((line, height), self.rules.founders)
+        voters = self.voters_at(line, height)
         return any(is_signed(voters, proposal, it) for it in self.shown.get(proposal, ()))
 
     def _require(self, voter: PeerId, proposal: Proposal) -> None:
         _, height, round, entry = proposal
         if voter not in self.liars and not self._is_signed(proposal):
             where = f"round {round} at height {height}"
-            self.object(f"{voter} supports {entry[:8]} in {where}, which its proposer did not sign")
+            self.object(
+                f"{voter} supports {entry[:8]} in {where}, but the proposer did not sign it"
+            )
 
 
 @dataclass(slots=True)
-class ProposalsAreEntitled(Watch):
+class ProposalsAreEntitled(_WatchProposals):
     """R5: in a later round an honest voter votes only for a proposal with the promises of a quorum,
-    and only for an entry that these promises allow. A promise counts only if a voter signed it, and
-    if any entry that it names was proposed in an earlier round.
-    """
+    and only for an entry that these promises allow. A promise counts only if a voter signed it. If
+    it names an entry, that entry must have been proposed in an earlier round."""
 
-    lines: Lines
-    rules: Rules | None = None
-    liars: frozenset[PeerId] = frozenset()
-    voters: dict[tuple[LineId, int], tuple[PeerId, ...]] = field(default_factory=dict)
     shown: dict[Proposal, list[Propose]] = field(default_factory=dict)
-
-    def on_decision(self, decision: Decision) -> None:
-        after = decision.after
-        self.voters[after.line, after.height + 1] = after.voters
 
     def on_vote(self, voter: PeerId, message: Message, disk: SimDisk) -> None:
         if isinstance(message, Propose):
@@ -105,9 +107,8 @@ class ProposalsAreEntitled(Watch):
                 self.object(f"{voter} votes for {vote.entry[:8]} in {where} without promises")
 
     def _is_entitled(self, proposal: Propose) -> bool:
-        assert self.rules is not None
-        line, height = self.lines.of_proposal(proposal), proposal.height
-        voters = self.voters.get((line, height), self.rules.founders)
+        line = self.lines.of_proposal(proposal)
+        voters = self.voters_at(line, proposal.height)
         good = [it for it in proposal.promises if _counts(line, voters, proposal, it)]
         claims = [(it.accepted_round, it.accepted) for it in good if it.accepted_round is not None]
         last = max((round for round, _ in claims), default=None)

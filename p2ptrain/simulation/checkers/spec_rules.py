@@ -6,6 +6,7 @@ the simplest way, take promises from the messages, and follow blocks from lease 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from p2ptrain.ids import Digest, PeerId
@@ -15,14 +16,10 @@ from p2ptrain.ledger.chain.values import Branch, Commit, Entry, LineId, Roster, 
 from p2ptrain.ledger.messages.messages import Accept, Message, Promise, Propose
 from p2ptrain.ledger.messages.peer_reports import SnapshotTaken
 from p2ptrain.simulation.amending import AmendmentsAreHeld, TermsAreForeseen
-from p2ptrain.simulation.checkers.accountability import LiarsAreExposed
+from p2ptrain.simulation.checkers.accountability import LiarsAreExposed, Place
 from p2ptrain.simulation.checkers.branches import HealsGoUp, NobodyIsDrawnAway
 from p2ptrain.simulation.checkers.commits import CommitsAreHeld, CommitsAreMade
-from p2ptrain.simulation.checkers.fairness import (
-    LeavesHaveCauses,
-    NobodyIsStarved,
-    NobodyIsUsurped,
-)
+from p2ptrain.simulation.checkers.fairness import LeavesHaveCauses, NobodyIsStarved, NobodyIsUsurped
 from p2ptrain.simulation.checkers.lines import Lines
 from p2ptrain.simulation.checkers.proposals import (
     ProposalsAreEntitled,
@@ -30,17 +27,15 @@ from p2ptrain.simulation.checkers.proposals import (
     is_quorum,
 )
 from p2ptrain.simulation.checkers.troubles import Troubles
-from p2ptrain.simulation.checkers.watching import Checker, Decision, Watch
+from p2ptrain.simulation.checkers.watching import Decision, Watch
 from p2ptrain.simulation.disk import SimDisk, verify
 from p2ptrain.simulation.liars.spoiling import (
     ExclusionsAreShared,
+    Spoiler,
     SpoilersCostLittle,
     SpoilersCostLittleTime,
 )
 from p2ptrain.simulation.profiles import Profile
-
-Place = tuple[PeerId, LineId, int]
-"""A voter, with the line and height that its message is about."""
 
 
 @dataclass(slots=True)
@@ -75,7 +70,7 @@ class OneEntryPerHeight(Watch):
 class CertificatesVerify(Watch):
     """S4: a quorum of the previous state's voters has signed exactly this entry of this run."""
 
-    rules: Rules | None = None
+    rules: Rules
 
     def on_decision(self, decision: Decision) -> None:
         entry, certificate = decision.certified.entry, decision.certified.certificate
@@ -83,12 +78,10 @@ class CertificatesVerify(Watch):
             self._check_branch(decision, entry, entry.value)
             return
         voters = decision.before.voters
-        rules = self.rules
-        assert rules is not None
         signed = f'["{decision.before.line}",{entry.height},{certificate.round},"{entry.digest}"]'
         message = b"p2ptrain-vote/1\n" + signed.encode()
         good = [v for v, s in certificate.votes if v in voters and verify(v, message, s)]
-        if not is_quorum(rules, voters, good):
+        if not is_quorum(self.rules, voters, good):
             self.object(f"entry {entry.height} has only {len(good)} valid votes of {len(voters)}")
         elif voters[(entry.height + certificate.round) % len(voters)] not in good:
             self.object(f"entry {entry.height} is certified without its proposer's vote")
@@ -101,7 +94,6 @@ class CertificatesVerify(Watch):
         good = {voter for voter, signature in votes if verify(voter, message, signature)}
         if good != set(branch.voters) or not good < set(before.voters):
             self.object(f"branch {entry.height} is not signed by all of its voters")
-        assert self.rules is not None
         if is_quorum(self.rules, before.voters, good):
             self.object(f"branch {entry.height} is made by a quorum")
 
@@ -135,13 +127,10 @@ class VotesAreKept(Watch):
             case Promise(height, round):
                 line = self.lines.of_promise(voter, message)
                 if line is None:
-                    what = f"promised round {round} at height {height} on an unknown line"
-                    self.object(f"{voter} {what}")
-                    return
+                    where = f"at height {height} on an unknown line"
+                    return self.object(f"{voter} promised round {round} {where}")
                 self._on_promise((voter, line, height), message)
                 self._check_disk((voter, line, height), disk, round, promise=True)
-            case _:
-                pass
 
     def _check_disk(self, place: Place, disk: SimDisk, round: int, *, promise: bool) -> None:
         """Check that the vote or promise, and all entries below its height, are on disk."""
@@ -151,12 +140,12 @@ class VotesAreKept(Watch):
                 f"{voter} sent a message about height {height}, but its disk ends at {disk.height}"
             )
         tail = f'"height":{height},"line":"{line}","round":{round}}}'.encode()
-        if any(
+        if not any(
             record.endswith(tail) and record.startswith(b'{"accepted":null') == promise
             for record in reversed(disk.records)
         ):
-            return
-        self.object(f"{voter} sent a message for height {height}, round {round}, before storing it")
+            what = f"a message for height {height}, round {round}"
+            self.object(f"{voter} sent {what}, before storing it")
 
     def _on_accept(self, place: Place, round: int, entry: Digest) -> None:
         voter, _, height = place
@@ -194,17 +183,16 @@ class EqualHeadsAgree(Watch):
         if self.states.setdefault(state.head, state) != state:
             self.object(f"{peer} derived a different state at height {state.height}")
 
-    def on_applied(
-        self, peer: PeerId, step: int, theta: Digest, entry: Digest | None = None
-    ) -> None:
-        if self.thetas.setdefault((step, entry), theta) != theta:
+    def on_applied(self, peer: PeerId, step: int, theta: Digest, end: Digest | None = None) -> None:
+        if self.thetas.setdefault((step, end), theta) != theta:
             self.object(f"{peer} has a different θ after step {step}")
 
 
 @dataclass(slots=True)
 class BlocksAreCommittedOnce(Watch):
-    """S6: along each chain every block is in one place only, and the committed blocks were trained
-    on. `committed` maps the head of each chain to its committed blocks."""
+    """S6: along each chain, every block is in exactly one place: leased, returned or committed. The
+    committed blocks were trained on. `committed` maps the head of each chain to its committed
+    blocks."""
 
     committed: dict[Digest, frozenset[int]] = field(default_factory=dict)
     strangers: frozenset[PeerId] = frozenset()
@@ -216,7 +204,7 @@ class BlocksAreCommittedOnce(Watch):
         if head in self.committed:
             return
         self.committed[head] = self.committed.get(decision.before.head, frozenset())
-        if isinstance(decision.certified.entry.value, Commit) and roster is not None:
+        if isinstance(decision.value, Commit) and roster is not None:
             self._commit(decision, roster)
         self._check_accounts(decision.after)
 
@@ -252,7 +240,7 @@ class NewcomersAreFew(Watch):
     """The founders of an open run, which do not have to contribute."""
 
     def on_decision(self, decision: Decision) -> None:
-        value, before = decision.certified.entry.value, decision.before
+        value, before = decision.value, decision.before
         if isinstance(value, Commit) and before.roster is not None:
             self.contributed.update(before.roster.peers)
         if not isinstance(value, Roster):
@@ -268,12 +256,11 @@ class NewcomersAreFew(Watch):
 class StepsGoOn(Watch):
     """Each Commit or Skip ends one outer step. The run ends after the planned number of steps."""
 
-    rules: Rules | None = None
+    rules: Rules
 
     def on_decision(self, decision: Decision) -> None:
         before, after = decision.before, decision.after
-        ends = isinstance(decision.certified.entry.value, Commit | Skip)
-        assert self.rules is not None
+        ends = isinstance(decision.value, Commit | Skip)
         if after.step != before.step + ends:
             self.object(f"entry {after.height} leads from step {before.step} to {after.step}")
         healed = after.phase is Phase.HEALED
@@ -286,21 +273,18 @@ class SnapshotsAreTrue(Watch):
     """If processes never stop (`orderly`) and the honest voters are a quorum, a Commit with a
     snapshot names the θ that all nodes had at that step."""
 
-    rules: Rules | None = None
+    rules: Rules
     liars: frozenset[PeerId] = frozenset()
     orderly: bool = True
     thetas: dict[int, Digest] = field(default_factory=dict)
 
-    def on_applied(
-        self, peer: PeerId, step: int, theta: Digest, entry: Digest | None = None
-    ) -> None:
+    def on_applied(self, peer: PeerId, step: int, theta: Digest, end: Digest | None = None) -> None:
         self.thetas.setdefault(step, theta)
 
     def on_decision(self, decision: Decision) -> None:
-        value = decision.certified.entry.value
+        value = decision.value
         if not isinstance(value, Commit) or value.snapshot is None or not self.orderly:
             return
-        assert self.rules is not None
         voters = decision.before.voters
         if not is_quorum(self.rules, voters, set(voters) - self.liars):
             return
@@ -313,11 +297,11 @@ class SnapshotsAreVouched(Watch):
     """S8: a quorum has written the snapshot that a Commit names, where liars count as writers. With
     liars, later rounds are exempt: a liar may have claimed that the entry was already accepted."""
 
-    rules: Rules | None = None
+    rules: Rules
     liars: frozenset[PeerId] = frozenset()
 
     def on_decision(self, decision: Decision) -> None:
-        value, round = decision.certified.entry.value, decision.certified.certificate.round
+        value, round = decision.value, decision.certified.certificate.round
         if not isinstance(value, Commit) or value.snapshot is None or (self.liars and round > 0):
             return
         step, digest = value.snapshot.step, value.snapshot.digest
@@ -327,7 +311,6 @@ class SnapshotsAreVouched(Watch):
             for voter in voters - self.liars
             if SnapshotTaken(voter, step, digest) in decision.disks[voter].written
         }
-        assert self.rules is not None
         if not is_quorum(self.rules, decision.before.voters, wrote | (voters & self.liars)):
             self.object(
                 f"entry {decision.after.height}: only {len(wrote)} voters wrote its snapshot"
@@ -339,7 +322,7 @@ class StatesAreNamed(Watch):
     """S8: if a Commit names a state, it is the state before that Commit."""
 
     def on_decision(self, decision: Decision) -> None:
-        value = decision.certified.entry.value
+        value = decision.value
         named = value.state if isinstance(value, Commit) else None
         if named is not None and named != decision.before.digest:
             self.object(f"entry {decision.after.height} does not name the state before it")
@@ -351,11 +334,13 @@ def all_checkers(
     troubles: Troubles,
     profile: Profile,
     lines: Lines,
-) -> list[Checker]:
+    spoilers: Mapping[PeerId, Spoiler],
+) -> list[Watch]:
+    """Return the checkers for a world with this profile. The world adds its spoilers to `spoilers`
+    when they start."""
     exposure = LiarsAreExposed(lines=lines, rules=rules, liars=liars)
     seeds = frozenset(rules.founders[: profile.seeds_among_peers])
-    spoilers = rules.founders[len(rules.founders) - profile.spoilers :]
-    checkers: list[Checker] = [
+    checkers: list[Watch] = [
         exposure,
         OneEntryPerHeight(exposure=exposure),
         ProposalsAreSigned(lines=lines, rules=rules, liars=liars),
@@ -374,26 +359,16 @@ def all_checkers(
         AmendmentsAreHeld(liars=liars),
         TermsAreForeseen(rules=rules),
         LeavesHaveCauses(troubles=troubles, orderly=profile.is_orderly),
-        *_of_spoilers(spoilers),
-        *([NobodyIsUsurped(liars=liars, troubles=troubles)] if liars and not profile.open else ()),
-        *(_of_branches(rules, troubles) if rules.branches else ()),
     ]
-    # Members on other branches do not take part, and Sybils can get honest learners excluded.
-    if not rules.branches and not profile.spoilers and not profile.open:
-        orderly = profile.is_orderly
-        checkers.append(NobodyIsStarved(troubles=troubles, orderly=orderly, seeds=seeds))
+    if profile.spoilers:
+        checkers += [SpoilersCostLittle(), SpoilersCostLittleTime(spoilers)]
+        checkers.append(ExclusionsAreShared(spoilers))
+    if liars and not profile.open:
+        checkers.append(NobodyIsUsurped(troubles, liars))
+    if rules.branches:
+        checkers += [NobodyIsDrawnAway(rules, troubles), HealsGoUp()]
+    elif not profile.spoilers and not profile.open:
+        # With branches, members on other branches do not take part. Spoilers can get honest members
+        # left out, and Sybils can get honest learners left out.
+        checkers.append(NobodyIsStarved(troubles, profile.is_orderly, seeds))
     return checkers
-
-
-def _of_spoilers(spoilers: tuple[PeerId, ...]) -> list[Checker]:
-    if not spoilers:
-        return []
-    return [
-        SpoilersCostLittle(spoilers=spoilers),
-        SpoilersCostLittleTime(),
-        ExclusionsAreShared(spoilers=spoilers),
-    ]
-
-
-def _of_branches(rules: Rules, troubles: Troubles) -> list[Checker]:
-    return [NobodyIsDrawnAway(rules=rules, troubles=troubles), HealsGoUp()]

@@ -1,4 +1,4 @@
-"""The actual faults of each peer, for the fairness checkers."""
+"""The faults that really happened to each peer, for the fairness checkers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from p2ptrain.simulation.clock import Clock
 
 class Troubles:
     """`causes` counts the events for which others can drop a peer. `since` maps each healthy peer
-    to the time at which it became healthy. `slow` peers train longer than the grace time.
-    """
+    to the time at which it became healthy. `slow` peers train longer than others wait for them."""
 
     def __init__(self, clock: Clock) -> None:
         self.causes: Counter[PeerId] = Counter()

@@ -1,26 +1,27 @@
-"""The interface of checkers, and their base class."""
+"""The base class of checkers, and the decision that they examine."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain.state import LedgerState
-from p2ptrain.ledger.chain.values import Certified
+from p2ptrain.ledger.chain.values import Certified, Value
 from p2ptrain.ledger.messages.messages import Message
 from p2ptrain.simulation.disk import SimDisk
 
 BlocksTrained = Mapping[PeerId, tuple[int, ...]]
 
+Chain = Sequence[Certified]
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A node appended an entry. `before` and `after` are the states around it, and `disks` are all
-    disks at this moment. `is_first` says that this node is the first to append the entry. `at_s` is
-    the time in the world.
-    """
+    """A node appended an entry. `before` and `after` are the states before and after the entry.
+    `disks` are all nodes' disks at this moment, and `trained` are the blocks that each participant
+    contributed to the reduce. `is_first` says whether this node is the first to append the entry.
+    `at_s` is the simulated time in seconds."""
 
     node: PeerId
     certified: Certified
@@ -31,25 +32,15 @@ class Decision:
     is_first: bool = True
     at_s: float = 0.0
 
-
-class Checker(Protocol):
-    violations: list[str]
-
-    def on_decision(self, decision: Decision) -> None: ...
-    def on_vote(self, voter: PeerId, message: Message, disk: SimDisk) -> None: ...
-    def on_state(self, peer: PeerId, state: LedgerState) -> None: ...
-    def on_applied(
-        self, peer: PeerId, step: int, theta: Digest, entry: Digest | None = None
-    ) -> None: ...
-    def on_boot(self, peer: PeerId) -> None: ...
-    def on_rejoin(
-        self, peer: PeerId, ours: Sequence[Certified], theirs: Sequence[Certified]
-    ) -> None: ...
+    @property
+    def value(self) -> Value:
+        return self.certified.entry.value
 
 
 @dataclass(slots=True)
 class Watch:
-    """Base class that does not check anything. Checkers override the methods that they need."""
+    """Base class that does not check anything. Checkers override the methods that they need, and
+    call `object` for each violation."""
 
     violations: list[str] = field(default_factory=list, kw_only=True)
 
@@ -62,17 +53,14 @@ class Watch:
     def on_state(self, peer: PeerId, state: LedgerState) -> None:
         return
 
-    def on_applied(
-        self, peer: PeerId, step: int, theta: Digest, entry: Digest | None = None
-    ) -> None:
-        return
+    def on_applied(self, peer: PeerId, step: int, theta: Digest, end: Digest | None = None) -> None:
+        """Check θ after `peer` applied outer step `step`. In runs with branches, `end` is the entry
+        that ended the step."""
 
     def on_boot(self, peer: PeerId) -> None:
         return
 
-    def on_rejoin(
-        self, peer: PeerId, ours: Sequence[Certified], theirs: Sequence[Certified]
-    ) -> None:
+    def on_rejoin(self, peer: PeerId, ours: Chain, theirs: Chain) -> None:
         return
 
     def object(self, text: str) -> None:

@@ -2,6 +2,6 @@
 
 world       the world and its faults
 process     one process: the identity checks of a node
-homes       the home of a process, which survives crashes
+homes       the folder with a process's files, which survives crashes
 checkers    the guarantees about identities
 """

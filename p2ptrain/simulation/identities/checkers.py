@@ -3,8 +3,8 @@
 Each violation begins with the name of the rule, as for the ledger's checkers:
 
 NobodyIsStoppedByLies     a process stops voting, or ends, only if a second process with its
-                          identity existed after it began; a running process, only if that second
-                          process was also running
+                          identity existed after it began; if it was already running, only if that
+                          second process was also running
 CopiesStopVoting          two processes with one identity do not both vote for long
 OneCopyEnds               exactly one of two running processes with one identity ends
 CulpritsReplayed          a peer that is named as a culprit has replayed messages
@@ -28,14 +28,15 @@ if TYPE_CHECKING:
     from p2ptrain.simulation.identities.world import IdentityWorld
 
 BOTH_VOTE_S = 25.0
-"""Seconds for about eight questions. Each goes to a random member, may be lost, and may reach the
-liar."""
+"""Seconds for which two copies may both vote. In this time a copy asks about eight questions. Each
+question goes to a random member, may be lost, and may reach the liar."""
 
 BOTH_RUN_S = BOTH_VOTE_S + 2 * LINGER_S
 
 HEARD_S = QUIET_S + 20.0
-"""Seconds until a running process's heartbeats must be accepted. A process whose count is behind
-waits `QUIET_S` before it increases its count; then its heartbeats are accepted."""
+"""Seconds until a running process's heartbeats must be accepted. If a process has a lower start
+count than an earlier process of its identity, it waits `QUIET_S` before it increases its count;
+only then are its heartbeats accepted."""
 
 
 class Checkers:
@@ -46,9 +47,9 @@ class Checkers:
         world.clock.after(1.0, self._check)
 
     def found_duplicate(self, process: SimProcess) -> None:
-        """Check that a process that stops voting, or does not start, has not been alone."""
-        others = [each for each in self._world.processes if each.me == process.me]
-        others = [each for each in others if each is not process]
+        """Check that a process that stops voting, or does not start, was not the only process with
+        its identity."""
+        others = self._others(process)
         if process.running:
             others = [each for each in others if each.running_s is not None]
         since_s = max(process.began_s, self._world.clock.now - FRESH_S)
@@ -65,7 +66,7 @@ class Checkers:
         if counted > process.home.durable_count:
             self._object("CountsAreDurable", f"{process.me} shows {counted}, but stored less")
         processes = sum(each.me == process.me for each in self._world.processes)
-        # A process counts its start, at most once more at that time, and then once per `QUIET_S`.
+        # A process increases the count at most twice when it starts, and then once per `QUIET_S`.
         most = (3 + self._world.clock.now / QUIET_S) * (processes + 1)
         if counted > most:
             self._object("CountsAreEarned", f"{process.me} counted {counted} starts")
@@ -73,9 +74,8 @@ class Checkers:
     def taken(self, process: SimProcess, beat: MarkedHeartbeat) -> None:
         key, order = (id(process), beat.author), (beat.mark.incarnation, beat.serial)
         if order <= self._taken.get(key, (-1, -1)):
-            self._object(
-                "HeartbeatsGoForward", f"{process.me} accepted an old one of {beat.author}"
-            )
+            what = f"{process.me} accepted an old heartbeat of {beat.author}"
+            self._object("HeartbeatsGoForward", what)
         self._taken[key] = order
 
     def named(self, process: SimProcess, forwarder: PeerId) -> None:
@@ -107,23 +107,22 @@ class Checkers:
             self._object("OneCopyEnds", f"both of {one.me} ended")
 
     def _settled_s(self) -> float:
-        """Return the time from which enough members can be asked: the last start of a process."""
+        """Return the time of the last start of a process. From then on, enough members run that can
+        be asked."""
         return max((each.running_s or 0.0 for each in self._world.processes), default=0.0)
 
     def _is_alone(self, process: SimProcess) -> bool:
-        """Return whether `process` has run for `HEARD_S` as the only one of its identity."""
+        """Return whether `process` has run for `HEARD_S` as the only process of its identity."""
         since_s = self._world.clock.now - HEARD_S
-        others = [each for each in self._world.processes if each.me == process.me]
-        return (
-            process.running
-            and process.running_s is not None
-            and process.running_s < since_s
-            and all(
-                each.ended_s is not None and each.ended_s < since_s
-                for each in others
-                if each is not process
-            )
-        )
+        if not process.running or (process.running_s or 0.0) >= since_s:
+            return False
+        ends = [each.ended_s for each in self._others(process)]
+        return all(ended_s is not None and ended_s < since_s for ended_s in ends)
+
+    def _others(self, process: SimProcess) -> list[SimProcess]:
+        """Return all other processes that ever had the same identity."""
+        namesakes = [each for each in self._world.processes if each.me == process.me]
+        return [each for each in namesakes if each is not process]
 
     def _check_heard(self, process: SimProcess) -> None:
         for other in self._world.processes:

@@ -1,4 +1,5 @@
-"""The home of a simulated process, which survives crashes. Its disk can lose unsynced writes.
+"""The home (the folder with the files) of a simulated process. It survives crashes, but unsynced
+writes can be lost.
 
 The real `start_count.count_start` runs on it, so a checker finds any count that a process shows
 before the count is durable.
@@ -18,8 +19,7 @@ _FILE = Path("/home/starts")
 
 class HomeDisk:
     """The part of `store.Disk` that counting starts needs. Files are small, so a write is either
-    complete or lost. A rename becomes durable when its directory is synced, or earlier.
-    """
+    complete or lost. A rename becomes durable when its directory is synced, or earlier."""
 
     def __init__(self, files: dict[Path, bytes] | None = None) -> None:
         self.durable = dict(files or {})
@@ -55,7 +55,7 @@ class HomeDisk:
 
 
 class SimHome:
-    """A home directory. `kept` lists earlier contents, which serve as backups."""
+    """A home. `kept` lists earlier contents of its disk, which serve as backups."""
 
     def __init__(self, disk: HomeDisk | None = None) -> None:
         self.disk = disk or HomeDisk()

@@ -1,7 +1,7 @@
 """One simulated process: the real identity checks of a node, with a minimal environment.
 
-`world` carries its messages. A process starts, asks whether it is alone, sends heartbeats, votes,
-and ends. It repeats the tasks of `node.joining.duplicate_identity` without trio.
+A process starts, asks members whether another process uses its identity, sends heartbeats, votes,
+and ends. It does the same as the tasks of `node.joining.duplicate_identity`, but without trio.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ BEAT_S = 2.0
 PATIENCE = 1.25
 ANSWER_S = 3.0
 SEEN_S = 5.0
-"""Seconds for which gossip drops repeated messages. The real two minutes would make replays
-rarer."""
+"""Seconds for which gossip drops repeated messages. Real gossip drops them for two minutes, so
+replays would be rarer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class MarkedHeartbeat:
 
 
 class SimProcess:
-    """`reaches` are the connected peers. `lone` means that it cannot ask any peer at its start."""
+    """`reaches` are the connected peers. A `lone` process cannot ask any peer when it starts."""
 
     def __init__(
         self, world: IdentityWorld, me: PeerId, home: SimHome, reaches: set[PeerId], *, lone: bool
@@ -84,10 +84,6 @@ class SimProcess:
     def votes(self) -> bool:
         return self.running and self.silent_s is None
 
-    @property
-    def was_silenced(self) -> bool:
-        return self.silent_s is not None
-
     def end(self) -> None:
         if self.alive:
             self.ended_s = self.world.clock.now
@@ -99,16 +95,15 @@ class SimProcess:
     # ── asking ───────────────────────────────────────────────────────────────────────────────────
 
     def _starting(self) -> None:
-        """Start like `wait_until_unique` and `start` of the node, which wait while a question is
-        open.
-        """
+        """Start like the node's `wait_until_unique` and `start`, which wait while a question is
+        unanswered."""
         if not self.alive or self.running:
             return
         now = self.world.clock.now
         if now >= self.watch.next_ask_s():
             self._ask()
         if self.watch.duplicate is not None:
-            self.world.note_duplicate(self)
+            self.world.checkers.found_duplicate(self)
             self.end()
         elif now >= self._over_s or (not self.under_way and self.watch.may_start()):
             self._run()
@@ -123,12 +118,12 @@ class SimProcess:
             incarnation = incarnation_of(self.home.count(behind), draw_of(incarnation))
         self.watch = self._watch_as(incarnation, starting=False)
         self.running_s = now
-        self.world.note_start(self)
+        self.world.checkers.started(self)
         self._beat()
         self._check()
 
     def _check(self) -> None:
-        """Look regularly, as the node's `watch_for_duplicates` does."""
+        """Call `check_now` regularly, as the node's `watch_for_duplicates` does."""
         if not self.running:
             return
         self.check_now()
@@ -140,8 +135,8 @@ class SimProcess:
         now, found = self.world.clock.now, self.watch.duplicate
         if now >= self.watch.next_ask_s():
             self._ask()
-        if found is not None and not self.was_silenced:
-            self.world.note_duplicate(self)
+        if found is not None and self.silent_s is None:
+            self.world.checkers.found_duplicate(self)
             self.silent_s = now
         if found is not None and found.ends_us:
             self.ends_s = min(self.ends_s, now + watching.LINGER_S)
@@ -205,8 +200,7 @@ class SimProcess:
 
     def handle_heartbeat(self, forwarder: PeerId, beat: MarkedHeartbeat) -> None:
         """Handle a heartbeat as gossip does: drop it if it is a repetition or stale, else accept
-        and forward it.
-        """
+        and forward it."""
         now = self.world.clock.now
         if not self.running or now < self._seen.get(beat, float("-inf")) + SEEN_S:
             return
@@ -219,12 +213,11 @@ class SimProcess:
             return
         self._seen[beat] = now
         self.world.pass_on(self, beat)
-        if self.incarnations.note_decoded(beat.author, incarnation, beat.serial, now):
-            self.world.note_taken(self, beat)
+        heard = beat.author, incarnation, beat.serial, now
+        if self.incarnations.note_decoded(*heard):
+            self.world.checkers.taken(self, beat)
             self.incarnations.keep_mark(beat.author, beat.mark)
-        self.incarnations.note_arrival(
-            beat.author, incarnation, beat.serial, now, PATIENCE * BEAT_S
-        )
+        self.incarnations.note_arrival(*heard, PATIENCE * BEAT_S)
 
     def _handle_own_heartbeat(self, forwarder: PeerId, incarnation: int) -> None:
         if incarnation < self.watch.incarnation:
@@ -237,4 +230,5 @@ class SimProcess:
         brought = self.incarnations.heard_span(forwarder)
         since_s = None if brought is None else brought.first_s
         if self.replays.note_replay(forwarder, author, spoke, since_s, self.world.clock.now):
-            self.world.note_named(self, forwarder)
+            self.world.named.add(forwarder)
+            self.world.checkers.named(self, forwarder)

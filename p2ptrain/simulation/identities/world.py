@@ -54,12 +54,11 @@ class IdentityWorld:
         self.processes: list[SimProcess] = []
         self._living: dict[PeerId, list[SimProcess]] = {}
         self.checkers = Checkers(self)
-        self.restarts = self.copies = self.replayed = 0
+        self.restarts = self.replayed = 0
         self.named: set[PeerId] = set()
         self._beats: list[MarkedHeartbeat] = []
         self._proofs: list[IdentityProof] = []
         self._nonces: list[tuple[PeerId, bytes]] = []
-        self._marks: dict[PeerId, Mark] = {}
         for name in self.honest:
             self.clock.after(random.uniform(0, 3), self._starter(name, self.homes[name]))
         self.clock.after(1.0, self._fail)
@@ -106,19 +105,6 @@ class IdentityWorld:
         for peer in self.honest:
             if peer != author:
                 self._bring_to(peer, lambda process: process.handle_notice(author, notice))
-
-    def note_start(self, process: SimProcess) -> None:
-        self.checkers.started(process)
-
-    def note_duplicate(self, process: SimProcess) -> None:
-        self.checkers.found_duplicate(process)
-
-    def note_taken(self, process: SimProcess, beat: MarkedHeartbeat) -> None:
-        self.checkers.taken(process, beat)
-
-    def note_named(self, process: SimProcess, forwarder: PeerId) -> None:
-        self.named.add(forwarder)
-        self.checkers.named(process, forwarder)
 
     def of(self, peer: PeerId) -> list[SimProcess]:
         """Return the living processes with this identity."""
@@ -175,18 +161,13 @@ class IdentityWorld:
         alive = self.of(peer)
         if what < 0.75 and alive:
             self._restart(random.choice(alive))
-        elif len(alive) == 1 and self._may_copy():
-            self._copy(alive[0])
+        elif len(alive) == 1 and all(len(self.of(each)) <= 1 for each in self.honest):
+            self._copy(alive[0])  # At most one copy runs, so that enough members can be asked.
         self.clock.after(random.uniform(0.5, 12.0), self._fail)
 
-    def _may_copy(self) -> bool:
-        """Return whether a process can be copied. Only one copy exists at a time, so that enough
-        members can be asked."""
-        return all(len(self.of(peer)) <= 1 for peer in self.honest)
-
     def _restart(self, process: SimProcess) -> None:
-        """Crash a process, and soon start a new one from the same home or from an old backup of
-        it."""
+        """Crash a process. Then start a new one from the same home or from an old backup of it;
+        half of the crashed copies are not started again."""
         self.restarts += 1
         process.end()
         home = process.home
@@ -197,9 +178,8 @@ class IdentityWorld:
             self.clock.after(self.random.uniform(0.0, 6.0), self._starter(process.me, home))
 
     def _copy(self, original: SimProcess) -> None:
-        """Start a second process from a copy of the home. Half of the copies do not find a peer to
-        ask."""
-        self.copies += 1
+        """Start a second process from a copy of the home. Half of the copies cannot ask any peer at
+        their start."""
         lone = self.random.random() < 0.5
         home = original.home.copy(self.random)
         apart = lone and len(self.honest) >= 5 and self.random.random() < 0.5
@@ -213,7 +193,6 @@ class IdentityWorld:
     # ── lies ─────────────────────────────────────────────────────────────────────────────────────
 
     def _remember(self, beat: MarkedHeartbeat) -> None:
-        self._marks[beat.author] = beat.mark
         self._beats.append(beat)
         if len(self._beats) > RECORDED_MAX:
             del self._beats[self.random.randrange(RECORDED_MAX // 2)]
@@ -227,9 +206,8 @@ class IdentityWorld:
         if random.random() < 0.3:
             peer, nonce = self._some_nonce()
             proof = self._some_proof(nonce) if random.random() < 0.5 else None
-            self.publish_notice(
-                self.liar, IdentityNotice(peer, nonce if proof is None else proof.nonce, proof)
-            )
+            notice = IdentityNotice(peer, nonce if proof is None else proof.nonce, proof)
+            self.publish_notice(self.liar, notice)
         self.clock.after(random.uniform(0.2, 2.0), self._lie)
 
     def _speak_as_liar(self, serial: int) -> None:
@@ -258,9 +236,8 @@ class IdentityWorld:
         if self._proofs and self.random.random() < 0.5:
             return self.random.choice(self._proofs[-100:])
         incarnation = self.random.choice([0, 1 << 32, INCARNATION_MAX])
-        return IdentityProof(
-            nonce, incarnation, self.random.random() < 0.3, self.random.randbytes(16)
-        )
+        starting, signature = self.random.random() < 0.3, self.random.randbytes(16)
+        return IdentityProof(nonce, incarnation, starting, signature)
 
     def _some_mark(self, peer: PeerId) -> Mark | None:
         draw = self.random.random()

@@ -1,23 +1,18 @@
 """A peer that lies in every way that the network's authentication leaves open to it.
 
-It runs the real ledger and falsifies its output. It proposes two entries in one round and votes for
-both, or omits the signature that would prove a proposal. It hides votes in its promises, or claims
-votes for entries that were never proposed. It proposes with invalid promises, forges certificates,
-and replays messages. It invents entries, updates, snapshots and states. It proposes rosters that
-omit other voters, and interrupts their rounds. It cannot sign for others or send messages in the
-name of others.
+It runs the real ledger and falsifies its output; `Lie` lists the ways. It cannot sign for others or
+send messages in the name of others.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections import deque
 from dataclasses import replace
 from enum import Enum
 from random import Random
+from typing import Any
 
 from p2ptrain.ids import Digest, PeerId
-from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.values import (
     Certificate,
     Certified,
@@ -43,21 +38,20 @@ from p2ptrain.ledger.messages.messages import (
 )
 from p2ptrain.ledger.messages.peer_reports import ReduceDone, SnapshotTaken, UpdateHeld
 from p2ptrain.ledger.paxos.electorate import Electorate, proof_of
-from p2ptrain.simulation.clock import NodeClock
-from p2ptrain.simulation.disk import signature_of, signer, verify
-from p2ptrain.simulation.heartbeat import SimHeartbeat
-from p2ptrain.simulation.node import SimNode, World
+from p2ptrain.simulation.disk import digest, signature_of, signer, verify
+from p2ptrain.simulation.network import Payload, SimHeartbeat
+from p2ptrain.simulation.node import SimNode
 
 MEMORY = 64
 """Maximum number of messages that a liar keeps for replays."""
 
 
 class Lie(Enum):
-    """Kinds of lies. Each liar has its own mix, so that a clumsy lie does not always expose a
-    clever one."""
+    """Kinds of lies. Each liar tells a random selection of them, so that a clumsy lie does not
+    always expose a liar that also tells a clever one."""
 
     TWINS = "two entries in one round"
-    DENIALS = "proposals and certificates without its own vote"
+    DENIALS = "proposals and certificates without its own signature"
     INVENTED_VOTES = "promises that claim entries which were never proposed"
     BENT_PROOFS = "proposals with promises of strangers, or with impossible claims"
     DOUBLE_VOTES = "two votes in one round"
@@ -75,21 +69,12 @@ HURRY_S = 0.1
 """Seconds between two rounds of a liar that hurries: less time than others need to decide."""
 
 MISCHIEF = 0.3
-"""Probability that a liar forges or replays when it gossips."""
+"""Probability that a liar or Sybil forges or replays something when it gossips."""
 
 
 class Liar(SimNode):
-    def __init__(
-        self,
-        world: World,
-        rules: Rules,
-        me: PeerId,
-        clock: NodeClock,
-        *,
-        trains: bool = True,
-        random: Random,
-    ) -> None:
-        super().__init__(world, rules, me, clock, trains=trains)
+    def __init__(self, *place: Any, random: Random, **rest: Any) -> None:
+        super().__init__(*place, **rest)
         self._random = random
         self.lies = frozenset(random.sample(list(Lie), random.randint(1, len(Lie))))
         self._heard: deque[Message] = deque(maxlen=MEMORY)
@@ -104,7 +89,7 @@ class Liar(SimNode):
 
     def wrote(self, taken: SnapshotTaken) -> None:
         if Lie.SNAPSHOTS in self.lies:
-            taken = replace(taken, digest=_digest(f"no such snapshot {taken.step}"))
+            taken = replace(taken, digest=digest(f"no such snapshot {taken.step}"))
         super().wrote(taken)
 
     def _take_part(self, entry: Digest, roster: Roster) -> None:
@@ -114,7 +99,7 @@ class Liar(SimNode):
             return
         if told is not None and (told.step, told.attempt) == now:
             return
-        invented = _digest(f"no reduce has made this: {entry}")
+        invented = digest(f"no reduce has made this: {entry}")
         self.disk.updates.add(invented)
         super().handle(UpdateHeld(invented))
         self.report(ReduceDone(self.me, *now, invented))
@@ -129,11 +114,11 @@ class Liar(SimNode):
         """Tell its own ledger that all voters wrote the invented snapshot."""
         if not isinstance(event, SnapshotTaken) or Lie.SNAPSHOTS not in self.lies:
             return super().handle(event)
-        invented = _digest(f"no such snapshot {event.step}")
+        invented = digest(f"no such snapshot {event.step}")
         for voter in self.state.voters:
             super().handle(SnapshotTaken(voter, event.step, invented))
 
-    def receive(self, sender: PeerId, payload: Message | SimHeartbeat) -> None:
+    def receive(self, sender: PeerId, payload: Payload) -> None:
         if not isinstance(payload, SimHeartbeat):
             self._heard.append(payload)
             if isinstance(payload, Accept):
@@ -159,9 +144,9 @@ class Liar(SimNode):
             ):
                 self._send(peer, self._without_others(proposal))
             case Send(peer, Propose() as proposal) if Lie.TWINS in self.lies:
-                self._send(peer, self._for_half(peer, proposal))
+                self._send(peer, self._for_half(peer, proposal, signed=True))
             case Send(peer, Propose() as proposal) if Lie.DENIALS in self.lies:
-                self._send(peer, self._unsigned(peer, proposal))
+                self._send(peer, self._for_half(peer, proposal, signed=False))
             case Announce(Outcome(certified)) if Lie.DENIALS in self.lies:
                 self._tell_all(Outcome(self._without_me(certified)))
             case Send(peer, Promise() as promise) if self._invents(promise):
@@ -170,7 +155,7 @@ class Liar(SimNode):
                 self._send(peer, self._forgetful(promise))
             case Send(peer, Accept(vote)) if Lie.DOUBLE_VOTES in self.lies:
                 super()._carry_out(effect)
-                self._send(peer, Accept(self._sign(vote.height, vote.round, _digest("another"))))
+                self._send(peer, Accept(self._sign(vote.height, vote.round, digest("another"))))
             case _:
                 super()._carry_out(effect)
 
@@ -187,29 +172,27 @@ class Liar(SimNode):
 
     # ── two entries in one round ─────────────────────────────────────────────────────────────────
 
-    def _for_half(self, peer: PeerId, proposal: Propose) -> Propose:
-        """Return the proposal for `peer`: every second voter gets the twin of the entry."""
+    def _for_half(self, peer: PeerId, proposal: Propose, *, signed: bool) -> Propose:
+        """Return the proposal for `peer`: every second voter gets a different entry. If that entry
+        is not `signed`, it does not prove anything against the liar."""
         twin = self._twin(proposal.entry)
         if twin is None or self.state.voters.index(peer) % 2:
             return proposal
-        own = self._hope_for(twin, proposal.round)
-        return replace(proposal, entry=twin, signature=own)
+        return self._bent(proposal, twin) if signed else replace(proposal, entry=twin)
+
+    def _bent(self, proposal: Propose, entry: Entry) -> Propose:
+        """Return the proposal with `entry` instead of its own entry, and with a valid signature."""
+        return replace(proposal, entry=entry, signature=self._hope_for(entry, proposal.round))
 
     def _hope_for(self, entry: Entry, round: int) -> bytes:
-        """Vote for `entry`, and begin to collect the votes of others."""
+        """Vote for `entry`, begin to collect the votes of others, and return the vote's
+        signature.
+        """
         own = self._sign(entry.height, round, entry.digest).signature
         if entry.digest not in self._twins:
             self._twins[entry.digest] = entry
             self._votes[entry.digest] = {self.me: own}
         return own
-
-    def _unsigned(self, peer: PeerId, proposal: Propose) -> Propose:
-        """Return the proposal for `peer`: every second voter gets an unsigned twin, which does not
-        prove anything against the liar."""
-        twin = self._twin(proposal.entry)
-        if twin is None or self.state.voters.index(peer) % 2:
-            return proposal
-        return replace(proposal, entry=twin)
 
     def _without_me(self, certified: Certified) -> Certified:
         """Return the certificate without the liar's own vote."""
@@ -245,11 +228,11 @@ class Liar(SimNode):
         )
 
     def _of_another_state(self, entry: Entry, proposal: Propose) -> Propose:
-        """Return the proposal with a false state digest, from which nodes cannot start."""
+        """Return the proposal with the digest of a state that does not exist, so that no node could
+        start from it."""
         assert isinstance(entry.value, Commit)
-        bent = replace(entry, value=replace(entry.value, state=_digest("no such state")))
-        own = self._hope_for(bent, proposal.round)
-        return replace(proposal, entry=bent, signature=own)
+        value = replace(entry.value, state=digest("no such state"))
+        return self._bent(proposal, replace(entry, value=value))
 
     def _without_others(self, proposal: Propose) -> Propose:
         """Return the proposal with only as many voters in the roster as a decision needs."""
@@ -262,14 +245,11 @@ class Liar(SimNode):
         schedule = entry.value.schedule if parts else "ring"
         names = replace(entry.value, participants=parts, schedule=schedule)
         roster = replace(names, voters=staying, learners=())
-        bent = replace(entry, value=roster)
-        own = self._hope_for(bent, proposal.round)
-        return replace(proposal, entry=bent, signature=own)
+        return self._bent(proposal, replace(entry, value=roster))
 
     def _hurry(self) -> None:
         """Interrupt the rounds of others: prepare a later round of its own, and tell the others
-        that their rounds are over.
-        """
+        that their rounds are over."""
         state = self.state
         if self.me not in state.voters or self.clock.now < self._hurried_at + HURRY_S:
             return
@@ -305,14 +285,14 @@ class Liar(SimNode):
     def _promised(
         self, voter: PeerId, entry: Entry, round: int, claim: Accepted | None
     ) -> PromiseProof:
-        """Return a promise in its own name or in that of an invented stranger."""
+        """Return a promise of `voter`, which is the liar itself or an invented stranger."""
         signing = replace(self._electorate(entry), me=voter, sign=signer(voter))
         return proof_of(voter, signing.promise(round, claim))
 
     # ── other lies ───────────────────────────────────────────────────────────────────────────────
 
     def _forgetful(self, promise: Promise) -> Promise:
-        """Return a promise that denies any accepted entry, half of the time."""
+        """Half of the time, return a promise that denies the entry that the liar has accepted."""
         if promise.accepted is None or self._random.random() < 0.5:
             return promise
         parent = promise.accepted.entry.parent
@@ -359,7 +339,7 @@ class Liar(SimNode):
             learners = dict.fromkeys((*state.learners, _SOMEBODY))
             value = Roster(state.step, state.attempt, state.voters, tuple(learners))
         elif self._random.random() < 0.5:
-            value = Commit(state.step, state.roster.attempt, _digest("no such update"))
+            value = Commit(state.step, state.roster.attempt, digest("no such update"))
         return Entry(state.height + 1, state.head, value)
 
     def _replay(self) -> None:
@@ -375,16 +355,5 @@ class Liar(SimNode):
         vote = Vote(self.state.line, height, round, entry, self.me, b"")
         return replace(vote, signature=signature_of(self.me, vote.message))
 
-    def _tell_all(self, message: Message) -> None:
-        for peer in self._world.others(self.me):
-            self._send(peer, message)
-
-    def _send(self, peer: PeerId, message: Message) -> None:
-        self._world.send(self.me, peer, message)
-
 
 _SOMEBODY = PeerId("nobody-knows-me")
-
-
-def _digest(text: str) -> Digest:
-    return Digest(hashlib.sha256(text.encode()).hexdigest())

@@ -1,29 +1,29 @@
 """A participant that spoils reduces, and checkers that bound the harm, in worlds with few peers.
 
 The spoiler keeps the rules of consensus, unlike the liars in other worlds. But it makes its reduces
-fail and accuses others. It also ignores its own ledger's memory of past failures: it never sits
-out, and can leave out others.
+fail and accuses others. An honest peer that may have caused failures sits out: it does not take
+part in some reduces. The spoiler ignores past failures: it never sits out, and can leave out
+others.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
-from collections.abc import Collection, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from enum import Enum
 from random import Random
+from typing import Any
 
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain.quorum import proposer
-from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.values import Commit
 from p2ptrain.ledger.messages.effects import Effect, Send
 from p2ptrain.ledger.messages.messages import Prepare, Propose
 from p2ptrain.ledger.policy.blame import LEFT_OUT_REFUSED, Failure, FailureMemory
 from p2ptrain.simulation.checkers.watching import Decision, Watch
-from p2ptrain.simulation.clock import NodeClock
-from p2ptrain.simulation.node import SimNode, World
+from p2ptrain.simulation.disk import digest
+from p2ptrain.simulation.node import SimNode
 
 
 class Spoil(Enum):
@@ -43,13 +43,11 @@ class Spoil(Enum):
 SILENT_S = 1.5
 TRICKLE_S = 2.0
 """Seconds that others wait for a spoiler that sends too little: a tenth of the default limit
-(SPEC.md, "Liveness").
-"""
+(SPEC.md, "Liveness")."""
 
 LONG_SILENCE_S = 6.0
-"""Seconds of silence, as long as three outer steps. It is well below 20 s, since a world without a
-decision for 20 s counts as stuck.
-"""
+"""Seconds of silence, as long as three outer steps. It is well below `Profile.settle_s`, since a
+world without a commit for that time counts as stuck."""
 
 ABORT_S = 0.1
 
@@ -60,9 +58,8 @@ REFORMED_AFTER = 4
 
 @dataclass(frozen=True, slots=True)
 class SpoiledEnding:
-    """The end of a spoiled reduce: after `after_s`, each participant makes its `accusations`.
-    Participants in `made` still have an update; with `differ`, each has a different one.
-    """
+    """The end of a spoiled reduce: after `after_s`, each participant makes its `accusations`. The
+    participants in `made` have an update nevertheless; if `differ`, each has a different one."""
 
     after_s: float
     accusations: dict[PeerId, tuple[PeerId, ...]] = field(default_factory=dict)
@@ -97,7 +94,8 @@ def ending(
 
 
 class UnfairMemory(FailureMemory):
-    """The memory of a spoiler's ledger: the spoiler never sits out, and can leave out a victim."""
+    """A spoiler's memory of failures: only the victim sits out, if there is one, and never the
+    spoiler."""
 
     def __init__(self, victim: PeerId | None) -> None:
         super().__init__()
@@ -115,20 +113,12 @@ class UnfairMemory(FailureMemory):
 
 
 class Spoiler(SimNode):
-    def __init__(
-        self,
-        world: World,
-        rules: Rules,
-        me: PeerId,
-        clock: NodeClock,
-        *,
-        trains: bool = True,
-        random: Random,
-    ) -> None:
-        super().__init__(world, rules, me, clock, trains=trains)
+    def __init__(self, *place: Any, random: Random, **rest: Any) -> None:
+        super().__init__(*place, **rest)
         # With two peers, a long silence would spoil three attempts, and the run would count as
         # stuck.
-        kinds = [it for it in Spoil if it is not Spoil.LONG_SILENCE or len(rules.founders) > 2]
+        few = len(self._rules.founders) <= 2
+        kinds = [it for it in Spoil if not (few and it is Spoil.LONG_SILENCE)]
         self.spoil = random.choice(kinds)
         self.spoiled = 0
 
@@ -154,11 +144,9 @@ class Spoiler(SimNode):
 
 @dataclass(slots=True)
 class SpoilersCostLittle(Watch):
-    """A spoiler costs few attempts: a few until it is known, one each time it is admitted again,
-    and those that it proposes itself.
-    """
+    """A spoiler costs few attempts: a few until the others suspect it, one each time it is admitted
+    again, and those that it proposes itself."""
 
-    spoilers: Collection[PeerId] = ()
     lost: int = 0
     commits: int = 0
     skips: int = 0
@@ -166,43 +154,36 @@ class SpoilersCostLittle(Watch):
     def on_decision(self, decision: Decision) -> None:
         if not decision.is_first or decision.before.roster is None:
             return
-        committed = isinstance(decision.certified.entry.value, Commit)
+        committed = isinstance(decision.value, Commit)
         self.commits += committed
         self.lost += not committed
         self.skips += decision.before.step != decision.after.step and not committed
-        self._judge()
-
-    def _judge(self) -> None:
         allowed = LOST_FIRST + (self.commits + self.skips) * LOST_SHARE
         if self.lost > allowed:
             self.object(f"{self.lost} attempts were lost for {self.commits} commits")
 
 
 LOST_FIRST = 14
-"""Number of lost attempts allowed at the start. A spoiler that leaves no evidence is found by
-letting participants sit out in turn, in steps of three attempts.
-"""
+"""Number of lost attempts allowed at the start. If a spoiler leaves no evidence, participants sit
+out in turn until it is found. Each outer step that fails meanwhile costs three attempts."""
 
 LOST_SHARE = 0.3
 """Number of lost attempts allowed per outer step. If failures were forgotten, half of all attempts
-would fail.
-"""
+would fail."""
 
 
 @dataclass(slots=True)
 class ExclusionsAreShared(Watch):
     """Honest peers are not left out more often than the spoiler, except for accidents at the start,
-    and they are not left out for ever.
-    """
+    and they are not left out for ever."""
 
-    spoilers: Collection[PeerId] = ()
-    nodes: dict[PeerId, Spoiler] = field(default_factory=dict)
+    spoilers: Mapping[PeerId, Spoiler]
     left_out: Counter[PeerId] = field(default_factory=Counter)
     running: Counter[PeerId] = field(default_factory=Counter)
 
     def on_decision(self, decision: Decision) -> None:
         roster = decision.before.roster
-        committed = isinstance(decision.certified.entry.value, Commit)
+        committed = isinstance(decision.value, Commit)
         if not decision.is_first or not committed or roster is None:
             return
         taking = set(roster.peers)
@@ -217,7 +198,7 @@ class ExclusionsAreShared(Watch):
 
     def _judge_reformed(self) -> None:
         """Check that a peer that has stopped spoiling is admitted again."""
-        for peer, node in self.nodes.items():
+        for peer, node in self.spoilers.items():
             if node.spoil is Spoil.REFORMED and self.left_out[peer] > FORGIVEN_AFTER:
                 self.object(
                     f"{peer} was left out {self.left_out[peer]} times because of past failures"
@@ -234,9 +215,10 @@ class ExclusionsAreShared(Watch):
 
 @dataclass(slots=True)
 class SpoilersCostLittleTime(Watch):
-    """An expensive spoiler is rarely admitted, and a silent proposer gets short turns."""
+    """An expensive spoiler is rarely admitted, and others soon stop waiting long for a proposer
+    that does not propose."""
 
-    nodes: dict[PeerId, Spoiler] = field(default_factory=dict)
+    spoilers: Mapping[PeerId, Spoiler]
     at_s: float = 0.0
     lost_s: float = 0.0
     slow: int = 0
@@ -247,9 +229,9 @@ class SpoilersCostLittleTime(Watch):
         took_s, self.at_s = decision.at_s - self.at_s, decision.at_s
         if decision.before.roster is None:
             return
-        if not isinstance(decision.certified.entry.value, Commit):
+        if not isinstance(decision.value, Commit):
             self.lost_s += took_s
-        for peer, node in self.nodes.items():
+        for peer, node in self.spoilers.items():
             if node.spoil is Spoil.LONG_SILENCE:
                 self._judge_silence()
             elif node.spoil is Spoil.MUTE:
@@ -260,9 +242,8 @@ class SpoilersCostLittleTime(Watch):
             self.object(f"{self.lost_s:.0f} s of {self.at_s:.0f} s were lost in failed attempts")
 
     def _judge_turn(self, peer: PeerId, decision: Decision, took_s: float) -> None:
-        """Count whole turns. Each voter notices by itself that a proposer is slow, when that voter
-        is the first to lose patience.
-        """
+        """Count the turns in which others waited for the whole timeout. Each voter may have to do
+        so once: it learns that a proposer is slow only when it is the first to lose patience."""
         state = decision.before
         first = proposer(state.voters, state.height + 1, 0)
         self.slow += first == peer and took_s > REDUCE_AND_TURN_S
@@ -271,30 +252,26 @@ class SpoilersCostLittleTime(Watch):
 
 
 EXPENSIVE_FIRST = 5
-"""Number of expensive failures allowed at the start: those under proposers that do not remember a
-failure yet, and one that the spoiler proposes itself.
-"""
+"""Number of expensive failures allowed at the start: one for each proposer that does not remember a
+failure yet, and one that the spoiler proposes itself."""
 
 EXPENSIVE_SHARE = 0.1
-"""Fraction of the time that failed attempts may cost: twice `blame.LOST_SHARE`, which is the bound
-for one proposer. Each proposer remembers different failures.
-"""
+"""Fraction of the time that failed attempts may cost. It is twice `blame.LOST_SHARE`, which is the
+bound for one proposer, because each proposer remembers different failures."""
 
 REDUCE_AND_TURN_S = 1.1
 """Seconds. A longer decision has cost a whole turn: a reduce takes at most 0.6 s, and a whole turn
-adds 0.6 s.
-"""
+adds 0.6 s."""
 
 FORGIVEN_AFTER = 32
 """Maximum number of commits without a reformed peer: each of its four failures costs at most one
-half-life of 8 commits.
-"""
+half-life of 8 commits."""
 
 SHARE_SLACK = 4
-"""Additional exclusions allowed before the spoiler is known, and for ties, in which peers take
-turns."""
+"""Additional exclusions allowed before the spoiler is suspected, and for ties, in which peers sit
+out in turn."""
 
 
 def update_apart(update: Digest, peer: PeerId) -> Digest:
     """Return the update of `peer` if each participant is sent a different average."""
-    return Digest(hashlib.sha256(f"{update} {peer}".encode()).hexdigest())
+    return digest(f"{update} {peer}")

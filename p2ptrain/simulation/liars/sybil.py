@@ -7,7 +7,6 @@ replay old messages of founders.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from enum import Enum
@@ -15,7 +14,6 @@ from random import Random
 from typing import Any
 
 from p2ptrain.ids import Digest, PeerId
-from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.values import (
     Certificate,
     Certified,
@@ -30,25 +28,20 @@ from p2ptrain.ledger.chain.values import (
 from p2ptrain.ledger.messages.effects import Effect, Send
 from p2ptrain.ledger.messages.messages import Accept, Message, Outcome, Prepare, Promise, Propose
 from p2ptrain.ledger.messages.peer_reports import Leaving, ReduceDone, ReduceFailed, UpdateHeld
-from p2ptrain.simulation.clock import NodeClock
-from p2ptrain.simulation.disk import signature_of
-from p2ptrain.simulation.heartbeat import SimHeartbeat
-from p2ptrain.simulation.liars.liar import Liar
-from p2ptrain.simulation.node import SimNode, World
+from p2ptrain.simulation.disk import digest, signature_of
+from p2ptrain.simulation.liars.liar import MISCHIEF, Liar
+from p2ptrain.simulation.network import Payload, SimHeartbeat
+from p2ptrain.simulation.node import SimNode
 
 
 class Trick(Enum):
     VOTES = "votes and promises, as if it were a voter"
-    ENTRIES = "rosters that make it a voter and drop founders, certified by Sybils"
+    ENTRIES = "rosters that make Sybils voters and drop founders, certified by Sybils"
     RESULTS = "the same invented update from all Sybils, which serve its bytes"
     BLAME = "failed reduces, for which it blames the founders"
     SILENCE = "reduces that it belongs to but does not join"
-    NUMBERS = "different numbers for each receiver"
+    NUMBERS = "a different number of tokens for each receiver"
     GOODBYES = "replays of old goodbyes of founders"
-
-
-MISCHIEF = 0.3
-"""Probability that a Sybil forges or replays when it gossips."""
 
 
 def crowd_of(random: Random, most: int) -> tuple[PeerId, ...]:
@@ -57,24 +50,22 @@ def crowd_of(random: Random, most: int) -> tuple[PeerId, ...]:
 
 
 def tricks_of(random: Random) -> frozenset[Trick]:
-    """Return a random set of tricks, so that a clumsy one does not always hide a clever one."""
+    """Return a random set of tricks. If all were used, a clumsy trick could hide a clever one."""
     return frozenset(random.sample(list(Trick), random.randint(1, len(Trick))))
 
 
 class Sybil(SimNode):
+    """`crowd` are all Sybils of the world, and `tricks` are those that they use."""
+
     def __init__(
         self,
-        world: World,
-        rules: Rules,
-        me: PeerId,
-        clock: NodeClock,
-        *,
-        trains: bool = True,
+        *place: Any,
         random: Random,
         crowd: Sequence[PeerId],
         tricks: frozenset[Trick],
+        **rest: Any,
     ) -> None:
-        super().__init__(world, rules, me, clock, trains=trains)
+        super().__init__(*place, **rest)
         self._random = random
         self._crowd = tuple(crowd)
         self._tricks = tricks
@@ -82,7 +73,7 @@ class Sybil(SimNode):
 
     # ── false votes ──────────────────────────────────────────────────────────────────────────────
 
-    def receive(self, sender: PeerId, payload: Message | SimHeartbeat) -> None:
+    def receive(self, sender: PeerId, payload: Payload) -> None:
         if isinstance(payload, SimHeartbeat):
             self._remember(payload)
         elif Trick.VOTES in self._tricks:
@@ -92,16 +83,9 @@ class Sybil(SimNode):
     def _vote(self, sender: PeerId, message: Message) -> None:
         line = self.state.line
         if isinstance(message, Propose):
-            said = vote_message(line, message.height, message.round, message.entry.digest)
-            vote = Vote(
-                line,
-                message.height,
-                message.round,
-                message.entry.digest,
-                self.me,
-                signature_of(self.me, said),
-            )
-            self._send(sender, Accept(vote))
+            place = line, message.height, message.round, message.entry.digest
+            signed = signature_of(self.me, vote_message(*place))
+            self._send(sender, Accept(Vote(*place, self.me, signed)))
         elif isinstance(message, Prepare):
             said = promise_message(line, message.height, message.round, None, None)
             signed = signature_of(self.me, said)
@@ -141,25 +125,22 @@ class Sybil(SimNode):
                 self._goodbyes[event.peer] = event
 
     def _say_goodbyes_again(self) -> None:
-        """Replay old goodbyes of founders that are back. Real nodes reject such a heartbeat, since
-        they have received a newer one. The simulation does not rely on this rejection while the
-        founder has a vote to lose.
-        """
+        """Replay old goodbyes of founders that are back and are members again. Real nodes reject
+        such a heartbeat, since they have received a newer one from that founder. Here it arrives,
+        because the rules of the ledger alone must protect the founder's vote."""
         down, state = self.ledger.reports.down, self.state
         for founder, event in self._goodbyes.items():
             if founder not in down and state.is_member(founder):
-                for peer in self._world.others(self.me):
-                    self._world.send(self.me, peer, SimHeartbeat(founder, (event,)))
+                self._tell_all(SimHeartbeat(founder, (event,)))
 
     # ── false reports ────────────────────────────────────────────────────────────────────────────
 
     def _take_part(self, entry: Digest, roster: Roster) -> None:
-        told = self._done or self._failed
-        now = (roster.step, roster.attempt)
-        if told is not None and (told.step, told.attempt) == now:
+        if self._has_reported(roster):
             return
+        now = (roster.step, roster.attempt)
         if Trick.RESULTS in self._tricks:
-            invented = invented_update(entry)
+            invented = digest(f"invented by Sybils: {entry}")
             self.disk.updates.add(invented)
             self.handle(UpdateHeld(invented))
             self.report(ReduceDone(self.me, *now, invented))
@@ -175,27 +156,12 @@ class Sybil(SimNode):
             return
         for peer in self._world.others(self.me):
             other = replace(ready, tokens=self._random.randint(1, ready.tokens))
-            self._world.send(self.me, peer, SimHeartbeat(self.me, (other,)))
-
-    # ─────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _tell_all(self, message: Message) -> None:
-        for peer in self._world.others(self.me):
-            self._send(peer, message)
-
-    def _send(self, peer: PeerId, message: Message) -> None:
-        self._world.send(self.me, peer, message)
-
-
-def invented_update(entry: Digest) -> Digest:
-    """Return the update that all Sybils claim for the reduce that `entry` opened."""
-    return Digest(hashlib.sha256(b"invented by Sybils: " + entry.encode()).hexdigest())
+            self._send(peer, SimHeartbeat(self.me, (other,)))
 
 
 class Ally(Liar):
     """A founder that lies for the Sybils. It proposes rosters that would give Sybils votes, take
-    votes from founders, or make absent founders voters.
-    """
+    votes from founders, or make absent founders voters."""
 
     def __init__(self, *place: Any, crowd: Sequence[PeerId], **rest: Any) -> None:
         super().__init__(*place, **rest)
@@ -204,17 +170,16 @@ class Ally(Liar):
     def _carry_out(self, effect: Effect) -> None:
         match effect:
             case Send(peer, Propose(_, Entry(_, _, Roster() as roster) as entry) as proposal):
-                bent = self._bent(entry.height, roster)
-                if bent is None:
+                chosen = self._roster_instead(entry.height, roster)
+                if chosen is None:
                     return super()._carry_out(effect)
-                lie = replace(entry, value=bent)
-                own = self._hope_for(lie, proposal.round)
-                self._send(peer, replace(proposal, entry=lie, signature=own))
+                self._send(peer, self._bent(proposal, replace(entry, value=chosen)))
             case _:
                 super()._carry_out(effect)
 
-    def _bent(self, height: int, roster: Roster) -> Roster | None:
-        """Return the roster that it proposes at `height` instead; None if it keeps `roster`."""
+    def _roster_instead(self, height: int, roster: Roster) -> Roster | None:
+        """Return the roster that the ally proposes at `height` instead of `roster`; None if it
+        proposes `roster`."""
         voters, state = roster.voters, self.state
         down = self.ledger.reports.down
         away = [peer for peer in self._rules.founders if peer not in voters]

@@ -69,7 +69,7 @@ class Commit:
 
 @dataclass
 class Sighting:
-    """The events in one node's journal, across its restarts."""
+    """The events in the journal of one node, also from before its restarts."""
 
     commits: dict[int, Commit] = field(default_factory=dict)
     snapshots: dict[int, str] = field(default_factory=dict)
@@ -286,10 +286,8 @@ class Crew:
                 if node.returncode not in (None, -signal.SIGKILL):
                     raise NotSeen(f"{node.name} ended by itself:\n{node.output()[-3000:]}")
             if time.monotonic() > ends_s:
-                raise NotSeen(
-                    f"not seen within {deadline_s:.0f} s: {what}\
-{self.account()}"
-                )
+                account = self.account()
+                raise NotSeen(f"not seen within {deadline_s:.0f} s: {what}\n{account}")
             time.sleep(LOOK_EVERY_S)
 
     def account(self) -> str:
@@ -310,9 +308,7 @@ class Crew:
         return max(node.seen.step for node in self.nodes)
 
     def calm_since(self, step: int) -> bool:
-        """Return whether the crew is calm.
-
-        The crew is calm if all nodes have taken part in the same committed outer step, which is
+        """Return whether all nodes have taken part in the same committed outer step, which is
         `step` or later, and no node is more than one outer step behind.
         """
         least = min(node.seen.step for node in self.nodes) - 1

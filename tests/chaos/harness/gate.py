@@ -1,5 +1,5 @@
 """The node's end of its connection to the harness. It reports the points that the node passes, and
-stops it at one.
+stops the node at a chosen one.
 
     harness ──arm POINT ROLE──► node       stop when you reach this point in this role
     harness ◄──passed POINT ROLE── node    sent once for each point and role
@@ -48,7 +48,7 @@ class Gate:
 
     @property
     def armed(self) -> tuple[Point, Role] | None:
-        """The point at which this node will stop, and the role in which it must pass it."""
+        """The point at which this node will stop, and the role that the node must have there."""
         with self._lock:
             return self._armed
 

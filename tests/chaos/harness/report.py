@@ -28,7 +28,7 @@ TIMES = ("to_commit_s", "red_s", "back_s", "worst_gap_s", "reduce_s")
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Return the smallest value that at least this fraction of all values does not exceed."""
+    """Return the smallest value v such that at least this fraction of all values is at most v."""
     ranked = sorted(values)
     return ranked[min(len(ranked) - 1, max(0, -int(-share * len(ranked) // 1) - 1))]
 
@@ -129,7 +129,10 @@ def misses(accounts: Sequence[Account]) -> list[str]:
             value = percentile([a.to_commit_s or 0.0 for a in mine], 0.99)
             limit = limit_s(fault, max(a.reduce_s or 0.0 for a in mine))
             if value > limit:
-                wrong.append(f"{fault}: p99 to the next commit {value:.2f} s, not {limit:.2f}")
+                wrong.append(
+                    f"{fault}: the p99 of the time to the next commit is {value:.2f} s; "
+                    f"the limit is {limit:.2f} s"
+                )
     return wrong
 
 

@@ -14,8 +14,8 @@ from tests.chaos.harness.crew import Crew, NotSeen
 from tests.chaos.harness.verdict import chain_of
 
 ALONE_S = 12.0
-"""Seconds without the majority. This is longer than the failure detector takes, so the two
-survivors know that they are alone.
+"""Seconds without the majority. The failure detector needs less time, so the two survivors know
+that they are alone.
 """
 
 BACK_S = 120.0

@@ -258,8 +258,8 @@ class Wires(StandIn):
         return None
 
     def _in_full(self, beat: heartbeat_delta.Beat) -> Heartbeat:
-        """Return the full heartbeat. A node sends its own beats in order, so the base of a delta is
-        known.
+        """Return the full heartbeat. A node sends its own beats in order, so the full heartbeat to
+        which a delta refers is known.
         """
         if isinstance(beat, heartbeat_delta.HeartbeatDelta):
             assert self._base is not None

@@ -23,8 +23,7 @@ HELD_AT = Point(Side.BEFORE, "send-propose-roster")
 
 STOPPED_S = 20.0
 CUT_S = 12.0
-"""Duration of a cut in seconds: one and a half times as long as the other nodes need to detect
-it.
+"""Duration of a cut in seconds: one and a half times as long as the other nodes need to detect it.
 """
 
 REACH_S = 90.0

@@ -22,7 +22,7 @@ member, and a world is represented by a few small integers.
 
 Limits. Time passes only in timeouts. Reports (peers that are ready, done or down) are fixed.
 Requested pages of entries never arrive, but outcomes with the same content can. Signatures are
-cheap fakes. A second crash during a restart is not explored between its writes. The members' memory
-of other members' signatures is explored only on request (`witnesses`), since it multiplies the
-number of worlds.
+cheap fakes. A second crash between the writes of a restart is not explored. The members' memory of
+other members' signatures is explored only on request (`witnesses`), since it multiplies the number
+of worlds.
 """

@@ -1,7 +1,7 @@
 """`python -m tests.exploration.harness --bound TIMEOUTS,CRASHES [--worlds-max N] [--witnesses]
 [--mutant NAME]`
 
-If the search reaches a world that breaks a rule, print the steps that lead to it and exit with
+If the search reaches a world that breaks a rule, it prints the steps that lead there and exits with
 status 1.
 """
 

@@ -1,4 +1,4 @@
-"""The reactions of members to events. Each pair of member and event is computed once.
+"""The reactions of members to events. The reaction of each member to each event is computed once.
 
 Members and messages are identified by small numbers. A set of messages is represented by an integer
 with one bit for each message.
@@ -75,8 +75,8 @@ class Members:
     """All states of members and all messages found so far.
 
     `reports` are the events that each member receives when it starts. `witnesses` says whether
-    members remember the signatures of others. If it is false, each member forgets those signatures
-    before each step, so that worlds that differ only in them count as the same world.
+    members remember the signatures of others. If `witnesses` is false, each member forgets those
+    signatures before each step. Then worlds that differ only in remembered signatures are equal.
     """
 
     rules: Rules
@@ -233,7 +233,7 @@ class Members:
                 return 0
 
     def _unicast(self, unicast: Unicast) -> int:
-        """Return the bit of a message. Compare a new message with all others of its sender."""
+        """Return the bit of a message. If it is new, compare it with all others of its sender."""
         sender = None if isinstance(unicast.message, Outcome) else unicast.sender
         key = (sender, unicast.receiver, key_of(unicast.message, 0.0))
         number = self._unicast_numbers.setdefault(key, len(self.unicasts))

@@ -5,8 +5,8 @@
     scripts/siege --seconds 60 --no-quiet  attacks only, without a quiet run as baseline
     scripts/siege --only gossip-flood      this attack only
 
-Prints one line of JSON for each measure to stdout, and a readable summary to stderr. The exit
-status is 1 if a measure is not ok.
+The command prints one line of JSON for each measure to stdout, and a readable summary to stderr.
+Its exit status is 1 if a measure is not ok.
 """
 
 from __future__ import annotations

@@ -22,8 +22,7 @@ from tests.siege.harness.measures import Attacks
 from tests.siege.harness.quota import Quota
 
 READY_S = 120.0
-"""Start-up timeout in seconds. Importing libp2p takes a second of CPU, and the machine may be
-busy.
+"""Start-up timeout in seconds. Importing libp2p takes a second of CPU, and the machine may be busy.
 """
 
 PROGRAMS = ("tests.siege.strangers", "tests.siege.liar")

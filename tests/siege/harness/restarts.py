@@ -1,7 +1,7 @@
 """Restart honest nodes in both phases: kill one node, stop two, and start them again.
 
 A replayed heartbeat from before a restart can mislead only nodes that did not receive the original.
-So the order matters: first the node restarts that sent the old heartbeats, then the nodes that the
+So the order matters: first the sender of the old heartbeats restarts, then the nodes that the
 attackers try to mislead.
 """
 

@@ -120,8 +120,8 @@ class Phase:
             sight.lives[-1].append(held)
 
     def watch(self, until_s: float, deeds: Sequence[Deed] = ()) -> None:
-        """Observe until `until_s`. From the start time of each action on, call it until it returns
-        True.
+        """Observe until `until_s`. Call each action again and again from its start time on, until
+        it returns True.
         """
         due = list(deeds)
         while (now_s := time.monotonic()) < until_s:

@@ -35,7 +35,7 @@ def past_steps_forgotten(patch: Patch) -> None:
 
 
 def accuser_not_doubted(patch: Patch) -> None:
-    """An accused peer counts as guilty, and its accuser is not doubted."""
+    """An accused peer counts as guilty, and its accuser is never suspected."""
 
     def failure(
         self: FailureMemory, peers: tuple[PeerId, ...], reports: Mapping[PeerId, Iterable[PeerId]]
@@ -63,7 +63,7 @@ def tardy_turns_are_whole(patch: Patch) -> None:
 
 
 def no_turns_among_equals(patch: Patch) -> None:
-    """Equally doubted peers do not take turns: the same peer sits out every time."""
+    """Equally suspected peers do not take turns: the same peer is left out every time."""
 
     def opened(
         self: FailureMemory,

@@ -1,6 +1,6 @@
 """Deliberate defects in the rules about identities. Each defect is a plausible mistake. If the
-simulator did not find these defects, it would prove nothing. Each mutant names the checkers that
-find it.
+simulator did not find these defects, it would prove nothing. Each `Mutant` names the checkers that
+must find its defect.
 """
 
 from __future__ import annotations
@@ -136,8 +136,8 @@ def marks_not_verified(patch: Patch) -> None:
 
 
 def counts_on_beside_a_duplicate(patch: Patch) -> None:
-    """Two processes with one identity keep exceeding each other's incarnation, and neither of them
-    ends.
+    """Two processes with one identity keep raising their incarnation numbers above each other's,
+    and neither process ends.
     """
     patch(
         DuplicateWatch,
@@ -147,7 +147,8 @@ def counts_on_beside_a_duplicate(patch: Patch) -> None:
 
 
 def old_heartbeats_are_taken(patch: Patch) -> None:
-    """Any different incarnation counts as newer, even an older one, as in earlier versions."""
+    """If the incarnation in a heartbeat differs from the known one, the heartbeat counts as newer,
+    even if it is older. Earlier versions had this defect."""
 
     def note_decoded(
         self: Incarnations, peer: PeerId, incarnation: int, serial: int, now: float

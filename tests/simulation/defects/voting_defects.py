@@ -1,4 +1,4 @@
-"""Defects in how a height is decided: promises, counting of votes, memory, and proofs."""
+"""Defects in how voters decide an entry: promises, counting of votes, memory, and proofs."""
 
 from __future__ import annotations
 
