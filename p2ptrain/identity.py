@@ -25,8 +25,7 @@ SEED_BYTES = 32
 
 _PREFIX = bytes.fromhex("002408011220")
 """The bytes of a peer id before the key: a multihash `identity` (00) of 36 bytes (24): protobuf {1:
-Ed25519 (0801), 2: 32 bytes (1220)}.
-"""
+Ed25519 (0801), 2: 32 bytes (1220)}."""
 
 
 _FIELD = 2**255 - 19

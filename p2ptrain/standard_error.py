@@ -14,8 +14,7 @@ from contextlib import contextmanager, suppress
 
 def write_line(text: str) -> None:
     """Write one line to stderr. If the disk is full, the line is lost, or written later with
-    another line.
-    """
+    another line."""
     with disk_may_be_full():
         if sys.stderr is not None:  # It is None if the program was started with stderr closed.
             sys.stderr.write(f"{text}\n")

@@ -158,8 +158,7 @@ def _spki(key: ec.EllipticCurvePublicKey) -> bytes:
 
 def _spki_of(certificate: x509.Certificate) -> bytes:
     """Return the public key if it is on P-256, as all our peers' keys are. Raises ValueError if
-    not.
-    """
+    not."""
     key = certificate.public_key()
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
         raise ValueError("its key is not on the curve P-256")

@@ -67,7 +67,6 @@ def prefer_bbr(sock: TcpSocket, option: int | None = OPTION, wanted: str = WANTE
 
 def probe() -> Congestion:
     """Return the congestion control that our sockets get, tried on a socket that is never
-    connected.
-    """
+    connected."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
         return prefer_bbr(sock)

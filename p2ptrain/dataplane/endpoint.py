@@ -66,8 +66,7 @@ class Endpoint:
 def _is_address(text: str) -> bool:
     """Return whether `text` is an IP address without a zone. A zone ("fe80::1%eth0") names a
     network interface of this machine, which a peer cannot know, and Python permits any characters
-    in it.
-    """
+    in it."""
     if "%" in text:
         return False
     try:

@@ -62,8 +62,7 @@ class Strangers:
 
     def _least_wanted(self) -> object:
         """Return the oldest connection of the largest address group, so a flood displaces only
-        itself.
-        """
+        itself."""
         counts = Counter(site for _, site in self._waiting.values())
         most = max(counts.values())
         return next(token for token, (_, site) in self._waiting.items() if counts[site] == most)

@@ -241,8 +241,7 @@ class Listener:
 
     def _make_room(self, peer: PeerId) -> bool:
         """If `peer` is a member, drop a non-member's connection. Return whether that made room. The
-        caller holds the lock.
-        """
+        caller holds the lock."""
         if not self._gate.is_member(peer):
             return False
         others = (each for each in self._connections if not self._gate.is_member(each.peer))

@@ -30,8 +30,7 @@ PROBE_S = 3.0
 
 SLICE_BYTES = 64 << 10
 """Bytes sent at a time. The rate limiter is called before each slice, so other streams can send in
-between.
-"""
+between."""
 
 REQUEST_BYTES_MAX = 64
 PEER_AGAIN_S = 60.0
@@ -84,8 +83,7 @@ def measured(asked: float, came: Sequence[tuple[float, int]]) -> ProbeResult:
     """Return the result of a probe that was requested at `asked`. `came` lists pairs of a time and
     the total bytes received by then. The first pair is the arrival of the peer's first byte, with 0
     bytes. The first half, of the bytes or of the time, whichever ends earlier, is left out, because
-    TCP needs it to reach the path's rate.
-    """
+    TCP needs it to reach the path's rate."""
     (began, _), (ended, total) = came[0], came[-1]
     since, before = next(
         (at, so_far)
@@ -113,8 +111,7 @@ class ProbeServer:
 
     def __call__(self, sock: SecureSocket, hello: Mapping[str, object]) -> None:
         """Serve one probe. Raises PeerError if the connection ends early, RemoteProtocolError if
-        the request is malformed.
-        """
+        the request is malformed."""
         sock.set_deadline(2 * self._probe_s)
         left = wanted_bytes(sock)
         if not self._may(sock.peer):

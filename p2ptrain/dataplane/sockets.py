@@ -35,8 +35,7 @@ _SEND_BYTES = 1 << 20
 """Bytes per OpenSSL call: enough to keep calls rare, but few enough to check the deadline often."""
 _DEADLINE_SLACK_S = 0.1
 """Tolerated error of a timeout, in seconds. Setting a timeout takes a system call, so we do not set
-it again for a smaller difference.
-"""
+it again for a smaller difference."""
 
 
 class ShutDownHere(PeerLost):
@@ -71,13 +70,11 @@ class SecureSocket(Protocol):
 
     def send_some(self, data: memoryview) -> int:
         """Send without blocking; return the number of bytes sent. If it is 0, try again with the
-        same data when the socket is writable. Raises PeerLost.
-        """
+        same data when the socket is writable. Raises PeerLost."""
 
     def receive_some(self, view: memoryview) -> int:
         """Receive without blocking; return the number of bytes received. If it is 0, try again when
-        the socket is readable. Raises PeerLost.
-        """
+        the socket is readable. Raises PeerLost."""
 
     def finish_sending(self) -> None:
         """Tell the peer that we will not send more. Receiving is still possible."""
@@ -87,8 +84,7 @@ class SecureSocket(Protocol):
 
     def shutdown(self) -> None:
         """Wake a thread that is blocked in a call; later calls raise ShutDownHere. Call from any
-        thread.
-        """
+        thread."""
 
     def close(self) -> None:
         """Shut down and release the descriptor."""
@@ -185,8 +181,7 @@ class PeerSocket:
 
     def leave_encryption(self) -> None:
         """Continue without TLS, for bulk data on a private network, now that identities are
-        proven.
-        """
+        proven."""
         assert isinstance(self._sock, TlsSocket)
         self._sock.leave_encryption()
         self._in_records = False
@@ -201,8 +196,7 @@ class PeerSocket:
 
     def close(self) -> None:
         """Close the socket. A thread that is blocked in it is woken first, and leaves before the
-        close.
-        """
+        close."""
         self.shutdown()
         with self._in_use:
             self._sock.close()
@@ -281,8 +275,7 @@ def plain_pair(
     left: PeerId, right: PeerId, *, deadline_s: float = 10.0
 ) -> tuple[PeerSocket, PeerSocket]:
     """Return two connected sockets without TLS, for tests: first that of `left`, whose peer is
-    `right`, then that of `right`, whose peer is `left`.
-    """
+    `right`, then that of `right`, whose peer is `left`."""
     at_left, at_right = socket.socketpair()
     return (
         PeerSocket(at_left, right, deadline_s=deadline_s),

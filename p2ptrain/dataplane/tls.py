@@ -61,8 +61,7 @@ def check_loadable(certificate_der: bytes) -> None:
 
 def _load_key(context: ssl.SSLContext, pem: bytes) -> None:
     """Load the key. Python's ssl module reads keys only from files, so use an in-memory file if
-    possible.
-    """
+    possible."""
     if hasattr(os, "memfd_create"):
         with os.fdopen(os.memfd_create("key", os.MFD_CLOEXEC), "wb") as file:
             file.write(pem)

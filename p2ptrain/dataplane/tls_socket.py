@@ -71,8 +71,7 @@ class TlsSocket:
     def send(self, data: memoryview) -> int:
         """Send up to SEND_BYTES_MAX of `data`; return how many bytes were sent. Raises
         BlockingIOError if the socket could not accept all of them; then call it again with the same
-        data.
-        """
+        data."""
         if self._clear:
             return self._sock.send(data)
         if not self._pending:
@@ -170,8 +169,7 @@ class TlsSocket:
 
     def _allow_remaining_time(self) -> None:
         """Set the socket's timeout before each wait in a call. A non-blocking call tries the socket
-        only once; otherwise a peer that sends empty records could keep it busy for ever.
-        """
+        only once; otherwise a peer that sends empty records could keep it busy for ever."""
         if self._timeout_s is None:
             return
         now = time.monotonic()

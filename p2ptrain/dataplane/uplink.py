@@ -41,8 +41,7 @@ class Uplink:
 
     def share(self, rank: SendPriority) -> UplinkShare:
         """Return a new share, equal to the others of its rank. `close` it when you have sent
-        everything.
-        """
+        everything."""
         return UplinkShare(self, Flow(rank))
 
     def close(self) -> None:

@@ -55,8 +55,7 @@ class AddressBook:
     def remember(self, peer: PeerId, addresses: Iterable[str]) -> None:
         """Replace the addresses that `peer` has announced by `addresses`; skip malformed ones. The
         address where it answered last stays. Call this only for addresses that `peer` itself has
-        announced.
-        """
+        announced."""
         answered = self._known.get(peer, _Known()).answered
         self._keep(peer, _Known(answered, _bounded(parse_told(addresses, peer))))
 
@@ -68,8 +67,7 @@ class AddressBook:
     def recall(self, peer: PeerId, addresses: Iterable[str]) -> None:
         """Record what `snapshot` said in an earlier start. The first address counts as the one
         where `peer` answered. `peer` itself may not know this address, for example if its user
-        forwarded a port by hand; then `peer` never announces it.
-        """
+        forwarded a port by hand; then `peer` never announces it."""
         told = parse_told(addresses, peer)
         self._keep(peer, _Known(told[0] if told else None, _bounded(told[1:])))
 
@@ -102,8 +100,7 @@ class AddressBook:
 
     def known(self, peer: PeerId) -> list[Address]:
         """Return the known addresses of `peer`, without hearsay. The address where it answered last
-        comes first.
-        """
+        comes first."""
         return self._known.get(peer, _Known()).addresses
 
     def peers(self, now: float) -> list[PeerId]:
@@ -120,8 +117,7 @@ class AddressBook:
 @dataclass(frozen=True, slots=True)
 class _Known:
     """The known addresses of one peer. `answered` is the address where the peer last proved that it
-    is there.
-    """
+    is there."""
 
     answered: Address | None = None
     announced: tuple[Address, ...] = ()
@@ -146,8 +142,7 @@ def _bounded(addresses: Iterable[Address]) -> tuple[Address, ...]:
 
 def newest_first(met: Mapping[PeerId, list[str]]) -> list[str]:
     """Return all addresses of a snapshot in the order to dial them. First comes the first address
-    of each peer, beginning with the peer heard of last; then the second of each, and so on.
-    """
+    of each peer, beginning with the peer heard of last; then the second of each, and so on."""
     ranks = zip_longest(*reversed(list(met.values())))
     return [address for rank in ranks for address in rank if address is not None]
 

@@ -101,8 +101,7 @@ class Connections(INotifee):
 
     def _is_one_other_too_many(self, peer: PeerId) -> bool:
         """Return whether `peer` is not a member and there is no room for it. Earlier non-members
-        keep their connections, because they may soon be members.
-        """
+        keep their connections, because they may soon be members."""
         if self._is_member(peer):
             return False
         others = [known for each, known in self._open.items() if not self._is_member(each)]

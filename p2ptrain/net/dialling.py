@@ -51,8 +51,7 @@ MEMBERS_DIALS = 64
 OTHERS_DIALS = 16
 """Maximum numbers of simultaneous dials to addresses that peers announced. In an open run anybody
 can invent 2,048 peers with eight addresses each, none of which answers. Each dial holds a socket
-for up to six seconds.
-"""
+for up to six seconds."""
 
 Accept = Callable[[PeerId, str], Awaitable[None]]
 """`await accept(peer, address)` returns if the peer that answered is useful. Otherwise it raises a
@@ -67,8 +66,7 @@ async def anybody(peer: PeerId, address: str) -> None:
 
 class _Budget:
     """Limits on simultaneous work for one kind of peer. If `dials` is None, the caller limits
-    dials.
-    """
+    dials."""
 
     def __init__(self, lookups: int, dials: int | None, time: LookupTime | None = None) -> None:
         self.resolver = Resolver(lookups, time)
@@ -191,8 +189,7 @@ class Dialler:
         self, texts: Sequence[str], budget: _Budget, ends: float, accept: Accept
     ) -> tuple[PeerId | None, list[tuple[str, P2PTrainError]]]:
         """Return the peer that is taken first, or None; and the errors, in the order of `texts`.
-        Addresses that were not tried before `ends` are left out.
-        """
+        Addresses that were not tried before `ends` are left out."""
         found: list[PeerId] = []
         failed: dict[int, P2PTrainError] = {}
         queue = iter(enumerate(texts))

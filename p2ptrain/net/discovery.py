@@ -118,8 +118,7 @@ class Discovery:
 
     def _neighbours(self) -> dict[PeerId, list[str]]:
         """Return the peers whose addresses we pass on: they are connected and admitted, and
-        announced these addresses themselves.
-        """
+        announced these addresses themselves."""
         known = self._book.known
         return {
             peer: [str(address) for address in known(peer)]
@@ -150,8 +149,7 @@ class Discovery:
 
     async def _serve(self, stream: INetStream) -> None:
         """Answer the requests of one stream until it ends. Reset it after STREAM_S, or when another
-        stream needs its place.
-        """
+        stream needs its place."""
         asker, turn = PeerId(str(stream.muxed_conn.peer_id)), _StreamTurn()
         with self._places.taken(asker, turn.give_up):
             while (request := await turn.read_request(stream)) is not None:
@@ -172,8 +170,7 @@ class Discovery:
 
 class _StreamTurn:
     """Limits how long a stream is read. Writes are not limited here, because a cancelled write
-    would break the connection.
-    """
+    would break the connection."""
 
     def __init__(self) -> None:
         self._ends = trio.current_time() + STREAM_S

@@ -57,8 +57,7 @@ _NEAR: dict[AddressScope, str] = {
     "be in another, or down",
 }
 """These texts replace the usual explanation when nobody answers at an address of such a scope: the
-failed dial may not say anything about the peer.
-"""
+failed dial may not say anything about the peer."""
 
 _NOBODY_THERE = ("NET-REFUSED", "NET-TIMEOUT", "NET-NO-ROUTE")
 
@@ -98,8 +97,7 @@ def attempt(address: str, words: str) -> str:
 def none_answered(failures: Sequence[tuple[str, P2PTrainError]], untried: int = 0) -> P2PTrainError:
     """Return one error for all addresses tried. Its code is that of the attempt that got furthest;
     attempts at publicly dialable addresses take precedence. `untried` counts addresses for which
-    there was no time.
-    """
+    there was no time."""
     if len(failures) == 1 and not untried:
         return failures[0][1]
     dialled = [failure for _, failure in failures if isinstance(failure, DialFailed)]

@@ -57,8 +57,7 @@ class SharedFeed(trio.abc.ReceiveChannel[tuple[PeerId, T]]):
 
     def push(self, author: PeerId, value: T) -> None:
         """Add `value`. If a limit is reached, drop the oldest value of its author, or of the author
-        with the most values.
-        """
+        with the most values."""
         loser = self._loser(author)
         if loser is None:
             self._arrivals.push(None)
@@ -83,8 +82,7 @@ class SharedFeed(trio.abc.ReceiveChannel[tuple[PeerId, T]]):
 
     def _loser(self, author: PeerId) -> PeerId | None:
         """Return the author that must lose a value before `author` adds one; None if there is
-        room.
-        """
+        room."""
         if self._of_author[author] >= self._per_author:
             return author
         if len(self._waiting) >= self._size:

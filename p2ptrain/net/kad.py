@@ -89,8 +89,7 @@ class KadServer:
 
     def _take_announcement(self, asker: PeerId, message: Message, now: float) -> bool:
         """Store an announcement. Return whether it was accepted. Accepted announcements are not
-        answered, because go-libp2p would mistake an answer for the answer to its next request.
-        """
+        answered, because go-libp2p would mistake an answer for the answer to its next request."""
         told = [each for each in message.providerPeers[:TOLD_MAX] if _peer_of(each) == asker]
         return bool(told) and self.records.add(
             message.key, asker, _texts(told[-1].addrs, ANNOUNCED_MAX), now

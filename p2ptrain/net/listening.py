@@ -58,8 +58,7 @@ def dialable(address: Address) -> list[Address]:
 
 def _outward_host(six: bool) -> str:
     """Return the local address that this machine would use to reach the internet. No packet is
-    sent.
-    """
+    sent."""
     family, far = (socket.AF_INET6, "2001:db8::1") if six else (socket.AF_INET, "203.0.113.1")
     with socket.socket(family, socket.SOCK_DGRAM) as sock:
         try:
@@ -99,8 +98,7 @@ def _locked(address: Address) -> Iterator[None]:
 def _own_folder() -> Path:
     """Return a folder for locks into which nobody else can write. A login session and a system
     service of the same user may use different folders. Then two nodes that start at the same moment
-    can miss each other's lock.
-    """
+    can miss each other's lock."""
     name, shared = f"p2ptrain-{os.getuid()}", tempfile.gettempdir()
     for folder in (os.environ.get("XDG_RUNTIME_DIR"), shared):
         if folder and _is_ours(path := Path(folder) / name):

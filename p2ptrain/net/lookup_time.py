@@ -36,8 +36,7 @@ keeps for a peer."""
 @dataclass(slots=True)
 class _Account:
     """`used_s` is the time used up to `at_s`, without the lookups in progress. `begun_s` contains
-    the start times of the lookups in progress.
-    """
+    the start times of the lookups in progress."""
 
     used_s: float
     at_s: float
@@ -52,8 +51,7 @@ class _Account:
 class LookupTime:
     """The accounts of all peers. A peer that has not used any of its budget has no account. So
     there are at most about fifty accounts: as many peers as the threads can serve before the first
-    debt has expired.
-    """
+    debt has expired."""
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s = clock_s
@@ -71,8 +69,7 @@ class LookupTime:
     @contextmanager
     def spent_by(self, peer: PeerId) -> Iterator[bool]:
         """Charge `peer` for the time that the `with` block takes. Yield whether the peer's budget
-        allows a lookup. If it does not, nothing is charged, and the block must end at once.
-        """
+        allows a lookup. If it does not, nothing is charged, and the block must end at once."""
         with self._lock:
             allowed, now_s = self._is_left(peer), self._clock_s()
             if allowed:

@@ -28,8 +28,7 @@ _FAMILIES = {"dns4": socket.AF_INET, "dns6": socket.AF_INET6}
 
 class Resolver:
     """Looks up names in at most `threads` threads. If `time` is given, the names come from the
-    peers that their addresses name, and each peer is charged for its own names.
-    """
+    peers that their addresses name, and each peer is charged for its own names."""
 
     def __init__(self, threads: int, time: LookupTime | None = None) -> None:
         self._limiter = trio.CapacityLimiter(threads)
@@ -63,8 +62,7 @@ class Resolver:
 
     def _look_up(self, address: Address) -> list[str]:
         """Look up `address`, in a thread, and charge its peer even if nobody waits for the result
-        any more.
-        """
+        any more."""
         if self._time is None or address.peer is None:
             return _look_up(address)
         with self._time.spent_by(address.peer) as allowed:

@@ -93,22 +93,19 @@ class Network:
     def remember(self, peer: PeerId, addresses: Iterable[str]) -> None:
         """Replace the announced addresses of `peer` by `addresses`; malformed ones are skipped. The
         address where it answered last stays. Call this only for addresses that `peer` itself
-        announced.
-        """
+        announced."""
         if peer != self.peer:
             self._book.remember(peer, addresses)
 
     def recall(self, peer: PeerId, addresses: Iterable[str]) -> None:
         """Record the addresses of `peer` that an earlier start saved. The first of them is kept in
-        addition to those that `peer` announces.
-        """
+        addition to those that `peer` announces."""
         if peer != self.peer:
             self._book.recall(peer, addresses)
 
     def record_reported(self, peer: PeerId, addresses: Iterable[str]) -> None:
         """Record that another peer says that `peer` is at `addresses`. They are tried after the
-        known ones, for ten minutes. DNS names are dropped.
-        """
+        known ones, for ten minutes. DNS names are dropped."""
         if peer != self.peer:
             self._book.record_reported(peer, addresses, trio.current_time())
 
@@ -233,8 +230,7 @@ class Network:
 
     def set_validator(self, topic: str, validator: Validator) -> None:
         """Let `judge(forwarder, author, payload)` decide which messages of `topic` are delivered
-        and forwarded. It is called before the signature check.
-        """
+        and forwarded. It is called before the signature check."""
         self._gossip.pubsub.validators[topic] = validator
 
     def set_members(self, members: Iterable[PeerId]) -> None:
@@ -252,14 +248,12 @@ class Network:
 
     async def provide(self, key: str) -> None:
         """Announce in the DHT that we take part in the run `key`. Best effort, so call it
-        repeatedly.
-        """
+        repeatedly."""
         await self._discovery.provide(key, self.addresses())
 
     async def find_providers(self, key: str) -> list[Found]:
         """Return the providers of `key`, with their addresses. Addresses that other peers report
-        are recorded as by `record_reported`.
-        """
+        are recorded as by `record_reported`."""
         return await self._discovery.find_providers(key)
 
     def statistics(self) -> dict[str, object]:

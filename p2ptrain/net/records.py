@@ -33,8 +33,7 @@ Admitted = Callable[[PeerId], bool]
 
 class ProviderRecords:
     """The records. A full store drops its oldest records, so a peer cannot keep other peers out by
-    filling it.
-    """
+    filling it."""
 
     def __init__(self, admitted: Admitted) -> None:
         self._admitted = admitted
@@ -62,8 +61,7 @@ class ProviderRecords:
 
     def of(self, key: bytes, now: float) -> dict[PeerId, list[str]]:
         """Return the addresses of all providers of `key`, except ourselves and peers that are no
-        longer admitted.
-        """
+        longer admitted."""
         kept = self._kept.get(key, {})
         for peer in [peer for peer, (until, _) in kept.items() if until <= now]:
             del kept[peer]

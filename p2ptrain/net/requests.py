@@ -140,8 +140,7 @@ async def write_all(
     host: IHost, stream: INetStream, peer: PeerId, payload: bytes, write_s: float = WRITE_S
 ) -> bool:
     """Write `payload`. Return False if the peer did not accept the data in time. The connection is
-    then closed, since libp2p breaks a connection on which a write is cancelled.
-    """
+    then closed, since libp2p breaks a connection on which a write is cancelled."""
     with shielded_for(write_s) as writing:
         await stream.write(payload)
     if writing.cancelled_caught:
@@ -151,8 +150,7 @@ async def write_all(
 
 class Requester:
     """The requesting side. `nursery` outlives every request. A connection is given up if opening a
-    stream takes `open_s`, or a write `write_s`.
-    """
+    stream takes `open_s`, or a write `write_s`."""
 
     def __init__(
         self,

@@ -13,8 +13,7 @@ from contextlib import contextmanager
 class StrangerSlots:
     """When all places are taken, the source with the most places loses its oldest one. So a new
     place is always available, and a flood from one source costs only that source. If several
-    sources have the most, the oldest of their places is lost.
-    """
+    sources have the most, the oldest of their places is lost."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -23,8 +22,7 @@ class StrangerSlots:
     @contextmanager
     def taken(self, source: Hashable, lose: Callable[[], None]) -> Iterator[None]:
         """Hold a place while the block lasts. If it is lost, `lose` is called and must end the
-        block.
-        """
+        block."""
         if len(self._taken) >= self._count:
             self._take_one_away()
         place = object()

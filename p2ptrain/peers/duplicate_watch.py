@@ -51,8 +51,7 @@ LOOK_S = 3.0
 
 ALARM_S = 1.0
 """Seconds between two extra questions. They are sent during a start, when a member reports a
-question from another process with our identity, and while such a process is known to be alive.
-"""
+question from another process with our identity, and while such a process is known to be alive."""
 
 ASKED_AT_ONCE = 4
 """Number of members that are asked each time. A question costs each side a few ms of CPU time."""
@@ -60,17 +59,14 @@ ASKED_AT_ONCE = 4
 FRESH_S = 30.0
 """Seconds for which a proof is accepted, counted from when its nonce was drawn. With a longer time,
 a peer that withholds a proof could choose when a process learns of its duplicate.
-`IdentityMailboxes` keeps proofs as long.
-"""
+`IdentityMailboxes` keeps proofs as long."""
 
 LINGER_S = 10.0
 """Seconds for which the process that ends continues to ask and answer, so that the other process
-finds it.
-"""
+finds it."""
 
 ANSWERED_MAX = 256
-"""Maximum number of answered challenges remembered: enough for 32 members with eight each.
-"""
+"""Maximum number of answered challenges remembered: enough for 32 members with eight each."""
 
 QUIET_S = 30.0
 """Seconds without a proof after which a duplicate is assumed to have ended."""
@@ -79,8 +75,7 @@ QUIET_S = 30.0
 @dataclass(frozen=True, slots=True)
 class Duplicate:
     """Another process with our identity that was alive. `ends_us`: this process must end, not the
-    other one. `carried_by`: the member that forwarded the proof.
-    """
+    other one. `carried_by`: the member that forwarded the proof."""
 
     incarnation: int
     carried_by: PeerId
@@ -98,8 +93,7 @@ class QuestionTiming:
     start_wait_s: float = LOOK_S + 2 * ALARM_S
     """How long a start waits for the proof of another process, if one may be alive. The other
     process asks within `LOOK_S` and gets the nonce; one `ALARM_S` later this process asks again and
-    gets the proof. Another `ALARM_S` is a reserve.
-    """
+    gets the proof. Another `ALARM_S` is a reserve."""
 
 
 USUAL_TIMING = QuestionTiming()
@@ -156,15 +150,13 @@ class DuplicateWatch:
         """Proofs to send to members with the next question."""
         self._proved_s = float("-inf")
         """When this process drew the newest nonce that another process has signed. That process was
-        alive then.
-        """
+        alive then."""
         self._newest = 0
         self._behind_s = float("inf")
         """When we learned that our key vouches for a newer incarnation than ours."""
         self._answered: dict[tuple[PeerId, bytes], None] = {}
         """Answered challenges, with the member that forwarded each. The member repeats them until
-        they are too old.
-        """
+        they are too old."""
         self._ask_at = float("-inf")
         self._alarmed_s = float("-inf")
         self.use_incarnation(incarnation)
@@ -250,8 +242,7 @@ class DuplicateWatch:
 
     def incarnation_to_exceed(self, now: float) -> int:
         """Return the incarnation that ours must exceed for our heartbeats to count. Return 0 if
-        ours is the newest that our key vouches for, or if another process may be using that one.
-        """
+        ours is the newest that our key vouches for, or if another process may be using that one."""
         wait_s = 0.0 if self.starting else self._timing.quiet_s
         quiet = now >= self._behind_s + wait_s and not self.lives_elsewhere(now)
         return self._newest if quiet else 0
@@ -271,8 +262,7 @@ class DuplicateWatch:
 
     def _shuffled(self, peers: Collection[PeerId]) -> list[PeerId]:
         """Shuffle. Sort first: the order of a set differs between processes, but the result must
-        depend only on the seed.
-        """
+        depend only on the seed."""
         return self._random.sample(sorted(peers), len(peers))
 
     def _proof(self, nonce: bytes) -> IdentityProof:

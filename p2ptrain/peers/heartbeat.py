@@ -24,8 +24,7 @@ from p2ptrain.peers.path_table import TOLD_MAX, Path
 
 HEARTBEAT_BYTES_MAX = 8192
 """Maximum size of a heartbeat in bytes. The heartbeats that a node sends have about 1.1 kB: a
-certificate of 500 bytes, a few addresses, one or two reports.
-"""
+certificate of 500 bytes, a few addresses, one or two reports."""
 
 STATE_CHARACTERS_MAX = 160
 ADDRESSES_MAX = 8
@@ -33,8 +32,7 @@ ADDRESS_CHARACTERS_MAX = 200
 SUSPECTS_MAX = 64
 LACKS_MAX = 16
 """Maximum number of peers that one heartbeat asks for a full beat. The next heartbeat asks the
-rest. Each peer id takes 54 bytes.
-"""
+rest. Each peer id takes 54 bytes."""
 
 COUNT_MAX = 1 << 53
 
@@ -44,8 +42,7 @@ SHARE_BLOCKS_MAX = 4096
 LOSS_MAX_NATS = 1000.0
 """Maximum mean loss per token, in nats. A model that guesses has 14 nats with the largest
 vocabulary. The limit leaves room for a model that is confident and wrong, and keeps one report from
-outweighing all others.
-"""
+outweighing all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +113,7 @@ class Heartbeat:
     """One report of a node. `incarnation` orders the starts of its sender (`incarnations`), and
     `serial` counts the heartbeats within it. `mark` is the sender's signature that vouches for the
     incarnation. Members send it back to a process of that identity that needs to know its newest
-    incarnation.
-    """
+    incarnation."""
 
     run: RunId
     incarnation: int
@@ -140,8 +136,7 @@ class Heartbeat:
     reduce: ReduceReport | None
     lacks: tuple[PeerId, ...] = ()
     """Peers that should send a full beat next, since their small beats could not be decoded (see
-    `heartbeat_delta`).
-    """
+    `heartbeat_delta`)."""
     dialled: bool = False
     """Whether a peer has connected to the sender's data plane since the sender started."""
     dialable: bool = True

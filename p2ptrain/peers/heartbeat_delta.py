@@ -26,13 +26,11 @@ from p2ptrain.peers.incarnations import INCARNATION_MAX
 
 FULL_EVERY = 15
 """Number of beats from one full beat to the next. That is half a minute at the full rate, the
-longest that a lost beat can go unnoticed.
-"""
+longest that a lost beat can go unnoticed."""
 
 FULL_AT_FIRST = 5
 """Number of full beats after a start. Connections are still being made then, so most peers receive
-one of these beats first.
-"""
+one of these beats first."""
 
 RARE = frozenset({"run", "mark", "trains", "endpoint", "addresses", "dialled", "dialable", "paths"})
 """Fields that cause a full beat when they change. They are large and rarely change."""
@@ -117,8 +115,7 @@ class HeartbeatSender:
     asked_s: float = -math.inf
     answered_s: float = -math.inf
     """When this node last sent an extra beat: `asked_s` to ask for a full beat, `answered_s`
-    because a peer asked for one. Set by `gossip`.
-    """
+    because a peer asked for one. Set by `gossip`."""
     _base: dict[str, object] = field(default_factory=dict)
     """The fields of the last full beat."""
 
@@ -147,8 +144,7 @@ class HeartbeatSender:
 
 def _small(base: dict[str, object], said: dict[str, object]) -> bytes:
     """Return the difference as a small beat; empty if it contains a field that needs a full
-    beat.
-    """
+    beat."""
     changed = {name: said[name] for name in said.keys() - OF_EVERY_BEAT if said[name] != base[name]}
     if changed.keys() & RARE:
         return b""

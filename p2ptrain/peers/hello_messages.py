@@ -35,8 +35,7 @@ class HelloRequest:
 @dataclass(frozen=True, slots=True)
 class HelloReply:
     """The answer to a newcomer. `manifest` and `allowlist` are signed documents, and `amendments`
-    is a list of signed ones. They are not checked here; all except the manifest may be empty.
-    """
+    is a list of signed ones. They are not checked here; all except the manifest may be empty."""
 
     manifest: bytes
     allowlist: bytes

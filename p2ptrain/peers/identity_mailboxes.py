@@ -34,8 +34,7 @@ from p2ptrain.rate_limit import Allowance
 
 KEPT_S = 30.0
 """Seconds for which a nonce is kept until the other process asks here. Each process asks four
-members every few seconds; in that time, the two find a common member among a hundred.
-"""
+members every few seconds; in that time, the two find a common member among a hundred."""
 
 PEERS_MAX = 4096
 """Maximum number of peers with a box: as many as the peer table has."""
@@ -48,26 +47,22 @@ AUTHORS_MAX = 16
 OF_AUTHOR_MAX = 2
 """AUTHORS_MAX is the maximum number of members with notices kept about one peer. OF_AUTHOR_MAX is
 the maximum number of notices per member: one for each of two processes. A liar can only fill the
-places of one member.
-"""
+places of one member."""
 
 SUSPECTED_S = 8.0
 """Seconds for which a process that asked is assumed to be alive: a live process asks its next
-question earlier than that.
-"""
+question earlier than that."""
 
 QUESTIONS_PER_S = 4.0
 QUESTIONS_BURST = 16
 """Limits on the questions of one peer. They allow two processes that each ask once a second, and
-two more that have just started.
-"""
+two more that have just started."""
 
 NOTICES_PER_S = 0.5
 NOTICES_BURST = 16
 """Limits on all notices of this node. Two processes need fewer to find each other. A notice costs
 every host 3.5 ms, and a lying member can make all others send notices. With a hundred members, this
-takes 100 × 0.5 notices per second × 3.5 ms: a sixth of a core on every host.
-"""
+takes 100 × 0.5 notices per second × 3.5 ms: a sixth of a core on every host."""
 
 NOTICE_AGAIN_S = 2.0
 """Minimum seconds between two challenges announced for one process, and between two proofs."""
@@ -135,8 +130,7 @@ class IdentityMailboxes:
 
     def note_notice(self, author: PeerId, notice: IdentityNotice, now: float) -> None:
         """Store a notice that a member sent by gossip. The asker, not this node, checks whether a
-        proof is genuine.
-        """
+        proof is genuine."""
         box = self._box(notice.peer, now)
         key = author, notice.nonce
         if notice.proof is None:
@@ -160,8 +154,7 @@ class IdentityMailboxes:
 
     def _take_proof(self, peer: PeerId, box: _Box, proof: IdentityProof, now: float) -> None:
         """Keep a proof that `peer` made and sent. If another member announced the nonce, also
-        announce the proof by gossip.
-        """
+        announce the proof by gossip."""
         known = (peer, proof.nonce) in box.proofs
         _put(box.proofs, (peer, proof.nonce), proof, now, PROOFS_KEPT)
         if not known and any(nonce == proof.nonce for _, nonce in box.told):
@@ -185,8 +178,7 @@ class IdentityMailboxes:
 
 def _challenges(box: _Box, incarnation: int) -> tuple[bytes, ...]:
     """Return the nonces of incarnations other than `incarnation`. Those of processes that asked
-    here come before those that members announced, and newer ones before older ones.
-    """
+    here come before those that members announced, and newer ones before older ones."""
     asked = [nonce for other, (nonce, _) in box.asked.items() if other != incarnation]
     told = [nonce for _, nonce in box.told]
     own = {nonce for other, (nonce, _) in box.asked.items() if other == incarnation}
@@ -196,8 +188,7 @@ def _challenges(box: _Box, incarnation: int) -> tuple[bytes, ...]:
 
 def _proofs_for(peer: PeerId, box: _Box, incarnation: int) -> tuple[IdentityProof, ...]:
     """Return the proofs of incarnations other than `incarnation`. Those that `peer` itself sent
-    come first.
-    """
+    come first."""
     newest_first = [(key[0], proof) for key, (proof, _) in reversed(box.proofs.items())]
     own = [proof for source, proof in newest_first if source == peer]
     proofs = own + [proof for source, proof in newest_first if source != peer]

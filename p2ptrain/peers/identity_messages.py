@@ -30,15 +30,13 @@ PROOFS_MAX = 8
 CHALLENGES_MAX = 8
 """Maximum number of proofs, and of challenges, in one message. By accident, two processes may share
 an identity, but hardly ever three. The other places leave room for what liars put there. Signing or
-checking eight takes less than a millisecond.
-"""
+checking eight takes less than a millisecond."""
 
 QUESTION_BYTES_MAX = 2048
 REPLY_BYTES_MAX = 2048
 NOTICE_BYTES_MAX = 512
 """Maximum sizes of messages in bytes. A proof takes 110 bytes; eight proofs, eight nonces and a
-mark take 1,200.
-"""
+mark take 1,200."""
 
 _DOMAIN = b"p2ptrain identity 1\n"
 
@@ -46,8 +44,7 @@ _DOMAIN = b"p2ptrain identity 1\n"
 @dataclass(frozen=True, slots=True)
 class IdentityProof:
     """A signature over `nonce` by the process that took `incarnation`. That process received the
-    nonce from a member. `starting`: it has not voted yet, and ends if it is the second process.
-    """
+    nonce from a member. `starting`: it has not voted yet, and ends if it is the second process."""
 
     nonce: bytes
     incarnation: int
@@ -58,8 +55,7 @@ class IdentityProof:
 @dataclass(frozen=True, slots=True)
 class IdentityQuestion:
     """Asks whether another process has the asker's identity. `proofs` answer challenges that the
-    asked member has forwarded.
-    """
+    asked member has forwarded."""
 
     nonce: bytes
     incarnation: int
@@ -71,8 +67,7 @@ class IdentityQuestion:
 class IdentityReply:
     """The answer of a member. `suspected`: the member has recently heard a different incarnation,
     and forwards the nonce. `challenges` are nonces of other processes that asked with this
-    identity. `mark` is the newest mark that the member knows.
-    """
+    identity. `mark` is the newest mark that the member knows."""
 
     suspected: bool
     challenges: tuple[bytes, ...] = ()
@@ -83,8 +78,7 @@ class IdentityReply:
 @dataclass(frozen=True, slots=True)
 class IdentityNotice:
     """A member's gossip message to all members about `peer`. It is a challenge if `proof` is None,
-    otherwise a proof that answers a challenge.
-    """
+    otherwise a proof that answers a challenge."""
 
     peer: PeerId
     nonce: bytes

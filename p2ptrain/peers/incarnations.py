@@ -23,25 +23,21 @@ from p2ptrain.ids import PeerId
 
 DRAW_BITS = 32
 """Number of random bits in an incarnation. Two copies of a directory draw the same number once in
-four billion pairs of starts.
-"""
+four billion pairs of starts."""
 
 STARTS_MAX = (1 << 32) - 1
 """Maximum number of starts of one identity. A node that starts once a second reaches it after 136
-years. Only a peer's own signature can raise its count, so nobody else can use the starts up.
-"""
+years. Only a peer's own signature can raise its count, so nobody else can use the starts up."""
 
 INCARNATION_MAX = (STARTS_MAX << DRAW_BITS) | ((1 << DRAW_BITS) - 1)
 
 PEERS_MAX = 4096
 """Maximum number of peers remembered: as many as the peer table has. Old heartbeats of a forgotten
-peer would count again.
-"""
+peer would count again."""
 
 SPREAD_S = 30.0
 """Seconds within which every connected peer hears of a restart: heartbeats are at most 10 s apart
-in a run of a hundred, and neighbours forward them.
-"""
+in a run of a hundred, and neighbours forward them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +77,7 @@ def draw_of(incarnation: int) -> int:
 class _Newest:
     """The newest incarnation of a peer. `since_s` is when it was first heard, and `last_s` when it
     last sent a new heartbeat. `heard` is the highest serial of its heartbeats that arrived, and
-    `taken` the highest of those that were decoded.
-    """
+    `taken` the highest of those that were decoded."""
 
     incarnation: int
     since_s: float
@@ -96,8 +91,7 @@ class _Newest:
 @dataclass(slots=True)
 class _Older:
     """An incarnation that is not the newest. `heard` is its highest serial. A live process with
-    this incarnation sends its next heartbeat before `due_s`.
-    """
+    this incarnation sends its next heartbeat before `due_s`."""
 
     incarnation: int
     heard: int
@@ -107,8 +101,7 @@ class _Older:
 @dataclass(slots=True)
 class Incarnations:
     """The incarnations of all peers. If there are too many peers, those heard longest ago are
-    forgotten, members last.
-    """
+    forgotten, members last."""
 
     is_member: IsMember = nobody
     peers_max: int = PEERS_MAX
@@ -116,8 +109,7 @@ class Incarnations:
     """Peers in the order in which they were last heard."""
     _older: dict[PeerId, _Older] = field(default_factory=dict)
     """For each peer, the previous newest incarnation, or an older one that has sent a new heartbeat
-    since.
-    """
+    since."""
 
     def __len__(self) -> int:
         return len(self._newest)
@@ -156,8 +148,7 @@ class Incarnations:
 
     def note_decoded(self, peer: PeerId, incarnation: int, serial: int, now: float) -> bool:
         """Note that a heartbeat was decoded. Return False if it must not count, because its peer
-        has started again, or a later heartbeat of this start has already counted.
-        """
+        has started again, or a later heartbeat of this start has already counted."""
         known = self._touched(peer, incarnation, now)
         if incarnation < known.incarnation or serial <= known.taken:
             return False
@@ -176,8 +167,7 @@ class Incarnations:
 
     def is_other_due(self, peer: PeerId, incarnation: int, now: float) -> bool:
         """Return whether a different incarnation of `peer` was heard so recently that it may be
-        alive. This is not a proof, only a reason to ask, and to wait for an answer.
-        """
+        alive. This is not a proof, only a reason to ask, and to wait for an answer."""
         known, older = self._newest.get(peer), self._older.get(peer)
         heard = ((each.incarnation, each.due_s) for each in (known, older) if each is not None)
         return any(other != incarnation and now < due_s for other, due_s in heard)
@@ -198,8 +188,7 @@ class Incarnations:
 
     def _hear_older(self, peer: PeerId, incarnation: int, serial: int, due_s: float) -> None:
         """Note an older incarnation. If it sends a new heartbeat, it may be alive at the same time
-        as the newest one.
-        """
+        as the newest one."""
         older = self._older.get(peer)
         if older is None or older.incarnation < incarnation:
             self._older[peer] = _Older(incarnation, serial, due_s)

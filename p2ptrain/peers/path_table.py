@@ -24,13 +24,11 @@ DELAY_MAX_MS = 60_000
 
 BYTES_MIN = 16 << 20
 """Minimum size of a transfer that counts as a measurement. Up to 4 MiB may still be in socket
-buffers when everything seems to be sent.
-"""
+buffers when everything seems to be sent."""
 
 TOLD_MAX = 8
 """Maximum number of paths in a heartbeat. Each path takes 62 bytes. Paths are sent only in full
-heartbeats, not in small ones.
-"""
+heartbeats, not in small ones."""
 
 HEARD_MAX = 1024
 """Maximum number of paths kept for one peer: one to each possible member of a roster."""
@@ -38,8 +36,7 @@ HEARD_MAX = 1024
 CHANGED_BY = 1.25
 TURN_S = 10.0
 """Minimum seconds between two reports of changed paths. A path is reported if it changes by the
-factor CHANGED_BY. Each report causes a full beat.
-"""
+factor CHANGED_BY. Each report causes a full beat."""
 
 ROUND_TRIPS = 3
 """Number of round trips to open a connection: TCP, TLS, and the hello with its answer."""
@@ -59,8 +56,7 @@ class Path:
 @dataclass(slots=True)
 class PathTable:
     """The known paths. `mine` are this node's own paths. `heard` are those of other peers; the
-    first key is the peer that reported the path. `page` are the paths in the current heartbeats.
-    """
+    first key is the peer that reported the path. `page` are the paths in the current heartbeats."""
 
     me: PeerId
     mine: dict[PeerId, Path] = field(default_factory=dict)
@@ -73,8 +69,7 @@ class PathTable:
 
     def moved(self, peer: PeerId, count_bytes: int, seconds: float) -> None:
         """Note that `count_bytes` went to `peer` in this time. The new rate is the mean of this
-        measurement and the known rate.
-        """
+        measurement and the known rate."""
         if count_bytes >= BYTES_MIN:
             self.found_rate(peer, count_bytes, seconds)
 
@@ -85,8 +80,7 @@ class PathTable:
 
     def at_least(self, peer: PeerId, count_bytes: int, seconds: float) -> None:
         """Note that `count_bytes` came from `peer`, possibly along with other transfers: the path
-        is at least this fast.
-        """
+        is at least this fast."""
         known = self.mine.get(peer, Path())
         rate = _bounded(count_bytes / 1000 / max(seconds, 1e-6), RATE_MAX)
         if count_bytes >= BYTES_MIN and rate > known.rate:
@@ -106,8 +100,7 @@ class PathTable:
 
     def has_news(self, now: float) -> bool:
         """Return whether a path has changed much since it was last reported, and it is time for a
-        new report.
-        """
+        new report."""
         return now >= self._turned_s + TURN_S and any(self._news())
 
     def choose_page(self, now: float) -> None:
@@ -152,8 +145,7 @@ class PathTable:
 
     def between(self, peers: Sequence[PeerId], undialable: Collection[PeerId]) -> Paths:
         """Return the known paths between `peers`. Two peers that cannot be dialled do not have a
-        path to each other.
-        """
+        path to each other."""
         rates: dict[tuple[PeerId, PeerId], float] = {}
         delays_s: dict[tuple[PeerId, PeerId], float] = {}
         for a, b in combinations(sorted(peers), 2):

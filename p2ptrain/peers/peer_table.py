@@ -21,8 +21,7 @@ from p2ptrain.peers.heartbeat_delta import FullHeartbeat, HeartbeatDelta, full_h
 PEERS_MAX = 4096
 OTHERS_MAX = 3072
 """Number of peers above which only members are added. The remaining 4,096 − 3,072 places are enough
-for all members, since a roster has at most 1,024.
-"""
+for all members, since a roster has at most 1,024."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +102,7 @@ class PeerTable:
 
     def note_alive(self, peer: PeerId, beat: HeartbeatDelta, now: float) -> bool:
         """Note that `peer` is alive: it sent a beat that cannot be decoded. Return False if the
-        beat is old, or if no heartbeat of `peer` was ever accepted.
-        """
+        beat is old, or if no heartbeat of `peer` was ever accepted."""
         record = self._views.get(peer)
         if record is None:
             return False
@@ -118,8 +116,7 @@ class PeerTable:
     def pop_lacking(self) -> tuple[PeerId, ...]:
         """Remove and return some of the peers whose small beats could not be decoded. If another
         beat of such a peer arrives, the peer is noted again. So a peer that is gone is not asked
-        for ever.
-        """
+        for ever."""
         chosen = tuple(self._lacking)[:LACKS_MAX]
         for peer in chosen:
             del self._lacking[peer]

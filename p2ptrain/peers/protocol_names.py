@@ -12,8 +12,7 @@ Handler = Callable[[PeerId, bytes], Awaitable[bytes]]
 HELLO_PROTOCOL = "/p2ptrain/hello/1"
 HELLO_BYTES_MAX = 1 << 20
 """Maximum size of a hello in bytes. It holds a manifest (64 kB), an allowlist of 4,096 peers (240
-kB), 128 amendments (130 kB) and some addresses.
-"""
+kB), 128 amendments (130 kB) and some addresses."""
 
 IDENTITY_PROTOCOL = "/p2ptrain/identity/1"
 """Asks whether another process has our identity; see `duplicate_watch`."""
@@ -35,8 +34,7 @@ ENDPOINT_BYTES_MAX = 4096
 
 def heartbeat_topic(run: RunId) -> str:
     """Return the topic of heartbeats. In version 2, incarnations are ordered, and heartbeats
-    contain signatures that vouch for them.
-    """
+    contain signatures that vouch for them."""
     return f"/p2ptrain/2/{run}/heartbeat"
 
 

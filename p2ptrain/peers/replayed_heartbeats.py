@@ -19,14 +19,13 @@ from p2ptrain.peers.incarnations import SPREAD_S, IncarnationSpan
 
 APART_S = 10.0
 """Minimum seconds between two counted replays: the longest time between two heartbeats in a run of
-a hundred.
-"""
+a hundred."""
 
 TIMES = 3
 
 FORWARDERS_MAX = 512
 """Maximum number of peers counted: as many as a node has neighbours. Beyond that, the peer that was
-noted longest ago is dropped. """
+noted longest ago is dropped."""
 
 
 @dataclass(slots=True)

@@ -106,8 +106,7 @@ class ValidationTally:
 
     def note_report(self, peer: PeerId, report: ValidationReport) -> str:
         """Store a report. Return the reason why it is refused, or "". A repeated report, or one
-        about a step that is not kept, is ignored without a complaint.
-        """
+        about a step that is not kept, is ignored without a complaint."""
         step = self._steps.get(report.step)
         if step is None:
             return ""
@@ -143,8 +142,7 @@ class ValidationTally:
     def settled(self, now: float, gone: Callable[[PeerId], bool]) -> list[Validation]:
         """Return the results to publish now. A result waits for missing reports of peers that are
         not `gone`. It stops waiting when a later step is measured or WAIT_S have passed. If a
-        report arrives after that, the updated result is returned again.
-        """
+        report arrives after that, the updated result is returned again."""
         news = []
         for step, kept in sorted(self._steps.items()):
             found = self.validation(step)

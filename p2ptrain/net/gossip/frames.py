@@ -20,8 +20,7 @@ from p2ptrain.identity import is_peer_id
 PAYLOAD_BYTES_MAX = 480 << 10
 """Maximum bytes of a payload. libp2p silently loses frames above 1 MiB, and two payloads of this
 size fit into one frame. The largest payload in use is a ledger proposal with the promises of 1,024
-members.
-"""
+members."""
 AUTHOR_BYTES_MAX = 64
 """Maximum bytes of an author's peer id. An Ed25519 peer id has 38 bytes. Converting an id of a
 megabyte to base58 takes a quarter of an hour."""
@@ -38,8 +37,7 @@ it connects."""
 
 def is_ordinary(message: rpc_pb2.Message) -> bool:
     """Return whether `message` has the form that all our nodes publish: one topic, an Ed25519
-    author and little else besides its payload. Cheap checks come first.
-    """
+    author and little else besides its payload. Cheap checks come first."""
     return (
         len(message.topicIDs) == 1
         and len(message.from_id) <= AUTHOR_BYTES_MAX

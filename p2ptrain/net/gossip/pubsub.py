@@ -41,8 +41,7 @@ log = logging.getLogger(__name__)
 
 PENDING_MAX = 8
 """Maximum number of messages that may wait for a peer's stream. One frame may carry all of them. If
-more than two of them have the maximum size, they are all lost, as any gossip may be.
-"""
+more than two of them have the maximum size, they are all lost, as any gossip may be."""
 FEED_SIZE = 256
 """Capacity of a topic's feed: two heartbeats of each of 100 members, while the node is busy."""
 PER_AUTHOR_MAX = 32
@@ -54,8 +53,7 @@ REPLAYS_PER_S = 1 / 15
 """Limits on replays, which send one peer the newest message of each author on a topic. They allow
 two connections in a row with four topics each, and then one replay in 15 s. A replay may have a
 hundred messages, and a peer can request it with few bytes: it only has to open its stream again and
-subscribe.
-"""
+subscribe."""
 
 Admitted = Callable[[PeerId], bool]
 Validator = Callable[[PeerId, PeerId, bytes], bool]
@@ -82,8 +80,7 @@ class ContainedRouter(GossipSub):
 
     def remove_peer(self, peer_id: ID) -> None:
         """Forget a peer that has left, and all expired backoffs. libp2p keeps a backoff until the
-        same peer grafts again.
-        """
+        same peer grafts again."""
         super().remove_peer(peer_id)
         now = int(time.time())
         for topic, ends in self.back_off.items():
@@ -158,8 +155,7 @@ class GatedPubsub(Pubsub):
 
     def refresh(self) -> None:
         """Apply a change of admission: let waiting peers in, and cut off those no longer
-        admitted.
-        """
+        admitted."""
         for peer in [peer for peer in self._parked if self.is_admitted(peer)]:
             self._parked.pop(peer)[1].set()
         for peer in [peer for peer in self.peers if not self.is_admitted(peer)]:
@@ -245,8 +241,7 @@ class GatedPubsub(Pubsub):
     def _is_wanted(self, forwarder: ID, message: Any) -> bool:
         """Return whether the validators of its topics accept the message. The validators are asked
         before the signature check, because they cost less, and because an unwanted message is
-        unwanted no matter who wrote it.
-        """
+        unwanted no matter who wrote it."""
         validators = [
             self.validators[topic] for topic in message.topicIDs if topic in self.validators
         ]
@@ -257,8 +252,7 @@ class GatedPubsub(Pubsub):
 
     def notify_subscriptions(self, publish_message: Any) -> None:
         """Deliver at once: libp2p's own queue is short, and a full queue drops the newest
-        message.
-        """
+        message."""
         message = PeerId(str(ID(publish_message.from_id))), bytes(publish_message.data)
         for topic in publish_message.topicIDs:
             self._deliver(topic, message)
@@ -370,8 +364,7 @@ class Gossip:
 
     def feed(self, topic: str) -> tuple[SharedFeed[bytes], bool]:
         """Return the feed of `topic`, and whether it is new. For a new feed, the caller must run
-        `follow`.
-        """
+        `follow`."""
         new = topic not in self._feeds
         if new:
             self._feeds[topic] = SharedFeed(FEED_SIZE, PER_AUTHOR_MAX)
@@ -389,8 +382,7 @@ class Gossip:
 
     def statistics(self) -> dict[str, object]:
         """Return the peers that receive gossip, the strangers that wait for admission, the messages
-        lost by topic because nobody took them in time, and the number of refused messages.
-        """
+        lost by topic because nobody took them in time, and the number of refused messages."""
         return {
             "gossip_peers": [PeerId(str(peer)) for peer in self.pubsub.peers],
             "gossip_waiting": self.pubsub.waiting(),

@@ -21,8 +21,7 @@ UNREAD_BYTES_MAX = 1 << 20
 """Maximum number of unread bytes of all streams of a connection: four windows. Thirty simultaneous
 requests of 1 MiB leave half a window unread. A peer that respects its windows leaves at most one or
 two windows unread: those of its gossip, while the peer is not admitted or while we are busy with a
-frame.
-"""
+frame."""
 STREAMS_MAX = 128
 """Maximum number of open streams of one connection, counting both sides: 64 requests, and the
 long-lived streams."""

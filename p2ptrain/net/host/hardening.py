@@ -60,8 +60,7 @@ class EdNoise(NoiseTransport):
 
 def quieten() -> None:
     """Silence libp2p's logging. Errors caused by peers are normal, and libp2p also logs on the root
-    logger, which would start to print if it had no handler.
-    """
+    logger, which would start to print if it had no handler."""
     logging.getLogger("libp2p").setLevel(logging.CRITICAL)
     if not logging.getLogger().handlers:
         logging.getLogger().addHandler(logging.NullHandler())
@@ -126,8 +125,7 @@ async def _do_nothing() -> None:
 async def _refuse_to_dial(peer: ID) -> list[INetConn]:
     """Refuse dials that libp2p starts by itself, for streams to peers that have just disconnected.
     libp2p would try all addresses that the peer ever announced, at once and without a limit, and
-    look up their names in trio's shared threads. Our own dials call `dial_addr` with an address.
-    """
+    look up their names in trio's shared threads. Our own dials call `dial_addr` with an address."""
     raise SwarmException(f"{peer} is not connected")
 
 
@@ -153,8 +151,7 @@ def _contained_handler(handler: StreamHandler) -> StreamHandler:
 
 def contain_tasks(manager: Any) -> None:
     """From now on, a failing background task of this libp2p service ends without ending other
-    tasks.
-    """
+    tasks."""
     start = manager.run_task
 
     def run_task(function: Any, *args: Any, daemon: bool = False, **options: Any) -> None:

@@ -45,8 +45,7 @@ def bound_introductions() -> None:
 
 def bound_peerstore(host: IHost) -> None:
     """Make the peerstore keep only a peer's newest addresses and records that the peer itself
-    signed.
-    """
+    signed."""
     store: Any = host.get_peerstore()
     add, consume = store.add_addrs, store.consume_peer_record
 

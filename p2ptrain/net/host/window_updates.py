@@ -21,8 +21,7 @@ def give_credit_by_halves() -> None:
 
 async def _give_if_half(stream: YamuxStream, *, bytes_read: int = 0) -> None:
     """Replace libp2p's own function, which is called after each read. `bytes_read` is not needed:
-    the bytes read are those of the window, minus those still granted and those in the buffer.
-    """
+    the bytes read are those of the window, minus those still granted and those in the buffer."""
     kept = stream.recv_window + len(stream.conn.stream_buffers.get(stream.stream_id, b""))
     if 2 * (stream.target_recv_window - kept) >= stream.target_recv_window:
         await _give(stream)
