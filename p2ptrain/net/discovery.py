@@ -2,8 +2,8 @@
 
 A node asks members of its run, or admitted peers as long as it does not know any member. A node
 that has not been admitted yet asks all connected peers; these are the peers that its user named.
-Their answers go into the address book as hearsay. This module never dials a peer because of
-hearsay.
+The address book keeps the addresses in their answers as hearsay: they are not proven, expire, and
+are tried last. This module itself does not dial anybody.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from p2ptrain.rate_limit import Allowance
 log = logging.getLogger(__name__)
 
 ASKED_MAX = 20
-"""Number of peers that we ask about a key and announce ourselves to: Kademlia's k."""
+"""Maximum number of peers to which we send a question or an announcement: Kademlia's k."""
 SERVED_MAX = 12
 """Maximum number of DHT streams served at the same time."""
 STREAM_S = 20.0
@@ -148,8 +148,8 @@ class Discovery:
         return {}
 
     async def _serve(self, stream: INetStream) -> None:
-        """Answer the requests of one stream until it ends. Reset it after STREAM_S, or when another
-        stream needs its place."""
+        """Answer the requests of one stream until it ends. Reset the stream after STREAM_S, or when
+        another stream needs its place."""
         asker, turn = PeerId(str(stream.muxed_conn.peer_id)), _StreamTurn()
         with self._places.taken(asker, turn.give_up):
             while (request := await turn.read_request(stream)) is not None:

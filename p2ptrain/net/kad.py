@@ -1,9 +1,9 @@
-"""The messages of the Kademlia DHT as go-libp2p and js-libp2p use it: requests and answers.
+"""The requests and answers of the Kademlia DHT, in the form that go-libp2p and js-libp2p use.
 
 libp2p 0.8.1 has its own DHT, which is not used. It puts each stranger that opens a stream into its
 routing table, queries strangers, and stores values for anybody. It dials every peer that an answer
-names, even at DNS addresses. Here the routing table is the set of connected admitted peers, and an
-answer does not cause a dial.
+names, even at DNS addresses. Here the routing table is the set of connected admitted peers, and
+peers that an answer names are not dialled.
 
 A key is the sha2-256 multihash of a name, so that other implementations can look it up by its CID.
 
@@ -88,8 +88,8 @@ class KadServer:
         return None  # a request to store a value, which we do not do
 
     def _take_announcement(self, asker: PeerId, message: Message, now: float) -> bool:
-        """Store an announcement. Return whether it was accepted. Accepted announcements are not
-        answered, because go-libp2p would mistake an answer for the answer to its next request."""
+        """Store an announcement. Return whether it was accepted. There is no reply to an accepted
+        announcement, because go-libp2p would take it for the answer to its next request."""
         told = [each for each in message.providerPeers[:TOLD_MAX] if _peer_of(each) == asker]
         return bool(told) and self.records.add(
             message.key, asker, _texts(told[-1].addrs, ANNOUNCED_MAX), now
@@ -147,7 +147,7 @@ def _add(entry: Message.Peer, peer: PeerId, addresses: list[str], connected: boo
 
 @lru_cache(maxsize=4096)
 def _binary(address: str) -> bytes:
-    """Return the transport part of `address` in binary. Cached, since a conversion takes 40 µs."""
+    """Return the binary form of `address` without its peer id. A conversion takes 40 µs."""
     return bytes(Multiaddr(parse(address).transport).to_bytes())
 
 

@@ -37,7 +37,8 @@ it."""
 def bounded(
     control: rpc_pb2.ControlMessage, topics: Container[str], find_message: FindMessage
 ) -> Any:
-    """Return a copy with one entry of each kind for each of our `topics`, and no peers to dial."""
+    """Return a copy of `control` with at most one entry of each kind for each of our `topics`. It
+    does not name peers to dial."""
     wanted = _wanted(control.iwant, find_message)
     return rpc_pb2.ControlMessage(
         ihave=[

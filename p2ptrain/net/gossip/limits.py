@@ -4,13 +4,13 @@ The neighbour that forwards a message is often not its author. The author is not
 signature is checked, and a flood must not make us check signatures. So everything that a neighbour
 forwards counts against that neighbour, and messages under any one author's name may use only a
 share of the neighbour's limit. Otherwise an attacker that floods an honest neighbour would use up
-its whole limit. A message under a false name uses up only that name's share at this neighbour.
+that neighbour's whole limit. A message under a false name uses up only the share of that name.
 
 In an open run anybody can also invent neighbours. So all messages that a non-member wrote or
 forwarded share one common limit, and do not reduce what members may forward of each other's
 messages.
 
-Sans-IO: times are arguments. The module does not look into messages.
+This module does no I/O: times are arguments. It does not look into messages.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ each of four topics: 100 × 4 = 400 messages. The burst is also enough for every
 members send at the end of an outer step."""
 
 AUTHOR_SHARE = 1 / 8
-"""One member's share of the limit: 16 messages a second, and 64 at once. A member sends 20 a second
-only for a short time, which the burst covers."""
+"""One member's share of the limit: 16 messages a second, and 64 at once. A member sends up to 20 a
+second, but only for so short a time that the burst covers the difference."""
 OTHERS_SHARE = 1 / 2
 """The share of all non-members, through all neighbours together: 64 messages a second, and 256 at
 once. Checking and forwarding a message takes 3.5 ms, so this is a quarter of a core. For a node
@@ -105,7 +105,7 @@ class GossipLimits:
         return False
 
     def pop_refused(self) -> dict[PeerId, int]:
-        """Return the refusals by neighbour since the last call."""
+        """Return the number of refused items by neighbour since the last call."""
         refused, self._refused = dict(self._refused), Counter()
         return refused
 

@@ -45,12 +45,12 @@ def bound_connections() -> None:
 
 
 def is_crowded(muxed: Any) -> bool:
-    """Return whether the newest stream of the connection exceeds the limit."""
+    """Return whether the connection has more streams than the limit."""
     return len(muxed.streams) > STREAMS_MAX
 
 
 async def _read_payload_if_it_fits(muxed: Yamux, length: int) -> bytes:
-    """Replace libp2p's own function, which receives every payload."""
+    """Replace libp2p's own function for receiving a payload, which has no limit."""
     unread = sum(map(len, muxed.stream_buffers.values()))
     if unread + length > UNREAD_BYTES_MAX:
         # This is the only error on which libp2p closes the connection for every kind of frame.

@@ -43,7 +43,7 @@ CLOSE_S = 5.0
 
 
 class EdNoise(NoiseTransport):
-    """Noise that accepts only Ed25519 keys, because our PeerId does not support other keys."""
+    """libp2p's Noise handshake, restricted to Ed25519 keys: our PeerId supports no other keys."""
 
     async def secure_inbound(self, conn: Any) -> ISecureConn:
         return await self._checked(await super().secure_inbound(conn))
@@ -150,8 +150,7 @@ def _contained_handler(handler: StreamHandler) -> StreamHandler:
 
 
 def contain_tasks(manager: Any) -> None:
-    """From now on, a failing background task of this libp2p service ends without ending other
-    tasks."""
+    """From now on, a background task of this libp2p service that fails does not end other tasks."""
     start = manager.run_task
 
     def run_task(function: Any, *args: Any, daemon: bool = False, **options: Any) -> None:
@@ -182,11 +181,8 @@ def shielded_for(seconds: float) -> trio.CancelScope:
 
 
 async def sever(host: IHost, peer: ID) -> None:
-    """End every connection with `peer` immediately, even if the peer no longer reads.
-
-    The socket is closed first: libp2p would first send a goodbye message, and could wait for ever
-    to send it.
-    """
+    """End every connection with `peer` immediately, even if the peer no longer reads. The socket is
+    closed first, because libp2p would send a goodbye message and might wait for ever to do so."""
     for connection in host.get_network().get_connections(peer):
         await close_connection(connection)
 
@@ -199,7 +195,7 @@ async def close_connection(connection: INetConn) -> None:
 
 
 def is_open(stream: Any) -> bool:
-    """Return whether `stream` is still open, as far as we know. libp2p's interface lacks this."""
+    """Return whether `stream` is still open, as far as this side knows."""
     return not stream.is_closed
 
 

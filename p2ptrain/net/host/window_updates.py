@@ -2,9 +2,9 @@
 
 libp2p 0.8.1 sends an update after every read, and it reads the length of a message byte by byte.
 Two of three frames that a gossiping host sent were updates for one byte, each encrypted and sent
-separately. They took a third to a half of a node's CPU time between outer steps, and all of the CPU
-time on a machine with too few cores. The original Yamux implementation also waits for half a
-window. The sender does not stall, since it can still fill the other half.
+separately. The updates took a third to a half of a node's CPU time between outer steps, and all of
+the CPU time on a machine with too few cores. The original Yamux implementation also waits for half
+a window. The sender does not stall, since it can still fill the other half.
 """
 
 from __future__ import annotations
