@@ -18,7 +18,7 @@ from p2ptrain.ids import PeerId
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """The data plane of `peer` listens at `host`:`port` and will show `certificate_der`.
+    """The data plane of `peer` listens at `host`:`port` and identifies itself by the certificate.
 
     Raises:
         RemoteProtocolError: a field has an invalid value.
@@ -65,8 +65,8 @@ class Endpoint:
 
 def _is_address(text: str) -> bool:
     """Return whether `text` is an IP address without a zone. A zone ("fe80::1%eth0") names a
-    network interface of this machine, which a peer cannot know, and Python permits any characters
-    in it."""
+    network interface of this machine, which a peer cannot know; and Python accepts any characters
+    in a zone."""
     if "%" in text:
         return False
     try:

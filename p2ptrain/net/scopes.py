@@ -56,8 +56,8 @@ _WORDS = {
 
 
 def scope_of(address: Address) -> AddressScope:
-    """Return the scope of an address. 0.0.0.0 and :: count as loopback: whoever dials them reaches
-    his own machine."""
+    """Return the scope of an address. 0.0.0.0 and :: count as loopback: a peer that dials them
+    reaches its own machine."""
     if address.is_name:
         return AddressScope.NAME
     host = ipaddress.ip_address(address.host)

@@ -1,1 +1,2 @@
-"""Knowledge about peers: heartbeats, incarnations, paths, complaints. This package does no I/O."""
+"""What a node knows about its peers: their heartbeats, restarts, paths and faults. No module here
+uses sockets, clocks or files; callers pass the time, and the journal to write to."""
