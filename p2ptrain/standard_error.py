@@ -1,7 +1,7 @@
 """Write lines for users to stderr, which may be a log file on a full disk.
 
-A message that cannot be written must not end a node, and must not change the exit status that
-belongs to the error. Everything important is also in the journal.
+A message that cannot be written must not end a node, and must not change the exit status of a
+program that ends with an error. Everything important is also in the journal.
 """
 
 from __future__ import annotations
@@ -29,10 +29,8 @@ def disk_may_be_full() -> Iterator[None]:
 
 
 def give_up_unwritten() -> None:
-    """Flush stderr, or drop its unwritten text if that fails. Call this last.
-
-    Python flushes stderr again when it exits, and exits with status 120 if that fails.
-    """
+    """Flush stderr. If that fails, drop the unwritten text, because Python flushes stderr again
+    when it exits, and exits with status 120 if that fails. Call this last."""
     if sys.stderr is None:
         return
     try:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from p2ptrain.dataplane.sockets import PeerSocket
 from p2ptrain.errors import PeerLost, PeerTooSlow, RemoteProtocolError
@@ -39,13 +39,9 @@ class RingKey:
 
     def to_hello(self) -> dict[str, object]:
         """Return the hello that `peer` sends when it dials this stream."""
-        return {
-            "purpose": PURPOSE,
-            "run": self.run,
-            "step": self.step,
-            "attempt": self.attempt,
-            "stream": self.stream,
-        }
+        named = asdict(self)
+        del named["peer"]  # The connection proves which peer dials.
+        return {"purpose": PURPOSE} | named
 
     @classmethod
     def from_hello(cls, hello: Mapping[str, object], peer: PeerId) -> RingKey:

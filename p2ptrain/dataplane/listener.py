@@ -280,10 +280,8 @@ class Listener:
 
 
 def try_listening(host: str, port: int) -> None:
-    """Check in advance that a listener can bind to `host`:`port`.
-
-    Raises ConfigError: PORT-IN-USE, ADDR-LISTEN.
-    """
+    """Check in advance that a listener can bind to `host`:`port`. Raises ConfigError (PORT-IN-USE,
+    ADDR-LISTEN)."""
     _bind(host, port).close()
 
 

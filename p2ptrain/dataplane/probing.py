@@ -92,10 +92,8 @@ def measured(asked: float, came: Sequence[tuple[float, int]]) -> ProbeResult:
 
 
 class ProbeServer:
-    """A listener's handler for PURPOSE. It refuses while `busy()`, and limits the probes per peer.
-
-    A probe ends after `probe_s`, by default PROBE_S.
-    """
+    """A listener's handler for PURPOSE. It refuses probes while `busy()` is true, and limits the
+    probes per peer. A probe ends after `probe_s`, by default PROBE_S."""
 
     def __init__(
         self, busy: Callable[[], bool], limit: Limit | None = None, probe_s: float | None = None
@@ -129,10 +127,8 @@ class ProbeServer:
 
 
 def wanted_bytes(sock: SecureSocket) -> int:
-    """Receive a request for a probe. Return how many bytes it asks for.
-
-    Raises PeerError, or RemoteProtocolError if it is malformed or asks for too much.
-    """
+    """Receive a request for a probe. Return how many bytes it asks for. Raises PeerError, or
+    RemoteProtocolError if the request is malformed or asks for too many bytes."""
     request = unpack(sock.receive_frame(REQUEST_BYTES_MAX), bytes_max=REQUEST_BYTES_MAX)
     count_bytes = fields(request, bytes=int)["bytes"]
     assert isinstance(count_bytes, int)

@@ -185,12 +185,8 @@ def introduce(sock: PeerSocket, hello: Mapping[str, object]) -> None:
 
 
 def receive_hello(sock: PeerSocket) -> dict[str, object]:
-    """Receive the dialler's hello, on the listening side.
-
-    Raises:
-        RemoteProtocolError: it is not a map with a `purpose`.
-        PeerLost, PeerTooSlow.
-    """
+    """Receive the dialler's hello, on the listening side. Raises PeerLost, PeerTooSlow, or
+    RemoteProtocolError if the hello is not a map with a `purpose`."""
     hello = unpack(sock.receive_frame(HELLO_BYTES_MAX), bytes_max=HELLO_BYTES_MAX)
     if not isinstance(hello, dict) or not isinstance(hello.get("purpose"), str):
         raise RemoteProtocolError("a hello does not name a purpose", peer=sock.peer)

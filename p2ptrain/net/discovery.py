@@ -177,11 +177,8 @@ class _StreamTurn:
         self._reading = trio.CancelScope()
 
     async def read_request(self, stream: INetStream) -> bytes | None:
-        """Return the next request, or None at the end of the stream.
-
-        Raises:
-            trio.TooSlowError: STREAM_S has passed.
-        """
+        """Return the next request, or None at the end of the stream. Raises trio.TooSlowError when
+        the stream has been open for STREAM_S."""
         with trio.CancelScope(deadline=self._ends) as self._reading:
             try:
                 return await read_varint_prefixed_bytes_limited(stream, REQUEST_BYTES_MAX)

@@ -59,7 +59,7 @@ def key_of(name: str) -> bytes:
 def nearest(key: bytes, peers: Iterable[PeerId], count: int) -> list[PeerId]:
     """Return the `count` of `peers` that are nearest to `key` by Kademlia's distance."""
     target = _position(key)
-    return nsmallest(count, peers, key=lambda peer: _position(_bytes_of(peer)) ^ target)
+    return nsmallest(count, peers, key=lambda peer: _position(base58.b58decode(peer)) ^ target)
 
 
 @dataclass(frozen=True)
@@ -72,10 +72,7 @@ class KadServer:
 
     def answer(self, asker: PeerId, request: bytes, now: float) -> bytes | None:
         """Return the answer to `request`; b"" if it needs none; None if the stream should be reset.
-
-        Raises:
-            google.protobuf.message.DecodeError: it is not a message of the DHT.
-        """
+        Raises google.protobuf.message.DecodeError if `request` is not a message of the DHT."""
         message = Message.FromString(request)
         if message.type == Message.PING:
             return bytes(Message(type=Message.PING).SerializeToString())
@@ -122,11 +119,8 @@ def announcement(key: bytes, me: PeerId, addresses: list[str]) -> bytes:
 
 
 def providers_in(reply: bytes, key: bytes) -> dict[PeerId, list[str]]:
-    """Return the peers in an answer to `question(key)`, with the addresses given for them.
-
-    Raises:
-        google.protobuf.message.DecodeError: it is not a message of the DHT.
-    """
+    """Return the peers in an answer to `question(key)`, with the addresses given for them. Raises
+    google.protobuf.message.DecodeError if the answer is not a message of the DHT."""
     message = Message.FromString(reply)
     if message.type != Message.GET_PROVIDERS or message.key != key:
         return {}
@@ -140,7 +134,7 @@ def providers_in(reply: bytes, key: bytes) -> dict[PeerId, list[str]]:
 
 
 def _add(entry: Message.Peer, peer: PeerId, addresses: list[str], connected: bool) -> None:
-    entry.id = _bytes_of(peer)
+    entry.id = base58.b58decode(peer)
     entry.connection = Message.CONNECTED if connected else Message.CAN_CONNECT
     entry.addrs.extend(_binary(address) for address in addresses)
 
@@ -167,10 +161,6 @@ def _texts(addresses: Iterable[bytes], count: int) -> list[str]:
         except Exception as exc:  # multiaddr raises errors of many kinds
             log.debug("an address in a DHT message is malformed: %r", exc)
     return texts
-
-
-def _bytes_of(peer: PeerId) -> bytes:
-    return base58.b58decode(peer)
 
 
 def _position(identifier: bytes) -> int:

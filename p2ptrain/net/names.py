@@ -35,11 +35,8 @@ class Resolver:
         self._time = time
 
     async def resolve(self, address: Address, ends: float) -> list[str]:
-        """Return the IP addresses of the host of `address`, at least one.
-
-        Raises:
-            DialFailed: NET-DNS.
-        """
+        """Return the IP addresses of the host of `address`, at least one. Raises DialFailed with
+        the code NET-DNS."""
         if not address.is_name:
             return [address.host]
         if self._time is not None and address.peer and not self._time.is_left(address.peer):

@@ -267,8 +267,8 @@ class DuplicateWatch:
 
     def _judge(self, member: PeerId, proof: IdentityProof, now: float) -> None:
         """Decide what a proof means. Cheap checks come first."""
-        drawn_s = self._drawn_s(proof.nonce, now)
-        if drawn_s is None or self.is_ours(proof.incarnation):
+        drawn_s = self._nonces.get(proof.nonce)
+        if drawn_s is None or now > drawn_s + FRESH_S or self.is_ours(proof.incarnation):
             return
         if drawn_s <= self._proved_s:
             return  # This proof is not newer. Mailboxes repeat proofs for a while.
@@ -280,12 +280,6 @@ class DuplicateWatch:
         ends_us = self.incarnation > proof.incarnation or (self.starting and not proof.starting)
         if ends_us or (self.duplicate is None and not self.starting):
             self.duplicate = Duplicate(proof.incarnation, member, ends_us)
-
-    def _drawn_s(self, nonce: bytes, now: float) -> float | None:
-        """Return when this process drew `nonce`. Return None if another process drew it, or if it
-        was drawn too long ago."""
-        drawn_s = self._nonces.get(nonce)
-        return None if drawn_s is None or now > drawn_s + FRESH_S else drawn_s
 
     def _hear_mark(self, mark: Mark, now: float) -> None:
         if is_genuine_mark(self._run, self.me, mark, self._verify):

@@ -75,10 +75,6 @@ class HeartbeatDelta:
         """Return whether `base` is the full beat that this beat refers to."""
         return (base.incarnation, base.serial) == (self.incarnation, self.base)
 
-    def follows(self, incarnation: int, serial: int) -> bool:
-        """Return whether this beat is newer than the one with this incarnation and serial."""
-        return (self.incarnation, self.serial) > (incarnation, serial)
-
 
 Beat = FullHeartbeat | HeartbeatDelta
 

@@ -19,7 +19,12 @@ from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.eviction import IsMember, nobody
 from p2ptrain.ids import PeerId
 from p2ptrain.peers.heartbeat import HEARTBEAT_BYTES_MAX, LACKS_MAX, Heartbeat
-from p2ptrain.peers.heartbeat_delta import FullHeartbeat, HeartbeatDelta, full_heartbeat
+from p2ptrain.peers.heartbeat_delta import (
+    FullHeartbeat,
+    HeartbeatDelta,
+    counts_of,
+    full_heartbeat,
+)
 
 PEERS_MAX = 4096
 OTHERS_MAX = 3072
@@ -110,10 +115,9 @@ class PeerTable:
         if record is None:
             return False
         told = (record.heartbeat.incarnation, record.heartbeat.serial)
-        if not all(beat.follows(*earlier) for earlier in (told, record.unread or told)):
+        if counts_of(beat) <= max(told, record.unread or told):
             return False
-        unread = (beat.incarnation, beat.serial)
-        self._views[peer] = replace(record, heard_s=now, unread=unread)
+        self._views[peer] = replace(record, heard_s=now, unread=counts_of(beat))
         return True
 
     def pop_lacking(self) -> tuple[PeerId, ...]:
@@ -139,11 +143,8 @@ class PeerTable:
 
 
 def endpoint_of(peer: PeerId, wire: bytes) -> Endpoint | None:
-    """Return the endpoint in a heartbeat of `peer`; None if the peer has no data plane.
-
-    Raises:
-        RemoteProtocolError: it is malformed, or belongs to a different peer.
-    """
+    """Return the endpoint in a heartbeat of `peer`; None if the peer has no data plane. Raises
+    RemoteProtocolError if the endpoint is malformed or belongs to a different peer."""
     if not wire:
         return None
     endpoint = Endpoint.from_wire(unpack(wire, bytes_max=HEARTBEAT_BYTES_MAX))

@@ -348,10 +348,7 @@ class Gossip:
 
     async def publish(self, topic: str, payload: bytes) -> None:
         """Sign `payload` and send it to all subscribers of `topic`. Delivery is not guaranteed.
-
-        Raises:
-            LocalProtocolError: `payload` is too long.
-        """
+        Raises LocalProtocolError if `payload` is too long."""
         if len(payload) > PAYLOAD_BYTES_MAX:
             raise LocalProtocolError(f"a gossip payload of {len(payload)} bytes is too long")
         await self.pubsub.publish(topic, payload)
