@@ -1,6 +1,6 @@
-"""No frame, stream or connection of a peer crashes the node or keeps it from serving others.
+"""No frame, stream or connection of a peer crashes a node or keeps the node from serving others.
 
-The first group replays input that crashed a process with plain libp2p 0.8.1.
+GOSSIP_FRAMES contains input that crashed a process with plain libp2p 0.8.1.
 """
 
 from __future__ import annotations
@@ -104,8 +104,7 @@ GOSSIP_FRAMES = {
 
 class Swarm:
     """A victim, an honest peer, and a hostile peer. The victim must continue to serve the honest
-    peer.
-    """
+    peer."""
 
     def __init__(self, victim: Network, honest: Network, hostile: Hostile) -> None:
         self.victim = victim
@@ -189,8 +188,7 @@ async def test_garbage_on_every_protocol_does_no_harm(protocol: str) -> None:
 @pytest.mark.parametrize("raised", [RuntimeError("bug"), StreamError("stream reset")])
 async def test_exception_in_a_stream_handler_does_no_harm(raised: Exception) -> None:
     """With plain libp2p, some exceptions end the host. Others make the connection refuse further
-    streams.
-    """
+    streams."""
     async with swarm() as here:
 
         async def boom(stream: object) -> None:
@@ -295,7 +293,8 @@ async def test_peer_that_dials_repeatedly_does_not_exhaust_the_node() -> None:
 
 @asynccontextmanager
 async def speaking(offer: str) -> AsyncIterator[IHost]:
-    """Run a host with Noise, yamux and an Ed25519 key, one of which is replaced by `offer`."""
+    """Run a host with Noise, yamux and an Ed25519 key. If `offer` is "plaintext", "mplex" or "rsa",
+    it replaces one of the three."""
     keys = create_rsa_key_pair() if offer == "rsa" else create_new_key_pair(b"k" * 32)
     noise = {NOISE_ID: NoiseTransport(keys, create_x25519_key_pair().private_key)}
     plain = {TProtocol(PLAINTEXT_PROTOCOL_ID): InsecureTransport(keys, peerstore=None)}
@@ -314,7 +313,7 @@ async def speaking(offer: str) -> AsyncIterator[IHost]:
 async def test_peer_with_unsupported_protocols_is_refused(offer: str) -> None:
     async with networks(1) as (victim,):
         address = info_from_p2p_addr(Multiaddr(victim.addresses()[0]))
-        async with speaking("what we do") as host:
+        async with speaking("the usual protocols") as host:
             await host.connect(address)
             await eventually(lambda: victim.connected() == {str(host.get_id())})
         await eventually(lambda: victim.connected() == set())
