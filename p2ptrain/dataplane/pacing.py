@@ -29,8 +29,8 @@ from enum import Enum
 from p2ptrain.errors import LocalProtocolError
 
 FLOOR = 1 / 16
-"""Share of the rate limit that the swarm gets while the ring could use all of it. At 8 Mbit/s a
-fetcher gets 64 kB per second. A fetcher gives up a source that does not send for a minute."""
+"""Share of the rate limit that the swarm gets while the ring could use all of it. At 8 Mbit/s, this
+is 62 kB per second. A fetcher gives up a source that does not send for a minute."""
 
 
 class SendPriority(Enum):

@@ -6,7 +6,7 @@ ends the thread. `SecureSocket` is the interface that ring and swarm use. `PeerS
 the interface over TLS or, for tests, over a plain socket pair.
 
 One thread uses a socket at a time, because OpenSSL cannot read and write one connection from two
-threads at once. Only `shutdown`, `set_deadline` and the properties may be used from any thread.
+threads at once. Only `shutdown`, `set_deadline`, `peer` and `ended` may be used from any thread.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ class SecureSocket(Protocol):
 class PeerSocket:
     """The SecureSocket over an operating-system socket, TLS or plain.
 
-    The first operation that fails ends the connection: we do not know how much of a message the
-    peer received, so it could not interpret what follows.
+    The first operation that fails ends the connection: the peer may have received only a part of a
+    message, and could not interpret what follows.
     """
 
     def __init__(self, sock: socket.socket | TlsSocket, peer: PeerId, *, deadline_s: float) -> None:

@@ -146,7 +146,7 @@ def newest_first(met: Mapping[PeerId, list[str]]) -> list[str]:
 
 
 class PeerCache:
-    """A file of peers met before. A lost or damaged file counts as empty."""
+    """A file with the addresses of known peers. A lost or damaged file counts as empty."""
 
     def __init__(self, path: Path, bytes_max: int = FILE_BYTES_MAX) -> None:
         self._path = path

@@ -88,7 +88,7 @@ class _Budget:
 
 
 class Probe(Protocol):
-    """Returns the IP address at which an address answers, or raises DialFailed."""
+    """Returns an IP address of `address` at which libp2p answers, or raises DialFailed."""
 
     async def __call__(self, address: Address, resolver: Resolver, *, deadline_s: float) -> str: ...
 
@@ -143,7 +143,7 @@ class Dialler:
         deadline_s: float,
         accept: Accept = anybody,
     ) -> PeerId:
-        """Do what `Network.connect_any` promises, with up to AT_ONCE addresses at a time."""
+        """See `Network.connect_any`. Up to AT_ONCE addresses are tried at a time."""
         if not texts and not or_else:
             raise ConfigError(
                 "there is no address to connect to",

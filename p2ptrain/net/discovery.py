@@ -1,4 +1,5 @@
-"""Find peers of a run: provider records in the DHT, and mDNS on a LAN.
+"""Find peers of a run, by mDNS on a LAN and by records in the DHT. A record says that a peer, the
+provider, takes part in a run.
 
 A node asks members of its run, or admitted peers as long as it does not know any member. A node
 that has not been admitted yet asks all connected peers; these are the peers that its user named.
@@ -59,7 +60,7 @@ Found = tuple[PeerId, list[str]]
 
 
 class Discovery:
-    """Publishes our provider records to other peers and stores theirs."""
+    """Announces this node to other peers, stores their announcements, and finds providers."""
 
     def __init__(
         self,
@@ -91,7 +92,7 @@ class Discovery:
                 nursery.start_soon(self._announce_to, peer, message)
 
     async def find_providers(self, name: str) -> list[Found]:
-        """Return the providers of `name` other than ourselves, with their addresses."""
+        """Return the providers of `name` other than this node, with their addresses."""
         key = key_of(name)
         found = dict.fromkeys(self.records.of(key, trio.current_time()))
 

@@ -64,7 +64,7 @@ _NOBODY_THERE = ("NET-REFUSED", "NET-TIMEOUT", "NET-NO-ROUTE")
 
 
 class DialFailed(NetworkUnreachable):
-    """One address could not be reached; `words` says what happened, for a list of attempts."""
+    """One address could not be reached. `words` says in a phrase what happened."""
 
     def __init__(self, address: Address, code: str, words: str) -> None:
         likely, do = _advice(address, code)

@@ -186,8 +186,8 @@ class Network:
                 (PEER-FAILED).
             PeerLost: the connection broke.
             PeerTooSlow: no reply within `deadline_s`.
-            RemoteProtocolError: the reply is longer than `bytes_max`, or it says that our request
-                is malformed.
+            RemoteProtocolError: the reply is longer than `bytes_max`, or the peer reports that our
+                request is malformed.
         """
         ends = trio.current_time() + deadline_s
         if peer not in self._connections.peers():

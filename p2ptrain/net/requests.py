@@ -79,7 +79,8 @@ class ReplyStatus(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """How long the answering side waits for a request, for the rest of it, and for the handler."""
+    """How long the answering side waits for a request to begin, for its end, and for the
+    handler."""
 
     idle_s: float = IDLE_S
     body_s: float = BODY_S
@@ -87,7 +88,7 @@ class Waits:
 
 
 WAITS = Waits()
-"""The limits of all protocols, unless a protocol says otherwise."""
+"""The limits of a protocol that does not set its own."""
 
 
 @dataclass(frozen=True, slots=True)

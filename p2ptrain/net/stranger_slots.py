@@ -1,7 +1,7 @@
 """A limited number of places for unknown peers, shared fairly between the sources of these peers.
 
-A source is whatever an attacker cannot easily invent, such as an address. This module does not know
-what a place is used for, such as a handshake.
+A source is something that an attacker cannot easily multiply, such as an IP address. This module
+does not know what the places are used for.
 """
 
 from __future__ import annotations

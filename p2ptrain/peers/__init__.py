@@ -1,2 +1,2 @@
-"""What a node knows about its peers: their heartbeats, restarts, paths and faults. No module here
-uses sockets, clocks or files; callers pass the time, and the journal to write to."""
+"""The knowledge of a node about its peers: their heartbeats, restarts, paths and faults. No module
+here uses sockets, clocks or files; callers pass the time, and the journal to write to."""

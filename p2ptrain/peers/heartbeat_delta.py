@@ -123,7 +123,7 @@ class HeartbeatSender:
         said = _fields_of(full)
         due = self.is_full_due(heartbeat.incarnation, heartbeat.serial)
         small = b"" if due else _small(self._base, said)
-        # A receiver that lacks the base cannot decode a small beat, so it must save a lot.
+        # A receiver that lacks the base cannot decode it, so a small beat must save a lot.
         if small and 2 * len(small) <= len(full):
             return small
         self._base = said

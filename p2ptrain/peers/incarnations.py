@@ -108,8 +108,7 @@ class Incarnations:
     _newest: dict[PeerId, _Newest] = field(default_factory=dict)
     """In the order of the peers' last heartbeats."""
     _older: dict[PeerId, _Older] = field(default_factory=dict)
-    """For each peer, the previous newest incarnation, or an older one that has sent a new heartbeat
-    since."""
+    """For each peer, the second-highest incarnation from which a heartbeat arrived."""
 
     def __len__(self) -> int:
         return len(self._newest)

@@ -11,6 +11,7 @@ from p2ptrain.observe.journal import Journal
 from p2ptrain.rate_limit import Allowance
 
 COMPLAINT_S = 10.0
+"""Minimum seconds between two lines about one event and one peer."""
 COMPLAINTS_MAX = 1024
 
 NOTES_PER_S = 0.1

@@ -32,7 +32,7 @@ last replay is oldest is forgotten."""
 @dataclass(slots=True)
 class ReplayedHeartbeats:
     _counts: dict[PeerId, tuple[int, float]] = field(default_factory=dict)
-    """For each peer: how often it was counted, and when it last was."""
+    """For each peer: the number of counted replays, and the time of the last one."""
 
     def __len__(self) -> int:
         """Return the number of peers that are counted."""

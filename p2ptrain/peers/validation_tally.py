@@ -58,8 +58,9 @@ def divide_blocks(blocks: int, peers: Sequence[PeerId], step: int) -> dict[PeerI
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """The mean loss of the θ of outer step `step` in nats per token, or None without reports. The
-    reports cover `covered` of the `blocks` held-out blocks, with `tokens` tokens."""
+    """The result for the θ of outer step `step`. `loss` is the mean in nats per token, or None
+    without reports. The reports cover `covered` of the `blocks` held-out blocks, with `tokens`
+    tokens."""
 
     step: int
     loss: float | None

@@ -30,8 +30,8 @@ ANSWER_BYTES_MAX = 1 << 20
 """Maximum bytes of one answer, which fit into one frame."""
 
 FindMessage = Callable[[bytes], rpc_pb2.Message | None]
-"""Returns a message by its id, or None if it has left the cache from which peers can still request
-it."""
+"""Returns the message with an id, or None if that message is not in the cache of messages that
+peers can request."""
 
 
 def bounded(

@@ -57,7 +57,7 @@ subscribe."""
 
 Admitted = Callable[[PeerId], bool]
 Validator = Callable[[PeerId, PeerId, bytes], bool]
-"""judge(forwarder, author, payload): whether to deliver a message and forward it."""
+"""`validator(forwarder, author, payload)` returns whether to deliver and forward a message."""
 Message = tuple[PeerId, bytes]
 
 
@@ -69,13 +69,10 @@ class ContainedRouter(GossipSub):
         self._replays = Allowance(REPLAYS_AT_ONCE, REPLAYS_PER_S)
 
     def _check_equivocation(self, msg: rpc_pb2.Message) -> bool:
-        """Accept every message. libp2p's own check stores up to 1,000 whole messages (480 MB) to
-        compare them with later ones.
-
-        For two minutes, the comparison cannot find anything, because a second message with the same
-        author and number is dropped as already seen. Our code does not rely on the check: the
-        ledger finds conflicting votes by their own signatures.
-        """
+        """Accept every message. libp2p's own check looks for two different messages with the same
+        author and number, and stores up to 1,000 whole messages (480 MB) for this. For two minutes,
+        it cannot find any, because the second message is dropped as already seen. Our code does not
+        rely on the check: the ledger finds conflicting votes by their own signatures."""
         return True
 
     def remove_peer(self, peer_id: ID) -> None:
@@ -321,7 +318,7 @@ class Gossip:
             degree_high=10,
             heartbeat_interval=1,
             heartbeat_initial_delay=0.2,
-            # This limit also drops our own messages silently; see `limits`.
+            # High, because this limit silently drops our own messages too; `limits` has our limits.
             max_messages_per_topic_per_second=1000.0,
             # With this option, libp2p takes a mesh of few peers for an unhealthy one and then waits
             # 30 to 60 s between its heartbeats. Meanwhile nobody repairs the mesh, and no message

@@ -18,15 +18,15 @@ from libp2p.stream_muxer.yamux.yamux import Yamux
 from libp2p.utils.varint import read_varint_prefixed_bytes_limited
 
 UNREAD_BYTES_MAX = 1 << 20
-"""Maximum number of unread bytes of all streams of a connection: four windows. Thirty simultaneous
-requests of 1 MiB leave half a window unread. A peer that respects its windows leaves at most one or
-two windows unread: those of its gossip, while the peer is not admitted or while we are busy with a
-frame."""
+"""Maximum number of unread bytes of all streams of a connection: four windows. With thirty
+simultaneous requests of 1 MiB, half a window is unread. Of a peer that respects its windows, at
+most two windows are unread: those of its gossip, while the peer is not admitted or we are busy with
+a frame."""
 STREAMS_MAX = 128
 """Maximum number of open streams of one connection, counting both sides: 64 requests, and the
 long-lived streams."""
 NAME_BYTES_MAX = 1 << 10
-"""Maximum bytes of a negotiation message: the name of a protocol. Our names have less than 50
+"""Maximum bytes of a negotiation message: the name of a protocol. Our names have fewer than 50
 bytes."""
 
 

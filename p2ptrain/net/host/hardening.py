@@ -133,7 +133,8 @@ StreamHandler = Callable[[INetStream], Awaitable[None]]
 
 
 def _contained_handler(handler: StreamHandler) -> StreamHandler:
-    """Wrap all stream handlers: an exception, or a surplus stream, ends only that stream."""
+    """Return a stream handler that resets surplus streams, and in which an exception ends only its
+    stream."""
 
     async def contained(stream: INetStream) -> None:
         try:
@@ -160,7 +161,8 @@ def contain_tasks(manager: Any) -> None:
 
 
 def contained(function: Any) -> Any:
-    """Return `function` with its exceptions contained, for tasks that libp2p starts."""
+    """Return `function` for a task that libp2p starts: exceptions are logged and end only that
+    task."""
 
     @functools.wraps(function)
     async def contained_function(*args: Any) -> None:
