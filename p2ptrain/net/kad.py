@@ -7,7 +7,8 @@ peers that an answer names are not dialled.
 
 A key is the sha2-256 multihash of a name, so that other implementations can look it up by its CID.
 
-Sans-IO: bytes and times are arguments. See https://github.com/libp2p/specs/tree/master/kad-dht.
+This module does no I/O: bytes and times are arguments. See
+https://github.com/libp2p/specs/tree/master/kad-dht.
 """
 
 from __future__ import annotations

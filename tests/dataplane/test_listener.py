@@ -266,7 +266,7 @@ def test_silent_connection_is_dropped_in_time(
     assert works_in_the_end(client, endpoint)
 
 
-def test_dripping_connection_is_dropped_in_time(
+def test_connection_that_sends_byte_by_byte_is_dropped_in_time(
     client: Credentials, listening: ListenerFactory
 ) -> None:
     listener, endpoint = listening(handshake_s=SHORT_S)
@@ -508,7 +508,7 @@ def test_closing_the_listener_ends_every_thread_and_closes_every_socket(
     assert len(os.listdir("/proc/self/fd")) <= descriptors
 
 
-def test_port_in_use_is_a_clear_error(server: Credentials, listening: ListenerFactory) -> None:
+def test_port_in_use_gives_a_clear_error(server: Credentials, listening: ListenerFactory) -> None:
     listener, _ = listening()
     with pytest.raises(ConfigError) as caught:
         Listener(server, *listener.address, allowed=lambda peer: True)
@@ -518,7 +518,7 @@ def test_port_in_use_is_a_clear_error(server: Credentials, listening: ListenerFa
 
 
 @pytest.mark.parametrize("host", ["203.0.113.7", "not an address"])
-def test_listening_on_an_address_of_another_host_is_a_clear_error(
+def test_listening_on_an_address_of_another_host_gives_a_clear_error(
     server: Credentials, host: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -529,7 +529,7 @@ def test_listening_on_an_address_of_another_host_is_a_clear_error(
 class TestDialling:
     """The dialler gets a clear error for each kind of misbehaving peer."""
 
-    def test_refused_connection_is_a_clear_error(
+    def test_refused_connection_gives_a_clear_error(
         self, server: Credentials, client: Credentials
     ) -> None:
         with socket.create_server(("127.0.0.1", 0)) as probe:
@@ -539,14 +539,16 @@ class TestDialling:
             connect(client, endpoint, ECHO)
         assert caught.value.peer == server.peer
 
-    def test_silent_port_is_a_clear_error(self, server: Credentials, client: Credentials) -> None:
+    def test_silent_port_gives_a_clear_error(
+        self, server: Credentials, client: Credentials
+    ) -> None:
         with socket.create_server(("127.0.0.1", 0)) as silent:
             port = silent.getsockname()[1]
             endpoint = Endpoint(server.peer, "127.0.0.1", port, server.certificate_der)
             with pytest.raises(PeerTooSlow):
                 dial(client, endpoint, ECHO, deadline_s=0.2)
 
-    def test_dripping_listener_is_a_clear_error(
+    def test_listener_that_sends_byte_by_byte_gives_a_clear_error(
         self, server: Credentials, client: Credentials, background: Background
     ) -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -557,7 +559,7 @@ class TestDialling:
             with theirs, dripping(theirs, HANDSHAKE), in_time():
                 assert isinstance(dialled(), PeerTooSlow)
 
-    def test_web_server_is_a_clear_error(
+    def test_web_server_at_the_address_gives_a_clear_error(
         self, server: Credentials, client: Credentials, background: Background
     ) -> None:
         with socket.create_server(("127.0.0.1", 0)) as web:
@@ -575,7 +577,7 @@ class TestDialling:
                 connect(client, endpoint, ECHO)
             assert done() is None
 
-    def test_wrong_peer_at_the_address_is_a_clear_error(
+    def test_wrong_peer_at_the_address_gives_a_clear_error(
         self, stranger: Credentials, client: Credentials, listening: ListenerFactory
     ) -> None:
         _, endpoint = listening()
@@ -584,7 +586,7 @@ class TestDialling:
             connect(client, wrong, ECHO)
         assert caught.value.peer == stranger.peer
 
-    def test_endpoint_with_another_peers_certificate_is_a_clear_error(
+    def test_endpoint_with_another_peers_certificate_gives_a_clear_error(
         self, stranger: Credentials, client: Credentials, listening: ListenerFactory
     ) -> None:
         _, endpoint = listening()
@@ -593,7 +595,7 @@ class TestDialling:
             connect(client, mixed, ECHO)
 
     @pytest.mark.parametrize("answer", [b"\x00\x00\x00\x01\x01", b"\xff\xff\xff\xff"])
-    def test_malformed_answer_is_a_clear_error(
+    def test_malformed_answer_gives_a_clear_error(
         self, server: Credentials, client: Credentials, background: Background, answer: bytes
     ) -> None:
         with socket.create_server(("127.0.0.1", 0)) as fake:

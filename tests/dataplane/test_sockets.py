@@ -131,7 +131,9 @@ def test_silent_peer_raises_peer_too_slow(pair: Pair) -> None:
         right.receive_into(bytearray(1))
 
 
-def test_dripping_peer_does_not_extend_the_deadline(pair: Pair, background: Background) -> None:
+def test_bytes_that_arrive_slowly_do_not_extend_the_deadline(
+    pair: Pair, background: Background
+) -> None:
     left, right = pair
     stop = threading.Event()
 

@@ -123,7 +123,9 @@ def test_handshake_fails_when_the_peer_leaves(client: Credentials) -> None:
 
 
 @pytest.mark.parametrize("is_server", [False, True])
-def test_dripping_handshake_ends_in_time(client: Credentials, is_server: bool) -> None:
+def test_handshake_that_arrives_byte_by_byte_ends_in_time(
+    client: Credentials, is_server: bool
+) -> None:
     ours, theirs = socket.socketpair()
     ours.settimeout(SHORT_S)
     context = tls_context(client, [client.certificate_der], server=is_server)
@@ -134,7 +136,9 @@ def test_dripping_handshake_ends_in_time(client: Credentials, is_server: bool) -
     theirs.close()
 
 
-def test_dripping_record_ends_in_time(pair: Pair, raws: tuple[RawSocket, RawSocket]) -> None:
+def test_record_that_arrives_byte_by_byte_ends_the_call_in_time(
+    pair: Pair, raws: tuple[RawSocket, RawSocket]
+) -> None:
     _, right = pair
     right.settimeout(SHORT_S)
     record = b"\x17\x03\x03\x40\x00" + bytes(1 << 14)

@@ -118,7 +118,7 @@ def test_only_dialable_addresses_from_peers_are_kept() -> None:
 
 
 class TestAddressBook:
-    def test_announcement_replaces_the_one_before_it(self) -> None:
+    def test_new_announcement_replaces_the_earlier_one(self) -> None:
         book = AddressBook()
         book.remember(PEER, [f"/ip4/10.0.0.1/tcp/{port}" for port in range(1, 21)])
         ports = [address.port for address in book.known(PEER)]
@@ -242,7 +242,7 @@ class TestPeerCache:
         assert cache.load() == {}
         assert "cannot be read" in cache.complaint
 
-    def test_hostile_entries_are_left_out(self, tmp_path: Path) -> None:
+    def test_invalid_entries_of_the_file_are_left_out(self, tmp_path: Path) -> None:
         path = tmp_path / "peers.json"
         entries = {
             PEER: [HERE, 7, "nonsense", f"/ip4/127.0.0.1/tcp/1/p2p/{OTHER}"],

@@ -94,7 +94,7 @@ async def test_both_ends_report_a_new_connection() -> None:
         assert left.addresses_of(right.peer) == right.addresses()
 
 
-async def test_connected_peer_is_listed_with_its_address() -> None:
+async def test_address_group_of_a_connected_peer_is_known() -> None:
     async with networks(2) as (ann, bob):
         await ann.connect(bob.addresses()[0])
         await eventually(lambda: ann.peer in bob.connected())
@@ -497,7 +497,7 @@ def put_instead(place: Path, what: str, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 class TestListening:
-    async def test_port_used_by_a_node_is_a_clear_error(self) -> None:
+    async def test_port_used_by_a_node_gives_a_clear_error(self) -> None:
         async with networks(1) as (network,):
             listen = [network.addresses()[0].split("/p2p/")[0]]
             with pytest.raises(ConfigError) as caught:
@@ -505,7 +505,7 @@ class TestListening:
                     pass
         assert caught.value.code == "PORT-IN-USE"
 
-    async def test_port_used_by_another_program_is_a_clear_error(self) -> None:
+    async def test_port_used_by_another_program_gives_a_clear_error(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as other:
             listen = [f"/ip4/127.0.0.1/tcp/{other.getsockname()[1]}"]
             with pytest.raises(ConfigError) as caught:
@@ -522,7 +522,7 @@ class TestListening:
             f"/ip4/127.0.0.1/tcp/0/p2p/{NOBODY}",
         ],
     )
-    async def test_invalid_listen_address_is_a_clear_error(self, address: str) -> None:
+    async def test_invalid_listen_address_gives_a_clear_error(self, address: str) -> None:
         with pytest.raises(ConfigError) as caught:
             async with open_network(identity(9), listen=[address], admitted=everybody):
                 pass

@@ -133,7 +133,7 @@ class TestAnswersOfOthers:
                 "addresses from DHT answers must not be saved"
             )
 
-    async def test_record_by_a_peer_itself_does_not_replace_its_known_addresses(self) -> None:
+    async def test_dht_record_of_a_peer_does_not_replace_its_known_addresses(self) -> None:
         """Unlike a heartbeat, a DHT record is not signed by the peer that it names."""
         async with networks(2) as (victim, other):
             await other.connect(victim.addresses()[0])

@@ -98,13 +98,13 @@ class TestIntake:
             assert taken(second, FORWARDER, passed_on, now) == len(passed_on)
         assert second.refused == 0
 
-    def test_long_message_counts_as_several(self) -> None:
+    def test_long_message_counts_as_several_messages(self) -> None:
         gate = limits()
         longest = 31 * BYTES_PER_UNIT - 1
         assert taken(gate, FORWARDER, [LIAR] * 5, 0.0, longest) == 2
         assert taken(gate, FORWARDER, MEMBERS, 0.0, longest) == 14
 
-    def test_number_of_frames_is_limited_too(self) -> None:
+    def test_number_of_frames_from_one_neighbour_is_limited(self) -> None:
         gate = limits()
         looked_into = sum(gate.admits_frame(FORWARDER, 100, 0.0) for _ in range(2 * FRAMES_AT_ONCE))
         assert looked_into == FRAMES_AT_ONCE

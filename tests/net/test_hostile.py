@@ -131,7 +131,7 @@ async def swarm() -> AsyncIterator[Swarm]:
 
 
 @pytest.mark.parametrize("name", GOSSIP_FRAMES)
-async def test_malformed_gossip_frame_does_no_harm(name: str) -> None:
+async def test_malformed_gossip_frame_does_not_stop_the_node(name: str) -> None:
     async with swarm() as here:
         await here.serves()
         stream = await here.hostile.open(MESHSUB)
@@ -145,7 +145,7 @@ async def test_malformed_gossip_frame_does_no_harm(name: str) -> None:
 
 @given(st.lists(st.binary(max_size=200), min_size=1, max_size=5))
 @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
-def test_arbitrary_gossip_frames_do_no_harm(frames: list[bytes]) -> None:
+def test_arbitrary_gossip_frames_do_not_stop_the_node(frames: list[bytes]) -> None:
     async def main() -> None:
         async with networks(1) as (victim,), hostile_to(victim) as hostile:
             victim.subscribe(TOPIC)
@@ -172,7 +172,7 @@ def test_arbitrary_gossip_frames_do_no_harm(frames: list[bytes]) -> None:
         P,
     ],
 )
-async def test_garbage_on_every_protocol_does_no_harm(protocol: str) -> None:
+async def test_garbage_on_every_protocol_does_not_stop_the_node(protocol: str) -> None:
     garbage = [b"", b"\xff" * 30, bytes(encode_varint_prefixed(b"\xff" * 90)), bytes(40_000)]
     async with swarm() as here:
         for sent in garbage:
@@ -186,7 +186,7 @@ async def test_garbage_on_every_protocol_does_no_harm(protocol: str) -> None:
 
 
 @pytest.mark.parametrize("raised", [RuntimeError("bug"), StreamError("stream reset")])
-async def test_exception_in_a_stream_handler_does_no_harm(raised: Exception) -> None:
+async def test_exception_in_a_stream_handler_does_not_stop_the_node(raised: Exception) -> None:
     """With plain libp2p, some exceptions end the host. Others make the connection refuse further
     streams."""
     async with swarm() as here:
@@ -258,7 +258,7 @@ async def send_a_corrupt_handshake(stream: trio.SocketStream) -> None:
     "attack",
     [send_nothing, send_garbage, send_http, send_half_a_negotiation, send_a_corrupt_handshake],
 )
-async def test_connections_that_do_not_speak_libp2p_do_no_harm(attack: Attack) -> None:
+async def test_connections_that_do_not_speak_libp2p_do_not_stop_the_node(attack: Attack) -> None:
     async with networks(2) as (victim, honest):
         victim.handle(P, echo)
         port = int(victim.addresses()[0].split("/")[4])
