@@ -2,9 +2,9 @@
 
 Bytes have one of two ranks: those of the *ring* (which averages the members' work) or those of the
 *swarm* (from which peers fetch data). A sender asks for a *ticket*, and sends when the ticket is
-granted. The tickets are granted as if one link sent them one after another at the limit's rate: a
-ticket is granted when that link would have sent its last byte. So the bytes granted in any interval
-are at most the rate times the interval, plus the burst, plus one ticket.
+granted. Imagine one link that sends the tickets one after another at the limit's rate. A ticket is
+granted when that link would have sent its last byte. So the bytes granted in any interval are at
+most the rate times the interval, plus the burst, plus one ticket.
 
 Order of the tickets:
 1. The ring's tickets come before the swarm's: all members wait for a reduce, but not for a fetch.

@@ -19,9 +19,8 @@ from libp2p.utils.varint import read_varint_prefixed_bytes_limited
 
 UNREAD_BYTES_MAX = 1 << 20
 """Maximum number of unread bytes of all streams of a connection: four windows. With thirty
-simultaneous requests of 1 MiB, half a window is unread. Of a peer that respects its windows, at
-most two windows are unread: those of its gossip, while the peer is not admitted or we are busy with
-a frame."""
+simultaneous requests of 1 MiB, half a window is unread. If a peer respects its windows, at most
+two windows are unread: those of its gossip, while the peer is not admitted or this node is busy."""
 STREAMS_MAX = 128
 """Maximum number of open streams of one connection, counting both sides: 64 requests, and the
 long-lived streams."""
