@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 
 def write_line(text: str) -> None:
@@ -21,11 +20,9 @@ def write_line(text: str) -> None:
             sys.stderr.flush()
 
 
-@contextmanager
-def disk_may_be_full() -> Iterator[None]:
-    """Ignore any OSError. Use it around libraries that write to stderr themselves."""
-    with suppress(OSError):
-        yield
+def disk_may_be_full() -> suppress:
+    """Return a context that ignores any OSError, for libraries that write to stderr themselves."""
+    return suppress(OSError)
 
 
 def give_up_unwritten() -> None:

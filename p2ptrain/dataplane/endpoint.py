@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass, field
+from typing import Any
 
 from p2ptrain.dataplane.certificates import CERTIFICATE_BYTES_MAX
 from p2ptrain.encoding import fields
@@ -54,13 +55,8 @@ class Endpoint:
     @classmethod
     def from_wire(cls, value: object) -> Endpoint:
         """Parse an endpoint that a peer sent. Raises RemoteProtocolError if it is malformed."""
-        given = fields(value, peer=str, host=str, port=int, certificate=bytes)
-        return cls(
-            PeerId(str(given["peer"])),
-            str(given["host"]),
-            int(str(given["port"])),
-            bytes(given["certificate"]),  # type: ignore[call-overload]
-        )
+        wire: dict[str, Any] = {**fields(value, peer=str, host=str, port=int, certificate=bytes)}
+        return cls(PeerId(wire["peer"]), wire["host"], wire["port"], wire["certificate"])
 
 
 def _is_address(text: str) -> bool:

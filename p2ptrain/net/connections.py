@@ -119,10 +119,17 @@ class Connections(INotifee):
         self._gone(peer)
         self.feed.push(PeerDisconnected(peer))
 
-    async def _ignore(self, network: INetwork, subject: INetStream | Multiaddr) -> None:
-        """Do nothing: streams and listeners do not matter here."""
+    async def opened_stream(self, network: INetwork, stream: INetStream) -> None:
+        return None
 
-    opened_stream = closed_stream = listen = listen_close = _ignore
+    async def closed_stream(self, network: INetwork, stream: INetStream) -> None:
+        return None
+
+    async def listen(self, network: INetwork, multiaddr: Multiaddr) -> None:
+        return None
+
+    async def listen_close(self, network: INetwork, multiaddr: Multiaddr) -> None:
+        return None
 
 
 def _peer_of(conn: INetConn) -> PeerId:

@@ -94,9 +94,8 @@ class PathTable:
 
     def found_delay(self, peer: PeerId, seconds: float) -> None:
         known = self.mine.get(peer, Path())
-        delay_ms = _bounded(1000 * seconds, DELAY_MAX_MS)
-        least = min(delay_ms, known.delay_ms) if known.delay_ms else delay_ms
-        self.mine[peer] = Path(known.rate, least)
+        least_ms = min(_bounded(1000 * seconds, DELAY_MAX_MS), known.delay_ms or DELAY_MAX_MS)
+        self.mine[peer] = Path(known.rate, least_ms)
 
     # ── reports ──────────────────────────────────────────────────────────────────────────────────
 
