@@ -6,8 +6,8 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
 
 def site_of(host: str) -> str:
-    """Return the site of `host`, which is what one customer usually has: an IPv4 address, or a /64
-    IPv6 network.
+    """Return the site of `host`: all the addresses that one customer usually has, which are one
+    IPv4 address or a /64 IPv6 network.
 
     Raises ValueError: `host` is not an IP address.
     """
@@ -20,11 +20,12 @@ def site_of(host: str) -> str:
 
 
 def is_this_machine(host: str) -> bool:
-    """Return whether a connection to `host`, an IP address or a site, stays on this machine. That
-    is so for loopback addresses, and for 0.0.0.0 and ::, which the kernel treats like them."""
+    """Return whether a connection to `host`, an IP address or a site, stays on this machine. This
+    is true for loopback addresses, and for 0.0.0.0 and ::, which the kernel treats like loopback
+    addresses."""
     address = ip_address(host.partition("%")[0].partition("/")[0])
     if isinstance(address, IPv6Address):
-        if str(address) == "::":  # also the site of ::1
+        if str(address) == "::":  # also left over from ::/64, the site of ::1
             return True
         address = address.ipv4_mapped or address
     return address.is_loopback or address.is_unspecified

@@ -1,4 +1,4 @@
-"""Canonical bytes for everything that is signed, hashed or sent by the control plane.
+"""Canonical bytes for all values that a node signs, hashes or sends in messages.
 
 A value has exactly one encoding: msgpack with sorted string keys in maps, and numbers in their
 shortest form. Therefore equal values have equal digests, and `unpack` refuses any other encoding.
@@ -32,8 +32,8 @@ def _ordered(value: object, depth: int) -> object:
 
 
 def pack(value: object) -> bytes:
-    """Return the canonical encoding of a tree of dict, list, str, bytes, int, finite float, bool
-    and None.
+    """Return the canonical encoding of a tree of dict, list, tuple, str, bytes, int, finite float,
+    bool and None. A tuple is encoded as a list.
 
     Raises:
         LocalProtocolError: the tree contains anything else, or is nested too deeply.
@@ -68,21 +68,16 @@ def unpack(data: bytes | memoryview, *, bytes_max: int) -> object:
 
 
 def count(value: object, most: int, what: str) -> int:
-    """Check that `value` is an integer from 0 to `most`, and return it. `what` names the kind of
-    message in the error.
-
-    Raises:
-        RemoteProtocolError: it is not an integer, or out of range. A bool is not an integer here.
-    """
+    """Return `value` if it is an integer from 0 to `most`; a bool does not count as an integer.
+    Otherwise raise RemoteProtocolError, which names `what` as the kind of message."""
     if type(value) is not int or not 0 <= value <= most:
         raise RemoteProtocolError(f"{what} has a number that is out of range")
     return value
 
 
 def fields(value: object, **types: type | tuple[type, ...]) -> dict[str, object]:
-    """Check that `value` is a map with exactly the fields in `types`, each of its type. Return it.
-
-    A bool does not count as an int.
+    """Return `value` if it is a map with exactly the fields in `types`, each of its type. A bool
+    does not count as an int.
 
     Raises:
         RemoteProtocolError: it is not a map, or a field is missing, unknown or of a wrong type.

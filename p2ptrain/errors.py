@@ -10,7 +10,7 @@
     ├─ IdentityInUse          8   a second node with this identity
     ├─ TryLater              75   nothing is wrong, but it is not possible now
     ├─ ProtocolError              abstract
-    │  ├─ LocalProtocolError      we asked the core for something illegal: our bug
+    │  ├─ LocalProtocolError      our own code broke the protocol: a bug
     │  └─ RemoteProtocolError  5  a peer broke the protocol: drop the peer, never crash
     ├─ PeerError                  expected and handled: PeerUnreachable, PeerLost, PeerTooSlow
     ├─ ReduceAborted              step, attempt, suspects
@@ -34,7 +34,8 @@ from p2ptrain.ids import PeerId
 class P2PTrainError(Exception):
     """The base class of all errors that p2ptrain raises intentionally.
 
-    `what` is one sentence. `evidence` are lines such as "tried /ip4/… refused after 31 ms".
+    `what` says in one sentence what happened. `evidence` are lines such as "tried /ip4/… refused
+    after 31 ms". `peer` is the peer at fault, if there is one.
     """
 
     exit_code = 1
@@ -48,9 +49,11 @@ class P2PTrainError(Exception):
         evidence: Iterable[str] = (),
         likely: str = "",
         do: str = "",
+        peer: str = "",
     ) -> None:
         super().__init__(what)
         self.what = what
+        self.peer = peer
         self.code = code or self.default_code
         self.evidence = tuple(evidence)
         self.likely = likely
@@ -101,11 +104,11 @@ class TryLater(P2PTrainError):
 
 
 class ProtocolError(P2PTrainError):
-    """Abstract: we or a peer broke the protocol. See the two subclasses."""
+    """Abstract: this node or a peer broke the protocol. See the two subclasses."""
 
 
 class LocalProtocolError(ProtocolError):
-    """We asked a protocol core for something illegal. This is our bug."""
+    """Our own code tried something that the protocol does not allow. This is a bug."""
 
 
 class RemoteProtocolError(ProtocolError):
@@ -114,21 +117,13 @@ class RemoteProtocolError(ProtocolError):
     exit_code = 5
     default_code = "PEER-PROTOCOL"
 
-    def __init__(self, what: str, *, peer: str = "", code: str = "") -> None:
-        super().__init__(what, code=code)
-        self.peer = peer
-
 
 class PeerError(P2PTrainError):
-    """An expected fault of a peer or of the connection to it. It is handled and counted, and never
-    fatal."""
+    """An expected fault of a peer or of the connection to it. Such errors are handled and counted,
+    and do not end the node."""
 
     exit_code = 5
     default_code = "PEER"
-
-    def __init__(self, what: str, *, peer: str = "", code: str = "") -> None:
-        super().__init__(what, code=code)
-        self.peer = peer
 
 
 class PeerUnreachable(PeerError):
@@ -144,11 +139,9 @@ class PeerTooSlow(PeerError):
 
 
 class ReduceAborted(P2PTrainError):
-    """An attempt to average did not complete. The inputs are unchanged; the ledger decides what
-    happens next.
-
-    `heard`: a neighbour reported the suspects; this node did not observe a fault itself.
-    """
+    """An attempt to average did not complete. The inputs are unchanged; the ledger decides whether
+    to try again. `heard`: a neighbour reported the suspects; this node did not observe a fault
+    itself."""
 
     exit_code = 75
     default_code = "REDUCE-ABORTED"
@@ -217,7 +210,8 @@ class TrainerExited(TrainerError):
 
 
 def _how_it_ended(returncode: int) -> str:
-    """Describe the exit. A negative `returncode` is the number of the signal that ended it."""
+    """Return how a process with this `returncode` ended, as a phrase. If the code is negative, a
+    signal with this number ended the process."""
     if returncode == -signal.SIGKILL:
         return "was killed (SIGKILL); the kernel does this when memory runs out"
     if -returncode in set(signal.Signals):
@@ -226,8 +220,8 @@ def _how_it_ended(returncode: int) -> str:
 
 
 class TrainerUnfit(TrainerExited):
-    """The trainer reported a problem with this machine or its settings that a restart cannot
-    fix."""
+    """The trainer reported a problem with this machine or with its settings. A restart would not
+    help."""
 
     default_code = "TRAINER-UNFIT"
 
@@ -238,8 +232,8 @@ class TrainerUnfit(TrainerExited):
 
 
 class TrainerOutOfMemory(TrainerExited):
-    """The trainer ran out of memory. Unless `micro_batch` is already 1, it is started again with
-    half as many sequences at once, rounded up."""
+    """The trainer ran out of memory. Unless `micro_batch`, the number of sequences at once, is
+    already 1, the trainer is started again with half as many, rounded up."""
 
     default_code = "MEM-OOM"
 

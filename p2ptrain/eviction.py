@@ -1,7 +1,7 @@
-"""Choose which peer to drop when there is no room for all: non-members are dropped first.
+"""Choose which peer to drop when there is no room for all: peers that are not members come first.
 
 In an open run, anybody is admitted, under as many identities as they like. The number of members is
-limited, and the ledger names them.
+limited, and the ledger names the members. So non-members cannot take a member's place.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ IsMember = Callable[[PeerId], bool]
 
 
 def nobody(peer: PeerId) -> bool:
-    """Return False. This is the `IsMember` to use while the members are unknown."""
+    """Return False: nobody is a member. Use this while the members are unknown."""
     return False
 
 

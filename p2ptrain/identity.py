@@ -2,7 +2,7 @@
 
 The peer id of an Ed25519 key *contains* the public key. Therefore a signature can be checked with
 the claimed signer's id alone, without a directory or a certificate authority. This module does not
-use libp2p; the six bytes of the format that it needs are written out below.
+use libp2p; it contains the six bytes with which libp2p's peer ids begin.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ from p2ptrain.ids import PeerId
 SEED_BYTES = 32
 
 _PREFIX = bytes.fromhex("002408011220")
-"""The bytes of a peer id before the key: a multihash `identity` (00) of 36 bytes (24): protobuf {1:
-Ed25519 (0801), 2: 32 bytes (1220)}.
-"""
+"""The bytes of a peer id before the key: a multihash of type `identity` (00) and 36 bytes (24) that
+contains the protobuf message {1: Ed25519 (0801), 2: 32 bytes (1220)}."""
 
 
 _FIELD = 2**255 - 19
@@ -72,7 +71,7 @@ def load_or_create(path: Path) -> Identity:
         ConfigError: the file is not a key, or other users can read it.
     """
     if path.exists():
-        return _load(path)  # This also works on a read-only disk.
+        return _load(path)  # also on a read-only disk, where `write_new` would fail
     seed = os.urandom(SEED_BYTES)
     if private_file.write_new(path, seed):
         return Identity.from_seed(seed)

@@ -1,7 +1,7 @@
 """Write and read files that contain a secret.
 
-Only the owner of a new file can read it, and a file that other users can read is refused. This
-module does not know what the secret is.
+Only the owner can read a new file, and a file that other users can read is refused. This module
+does not know what the secret is.
 """
 
 from __future__ import annotations
@@ -43,11 +43,12 @@ def _sync_names(folder: Path) -> None:
 
 
 def read_private_file(path: Path, bytes_max: int, *, what: str, code: str) -> bytes:
-    """Return the first `bytes_max` bytes of the file. The error uses `what` and `code`.
+    """Return the first `bytes_max` bytes of the file.
 
     Raises:
-        ConfigError: other users can read the file.
-        OSError: we cannot read the file.
+        ConfigError: other users can read the file. The error names the secret as `what`, and has
+            the given `code`.
+        OSError: the file cannot be read.
     """
     with path.open("rb") as file:
         mode = os.fstat(file.fileno()).st_mode & 0o777

@@ -1,8 +1,8 @@
 """Commands in messages, in a form that works when the user pastes them into a shell.
 
-A command without `--home` uses the default home of the user's account. A node that runs as a
-service has a different home. For such a node, a command without `--home` would fail, or would
-change the wrong run if the default home belongs to the organiser of a different run.
+A command without `--home` uses the default home of the user's account (the folder with a node's
+files). A node that runs as a service has a different home. For such a node, a command without
+`--home` would fail, or would change a different run if the user organises one in the default home.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ HOME_VARIABLE = "P2PTRAIN_HOME"
 
 
 def usual_home() -> Path:
-    """Return the default home of this user's node."""
+    """Return the default home of this user's node: a folder that need not exist yet."""
     import platformdirs
 
     return Path(platformdirs.user_data_dir("p2ptrain", appauthor=False))

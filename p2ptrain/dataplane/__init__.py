@@ -1,12 +1,13 @@
 """Bulk data between peers: mutual TLS 1.3 sockets for threads, with the same peer ids as libp2p.
 
 Credentials, peer_of_certificate   certificates that carry a peer id
-Endpoint                           the address of a peer's listener, and its certificate
+Endpoint                           the address of a peer's listener, and the peer's certificate
 dial, Listener                     the two ends of a connection
 SecureSocket                       the interface of a connection that ring and swarm use
 RingInbox                          holds the ring's incoming sockets until the ring takes them
+probe, ProbeServer                 measure the rate of the path between two peers
 Congestion, probe_congestion       whether our sockets use BBR
-Uplink, Share, PeerShares          a limit on the bytes sent per second, and how it is shared
+Uplink, UplinkShare, PeerShares    a limit on the bytes sent per second, and how it is shared
 """
 
 from __future__ import annotations
@@ -17,33 +18,20 @@ from p2ptrain.dataplane.congestion import probe as probe_congestion
 from p2ptrain.dataplane.dialling import DialHandle
 from p2ptrain.dataplane.endpoint import Endpoint
 from p2ptrain.dataplane.inbox import RingInbox, RingKey
-from p2ptrain.dataplane.listener import (
-    Listener,
-    ListenerLimits,
-    ListenerStatistics,
-    try_listening,
-)
+from p2ptrain.dataplane.listener import Listener, ListenerLimits, try_listening
 from p2ptrain.dataplane.pacing import SendPriority, Ticket
 from p2ptrain.dataplane.probing import ProbeResult, ProbeServer, probe
-from p2ptrain.dataplane.sockets import (
-    FRAME_BYTES_MAX,
-    PeerSocket,
-    SecureSocket,
-    ShutDownHere,
-    plain_pair,
-)
+from p2ptrain.dataplane.sockets import PeerSocket, SecureSocket, ShutDownHere, plain_pair
 from p2ptrain.dataplane.tls import dial
 from p2ptrain.dataplane.uplink import PeerShares, Uplink, UplinkShare
 
 __all__ = [
-    "FRAME_BYTES_MAX",
     "Congestion",
     "Credentials",
     "DialHandle",
     "Endpoint",
     "Listener",
     "ListenerLimits",
-    "ListenerStatistics",
     "PeerShares",
     "PeerSocket",
     "ProbeResult",

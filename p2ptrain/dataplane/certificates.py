@@ -1,9 +1,9 @@
-"""TLS certificates that carry a peer id, so that both planes use the same identity.
+"""TLS certificates that carry a peer id, so that bulk data uses the same identities as libp2p.
 
-The certificates follow libp2p: each process generates a new certificate key at its start, and an
-extension holds the peer's public key and its signature over the new key. So anyone who knows the
-peer id can check a certificate, no matter who sent it. The long-lived secret never enters the TLS
-library.
+The certificates follow libp2p: each process generates a new certificate key at its start. An
+extension holds the peer's public key and the peer's signature over the new key. So anyone who knows
+the peer id can check a certificate, no matter who sent it. The peer's long-lived secret key never
+enters the TLS library.
 
 This module does not use sockets; `tls` does.
 """
@@ -32,7 +32,7 @@ long as this."""
 _EXTENSION = ObjectIdentifier("1.3.6.1.4.1.53594.1.1")
 _SIGNED_PREFIX = b"libp2p-tls-handshake:"
 _KEY_PREFIX = bytes.fromhex("08011220")
-"""The start of a key as a protobuf message: PublicKey {1: Ed25519, 2: 32 bytes}."""
+"""The bytes before the key in a protobuf message PublicKey {1: Ed25519, 2: 32 bytes}."""
 
 _SEQUENCE = bytes.fromhex("3068")
 _KEY_FIELD = bytes.fromhex("0424")
@@ -121,13 +121,12 @@ def peer_of_certificate(der: bytes) -> PeerId:
 
 
 def _expect_no_more_than_ours(certificate: x509.Certificate, peer: PeerId) -> None:
-    """Refuse a certificate whose name is not its peer's id, or that has additional extensions.
+    """Refuse a certificate whose subject is not its peer's id, or that has additional extensions.
+    (`verify_directly_issued_by` has already checked that the issuer equals the subject.)
 
     OpenSSL looks for the issuer of a certificate among all trusted certificates, by name and by the
-    key identifiers in some extensions, and tries one that matches. So a trusted peer could use
-    another peer's name to displace that peer's certificate and lock it out.
-
-    The issuer equals the subject: `verify_directly_issued_by` has checked it.
+    key identifiers in some extensions, and tries only one that matches. So a trusted peer could
+    make a certificate in another peer's name, and that other peer could no longer connect.
     """
     if certificate.subject != _name_of(peer):
         raise RemoteProtocolError("a certificate's subject is not its peer's id", peer=peer)
@@ -141,11 +140,8 @@ def _name_of(peer: PeerId) -> x509.Name:
 
 def _expect_whole_signature(der: bytes, certificate: x509.Certificate) -> None:
     """Refuse a signature with unused bits, because one certificate would then have several
-    encodings.
-
-    The signature ends the certificate. The byte before it counts the unused bits at the end.
-    OpenSSL ignores this count if those bits are 0.
-    """
+    encodings. The signature ends the certificate, and the byte before the signature is the number
+    of unused bits. OpenSSL accepts any number if those bits are 0."""
     if der[-len(certificate.signature) - 1] != 0:
         raise ValueError("its signature has unused bits")
 
@@ -158,8 +154,7 @@ def _spki(key: ec.EllipticCurvePublicKey) -> bytes:
 
 def _spki_of(certificate: x509.Certificate) -> bytes:
     """Return the public key if it is on P-256, as all our peers' keys are. Raises ValueError if
-    not.
-    """
+    not."""
     key = certificate.public_key()
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
         raise ValueError("its key is not on the curve P-256")

@@ -22,7 +22,7 @@ OPTION: int | None = getattr(socket, "TCP_CONGESTION", None)
 
 
 class TcpSocket(Protocol):
-    """The methods of a TCP socket that are used here."""
+    """The methods of a TCP socket that this module uses. Tests replace the socket."""
 
     def setsockopt(self, level: int, option: int, value: bytes, /) -> None:
         """Set a socket option. Raises OSError."""
@@ -33,14 +33,15 @@ class TcpSocket(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Congestion:
-    """A socket's congestion control; empty if unknown. If it is not BBR, `refusal` says why."""
+    """The name of a socket's congestion control; "" if it is unknown. `refusal` says why the socket
+    does not use BBR; it is "" if the socket does."""
 
     control: str
     refusal: str = ""
 
     @property
     def words(self) -> str:
-        """A phrase for users about this node's congestion control."""
+        """A phrase for users that names the congestion control and, if it is not BBR, says why."""
         if not self.refusal:
             return f"congestion control {self.control}"
         used = self.control or "the system's"
@@ -48,7 +49,8 @@ class Congestion:
 
 
 def prefer_bbr(sock: TcpSocket, option: int | None = OPTION, wanted: str = WANTED) -> Congestion:
-    """Request BBR, or another control. If it is refused, keep the system's default."""
+    """Request the congestion control `wanted` for `sock`. If the system refuses, keep its default.
+    Return what the socket uses now."""
     if option is None:
         return Congestion("", "this system does not let programs choose it")
     refusal = ""
@@ -66,8 +68,7 @@ def prefer_bbr(sock: TcpSocket, option: int | None = OPTION, wanted: str = WANTE
 
 
 def probe() -> Congestion:
-    """Return the congestion control that our sockets get, tried on a socket that is never
-    connected.
-    """
+    """Return the congestion control that our sockets get. Find out with a socket that is never
+    connected."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
         return prefer_bbr(sock)

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 
 class DialHandle:
-    """Pass this handle to `dial`, which raises soon after `give_up`. Thread-safe."""
+    """Pass this handle to `dial`; after `give_up`, that call soon raises an error. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

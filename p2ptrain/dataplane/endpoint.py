@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass, field
+from typing import Any
 
 from p2ptrain.dataplane.certificates import CERTIFICATE_BYTES_MAX
 from p2ptrain.encoding import fields
@@ -18,7 +19,7 @@ from p2ptrain.ids import PeerId
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """The data plane of `peer` listens at `host`:`port` and will show `certificate_der`.
+    """The data plane of `peer` listens at `host`:`port` and identifies itself by the certificate.
 
     Raises:
         RemoteProtocolError: a field has an invalid value.
@@ -54,20 +55,14 @@ class Endpoint:
     @classmethod
     def from_wire(cls, value: object) -> Endpoint:
         """Parse an endpoint that a peer sent. Raises RemoteProtocolError if it is malformed."""
-        given = fields(value, peer=str, host=str, port=int, certificate=bytes)
-        return cls(
-            PeerId(str(given["peer"])),
-            str(given["host"]),
-            int(str(given["port"])),
-            bytes(given["certificate"]),  # type: ignore[call-overload]
-        )
+        wire: dict[str, Any] = {**fields(value, peer=str, host=str, port=int, certificate=bytes)}
+        return cls(PeerId(wire["peer"]), wire["host"], wire["port"], wire["certificate"])
 
 
 def _is_address(text: str) -> bool:
     """Return whether `text` is an IP address without a zone. A zone ("fe80::1%eth0") names a
-    network interface of this machine, which a peer cannot know, and Python permits any characters
-    in it.
-    """
+    network interface of this machine, which a peer cannot know; and Python accepts any characters
+    in a zone."""
     if "%" in text:
         return False
     try:

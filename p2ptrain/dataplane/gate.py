@@ -1,9 +1,9 @@
 """Admission of incoming connections: the listener's handshake, and a limit on strangers.
 
 A connection is a stranger until its handshake is done. Strangers are limited in number and time.
-When there are too many strangers, the address group with the most strangers loses the connection
-that has waited longest: an honest handshake takes milliseconds, and a silent peer's handshake never
-ends.
+When there are too many strangers, the address group (one IPv4 address or a /64 of IPv6) with the
+most strangers loses the connection that has waited longest. An honest handshake takes milliseconds,
+so that connection is most likely from a silent peer, whose handshake would never end.
 """
 
 from __future__ import annotations
@@ -61,9 +61,8 @@ class Strangers:
             self._waiting.clear()
 
     def _least_wanted(self) -> object:
-        """Return the oldest connection of the largest address group, so a flood displaces only
-        itself.
-        """
+        """Return the oldest connection of the largest address group. So a flood from one group
+        drops only connections of that group."""
         counts = Counter(site for _, site in self._waiting.values())
         most = max(counts.values())
         return next(token for token, (_, site) in self._waiting.items() if counts[site] == most)
@@ -88,11 +87,7 @@ class Gate:
         self._context: ssl.SSLContext | None = None
 
     def trust_certificate(self, certificate_der: bytes) -> PeerId:
-        """Admit the holder of this certificate; it replaces the peer's earlier certificate.
-
-        Raises:
-            RemoteProtocolError: it is not a peer's certificate.
-        """
+        """See `Listener.trust_certificate`."""
         with self._lock:
             known = self._holders.get(certificate_der)
         if known is not None:  # Every heartbeat contains the certificate, and a check takes 0.3 ms.
@@ -109,18 +104,13 @@ class Gate:
         return peer
 
     def set_members(self, members: Iterable[PeerId]) -> None:
-        """Set the members. Other allowed peers cannot displace members."""
+        """See `Listener.set_members`."""
         self._members = frozenset((self._credentials.peer, *members))
 
     def is_member(self, peer: PeerId) -> bool:
         return peer in self._members
 
-    def authenticate(
-        self,
-        sock: socket.socket,
-        *,
-        deadline_s: float,
-    ) -> PeerSocket:
+    def authenticate(self, sock: socket.socket, *, deadline_s: float) -> PeerSocket:
         """Run the handshake on `sock`, which the gate owns from now on.
 
         Raises:

@@ -1,9 +1,10 @@
 """Holds the ring's incoming connections until the ring asks for them.
 
-A neighbour may dial before we have received the roster that makes it our neighbour. So the inbox
-parks its socket under the key in its hello. `wait_for_socket` gives the socket to the reduce, or
-waits for it. A parked socket that nobody takes is closed after a while. The inbox does not know
-what travels on the sockets.
+In a reduce, the participants form a ring and average their work. A neighbour may dial before this
+node has received the roster, the ledger entry that makes them neighbours. So the inbox keeps
+("parks") the socket under the key in the neighbour's hello. `wait_for_socket` gives the socket to
+the reduce, or waits for it. A socket that the reduce does not take in time is closed. The inbox
+does not know which data the sockets carry.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from p2ptrain.dataplane.sockets import PeerSocket
 from p2ptrain.errors import PeerLost, PeerTooSlow, RemoteProtocolError
@@ -22,13 +23,13 @@ PURPOSE = "ring"
 COUNT_MAX = 1 << 40
 
 GIVEN_UP_MAX = 64
-"""How many given-up attempts we remember. By the time an attempt is forgotten, every thread that
-was meant to wait for it has started long ago."""
+"""Maximum number of given-up attempts that are remembered. An attempt must be remembered until the
+last thread that waits for its sockets has started; 64 attempts later, this is long past."""
 
 
 @dataclass(frozen=True, slots=True)
 class RingKey:
-    """One stream of one attempt at a reduce, dialled by `peer`."""
+    """Identifies one stream of one attempt at a reduce. `peer` dials it."""
 
     run: RunId
     step: int
@@ -38,21 +39,14 @@ class RingKey:
 
     def to_hello(self) -> dict[str, object]:
         """Return the hello that `peer` sends when it dials this stream."""
-        return {
-            "purpose": PURPOSE,
-            "run": self.run,
-            "step": self.step,
-            "attempt": self.attempt,
-            "stream": self.stream,
-        }
+        named = asdict(self)
+        del named["peer"]  # The connection proves which peer dials.
+        return {"purpose": PURPOSE} | named
 
     @classmethod
     def from_hello(cls, hello: Mapping[str, object], peer: PeerId) -> RingKey:
-        """Return the key for `hello`.
-
-        Raises:
-            RemoteProtocolError: `hello` does not name a stream of a ring.
-        """
+        """Return the key in the hello of `peer`. Raises RemoteProtocolError if the hello does not
+        name a stream of a ring."""
         numbers = [hello.get(name) for name in ("step", "attempt", "stream")]
         if len(hello) != 5 or not is_digest(hello.get("run")):
             raise RemoteProtocolError("a ring's hello is malformed", peer=peer)
@@ -65,7 +59,8 @@ class RingKey:
 
 
 class RingInbox:
-    """Parks sockets whose purpose is "ring". Pass `handle` to the listener. Thread-safe.
+    """Parks sockets whose hello has the purpose "ring". `handle` is the listener's handler for this
+    purpose. Thread-safe.
 
     At most `parked_max` sockets wait, and at most `parked_per_peer_max` of each peer. Further
     sockets are refused.
@@ -88,8 +83,8 @@ class RingInbox:
         return len(self._parked)
 
     def handle(self, connection: PeerSocket, hello: Mapping[str, object]) -> None:
-        """Park `connection`. Return when the reduce that took it has closed it, or after `parked_s`
-        if nobody took it.
+        """Park `connection`. Return when the reduce that took the connection has closed it, or
+        after `parked_s` if no reduce took it.
 
         Raises:
             RemoteProtocolError: the hello is malformed, or too many sockets are parked.
@@ -108,7 +103,7 @@ class RingInbox:
 
         Raises:
             PeerTooSlow: the peer did not open the stream within `deadline_s`.
-            PeerLost: the attempt was given up meanwhile (`give_up`).
+            PeerLost: the attempt has been given up (`give_up`).
         """
         ends = time.monotonic() + deadline_s
         with self._changed:
@@ -124,12 +119,9 @@ class RingInbox:
                 del self._wanted[key]
 
     def give_up(self, *, run: RunId, step: int, attempt: int) -> None:
-        """End every current and future `wait_for_socket` of this attempt, and close the sockets
-        parked for it.
-
-        Future calls end as well, because the waiting thread may not have started yet when its task
-        is cancelled.
-        """
+        """End every current and future `wait_for_socket` of this attempt, and close the attempt's
+        parked sockets. Future calls end as well, because a thread that is to wait may not have
+        started yet when its task is cancelled."""
         with self._changed:
             self._given_up.append((run, step, attempt))
             for key in self._wanted:

@@ -1,6 +1,7 @@
 """The listening side of the data plane. It serves every connection within limits.
 
-Handlers know what a purpose means; the listener does not. Each handler runs in its own thread. At
+The first message of a connection, the hello, names the purpose of the connection. The handler for
+that purpose serves the connection in its own thread; the listener does not interpret purposes. At
 the end of its `with` block, the listener ends these threads by shutting down their sockets.
 """
 
@@ -15,7 +16,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 
 from p2ptrain.dataplane.certificates import Credentials
 from p2ptrain.dataplane.gate import TRUSTED_MAX, Gate, Strangers
@@ -31,11 +31,13 @@ from p2ptrain.errors import (
 from p2ptrain.ids import PeerId
 
 Handler = Callable[[PeerSocket, Mapping[str, object]], None]
+"""`handler(connection, hello)` serves one connection until it returns."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListenerLimits:
-    """The limits of a listener."""
+    """The limits of a listener. `strangers_max` limits the connections before their handshake,
+    `connections_max` those after it."""
 
     strangers_max: int = 64
     connections_max: int = 256
@@ -43,16 +45,17 @@ class ListenerLimits:
     """Maximum number of connections of one peer: enough for one neighbour's ring and swarm streams,
     even while some of them are being replaced."""
     handshake_s: float = 8.0
-    """Seconds for the handshake, and again for the hello."""
+    """Time limit in seconds, separately for the handshake and for the hello."""
     handler_s: float = 30.0
     """Initial deadline of a handler in seconds, until it sets its own."""
     leave_s: float = 5.0
+    """Seconds that the end of the `with` block waits for the threads."""
     trusted_max: int = TRUSTED_MAX
 
 
 @dataclass(frozen=True, slots=True)
 class ListenerStatistics:
-    """Counts since the start, except for `..._now`, which are current numbers."""
+    """Numbers of events since the start. Those that end in `_now` are current numbers instead."""
 
     accepted: int = 0
     served: int = 0
@@ -108,24 +111,19 @@ class Listener:
         return str(host), int(port)
 
     def trust_certificate(self, certificate_der: bytes) -> PeerId:
-        """Admit the holder of this certificate; it replaces the peer's earlier certificate.
-
-        Raises:
-            RemoteProtocolError: it is not a peer's certificate.
-        """
+        """Admit the peer that made this certificate, and stop trusting the peer's earlier
+        certificate. Return the peer. Raises RemoteProtocolError if no peer made the certificate."""
         return self._gate.trust_certificate(certificate_der)
 
     def set_members(self, members: Iterable[PeerId]) -> None:
-        """Set the members, which other allowed peers cannot displace. At first there are none."""
+        """Set the members: when a limit is reached, other peers are dropped before members."""
         self._gate.set_members(members)
 
     def handle(self, purpose: str, handler: Handler) -> None:
-        """Let `handler(socket, hello)` serve `purpose` from now on; the socket is closed
-        afterwards.
-
-        A handler may raise P2PTrainError, which is counted. Any other exception is our own bug; it
-        goes to `threading.excepthook` and ends only that connection.
-        """
+        """Let `handler(connection, hello)` serve `purpose` from now on. The connection is closed
+        when the handler returns. A handler may raise P2PTrainError, which is counted. Any other
+        exception is our own bug; it goes to `threading.excepthook` and ends only that
+        connection."""
         with self._lock:
             self._handlers[purpose] = handler
 
@@ -148,12 +146,7 @@ class Listener:
         self._acceptor.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         """Stop listening, shut every connection down, and wait for the threads."""
         with self._lock:
             self._closing = True
@@ -177,13 +170,14 @@ class Listener:
                 try:
                     sock, address = self._socket.accept()
                 except BlockingIOError:
-                    continue  # we are closing, or the dialler has already left
+                    continue  # the listener is closing, or the dialler has already left
                 except OSError:
-                    self._await_leaving(0.05)  # out of descriptors: wait until some are closed
+                    self._pause(0.05)  # out of descriptors: wait until some are closed
                     continue
                 self._start_serving(sock, str(address[0]))
 
-    def _await_leaving(self, seconds: float) -> None:
+    def _pause(self, seconds: float) -> None:
+        """Wait. `__exit__` ends the wait early."""
         self._woken.settimeout(seconds)
         with suppress(OSError):
             self._woken.recv(1, socket.MSG_PEEK)
@@ -240,9 +234,8 @@ class Listener:
             return True
 
     def _make_room(self, peer: PeerId) -> bool:
-        """If `peer` is a member, drop a non-member's connection. Return whether that made room. The
-        caller holds the lock.
-        """
+        """If `peer` is a member, drop a connection of a non-member. Return whether a connection was
+        dropped. The caller holds the lock."""
         if not self._gate.is_member(peer):
             return False
         others = (each for each in self._connections if not self._gate.is_member(each.peer))
@@ -287,10 +280,8 @@ class Listener:
 
 
 def try_listening(host: str, port: int) -> None:
-    """Check in advance that a listener can bind to `host`:`port`.
-
-    Raises ConfigError: PORT-IN-USE, ADDR-LISTEN.
-    """
+    """Check in advance that a listener can bind to `host`:`port`. Raises ConfigError (PORT-IN-USE,
+    ADDR-LISTEN)."""
     _bind(host, port).close()
 
 

@@ -1,22 +1,23 @@
-"""The order in which bytes are sent under a rate limit: a pure decision; the time is an argument.
+"""Decide the order in which a node's threads send bytes under a rate limit.
 
-A sender asks for a *ticket*, and sends when the ticket is granted. The model is a line that sends
-one ticket after another at the limit's rate. A ticket is granted when the line would have sent its
-last byte. So the bytes granted in any interval are at most the rate times the interval, plus the
-burst, plus one ticket.
+Bytes have one of two ranks: those of the *ring* (which averages the members' work) or those of the
+*swarm* (from which peers fetch data). A sender asks for a *ticket*, and sends when the ticket is
+granted. Imagine one link that sends the tickets one after another at the limit's rate. A ticket is
+granted when that link would have sent its last byte. So the bytes granted in any interval are at
+most the rate times the interval, plus the burst, plus one ticket.
 
 Order of the tickets:
 1. The ring's tickets come before the swarm's: all members wait for a reduce, but not for a fetch.
 2. While the swarm waits, it gets `FLOOR` of the bytes, because fetchers give up a silent source.
-3. Within a rank (ring or swarm), waiting flows (two reduces at once, for example) get equal numbers
-   of bytes. The
-   next ticket is that of the flow that has had the fewest (start-time fair queueing; Goyal, Vin and
-   Cheng, 1996). A flow does not accumulate credit while it is idle. Flows with one ticket at a time
-   take turns.
+3. Within a rank, waiting flows (two reduces at once, for example) get equal numbers of bytes. The
+   next ticket is that of the flow that has had the fewest bytes (start-time fair queueing; Goyal,
+   Vin and Cheng, 1996). A flow does not accumulate credit while it is idle. Flows with one ticket
+   at a time take turns.
 
-A ticket that has begun is finished, so the ring waits for at most one slice of the swarm. Nobody
-has to collect a ticket: a ticket granted to a dead thread delays other tickets only once, by its
-own length. This module knows nothing about clocks, threads or sockets; `uplink` adds them.
+A ticket that has begun is finished, so the ring waits for at most one ticket of the swarm. If the
+thread that asked for a ticket has died, its ticket delays other tickets only once, by its own
+length. This module uses no clocks, threads or sockets: the time is an argument, and `uplink` adds
+the rest.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from enum import Enum
 from p2ptrain.errors import LocalProtocolError
 
 FLOOR = 1 / 16
-"""Share of the rate limit that the swarm gets while the ring could use all of it. At 8 Mbit/s a
-fetcher gets 64 kB per second. A fetcher gives up a source that does not send for a minute."""
+"""Share of the rate limit that the swarm gets while the ring could use all of it. At 8 Mbit/s, this
+is 62 kB per second. A fetcher gives up a source that does not send for a minute."""
 
 
 class SendPriority(Enum):
-    """The use of bytes, in order of precedence."""
+    """The purpose of bytes. Bytes of the ring are sent first."""
 
     RING = 0
     SWARM = 1
@@ -45,7 +46,7 @@ class Flow:
 
     rank: SendPriority
     paid_to: float = 0.0
-    """Where the flow's next ticket begins, on the rank's byte clock."""
+    """Where the flow's next ticket begins, on the byte clock of its rank (see `Pacer._clocks`)."""
 
 
 @dataclass(slots=True, order=True)
@@ -53,7 +54,7 @@ class Ticket:
     """Permission to send `count` bytes, once it is `granted`."""
 
     begins: float
-    """Position on the rank's byte clock."""
+    """Where the ticket begins on the byte clock of its rank. The lowest comes first."""
     number: int
     flow: Flow = field(compare=False)
     count: int = field(compare=False)
@@ -81,10 +82,10 @@ class Pacer:
         """The byte clocks: for each rank, where the ticket that was started last begins."""
         self._owed = 0.0
         """Bytes that the swarm should get before the ring's next ticket."""
-        self._line: Ticket | None = None
-        """The ticket that is being sent in the model."""
+        self._sending: Ticket | None = None
+        """The ticket that the imagined link is sending."""
         self._free_at = -float("inf")
-        """When the line will have sent that ticket."""
+        """When that link will have sent that ticket."""
         self._tickets = 0
 
     def request_ticket(self, flow: Flow, count: int, now: float) -> Ticket:
@@ -104,7 +105,7 @@ class Pacer:
         if ticket.granted:
             return 0.0
         ahead = 0
-        if ticket is not self._line:
+        if ticket is not self._sending:
             waiting = self._waiting[ticket.flow.rank]
             ahead = sum(each.count for each in waiting if each <= ticket)
         return max(0.0, self._free_at - now) + ahead / self._bytes_per_s
@@ -121,11 +122,11 @@ class Pacer:
         heapq.heapify(waiting)
 
     def _advance(self, now: float) -> None:
-        """Grant all tickets that the line has sent by `now`."""
-        while self._line is None or self._free_at <= now:
-            if self._line is not None:
-                self._grant(self._line)
-                self._line = None
+        """Grant all tickets that the imagined link has sent by `now`."""
+        while self._sending is None or self._free_at <= now:
+            if self._sending is not None:
+                self._grant(self._sending)
+                self._sending = None
             rank = self._next_rank()
             if rank is None:
                 return
@@ -143,7 +144,7 @@ class Pacer:
             self._owed = max(0.0, self._owed - ticket.count)
         begins_at = max(self._free_at, ticket.asked_at - self._burst_s)
         self._free_at = begins_at + ticket.count / self._bytes_per_s
-        self._line = ticket
+        self._sending = ticket
 
     def _next_rank(self) -> SendPriority | None:
         ring, swarm = self._waiting[SendPriority.RING], self._waiting[SendPriority.SWARM]

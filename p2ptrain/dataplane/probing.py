@@ -1,6 +1,6 @@
 """Measure the rate of a path between two peers that have not exchanged data yet, by sending bytes.
 
-    dialler    frame of canonical msgpack {"bytes": the number of bytes it wants}
+    dialler    a frame of canonical msgpack, {"bytes": the number of bytes that it wants}
     listener   one byte immediately: 1 for yes, 0 for busy; then up to that number of bytes
 
 The first byte gives the round-trip time. The rate is measured over the second half of the bytes or
@@ -30,20 +30,21 @@ PROBE_S = 3.0
 
 SLICE_BYTES = 64 << 10
 """Bytes sent at a time. The rate limiter is called before each slice, so other streams can send in
-between.
-"""
+between."""
 
 REQUEST_BYTES_MAX = 64
 PEER_AGAIN_S = 60.0
-"""Minimum time between two probes for the same peer, so that a peer cannot make us send all the
-time."""
+"""Minimum seconds between two probes for the same peer, so that a peer cannot make this node send
+all the time."""
 
 Limit = Callable[[int], object]
+"""`limit(count)` blocks until a rate limit allows `count` more bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """`count_bytes` arrived in `seconds`, both after the halfway point; 0 if the peer was busy."""
+    """`count_bytes` arrived in the last `seconds` of the probe, without its first half. If the peer
+    was busy, `count_bytes` is 0."""
 
     round_trip_s: float
     count_bytes: int
@@ -53,12 +54,9 @@ class ProbeResult:
 def probe(
     sock: SecureSocket, count_bytes: int = PROBE_BYTES_MAX, probe_s: float | None = None
 ) -> ProbeResult:
-    """Measure the path from the peer to here, on a connection with purpose PURPOSE. Blocks for
-    `probe_s` at most (PROBE_S by default), after the peer's first byte.
-
-    Raises:
-        PeerLost, PeerTooSlow.
-    """
+    """Measure the path from the peer to this node, on a connection with the purpose PURPOSE. This
+    blocks for about `probe_s` (by default PROBE_S), and for 2 × `probe_s` at most. Raises PeerLost
+    or PeerTooSlow."""
     probe_s = probe_s or PROBE_S
     sock.set_deadline(2 * probe_s)
     asked = time.monotonic()
@@ -75,17 +73,15 @@ def probe(
         try:
             sock.receive_into(piece)
         except PeerLost:
-            break  # The peer has become busy; use the bytes that arrived.
+            break  # The peer has ended the probe and closed the connection: use what arrived.
         came.append((time.monotonic(), total + len(piece)))
     return measured(asked, came)
 
 
 def measured(asked: float, came: Sequence[tuple[float, int]]) -> ProbeResult:
-    """Return the result of a probe that was requested at `asked`. `came` lists pairs of a time and
-    the total bytes received by then. The first pair is the arrival of the peer's first byte, with 0
-    bytes. The first half, of the bytes or of the time, whichever ends earlier, is left out, because
-    TCP needs it to reach the path's rate.
-    """
+    """Return the result of a probe that was requested at `asked`. `came` lists pairs: a time, and
+    the total bytes received by then. In the first pair, the peer's first byte arrives, which is not
+    counted. Leave out the first half, as explained above."""
     (began, _), (ended, total) = came[0], came[-1]
     since, before = next(
         (at, so_far)
@@ -96,11 +92,8 @@ def measured(asked: float, came: Sequence[tuple[float, int]]) -> ProbeResult:
 
 
 class ProbeServer:
-    """A listener's handler for PURPOSE. It refuses while `busy()`, and limits the probes per peer.
-
-    `limit` is called with a number of bytes and blocks until they may be sent. A probe ends after
-    `probe_s`, by default PROBE_S.
-    """
+    """A listener's handler for PURPOSE. It refuses probes while `busy()` is true, and limits the
+    probes per peer. A probe ends after `probe_s`, by default PROBE_S."""
 
     def __init__(
         self, busy: Callable[[], bool], limit: Limit | None = None, probe_s: float | None = None
@@ -113,8 +106,7 @@ class ProbeServer:
 
     def __call__(self, sock: SecureSocket, hello: Mapping[str, object]) -> None:
         """Serve one probe. Raises PeerError if the connection ends early, RemoteProtocolError if
-        the request is malformed.
-        """
+        the request is malformed."""
         sock.set_deadline(2 * self._probe_s)
         left = wanted_bytes(sock)
         if not self._may(sock.peer):
@@ -135,10 +127,8 @@ class ProbeServer:
 
 
 def wanted_bytes(sock: SecureSocket) -> int:
-    """Receive a request for a probe. Return how many bytes it asks for.
-
-    Raises PeerError, or RemoteProtocolError if it is malformed or asks for too much.
-    """
+    """Receive a request for a probe. Return how many bytes it asks for. Raises PeerError, or
+    RemoteProtocolError if the request is malformed or asks for too many bytes."""
     request = unpack(sock.receive_frame(REQUEST_BYTES_MAX), bytes_max=REQUEST_BYTES_MAX)
     count_bytes = fields(request, bytes=int)["bytes"]
     assert isinstance(count_bytes, int)

@@ -1,12 +1,12 @@
 """A connection to one known peer, with a deadline on every operation.
 
-The ring and the swarm are threads that block in `send_all` and `receive_into`, outside the GIL.
-`shutdown`, called from another thread, ends such a thread: the blocked call raises. `SecureSocket`
-is the interface that ring and swarm use. `PeerSocket` implements it over TLS or, for tests, over a
-plain socket pair.
+The ring (which averages) and the swarm (which fetches) run in threads that block in `send_all` and
+`receive_into`, without the GIL. If another thread calls `shutdown`, the blocked call raises, which
+ends the thread. `SecureSocket` is the interface that ring and swarm use. `PeerSocket` implements
+the interface over TLS or, for tests, over a plain socket pair.
 
 One thread uses a socket at a time, because OpenSSL cannot read and write one connection from two
-threads at once. Only `shutdown`, `set_deadline` and the properties may be used from any thread.
+threads at once. Only `shutdown`, `set_deadline`, `peer` and `ended` may be used from any thread.
 """
 
 from __future__ import annotations
@@ -34,13 +34,12 @@ _LENGTH = struct.Struct(">I")
 _SEND_BYTES = 1 << 20
 """Bytes per OpenSSL call: enough to keep calls rare, but few enough to check the deadline often."""
 _DEADLINE_SLACK_S = 0.1
-"""Tolerated error of a timeout, in seconds. Setting a timeout takes a system call, so we do not set
-it again for a smaller difference.
-"""
+"""Tolerated error of a socket's timeout, in seconds. Setting the timeout takes a system call, so it
+is not set again for a smaller difference."""
 
 
 class ShutDownHere(PeerLost):
-    """This side shut down the connection, so the peer is not to blame."""
+    """This node shut down the connection, so the peer is not at fault."""
 
     default_code = "SHUT-DOWN"
 
@@ -71,13 +70,11 @@ class SecureSocket(Protocol):
 
     def send_some(self, data: memoryview) -> int:
         """Send without blocking; return the number of bytes sent. If it is 0, try again with the
-        same data when the socket is writable. Raises PeerLost.
-        """
+        same data when the socket is writable. Raises PeerLost."""
 
     def receive_some(self, view: memoryview) -> int:
         """Receive without blocking; return the number of bytes received. If it is 0, try again when
-        the socket is readable. Raises PeerLost.
-        """
+        the socket is readable. Raises PeerLost."""
 
     def finish_sending(self) -> None:
         """Tell the peer that we will not send more. Receiving is still possible."""
@@ -86,9 +83,8 @@ class SecureSocket(Protocol):
         """Return the descriptor, for `select`."""
 
     def shutdown(self) -> None:
-        """Wake a thread that is blocked in a call; later calls raise ShutDownHere. Call from any
-        thread.
-        """
+        """Wake a thread that is blocked in a call; later calls raise ShutDownHere. Any thread may
+        call this."""
 
     def close(self) -> None:
         """Shut down and release the descriptor."""
@@ -97,28 +93,20 @@ class SecureSocket(Protocol):
 class PeerSocket:
     """The SecureSocket over an operating-system socket, TLS or plain.
 
-    The first operation that fails ends the connection: we do not know how much of a message the
-    peer received, so it could not interpret what follows.
+    The first operation that fails ends the connection: the peer may have received only a part of a
+    message, and could not interpret what follows.
     """
 
     def __init__(self, sock: socket.socket | TlsSocket, peer: PeerId, *, deadline_s: float) -> None:
         self._sock = sock
         self._in_records = isinstance(sock, TlsSocket)
-        self._peer = peer
+        self.peer = peer
         self._deadline = time.monotonic() + deadline_s
         self._timeout_s = -1.0
         self._in_use = threading.Lock()
         self._failure = ""
-        self._ended = threading.Event()
-
-    @property
-    def peer(self) -> PeerId:
-        return self._peer
-
-    @property
-    def ended(self) -> threading.Event:
+        self.ended = threading.Event()
         """Set by `shutdown` or `close`, when this side no longer uses the connection."""
-        return self._ended
 
     def set_deadline(self, seconds_from_now: float) -> None:
         self._deadline = time.monotonic() + seconds_from_now
@@ -149,7 +137,7 @@ class PeerSocket:
                 self._failure = "it announced a frame that was too long"
                 raise RemoteProtocolError(
                     f"it announced a frame of {length} bytes, more than the limit of {bytes_max}",
-                    peer=self._peer,
+                    peer=self.peer,
                 )
             frame = bytearray(length)
             self._receive(memoryview(frame))
@@ -185,8 +173,7 @@ class PeerSocket:
 
     def leave_encryption(self) -> None:
         """Continue without TLS, for bulk data on a private network, now that identities are
-        proven.
-        """
+        proven."""
         assert isinstance(self._sock, TlsSocket)
         self._sock.leave_encryption()
         self._in_records = False
@@ -195,14 +182,12 @@ class PeerSocket:
         return self._sock.fileno()
 
     def shutdown(self) -> None:
-        self._ended.set()
+        self.ended.set()
         with suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close the socket. A thread that is blocked in it is woken first, and leaves before the
-        close.
-        """
+        """Wake a thread that is blocked in a call, wait until it has left, and close the socket."""
         self.shutdown()
         with self._in_use:
             self._sock.close()
@@ -210,18 +195,18 @@ class PeerSocket:
     @contextmanager
     def _operation(self, doing: str) -> Iterator[None]:
         if not self._in_use.acquire(blocking=False):
-            if self._ended.is_set():
+            if self.ended.is_set():
                 raise self._lost(doing, "")
-            raise LocalProtocolError(f"two threads use the same connection to {self._peer} at once")
+            raise LocalProtocolError(f"two threads use the same connection to {self.peer} at once")
         try:
-            if self._ended.is_set() or self._failure:
+            if self.ended.is_set() or self._failure:
                 raise self._lost(doing, self._failure)
             yield
         except TimeoutError as exc:
             self._fail("its deadline passed")
-            if self._ended.is_set():
+            if self.ended.is_set():
                 raise self._lost(doing, "") from exc
-            raise PeerTooSlow(f"{doing}: {self._failure}", peer=self._peer) from exc
+            raise PeerTooSlow(f"{doing}: {self._failure}", peer=self.peer) from exc
         except (OSError, EOFError) as exc:
             reason = _reason_of(exc)
             self._fail(reason)
@@ -230,15 +215,16 @@ class PeerSocket:
             self._in_use.release()
 
     def _fail(self, reason: str) -> None:
-        """End the connection for both sides; keep the reason. `close` frees the descriptor."""
+        """End the connection for both sides, and keep the reason. Only `close` frees the
+        descriptor."""
         self._failure = reason
         with suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
 
     def _lost(self, doing: str, reason: str) -> PeerLost:
-        if self._ended.is_set():
-            return ShutDownHere(f"{doing}: the connection was shut down here", peer=self._peer)
-        return PeerLost(f"{doing}: {reason}", peer=self._peer)
+        if self.ended.is_set():
+            return ShutDownHere(f"{doing}: the connection was shut down here", peer=self.peer)
+        return PeerLost(f"{doing}: {reason}", peer=self.peer)
 
     def _send(self, data: memoryview) -> None:
         sent = 0
@@ -281,8 +267,7 @@ def plain_pair(
     left: PeerId, right: PeerId, *, deadline_s: float = 10.0
 ) -> tuple[PeerSocket, PeerSocket]:
     """Return two connected sockets without TLS, for tests: first that of `left`, whose peer is
-    `right`, then that of `right`, whose peer is `left`.
-    """
+    `right`, then that of `right`, whose peer is `left`."""
     at_left, at_right = socket.socketpair()
     return (
         PeerSocket(at_left, right, deadline_s=deadline_s),

@@ -33,7 +33,8 @@ REASON_CHARACTERS_MAX = 200
 def tls_context(
     credentials: Credentials, trusted_der: list[bytes], *, server: bool
 ) -> ssl.SSLContext:
-    """Return a context that shows `credentials` and accepts only chains up to `trusted_der`."""
+    """Return a context that presents `credentials`, and accepts only the certificates in
+    `trusted_der` and those that they have issued."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False
@@ -47,12 +48,8 @@ def tls_context(
 
 
 def check_loadable(certificate_der: bytes) -> None:
-    """Check that OpenSSL can load a certificate. A certificate that it cannot load would make the
-    whole context fail.
-
-    Raises:
-        RemoteProtocolError: OpenSSL cannot load it.
-    """
+    """Raise RemoteProtocolError if OpenSSL cannot load a certificate. A context with that
+    certificate would fail for all peers."""
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=certificate_der)
     except ssl.SSLError as exc:
@@ -60,9 +57,8 @@ def check_loadable(certificate_der: bytes) -> None:
 
 
 def _load_key(context: ssl.SSLContext, pem: bytes) -> None:
-    """Load the key. Python's ssl module reads keys only from files, so use an in-memory file if
-    possible.
-    """
+    """Load the key into `context`. Python's ssl module reads keys only from files. Use a file in
+    memory if the system has them, so that the key is not written to disk."""
     if hasattr(os, "memfd_create"):
         with os.fdopen(os.memfd_create("key", os.MFD_CLOEXEC), "wb") as file:
             file.write(pem)
@@ -90,12 +86,13 @@ def dial(
     encrypted: bool = True,
     dialling: DialHandle | None = None,
 ) -> PeerSocket:
-    """Connect to `endpoint`, prove both identities, and wait until `hello` is accepted. Blocks, so
-    call it in a thread.
+    """Connect to `endpoint`, prove both identities, and wait until the listener accepts `hello`.
+    This blocks, so call it in a thread.
 
-    `hello["purpose"]` names the handler. The rest of `deadline_s` remains the socket's deadline
-    until `set_deadline`. Without `encrypted`, TLS ends when the hello has been answered; both ends
-    must use the same setting. The dial ends early if another thread calls `dialling.give_up`.
+    `hello["purpose"]` names the handler. `deadline_s` covers the dial and, until `set_deadline` is
+    called, the use of the connection after it. Without `encrypted`, TLS ends when the hello has
+    been answered; both ends must use the same setting. The dial ends early if another thread calls
+    `dialling.give_up`.
 
     Raises:
         PeerUnreachable: nobody answers there, or the peer refuses us (with its reason).
@@ -188,12 +185,8 @@ def introduce(sock: PeerSocket, hello: Mapping[str, object]) -> None:
 
 
 def receive_hello(sock: PeerSocket) -> dict[str, object]:
-    """Receive the dialler's hello, on the listening side.
-
-    Raises:
-        RemoteProtocolError: it is not a map with a `purpose`.
-        PeerLost, PeerTooSlow.
-    """
+    """Receive the dialler's hello, on the listening side. Raises PeerLost, PeerTooSlow, or
+    RemoteProtocolError if the hello is not a map with a `purpose`."""
     hello = unpack(sock.receive_frame(HELLO_BYTES_MAX), bytes_max=HELLO_BYTES_MAX)
     if not isinstance(hello, dict) or not isinstance(hello.get("purpose"), str):
         raise RemoteProtocolError("a hello does not name a purpose", peer=sock.peer)
@@ -201,11 +194,8 @@ def receive_hello(sock: PeerSocket) -> dict[str, object]:
 
 
 def answer_hello(sock: PeerSocket, refusal: str = "") -> None:
-    """Accept the dialler, or refuse it with a reason, on the listening side.
-
-    Raises:
-        PeerLost, PeerTooSlow.
-    """
+    """Accept the dialler, or refuse it with a reason, on the listening side. Raises PeerLost or
+    PeerTooSlow."""
     sock.send_frame(pack({"accepted": not refusal, "reason": refusal[:REASON_CHARACTERS_MAX]}))
 
 

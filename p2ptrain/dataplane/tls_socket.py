@@ -1,13 +1,13 @@
 """TLS over a socket, with many records per system call. This module replaces `ssl.SSLSocket`.
 
-An SSLSocket makes one system call for each record of 16 KiB that it writes, and two for each that
-it reads. For bulk data, these system calls take a quarter more CPU time than keeping records in
-memory, where one system call moves all available records. OpenSSL still makes the handshake and the
+An SSLSocket makes one system call for each record of 16 KiB that it writes, and two for each record
+that it reads. A TlsSocket keeps records in memory, and one system call moves all available records.
+For bulk data, an SSLSocket takes a quarter more CPU time. OpenSSL still makes the handshake and the
 records.
 
 A TlsSocket raises the same errors as an SSLSocket, always an OSError. As with an SSLSocket, the
 timeout covers a whole call, however many reads the call makes. Otherwise a peer that sends one byte
-at a time would never be late. This module knows nothing about peers.
+at a time would never be late. This module does not know peers.
 
 On a private network `leave_encryption` ends TLS after it has proven the identities. The same
 connection then carries plain bytes.
@@ -29,7 +29,7 @@ HANDSHAKE_BYTES = 1 << 12
 with unfinished handshakes must not occupy a large buffer each."""
 
 SEND_BYTES_MAX = 1 << 17
-"""Bytes encrypted at once, and kept until the socket has accepted all of them."""
+"""Maximum bytes that one `send` encrypts. It keeps them until the socket has accepted all."""
 
 _scratch = threading.local()
 
@@ -69,10 +69,9 @@ class TlsSocket:
                 self._flush()
 
     def send(self, data: memoryview) -> int:
-        """Send up to SEND_BYTES_MAX of `data`; return how many bytes were sent. Raises
-        BlockingIOError if the socket could not accept all of them; then call it again with the same
-        data.
-        """
+        """Send up to SEND_BYTES_MAX of `data`; return how many bytes were sent. If this raises
+        BlockingIOError, the socket has not accepted all of them: call `send` again with the same
+        data."""
         if self._clear:
             return self._sock.send(data)
         if not self._pending:
@@ -82,7 +81,7 @@ class TlsSocket:
         return self._pending_of
 
     def recv_into(self, view: memoryview) -> int:
-        """Receive decrypted bytes into `view`. Return their number; 0 at the end of the stream."""
+        """Receive decrypted bytes into `view`. Return their number, or 0 at the stream's end."""
         if self._clear:
             return self._receive_clear(view)
         self._ends = None
@@ -104,7 +103,7 @@ class TlsSocket:
         return received
 
     def leave_encryption(self) -> None:
-        """Stop encrypting. Both ends call this after the same message, the listener's answer."""
+        """Stop encrypting. Both ends call this after the same message: the answer to the hello."""
         assert not self._pending
         self._clear = True
         self._sock.settimeout(self._timeout_s)
@@ -153,7 +152,7 @@ class TlsSocket:
             self._pending = self._pending[self._sock.send(self._pending) :]
 
     def _fill(self) -> int:
-        """Receive the available bytes; return 0 at the end of the stream."""
+        """Receive the available bytes through a buffer that the thread's sockets share."""
         if not hasattr(_scratch, "buffer"):
             _scratch.buffer = bytearray(RECORDS_BYTES)
         return self._fill_from(_scratch.buffer)
@@ -161,7 +160,7 @@ class TlsSocket:
     def _fill_from(self, buffer: bytearray) -> int:
         """Receive the available bytes through `buffer`; return 0 at the end of the stream."""
         if self._outgoing.pending > RECORDS_BYTES:
-            raise ConnectionAbortedError("the peer makes TLS send endless answers")
+            raise ConnectionAbortedError("the peer requests too many TLS answers")
         self._allow_remaining_time()
         count = self._sock.recv_into(buffer)
         if count:
@@ -170,8 +169,7 @@ class TlsSocket:
 
     def _allow_remaining_time(self) -> None:
         """Set the socket's timeout before each wait in a call. A non-blocking call tries the socket
-        only once; otherwise a peer that sends empty records could keep it busy for ever.
-        """
+        only once: a peer that sends empty records could otherwise keep the call busy for ever."""
         if self._timeout_s is None:
             return
         now = time.monotonic()

@@ -1,6 +1,6 @@
-"""Shares a node's limit on sending among the ring's streams and the peers that fetch from us.
+"""Divide a node's upload rate among the ring's streams and the peers that fetch from this node.
 
-`pacing` decides who sends next; this module adds the clock and the threads.
+`pacing` decides which thread sends next; this module adds the clock and the threads.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from p2ptrain.dataplane.pacing import Flow, Pacer, SendPriority, Ticket
 from p2ptrain.ids import PeerId
 
 PEERS_MAX = 1024
-"""Maximum number of shares that we remember. A forgotten peer gets a new share of the same size."""
+"""Maximum number of peers whose shares are kept. A forgotten peer gets a new share, equal to the
+old one."""
 
 BURST_BYTES = 64 * 1024
 """Minimum burst in bytes, so that small messages are not delayed."""
@@ -40,35 +41,18 @@ class Uplink:
         self._closed = threading.Event()
 
     def share(self, rank: SendPriority) -> UplinkShare:
-        """Return a new share, equal to the others of its rank. `close` it when you have sent
-        everything.
-        """
+        """Return a new share. Shares of the same rank get equal numbers of bytes. `close` the share
+        when everything has been sent."""
         return UplinkShare(self, Flow(rank))
 
     def close(self) -> None:
-        """Release all waiting threads; their sockets are closed anyway."""
+        """Release all waiting threads without regard to the rate. Call this only when the node
+        stops, because their sockets are closed then."""
         self._closed.set()
-
-    def _request_ticket(self, flow: Flow, count: int) -> Ticket:
-        with self._lock:
-            return self._pacer.request_ticket(flow, count, self._clock())
-
-    def _wait_s(self, ticket: Ticket) -> float:
-        if self._closed.is_set():
-            return 0.0
-        with self._lock:
-            return self._pacer.wait_s(ticket, self._clock())
-
-    def _wait(self, seconds: float) -> None:
-        self._closed.wait(min(seconds, threading.TIMEOUT_MAX))
-
-    def _close(self, flow: Flow) -> None:
-        with self._lock:
-            self._pacer.close(flow)
 
 
 class UplinkShare:
-    """Part of an Uplink. Ask for a ticket, and send when `wait_s` returns 0. Thread-safe."""
+    """A share of an Uplink: ask for a ticket, and send when `wait_s` returns 0. Thread-safe."""
 
     def __init__(self, uplink: Uplink, flow: Flow) -> None:
         self._uplink = uplink
@@ -76,25 +60,32 @@ class UplinkShare:
 
     def request_ticket(self, count: int) -> Ticket:
         """Return a ticket for `count` bytes; `wait_s` tells when they may be sent."""
-        return self._uplink._request_ticket(self._flow, count)
+        with self._uplink._lock:
+            return self._uplink._pacer.request_ticket(self._flow, count, self._uplink._clock())
 
     def wait_s(self, ticket: Ticket) -> float:
-        """Return 0 if the bytes may be sent now, else the seconds to wait before asking again."""
-        return self._uplink._wait_s(ticket)
+        """Return 0 if the ticket's bytes may be sent now, else the seconds until it pays to ask
+        again."""
+        if self._uplink._closed.is_set():
+            return 0.0
+        with self._uplink._lock:
+            return self._uplink._pacer.wait_s(ticket, self._uplink._clock())
 
     def wait_to_send(self, count: int) -> None:
         """Block until `count` bytes may be sent."""
         ticket = self.request_ticket(count)
         while (seconds := self.wait_s(ticket)) > 0:
-            self._uplink._wait(seconds)
+            self._uplink._closed.wait(min(seconds, threading.TIMEOUT_MAX))
 
     def close(self) -> None:
-        """Close the share. Threads that still wait for it must not send any more."""
-        self._uplink._close(self._flow)
+        """Close the share. Threads that still wait for it are released, and must not send."""
+        with self._uplink._lock:
+            self._uplink._pacer.close(self._flow)
 
 
 class PeerShares:
-    """One share for each peer, so that a peer cannot get more bytes by opening more connections."""
+    """One share for each peer, so that a peer does not get more bytes by opening more
+    connections."""
 
     def __init__(self, uplink: Uplink, rank: SendPriority, peers_max: int = PEERS_MAX) -> None:
         self._uplink = uplink

@@ -7,7 +7,7 @@ PeerCache, newest_first        peers met before, kept on disk
 
 from __future__ import annotations
 
-from p2ptrain.net.book import AddressBook, PeerCache, newest_first
+from p2ptrain.net.book import PeerCache, newest_first
 from p2ptrain.net.connections import Event, PeerConnected, PeerDisconnected
 from p2ptrain.net.dialling import Accept, anybody
 from p2ptrain.net.faults import DialFailed, attempt
@@ -15,7 +15,6 @@ from p2ptrain.net.network import Network, open_network
 
 __all__ = [
     "Accept",
-    "AddressBook",
     "DialFailed",
     "Event",
     "Network",

@@ -1,7 +1,7 @@
 """The addresses that users paste and peers announce: /ip4/203.0.113.7/tcp/4201/p2p/12D3Koo…
 
 Only addresses that we can dial are accepted: an IP address or DNS name, then TCP. This module does
-not use libp2p and does not check whether anybody answers there.
+not use libp2p and does not check whether anybody answers at an address.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from p2ptrain.errors import ConfigError
 from p2ptrain.identity import is_peer_id
@@ -19,7 +19,6 @@ CHARACTERS_MAX = 400
 """Maximum characters of an address. A DNS name has at most 253 characters."""
 
 _NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(\.(?!-)[A-Za-z0-9_-]{1,63})*\.?", re.ASCII)
-_EXAMPLE = "/ip4/203.0.113.7/tcp/4201/p2p/12D3KooW…"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,18 +44,19 @@ class Address:
 
     @property
     def is_unspecified(self) -> bool:
-        """Whether it is 0.0.0.0 or ::, where a node can listen but which nobody can dial."""
+        """Whether the host is 0.0.0.0 or ::, on which a node can listen but which nobody can
+        dial."""
         return not self.is_name and ipaddress.ip_address(self.host).is_unspecified
 
     def of_peer(self, peer: PeerId) -> Address:
-        return Address(self.kind, self.host, self.port, peer)
+        return replace(self, peer=peer)
 
 
 def parse(text: str) -> Address:
-    """Parse `text`, an address.
+    """Return the address that `text` contains.
 
     Raises:
-        ConfigError: ADDR-SYNTAX. Its text explains the error.
+        ConfigError: ADDR-SYNTAX; the error says which part of `text` is wrong.
     """
     if len(text) > CHARACTERS_MAX or not text.isascii():
         raise _syntax(text, "it is too long or contains a character that is not allowed")
@@ -94,7 +94,8 @@ def parse_with_peer(text: str) -> tuple[Address, PeerId]:
 
 
 def parse_told(texts: Iterable[str], peer: PeerId) -> list[Address]:
-    """Return the usable addresses among those that `peer`, or a record about it, announces."""
+    """Return the usable addresses among `texts`, which `peer` or a record about `peer`
+    announces."""
     addresses = []
     for text in texts:
         try:
@@ -128,5 +129,5 @@ def _syntax(text: str, reason: str) -> ConfigError:
         f"{text[:CHARACTERS_MAX]!r} is not an address: {reason}",
         code="ADDR-SYNTAX",
         likely="it was mistyped or cut off",
-        do=f"give an address like {_EXAMPLE}",
+        do="give an address like /ip4/203.0.113.7/tcp/4201/p2p/12D3KooW…",
     )

@@ -28,8 +28,8 @@ NAMES_PER_PEER_MAX = 2
 """Maximum number of DNS names among the addresses of a peer. A lookup may occupy a thread for half
 a minute."""
 HEARSAY_S = 600.0
-"""Lifetime of hearsay in seconds. We query the DHT every minute, so current addresses are renewed
-before they expire."""
+"""Seconds for which hearsay (addresses that other peers report for a peer) is kept. A node queries
+the DHT every minute, so hearsay that is still true is renewed before it expires."""
 HEARSAY_PEERS_MAX = 256
 HEARSAY_PER_PEER_MAX = 4
 HEARSAY_LOOKED_AT_MAX = 16
@@ -53,23 +53,21 @@ class AddressBook:
         self._hearsay: dict[PeerId, tuple[float, list[Address]]] = {}
 
     def remember(self, peer: PeerId, addresses: Iterable[str]) -> None:
-        """Replace the addresses that `peer` has announced by `addresses`; skip malformed ones. The
-        address where it answered last stays. Call this only for addresses that `peer` itself has
-        announced.
-        """
+        """Replace the announced addresses of `peer` by `addresses`; skip malformed ones. The
+        address at which `peer` last answered is kept. Call this only for addresses that `peer`
+        itself has announced."""
         answered = self._known.get(peer, _Known()).answered
         self._keep(peer, _Known(answered, _bounded(parse_told(addresses, peer))))
 
     def note_answer(self, peer: PeerId, address: Address) -> None:
-        """Record that `peer` has proved at `address` that it is there."""
+        """Record that `peer` answered at `address` and proved its identity."""
         announced = self._known.get(peer, _Known()).announced
         self._keep(peer, _Known(address.of_peer(peer), announced))
 
     def recall(self, peer: PeerId, addresses: Iterable[str]) -> None:
-        """Record what `snapshot` said in an earlier start. The first address counts as the one
-        where `peer` answered. `peer` itself may not know this address, for example if its user
-        forwarded a port by hand; then `peer` never announces it.
-        """
+        """Record the addresses that `snapshot` returned for `peer` before this node was restarted.
+        The first address counts as the one at which `peer` last answered. It is kept when `peer`
+        announces others, because `peer` may not know it (if its user forwarded a port by hand)."""
         told = parse_told(addresses, peer)
         self._keep(peer, _Known(told[0] if told else None, _bounded(told[1:])))
 
@@ -82,10 +80,8 @@ class AddressBook:
             del self._known[most_dispensable(self._known, self._is_member)]
 
     def record_reported(self, peer: PeerId, addresses: Iterable[str], now: float) -> None:
-        """Record that another peer says that `peer` is at `addresses`.
-
-        A lie costs only a failed dial, because the handshake proves who answers.
-        """
+        """Record as hearsay that another peer says that `peer` is at `addresses`. A lie costs only
+        a failed dial, because the handshake proves who answers."""
         told = parse_told(islice(addresses, HEARSAY_LOOKED_AT_MAX), peer)
         told = [address for address in told if not address.is_name][:HEARSAY_PER_PEER_MAX]
         if not told or not is_peer_id(peer):
@@ -96,14 +92,13 @@ class AddressBook:
             del self._hearsay[most_dispensable(self._hearsay, self._is_member)]
 
     def addresses_of(self, peer: PeerId, now: float) -> list[Address]:
-        """Return the known addresses, and then hearsay that has not expired."""
+        """Return the known addresses of `peer`, and then its hearsay that has not expired."""
         until, heard = self._hearsay.get(peer, (now, []))
         return list(dict.fromkeys([*self.known(peer), *(heard if until > now else ())]))
 
     def known(self, peer: PeerId) -> list[Address]:
-        """Return the known addresses of `peer`, without hearsay. The address where it answered last
-        comes first.
-        """
+        """Return the known addresses of `peer`, without hearsay. The address at which `peer` last
+        answered comes first."""
         return self._known.get(peer, _Known()).addresses
 
     def peers(self, now: float) -> list[PeerId]:
@@ -119,22 +114,21 @@ class AddressBook:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The known addresses of one peer. `answered` is the address where the peer last proved that it
-    is there.
-    """
+    """The known addresses of one peer. `answered` is the address at which the peer last
+    answered."""
 
     answered: Address | None = None
     announced: tuple[Address, ...] = ()
 
     @property
     def addresses(self) -> list[Address]:
-        """All of them, in the order to dial them."""
+        """All known addresses, in the order in which to dial them."""
         first = () if self.answered is None else (self.answered,)
         return list(_bounded(dict.fromkeys([*first, *self.announced])))
 
 
 def _bounded(addresses: Iterable[Address]) -> tuple[Address, ...]:
-    """Return the first of `addresses`, and only a few names among them."""
+    """Return the first ADDRESSES_PER_PEER_MAX addresses, without surplus DNS names."""
     names = 0
     kept = []
     for address in addresses:
@@ -145,15 +139,14 @@ def _bounded(addresses: Iterable[Address]) -> tuple[Address, ...]:
 
 
 def newest_first(met: Mapping[PeerId, list[str]]) -> list[str]:
-    """Return all addresses of a snapshot in the order to dial them. First comes the first address
-    of each peer, beginning with the peer heard of last; then the second of each, and so on.
-    """
+    """Return all addresses of a snapshot in the order in which to dial them: the first address of
+    each peer, then the second address of each, and so on. Peers heard from last come first."""
     ranks = zip_longest(*reversed(list(met.values())))
     return [address for rank in ranks for address in rank if address is not None]
 
 
 class PeerCache:
-    """A file of peers met before. A lost or damaged file counts as empty."""
+    """A file with the addresses of known peers. A lost or damaged file counts as empty."""
 
     def __init__(self, path: Path, bytes_max: int = FILE_BYTES_MAX) -> None:
         self._path = path
@@ -162,7 +155,7 @@ class PeerCache:
         """Why `load` ignored the file, for the journal; empty if it did not."""
 
     def load(self) -> dict[PeerId, list[str]]:
-        """Return the addresses by peer, each checked; {} if there is no file or it is malformed."""
+        """Return the file's valid addresses by peer; {} if there is no file or it is malformed."""
         self.complaint = ""
         try:
             with self._path.open("rb") as file:
@@ -176,7 +169,7 @@ class PeerCache:
 
     def save(self, addresses: Mapping[PeerId, Iterable[str]], is_member: IsMember = nobody) -> None:
         """Atomically replace the file's content with a snapshot. If the snapshot is longer than
-        `load` would read, keep members first, then the newest peers.
+        `load` would read, keep the members, then the newest of the other peers, and drop the rest.
 
         Raises:
             OSError: the disk is full or the folder is not writable.
@@ -209,8 +202,11 @@ class PeerCache:
 
 
 def _fitting(addresses: Mapping[PeerId, Iterable[str]], is_member: IsMember, bytes_max: int) -> str:
-    """Return as many of `addresses` as a file may hold, in their order."""
-    texts = {peer: _entry(peer, known) for peer, known in addresses.items()}
+    """Return the JSON text of as many entries of `addresses` as fit into `bytes_max`, in their
+    order. Members' entries are chosen first, then those of the newest peers."""
+    texts = {
+        peer: json.dumps({peer: [*known]}, indent=0)[1:-1] for peer, known in addresses.items()
+    }
     kept, left = set(), bytes_max - len("{}")
     newest = list(texts)[::-1]
     for peer in sorted(newest, key=is_member, reverse=True):
@@ -219,7 +215,3 @@ def _fitting(addresses: Mapping[PeerId, Iterable[str]], is_member: IsMember, byt
             break
         kept.add(peer)
     return "{" + ",".join(text for peer, text in texts.items() if peer in kept) + "}"
-
-
-def _entry(peer: PeerId, known: Iterable[str]) -> str:
-    return json.dumps({peer: list(known)}, indent=0)[1:-1]

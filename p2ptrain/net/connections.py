@@ -1,4 +1,4 @@
-"""The connected peers, announced as events, and the limits on strangers.
+"""The connected peers, announced as events, and the limits on strangers (peers not admitted).
 
 libp2p can hold two connections to one peer if both sides dialled at once, and can report the end of
 a connection without having reported its start. So we keep a set of connections per peer, and a peer
@@ -40,10 +40,10 @@ Event = PeerConnected | PeerDisconnected
 
 
 class Connections(INotifee):
-    """libp2p's notifee. Its callbacks must not block.
+    """Receives libp2p's notifications about connections. Its callbacks must not block.
 
-    `drop(peer)` should disconnect a surplus stranger, and `close(connection)` should end a surplus
-    connection. `gone(peer)` reports that a peer is no longer connected.
+    `drop(peer)` must disconnect a surplus stranger, and `close(connection)` must end a surplus
+    connection. `gone(peer)` is called when a peer is no longer connected.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Connections(INotifee):
         return set(self._open)
 
     def site_of(self, peer: PeerId) -> str:
-        """Return the address group of the peer's first connection; empty if unknown."""
+        """Return the address group of the peer's first connection; "" if it is unknown."""
         return self._sites.get(peer, "")
 
     def refresh(self) -> None:
@@ -86,7 +86,7 @@ class Connections(INotifee):
         peer = _peer_of(conn)
         known = self._open.setdefault(peer, set())
         known.add(id(conn))
-        if len(known) > PER_PEER_MAX or self._is_one_other_too_many(peer):
+        if len(known) > PER_PEER_MAX or self._has_no_room_for(peer):
             self._close(conn)
         if len(known) > 1:
             return
@@ -99,10 +99,9 @@ class Connections(INotifee):
                 del self._strangers[oldest]
                 self._drop(oldest)
 
-    def _is_one_other_too_many(self, peer: PeerId) -> bool:
-        """Return whether `peer` is not a member and there is no room for it. Earlier non-members
-        keep their connections, because they may soon be members.
-        """
+    def _has_no_room_for(self, peer: PeerId) -> bool:
+        """Return whether `peer` is not a member and the limit for non-members is exceeded. Earlier
+        non-members keep their connections, because they may soon be members."""
         if self._is_member(peer):
             return False
         others = [known for each, known in self._open.items() if not self._is_member(each)]

@@ -37,7 +37,7 @@ PROBE_S_MAX = 6.0
 handshake."""
 
 AT_ONCE = 16
-"""Number of addresses tried at the same time. Most addresses from earlier starts may be dead."""
+"""Number of addresses tried at the same time. After a restart, most saved addresses may be dead."""
 ADDRESS_S_MIN = 3.0
 """Minimum seconds for each address: the handshake takes several round trips."""
 
@@ -51,12 +51,11 @@ MEMBERS_DIALS = 64
 OTHERS_DIALS = 16
 """Maximum numbers of simultaneous dials to addresses that peers announced. In an open run anybody
 can invent 2,048 peers with eight addresses each, none of which answers. Each dial holds a socket
-for up to six seconds.
-"""
+for up to six seconds."""
 
 Accept = Callable[[PeerId, str], Awaitable[None]]
-"""`await accept(peer, address)` returns if the peer that answered is useful. Otherwise it raises a
-P2PTrainError that says why not."""
+"""`await accept(peer, address)` returns if the caller can use the peer that answered. Otherwise it
+raises a P2PTrainError that says why not."""
 
 _WHO_ANSWERED = re.compile(r"remote_peer_id_from_pubkey=(\w+)")
 
@@ -66,9 +65,8 @@ async def anybody(peer: PeerId, address: str) -> None:
 
 
 class _Budget:
-    """Limits on simultaneous work for one kind of peer. If `dials` is None, the caller limits
-    dials.
-    """
+    """Limits on simultaneous DNS lookups and dials for one source of addresses: our user, members,
+    or other peers. If `dials` is None, the number of dials is not limited here."""
 
     def __init__(self, lookups: int, dials: int | None, time: LookupTime | None = None) -> None:
         self.resolver = Resolver(lookups, time)
@@ -90,7 +88,7 @@ class _Budget:
 
 
 class Probe(Protocol):
-    """Returns the IP address at which an address answers, or raises DialFailed."""
+    """Returns an IP address of `address` at which libp2p answers, or raises DialFailed."""
 
     async def __call__(self, address: Address, resolver: Resolver, *, deadline_s: float) -> str: ...
 
@@ -118,13 +116,7 @@ class Dialler:
         self._others = _Budget(OTHERS_LOOKUPS, OTHERS_DIALS, time)
 
     async def connect(self, text: str, *, deadline_s: float) -> PeerId:
-        """Connect to the peer at the address `text`, which comes from our user.
-
-        Raises:
-            ConfigError: ADDR-SYNTAX, ADDR-NO-PEER-ID, ADDR-SELF.
-            NetworkUnreachable: NET-DNS, NET-REFUSED, NET-TIMEOUT, NET-NO-ROUTE, NET-SILENT,
-                NET-NOT-LIBP2P, NET-RESET, NET-WRONG-ID.
-        """
+        """Connect to an address that comes from our user, with the errors of `Network.connect`."""
         return await self._connect(text, self._given, deadline_s)
 
     async def _connect(self, text: str, budget: _Budget, deadline_s: float) -> PeerId:
@@ -151,18 +143,7 @@ class Dialler:
         deadline_s: float,
         accept: Accept = anybody,
     ) -> PeerId:
-        """Connect to the first peer that answers and that `accept` takes; each address gets its
-        share of the time. If no peer is taken, the addresses in `or_else` are tried, within the
-        same time again.
-
-        `accept` is called for up to `AT_ONCE` peers at once. A call of `accept` is cancelled when
-        another peer was taken. Otherwise it must end by itself: its time is not part of
-        `deadline_s`.
-
-        Raises:
-            ConfigError, NetworkUnreachable: no peer was taken; the evidence has a line for each
-                address. If there is only one address, the error is that of the dial or of `accept`.
-        """
+        """See `Network.connect_any`. Up to AT_ONCE addresses are tried at a time."""
         if not texts and not or_else:
             raise ConfigError(
                 "there is no address to connect to",
@@ -190,9 +171,8 @@ class Dialler:
     async def _first_of(
         self, texts: Sequence[str], budget: _Budget, ends: float, accept: Accept
     ) -> tuple[PeerId | None, list[tuple[str, P2PTrainError]]]:
-        """Return the peer that is taken first, or None; and the errors, in the order of `texts`.
-        Addresses that were not tried before `ends` are left out.
-        """
+        """Return the first peer that `accept` accepts, or None; and the errors, in the order of
+        `texts`. Addresses that were not tried before `ends` have no error."""
         found: list[PeerId] = []
         failed: dict[int, P2PTrainError] = {}
         queue = iter(enumerate(texts))
@@ -218,11 +198,8 @@ class Dialler:
         return (found[0] if found else None), [(texts[n], failed[n]) for n in sorted(failed)]
 
     async def connect_peer(self, peer: PeerId, *, deadline_s: float) -> None:
-        """Connect to `peer` at any known or announced address.
-
-        Raises:
-            PeerUnreachable, PeerTooSlow.
-        """
+        """Connect to `peer` at any known or reported address. Raises PeerUnreachable or
+        PeerTooSlow."""
         if peer in self._connected():
             return
         addresses = [str(address) for address in self._book.addresses_of(peer, trio.current_time())]
@@ -240,7 +217,7 @@ class Dialler:
     async def _one_at_a_time(
         self, address: Address, peer: PeerId, ends: float
     ) -> AsyncIterator[None]:
-        """Serialise dials of one peer: two dials at once would leave two connections."""
+        """Serialise the dials of one peer: two simultaneous dials would leave two connections."""
         lock = self._locks.setdefault(peer, trio.Lock())
         with trio.move_on_at(ends):
             await lock.acquire()

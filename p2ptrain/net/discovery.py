@@ -1,9 +1,10 @@
-"""Find peers of a run: provider records in the DHT, and mDNS on a LAN.
+"""Find peers of a run, by mDNS on a LAN and by records in the DHT. A record says that a peer, the
+provider, takes part in a run.
 
 A node asks members of its run, or admitted peers as long as it does not know any member. A node
 that has not been admitted yet asks all connected peers; these are the peers that its user named.
-Their answers go into the address book as hearsay. This module never dials a peer because of
-hearsay.
+The address book keeps the addresses in their answers as hearsay: they are not proven, expire, and
+are tried last. This module itself does not dial anybody.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from p2ptrain.rate_limit import Allowance
 log = logging.getLogger(__name__)
 
 ASKED_MAX = 20
-"""Number of peers that we ask about a key and announce ourselves to: Kademlia's k."""
+"""Maximum number of peers to which we send a question or an announcement: Kademlia's k."""
 SERVED_MAX = 12
 """Maximum number of DHT streams served at the same time."""
 STREAM_S = 20.0
@@ -59,7 +60,7 @@ Found = tuple[PeerId, list[str]]
 
 
 class Discovery:
-    """Publishes our provider records to other peers and stores theirs."""
+    """Announces this node to other peers, stores their announcements, and finds providers."""
 
     def __init__(
         self,
@@ -91,7 +92,7 @@ class Discovery:
                 nursery.start_soon(self._announce_to, peer, message)
 
     async def find_providers(self, name: str) -> list[Found]:
-        """Return the providers of `name` other than ourselves, with their addresses."""
+        """Return the providers of `name` other than this node, with their addresses."""
         key = key_of(name)
         found = dict.fromkeys(self.records.of(key, trio.current_time()))
 
@@ -118,8 +119,7 @@ class Discovery:
 
     def _neighbours(self) -> dict[PeerId, list[str]]:
         """Return the peers whose addresses we pass on: they are connected and admitted, and
-        announced these addresses themselves.
-        """
+        announced these addresses themselves."""
         known = self._book.known
         return {
             peer: [str(address) for address in known(peer)]
@@ -149,9 +149,8 @@ class Discovery:
         return {}
 
     async def _serve(self, stream: INetStream) -> None:
-        """Answer the requests of one stream until it ends. Reset it after STREAM_S, or when another
-        stream needs its place.
-        """
+        """Answer the requests of one stream until it ends. Reset the stream after STREAM_S, or when
+        another stream needs its place."""
         asker, turn = PeerId(str(stream.muxed_conn.peer_id)), _StreamTurn()
         with self._places.taken(asker, turn.give_up):
             while (request := await turn.read_request(stream)) is not None:
@@ -172,19 +171,15 @@ class Discovery:
 
 class _StreamTurn:
     """Limits how long a stream is read. Writes are not limited here, because a cancelled write
-    would break the connection.
-    """
+    would break the connection."""
 
     def __init__(self) -> None:
         self._ends = trio.current_time() + STREAM_S
         self._reading = trio.CancelScope()
 
     async def read_request(self, stream: INetStream) -> bytes | None:
-        """Return the next request, or None at the end of the stream.
-
-        Raises:
-            trio.TooSlowError: STREAM_S has passed.
-        """
+        """Return the next request, or None at the end of the stream. Raises trio.TooSlowError when
+        the stream has been open for STREAM_S."""
         with trio.CancelScope(deadline=self._ends) as self._reading:
             try:
                 return await read_varint_prefixed_bytes_limited(stream, REQUEST_BYTES_MAX)

@@ -1,6 +1,7 @@
 """The error for an address that could not be reached: one code per cause.
 
-Each code comes with its likely cause and advice. The code that saw the failure adds the evidence.
+Each code comes with its likely cause and advice. The function that observed the failure adds what
+happened.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _ADVICE: dict[str, tuple[str, str]] = {
         "wait and try again; if it happens again, ask the peer's owner",
     ),
     "NET-WRONG-ID": (
-        "the address is outdated: another peer, or the same with a new identity, runs there",
+        "the address is outdated: another peer, or the same peer with a new identity, now uses it",
         "ask for a new address",
     ),
 }
@@ -56,15 +57,14 @@ _NEAR: dict[AddressScope, str] = {
     AddressScope.SHARED: "the address works only inside one provider's network, and the peer may "
     "be in another, or down",
 }
-"""These texts replace the usual explanation when nobody answers at an address of such a scope: the
-failed dial may not say anything about the peer.
-"""
+"""These texts replace the usual explanation when nobody answers at an address of such a scope. From
+this machine, the address may lead to a different machine, so the peer may be up nevertheless."""
 
 _NOBODY_THERE = ("NET-REFUSED", "NET-TIMEOUT", "NET-NO-ROUTE")
 
 
 class DialFailed(NetworkUnreachable):
-    """One address could not be reached; `words` says what happened, for a list of attempts."""
+    """One address could not be reached. `words` says in a phrase what happened."""
 
     def __init__(self, address: Address, code: str, words: str) -> None:
         likely, do = _advice(address, code)
@@ -80,7 +80,7 @@ class DialFailed(NetworkUnreachable):
 
 
 def _advice(address: Address, code: str) -> tuple[str, str]:
-    """Return the likely cause and the advice."""
+    """Return the likely cause of an error with this code, and the advice for the user."""
     scope = scope_of(address)
     if scope in _NEAR and code in _NOBODY_THERE:
         ask = "if you are elsewhere, ask for an address that can be dialled from there"
@@ -91,15 +91,14 @@ def _advice(address: Address, code: str) -> tuple[str, str]:
 
 
 def attempt(address: str, words: str) -> str:
-    """Return one line of evidence."""
+    """Return one line of evidence: the address that was tried, and what happened."""
     return f"tried   {address}   {words}"
 
 
 def none_answered(failures: Sequence[tuple[str, P2PTrainError]], untried: int = 0) -> P2PTrainError:
     """Return one error for all addresses tried. Its code is that of the attempt that got furthest;
     attempts at publicly dialable addresses take precedence. `untried` counts addresses for which
-    there was no time.
-    """
+    there was no time."""
     if len(failures) == 1 and not untried:
         return failures[0][1]
     dialled = [failure for _, failure in failures if isinstance(failure, DialFailed)]

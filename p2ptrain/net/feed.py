@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Feed(Generic[T]):
-    """At most `size` values wait in `.receiver`."""
+    """A queue of at most `size` values. Read them from `receiver`."""
 
     def __init__(self, size: int) -> None:
         self._sender, self.receiver = trio.open_memory_channel[T](size)
@@ -40,7 +40,8 @@ class Feed(Generic[T]):
 
 
 class SharedFeed(trio.abc.ReceiveChannel[tuple[PeerId, T]]):
-    """Up to `size` values wait here with their authors, and up to `per_author` of each author."""
+    """A queue of at most `size` values with their authors, and at most `per_author` of each
+    author."""
 
     def __init__(self, size: int, per_author: int) -> None:
         assert 0 < per_author <= size
@@ -56,9 +57,8 @@ class SharedFeed(trio.abc.ReceiveChannel[tuple[PeerId, T]]):
         return len(self._waiting)
 
     def push(self, author: PeerId, value: T) -> None:
-        """Add `value`. If a limit is reached, drop the oldest value of its author, or of the author
-        with the most values.
-        """
+        """Add `value`. If its author has `per_author` values, drop the oldest of them. If the queue
+        is full, drop the oldest value of the author with the most values."""
         loser = self._loser(author)
         if loser is None:
             self._arrivals.push(None)
@@ -83,8 +83,7 @@ class SharedFeed(trio.abc.ReceiveChannel[tuple[PeerId, T]]):
 
     def _loser(self, author: PeerId) -> PeerId | None:
         """Return the author that must lose a value before `author` adds one; None if there is
-        room.
-        """
+        room."""
         if self._of_author[author] >= self._per_author:
             return author
         if len(self._waiting) >= self._size:

@@ -1,13 +1,14 @@
-"""The messages of the Kademlia DHT as go-libp2p and js-libp2p use it: requests and answers.
+"""The requests and answers of the Kademlia DHT, in the form that go-libp2p and js-libp2p use.
 
 libp2p 0.8.1 has its own DHT, which is not used. It puts each stranger that opens a stream into its
 routing table, queries strangers, and stores values for anybody. It dials every peer that an answer
-names, even at DNS addresses. Here the routing table is the set of connected admitted peers, and an
-answer does not cause a dial.
+names, even at DNS addresses. Here the routing table is the set of connected admitted peers, and
+peers that an answer names are not dialled.
 
 A key is the sha2-256 multihash of a name, so that other implementations can look it up by its CID.
 
-Sans-IO: bytes and times are arguments. See https://github.com/libp2p/specs/tree/master/kad-dht.
+This module does no I/O: bytes and times are arguments. See
+https://github.com/libp2p/specs/tree/master/kad-dht.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def key_of(name: str) -> bytes:
 def nearest(key: bytes, peers: Iterable[PeerId], count: int) -> list[PeerId]:
     """Return the `count` of `peers` that are nearest to `key` by Kademlia's distance."""
     target = _position(key)
-    return nsmallest(count, peers, key=lambda peer: _position(_bytes_of(peer)) ^ target)
+    return nsmallest(count, peers, key=lambda peer: _position(base58.b58decode(peer)) ^ target)
 
 
 @dataclass(frozen=True)
@@ -72,10 +73,7 @@ class KadServer:
 
     def answer(self, asker: PeerId, request: bytes, now: float) -> bytes | None:
         """Return the answer to `request`; b"" if it needs none; None if the stream should be reset.
-
-        Raises:
-            google.protobuf.message.DecodeError: it is not a message of the DHT.
-        """
+        Raises google.protobuf.message.DecodeError if `request` is not a message of the DHT."""
         message = Message.FromString(request)
         if message.type == Message.PING:
             return bytes(Message(type=Message.PING).SerializeToString())
@@ -88,9 +86,8 @@ class KadServer:
         return None  # a request to store a value, which we do not do
 
     def _take_announcement(self, asker: PeerId, message: Message, now: float) -> bool:
-        """Store an announcement. Return whether it was accepted. Accepted announcements are not
-        answered, because go-libp2p would mistake an answer for the answer to its next request.
-        """
+        """Store an announcement. Return whether it was accepted. There is no reply to an accepted
+        announcement, because go-libp2p would take it for the answer to its next request."""
         told = [each for each in message.providerPeers[:TOLD_MAX] if _peer_of(each) == asker]
         return bool(told) and self.records.add(
             message.key, asker, _texts(told[-1].addrs, ANNOUNCED_MAX), now
@@ -123,11 +120,8 @@ def announcement(key: bytes, me: PeerId, addresses: list[str]) -> bytes:
 
 
 def providers_in(reply: bytes, key: bytes) -> dict[PeerId, list[str]]:
-    """Return the peers in an answer to `question(key)`, with the addresses given for them.
-
-    Raises:
-        google.protobuf.message.DecodeError: it is not a message of the DHT.
-    """
+    """Return the peers in an answer to `question(key)`, with the addresses given for them. Raises
+    google.protobuf.message.DecodeError if the answer is not a message of the DHT."""
     message = Message.FromString(reply)
     if message.type != Message.GET_PROVIDERS or message.key != key:
         return {}
@@ -141,14 +135,14 @@ def providers_in(reply: bytes, key: bytes) -> dict[PeerId, list[str]]:
 
 
 def _add(entry: Message.Peer, peer: PeerId, addresses: list[str], connected: bool) -> None:
-    entry.id = _bytes_of(peer)
+    entry.id = base58.b58decode(peer)
     entry.connection = Message.CONNECTED if connected else Message.CAN_CONNECT
     entry.addrs.extend(_binary(address) for address in addresses)
 
 
 @lru_cache(maxsize=4096)
 def _binary(address: str) -> bytes:
-    """Return the transport part of `address` in binary. Cached, since a conversion takes 40 µs."""
+    """Return the binary form of `address` without its peer id. A conversion takes 40 µs."""
     return bytes(Multiaddr(parse(address).transport).to_bytes())
 
 
@@ -168,10 +162,6 @@ def _texts(addresses: Iterable[bytes], count: int) -> list[str]:
         except Exception as exc:  # multiaddr raises errors of many kinds
             log.debug("an address in a DHT message is malformed: %r", exc)
     return texts
-
-
-def _bytes_of(peer: PeerId) -> bytes:
-    return base58.b58decode(peer)
 
 
 def _position(identifier: bytes) -> int:

@@ -1,4 +1,4 @@
-"""The ports that a node listens on: one node per port, and no silent failure.
+"""Claim the ports that a node listens on, so that only one node uses a port.
 
 libp2p silently lets two hosts share a port, so that each gets some of the connections. It also does
 not report when it cannot listen at all. So we test and lock the port beforehand.
@@ -22,7 +22,7 @@ from p2ptrain.net.addresses import Address, parse
 
 @contextmanager
 def claimed(listen: Sequence[str]) -> Iterator[list[str]]:
-    """Claim these listening addresses while the block lasts; yield them in libp2p's form.
+    """Claim the addresses in `listen` while the block lasts; yield them in libp2p's form.
 
     Raises:
         ConfigError: ADDR-SYNTAX, ADDR-LISTEN (a host name, or an address of another machine),
@@ -38,7 +38,7 @@ def claimed(listen: Sequence[str]) -> Iterator[list[str]]:
 
 
 def listen_failed(listen: Sequence[str]) -> ConfigError:
-    """Return the error for a host that could not listen, although the ports were just free."""
+    """Return the error for a libp2p host that could not listen on ports that were just free."""
     return ConfigError(
         f"cannot listen on {', '.join(listen)}",
         code="LISTEN-FAILED",
@@ -48,7 +48,8 @@ def listen_failed(listen: Sequence[str]) -> ConfigError:
 
 
 def dialable(address: Address) -> list[Address]:
-    """Return the addresses to dial if we listen on `address`. 0.0.0.0 means our own addresses."""
+    """Return the addresses at which a node that listens on `address` can be dialled. For 0.0.0.0
+    and ::, these are the address that this machine uses for the internet, and loopback."""
     if not address.is_unspecified:
         return [address]
     six = address.kind == "ip6"
@@ -58,8 +59,7 @@ def dialable(address: Address) -> list[Address]:
 
 def _outward_host(six: bool) -> str:
     """Return the local address that this machine would use to reach the internet. No packet is
-    sent.
-    """
+    sent."""
     family, far = (socket.AF_INET6, "2001:db8::1") if six else (socket.AF_INET, "203.0.113.1")
     with socket.socket(family, socket.SOCK_DGRAM) as sock:
         try:
@@ -83,7 +83,8 @@ def _listening_address(text: str) -> Address:
 
 @contextmanager
 def _locked(address: Address) -> Iterator[None]:
-    """Lock the port: two nodes that start at the same moment would both find it free."""
+    """Lock the port while the block lasts. Without the lock, two nodes that start at the same
+    moment would both find the port free."""
     path = _own_folder() / f"tcp-{address.port}.lock"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
@@ -99,8 +100,7 @@ def _locked(address: Address) -> Iterator[None]:
 def _own_folder() -> Path:
     """Return a folder for locks into which nobody else can write. A login session and a system
     service of the same user may use different folders. Then two nodes that start at the same moment
-    can miss each other's lock.
-    """
+    can miss each other's lock."""
     name, shared = f"p2ptrain-{os.getuid()}", tempfile.gettempdir()
     for folder in (os.environ.get("XDG_RUNTIME_DIR"), shared):
         if folder and _is_ours(path := Path(folder) / name):

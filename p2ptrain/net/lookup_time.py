@@ -3,11 +3,11 @@
 A lookup holds its thread until the system's resolver gives up, which takes half a minute if the
 name's servers never answer. A peer can announce new names with every heartbeat. With a limit for
 each name alone, one peer could therefore hold all threads, one name after the other. So each peer
-has one budget for the lookups of all its names. The used time is forgiven slowly. While a peer is
-over its budget, its names are not looked up.
+has one budget for the lookups of all its names, which refills slowly. While a peer is over its
+budget, its names are not looked up.
 
-A thread reports when its lookup ends, even if nobody waits for the answer any more. So this module
-is called from several threads. This module does not look up names itself.
+Lookups end in their own threads, even if nobody waits for the answer any more. So this module is
+called from several threads. It does not look up names itself.
 """
 
 from __future__ import annotations
@@ -35,25 +35,23 @@ keeps for a peer."""
 
 @dataclass(slots=True)
 class _Account:
-    """`used_s` is the time used up to `at_s`, without the lookups in progress. `begun_s` contains
-    the start times of the lookups in progress.
-    """
+    """The thread time that one peer has used. `used_s` is the time used up to `at_s`, without the
+    lookups in progress. `begun_s` contains the start times of the lookups in progress."""
 
     used_s: float
     at_s: float
     begun_s: list[float] = field(default_factory=list)
 
+    def used_by_ended(self, now_s: float) -> float:
+        return max(0.0, self.used_s - (now_s - self.at_s) * PAID_BACK_PER_S)
+
     def used(self, now_s: float) -> float:
-        under_way_s = sum(now_s - begun_s for begun_s in self.begun_s)
-        paid_back_s = (now_s - self.at_s) * PAID_BACK_PER_S
-        return max(0.0, self.used_s - paid_back_s) + under_way_s
+        return self.used_by_ended(now_s) + sum(now_s - begun_s for begun_s in self.begun_s)
 
 
 class LookupTime:
-    """The accounts of all peers. A peer that has not used any of its budget has no account. So
-    there are at most about fifty accounts: as many peers as the threads can serve before the first
-    debt has expired.
-    """
+    """The accounts of all peers. A peer with a full budget has no account. So there are at most
+    about fifty accounts: the threads cannot serve more peers before the first budget is full."""
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s = clock_s
@@ -71,8 +69,7 @@ class LookupTime:
     @contextmanager
     def spent_by(self, peer: PeerId) -> Iterator[bool]:
         """Charge `peer` for the time that the `with` block takes. Yield whether the peer's budget
-        allows a lookup. If it does not, nothing is charged, and the block must end at once.
-        """
+        allows a lookup. If not, nothing is charged, and the block must not look up anything."""
         with self._lock:
             allowed, now_s = self._is_left(peer), self._clock_s()
             if allowed:
@@ -94,8 +91,7 @@ class LookupTime:
         with self._lock:
             account, now_s = self._accounts[peer], self._clock_s()
             account.begun_s.remove(begun_s)
-            paid_back_s = (now_s - account.at_s) * PAID_BACK_PER_S
-            account.used_s = max(0.0, account.used_s - paid_back_s) + now_s - begun_s
+            account.used_s = account.used_by_ended(now_s) + now_s - begun_s
             account.at_s = now_s
             self._accounts = {
                 each: theirs

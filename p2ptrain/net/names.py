@@ -3,7 +3,7 @@
 A lookup occupies its thread until the system's resolver gives up, after half a minute or more, even
 if nobody waits for the answer any longer. Lookups at DNS servers that never answer once occupied
 all of trio's 40 shared threads, so votes were not written to disk. Therefore lookups have a few
-threads of their own, and lookups of names that peers announce cannot use the threads for the user's
+reserved threads, and lookups of names that peers announce cannot use the threads for the user's
 lookups. All names of one peer share one budget of thread time (`lookup_time`).
 """
 
@@ -27,20 +27,16 @@ _FAMILIES = {"dns4": socket.AF_INET, "dns6": socket.AF_INET6}
 
 
 class Resolver:
-    """Looks up names in at most `threads` threads. If `time` is given, the names come from the
-    peers that their addresses name, and each peer is charged for its own names.
-    """
+    """Looks up names in at most `threads` threads. If `time` is given, the time of each lookup is
+    charged to the peer that the address names, because that peer announced the name."""
 
     def __init__(self, threads: int, time: LookupTime | None = None) -> None:
         self._limiter = trio.CapacityLimiter(threads)
         self._time = time
 
     async def resolve(self, address: Address, ends: float) -> list[str]:
-        """Return the IP addresses of the host of `address`, at least one.
-
-        Raises:
-            DialFailed: NET-DNS.
-        """
+        """Return the IP addresses of the host of `address`, at least one. Raises DialFailed with
+        the code NET-DNS."""
         if not address.is_name:
             return [address.host]
         if self._time is not None and address.peer and not self._time.is_left(address.peer):
@@ -62,9 +58,8 @@ class Resolver:
         return found
 
     def _look_up(self, address: Address) -> list[str]:
-        """Look up `address`, in a thread, and charge its peer even if nobody waits for the result
-        any more.
-        """
+        """Look up `address`. This runs in a thread, and charges the peer even if nobody waits for
+        the result any more."""
         if self._time is None or address.peer is None:
             return _look_up(address)
         with self._time.spent_by(address.peer) as allowed:

@@ -39,7 +39,8 @@ Admitted = Callable[[PeerId], bool]
 
 
 class Network:
-    """The result of `open_network`. It identifies peers by id, and remembers their addresses."""
+    """The result of `open_network`. Callers name peers by id; the network remembers their
+    addresses."""
 
     def __init__(
         self,
@@ -80,7 +81,7 @@ class Network:
         return self._connections.feed.receiver
 
     def addresses(self) -> list[str]:
-        """Return the addresses where others can dial us, each with our peer id."""
+        """Return the addresses at which others can dial this node, each with its peer id."""
         return list(self._listening)
 
     def connected(self) -> set[PeerId]:
@@ -91,37 +92,35 @@ class Network:
         return self._connections.site_of(peer)
 
     def remember(self, peer: PeerId, addresses: Iterable[str]) -> None:
-        """Replace the announced addresses of `peer` by `addresses`; malformed ones are skipped. The
-        address where it answered last stays. Call this only for addresses that `peer` itself
-        announced.
-        """
+        """Replace the announced addresses of `peer` by `addresses`, which `peer` itself announced;
+        skip malformed ones. The address at which `peer` last answered is kept."""
         if peer != self.peer:
             self._book.remember(peer, addresses)
 
     def recall(self, peer: PeerId, addresses: Iterable[str]) -> None:
-        """Record the addresses of `peer` that an earlier start saved. The first of them is kept in
-        addition to those that `peer` announces.
-        """
+        """Record the addresses of `peer` that this node saved before it was restarted. The first of
+        them is kept in addition to those that `peer` announces."""
         if peer != self.peer:
             self._book.recall(peer, addresses)
 
     def record_reported(self, peer: PeerId, addresses: Iterable[str]) -> None:
-        """Record that another peer says that `peer` is at `addresses`. They are tried after the
-        known ones, for ten minutes. DNS names are dropped.
-        """
+        """Record that another peer says that `peer` is at `addresses`. For ten minutes, these
+        addresses are tried after the known ones. DNS names among them are dropped."""
         if peer != self.peer:
             self._book.record_reported(peer, addresses, trio.current_time())
 
     def addresses_of(self, peer: PeerId) -> list[str]:
-        """Return the addresses at which to dial `peer`: known ones, then hearsay."""
+        """Return the addresses at which to dial `peer`: known ones, then those that other peers
+        reported."""
         return [str(a) for a in self._book.addresses_of(peer, trio.current_time())]
 
     def known_addresses(self) -> dict[PeerId, list[str]]:
-        """Return all known addresses, for a PeerCache; hearsay is left out."""
+        """Return all known addresses, for a PeerCache. Those that other peers reported are left
+        out."""
         return self._book.snapshot()
 
     def dialable_peers(self) -> list[PeerId]:
-        """Return all peers with an address, known or hearsay."""
+        """Return all peers with an address, known or reported by other peers."""
         return self._book.peers(trio.current_time())
 
     async def connect(self, address: str, *, deadline_s: float = DIAL_S) -> PeerId:
@@ -142,12 +141,15 @@ class Network:
         deadline_s: float = DIAL_S,
         accept: Accept = anybody,
     ) -> PeerId:
-        """Connect to the first of `addresses` whose peer answers and is taken by `accept`. If there
-        is none, try the addresses in `or_else`, within the same time again. Several addresses are
-        tried at once, so `accept` may be called for several peers at once.
+        """Connect to the first of `addresses` whose peer answers and is accepted by `accept`. If
+        there is none, try the addresses in `or_else` for up to another `deadline_s`.
+
+        Each address gets its share of the time. Several addresses are tried at once, so `accept`
+        may be called for several peers at once. When `accept` has accepted a peer, its other calls
+        are cancelled. Otherwise a call must end by itself: its time is not part of `deadline_s`.
 
         Raises:
-            ConfigError, NetworkUnreachable: no peer was taken; the evidence has a line for each
+            ConfigError, NetworkUnreachable: no peer was accepted; the evidence has a line for each
                 address. If there is only one address, the error is that of the dial or of `accept`.
         """
         return await self._dialler.connect_any(
@@ -155,11 +157,7 @@ class Network:
         )
 
     async def connect_peer(self, peer: PeerId, *, deadline_s: float = DIAL_S) -> None:
-        """Connect to `peer` at any remembered address.
-
-        Raises:
-            PeerUnreachable, PeerTooSlow.
-        """
+        """Connect to `peer` at any remembered address. Raises PeerUnreachable or PeerTooSlow."""
         await self._dialler.connect_peer(peer, deadline_s=deadline_s)
 
     async def disconnect(self, peer: PeerId) -> None:
@@ -167,7 +165,7 @@ class Network:
         await sever(self._host, ID.from_base58(peer))
 
     def drop(self, peer: PeerId) -> None:
-        """Close every connection with `peer`, without waiting for it."""
+        """Close every connection with `peer` in the background."""
         self._nursery.start_soon(self.disconnect, peer)
 
     async def request(
@@ -181,15 +179,15 @@ class Network:
     ) -> bytes:
         """Send a request to `peer`, dialling it first if necessary, and wait for its reply.
 
-        The handler may see a request twice if the connection breaks during it.
+        If the connection breaks, the request may be sent again, so the handler may see it twice.
 
         Raises:
             PeerUnreachable: no connection, or the peer refused (PEER-REFUSED) or failed
                 (PEER-FAILED).
             PeerLost: the connection broke.
             PeerTooSlow: no reply within `deadline_s`.
-            RemoteProtocolError: the reply is longer than `bytes_max`, or it says that our request
-                is malformed.
+            RemoteProtocolError: the reply is longer than `bytes_max`, or the peer reports that our
+                request is malformed.
         """
         ends = trio.current_time() + deadline_s
         if peer not in self._connections.peers():
@@ -217,28 +215,25 @@ class Network:
         self._responder.handle(protocol, Service(handler, bytes_max, anyone, waits))
 
     async def publish(self, topic: str, payload: bytes) -> None:
-        """Sign `payload` and send it to all admitted peers that follow `topic`; peers forward it.
-
-        Best effort: messages can arrive in any order, and if more than about thirty are sent at
-        once, the last ones are lost.
-        """
+        """Sign `payload` and send it to all admitted peers that subscribe to `topic`; peers forward
+        it. Messages can be lost or arrive in any order. If more than about thirty are published at
+        once, the last ones are lost."""
         await self._gossip.publish(topic, payload)
 
     def subscribe(self, topic: str) -> SharedFeed[bytes]:
         """Return a feed of (author, payload). Signatures and admission have been checked."""
         feed, new = self._gossip.feed(topic)
         if new:
-            self._nursery.start_soon(contained(self._gossip.follow), topic)
+            self._nursery.start_soon(contained(self._gossip.pubsub.subscribe), topic)
         return feed
 
     def set_validator(self, topic: str, validator: Validator) -> None:
-        """Let `judge(forwarder, author, payload)` decide which messages of `topic` are delivered
-        and forwarded. It is called before the signature check.
-        """
+        """Let `validator(forwarder, author, payload)` decide which messages of `topic` are
+        delivered and forwarded. It is called before the signature check."""
         self._gossip.pubsub.validators[topic] = validator
 
     def set_members(self, members: Iterable[PeerId]) -> None:
-        """Set the members, which other admitted peers cannot displace. At first there are none."""
+        """Set the members: when a limit is reached, other peers are dropped before members."""
         self._members = frozenset(members)
 
     def pop_floods(self) -> dict[PeerId, int]:
@@ -251,15 +246,13 @@ class Network:
         self._connections.refresh()
 
     async def provide(self, key: str) -> None:
-        """Announce in the DHT that we take part in the run `key`. Best effort, so call it
-        repeatedly.
-        """
+        """Announce in the DHT that this node takes part in the run `key`. Announcements expire and
+        can be lost, so call this repeatedly."""
         await self._discovery.provide(key, self.addresses())
 
     async def find_providers(self, key: str) -> list[Found]:
-        """Return the providers of `key`, with their addresses. Addresses that other peers report
-        are recorded as by `record_reported`.
-        """
+        """Return the peers that take part in the run `key`, with their addresses. Addresses that
+        other peers report are recorded as by `record_reported`."""
         return await self._discovery.find_providers(key)
 
     def statistics(self) -> dict[str, object]:
@@ -308,9 +301,10 @@ async def open_network(
     """Run a network while the block lasts.
 
     `listen` holds addresses such as /ip4/0.0.0.0/tcp/4201 (port 0: any free port; empty list: dial
-    only). If `announce` is given, it is announced to other peers instead. `admitted` is called
-    often and must return quickly. `room` limits peers that are not members. `host` is the libp2p
-    host to use, made by `build_host` for the same identity; by default one is built here.
+    only). If `announce` is given, other peers learn these addresses instead. `admitted` is called
+    often and must return quickly. `room` limits the connections of peers that are not members.
+    `host` is the libp2p host to use, made by `build_host` for the same identity; by default one is
+    built here.
 
     Raises:
         ConfigError: ADDR-SYNTAX, ADDR-LISTEN, PORT-IN-USE, LOCK-FOLDER, LISTEN-FAILED.
@@ -330,7 +324,7 @@ async def open_network(
 
 @asynccontextmanager
 async def _unwrapped() -> AsyncIterator[None]:
-    """If the block raised only one exception, unwrap it from the groups of libp2p's nurseries."""
+    """If the block raises a single exception, raise it without the exception groups around it."""
     try:
         yield
     except BaseExceptionGroup as group:

@@ -2,8 +2,8 @@
 
 libp2p reports a refused connection, a missing name, a wrong peer and a web server with the same
 text, and has no deadline for a silent port. So this module first dials by itself, step by step:
-DNS, TCP, then the first bytes. It does not find out who answers, only whether the program there
-speaks libp2p.
+DNS, TCP, then the first bytes. It does not find out which peer answers, only whether the program at
+the address speaks libp2p.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ async def _probe_host(
                 raise _connect_failed(address, exc, clock() - started) from exc
         if scope.cancelled_caught:
             raise DialFailed(address, "NET-TIMEOUT", f"no answer for {deadline_s:.1f} s")
-        # On a busy machine, the connection may succeed only when no time is left.
+        # On a busy machine, the connection may succeed although no time is left to read.
         left_s = max(0.0, deadline_s - (clock() - started))
         await _read_banner(address, sock, left_s)
 

@@ -3,7 +3,7 @@
 A peer can only announce itself, over its own connection, and only if it is admitted. Anybody may
 read the records, because a peer that is not admitted yet must be able to find the run.
 
-Sans-IO: times are arguments. The module knows nothing about the wire format.
+This module does no I/O: times are arguments. It does not know the wire format.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ Admitted = Callable[[PeerId], bool]
 
 class ProviderRecords:
     """The records. A full store drops its oldest records, so a peer cannot keep other peers out by
-    filling it.
-    """
+    filling it."""
 
     def __init__(self, admitted: Admitted) -> None:
         self._admitted = admitted
@@ -42,11 +41,11 @@ class ProviderRecords:
         self._kept: dict[bytes, dict[PeerId, tuple[float, list[str]]]] = {}
 
     def announce(self, key: bytes, addresses: list[str]) -> None:
-        """Record that we take part in `key` ourselves. Our own records never expire."""
+        """Record that this node takes part in the run of `key`. Its own records never expire."""
         self._own[key] = addresses
 
     def add(self, key: bytes, peer: PeerId, addresses: Iterable[str], now: float) -> bool:
-        """Store the announcement of `peer`. Return False if it is refused."""
+        """Store the announcement of `peer`. Return False if the announcement is refused."""
         told = [str(address) for address in parse_told(addresses, peer)][:ADDRESSES_PER_PEER_MAX]
         if not 0 < len(key) <= KEY_BYTES_MAX or not told or not self._admitted(peer):
             return False
@@ -57,18 +56,17 @@ class ProviderRecords:
             del known[next(iter(known))]
         self._kept[key] = known
         while len(self._kept) > KEYS_MAX:
-            del self._kept[next(key for key in self._kept)]
+            del self._kept[next(iter(self._kept))]
         return True
 
     def of(self, key: bytes, now: float) -> dict[PeerId, list[str]]:
-        """Return the addresses of all providers of `key`, except ourselves and peers that are no
-        longer admitted.
-        """
+        """Return the addresses of all providers of `key`, except this node and peers that are no
+        longer admitted."""
         kept = self._kept.get(key, {})
         for peer in [peer for peer, (until, _) in kept.items() if until <= now]:
             del kept[peer]
         return {peer: told for peer, (_, told) in kept.items() if self._admitted(peer)}
 
     def own(self, key: bytes) -> list[str]:
-        """Return our own addresses if we take part in `key`; an empty list if not."""
+        """Return this node's addresses if it takes part in the run of `key`; otherwise []."""
         return self._own.get(key, [])

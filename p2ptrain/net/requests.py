@@ -1,11 +1,11 @@
-"""One request and one reply, over streams that are kept open for later requests.
+"""Send a request and receive its reply, over streams that are kept open for later requests.
 
-Opening a stream costs two round trips, which frequent messages such as votes should not pay each
-time. Each side limits what it reads and how long it waits. In both directions a message is a u32
-length followed by that many bytes; the first byte of a reply is its status.
+Opening a stream takes two round trips, too long for frequent messages such as votes. Each side
+limits what it reads and how long it waits. In both directions a message is a u32 length followed by
+that many bytes; the first byte of a reply is its status.
 
-libp2p breaks a connection on which a write is cancelled. So an exchange runs to completion in its
-own task, even if its caller is cancelled. If a write gets stuck, we close the connection.
+If a write is cancelled, libp2p can no longer use the connection. So an exchange runs to completion
+in its own task, even if its caller is cancelled. If a write gets stuck, we close the connection.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ STREAMS_PER_PEER_MAX = 32
 IDLE_STREAMS_MAX = 4
 REUSE_S = 20.0
 IDLE_S = 60.0
-"""The other side gives up on an idle stream after IDLE_S. We stop reusing a stream after REUSE_S,
-well before that."""
+"""The answering side closes an idle stream after IDLE_S seconds. The requesting side reuses a
+stream for up to REUSE_S seconds only, so it does not send a request on a stream that is closing."""
 OPEN_S = 8.0
-"""Seconds in which a stream must open: less than libp2p's own limit, after which libp2p would fail
-without closing the connection."""
+"""Seconds in which a stream must open. It is less than libp2p's own limit, after which libp2p would
+report a failure without closing the connection."""
 WRITE_S = 10.0
 BODY_S = 15.0
 HANDLER_S = 30.0
@@ -79,7 +79,8 @@ class ReplyStatus(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """How long the answering side waits for a request, for the rest of it, and for the handler."""
+    """How long the answering side waits for a request to begin, for its end, and for the
+    handler."""
 
     idle_s: float = IDLE_S
     body_s: float = BODY_S
@@ -87,12 +88,13 @@ class Waits:
 
 
 WAITS = Waits()
-"""The limits of all protocols, unless a protocol says otherwise."""
+"""The limits of a protocol that does not set its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A handler, its longest request, whether anyone may send a request, and our waits."""
+    """The handler of a protocol. `bytes_max` is the maximum length of a request. With `anyone`,
+    peers that are not admitted may send requests too."""
 
     handler: Handler
     bytes_max: int
@@ -118,11 +120,8 @@ class _PendingRequest:
 async def open_stream(
     host: IHost, peer: PeerId, protocol: str, open_s: float = OPEN_S
 ) -> INetStream:
-    """Open a stream to a connected peer. Cancellation waits until it is open or has failed.
-
-    Raises:
-        PeerUnreachable, PeerTooSlow.
-    """
+    """Open a stream to a connected peer. A cancellation takes effect only after the stream is open
+    or has failed. Raises PeerUnreachable or PeerTooSlow."""
     with shielded_for(open_s) as opening:
         try:
             stream = await host.new_stream(ID.from_base58(peer), [TProtocol(protocol)])
@@ -139,9 +138,8 @@ async def open_stream(
 async def write_all(
     host: IHost, stream: INetStream, peer: PeerId, payload: bytes, write_s: float = WRITE_S
 ) -> bool:
-    """Write `payload`. Return False if the peer did not accept the data in time. The connection is
-    then closed, since libp2p breaks a connection on which a write is cancelled.
-    """
+    """Write `payload`. If the peer does not accept the data in time, close the connection and
+    return False."""
     with shielded_for(write_s) as writing:
         await stream.write(payload)
     if writing.cancelled_caught:
@@ -150,9 +148,8 @@ async def write_all(
 
 
 class Requester:
-    """The requesting side. `nursery` outlives every request. A connection is given up if opening a
-    stream takes `open_s`, or a write `write_s`.
-    """
+    """The requesting side. `nursery` outlives every request. A connection is closed if opening a
+    stream takes longer than `open_s`, or a write takes longer than `write_s`."""
 
     def __init__(
         self,
@@ -374,7 +371,8 @@ async def _read_frame(stream: INetStream, bytes_max: int, peer: PeerId) -> bytes
 
 
 async def _read_exactly(stream: INetStream, count: int) -> bytes:
-    """Read `count` bytes. libp2p's reads may be short; the end of the stream raises StreamEOF."""
+    """Read `count` bytes. One read of libp2p may return fewer. Raises StreamEOF at the stream's
+    end."""
     pieces = bytearray()
     while len(pieces) < count:
         pieces += await stream.read(count - len(pieces))
@@ -382,7 +380,8 @@ async def _read_exactly(stream: INetStream, count: int) -> bytes:
 
 
 async def _finish(stream: Any) -> None:
-    """End `stream` so that a reply in transit still arrives; a reset would overtake it."""
+    """End `stream` so that a reply in transit still arrives. An immediate reset would discard the
+    reply."""
     with shielded_for(LINGER_S), suppress(Exception):
         await stream.close_write()
         while True:

@@ -1,7 +1,7 @@
-"""How many peers that are not members a node makes room for.
+"""Limits on the connections of peers that are not members.
 
-Anybody can invent peers, and each costs memory, sockets and tasks. So each kind has its limit, and
-members have places of their own.
+Anybody can invent peers, and each costs memory, sockets and tasks. So each kind of non-member has a
+limit, and the remaining connections are reserved for members.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from dataclasses import dataclass
 class Room:
     """The limits on peers that are not members.
 
-    - `strangers`: connections of peers that are not admitted. They send a hello, ask to join, and
-      wait.
-    - `others`: connections of all peers that are not members. The rest of the host's 512 serve a
-      hundred members, some with two. Without this limit, anybody could occupy all connections of
-      an open run.
+    - `strangers`: peers that are not admitted. They send a hello, ask to join, and wait.
+    - `others`: connections of all peers that are not members. The rest of the host's 512
+      connections is for a hundred members, some of which have two connections. Without this limit,
+      anybody could occupy all connections of a node in an open run.
     - `waiting`: strangers whose gossip stream waits for admission. A connection holds at most 1 MiB
       of unread bytes (host/bounds.py).
     """
@@ -28,4 +27,4 @@ class Room:
 
 
 ROOM = Room()
-"""The limits of a node."""
+"""The limits of a node. Tests use smaller ones."""

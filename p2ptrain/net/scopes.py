@@ -11,15 +11,11 @@ from enum import StrEnum
 
 from p2ptrain.net.addresses import Address
 
-IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
-
 _SHARED = ipaddress.ip_network("100.64.0.0/10")
-_EXAMPLES = tuple(
-    map(
-        ipaddress.ip_network,
-        ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24", "2001:db8::/32"),
-    )
-)
+_EXAMPLES = [
+    ipaddress.ip_network(network)
+    for network in ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24", "2001:db8::/32")
+]
 
 
 class AddressScope(StrEnum):
@@ -34,12 +30,13 @@ class AddressScope(StrEnum):
 
     @property
     def code(self) -> str:
-        """Code of the warning that others cannot dial this address; empty if there is none."""
+        """Code of the warning that others cannot dial such an address; "" if there is no
+        warning."""
         return _CODES.get(self, "")
 
     @property
     def words(self) -> str:
-        """The problem with the address, as a phrase that follows "is"; empty if there is none."""
+        """The problem with such an address, as a phrase that follows "is"; "" if there is none."""
         return _WORDS.get(self, "")
 
 
@@ -59,12 +56,13 @@ _WORDS = {
 
 
 def scope_of(address: Address) -> AddressScope:
-    """Return the scope of an address. 0.0.0.0 counts as loopback: dialling it reaches us."""
+    """Return the scope of an address. 0.0.0.0 and :: count as loopback: a peer that dials them
+    reaches its own machine."""
     if address.is_name:
         return AddressScope.NAME
-    host: IpAddress = ipaddress.ip_address(address.host)
-    if isinstance(host, ipaddress.IPv6Address) and host.ipv4_mapped:
-        host = host.ipv4_mapped
+    host = ipaddress.ip_address(address.host)
+    if isinstance(host, ipaddress.IPv6Address):
+        host = host.ipv4_mapped or host
     if host.is_loopback or host.is_unspecified:
         return AddressScope.LOOPBACK
     if host in _SHARED:

@@ -5,20 +5,21 @@ vote, and their identity would be evicted for that. So each process asks a few m
 `LOOK_S`, with a nonce that it has just drawn. It answers every nonce that is not its own with a
 signed proof. Members only forward nonces and proofs (`identity_mailboxes`).
 
-A proof counts if it is signed with our own key, for a nonce that this process drew within the last
-`FRESH_S`, and for an incarnation that is not ours. Nobody can make one without the key, no matter
-how many peers collude. One proof is enough, no matter which peer forwards it. A liar can delay a
-start by `start_wait_s`, make us ask once a second, or withhold a proof. A process that really has a
-duplicate then learns of it from the next honest member that it asks.
+Each start of a node has an *incarnation*, a number that is higher for a later start. A proof counts
+if it is signed with our own key, for a nonce that this process drew within the last `FRESH_S`, and
+for an incarnation that is not ours. Nobody can make a proof without the key, no matter how many
+peers collude. One proof is enough, no matter which peer forwards it. A liar can delay a start by
+`start_wait_s`, make us ask once a second, or withhold a proof. In the last case, a process that has
+a duplicate learns of it from the next honest member that it asks.
 
 A starting process has not voted, so it ends if another process is running. If both are running, or
-both are starting, the one with the higher incarnation ends, since it started later. The other
-process stops voting, because both may have signed votes; it only follows the chain.
+both are starting, the process with the higher incarnation ends, since it started later. The other
+process stops voting, because both may have signed votes; it only follows the ledger.
 
-A process can have a lower incarnation than one that its own key vouches for: its directory was
-restored from a backup, or its duplicate has ended. The process then raises its incarnation above
-the higher one, since other nodes would otherwise ignore its heartbeats. A process raises its
-incarnation only while no other process is known to be alive.
+A process can have a lower incarnation than another one that its own key has signed: its directory
+was restored from a backup, or its duplicate has ended. Other nodes ignore the heartbeats of the
+lower incarnation. So the process takes a new incarnation above the higher one, but only while no
+other process is known to be alive.
 
 This module does no I/O: times and randomness are arguments. It does not know which peers are
 connected, nor how questions are sent.
@@ -50,27 +51,24 @@ LOOK_S = 3.0
 """Seconds between two regular questions."""
 
 ALARM_S = 1.0
-"""Seconds between two extra questions. They are sent during a start, when a member reports a
-question from another process with our identity, and while such a process is known to be alive.
-"""
+"""Seconds between two extra questions. They are sent during a start, when a member forwards a nonce
+of another process with our identity, and while such a process is known to be alive."""
 
 ASKED_AT_ONCE = 4
 """Number of members that are asked each time. A question costs each side a few ms of CPU time."""
 
 FRESH_S = 30.0
 """Seconds for which a proof is accepted, counted from when its nonce was drawn. With a longer time,
-a peer that withholds a proof could choose when a process learns of its duplicate.
-`IdentityMailboxes` keeps proofs as long.
-"""
+a peer that withholds a proof could choose when a process learns of its duplicate. Members keep
+proofs for the same time (`identity_mailboxes.KEPT_S`)."""
 
 LINGER_S = 10.0
-"""Seconds for which the process that ends continues to ask and answer, so that the other process
-finds it.
-"""
+"""Seconds for which a process that must end still asks and answers, so that the other process
+learns of its duplicate too."""
 
 ANSWERED_MAX = 256
-"""Maximum number of answered challenges remembered: enough for 32 members with eight each.
-"""
+"""Maximum number of challenges (nonces of other processes) that are remembered as answered: enough
+for 32 members with eight challenges each."""
 
 QUIET_S = 30.0
 """Seconds without a proof after which a duplicate is assumed to have ended."""
@@ -78,9 +76,8 @@ QUIET_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """Another process with our identity that was alive. `ends_us`: this process must end, not the
-    other one. `carried_by`: the member that forwarded the proof.
-    """
+    """Another process with our identity that has proved to be alive. `ends_us`: this process must
+    end, not the other one. `carried_by`: the member that forwarded the proof."""
 
     incarnation: int
     carried_by: PeerId
@@ -96,10 +93,9 @@ class QuestionTiming:
     linger_s: float = LINGER_S
     quiet_s: float = QUIET_S
     start_wait_s: float = LOOK_S + 2 * ALARM_S
-    """How long a start waits for the proof of another process, if one may be alive. The other
+    """Seconds that a start waits for the proof of another process, if one may be alive. The other
     process asks within `LOOK_S` and gets the nonce; one `ALARM_S` later this process asks again and
-    gets the proof. Another `ALARM_S` is a reserve.
-    """
+    gets the proof. Another `ALARM_S` is a reserve."""
 
 
 USUAL_TIMING = QuestionTiming()
@@ -111,12 +107,10 @@ def peers_to_ask(
     voters: Collection[PeerId],
     members: Collection[PeerId],
 ) -> tuple[set[PeerId], set[PeerId]]:
-    """Return the voters and the other members that may be asked. All of them are admitted peers.
-
-    A stranger's silence must not look like an answer, nor take a member's place. While members are
-    unknown or not connected, other admitted peers are asked. That is harmless, since only a proof
-    counts.
-    """
+    """Return the connected voters and the connected members. Only admitted peers are asked: a
+    stranger could stay silent, and take the place of a member that would have answered. While no
+    member is connected, the second set contains the other admitted peers. Asking these is harmless,
+    since only a proof counts."""
     here = {peer for peer in connected if admitted(peer)}
     return here & set(voters), here & set(members) or here
 
@@ -125,8 +119,8 @@ class DuplicateWatch:
     """The search of one process for a duplicate.
 
     `duplicate` is the duplicate that was found, if any; if there are several, one that ends us.
-    `suspected`: a member that was asked has recently heard a different incarnation. `mark` is the
-    signature that vouches for `incarnation`.
+    `suspected`: a member that was asked has recently heard from a different incarnation. `mark` is
+    the signature over `incarnation`, which proves that this identity took the incarnation.
     """
 
     def __init__(
@@ -155,16 +149,14 @@ class DuplicateWatch:
         self._challengers: dict[PeerId, tuple[IdentityProof, ...]] = {}
         """Proofs to send to members with the next question."""
         self._proved_s = float("-inf")
-        """When this process drew the newest nonce that another process has signed. That process was
-        alive then.
-        """
+        """When this process drew the newest nonce that another process has signed. The other
+        process was alive at that time or later."""
         self._newest = 0
         self._behind_s = float("inf")
-        """When we learned that our key vouches for a newer incarnation than ours."""
+        """When this process learned that its key has signed a newer incarnation than its own."""
         self._answered: dict[tuple[PeerId, bytes], None] = {}
-        """Answered challenges, with the member that forwarded each. The member repeats them until
-        they are too old.
-        """
+        """Answered challenges, each with the member that forwarded it. Members repeat a challenge
+        until it is too old, but it is answered only once for each member."""
         self._ask_at = float("-inf")
         self._alarmed_s = float("-inf")
         self.use_incarnation(incarnation)
@@ -181,17 +173,15 @@ class DuplicateWatch:
         return incarnation in self._own
 
     def next_ask_s(self) -> float:
-        """Return when to ask next."""
+        """Return the time at which to call `ask` again."""
         return self._ask_at
 
     def ask(
         self, voters: Collection[PeerId], others: Collection[PeerId], now: float
     ) -> list[tuple[PeerId, IdentityQuestion]]:
-        """Return the questions to send now. `voters` and `others` are admitted members that are
-        connected. Voters are asked first; members that wait for our proofs are also asked.
-
-        If there is no such member, return no questions and ask again soon.
-        """
+        """Return the questions to send now, with their recipients. `voters` and `others` are the
+        peers that may be asked (`peers_to_ask`), of which a few are chosen, voters first. Members
+        that wait for our proofs are asked as well. If nobody may be asked, try again soon."""
         if not voters and not others:
             self._ask_at = now + self._timing.alarm_s
             return []
@@ -220,11 +210,9 @@ class DuplicateWatch:
             self._hear_mark(mark, now)
 
     def note_challenges(self, member: PeerId, nonces: Collection[bytes], now: float) -> None:
-        """Handle nonces from other processes with our identity, which `member` forwards. Send our
-        proofs to `member` with the next question, and ask soon.
-
-        Our own nonces are ignored if they come back.
-        """
+        """Handle nonces that `member` forwards from other processes with our identity: send our
+        proofs to `member` with the next question, and ask soon. Our own nonces, if they come back,
+        are ignored."""
         new = [n for n in nonces if n not in self._nonces and (member, n) not in self._answered]
         new = new[:CHALLENGES_MAX]
         if not new:
@@ -250,8 +238,8 @@ class DuplicateWatch:
 
     def incarnation_to_exceed(self, now: float) -> int:
         """Return the incarnation that ours must exceed for our heartbeats to count. Return 0 if
-        ours is the newest that our key vouches for, or if another process may be using that one.
-        """
+        ours is the newest that our key has signed, or if another process may be using the
+        newest."""
         wait_s = 0.0 if self.starting else self._timing.quiet_s
         quiet = now >= self._behind_s + wait_s and not self.lives_elsewhere(now)
         return self._newest if quiet else 0
@@ -270,9 +258,8 @@ class DuplicateWatch:
         return [*chosen, *more[: ASKED_AT_ONCE - len(chosen)]]
 
     def _shuffled(self, peers: Collection[PeerId]) -> list[PeerId]:
-        """Shuffle. Sort first: the order of a set differs between processes, but the result must
-        depend only on the seed.
-        """
+        """Return `peers` in random order. They are sorted first, because the order of a set differs
+        between processes, and the result must depend only on the seed."""
         return self._random.sample(sorted(peers), len(peers))
 
     def _proof(self, nonce: bytes) -> IdentityProof:
@@ -280,25 +267,19 @@ class DuplicateWatch:
 
     def _judge(self, member: PeerId, proof: IdentityProof, now: float) -> None:
         """Decide what a proof means. Cheap checks come first."""
-        drawn_s = self._drawn_s(proof.nonce, now)
-        if drawn_s is None or self.is_ours(proof.incarnation):
+        drawn_s = self._nonces.get(proof.nonce)
+        if drawn_s is None or now > drawn_s + FRESH_S or self.is_ours(proof.incarnation):
             return
         if drawn_s <= self._proved_s:
             return  # This proof is not newer. Mailboxes repeat proofs for a while.
         if proof.starting and not self.starting:
-            return  # The other process has not voted, and it is the one that ends.
+            return  # The other process has not voted, so it ends, and this process does not.
         if not is_genuine(self._run, self.me, proof, self._verify):
             return
         self._proved_s = drawn_s
         ends_us = self.incarnation > proof.incarnation or (self.starting and not proof.starting)
         if ends_us or (self.duplicate is None and not self.starting):
             self.duplicate = Duplicate(proof.incarnation, member, ends_us)
-
-    def _drawn_s(self, nonce: bytes, now: float) -> float | None:
-        """Return when this process drew this nonce; None if it did not, or if that was too long
-        ago."""
-        drawn_s = self._nonces.get(nonce)
-        return None if drawn_s is None or now > drawn_s + FRESH_S else drawn_s
 
     def _hear_mark(self, mark: Mark, now: float) -> None:
         if is_genuine_mark(self._run, self.me, mark, self._verify):

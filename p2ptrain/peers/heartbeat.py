@@ -1,17 +1,18 @@
 """The heartbeat: what a node reports to everybody every two seconds, and immediately when something
 changes.
 
-A heartbeat is a complete report: how far the node is, what it has, what it wants. Each one replaces
+A heartbeat is a complete report of what the node has done, has, and needs. Each heartbeat replaces
 the previous one. So the next heartbeat makes up for a lost one, and acknowledgements are not
-needed. Gossip signs it with the node's key. This module defines the fields and their bounds. It
-does not know how they are sent (`heartbeat_delta`) or what receivers do with them
-(`node/gossip/gossip.py`).
+needed. Gossip signs heartbeats with the node's key. This module defines the fields and their
+bounds. It does not know how heartbeats are sent (`heartbeat_delta`) or what receivers do with them
+(`node/gossip/gossip.py`). θ are the run's agreed parameters, m is the outer momentum.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
+from dataclasses import fields as dataclass_fields
+from typing import Any
 
 from p2ptrain.encoding import count, fields, pack, unpack
 from p2ptrain.errors import LocalProtocolError, RemoteProtocolError
@@ -23,18 +24,16 @@ from p2ptrain.peers.incarnations import INCARNATION_MAX
 from p2ptrain.peers.path_table import TOLD_MAX, Path
 
 HEARTBEAT_BYTES_MAX = 8192
-"""Maximum size of a heartbeat in bytes. The heartbeats that a node sends have about 1.1 kB: a
-certificate of 500 bytes, a few addresses, one or two reports.
-"""
+"""Maximum size of a heartbeat in bytes. A typical heartbeat has 1.1 kB: a certificate of 500 bytes,
+a few addresses, one or two reports."""
 
 STATE_CHARACTERS_MAX = 160
 ADDRESSES_MAX = 8
 ADDRESS_CHARACTERS_MAX = 200
 SUSPECTS_MAX = 64
 LACKS_MAX = 16
-"""Maximum number of peers that one heartbeat asks for a full beat. The next heartbeat asks the
-rest. Each peer id takes 54 bytes.
-"""
+"""Maximum number of peers in `Heartbeat.lacks`; the next heartbeat names the others. Each peer id
+takes 54 bytes."""
 
 COUNT_MAX = 1 << 53
 
@@ -44,13 +43,13 @@ SHARE_BLOCKS_MAX = 4096
 LOSS_MAX_NATS = 1000.0
 """Maximum mean loss per token, in nats. A model that guesses has 14 nats with the largest
 vocabulary. The limit leaves room for a model that is confident and wrong, and keeps one report from
-outweighing all others.
-"""
+outweighing all others."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadyReport:
-    """The sender finished its inner phase. It trained `blocks` of its lease, `tokens` in total."""
+    """The sender has finished the inner steps of outer step `step`. It trained on `blocks` data
+    blocks of its lease, which contain `tokens` tokens."""
 
     step: int
     tokens: int
@@ -59,7 +58,8 @@ class ReadyReport:
 
 @dataclass(frozen=True, slots=True)
 class ReduceReport:
-    """How the sender's attempt ended: with the update's digest, or with the peers that it suspects.
+    """How an attempt to average ended for the sender: with the digest of the update, or with the
+    peers that it suspects to have caused the failure.
 
     Raises:
         LocalProtocolError: a suspect is not a valid peer id. Other nodes could not decode a
@@ -113,11 +113,10 @@ class ValidationReport:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """One report of a node. `incarnation` orders the starts of its sender (`incarnations`), and
-    `serial` counts the heartbeats within it. `mark` is the sender's signature that vouches for the
-    incarnation. Members send it back to a process of that identity that needs to know its newest
-    incarnation.
-    """
+    """One report of a node. `incarnation` orders the starts of the sender (`incarnations`), and
+    `serial` counts the heartbeats since that start. `mark` is the sender's signature over the
+    incarnation. Members show the newest mark to any process with the sender's key, so that the
+    process learns the newest incarnation."""
 
     run: RunId
     incarnation: int
@@ -128,7 +127,8 @@ class Heartbeat:
     leaving: bool
     height: int
     line: LineId
-    """The line of the run that `height` counts on; see the ledger's SPEC.md."""
+    """The part of the ledger, decided by one set of voters, to which `height` and `head` belong
+    (see the ledger's SPEC.md)."""
     head: Digest
     step: int
     inner_step: int
@@ -139,13 +139,13 @@ class Heartbeat:
     ready: ReadyReport | None
     reduce: ReduceReport | None
     lacks: tuple[PeerId, ...] = ()
-    """Peers that should send a full beat next, since their small beats could not be decoded (see
-    `heartbeat_delta`).
-    """
+    """Peers that should send a full heartbeat next, since the sender could not decode their small
+    ones (see `heartbeat_delta`)."""
     dialled: bool = False
     """Whether a peer has connected to the sender's data plane since the sender started."""
     dialable: bool = True
-    """False if no peer has connected for long, although peers try: the sender has to dial them."""
+    """False if no peer has connected for a long time, although peers try. Then the sender has to
+    dial them."""
     paths: tuple[tuple[PeerId, Path], ...] = ()
     """A few of the sender's own paths. Each heartbeat reports different ones; see `path_table`."""
     validation: ValidationReport | None = None
@@ -162,44 +162,21 @@ class Heartbeat:
 
 
 def encode(heartbeat: Heartbeat) -> bytes:
-    ready, reduce, validation = heartbeat.ready, heartbeat.reduce, heartbeat.validation
-    snapshot = heartbeat.snapshot
-    return pack(
-        {
-            "run": heartbeat.run,
-            "incarnation": heartbeat.incarnation,
-            "serial": heartbeat.serial,
-            "state": heartbeat.state[:STATE_CHARACTERS_MAX],
-            "trains": heartbeat.trains,
-            "joining": heartbeat.joining,
-            "leaving": heartbeat.leaving,
-            "height": heartbeat.height,
-            "line": heartbeat.line,
-            "head": heartbeat.head,
-            "step": heartbeat.step,
-            "inner_step": heartbeat.inner_step,
-            "inner_steps": heartbeat.inner_steps,
-            "tokens_per_s": heartbeat.tokens_per_s,
-            "endpoint": heartbeat.endpoint,
-            "addresses": list(heartbeat.addresses[:ADDRESSES_MAX]),
-            "ready": None if ready is None else [ready.step, ready.tokens, ready.blocks],
-            "reduce": None
-            if reduce is None
-            else [
-                reduce.step,
-                reduce.attempt,
-                reduce.update,
-                list(reduce.suspects[:SUSPECTS_MAX]),
-            ],
-            "lacks": list(heartbeat.lacks[:LACKS_MAX]),
-            "dialled": heartbeat.dialled,
-            "dialable": heartbeat.dialable,
-            "paths": [[peer, path.rate, path.delay_ms] for peer, path in heartbeat.paths],
-            "validation": None if validation is None else list(astuple(validation)),
-            "snapshot": None if snapshot is None else [snapshot.step, snapshot.digest],
-            "mark": heartbeat.mark,
-        }
-    )
+    """Return the canonical bytes of `heartbeat`. Texts and lists are cut to their limits."""
+    wire: dict[str, Any] = {
+        each.name: getattr(heartbeat, each.name) for each in dataclass_fields(heartbeat)
+    }
+    wire["state"] = heartbeat.state[:STATE_CHARACTERS_MAX]
+    wire["addresses"] = heartbeat.addresses[:ADDRESSES_MAX]
+    wire["lacks"] = heartbeat.lacks[:LACKS_MAX]
+    wire["paths"] = [[peer, path.rate, path.delay_ms] for peer, path in heartbeat.paths]
+    if heartbeat.reduce is not None:
+        few = heartbeat.reduce.suspects[:SUSPECTS_MAX]
+        wire["reduce"] = replace(heartbeat.reduce, suspects=few)
+    for name in ("ready", "reduce", "validation", "snapshot"):
+        if wire[name] is not None:
+            wire[name] = astuple(wire[name])
+    return pack(wire)
 
 
 def decode(data: bytes) -> Heartbeat:
@@ -208,77 +185,47 @@ def decode(data: bytes) -> Heartbeat:
     Raises:
         RemoteProtocolError: the heartbeat is malformed or a field is out of bounds.
     """
+    counts = ("serial", "height", "step", "inner_step", "inner_steps", "tokens_per_s")
     maybe_list = (list, type(None))
-    wire = fields(
-        unpack(data, bytes_max=HEARTBEAT_BYTES_MAX),
-        **dict.fromkeys(("run", "state", "line", "head"), str),
-        **dict.fromkeys(("trains", "joining", "leaving", "dialled", "dialable"), bool),
-        **dict.fromkeys(("incarnation", "serial", "height", "step"), int),
-        **dict.fromkeys(("inner_step", "inner_steps", "tokens_per_s"), int),
-        endpoint=bytes,
-        mark=bytes,
-        **dict.fromkeys(("addresses", "lacks", "paths"), list),
-        **dict.fromkeys(("ready", "reduce", "validation", "snapshot"), maybe_list),
-    )
-    run, line, head, state = wire["run"], wire["line"], wire["head"], wire["state"]
-    if not (is_digest(run) and is_digest(line) and is_digest(head)):
+    wire: dict[str, Any] = {
+        **fields(
+            unpack(data, bytes_max=HEARTBEAT_BYTES_MAX),
+            **dict.fromkeys(("run", "state", "line", "head"), str),
+            **dict.fromkeys(("trains", "joining", "leaving", "dialled", "dialable"), bool),
+            **dict.fromkeys(("incarnation", *counts), int),
+            **dict.fromkeys(("endpoint", "mark"), bytes),
+            **dict.fromkeys(("addresses", "lacks", "paths"), list),
+            **dict.fromkeys(("ready", "reduce", "validation", "snapshot"), maybe_list),
+        )
+    }
+    if not all(is_digest(wire[name]) for name in ("run", "line", "head")):
         raise RemoteProtocolError("a heartbeat's run, line or head is not a digest")
-    assert isinstance(run, str)
-    assert isinstance(line, str)
-    assert isinstance(head, str)
-    assert isinstance(state, str)
-    return Heartbeat(
-        run=RunId(run),
-        incarnation=_count(wire["incarnation"], INCARNATION_MAX),
-        serial=_count(wire["serial"]),
-        state=_printable(state[:STATE_CHARACTERS_MAX]),
-        trains=wire["trains"] is True,
-        joining=wire["joining"] is True,
-        leaving=wire["leaving"] is True,
-        height=_count(wire["height"]),
-        line=Digest(line),
-        head=Digest(head),
-        step=_count(wire["step"]),
-        inner_step=_count(wire["inner_step"]),
-        inner_steps=_count(wire["inner_steps"]),
-        tokens_per_s=_count(wire["tokens_per_s"]),
-        endpoint=_bytes(wire["endpoint"]),
-        addresses=_addresses(wire["addresses"]),
-        ready=_ready(wire["ready"]),
-        reduce=_reduce(wire["reduce"]),
-        lacks=_peers(wire["lacks"], LACKS_MAX),
-        dialled=wire["dialled"] is True,
-        dialable=wire["dialable"] is True,
-        paths=_paths(wire["paths"]),
-        validation=_validation(wire["validation"]),
-        snapshot=_snapshot(wire["snapshot"]),
-        mark=_mark(wire["mark"]),
-    )
+    if len(wire["mark"]) not in (0, SIGNATURE_BYTES):
+        raise RemoteProtocolError(f"a heartbeat's mark must have {SIGNATURE_BYTES} bytes")
+    wire |= {name: _count(wire[name]) for name in counts}
+    wire["incarnation"] = _count(wire["incarnation"], INCARNATION_MAX)
+    wire["state"] = _printable(wire["state"][:STATE_CHARACTERS_MAX])
+    wire["addresses"] = _addresses(wire["addresses"])
+    wire["ready"] = _ready(wire["ready"])
+    wire["reduce"] = _reduce(wire["reduce"])
+    wire["lacks"] = _peers(wire["lacks"], LACKS_MAX)
+    wire["paths"] = _paths(wire["paths"])
+    wire["validation"] = _validation(wire["validation"])
+    wire["snapshot"] = _snapshot(wire["snapshot"])
+    return Heartbeat(**wire)
 
 
 def _count(value: object, most: int = COUNT_MAX) -> int:
     return count(value, most, "a heartbeat")
 
 
-def _bytes(value: object) -> bytes:
-    assert isinstance(value, bytes)
-    return value
-
-
-def _mark(value: object) -> bytes:
-    mark = _bytes(value)
-    if len(mark) not in (0, SIGNATURE_BYTES):
-        raise RemoteProtocolError(f"a heartbeat's mark must have {SIGNATURE_BYTES} bytes")
-    return mark
-
-
 def _printable(text: str) -> str:
-    """Replace the control characters in a peer's text: they could alter the user's terminal."""
+    """Replace the control characters in a peer's text, because they could alter a user's
+    terminal."""
     return "".join(character if character.isprintable() else "�" for character in text)
 
 
-def _addresses(value: object) -> tuple[str, ...]:
-    assert isinstance(value, list)
+def _addresses(value: list[object]) -> tuple[object, ...]:
     if len(value) > ADDRESSES_MAX or not all(
         isinstance(item, str) and len(item) <= ADDRESS_CHARACTERS_MAX and item.isprintable()
         for item in value
@@ -300,11 +247,10 @@ def _reduce(value: object) -> ReduceReport | None:
     step, attempt, update, suspects = _items(value, 4)
     if update is not None and not is_digest(update):
         raise RemoteProtocolError("a heartbeat's update is not a digest")
-    assert update is None or isinstance(update, str)
-    named = _peers(suspects, SUSPECTS_MAX)  # Checked first, so that the error is the sender's.
-    return ReduceReport(
-        _count(step), _count(attempt), None if update is None else Digest(update), named
-    )
+    # Checked before a ReduceReport is made, which would report an invalid peer id as our own error.
+    named = _peers(suspects, SUSPECTS_MAX)
+    update = None if update is None else Digest(update)
+    return ReduceReport(_count(step), _count(attempt), update, named)
 
 
 def _validation(value: object) -> ValidationReport | None:
@@ -322,7 +268,6 @@ def _snapshot(value: object) -> SnapshotReport | None:
     step, digest = _items(value, 2)
     if not is_digest(digest):
         raise RemoteProtocolError("a heartbeat's snapshot is not a digest")
-    assert isinstance(digest, str)
     return SnapshotReport(_count(step), Digest(digest))
 
 
@@ -345,7 +290,7 @@ def _peers(value: object, most: int) -> tuple[PeerId, ...]:
     return tuple(PeerId(peer) for peer in value)
 
 
-def _items(value: object, count: int) -> Sequence[object]:
+def _items(value: object, count: int) -> list[Any]:
     if not isinstance(value, list) or len(value) != count:
         raise RemoteProtocolError(f"a heartbeat's report does not have {count} items")
     return value

@@ -1,10 +1,10 @@
 """Heartbeats that contain only what changed since the last full one.
 
-A *full beat* is an encoded `heartbeat`. A *small beat* refers to a full beat of the same
-incarnation, called its base, and contains only the fields that differ from the base. It also
-contains fields that became empty, so an omitted field always means "unchanged". The base and the
-difference together form a full beat again, which the same decoder checks. So new heartbeat fields
-do not need code here.
+A *full beat* is an encoded `heartbeat`. A *small beat* refers to an earlier full beat from the same
+start of the sender, called its base, and contains only the fields that differ from the base. It
+also contains fields that became empty, so an omitted field always means "unchanged". The base and
+the difference together form a full beat again, which the same decoder checks. So new heartbeat
+fields do not need code here.
 
 Small beats depend on the last full one and not on each other. Even if some are lost, duplicated or
 late, each one that can be decoded gives exactly the fields that its sender encoded. A receiver can
@@ -25,17 +25,17 @@ from p2ptrain.peers.heartbeat import COUNT_MAX, HEARTBEAT_BYTES_MAX, Heartbeat, 
 from p2ptrain.peers.incarnations import INCARNATION_MAX
 
 FULL_EVERY = 15
-"""Number of beats from one full beat to the next. That is half a minute at the full rate, the
-longest that a lost beat can go unnoticed.
-"""
+"""Number of beats from one full beat to the next: half a minute at one beat in two seconds. A
+receiver that lost a full beat gets another one after that time at the latest."""
 
 FULL_AT_FIRST = 5
-"""Number of full beats after a start. Connections are still being made then, so most peers receive
-one of these beats first.
-"""
+"""Number of full beats after a start. The node is still connecting to its peers then. Thus the
+first beat that a peer receives is most likely full."""
 
 RARE = frozenset({"run", "mark", "trains", "endpoint", "addresses", "dialled", "dialable", "paths"})
-"""Fields that cause a full beat when they change. They are large and rarely change."""
+"""Fields that cause a full beat when they change. They are large and rarely change, so it is
+cheaper to send them once in a new base than in every small beat."""
+
 
 OF_EVERY_BEAT = frozenset({"incarnation", "serial"})
 
@@ -72,18 +72,16 @@ class HeartbeatDelta:
             raise RemoteProtocolError("a small heartbeat repeats its incarnation or serial")
 
     def rests_on(self, base: Heartbeat) -> bool:
+        """Return whether `base` is the full beat that this beat refers to."""
         return (base.incarnation, base.serial) == (self.incarnation, self.base)
-
-    def follows(self, incarnation: int, serial: int) -> bool:
-        """Return whether this beat is newer than the one with this incarnation and serial."""
-        return (self.incarnation, self.serial) > (incarnation, serial)
 
 
 Beat = FullHeartbeat | HeartbeatDelta
 
 
 def counts_of(beat: Beat) -> tuple[int, int]:
-    """Return the incarnation of the sender of `beat`, and the serial of `beat` within it."""
+    """Return the incarnation that `beat` comes from, and the serial of `beat` in this
+    incarnation."""
     counted = beat.heartbeat if isinstance(beat, FullHeartbeat) else beat
     return counted.incarnation, counted.serial
 
@@ -98,11 +96,8 @@ def decode_beat(payload: bytes) -> Beat:
 
 
 def full_heartbeat(base: FullHeartbeat, small: HeartbeatDelta) -> Heartbeat:
-    """Return the full heartbeat that `small` and its base form together.
-
-    Raises:
-        RemoteProtocolError: the two together do not form a valid heartbeat.
-    """
+    """Return the full heartbeat that `small` and its base form together. Raises RemoteProtocolError
+    if that heartbeat is not valid."""
     assert small.rests_on(base.heartbeat)
     counts = {"incarnation": small.incarnation, "serial": small.serial}
     return decode(pack(_fields_of(base.wire) | small.changed | counts))
@@ -110,26 +105,25 @@ def full_heartbeat(base: FullHeartbeat, small: HeartbeatDelta) -> Heartbeat:
 
 @dataclass(slots=True)
 class HeartbeatSender:
-    """The beats that one node sends, in the order of their serials."""
+    """Encodes the beats that one node sends, in the order of their serials."""
 
     full_next: bool = True
-    """Whether the next beat must be full, since a peer needs all fields. Set by `gossip`."""
+    """Whether the next beat must be full, since a peer needs all fields. Set by `node/gossip`."""
     asked_s: float = -math.inf
     answered_s: float = -math.inf
-    """When this node last sent an extra beat: `asked_s` to ask for a full beat, `answered_s`
-    because a peer asked for one. Set by `gossip`.
-    """
+    """When this node last sent an extra beat: `asked_s` to ask a peer for a full beat, `answered_s`
+    because a peer asked for a full beat. Set by `node/gossip`."""
     _base: dict[str, object] = field(default_factory=dict)
     """The fields of the last full beat."""
 
     def encode_next(self, heartbeat: Heartbeat) -> bytes:
-        """Return the bytes to send for `heartbeat`: a full beat if one is due, otherwise a small
-        one."""
+        """Return the bytes to send for `heartbeat`: a full beat if a full one is due or a small one
+        would save little, otherwise a small beat."""
         full = encode(heartbeat)
         said = _fields_of(full)
         due = self.is_full_due(heartbeat.incarnation, heartbeat.serial)
         small = b"" if due else _small(self._base, said)
-        # A small beat that saves little is not worth its dependence on a full one.
+        # A receiver that lacks the base cannot decode it, so a small beat must save a lot.
         if small and 2 * len(small) <= len(full):
             return small
         self._base = said
@@ -137,7 +131,8 @@ class HeartbeatSender:
         return full
 
     def is_full_due(self, incarnation: int, serial: int) -> bool:
-        """Return whether the beat with this incarnation and serial must be full in any case."""
+        """Return whether the beat with this incarnation and serial must be full, even if no field
+        has changed."""
         if self.full_next or serial < FULL_AT_FIRST:
             return True
         base = self._base
@@ -146,9 +141,8 @@ class HeartbeatSender:
 
 
 def _small(base: dict[str, object], said: dict[str, object]) -> bytes:
-    """Return the difference as a small beat; empty if it contains a field that needs a full
-    beat.
-    """
+    """Return the small beat for the fields `said`; b"" if a field changed that needs a full
+    beat."""
     changed = {name: said[name] for name in said.keys() - OF_EVERY_BEAT if said[name] != base[name]}
     if changed.keys() & RARE:
         return b""

@@ -1,16 +1,18 @@
-"""The first messages between two nodes: which run it is, who may take part, and which peers exist.
+"""The first messages between two nodes: what the run is, which peers may take part, and where they
+are.
 
     newcomer ── hello: the run it expects, a signed request to join ──► any node
     newcomer ◄── manifest, allowlist, amendments, admitted or not, peers, addresses ── that node
 
 Anybody may ask, but only an admitted peer learns other peers' addresses. The newcomer checks the
-manifest and the allowlist itself: it only trusts the organiser that signed them.
+manifest and the allowlist itself: it trusts only the organiser who signed them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from p2ptrain.encoding import fields, pack, unpack
 from p2ptrain.errors import RemoteProtocolError
@@ -26,7 +28,8 @@ PEERS_TOLD_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class HelloRequest:
-    """The request of a newcomer. `run` is empty if it accepts any run. `join` may be empty too."""
+    """The request of a newcomer. `run` is the run that the newcomer expects, or "" if it accepts
+    any run. `join` is its signed request to join, or b""."""
 
     run: str
     join: bytes
@@ -35,8 +38,8 @@ class HelloRequest:
 @dataclass(frozen=True, slots=True)
 class HelloReply:
     """The answer to a newcomer. `manifest` and `allowlist` are signed documents, and `amendments`
-    is a list of signed ones. They are not checked here; all except the manifest may be empty.
-    """
+    is an encoded list of signed documents. The documents are not checked here; all except the
+    manifest may be empty. `peers` are other peers with their addresses."""
 
     manifest: bytes
     allowlist: bytes
@@ -46,18 +49,16 @@ class HelloReply:
 
 
 def encode_request(request: HelloRequest) -> bytes:
-    return pack({"run": request.run, "join": request.join})
+    return pack(asdict(request))
 
 
 def decode_request(data: bytes) -> HelloRequest:
     """Decode a request. Raises RemoteProtocolError if `encode_request` cannot have made it."""
     wire = fields(unpack(data, bytes_max=REQUEST_BYTES_MAX), run=str, join=bytes)
-    run, join = wire["run"], wire["join"]
-    assert isinstance(run, str)
-    assert isinstance(join, bytes)
-    if len(run) > 64:
+    request = HelloRequest(**wire)  # type: ignore[arg-type]  # `fields` has checked the types
+    if len(request.run) > 64:
         raise RemoteProtocolError("a hello names an invalid run")
-    return HelloRequest(run, join)
+    return request
 
 
 def encode_reply(reply: HelloReply) -> bytes:
@@ -75,24 +76,13 @@ def encode_reply(reply: HelloReply) -> bytes:
 
 def decode_reply(data: bytes) -> HelloReply:
     """Decode a reply. Raises RemoteProtocolError if `encode_reply` cannot have made it."""
-    wire = fields(
-        unpack(data, bytes_max=HELLO_BYTES_MAX),
-        manifest=bytes,
-        allowlist=bytes,
-        amendments=bytes,
-        admitted=bool,
-        peers=dict,
-    )
-    manifest, allowlist, peers = wire["manifest"], wire["allowlist"], wire["peers"]
-    assert isinstance(manifest, bytes)
-    amendments = wire["amendments"]
-    assert isinstance(allowlist, bytes)
-    assert isinstance(amendments, bytes)
-    assert isinstance(peers, dict)
-    if len(peers) > PEERS_TOLD_MAX:
+    value = unpack(data, bytes_max=HELLO_BYTES_MAX)
+    documents = dict.fromkeys(("manifest", "allowlist", "amendments"), bytes)
+    wire: dict[str, Any] = {**fields(value, **documents, admitted=bool, peers=dict)}
+    if len(wire["peers"]) > PEERS_TOLD_MAX:
         raise RemoteProtocolError("a hello lists too many peers")
-    told = {_peer(peer): _addresses(addresses) for peer, addresses in peers.items()}
-    return HelloReply(manifest, allowlist, amendments, wire["admitted"] is True, told)
+    told = {_peer(peer): _addresses(addresses) for peer, addresses in wire["peers"].items()}
+    return HelloReply(**wire | {"peers": told})
 
 
 def _peer(text: str) -> PeerId:

@@ -1,11 +1,12 @@
-"""Answer peers that ask whether they are the only process with their identity.
+"""Answer processes that ask whether they are the only process with their identity.
 
 Two processes with one identity cannot hear each other: a neighbour has one gossip stream for each
-identity, and it leads to one of the two. But each of them can ask a member, and gets the reply. So
-a member acts as a mailbox. It gives each asker the nonces of other processes that asked with the
-same identity, and the proofs that they sent. If a different incarnation was heard recently, the
-member also announces the nonce to all members by gossip, signed by itself. So the two processes do
-not have to ask the same member.
+identity, and the stream leads to only one of the two. But each of them can ask a member, and gets
+the reply. So a member acts as a mailbox. It gives each asker the nonces of other processes that
+asked with the same identity, and the proofs that these processes sent. An *incarnation* is the
+number of one start of a node. If a member has recently heard from a different incarnation of the
+asker, it also announces the asker's nonce to all members by gossip, in a *notice* that it signs. So
+the two processes do not have to ask the same member.
 
 A member does not check the proofs: the asker checks each proof with its own key, and does not trust
 the member. If a member lies or withholds a proof, the asker still has the answers of other members.
@@ -34,43 +35,38 @@ from p2ptrain.rate_limit import Allowance
 
 KEPT_S = 30.0
 """Seconds for which a nonce is kept until the other process asks here. Each process asks four
-members every few seconds; in that time, the two find a common member among a hundred.
-"""
+members every few seconds; in that time, the two find a common member among a hundred."""
 
 PEERS_MAX = 4096
-"""Maximum number of peers with a box: as many as the peer table has."""
+"""Maximum number of peers with a mailbox: as many as the peer table has."""
 
 ASKERS_MAX = 4
-"""Maximum number of incarnations of one peer with nonces kept. Only that peer's key can make
-them."""
+"""Maximum number of incarnations of one peer whose nonces are kept. Only a holder of that peer's
+key can ask, so nobody else can use up these places."""
 
 AUTHORS_MAX = 16
 OF_AUTHOR_MAX = 2
-"""AUTHORS_MAX is the maximum number of members with notices kept about one peer. OF_AUTHOR_MAX is
-the maximum number of notices per member: one for each of two processes. A liar can only fill the
-places of one member.
-"""
+"""Limits on the notices kept about one peer: those of AUTHORS_MAX members, and OF_AUTHOR_MAX of
+each member, one for each of two processes. A liar can fill only the places of one member."""
 
 SUSPECTED_S = 8.0
 """Seconds for which a process that asked is assumed to be alive: a live process asks its next
-question earlier than that.
-"""
+question earlier than that."""
 
 QUESTIONS_PER_S = 4.0
 QUESTIONS_BURST = 16
 """Limits on the questions of one peer. They allow two processes that each ask once a second, and
-two more that have just started.
-"""
+two more that have just started."""
 
 NOTICES_PER_S = 0.5
 NOTICES_BURST = 16
 """Limits on all notices of this node. Two processes need fewer to find each other. A notice costs
-every host 3.5 ms, and a lying member can make all others send notices. With a hundred members, this
-takes 100 × 0.5 notices per second × 3.5 ms: a sixth of a core on every host.
-"""
+every host 3.5 ms, and a lying member can make all others send notices. With a hundred members, the
+attack takes 100 × 0.5 notices per second × 3.5 ms: a sixth of a core on every host."""
 
 NOTICE_AGAIN_S = 2.0
-"""Minimum seconds between two challenges announced for one process, and between two proofs."""
+"""Minimum seconds between two announced challenges of one process, and between two announced proofs
+of one process."""
 
 PROOFS_KEPT = OF_AUTHOR_MAX * AUTHORS_MAX + PROOFS_MAX
 """Maximum number of proofs kept about one peer."""
@@ -104,7 +100,7 @@ class _Box:
 
 @dataclass(slots=True)
 class IdentityMailboxes:
-    """The mailboxes of all peers. The caller publishes `notices` and removes them."""
+    """The mailboxes of all peers. The caller publishes what `pop_notices` returns."""
 
     incarnations: Incarnations
     is_member: IsMember = nobody
@@ -116,7 +112,7 @@ class IdentityMailboxes:
     _announced: Allowance = field(default_factory=lambda: Allowance(NOTICES_BURST, NOTICES_PER_S))
 
     def answer(self, peer: PeerId, question: IdentityQuestion, now: float) -> IdentityReply | None:
-        """Answer an admitted peer; None if it asks too often."""
+        """Return the answer to a question of the admitted `peer`; None if `peer` asks too often."""
         if not self._questions.consume(peer, 1, now):
             return None
         box = self._box(peer, now)
@@ -134,9 +130,8 @@ class IdentityMailboxes:
         )
 
     def note_notice(self, author: PeerId, notice: IdentityNotice, now: float) -> None:
-        """Store a notice that a member sent by gossip. The asker, not this node, checks whether a
-        proof is genuine.
-        """
+        """Store a notice that a member sent by gossip. This node does not check whether its proof
+        is genuine; the process that asked will check."""
         box = self._box(notice.peer, now)
         key = author, notice.nonce
         if notice.proof is None:
@@ -147,7 +142,7 @@ class IdentityMailboxes:
             _put(box.proofs, key, notice.proof, now, PROOFS_KEPT)
 
     def pop_notices(self) -> list[IdentityNotice]:
-        """Return the notices to publish now."""
+        """Return the notices to publish now, and forget them."""
         notices, self.notices = self.notices, []
         return notices
 
@@ -160,8 +155,7 @@ class IdentityMailboxes:
 
     def _take_proof(self, peer: PeerId, box: _Box, proof: IdentityProof, now: float) -> None:
         """Keep a proof that `peer` made and sent. If another member announced the nonce, also
-        announce the proof by gossip.
-        """
+        announce the proof by gossip."""
         known = (peer, proof.nonce) in box.proofs
         _put(box.proofs, (peer, proof.nonce), proof, now, PROOFS_KEPT)
         if not known and any(nonce == proof.nonce for _, nonce in box.told):
@@ -184,9 +178,8 @@ class IdentityMailboxes:
 
 
 def _challenges(box: _Box, incarnation: int) -> tuple[bytes, ...]:
-    """Return the nonces of incarnations other than `incarnation`. Those of processes that asked
-    here come before those that members announced, and newer ones before older ones.
-    """
+    """Return the nonces of incarnations other than `incarnation`: first the nonces of processes
+    that asked here, then those that members announced; in each group, newer ones come first."""
     asked = [nonce for other, (nonce, _) in box.asked.items() if other != incarnation]
     told = [nonce for _, nonce in box.told]
     own = {nonce for other, (nonce, _) in box.asked.items() if other == incarnation}
@@ -195,9 +188,8 @@ def _challenges(box: _Box, incarnation: int) -> tuple[bytes, ...]:
 
 
 def _proofs_for(peer: PeerId, box: _Box, incarnation: int) -> tuple[IdentityProof, ...]:
-    """Return the proofs of incarnations other than `incarnation`. Those that `peer` itself sent
-    come first.
-    """
+    """Return the proofs of incarnations other than `incarnation`. Those that `peer` itself sent to
+    this node come first."""
     newest_first = [(key[0], proof) for key, (proof, _) in reversed(box.proofs.items())]
     own = [proof for source, proof in newest_first if source == peer]
     proofs = own + [proof for source, proof in newest_first if source != peer]

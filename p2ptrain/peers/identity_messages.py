@@ -1,12 +1,12 @@
-"""The messages with which a process finds another one with its identity: questions, proofs and
-notices.
+"""The messages that a process uses to find other processes with the same identity: questions,
+proofs and notices.
 
-The asker draws a nonce. A *challenge* is this nonce, when it is forwarded to other processes with
-the same identity. A *proof* is the signature of such a process over the nonce and its own
-incarnation. Only a holder of the key can make a proof, and only after the nonce was drawn. So it
-proves that another process used the key after that time, no matter which peer forwards it. A *mark*
-is a signature over an incarnation alone. It proves that this identity took the incarnation at some
-time.
+Each start of a node has an *incarnation*, a number. The asker draws a nonce. A *challenge* is this
+nonce, when it is forwarded to other processes with the same identity. A *proof* is the signature of
+such a process over the nonce and its own incarnation. Only a holder of the key can make a proof,
+and only after the nonce was drawn. So the proof shows that another process used the key after that
+time, no matter which peer forwards the proof. A *mark* is a signature over an incarnation alone. It
+proves that this identity took the incarnation at some time.
 
 This module defines the encoding and its limits. It does not know when to ask, nor what a proof
 means for the node.
@@ -14,7 +14,7 @@ means for the node.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, astuple, dataclass
 
 from p2ptrain.encoding import count, fields, pack, unpack
 from p2ptrain.errors import RemoteProtocolError
@@ -29,25 +29,23 @@ SIGNATURE_BYTES = 64
 PROOFS_MAX = 8
 CHALLENGES_MAX = 8
 """Maximum number of proofs, and of challenges, in one message. By accident, two processes may share
-an identity, but hardly ever three. The other places leave room for what liars put there. Signing or
-checking eight takes less than a millisecond.
-"""
+an identity, but hardly ever three. The limit is higher because liars may add invalid entries.
+Signing or checking eight entries takes less than a millisecond."""
 
 QUESTION_BYTES_MAX = 2048
 REPLY_BYTES_MAX = 2048
 NOTICE_BYTES_MAX = 512
-"""Maximum sizes of messages in bytes. A proof takes 110 bytes; eight proofs, eight nonces and a
-mark take 1,200.
-"""
+"""Maximum sizes of messages in bytes. A proof takes 110 bytes. Eight proofs, eight nonces and a
+mark take 1,200 bytes."""
 
 _DOMAIN = b"p2ptrain identity 1\n"
 
 
 @dataclass(frozen=True, slots=True)
 class IdentityProof:
-    """A signature over `nonce` by the process that took `incarnation`. That process received the
-    nonce from a member. `starting`: it has not voted yet, and ends if it is the second process.
-    """
+    """A signature over `nonce` by the process that took `incarnation`, and that received the nonce
+    from a member. `starting`: the process has not voted yet, and ends if another process with its
+    identity is already running."""
 
     nonce: bytes
     incarnation: int
@@ -57,9 +55,8 @@ class IdentityProof:
 
 @dataclass(frozen=True, slots=True)
 class IdentityQuestion:
-    """Asks whether another process has the asker's identity. `proofs` answer challenges that the
-    asked member has forwarded.
-    """
+    """Asks a member whether another process has the asker's identity. `proofs` are the asker's
+    answers to challenges that this member has forwarded."""
 
     nonce: bytes
     incarnation: int
@@ -69,10 +66,9 @@ class IdentityQuestion:
 
 @dataclass(frozen=True, slots=True)
 class IdentityReply:
-    """The answer of a member. `suspected`: the member has recently heard a different incarnation,
-    and forwards the nonce. `challenges` are nonces of other processes that asked with this
-    identity. `mark` is the newest mark that the member knows.
-    """
+    """The answer of a member. `suspected`: the member has recently received messages of a different
+    incarnation of the asker, and forwards the nonce. `challenges` and `proofs` come from other
+    processes with the asker's identity. `mark` is the newest mark that the member knows."""
 
     suspected: bool
     challenges: tuple[bytes, ...] = ()
@@ -82,9 +78,8 @@ class IdentityReply:
 
 @dataclass(frozen=True, slots=True)
 class IdentityNotice:
-    """A member's gossip message to all members about `peer`. It is a challenge if `proof` is None,
-    otherwise a proof that answers a challenge.
-    """
+    """A member's gossip message to all members about `peer`. If `proof` is None, the notice
+    announces the challenge `nonce`; otherwise it announces a proof that answers `nonce`."""
 
     peer: PeerId
     nonce: bytes
@@ -92,7 +87,7 @@ class IdentityNotice:
 
 
 def proof_message(run: RunId, nonce: bytes, incarnation: int, *, starting: bool) -> bytes:
-    """Return the bytes that a proof signs, or with an empty nonce, the bytes that a mark signs."""
+    """Return the bytes that are signed in a proof or, if `nonce` is empty, in a mark."""
     return _DOMAIN + pack([run, nonce, incarnation, starting])
 
 
@@ -120,65 +115,40 @@ def is_genuine_mark(run: RunId, peer: PeerId, mark: Mark, verify: Verify) -> boo
 
 
 def encode_question(question: IdentityQuestion) -> bytes:
-    return pack(
-        {
-            "nonce": question.nonce,
-            "incarnation": question.incarnation,
-            "starting": question.starting,
-            "proofs": [_plain(proof) for proof in question.proofs],
-        }
-    )
+    return pack(asdict(question) | {"proofs": list(map(astuple, question.proofs))})
 
 
 def decode_question(data: bytes) -> IdentityQuestion:
     """Decode a question. Raises RemoteProtocolError if `encode_question` cannot have made it."""
-    wire = fields(
-        unpack(data, bytes_max=QUESTION_BYTES_MAX),
-        nonce=bytes,
-        incarnation=int,
-        starting=bool,
-        proofs=list,
-    )
+    value = unpack(data, bytes_max=QUESTION_BYTES_MAX)
+    wire = fields(value, nonce=bytes, incarnation=int, starting=bool, proofs=list)
     return IdentityQuestion(
         _nonce(wire["nonce"]),
-        count(wire["incarnation"], INCARNATION_MAX, "a proof of an identity"),
+        count(wire["incarnation"], INCARNATION_MAX, "a question about an identity"),
         wire["starting"] is True,
         _proofs(wire["proofs"]),
     )
 
 
 def encode_reply(reply: IdentityReply) -> bytes:
-    mark = reply.mark
-    return pack(
-        {
-            "suspected": reply.suspected,
-            "challenges": list(reply.challenges),
-            "proofs": [_plain(proof) for proof in reply.proofs],
-            "mark": None if mark is None else [mark.incarnation, mark.signature],
-        }
-    )
+    mark = None if reply.mark is None else astuple(reply.mark)
+    return pack(asdict(reply) | {"proofs": list(map(astuple, reply.proofs)), "mark": mark})
 
 
 def decode_reply(data: bytes) -> IdentityReply:
     """Decode a reply. Raises RemoteProtocolError if `encode_reply` cannot have made it."""
-    wire = fields(
-        unpack(data, bytes_max=REPLY_BYTES_MAX),
-        suspected=bool,
-        challenges=list,
-        proofs=list,
-        mark=(list, type(None)),
-    )
-    challenges = _few(wire["challenges"], CHALLENGES_MAX)
+    value, maybe_list = unpack(data, bytes_max=REPLY_BYTES_MAX), (list, type(None))
+    wire = fields(value, suspected=bool, challenges=list, proofs=list, mark=maybe_list)
     return IdentityReply(
         wire["suspected"] is True,
-        tuple(_nonce(each) for each in challenges),
+        tuple(_nonce(each) for each in _few(wire["challenges"], CHALLENGES_MAX)),
         _proofs(wire["proofs"]),
         _mark(wire["mark"]),
     )
 
 
 def encode_notice(notice: IdentityNotice) -> bytes:
-    proof = None if notice.proof is None else _plain(notice.proof)
+    proof = None if notice.proof is None else astuple(notice.proof)
     return pack({"peer": notice.peer, "nonce": notice.nonce, "proof": proof})
 
 
@@ -197,10 +167,6 @@ def decode_notice(data: bytes) -> IdentityNotice:
     return IdentityNotice(PeerId(peer), nonce, proof)
 
 
-def _plain(proof: IdentityProof) -> list[object]:
-    return [proof.nonce, proof.incarnation, proof.starting, proof.signature]
-
-
 def _proofs(value: object) -> tuple[IdentityProof, ...]:
     return tuple(_proof(each) for each in _few(value, PROOFS_MAX))
 
@@ -209,12 +175,8 @@ def _proof(value: object) -> IdentityProof:
     if not isinstance(value, list) or len(value) != 4 or not isinstance(value[2], bool):
         raise RemoteProtocolError("a proof of identity must have four parts")
     nonce, incarnation, starting, signature = value
-    return IdentityProof(
-        _nonce(nonce),
-        count(incarnation, INCARNATION_MAX, "a proof of an identity"),
-        starting,
-        _signature(signature),
-    )
+    number = count(incarnation, INCARNATION_MAX, "a proof of an identity")
+    return IdentityProof(_nonce(nonce), number, starting, _signature(signature))
 
 
 def _mark(value: object) -> Mark | None:

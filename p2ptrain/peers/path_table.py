@@ -1,9 +1,9 @@
 """The known paths between members: their rates and delays.
 
 Each node measures its own paths: from transfers in past reduces, from fetches, from the time that
-connections take to open, and with short probes. Each heartbeat reports a few of them. Other nodes
-believe a peer only about its own paths, and use the lower of the rates that the two ends report. So
-a liar can make itself look slow, but a path cannot look faster than its other end measured.
+connections take to open, and with short probes. Its heartbeats report a few paths at a time. Other
+nodes believe a peer only about its own paths, and use the lower of the rates that the two ends
+report. So a liar can make its paths look slow, but not faster than the other end has measured.
 
 This module does not use a clock, sockets or the ledger; `now` is an argument where it matters.
 """
@@ -23,23 +23,20 @@ RATE_MAX = 1 << 27
 DELAY_MAX_MS = 60_000
 
 BYTES_MIN = 16 << 20
-"""Minimum size of a transfer that counts as a measurement. Up to 4 MiB may still be in socket
-buffers when everything seems to be sent.
-"""
+"""Minimum bytes of a transfer that counts as a measurement. When a transfer seems to be complete,
+up to 4 MiB may still be in socket buffers; in a short transfer, this would be a large error."""
 
 TOLD_MAX = 8
 """Maximum number of paths in a heartbeat. Each path takes 62 bytes. Paths are sent only in full
-heartbeats, not in small ones.
-"""
+heartbeats, not in small ones."""
 
 HEARD_MAX = 1024
 """Maximum number of paths kept for one peer: one to each possible member of a roster."""
 
 CHANGED_BY = 1.25
 TURN_S = 10.0
-"""Minimum seconds between two reports of changed paths. A path is reported if it changes by the
-factor CHANGED_BY. Each report causes a full beat.
-"""
+"""A path is reported if its rate or delay changes by more than the factor CHANGED_BY. TURN_S is the
+minimum time in seconds between two such reports, since each causes a full heartbeat."""
 
 ROUND_TRIPS = 3
 """Number of round trips to open a connection: TCP, TLS, and the hello with its answer."""
@@ -47,7 +44,8 @@ ROUND_TRIPS = 3
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """A path as one of its ends measured it: kB/s, and one-way milliseconds. 0 means unknown."""
+    """A path as one of its ends measured it: `rate` in kB/s, and `delay_ms` one way. 0 means
+    unknown."""
 
     rate: int = 0
     delay_ms: int = 0
@@ -58,9 +56,9 @@ class Path:
 
 @dataclass(slots=True)
 class PathTable:
-    """The known paths. `mine` are this node's own paths. `heard` are those of other peers; the
-    first key is the peer that reported the path. `page` are the paths in the current heartbeats.
-    """
+    """The known paths. `mine` are this node's own paths. `heard` are paths that other peers
+    reported, first by the peer that reported them. `page` are the paths in our current
+    heartbeats."""
 
     me: PeerId
     mine: dict[PeerId, Path] = field(default_factory=dict)
@@ -72,9 +70,8 @@ class PathTable:
     # ── own measurements ─────────────────────────────────────────────────────────────────────────
 
     def moved(self, peer: PeerId, count_bytes: int, seconds: float) -> None:
-        """Note that `count_bytes` went to `peer` in this time. The new rate is the mean of this
-        measurement and the known rate.
-        """
+        """Note that `count_bytes` were sent to `peer` in `seconds`. The new rate is the mean of
+        this measurement and the known rate."""
         if count_bytes >= BYTES_MIN:
             self.found_rate(peer, count_bytes, seconds)
 
@@ -84,34 +81,32 @@ class PathTable:
         self.mine[peer] = Path((known.rate + rate + 1) // 2 if known.rate else rate, known.delay_ms)
 
     def at_least(self, peer: PeerId, count_bytes: int, seconds: float) -> None:
-        """Note that `count_bytes` came from `peer`, possibly along with other transfers: the path
-        is at least this fast.
-        """
+        """Note that `count_bytes` came from `peer` in `seconds`, possibly along with other
+        transfers. So the path is at least this fast."""
         known = self.mine.get(peer, Path())
         rate = _bounded(count_bytes / 1000 / max(seconds, 1e-6), RATE_MAX)
         if count_bytes >= BYTES_MIN and rate > known.rate:
             self.mine[peer] = Path(rate, known.delay_ms)
 
     def connected(self, peer: PeerId, seconds: float) -> None:
-        """Note that a connection to `peer` was opened in this time. The shortest time counts."""
+        """Note that it took `seconds` to open a connection to `peer`. The shortest time counts."""
         self.found_delay(peer, seconds / ROUND_TRIPS / 2)
 
     def found_delay(self, peer: PeerId, seconds: float) -> None:
         known = self.mine.get(peer, Path())
-        delay_ms = _bounded(1000 * seconds, DELAY_MAX_MS)
-        least = min(delay_ms, known.delay_ms) if known.delay_ms else delay_ms
-        self.mine[peer] = Path(known.rate, least)
+        least_ms = min(_bounded(1000 * seconds, DELAY_MAX_MS), known.delay_ms or DELAY_MAX_MS)
+        self.mine[peer] = Path(known.rate, least_ms)
 
     # ── reports ──────────────────────────────────────────────────────────────────────────────────
 
     def has_news(self, now: float) -> bool:
-        """Return whether a path has changed much since it was last reported, and it is time for a
-        new report.
-        """
+        """Return whether a path has changed much since it was last reported, and TURN_S have passed
+        since the last report."""
         return now >= self._turned_s + TURN_S and any(self._news())
 
     def choose_page(self, now: float) -> None:
-        """Choose the next page: the paths that changed much, then those reported longest ago."""
+        """Choose the paths to report next: those that changed much, then those whose last report is
+        oldest."""
         self._turned_s = now
         order = dict.fromkeys([*self._news(), *(peer for peer in self._told if peer in self.mine)])
         chosen = list(order)[:TOLD_MAX]
@@ -127,7 +122,7 @@ class PathTable:
     def note_report(
         self, peer: PeerId, page: Iterable[tuple[PeerId, Path]], of: Collection[PeerId]
     ) -> None:
-        """Store what `peer` reports about its own paths to other members in `of`."""
+        """Store what `peer` reports about its own paths to other members. `of` are the members."""
         if peer not in of:
             return
         heard = self.heard.setdefault(peer, {})
@@ -151,9 +146,8 @@ class PathTable:
         return self._path(a, b).rate > 0
 
     def between(self, peers: Sequence[PeerId], undialable: Collection[PeerId]) -> Paths:
-        """Return the known paths between `peers`. Two peers that cannot be dialled do not have a
-        path to each other.
-        """
+        """Return the known paths between `peers`. Two peers in `undialable` do not have a path to
+        each other."""
         rates: dict[tuple[PeerId, PeerId], float] = {}
         delays_s: dict[tuple[PeerId, PeerId], float] = {}
         for a, b in combinations(sorted(peers), 2):
@@ -179,7 +173,7 @@ class PathTable:
 
 
 def _bounded(value: float, most: int) -> int:
-    """Round a measurement to at least 1, since 0 means unknown."""
+    """Round a measurement to an integer from 1 to `most`; 0 would mean unknown."""
     return round(min(max(value, 1.0), most))
 
 

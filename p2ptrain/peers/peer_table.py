@@ -1,8 +1,11 @@
 """The table of other peers: their last heartbeats, and where their data planes listen.
 
-The table contains what peers report about themselves. Only the form of the reports is checked;
-their contents are not trusted. The table is bounded: a run with more than `PEERS_MAX` peers would
-need a different kind of gossip anyway.
+The table contains what peers report about themselves. Only the form of a report is checked; its
+content may be false. The table is bounded: a run with more than `PEERS_MAX` peers would need a
+different kind of gossip anyway.
+
+A *full* heartbeat contains all fields. A *small* one contains only what changed since the sender's
+last full one, its base (see `heartbeat_delta`).
 """
 
 from __future__ import annotations
@@ -16,21 +19,26 @@ from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.eviction import IsMember, nobody
 from p2ptrain.ids import PeerId
 from p2ptrain.peers.heartbeat import HEARTBEAT_BYTES_MAX, LACKS_MAX, Heartbeat
-from p2ptrain.peers.heartbeat_delta import FullHeartbeat, HeartbeatDelta, full_heartbeat
+from p2ptrain.peers.heartbeat_delta import (
+    FullHeartbeat,
+    HeartbeatDelta,
+    counts_of,
+    full_heartbeat,
+)
 
 PEERS_MAX = 4096
 OTHERS_MAX = 3072
 """Number of peers above which only members are added. The remaining 4,096 − 3,072 places are enough
-for all members, since a roster has at most 1,024.
-"""
+for all members, since a roster has at most 1,024."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerRecord:
     """One peer as it describes itself. `heard_s` is when its last heartbeat arrived, by our clock.
 
-    `base` is its last full beat, which is needed to decode small ones. `unread` is the incarnation
-    and serial of a beat that is newer than `heartbeat` and could not be decoded.
+    `base` is its last full heartbeat, which is needed to decode small ones. `unread` is the
+    incarnation and serial of a small heartbeat that is newer than `heartbeat` and could not be
+    decoded.
     """
 
     peer: PeerId
@@ -65,10 +73,11 @@ class PeerTable:
         return self._views.get(peer)
 
     def restore(self, peer: PeerId, beat: HeartbeatDelta) -> Heartbeat | None:
-        """Decode a small beat of `peer`; None if this node does not have its base.
+        """Decode a small heartbeat of `peer`. If this node lacks its base, return None, and note
+        that `peer` should send a full one (`pop_lacking`).
 
         Raises:
-            RemoteProtocolError: a small beat and its base do not form a valid heartbeat.
+            RemoteProtocolError: the small heartbeat and its base do not form a valid heartbeat.
         """
         record = self._views.get(peer)
         if record is not None and record.base is not None and beat.rests_on(record.base.heartbeat):
@@ -80,10 +89,8 @@ class PeerTable:
     def note_heartbeat(
         self, peer: PeerId, heartbeat: Heartbeat, now: float, base: FullHeartbeat | None = None
     ) -> PeerRecord | None:
-        """Note a heartbeat. Return None if it is not new (late or repeated), or if there is no
-        room.
-
-        If `base` is given, small beats are decoded with it from now on.
+        """Note a heartbeat. Return None if it is not new (late or repeated), or if the table is
+        full. If `base` is given, small heartbeats are decoded with it from now on.
 
         Raises:
             RemoteProtocolError: its endpoint is malformed or belongs to a different peer.
@@ -102,24 +109,21 @@ class PeerTable:
         return record
 
     def note_alive(self, peer: PeerId, beat: HeartbeatDelta, now: float) -> bool:
-        """Note that `peer` is alive: it sent a beat that cannot be decoded. Return False if the
-        beat is old, or if no heartbeat of `peer` was ever accepted.
-        """
+        """Note that `peer` is alive, because it sent a small heartbeat, which this node cannot
+        decode. Return False if `beat` is old, or if no heartbeat of `peer` was ever accepted."""
         record = self._views.get(peer)
         if record is None:
             return False
         told = (record.heartbeat.incarnation, record.heartbeat.serial)
-        if not all(beat.follows(*earlier) for earlier in (told, record.unread or told)):
+        if counts_of(beat) <= max(told, record.unread or told):
             return False
-        unread = (beat.incarnation, beat.serial)
-        self._views[peer] = replace(record, heard_s=now, unread=unread)
+        self._views[peer] = replace(record, heard_s=now, unread=counts_of(beat))
         return True
 
     def pop_lacking(self) -> tuple[PeerId, ...]:
-        """Remove and return some of the peers whose small beats could not be decoded. If another
-        beat of such a peer arrives, the peer is noted again. So a peer that is gone is not asked
-        for ever.
-        """
+        """Return some of the peers that should send a full heartbeat, and forget them. If another
+        small heartbeat of such a peer cannot be decoded, `restore` notes the peer again. So this
+        node stops asking a peer that is gone."""
         chosen = tuple(self._lacking)[:LACKS_MAX]
         for peer in chosen:
             del self._lacking[peer]
@@ -139,11 +143,8 @@ class PeerTable:
 
 
 def endpoint_of(peer: PeerId, wire: bytes) -> Endpoint | None:
-    """Return the endpoint in a heartbeat of `peer`; None if the peer has no data plane.
-
-    Raises:
-        RemoteProtocolError: it is malformed, or belongs to a different peer.
-    """
+    """Return the endpoint in a heartbeat of `peer`; None if the peer has no data plane. Raises
+    RemoteProtocolError if the endpoint is malformed or belongs to a different peer."""
     if not wire:
         return None
     endpoint = Endpoint.from_wire(unpack(wire, bytes_max=HEARTBEAT_BYTES_MAX))

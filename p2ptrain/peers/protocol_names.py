@@ -7,13 +7,12 @@ from collections.abc import Awaitable, Callable
 from p2ptrain.ids import PeerId, RunId
 
 Handler = Callable[[PeerId, bytes], Awaitable[bytes]]
-"""handler(peer, request) returns the reply to a peer's request."""
+"""`await handler(peer, request)` returns the reply to a peer's request."""
 
 HELLO_PROTOCOL = "/p2ptrain/hello/1"
 HELLO_BYTES_MAX = 1 << 20
 """Maximum size of a hello in bytes. It holds a manifest (64 kB), an allowlist of 4,096 peers (240
-kB), 128 amendments (130 kB) and some addresses.
-"""
+kB), 128 amendments (130 kB) and some addresses."""
 
 IDENTITY_PROTOCOL = "/p2ptrain/identity/1"
 """Asks whether another process has our identity; see `duplicate_watch`."""
@@ -22,21 +21,20 @@ LEDGER_PROTOCOL = "/p2ptrain/ledger/1"
 LEDGER_BYTES_MAX = 1 << 20
 
 BASE_PROTOCOL = "/p2ptrain/base/1"
-"""Asks for the base of a chain. A newcomer names it by a checkpoint that its user trusts."""
-
+"""Asks for a base: the ledger's state at a checkpoint, from which a newcomer starts instead of from
+the first entry. The newcomer's user has named the checkpoint, because the user trusts it."""
 
 INNER_PROTOCOL = "/p2ptrain/inner/1"
-"""Asks a member for its inner optimizer state; joiners use it."""
+"""Asks a member for its inner optimizer state, with which a joining peer starts to train."""
 
 ENDPOINT_PROTOCOL = "/p2ptrain/endpoint/1"
 ENDPOINT_BYTES_MAX = 4096
-"""Maximum size in bytes: a certificate of at most 2 kB, and where its holder listens."""
+"""Maximum size of a message in bytes: a certificate of at most 2 kB, and where its peer listens."""
 
 
 def heartbeat_topic(run: RunId) -> str:
-    """Return the topic of heartbeats. In version 2, incarnations are ordered, and heartbeats
-    contain signatures that vouch for them.
-    """
+    """Return the topic of heartbeats. Since version 2, the incarnations of a peer are ordered, and
+    a heartbeat contains a signature over its incarnation."""
     return f"/p2ptrain/2/{run}/heartbeat"
 
 
@@ -46,7 +44,7 @@ def identity_topic(run: RunId) -> str:
 
 
 def ledger_topic(run: RunId) -> str:
-    """Return the topic of decided entries with their certificates."""
+    """Return the topic of the ledger's decided entries with their certificates."""
     return f"/p2ptrain/1/{run}/ledger"
 
 

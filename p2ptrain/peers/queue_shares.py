@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 PART = 8
-"""The divisor of shares: one author may fill an eighth of the free places of a queue. The last
-eighth of the queue is reserved for authors that have nothing in it; each may add one report.
-"""
+"""One author may fill a PART-th (an eighth) of the free places of a queue. The last eighth of the
+queue is reserved for authors that have nothing in the queue; each of them may add one item."""
 
 
 class QueueShares:
-    """The number of items that each author has in a shared queue."""
+    """Counts the items that each author has in a shared queue."""
 
     def __init__(self) -> None:
         self._waiting: dict[Hashable, int] = {}
 
     def reserve(self, author: Hashable, free: int, size: int) -> bool:
-        """Count one more item of `author`, if `free` of the queue's `size` places are free. Return
-        False if the author already has its share.
-        """
+        """Count one more item of `author`. `free` of the queue's `size` places are free. Return
+        False, and count nothing, if the author already has its share or no place is free."""
         waiting = self._waiting.get(author, 0)
         if free < 1 or (waiting and PART * waiting >= free - size // PART):
             return False
@@ -28,8 +26,7 @@ class QueueShares:
 
     def release(self, author: Hashable) -> None:
         """Note that an item of `author` has left the queue. An item that was never counted is
-        ignored.
-        """
+        ignored."""
         waiting = self._waiting.pop(author, 0)
         if waiting > 1:
             self._waiting[author] = waiting - 1

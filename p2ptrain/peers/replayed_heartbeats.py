@@ -1,11 +1,12 @@
 """Find peers that forward heartbeats from before their author's last start.
 
-An honest peer does not forward a heartbeat that it knows to be older than its author's newest
-start. So a peer that forwards replayed heartbeats either replays them, or has not yet heard of that
-start. A peer of the second kind hears of it within seconds. So a peer is reported if it forwarded
-replayed heartbeats three times, at least `APART_S` apart, and if the author's newest start had been
-sending for `SPREAD_S` while the peer was connected. The report is a hint for users and has no other
-effect. It is certain that the peer forwarded the heartbeats, but not that it did so knowingly.
+An honest peer does not forward a heartbeat if it knows that the author has started again since. So
+a peer that forwards such a heartbeat is replaying it, or does not know of the author's last start
+yet. But every peer hears of a start within seconds. So a peer is reported if it forwarded outdated
+heartbeats three times, at least `APART_S` apart. Each time, new heartbeats of the author must have
+arrived for `SPREAD_S`, counted from the last start of the author or the peer, whichever was later.
+The report is a hint for users and has no other effect. It is certain that the peer forwarded the
+heartbeats, but not that it did so knowingly.
 
 This module does no I/O: times are arguments.
 """
@@ -18,24 +19,24 @@ from p2ptrain.ids import PeerId
 from p2ptrain.peers.incarnations import SPREAD_S, IncarnationSpan
 
 APART_S = 10.0
-"""Minimum seconds between two counted replays: the longest time between two heartbeats in a run of
-a hundred.
-"""
+"""Minimum seconds between two counted replays: the longest time between two heartbeats of a member
+in a run of a hundred members."""
 
 TIMES = 3
+"""Number of counted replays after which a peer is reported."""
 
 FORWARDERS_MAX = 512
-"""Maximum number of peers counted: as many as a node has neighbours. Beyond that, the peer that was
-noted longest ago is dropped. """
+"""Maximum number of peers counted: as many as a node has neighbours. Beyond that, the peer whose
+last replay is oldest is forgotten."""
 
 
 @dataclass(slots=True)
 class ReplayedHeartbeats:
     _counts: dict[PeerId, tuple[int, float]] = field(default_factory=dict)
-    """For each peer: how often it was counted, and when it last was."""
+    """For each peer: the number of counted replays, and the time of the last one."""
 
     def __len__(self) -> int:
-        """The number of peers that are counted."""
+        """Return the number of peers that are counted."""
         return len(self._counts)
 
     def note_replay(
@@ -49,12 +50,12 @@ class ReplayedHeartbeats:
         """Note that `forwarder` sent an outdated heartbeat of `author`. Return whether to report
         `forwarder`.
 
-        `spoke` is when the newest start of the author was first and last heard here.
-        `forwarder_since_s` is when the newest start of the forwarder was first heard. Each of these
-        is None if no such heartbeat was heard.
+        `spoke` is when the first and the newest heartbeat since the author's last start arrived.
+        `forwarder_since_s` is when the first heartbeat since the forwarder's last start arrived.
+        Each is None if no such heartbeat arrived.
 
-        An author that sends its own old heartbeats is not counted: its directory was restored or
-        copied.
+        An author that sends its own old heartbeats is not counted, because this happens without
+        malice if its directory was restored or copied.
         """
         if forwarder == author or spoke is None or forwarder_since_s is None:
             return False

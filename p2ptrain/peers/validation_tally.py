@@ -1,14 +1,14 @@
-"""The loss of θ, measured by all members together: how the work is divided, and the total.
+"""The loss of θ (the run's agreed parameters), measured by all members together.
 
-The held-out blocks are divided among the participants of the last commit, which the ledger names.
-Shares do not overlap, and cover all blocks. Each member measures the loss of the new θ on its share
-and reports the sum. Each node computes the mean per token of the reports so far, and states how
-many blocks it covers. The share of a departed member is not reassigned: a stated gap in a loss
-curve is acceptable, but blocks that two members measure would count twice.
+The blocks of held-out data are divided among the participants of the last commit, which the ledger
+names. Shares do not overlap, and cover all blocks. Each member measures the loss of the new θ on
+its share and reports the sum. Each node computes the mean loss per token from the reports so far,
+and states how many blocks the mean covers. The share of a departed member is not reassigned: a
+stated gap in a loss curve is acceptable, but blocks that two members measure would count twice.
 
 A report is an unproven claim of its sender. A node accepts one report for each member and step,
-only about that member's own share. The influence of a report on the mean is limited by its number
-of tokens. The ledger does not depend on the mean.
+only about that member's own share. The influence of a report on the mean is limited by the number
+of tokens in the share. The ledger does not depend on the mean.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class ValidationShare:
 def divide_blocks(blocks: int, peers: Sequence[PeerId], step: int) -> dict[PeerId, ValidationShare]:
     """Divide `blocks` held-out blocks among `peers`, for the θ of outer step `step`.
 
-    Sizes differ by at most one. The first peer changes with the step. So if there are fewer blocks
-    than peers, the peers without a share change from step to step, and the blocks that a silent
-    peer leaves unmeasured change too. Blocks of a share beyond SHARE_BLOCKS_MAX are left out.
+    Sizes differ by at most one. The order of the peers is rotated with the step. So if there are
+    fewer blocks than peers, other peers have no share in the next step; and if a peer is silent,
+    other blocks stay unmeasured. Blocks of a share beyond SHARE_BLOCKS_MAX are left out.
     """
     ordered = sorted(set(peers))
     turn = step % max(1, len(ordered))
@@ -58,8 +58,9 @@ def divide_blocks(blocks: int, peers: Sequence[PeerId], step: int) -> dict[PeerI
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """The result of the reports about the θ of outer step `step`. `loss` is None without
-    reports."""
+    """The result for the θ of outer step `step`. `loss` is the mean in nats per token, or None
+    without reports. The reports cover `covered` of the `blocks` held-out blocks, with `tokens`
+    tokens."""
 
     step: int
     loss: float | None
@@ -95,8 +96,8 @@ class ValidationTally:
         """This node's last report, for its heartbeats."""
 
     def begin(self, step: int, shares: Mapping[PeerId, ValidationShare], now: float) -> bool:
-        """Accept reports about the θ of `step` from now on. Return False if it had already
-        begun."""
+        """Accept reports about the θ of `step` from now on. Return False if they were already
+        accepted."""
         if step in self._steps:
             return False
         self._steps[step] = _Step(shares, now)
@@ -105,9 +106,8 @@ class ValidationTally:
         return True
 
     def note_report(self, peer: PeerId, report: ValidationReport) -> str:
-        """Store a report. Return the reason why it is refused, or "". A repeated report, or one
-        about a step that is not kept, is ignored without a complaint.
-        """
+        """Store a report of `peer`. Return the reason why the report is refused, or "". A repeated
+        report, or a report about a step that is not kept, is ignored; the reason is "" then."""
         step = self._steps.get(report.step)
         if step is None:
             return ""
@@ -124,7 +124,7 @@ class ValidationTally:
         return ""
 
     def validation(self, step: int) -> Validation:
-        """Return the result so far for the θ of `step`, which must be a kept step."""
+        """Return the result so far for the θ of `step`, one of the last STEPS_KEPT steps."""
         kept = self._steps[step]
         reports = kept.reports.values()
         tokens = sum(report.tokens for report in reports)
@@ -136,15 +136,14 @@ class ValidationTally:
 
     @property
     def newest(self) -> Validation | None:
-        """The result for the newest step with a report."""
+        """The result for the newest step that has a report; None if there is none."""
         told = (self.validation(step) for step in sorted(self._steps, reverse=True))
         return next((each for each in told if each.loss is not None), None)
 
     def settled(self, now: float, gone: Callable[[PeerId], bool]) -> list[Validation]:
         """Return the results to publish now. A result waits for missing reports of peers that are
-        not `gone`. It stops waiting when a later step is measured or WAIT_S have passed. If a
-        report arrives after that, the updated result is returned again.
-        """
+        not `gone`, until a later step is measured or WAIT_S have passed. If a report arrives after
+        that, the updated result is returned as well."""
         news = []
         for step, kept in sorted(self._steps.items()):
             found = self.validation(step)

@@ -20,16 +20,16 @@ from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId
 
 DEADLINE_S = 60.0
-"""Time limit in seconds. The operations take milliseconds on an idle machine."""
-
+"""Time limit of an operation in seconds. On an idle machine, an operation takes milliseconds."""
 
 SHORT_S = 0.3
+"""A time limit in seconds that a test expects to be exceeded."""
 DRIP_S = 0.05
 DROPS = 200
 """A dripping peer sends this many bytes, one every DRIP_S seconds. Each byte arrives in time, but
-all of them together take far too long.
-"""
+all of them together take far too long."""
 SOON_S = DROPS * DRIP_S / 2
+"""Seconds in which `in_time` expects its block to end: half of the time that dripping takes."""
 
 HANDSHAKE = b"\x16\x03\x01\x40\x00\x01\x00\x3f\xfc" + bytes(1 << 14)
 """The start of a TLS record of 16 KiB. The receiver has to wait for the complete record."""
@@ -56,7 +56,7 @@ def dripping(sock: socket.socket, data: bytes) -> Iterator[None]:
 
 @contextmanager
 def in_time() -> Iterator[None]:
-    """Check that the block ends long before the last byte is sent."""
+    """Check that the block ends long before `dripping` has sent its last byte."""
     begun_s = time.monotonic()
     yield
     assert time.monotonic() - begun_s < SOON_S
@@ -73,7 +73,7 @@ def named(peer: str) -> x509.Name:
 def certificate_in_the_name_of(
     maker: Identity, subject: x509.Name, issuer: x509.Name, *more: x509.ExtensionType
 ) -> bytes:
-    """Return a certificate by `maker` with valid signatures and with any names and extensions."""
+    """Return a certificate by `maker` with valid signatures, these names, and `more` extensions."""
     pem = Credentials.create(maker).pem
     key = serialization.load_pem_private_key(pem, password=None)
     assert isinstance(key, ec.EllipticCurvePrivateKey)
@@ -154,9 +154,8 @@ ListenerFactory = Callable[..., tuple[Listener, Endpoint]]
 
 @pytest.fixture
 def listening(server: Credentials, client: Credentials, echo: Echo) -> Iterator[ListenerFactory]:
-    """Return a function that makes listeners that trust `client` and serve "echo" until the test
-    ends.
-    """
+    """Return a function that makes listeners. They trust `client`, and serve the purpose "echo"
+    until the test ends."""
     with ExitStack() as stack:
 
         def make(
@@ -184,8 +183,7 @@ def listening(server: Credentials, client: Credentials, echo: Echo) -> Iterator[
 
 def in_thread(call: Callable[[], object]) -> Callable[[], object]:
     """Start `call` in a thread. Return a function that waits for its result or exception and
-    returns it.
-    """
+    returns it."""
     outcome: list[object] = []
 
     def run() -> None:

@@ -38,6 +38,8 @@ Key = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
 
 
 def forged(extension: bytes | None, key: Key | None = None, signer: Key | None = None) -> bytes:
+    """Return a certificate in Anna's name with this peer extension, for `key` (default: a new key),
+    signed by `signer` (default: `key`)."""
     key = key or ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, ANNA.peer)])
     now = datetime.datetime.now(datetime.UTC)
@@ -127,7 +129,7 @@ def test_certificate_with_a_wrong_name_is_refused(subject: x509.Name, issuer: x5
     ],
     ids=lambda extension: type(extension).__name__,
 )
-def test_certificate_with_extra_contents_is_refused(more: x509.ExtensionType) -> None:
+def test_certificate_with_an_extra_extension_is_refused(more: x509.ExtensionType) -> None:
     name = named(BORIS.peer)
     assert peer_of_certificate(certificate_in_the_name_of(BORIS, name, name)) == BORIS.peer
     with pytest.raises(RemoteProtocolError, match="unexpected extension"):

@@ -18,9 +18,8 @@ OPTION = 13
 
 @dataclass
 class PaperSocket:
-    """A fake socket of a kernel that allows some algorithms. If `told` is false, the kernel does
-    not report which one it uses.
-    """
+    """A fake socket of a kernel that allows the algorithms in `allowed`. If `told` is false, the
+    kernel does not report which algorithm the socket uses."""
 
     allowed: tuple[str, ...] = ("cubic",)
     control: str = "cubic"
@@ -51,7 +50,7 @@ def test_bbr_is_used_if_the_kernel_offers_it() -> None:
 
 @pytest.mark.parametrize("refused", [errno.ENOENT, errno.EPERM])
 def test_refusal_of_bbr_keeps_the_systems_algorithm(refused: int) -> None:
-    """The kernel does not have BBR, or reserves it for root."""
+    """ENOENT: the kernel does not have BBR. EPERM: the kernel reserves BBR for root."""
     found = prefer_bbr(PaperSocket(refuses_with=refused), OPTION)
     assert found == Congestion("cubic", os.strerror(refused))
     assert found.words == (
@@ -59,7 +58,7 @@ def test_refusal_of_bbr_keeps_the_systems_algorithm(refused: int) -> None:
     )
 
 
-def test_kernel_can_refuse_without_reporting_its_algorithm() -> None:
+def test_refusal_is_reported_if_the_algorithm_is_unknown() -> None:
     found = prefer_bbr(PaperSocket(told=False), OPTION)
     assert found.words == (
         "congestion control the system's; bbr is not available: No such file or directory"

@@ -15,8 +15,7 @@ from p2ptrain.errors import PeerUnreachable
 LONG_S = 60.0
 SOON_S = 20.0
 """Time limit in seconds of a cancelled dial. It is far shorter than the dial's own deadline, and
-far longer than a busy machine needs.
-"""
+far longer than a busy machine needs."""
 
 
 def test_dial_of_a_frozen_peer_is_cancelled_at_once(

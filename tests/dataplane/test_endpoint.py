@@ -37,7 +37,9 @@ def test_endpoint_survives_encoding(server: Credentials, host: str) -> None:
         ("more", 1),
     ],
 )
-def test_bad_field_is_refused(server: Credentials, field: str, value: object) -> None:
+def test_endpoint_with_an_invalid_field_is_refused(
+    server: Credentials, field: str, value: object
+) -> None:
     good = Endpoint(server.peer, "127.0.0.1", 4202, server.certificate_der).to_wire()
     with pytest.raises(RemoteProtocolError):
         Endpoint.from_wire({**good, field: value})

@@ -1,6 +1,5 @@
-"""The listener admits only the right peers, tells a refused peer why, and survives any
-connection.
-"""
+"""A listener serves only trusted and allowed peers, tells a refused peer the reason, and survives
+whatever a connection sends."""
 
 from __future__ import annotations
 
@@ -61,6 +60,7 @@ ECHO = {"purpose": "echo"}
 
 
 def works(client: Credentials, endpoint: Endpoint) -> bool:
+    """Return whether the listener at `endpoint` serves `client`."""
     connection = connect(client, endpoint, ECHO)
     connection.send_frame(b"still there?")
     answer = connection.receive_frame()
@@ -69,9 +69,8 @@ def works(client: Credentials, endpoint: Endpoint) -> bool:
 
 
 def works_in_the_end(client: Credentials, endpoint: Endpoint) -> bool:
-    """Like `works`, but try repeatedly. Use this with short time limits, which an honest peer can
-    miss on a busy machine.
-    """
+    """Try `works` until it succeeds. Use this if the listener has short time limits, which an
+    honest peer can exceed on a busy machine."""
 
     def works_now() -> bool:
         with suppress(PeerError):
@@ -85,9 +84,9 @@ def works_in_the_end(client: Credentials, endpoint: Endpoint) -> bool:
 def says_after_its_handshake(
     client: Credentials, listener: Listener, endpoint: Endpoint, words: bytes
 ) -> None:
-    """Connect and send `words` repeatedly, until the listener refuses a hello. On a busy machine,
-    the first connections may end earlier, because their handshake is too late.
-    """
+    """Connect and send `words` in place of a hello, repeatedly until the listener refuses a hello.
+    On a busy machine, the first connections may end before, because their handshake takes too
+    long."""
     context = tls_context(client, [endpoint.certificate_der], server=False)
     while not listener.statistics().refused_hello:
         with (
@@ -162,9 +161,8 @@ def test_restarted_peer_replaces_its_certificate(
 def test_trusted_peer_cannot_issue_certificates_for_others(
     server: Credentials, client: Credentials, listening: ListenerFactory, echo: Echo
 ) -> None:
-    """OpenSSL accepts any certificate that a trusted certificate has signed. The listener compares
-    the certificate itself.
-    """
+    """OpenSSL accepts any certificate that a trusted certificate has signed. So the listener itself
+    compares the certificate with the trusted one."""
     _, endpoint = listening()
     issuer = x509.load_der_x509_certificate(client.certificate_der)
     issuer_key = serialization.load_pem_private_key(client.pem, None)
@@ -268,7 +266,7 @@ def test_silent_connection_is_dropped_in_time(
     assert works_in_the_end(client, endpoint)
 
 
-def test_dripping_connection_is_dropped_in_time(
+def test_connection_that_sends_byte_by_byte_is_dropped_in_time(
     client: Credentials, listening: ListenerFactory
 ) -> None:
     listener, endpoint = listening(handshake_s=SHORT_S)
@@ -321,7 +319,7 @@ def test_repeated_dials_do_not_drop_another_peers_handshake(
             eventually(lambda: listener.statistics().connections_now == 1)
 
 
-def test_addresses_in_one_network_prefix_share_one_slot() -> None:
+def test_address_group_with_the_most_strangers_loses_its_oldest() -> None:
     ends = [socket.socketpair() for _ in range(4)]
     hosts = ["2001:db8::1", "2001:db8:0:1::1", "2001:db8:0:1::2", "::ffff:192.0.2.1"]
     strangers = Strangers(4)
@@ -331,7 +329,7 @@ def test_addresses_in_one_network_prefix_share_one_slot() -> None:
     for token, (_, theirs) in enumerate(ends):
         theirs.setblocking(False)
         if token == 1:
-            assert theirs.recv(1) == b"", "the older of the two in one prefix must be dropped"
+            assert theirs.recv(1) == b"", "the older of the two in one /64 network must be dropped"
         else:
             with pytest.raises(BlockingIOError):
                 theirs.recv(1)
@@ -355,7 +353,7 @@ def test_number_of_connections_of_one_peer_is_bounded(
         connection.close()
 
 
-def test_number_of_all_connections_is_bounded(
+def test_total_number_of_connections_is_bounded(
     client: Credentials, stranger: Credentials, listening: ListenerFactory
 ) -> None:
     listener, endpoint = listening(connections_max=2)
@@ -367,7 +365,7 @@ def test_number_of_all_connections_is_bounded(
         connection.close()
 
 
-def test_each_new_member_replaces_a_different_stranger(
+def test_each_new_member_replaces_a_different_non_member(
     client: Credentials, stranger: Credentials, listening: ListenerFactory
 ) -> None:
     """A connection that was shut down no longer counts, even if its handler has not ended."""
@@ -394,7 +392,7 @@ def test_each_new_member_replaces_a_different_stranger(
         connection.close()
 
 
-def test_members_replace_strangers_when_the_listener_is_full(
+def test_members_replace_non_members_when_the_listener_is_full(
     client: Credentials, stranger: Credentials, listening: ListenerFactory
 ) -> None:
     listener, endpoint = listening(connections_max=2)
@@ -510,7 +508,7 @@ def test_closing_the_listener_ends_every_thread_and_closes_every_socket(
     assert len(os.listdir("/proc/self/fd")) <= descriptors
 
 
-def test_port_in_use_is_a_clear_error(server: Credentials, listening: ListenerFactory) -> None:
+def test_port_in_use_gives_a_clear_error(server: Credentials, listening: ListenerFactory) -> None:
     listener, _ = listening()
     with pytest.raises(ConfigError) as caught:
         Listener(server, *listener.address, allowed=lambda peer: True)
@@ -520,7 +518,7 @@ def test_port_in_use_is_a_clear_error(server: Credentials, listening: ListenerFa
 
 
 @pytest.mark.parametrize("host", ["203.0.113.7", "not an address"])
-def test_listening_on_an_address_of_another_host_is_a_clear_error(
+def test_listening_on_an_address_of_another_host_gives_a_clear_error(
     server: Credentials, host: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -529,9 +527,9 @@ def test_listening_on_an_address_of_another_host_is_a_clear_error(
 
 
 class TestDialling:
-    """Each kind of misbehaving peer gives the dialler a clear error."""
+    """The dialler gets a clear error for each kind of misbehaving peer."""
 
-    def test_refused_connection_is_a_clear_error(
+    def test_refused_connection_gives_a_clear_error(
         self, server: Credentials, client: Credentials
     ) -> None:
         with socket.create_server(("127.0.0.1", 0)) as probe:
@@ -541,14 +539,16 @@ class TestDialling:
             connect(client, endpoint, ECHO)
         assert caught.value.peer == server.peer
 
-    def test_silent_port_is_a_clear_error(self, server: Credentials, client: Credentials) -> None:
+    def test_silent_port_gives_a_clear_error(
+        self, server: Credentials, client: Credentials
+    ) -> None:
         with socket.create_server(("127.0.0.1", 0)) as silent:
             port = silent.getsockname()[1]
             endpoint = Endpoint(server.peer, "127.0.0.1", port, server.certificate_der)
             with pytest.raises(PeerTooSlow):
                 dial(client, endpoint, ECHO, deadline_s=0.2)
 
-    def test_dripping_listener_is_a_clear_error(
+    def test_listener_that_sends_byte_by_byte_gives_a_clear_error(
         self, server: Credentials, client: Credentials, background: Background
     ) -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -559,7 +559,7 @@ class TestDialling:
             with theirs, dripping(theirs, HANDSHAKE), in_time():
                 assert isinstance(dialled(), PeerTooSlow)
 
-    def test_web_server_is_a_clear_error(
+    def test_web_server_at_the_address_gives_a_clear_error(
         self, server: Credentials, client: Credentials, background: Background
     ) -> None:
         with socket.create_server(("127.0.0.1", 0)) as web:
@@ -577,7 +577,7 @@ class TestDialling:
                 connect(client, endpoint, ECHO)
             assert done() is None
 
-    def test_wrong_peer_at_the_address_is_a_clear_error(
+    def test_wrong_peer_at_the_address_gives_a_clear_error(
         self, stranger: Credentials, client: Credentials, listening: ListenerFactory
     ) -> None:
         _, endpoint = listening()
@@ -586,7 +586,7 @@ class TestDialling:
             connect(client, wrong, ECHO)
         assert caught.value.peer == stranger.peer
 
-    def test_endpoint_with_another_peers_certificate_is_a_clear_error(
+    def test_endpoint_with_another_peers_certificate_gives_a_clear_error(
         self, stranger: Credentials, client: Credentials, listening: ListenerFactory
     ) -> None:
         _, endpoint = listening()
@@ -595,7 +595,7 @@ class TestDialling:
             connect(client, mixed, ECHO)
 
     @pytest.mark.parametrize("answer", [b"\x00\x00\x00\x01\x01", b"\xff\xff\xff\xff"])
-    def test_malformed_answer_is_a_clear_error(
+    def test_malformed_answer_gives_a_clear_error(
         self, server: Credentials, client: Credentials, background: Background, answer: bytes
     ) -> None:
         with socket.create_server(("127.0.0.1", 0)) as fake:
@@ -645,7 +645,7 @@ class TestRingInbox:
         theirs.close()
         ours.close()
 
-    def test_early_request_waits_for_the_socket(
+    def test_wait_that_begins_early_gets_its_socket_later(
         self, client: Credentials, endpoint: Endpoint, inbox: RingInbox, background: Background
     ) -> None:
         taking = background(
@@ -685,16 +685,15 @@ class TestRingInbox:
     def test_wait_for_an_attempt_already_given_up_ends_at_once(
         self, client: Credentials, inbox: RingInbox
     ) -> None:
-        """The thread that waits can be started just before the attempt is given up, and reach the
-        wait only afterwards.
-        """
+        """A thread can be started just before the attempt is given up, and begin to wait only
+        afterwards."""
         inbox.give_up(run=self.RUN, step=3, attempt=0)
         with pytest.raises(PeerLost):
             inbox.wait_for_socket(self.key(client), deadline_s=30)
         with pytest.raises(PeerTooSlow):
             inbox.wait_for_socket(self.key(client, attempt=1), deadline_s=0.05)
 
-    def test_second_connection_replaces_the_first(
+    def test_second_connection_for_a_stream_replaces_the_first(
         self, client: Credentials, endpoint: Endpoint, inbox: RingInbox
     ) -> None:
         first = connect(client, endpoint, self.key(client).to_hello())

@@ -1,4 +1,5 @@
-"""The turns and shares of senders behind a rate cap, in simulated time."""
+"""Senders under a rate limit: the order in which they send, and how much each sends. The time is
+simulated."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ RATE = 1000
 
 @dataclass
 class Sender:
-    """A sender that requests tickets of these sizes again and again, `open_max` at a time."""
+    """A sender that keeps requesting tickets of the sizes in `sizes`, `open_max` at a time."""
 
     rank: SendPriority
     sizes: list[int]
@@ -37,7 +38,8 @@ class Sender:
 
 @dataclass
 class Line:
-    """A link with a rate cap, its senders, and the time. `granted` holds (time, sender, bytes)."""
+    """A link with a rate limit, its senders, and the time. `granted` has an entry (time, sender,
+    bytes) for each granted ticket."""
 
     senders: list[Sender]
     pacer: Pacer = field(default_factory=lambda: Pacer(RATE, burst_bytes=0))
@@ -47,9 +49,8 @@ class Line:
     granted: list[tuple[float, Sender, int]] = field(default_factory=list)
 
     def run(self, until: float) -> None:
-        """Let the senders request and send until the time `until`. Each sender polls when its wait
-        has ended.
-        """
+        """Let the senders request tickets and send until the time `until`. All senders poll when
+        the shortest wait has ended."""
         while self.now < until:
             waits = [self._look(sender) for sender in self.senders]
             self.now += min(waits) + next(self.late) if min(waits) else 1e-9
@@ -91,11 +92,11 @@ def test_idle_link_saves_up_no_more_than_its_burst() -> None:
 
 @settings(deadline=None, max_examples=40)
 @given(senders, st.integers(0, 500))
-def test_no_interval_exceeds_the_cap(senders: list[Sender], burst: int) -> None:
+def test_bytes_of_no_interval_exceed_the_limit(senders: list[Sender], burst: int) -> None:
     line = Line(senders, Pacer(RATE, burst_bytes=burst))
     line.run(1002.0)
     # `ahead` is the number of granted bytes minus the bytes that the rate allows. It may exceed its
-    # lowest value by at most the burst and one ticket, which was partly earned at that time.
+    # lowest value by at most the burst and one ticket, which had begun at the time of that value.
     largest = max(size for sender in senders for size in sender.sizes)
     ahead = ahead_least = 0.0
     before = 1000.0
@@ -133,8 +134,7 @@ def test_two_waiting_flows_get_equal_bytes(
     left: list[int], right: list[int], left_open: int, right_open: int, rank: SendPriority
 ) -> None:
     """The two flows get equal bytes for any ticket sizes, and for any number of tickets requested
-    at a time.
-    """
+    at a time."""
     one, other = Sender(rank, left, left_open), Sender(rank, right, right_open)
     line = Line([one, other])
     sent: Counter[int] = Counter()
@@ -159,8 +159,7 @@ def test_swarm_gets_its_floor_when_the_ring_could_fill_the_link(
 
 def test_swarm_gets_a_sixteenth_of_the_uplink_during_a_reduce() -> None:
     """`FLOOR` is a sixteenth. For example, a sixteenth of 8 Mbit/s is 0.5 Mbit/s, so a single
-    fetcher gets about 62 kB per second.
-    """
+    fetcher gets about 62 kB per second."""
     ring, swarm = Sender(SendPriority.RING, [16_000], 2), Sender(SendPriority.SWARM, [16_000], 2)
     Line([ring, swarm], Pacer(1_000_000, burst_bytes=0)).run(1010.0)
     assert swarm.sent == pytest.approx(10 * 62_500, abs=32_000)
@@ -168,8 +167,7 @@ def test_swarm_gets_a_sixteenth_of_the_uplink_during_a_reduce() -> None:
 
 def test_swarm_gets_all_capacity_that_the_ring_does_not_use() -> None:
     """The ring sends for a second and then stops. When it sends again, it waits for only one slice
-    of the swarm.
-    """
+    of the swarm."""
     ring, swarm = Sender(SendPriority.RING, [50], 2), Sender(SendPriority.SWARM, [16], 4)
     line = Line([ring, swarm])
     line.run(1001.0)
@@ -203,7 +201,8 @@ def test_closed_flow_does_not_delay_other_flows() -> None:
     theirs = [pacer.request_ticket(gone, 500, 1000.0) for _ in range(4)]
     ours = pacer.request_ticket(here, 500, 1000.0)
     pacer.close(gone)
-    assert pacer.wait_s(ours, 1000.0) == pytest.approx(1.0)  # the rest of a partly earned ticket
+    # Only the ticket that had already begun comes before ours.
+    assert pacer.wait_s(ours, 1000.0) == pytest.approx(1.0)
     assert [pacer.wait_s(each, 1000.0) > 0 for each in theirs] == [True, False, False, False]
 
 

@@ -61,7 +61,7 @@ def test_probe_counts_about_half_of_the_bytes_and_obeys_the_rate_limit() -> None
     assert found.round_trip_s > 0
 
 
-def test_probe_is_refused_by_a_busy_node_and_to_a_peer_just_served() -> None:
+def test_busy_node_and_too_frequent_requests_get_no_probe() -> None:
     busy = ProbeServer(lambda: True)
     with served(busy) as sock:
         assert patient(sock).count_bytes == 0

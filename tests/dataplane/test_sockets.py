@@ -1,6 +1,5 @@
-"""One conformance suite for TLS sockets, sockets that drop encryption after the handshake, and
-plain socket pairs.
-"""
+"""One conformance suite for three kinds of connections: TLS, TLS that ends after the handshake, and
+plain socket pairs."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ def pair(
     server: Credentials,
     client: Credentials,
 ) -> Iterator[Pair]:
-    """Yield (the client's end, the server's end) of a connection."""
+    """Yield the client's end and the server's end of a connection."""
     if request.param == "plain":
         left, right = plain_pair(client.peer, server.peer, deadline_s=DEADLINE_S)
         yield left, right
@@ -132,7 +131,9 @@ def test_silent_peer_raises_peer_too_slow(pair: Pair) -> None:
         right.receive_into(bytearray(1))
 
 
-def test_dripping_peer_does_not_extend_the_deadline(pair: Pair, background: Background) -> None:
+def test_bytes_that_arrive_slowly_do_not_extend_the_deadline(
+    pair: Pair, background: Background
+) -> None:
     left, right = pair
     stop = threading.Event()
 

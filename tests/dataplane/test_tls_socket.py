@@ -1,4 +1,4 @@
-"""TLS over records in memory: the cases that the suite in test_sockets.py cannot reach."""
+"""Cases of TlsSocket that the conformance suite in test_sockets.py cannot produce."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ Pair = tuple[TlsSocket, TlsSocket]
 
 class RawSocket(socket.socket):
     """A socket that delivers the bytes in `forged`, one by one, before the bytes from the
-    network.
-    """
+    network."""
 
     forged = b""
 
@@ -84,7 +83,7 @@ def test_send_returns_its_count_only_once_all_records_are_sent(pair: Pair) -> No
     scratch = memoryview(bytearray(100_000))
     while len(arrived) < sent:
         arrived += scratch[: right.recv_into(scratch)]
-    assert left.send(data) == len(data)  # The blocked send again, with the same data.
+    assert left.send(data) == len(data)  # This continues the blocked send, with the same data.
     while len(arrived) < sent + len(data):
         arrived += scratch[: right.recv_into(scratch)]
     assert bytes(arrived) == bytes(data) * (sent // len(data) + 1)
@@ -124,7 +123,9 @@ def test_handshake_fails_when_the_peer_leaves(client: Credentials) -> None:
 
 
 @pytest.mark.parametrize("is_server", [False, True])
-def test_dripping_handshake_ends_in_time(client: Credentials, is_server: bool) -> None:
+def test_handshake_that_arrives_byte_by_byte_ends_in_time(
+    client: Credentials, is_server: bool
+) -> None:
     ours, theirs = socket.socketpair()
     ours.settimeout(SHORT_S)
     context = tls_context(client, [client.certificate_der], server=is_server)
@@ -135,7 +136,9 @@ def test_dripping_handshake_ends_in_time(client: Credentials, is_server: bool) -
     theirs.close()
 
 
-def test_dripping_record_ends_in_time(pair: Pair, raws: tuple[RawSocket, RawSocket]) -> None:
+def test_record_that_arrives_byte_by_byte_ends_the_call_in_time(
+    pair: Pair, raws: tuple[RawSocket, RawSocket]
+) -> None:
     _, right = pair
     right.settimeout(SHORT_S)
     record = b"\x17\x03\x03\x40\x00" + bytes(1 << 14)
@@ -143,7 +146,7 @@ def test_dripping_record_ends_in_time(pair: Pair, raws: tuple[RawSocket, RawSock
         right.recv_into(memoryview(bytearray(10)))
 
 
-def test_peer_that_reads_in_pieces_does_not_block_a_send(
+def test_peer_that_reads_slowly_does_not_block_a_send_for_ever(
     pair: Pair, raws: tuple[RawSocket, RawSocket]
 ) -> None:
     left, _ = pair
@@ -170,8 +173,7 @@ def test_nonblocking_receive_reads_at_most_once(
     pair: Pair, raws: tuple[RawSocket, RawSocket]
 ) -> None:
     """If one call could read repeatedly, a peer that sends empty records could block the caller
-    without a limit.
-    """
+    without a limit."""
     _, right = pair
     right.settimeout(0)
     raws[1].forged = b"\x17\x03\x03\x40\x00" + bytes(10)
@@ -180,7 +182,7 @@ def test_nonblocking_receive_reads_at_most_once(
     assert len(raws[1].forged) == 14
 
 
-def test_bytes_that_are_not_records_end_the_stream(
+def test_bytes_that_are_not_tls_records_raise_an_error(
     pair: Pair, raws: tuple[RawSocket, RawSocket]
 ) -> None:
     _, right = pair

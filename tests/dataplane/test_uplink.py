@@ -1,4 +1,4 @@
-"""An uplink with a rate cap, shared by threads."""
+"""An uplink divides its rate limit among threads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_ticket_waits_until_the_rate_limit_allows_the_bytes() -> None:
 
 
 def test_closing_an_uplink_releases_its_waiting_threads() -> None:
-    """A node that stops must not wait for minutes until the cap allows the next slice."""
+    """Otherwise a node that stops could wait for minutes until the limit allows more bytes."""
     uplink = Uplink(1000)
     with ThreadPoolExecutor(2) as pool:
         waiting = [pool.submit(uplink.share(rank).wait_to_send, 10**9) for rank in SendPriority]

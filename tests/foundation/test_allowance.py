@@ -1,4 +1,4 @@
-"""A rate limit that allows bursts, for each of many keys."""
+"""Each of many keys has its own rate limit, which allows bursts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each value has exactly one encoding; any other is refused."""
+"""Each value has exactly one encoding; any other encoding of the value is refused."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_noncanonical_encoding_is_refused(data: bytes, why: str) -> None:
         unpack(data, bytes_max=1 << 20)
 
 
-def test_oversized_message_is_refused_unread() -> None:
+def test_oversized_message_is_refused_before_it_is_decoded() -> None:
     with pytest.raises(RemoteProtocolError, match="65 bytes; the maximum is 64"):
         unpack(b"\xc1" * 65, bytes_max=64)
 
@@ -76,7 +76,7 @@ def test_oversized_message_is_refused_unread() -> None:
 @pytest.mark.parametrize(
     "value", [float("inf"), object(), {1: 2}, {"a": {2: 3}}, 1 << 70, "\ud800"]
 )
-def test_value_without_an_encoding_is_our_own_error(value: object) -> None:
+def test_value_without_an_encoding_raises_local_protocol_error(value: object) -> None:
     with pytest.raises(LocalProtocolError):
         pack(value)
 
@@ -95,6 +95,6 @@ def test_fields_returns_the_map_that_has_exactly_the_expected_fields() -> None:
         ({"a": 1, "b": "x"}, "field b has the wrong type str"),
     ],
 )
-def test_fields_reports_what_does_not_fit(value: object, why: str) -> None:
+def test_fields_says_which_field_is_wrong(value: object, why: str) -> None:
     with pytest.raises(RemoteProtocolError, match=why):
         fields(value, a=int, b=int)

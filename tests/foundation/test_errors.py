@@ -1,4 +1,4 @@
-"""Every error says what happened, what was seen, what the likely cause is, and what to do."""
+"""An error says what happened, with evidence, the likely cause, and what to do."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_exit_of_a_trainer_is_described_in_words(code: int, said: str, likely: s
     assert bool(error.likely) == bool(error.do) == bool(likely)
 
 
-def test_dead_trainer_shows_the_end_of_its_output() -> None:
+def test_error_for_a_dead_trainer_shows_the_end_of_its_output() -> None:
     error = TrainerExited(-9, "\n".join(f"line {n}" for n in range(50)))
     assert error.returncode == -9
     assert error.evidence[-1] == "line 49"

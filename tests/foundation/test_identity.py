@@ -1,4 +1,4 @@
-"""A peer is identified by its key. Its name and its id follow from the key."""
+"""A peer is identified by its key, from which its id and its name are computed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_signature_is_valid_only_for_its_signer_and_message() -> None:
 
 
 @pytest.mark.parametrize("signature", [b"", b"x" * 63, b"x" * 64, b"x" * 65])
-def test_malformed_signature_is_false_and_not_an_exception(signature: bytes) -> None:
+def test_malformed_signature_does_not_verify_and_raises_nothing(signature: bytes) -> None:
     assert verify(ALICE.peer, b"vote", signature) is False
 
 
@@ -125,8 +125,9 @@ def test_keys_that_anybody_can_sign_for_are_not_valid_peer_ids(key: str) -> None
 
 
 @pytest.mark.parametrize("message", [b"a vote", b"an allowlist"])
-def test_signature_that_fits_every_message_is_refused(message: bytes) -> None:
-    """If the key is the neutral element, R = 0 and s = 0 satisfy the equation for any message."""
+def test_signature_that_is_valid_for_every_message_is_refused(message: bytes) -> None:
+    """If the public key is the neutral element of the curve, the signature that consists of the
+    neutral element and s = 0 is valid for any message."""
     neutral = bytes.fromhex(SMALL_ORDER[0])
     forged = neutral + bytes(32)
     Ed25519PublicKey.from_public_bytes(neutral).verify(forged, message)  # the library accepts it

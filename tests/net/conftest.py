@@ -23,7 +23,7 @@ from p2ptrain.net.room import ROOM, Room
 
 LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)
 DEADLINE_S = 60.0
-"""Time limit in seconds. The operations take milliseconds on an idle machine."""
+"""Time limit of an operation in seconds. On an idle machine, an operation takes milliseconds."""
 
 Admitted = Callable[[PeerId], bool]
 
@@ -44,7 +44,8 @@ async def networks(
     room: Room = ROOM,
     handshakes_max: int = HANDSHAKES_MAX,
 ) -> AsyncIterator[list[Network]]:
-    """Make `count` hosts that do not know each other. Host i has the identity i + 1."""
+    """Run `count` networks that do not know each other. The first has `identity(1)`, the second
+    `identity(2)`, and so on. `admitted` is one function for all of them, or one for each."""
     gates = [admitted] * count if callable(admitted) else list(admitted)
     async with AsyncExitStack() as stack:
         made: list[Network] = []
@@ -62,7 +63,7 @@ HOSTS: WeakKeyDictionary[Network, IHost] = WeakKeyDictionary()
 
 
 def host_of(network: Network) -> IHost:
-    """Return the libp2p host of one of these `networks`."""
+    """Return the libp2p host of a network that `networks` has made."""
     return HOSTS[network]
 
 
@@ -82,9 +83,8 @@ async def heard(
     channel: SharedFeed[bytes],
     deadline_s: float = DEADLINE_S,
 ) -> list[bytes]:
-    """Publish `payload` repeatedly, like a heartbeat, until it arrives from `source`. Return the
-    messages that arrived before.
-    """
+    """Publish `payload` from `source` repeatedly, like a heartbeat, until `channel` receives it.
+    Return the messages that `channel` received before."""
     others: list[bytes] = []
     message = None
     with trio.fail_after(deadline_s):
@@ -104,7 +104,7 @@ async def echo(peer: PeerId, payload: bytes) -> bytes:
 
 @pytest.fixture
 def checked(monkeypatch: pytest.MonkeyPatch) -> list[rpc_pb2.Message]:
-    """Return a list of all gossip messages with signatures that were checked in this process."""
+    """Return a list to which each gossip message is added when its signature is checked."""
     messages: list[rpc_pb2.Message] = []
     validate = signature_validator
 
@@ -118,4 +118,4 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> list[rpc_pb2.Message]:
 
 @pytest.fixture(autouse=True)
 def threads_end(no_thread_lingers: None) -> None:
-    """Check that a test of a network leaves no thread behind."""
+    """Check that each test leaves no thread behind."""

@@ -25,6 +25,8 @@ IDENTITY = identity(99)
 
 @dataclass(frozen=True)
 class Hostile:
+    """A hostile peer's host, and the peer id of the node that it attacks."""
+
     host: IHost
     victim: ID
 
@@ -46,9 +48,7 @@ async def hostile_to(victim: Network, who: Identity = IDENTITY) -> AsyncIterator
 
 
 async def dial(host: IHost, target: Network) -> None:
-    """Connect `host` to `target`. Our hosts do not dial a peer by its id alone, so give its
-    address.
-    """
+    """Connect `host` to `target` by its address. Our hosts do not dial a peer by its id alone."""
     network: Any = host.get_network()
     address = Multiaddr(parse(target.addresses()[0]).transport)
     await network.dial_addr(address, ID.from_base58(target.peer))

@@ -1,6 +1,5 @@
 """Check that go-libp2p and js-libp2p find the nodes of a run in the DHT. Run it with
-`scripts/interop`.
-"""
+`scripts/interop`."""
 
 from __future__ import annotations
 
@@ -39,8 +38,7 @@ def number(tag: int, value: int) -> bytes:
 
 async def exchange(socket: Path, request: bytes, wanted: list[bytes]) -> bytes:
     """Send a request to the go daemon. Return its output once it contains all of `wanted`, or after
-    10 s.
-    """
+    10 s."""
     heard = b""
     async with await trio.open_unix_socket(str(socket)) as stream:
         await stream.send_all(nested(0, request)[1:])
@@ -88,9 +86,8 @@ async def js_finds(folder: str, seed: Network, wanted: set[PeerId]) -> set[PeerI
 
 @asynccontextmanager
 async def a_run() -> AsyncIterator[tuple[Network, set[PeerId], Frames]]:
-    """Yield a seed with the records of three nodes (itself included), their peer ids, and a list of
-    the requests that their DHT receives.
-    """
+    """Yield a seed with the records of three nodes (itself included), the peer ids of these nodes,
+    and a list to which each request to one of their DHTs is added with its answer."""
     frames: Frames = []
     answer = KadServer.answer
 

@@ -97,7 +97,7 @@ def test_any_text_parses_or_raises_a_clear_error(text: str) -> None:
     assert parse(str(address)) == address
 
 
-def test_address_to_dial_names_its_peer() -> None:
+def test_address_to_dial_must_name_its_peer() -> None:
     assert parse_with_peer(HERE) == (parse(HERE), PEER)
     with pytest.raises(ConfigError) as caught:
         parse_with_peer("/ip4/127.0.0.1/tcp/4201")
@@ -118,7 +118,7 @@ def test_only_dialable_addresses_from_peers_are_kept() -> None:
 
 
 class TestAddressBook:
-    def test_announcement_replaces_the_one_before_it(self) -> None:
+    def test_new_announcement_replaces_the_earlier_one(self) -> None:
         book = AddressBook()
         book.remember(PEER, [f"/ip4/10.0.0.1/tcp/{port}" for port in range(1, 21)])
         ports = [address.port for address in book.known(PEER)]
@@ -129,7 +129,7 @@ class TestAddressBook:
         assert book.snapshot() == {}
 
     def test_address_where_a_peer_answered_is_kept_when_it_announces_others(self) -> None:
-        """A peer behind a manually forwarded port may not know its own best address."""
+        """If a user has forwarded a port by hand, the peer does not know its own best address."""
         book = AddressBook()
         book.note_answer(PEER, parse("/dns4/opened.example/tcp/1"))
         for port in range(2, 4):
@@ -157,7 +157,7 @@ class TestAddressBook:
         book.remember(PEER, ["/ip4/10.0.0.3/tcp/1"])
         assert [a.host for a in book.known(PEER)] == ["203.0.113.7", "10.0.0.3"]
 
-    def test_peers_unheard_for_longest_are_forgotten_but_members_are_kept(self) -> None:
+    def test_silent_peers_are_forgotten_but_members_are_kept(self) -> None:
         book = AddressBook({OTHER}.__contains__)
         book.remember(OTHER, ["/ip4/127.0.0.1/tcp/1"])
         peers = [Identity.from_seed(n.to_bytes(32, "big")).peer for n in range(PEERS_MAX + 2)]
@@ -242,7 +242,7 @@ class TestPeerCache:
         assert cache.load() == {}
         assert "cannot be read" in cache.complaint
 
-    def test_hostile_entries_are_left_out(self, tmp_path: Path) -> None:
+    def test_invalid_entries_of_the_file_are_left_out(self, tmp_path: Path) -> None:
         path = tmp_path / "peers.json"
         entries = {
             PEER: [HERE, 7, "nonsense", f"/ip4/127.0.0.1/tcp/1/p2p/{OTHER}"],
@@ -252,7 +252,7 @@ class TestPeerCache:
         path.write_text(json.dumps(entries))
         assert PeerCache(path).load() == {PEER: [HERE]}
 
-    def test_file_keeps_members_and_the_newest_addresses(self, tmp_path: Path) -> None:
+    def test_full_file_keeps_members_and_the_newest_peers(self, tmp_path: Path) -> None:
         cache = PeerCache(tmp_path / "peers.json")
         names = [f"dns4/{'x' * 60}.{'y' * 60}.{'z' * 60}.n{number}" for number in range(2)]
         names += [f"ip6/2001:db8:aaaa:bbbb:cccc:dddd:eeee:f00{number}" for number in range(6)]
@@ -270,10 +270,17 @@ class TestPeerCache:
         assert all(kept[peer] == met[peer] for peer in kept)
         assert len(kept) > 800
 
-    def test_failed_save_keeps_the_old_file(self, tmp_path: Path) -> None:
-        path = tmp_path / "peers.json"
-        cache = PeerCache(path)
+    def test_failed_save_keeps_the_old_file(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        cache = PeerCache(tmp_path / "peers.json")
         cache.save({PEER: [HERE]})
-        with pytest.raises(OSError):
-            PeerCache(tmp_path / "gone" / "peers.json").save({})
+
+        def full(source: str, target: Path) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(os, "replace", full)
+        with pytest.raises(OSError, match="No space"):
+            cache.save({})
         assert cache.load() == {PEER: [HERE]}
+        assert os.listdir(tmp_path) == ["peers.json"]

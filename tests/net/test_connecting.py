@@ -1,4 +1,4 @@
-"""Each kind of failed dial is soon reported with its own code, message and advice."""
+"""A failed dial is reported soon, with a code, message and advice for the kind of failure."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def test_both_ends_report_a_new_connection() -> None:
         assert left.addresses_of(right.peer) == right.addresses()
 
 
-async def test_connected_peer_is_listed_with_its_address() -> None:
+async def test_address_group_of_a_connected_peer_is_known() -> None:
     async with networks(2) as (ann, bob):
         await ann.connect(bob.addresses()[0])
         await eventually(lambda: ann.peer in bob.connected())
@@ -136,7 +136,7 @@ async def test_both_ends_report_a_disconnect() -> None:
         assert right.connected() == set()
 
 
-async def test_peer_is_found_by_its_remembered_address() -> None:
+async def test_peer_is_reached_at_its_remembered_address() -> None:
     async with networks(2) as (left, right):
         with pytest.raises(PeerUnreachable, match="its address is not known"):
             await left.connect_peer(right.peer)
@@ -241,9 +241,8 @@ async def test_unanswered_name_lookup_times_out(no_dns: list[str]) -> None:
 async def test_hanging_name_lookups_do_not_use_up_threads_for_other_work(
     no_dns: list[str],
 ) -> None:
-    """In a reported attack, such names occupied all of trio's 40 threads, and votes had to wait for
-    a free one.
-    """
+    """In a reported attack, lookups of such names occupied all of trio's 40 threads, and votes had
+    to wait for a free thread."""
     async with networks(1) as (network,), trio.open_nursery() as nursery:
 
         async def dial(peer: PeerId) -> None:
@@ -278,9 +277,8 @@ async def test_names_from_peers_do_not_block_the_users_lookup(
 async def test_peer_that_keeps_announcing_slow_names_does_not_use_all_lookups(
     no_dns: list[str],
 ) -> None:
-    """Each heartbeat can announce new names. With this attack, one member once occupied all eight
-    threads.
-    """
+    """Each heartbeat can announce new names. In a reported attack, one member occupied all eight
+    lookup threads in this way."""
     slow, sound = identity(2).peer, identity(3).peer
     async with networks(1) as (network,):
         network.set_members([slow, sound])
@@ -329,8 +327,7 @@ async def test_concurrent_dials_to_addresses_from_peers_are_bounded() -> None:
 
 async def test_libp2p_does_not_dial_a_peer_by_itself() -> None:
     """Plain libp2p dials all addresses that a peer has ever claimed when we open a stream to that
-    peer.
-    """
+    peer."""
     async with networks(2) as (left, right):
         peer = ID.from_base58(right.peer)
         address = Multiaddr(parse(right.addresses()[0]).transport)
@@ -348,7 +345,7 @@ async def test_address_with_a_dns_name_is_dialled() -> None:
 
 
 async def test_full_backlog_is_reported_as_a_timeout() -> None:
-    """A firewall that drops packets has the same effect: the SYN is never answered."""
+    """A listener with a full backlog does not answer a SYN, like a firewall that drops packets."""
     with socket.socket() as listener, socket.socket() as first, socket.socket() as second:
         listener.bind(("127.0.0.1", 0))
         listener.listen(0)
@@ -408,7 +405,7 @@ class TestSeveralAddresses:
                 await network.connect_any(addresses)
         error = caught.value
         assert error.what == "none of the 3 addresses answered"
-        assert error.code == "NET-DNS"  # not the loopback address
+        assert error.code == "NET-DNS"  # the code of the DNS name, not of the loopback address
         assert len(error.evidence) == 3
         for address, line in zip(addresses, error.evidence, strict=True):
             assert line.startswith("tried   ")
@@ -441,7 +438,7 @@ class TestSeveralAddresses:
             far = address.replace(NOBODY, right.peer)
             assert await left.connect_any([far, *of_many(dead)]) == right.peer
 
-    async def test_remembered_peers_have_a_separate_time_limit(self) -> None:
+    async def test_fallback_addresses_have_a_separate_time_limit(self) -> None:
         async with networks(2) as (left, right), server(silent) as dead:
             some = of_many(dead)
             assert await left.connect_any(some, or_else=right.addresses(), deadline_s=1) == (
@@ -460,7 +457,7 @@ DEAD = 150
 
 
 def of_many(address: str) -> list[str]:
-    """Return `address` as the address of each of many peers."""
+    """Return `address` DEAD times, each time as the address of a different peer."""
     return [address.replace(NOBODY, identity(1000 + number).peer) for number in range(DEAD)]
 
 
@@ -488,7 +485,7 @@ def far_away(network: Network) -> Serve:
 
 
 def put_instead(place: Path, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace one of our folders by `what`."""
+    """Replace the lock folder `place` by `what`, or change its mode or owner to `what`."""
     if what == "others can write":
         place.chmod(0o777)
     elif what == "another user's":
@@ -500,7 +497,7 @@ def put_instead(place: Path, what: str, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 class TestListening:
-    async def test_port_used_by_a_node_is_a_clear_error(self) -> None:
+    async def test_port_used_by_a_node_gives_a_clear_error(self) -> None:
         async with networks(1) as (network,):
             listen = [network.addresses()[0].split("/p2p/")[0]]
             with pytest.raises(ConfigError) as caught:
@@ -508,7 +505,7 @@ class TestListening:
                     pass
         assert caught.value.code == "PORT-IN-USE"
 
-    async def test_port_used_by_another_program_is_a_clear_error(self) -> None:
+    async def test_port_used_by_another_program_gives_a_clear_error(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as other:
             listen = [f"/ip4/127.0.0.1/tcp/{other.getsockname()[1]}"]
             with pytest.raises(ConfigError) as caught:
@@ -525,7 +522,7 @@ class TestListening:
             f"/ip4/127.0.0.1/tcp/0/p2p/{NOBODY}",
         ],
     )
-    async def test_invalid_listen_address_is_a_clear_error(self, address: str) -> None:
+    async def test_invalid_listen_address_gives_a_clear_error(self, address: str) -> None:
         with pytest.raises(ConfigError) as caught:
             async with open_network(identity(9), listen=[address], admitted=everybody):
                 pass

@@ -1,4 +1,4 @@
-"""A neighbour's control messages can cause a node only a bounded amount of work."""
+"""A neighbour's control messages can make a node do only a bounded amount of work."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ KEPT = {bytes([number]) * 46: LONGEST for number in range(170, 180)}
 
 
 def asking(*names: bytes) -> list[bytes]:
+    """Return the message names that are left of a request for `names`."""
     control = rpc_pb2.ControlMessage(iwant=[rpc_pb2.ControlIWant(messageIDs=names)])
     return [name for each in bounded(control, OURS, KEPT.get).iwant for name in each.messageIDs]
 
@@ -37,7 +38,7 @@ def test_number_of_looked_up_message_ids_is_bounded(monkeypatch: pytest.MonkeyPa
     assert asking(b"abc", b"ffff") == [], "abc is not a valid message id, and ffff is unknown"
 
 
-def test_only_our_topics_count_with_one_entry_of_each_kind() -> None:
+def test_one_entry_of_each_kind_is_read_for_each_of_our_topics() -> None:
     topics = [*(str(number) for number in range(50)), "ledger", "ledger", "heartbeats"]
     stranger = rpc_pb2.PeerInfo(peerID=b"somebody")
     control = rpc_pb2.ControlMessage(
@@ -52,10 +53,8 @@ def test_only_our_topics_count_with_one_entry_of_each_kind() -> None:
     assert all((told.backoff, list(told.peers)) == (5, []) for told in heeded.prune)
 
 
-def test_message_without_offers_is_left_unchanged() -> None:
-    """libp2p itself accepts at most ten requests a second from one peer, so an empty request must
-    not be added.
-    """
+def test_message_without_requests_gets_no_empty_request() -> None:
+    """libp2p accepts at most ten requests a second from one peer, and counts empty ones too."""
     grafting = rpc_pb2.ControlMessage(graft=[rpc_pb2.ControlGraft(topicID="ledger")])
     for control in (grafting, rpc_pb2.ControlMessage()):
         assert bounded(control, OURS, KEPT.get) == control

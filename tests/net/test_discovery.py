@@ -1,6 +1,5 @@
 """Peers of a run find each other through the DHT and through remembered addresses, without a
-bootstrap node.
-"""
+bootstrap node."""
 
 from __future__ import annotations
 
@@ -35,8 +34,7 @@ RUN = "ab" * 32
 
 async def found(network: Network, peers: set[PeerId]) -> dict[PeerId, list[str]]:
     """Ask repeatedly, as a node does, until the answers contain all of `peers`. Return the
-    records.
-    """
+    records."""
     with trio.fail_after(60):
         while True:
             records = dict(await network.find_providers(RUN))
@@ -55,10 +53,10 @@ async def test_recorded_peer_is_found_by_a_peer_that_never_met_it() -> None:
         assert await new.request(old.peer, "/test/1", b"x", deadline_s=DEADLINE_S) == b"x"
 
 
-async def test_peer_with_an_old_record_still_asks_others() -> None:
-    """Like a node, each peer announces itself before it asks. The new peer learns of the old peer
-    only from the answers to its questions.
-    """
+async def test_peer_that_already_has_a_record_still_asks_others() -> None:
+    """The new peer already has a record, that of a peer which has left. Nevertheless it asks the
+    seed, and learns of the old peer from the answer. Like a node, each peer announces itself
+    first."""
     gone = identity(9).peer
     async with networks(3) as (seed, old, new):
         await old.connect(seed.addresses()[0])
@@ -75,7 +73,7 @@ async def test_peer_with_an_old_record_still_asks_others() -> None:
 
 
 class Liar:
-    """A peer with a DHT that returns false records. It counts the requests it gets."""
+    """A peer with a DHT that returns false records. It counts the questions that it is asked."""
 
     def __init__(self, hostile: Hostile, told: dict[PeerId, list[str]]) -> None:
         self.asked = 0
@@ -95,7 +93,7 @@ class Liar:
 
 
 class TestAnswersOfOthers:
-    """A reported attack: a stranger replaced the known addresses of members."""
+    """In a reported attack, a stranger's answers replaced the known addresses of members."""
 
     async def test_strangers_are_not_asked_for_addresses(self) -> None:
         member, me = identity(2).peer, identity(1).peer
@@ -135,7 +133,7 @@ class TestAnswersOfOthers:
                 "addresses from DHT answers must not be saved"
             )
 
-    async def test_record_by_a_peer_itself_does_not_replace_its_known_addresses(self) -> None:
+    async def test_dht_record_of_a_peer_does_not_replace_its_known_addresses(self) -> None:
         """Unlike a heartbeat, a DHT record is not signed by the peer that it names."""
         async with networks(2) as (victim, other):
             await other.connect(victim.addresses()[0])
@@ -157,8 +155,7 @@ class TestAnswersOfOthers:
 
     async def test_peer_named_in_an_answer_is_not_dialled(self) -> None:
         """Plain libp2p dials all addresses of every peer that an answer names, to ask that peer
-        too.
-        """
+        too."""
         dialled = 0
 
         async def count(stream: trio.SocketStream) -> None:
@@ -195,9 +192,12 @@ async def test_lone_peer_finds_nobody_and_gets_no_error() -> None:
 
 async def test_peers_find_each_other_after_the_bootstrap_node_has_left() -> None:
     async with networks(2) as (a, b):
-        async with networks(1) as (_,):
-            pass
-        a.remember(b.peer, b.addresses())
+        async with open_network(identity(9), listen=LOOPBACK, admitted=everybody) as bootstrap:
+            for peer in (a, b):
+                await peer.connect(bootstrap.addresses()[0])
+            await b.provide(RUN)
+            await found(a, {b.peer})
+        await eventually(lambda: not a.connected() | b.connected())
         await a.connect_peer(b.peer)
         await b.provide(RUN)
         assert b.peer in await found(a, {b.peer})

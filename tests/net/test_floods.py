@@ -103,8 +103,7 @@ async def test_message_refused_from_one_neighbour_is_accepted_from_another() -> 
 
 async def test_oversized_peer_ids_are_not_converted_to_text(checked: list[rpc_pb2.Message]) -> None:
     """libp2p's base58 encoder takes a second for forty kilobytes, and its time grows with the
-    square of the length.
-    """
+    square of the length."""
     async with attacked() as (victim, channel, honest, hostile):
         stream = await hostile.open(MESHSUB)
         endless = [message(b"\x01" * 40_000, 1), message(b"\x01" * 38, 1)]
@@ -126,8 +125,7 @@ async def test_flood_of_empty_frames_is_not_read() -> None:
 
 async def test_sender_of_an_oversized_frame_has_its_streams_reset() -> None:
     """Without the reset, the sender would stay in the mesh although its messages are no longer
-    read.
-    """
+    read."""
     async with attacked() as (_, channel, honest, hostile):
         at_hostile: list[INetStream] = []
 
@@ -199,7 +197,7 @@ async def test_members_can_connect_when_the_limit_for_others_is_reached() -> Non
             await eventually(lambda: victim.connected() == {first.peer, member.peer})
 
 
-def test_strangers_are_disconnected_before_members() -> None:
+def test_peers_that_are_not_members_are_dropped_first() -> None:
     a, b, c = (PeerId(name) for name in "abc")
     assert most_dispensable((a, b, c), {a}.__contains__) == b
     assert most_dispensable((a, b), {a, b}.__contains__) == a

@@ -1,5 +1,4 @@
-"""Gossip frames that would make plain libp2p loop, store or answer endlessly have a bounded cost
-here.
+"""Some gossip frames make plain libp2p loop, store or answer endlessly. Here their cost is bounded.
 
 Most tests send an attacker's frame to a real host. `scripts/worst_frames` measures the CPU time of
 such frames.
@@ -72,9 +71,8 @@ class TestTopics:
     async def test_message_on_many_topics_is_neither_checked_nor_forwarded(
         self, checked: list[rpc_pb2.Message]
     ) -> None:
-        """In a reported attack, a message on many topics cost each receiver 1.65 s of CPU time and
-        was forwarded.
-        """
+        """In a reported attack, a message on many topics cost each receiver 1.65 s of CPU time, and
+        each receiver forwarded the message."""
         async with networks(2) as (victim, behind):
             at_victim, at_behind = victim.subscribe(TOPIC), behind.subscribe(TOPIC)
             await behind.connect(victim.addresses()[0])
@@ -122,8 +120,7 @@ class TestSubscriptions:
 
     async def test_repeated_subscriptions_are_not_answered_each_time(self) -> None:
         """Plain libp2p sends the recent messages again after each subscription: a hundred messages
-        in a large run.
-        """
+        in a large run."""
         async with networks(1) as (victim,), hostile_to(victim) as hostile:
             feed = victim.subscribe(TOPIC)
             await victim.publish(TOPIC, b"recent")
@@ -203,7 +200,7 @@ def test_long_frames_use_up_a_neighbours_allowance() -> None:
 async def test_messages_are_not_kept_to_detect_equivocation() -> None:
     """Plain libp2p keeps up to 1,000 messages of 480 kB each to detect equivocation."""
     async with gossiping() as gossip, networks(1) as (other,):
-        await gossip.follow(TOPIC)
+        await gossip.pubsub.subscribe(TOPIC)
         feed, _ = gossip.feed(TOPIC)
         await dial(gossip.pubsub.host, other)
         await heard(other, TOPIC, b"x", feed)

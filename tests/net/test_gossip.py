@@ -1,6 +1,5 @@
-"""Gossip reaches admitted peers, is accepted from admitted peers only, and names its true
-author.
-"""
+"""Gossip reaches admitted peers, is accepted only from admitted peers, and names its true
+author."""
 
 from __future__ import annotations
 
@@ -85,9 +84,8 @@ async def test_late_peer_receives_only_the_newest_message_of_each_author() -> No
 async def test_gossip_works_after_a_restart_with_an_earlier_clock(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """If a frame contains an older peer record than libp2p has already stored for that peer, plain
-    libp2p ignores the frame.
-    """
+    """Each frame contains a signed record of its sender. If the record is older than the one that
+    libp2p has stored for this peer, plain libp2p ignores the frame."""
     async with networks(1) as (a,):
         at_a = a.subscribe(TOPIC)
         for made_at in (10**18, 10**17):
@@ -102,8 +100,7 @@ async def test_gossip_works_after_a_restart_with_an_earlier_clock(
 
 async def test_all_messages_arrive_after_a_restart_with_the_same_identity() -> None:
     """Plain libp2p derives sequence numbers from the start time in whole seconds, so messages after
-    a quick restart look like duplicates.
-    """
+    a quick restart look like duplicates."""
     async with networks(1) as (a,):
         channel = a.subscribe(TOPIC)
         for start in range(3):
@@ -120,8 +117,7 @@ async def test_all_messages_arrive_after_a_restart_with_the_same_identity() -> N
 
 async def test_heartbeat_interval_stays_short_in_an_unhealthy_mesh() -> None:
     """libp2p considers a mesh unhealthy if it is small or its peers come and go. Plain libp2p then
-    sends heartbeats, which repair the mesh and expire messages, only every 30 s.
-    """
+    sends heartbeats, which repair the mesh and expire messages, only every 30 s."""
     async with networks(1) as (a,):
         router = a._gossip.router
         router.network_health_score = 0.0
@@ -146,7 +142,7 @@ class TestAdmission:
                 at_stranger.receive_nowait()
             assert a.statistics()["gossip_peers"] == [b.peer]
 
-    async def test_stranger_is_not_heard_through_a_member(self) -> None:
+    async def test_strangers_messages_are_not_accepted_from_a_member(self) -> None:
         admitted: set[PeerId] = set()
         async with networks(3, [admitted.__contains__, everybody, everybody]) as (a, b, stranger):
             admitted.add(b.peer)
@@ -194,8 +190,7 @@ class TestAdmission:
 
     async def test_peers_exchange_gossip_once_each_admits_the_other(self) -> None:
         """For example, a volunteer is connected to a seed before it knows the run. Only once the
-        seed has told it the run can it decide which peers to admit.
-        """
+        seed has told it the run can it decide which peers to admit."""
         known_to_a: set[PeerId] = set()
         known_to_b: set[PeerId] = set()
         gates = [known_to_a.__contains__, known_to_b.__contains__]

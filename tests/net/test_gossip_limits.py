@@ -1,6 +1,5 @@
 """The amount of gossip accepted from a neighbour is limited, and a flood by one peer does not block
-another's messages.
-"""
+the messages of other peers."""
 
 from __future__ import annotations
 
@@ -41,9 +40,8 @@ def taken(
 
 class TestIntake:
     def test_honest_neighbour_can_forward_the_gossip_of_100_members(self) -> None:
-        """The neighbour first forwards the backlog of a new connection, then heartbeats and
-        allowlists, and at the end of each step ten messages of each member.
-        """
+        """The neighbour first forwards the newest messages of all members, then their heartbeats
+        and allowlists, and at the end of each step ten messages of each member."""
         gate = limits()
         assert taken(gate, FORWARDER, MEMBERS * 4, 0.0) == 400
         for second in range(10, 300):
@@ -76,9 +74,8 @@ class TestIntake:
         )
 
     def test_flood_from_many_neighbours_is_bounded_in_total(self) -> None:
-        """The neighbours send messages in their own names and in the names of members. Both kinds
-        cost the same to check.
-        """
+        """The neighbours send messages in their own names and in the names of members. It takes as
+        much time to check either kind."""
         gate = limits()
         for second, most in ((0, AT_ONCE * OTHERS_SHARE), (1, PER_S * OTHERS_SHARE)):
             now = float(second)
@@ -90,8 +87,7 @@ class TestIntake:
 
     def test_forwarded_flood_leaves_room_for_members(self) -> None:
         """An honest neighbour forwards the flood to the next peer while a hundred members end an
-        outer step.
-        """
+        outer step."""
         first, second = limits(), limits()
         for tenth in range(100):
             now = tenth / 10
@@ -102,13 +98,13 @@ class TestIntake:
             assert taken(second, FORWARDER, passed_on, now) == len(passed_on)
         assert second.refused == 0
 
-    def test_long_message_counts_as_several(self) -> None:
+    def test_long_message_counts_as_several_messages(self) -> None:
         gate = limits()
         longest = 31 * BYTES_PER_UNIT - 1
         assert taken(gate, FORWARDER, [LIAR] * 5, 0.0, longest) == 2
         assert taken(gate, FORWARDER, MEMBERS, 0.0, longest) == 14
 
-    def test_number_of_frames_is_limited_too(self) -> None:
+    def test_number_of_frames_from_one_neighbour_is_limited(self) -> None:
         gate = limits()
         looked_into = sum(gate.admits_frame(FORWARDER, 100, 0.0) for _ in range(2 * FRAMES_AT_ONCE))
         assert looked_into == FRAMES_AT_ONCE

@@ -1,6 +1,6 @@
-"""No frame, stream or connection of a peer crashes the node or keeps it from serving others.
+"""No frame, stream or connection of a peer crashes a node or keeps the node from serving others.
 
-The first group replays input that crashed a process with plain libp2p 0.8.1.
+GOSSIP_FRAMES contains input that crashed a process with plain libp2p 0.8.1.
 """
 
 from __future__ import annotations
@@ -104,8 +104,7 @@ GOSSIP_FRAMES = {
 
 class Swarm:
     """A victim, an honest peer, and a hostile peer. The victim must continue to serve the honest
-    peer.
-    """
+    peer."""
 
     def __init__(self, victim: Network, honest: Network, hostile: Hostile) -> None:
         self.victim = victim
@@ -132,7 +131,7 @@ async def swarm() -> AsyncIterator[Swarm]:
 
 
 @pytest.mark.parametrize("name", GOSSIP_FRAMES)
-async def test_malformed_gossip_frame_does_no_harm(name: str) -> None:
+async def test_malformed_gossip_frame_does_not_stop_the_node(name: str) -> None:
     async with swarm() as here:
         await here.serves()
         stream = await here.hostile.open(MESHSUB)
@@ -146,7 +145,7 @@ async def test_malformed_gossip_frame_does_no_harm(name: str) -> None:
 
 @given(st.lists(st.binary(max_size=200), min_size=1, max_size=5))
 @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
-def test_arbitrary_gossip_frames_do_no_harm(frames: list[bytes]) -> None:
+def test_arbitrary_gossip_frames_do_not_stop_the_node(frames: list[bytes]) -> None:
     async def main() -> None:
         async with networks(1) as (victim,), hostile_to(victim) as hostile:
             victim.subscribe(TOPIC)
@@ -173,7 +172,7 @@ def test_arbitrary_gossip_frames_do_no_harm(frames: list[bytes]) -> None:
         P,
     ],
 )
-async def test_garbage_on_every_protocol_does_no_harm(protocol: str) -> None:
+async def test_garbage_on_every_protocol_does_not_stop_the_node(protocol: str) -> None:
     garbage = [b"", b"\xff" * 30, bytes(encode_varint_prefixed(b"\xff" * 90)), bytes(40_000)]
     async with swarm() as here:
         for sent in garbage:
@@ -187,10 +186,9 @@ async def test_garbage_on_every_protocol_does_no_harm(protocol: str) -> None:
 
 
 @pytest.mark.parametrize("raised", [RuntimeError("bug"), StreamError("stream reset")])
-async def test_exception_in_a_stream_handler_does_no_harm(raised: Exception) -> None:
+async def test_exception_in_a_stream_handler_does_not_stop_the_node(raised: Exception) -> None:
     """With plain libp2p, some exceptions end the host. Others make the connection refuse further
-    streams.
-    """
+    streams."""
     async with swarm() as here:
 
         async def boom(stream: object) -> None:
@@ -260,7 +258,7 @@ async def send_a_corrupt_handshake(stream: trio.SocketStream) -> None:
     "attack",
     [send_nothing, send_garbage, send_http, send_half_a_negotiation, send_a_corrupt_handshake],
 )
-async def test_connections_that_do_not_speak_libp2p_do_no_harm(attack: Attack) -> None:
+async def test_connections_that_do_not_speak_libp2p_do_not_stop_the_node(attack: Attack) -> None:
     async with networks(2) as (victim, honest):
         victim.handle(P, echo)
         port = int(victim.addresses()[0].split("/")[4])
@@ -295,7 +293,8 @@ async def test_peer_that_dials_repeatedly_does_not_exhaust_the_node() -> None:
 
 @asynccontextmanager
 async def speaking(offer: str) -> AsyncIterator[IHost]:
-    """Run a host with Noise, yamux and an Ed25519 key, one of which is replaced by `offer`."""
+    """Run a host with Noise, yamux and an Ed25519 key. If `offer` is "plaintext", "mplex" or "rsa",
+    it replaces one of the three."""
     keys = create_rsa_key_pair() if offer == "rsa" else create_new_key_pair(b"k" * 32)
     noise = {NOISE_ID: NoiseTransport(keys, create_x25519_key_pair().private_key)}
     plain = {TProtocol(PLAINTEXT_PROTOCOL_ID): InsecureTransport(keys, peerstore=None)}
@@ -314,7 +313,7 @@ async def speaking(offer: str) -> AsyncIterator[IHost]:
 async def test_peer_with_unsupported_protocols_is_refused(offer: str) -> None:
     async with networks(1) as (victim,):
         address = info_from_p2p_addr(Multiaddr(victim.addresses()[0]))
-        async with speaking("what we do") as host:
+        async with speaking("the usual protocols") as host:
             await host.connect(address)
             await eventually(lambda: victim.connected() == {str(host.get_id())})
         await eventually(lambda: victim.connected() == set())

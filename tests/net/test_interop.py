@@ -1,4 +1,5 @@
-"""go-libp2p and js-libp2p can find a run's nodes: their recorded requests get the recorded answers.
+"""go-libp2p and js-libp2p can find a run's nodes: the requests recorded from them still get the
+same answers.
 
 `scripts/interop` made the recording with hivemind 1.1.12's p2pd and js-libp2p 3.3.11, after both
 had found all three nodes. The script explains how to repeat this.
@@ -27,7 +28,7 @@ KEY = key_of(RUN)
 
 
 def answerer_of(node: PeerId, answers: list[Message]) -> KadServer:
-    """Return a DHT that knows the peers named in the recorded answers of `node`."""
+    """Return the DHT of `node`, which knows the peers that the recorded `answers` name."""
     closer = [told for answer in answers for told in answer.closerPeers]
     neighbours = {PeerId(str(ID(told.id))): [str(Multiaddr(told.addrs[0]))] for told in closer}
     records = ProviderRecords(everybody)

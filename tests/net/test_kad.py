@@ -45,7 +45,7 @@ def answerer(
 
 
 def test_key_is_a_sha2_256_multihash() -> None:
-    """Other implementations can look up a key of this form by a CID."""
+    """Other implementations look up a run by a CID, which contains such a multihash."""
     decoded = multihash.decode(KEY)
     assert (decoded.name, decoded.digest) == ("sha2-256", hashlib.sha256(b"a run").digest())
 

@@ -1,4 +1,4 @@
-"""The check whether a libp2p peer answers at an address."""
+"""A probe finds out whether a libp2p peer answers at an address."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from p2ptrain.net.names import Resolver
 from p2ptrain.net.prober import probe
 
 
-async def test_answer_after_the_deadline_does_not_count() -> None:
-    """On a busy machine a connection may be completed after its deadline."""
+async def test_late_connection_gets_no_time_for_an_answer() -> None:
+    """On a busy machine, a connection may be made when the probe's time is over."""
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     port = listener.socket.getsockname()[1]
     clock = iter([0.0, 7.0])

@@ -18,9 +18,8 @@ from p2ptrain.net import Network, PeerConnected, PeerDisconnected
 from .conftest import DEADLINE_S, networks
 
 SOON_S = 25.0
-"""Time limit in seconds for noticing a loss. A loss is normally noticed within milliseconds. If it
-is not noticed, the request times out after four times this limit.
-"""
+"""Time limit in seconds for noticing that a peer was killed. A node normally notices this within
+milliseconds. The open request would time out only after four times this limit."""
 
 PEER_PROCESS = """
 import trio

@@ -55,9 +55,8 @@ P = "/test/1"
 async def connected_pair(
     admitted: Callable[[PeerId], bool] = everybody,
 ) -> AsyncIterator[tuple[Network, Network]]:
-    """Yield (a peer that asks, a peer that answers). The second peer uses `admitted` to decide
-    which peers it admits.
-    """
+    """Yield a peer that asks and a peer that answers. `admitted` decides which peers the second
+    peer admits."""
     async with networks(2, [everybody, admitted]) as (asks, answers):
         await asks.connect(answers.addresses()[0])
         yield asks, answers
@@ -65,7 +64,7 @@ async def connected_pair(
 
 @asynccontextmanager
 async def raw_host(target: Network | None = None) -> AsyncIterator[IHost]:
-    """Run a plain host for a hostile peer, connected to `target`."""
+    """Run a bare host for a hostile peer. If `target` is given, connect the host to it."""
     host = build_host(identity(99), announce=[], mdns=False)
     async with running(host, list(LOOPBACK)):
         if target is not None:
@@ -89,8 +88,7 @@ async def read_all(stream: INetStream) -> bytes:
 
 def streams(answers: Network) -> dict[str, int]:
     """Return how many streams have been opened to the handlers of `answers`, and how many are open
-    now.
-    """
+    now."""
     statistics = answers.statistics()
     return {each: int(str(statistics[f"streams_{each}"])) for each in ("opened", "open")}
 
@@ -311,7 +309,7 @@ class TestOversize:
 
 
 class TestHostileClient:
-    """Requests by a host that speaks libp2p correctly and violates our protocol."""
+    """Requests of a host that speaks libp2p correctly, but violates our own protocol."""
 
     @pytest.mark.parametrize(
         "sent",
@@ -352,7 +350,7 @@ class TestHostileClient:
 
 
 class TestHostileServer:
-    """Our requests to a host that accepts the stream and then violates the protocol."""
+    """Our requests to a host that accepts the stream, and then violates our protocol."""
 
     @asynccontextmanager
     async def asking(
@@ -406,9 +404,8 @@ class TestHostileServer:
 
     @pytest.mark.parametrize("stuck_in", ["open_s", "write_s"])
     async def test_frozen_peer_loses_only_its_own_connection(self, stuck_in: str) -> None:
-        """A frozen peer stops reading, so our writes block. A connection cannot be used after a
-        blocked write was cancelled.
-        """
+        """A frozen peer stops reading, so our writes block. When a blocked write is cancelled, its
+        connection is no longer usable, so it is closed and dialled again."""
         outcomes: list[str] = []
 
         async def ask(requester: Requester, peer: PeerId) -> None:

@@ -1,6 +1,5 @@
-"""Each address has a scope from which it can be dialled. A failed dial of a local address has its
-own message.
-"""
+"""Each address has a scope, within which it can be dialled. If a dial of a local address fails, the
+message mentions the scope."""
 
 from __future__ import annotations
 
@@ -70,7 +69,7 @@ def test_failed_dial_of_loopback_says_it_dialled_this_machine() -> None:
     failure = failed("/ip4/127.0.0.1")
     assert failure.code == "NET-REFUSED"
     assert "this machine itself" in failure.likely
-    assert "not your machine's fault" not in failure.likely
+    assert "your machine is not at fault" not in failure.likely
     assert "p2ptrain explain ADDR-LOOPBACK" in failure.do
 
 

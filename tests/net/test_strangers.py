@@ -1,4 +1,4 @@
-"""A peer that is not admitted can use only little memory of a node, whatever it sends."""
+"""A peer that is not admitted can make a node use only little memory and time."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def nobody(peer: PeerId) -> bool:
 
 
 def muxed(victim: Network, hostile: Hostile) -> Yamux:
-    """Return the victim's end of the connection."""
+    """Return the victim's end of its connection with the hostile peer."""
     (connection,) = host_of(victim).get_network().get_connections(ID.from_base58(hostile.peer))
     ours = connection.muxed_conn
     assert isinstance(ours, Yamux)
@@ -85,9 +85,8 @@ async def send(hostile: Hostile, *frames: bytes) -> None:
 
 
 async def all_arrived(ping: INetStream) -> None:
-    """Wait until everything sent so far has been processed. Frames are processed in order, so the
-    answer to a ping comes after that.
-    """
+    """Wait until everything sent so far has been processed. Frames are processed in order, so a
+    ping is answered only after that."""
     with trio.fail_after(DEADLINE_S):
         await ping.write(bytes(32))
         await ping.read(32)
@@ -160,6 +159,7 @@ async def test_length_of_a_protocol_name_is_bounded() -> None:
 
 
 async def still_open(raw: trio.SocketStream) -> bool:
+    """Return whether the other side has not closed the connection."""
     with trio.move_on_after(0.01), suppress(trio.BrokenResourceError):
         while await raw.receive_some():
             pass
@@ -168,9 +168,8 @@ async def still_open(raw: trio.SocketStream) -> bool:
 
 
 async def test_handshakes_are_bounded_and_shared_fairly_between_addresses() -> None:
-    """A peer that dials repeatedly evicts only its own handshakes. Other peers can connect
-    meanwhile.
-    """
+    """An address that dials repeatedly loses only its own handshakes. Peers at other addresses can
+    connect meanwhile."""
     async with networks(2, handshakes_max=8) as (victim, honest), AsyncExitStack() as stack:
         port = int(victim.addresses()[0].split("/")[4])
 
@@ -222,8 +221,7 @@ def provider(hostile: Hostile, addresses: int) -> Message:
 
 async def on_record(hostile: Hostile) -> dict[PeerId, int]:
     """Ask the victim for the peers that it has on record for the run. Return the number of
-    addresses of each.
-    """
+    addresses of each."""
     stream = await hostile.open(KAD)
     with trio.fail_after(DEADLINE_S):
         await stream.write(encode_varint_prefixed(question(key_of(RUN))))
@@ -256,9 +254,8 @@ async def test_only_admitted_peers_are_recorded_with_few_addresses() -> None:
 
 
 async def test_stranger_that_uses_the_dht_is_not_listed_in_its_answers() -> None:
-    """Plain libp2p adds each peer that opens a stream to its routing table, then asks it and names
-    it to others.
-    """
+    """Plain libp2p adds each peer that opens a stream to its routing table. Then it sends questions
+    to this peer, and names it to others."""
     async with networks(1, nobody) as (victim,), hostile_to(victim) as hostile:
         asked = Message(type=Message.FIND_NODE, key=hostile.host.get_id().to_bytes())
         assert await tell(hostile, asked)
@@ -276,7 +273,7 @@ async def test_number_of_answers_to_one_peers_queries_is_limited() -> None:
 
 
 def introduction(hostile: Hostile, *, listened: int, recorded: int, protocols: int) -> bytes:
-    """Return a correctly signed identify message, as it is also pushed."""
+    """Return a correctly signed identify message with these numbers of addresses and protocols."""
     addresses = [Multiaddr(f"/ip4/10.0.{n >> 8}.{n & 255}/tcp/1") for n in range(1, 1 + recorded)]
     record = PeerRecord(hostile.host.get_id(), addresses, seq=2**62)
     envelope = seal_record(record, hostile.host.get_private_key())
@@ -342,7 +339,7 @@ async def test_signed_record_in_a_gossip_frame_is_bounded() -> None:
         assert known_of(victim, hostile)[0] <= 16
 
 
-async def test_peer_that_is_not_admitted_can_find_the_run() -> None:
+async def test_peer_that_is_not_admitted_can_find_members_of_the_run() -> None:
     member = identity(2).peer
     async with networks(3, [member.__eq__, everybody, nobody]) as (seed, old, new):
         await old.connect(seed.addresses()[0])

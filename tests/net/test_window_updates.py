@@ -1,6 +1,5 @@
-"""Flow control grants credit in halves of a window: none after a short message, and enough during a
-long one.
-"""
+"""A receiver grants credit for half a window at a time: none after a short message, and enough
+during a long message."""
 
 from __future__ import annotations
 
@@ -21,8 +20,7 @@ TOPIC = "/test/words"
 P = "/test/1"
 WINDOW_BYTES = 256 << 10
 """Yamux's initial window. In plain libp2p a sender can make the window grow by filling it;
-bounds.py prevents that.
-"""
+bounds.py prevents that."""
 
 
 @pytest.fixture
@@ -54,8 +52,7 @@ async def test_short_messages_are_read_without_a_window_update(credits: list[int
 
 async def test_sender_never_runs_out_of_window(credits: list[int]) -> None:
     """Four requests send four windows of data each way at the same time, twice on the same
-    connection.
-    """
+    connection."""
     payload = bytes(4 * WINDOW_BYTES)
     async with networks(2) as (a, b):
         b.handle(P, echo, bytes_max=len(payload))

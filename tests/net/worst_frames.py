@@ -1,5 +1,5 @@
-"""Measure the CPU time that a real node needs for one received gossip frame, for the costliest
-frames.
+"""Measure the CPU time that a real node needs for a received gossip frame, for the costliest kinds
+of frames.
 
 Run `scripts/worst_frames`. Each line is one frame, sent by an admitted peer that is not a member.
 Column "in" says whether its message was accepted. Column "limit/s" says how many such frames per
@@ -58,8 +58,7 @@ def nested(tag: int, body: bytes) -> bytes:
 
 def frames(by: Hostile, number: int) -> Iterator[tuple[str, bytes]]:
     """Yield frames of at most 1 MiB. A different `number` for each repetition makes its messages
-    different, so that they do not count as duplicates.
-    """
+    different, so that they do not count as duplicates."""
     half = MIB // 2 - 16
     many = signed(by, number, [TOPIC, *distinct_topics()])
     yield "190,000 topics", rpc_pb2.RPC(publish=[many]).SerializeToString()

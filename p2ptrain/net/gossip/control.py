@@ -30,14 +30,15 @@ ANSWER_BYTES_MAX = 1 << 20
 """Maximum bytes of one answer, which fit into one frame."""
 
 FindMessage = Callable[[bytes], rpc_pb2.Message | None]
-"""Returns a message by its id, or None if it has left the cache from which peers can still request
-it."""
+"""Returns the message with an id, or None if that message is not in the cache of messages that
+peers can request."""
 
 
 def bounded(
     control: rpc_pb2.ControlMessage, topics: Container[str], find_message: FindMessage
 ) -> Any:
-    """Return a copy with one entry of each kind for each of our `topics`, and no peers to dial."""
+    """Return a copy of `control` with at most one entry of each kind for each of our `topics`. It
+    does not name peers to dial."""
     wanted = _wanted(control.iwant, find_message)
     return rpc_pb2.ControlMessage(
         ihave=[

@@ -5,7 +5,7 @@ message of 0.96 MB with 480,000 topics cost each receiver 1.65 s of CPU. It also
 for each subscription. The functions here check lengths first. After these checks, parsing is the
 only work that grows with the size of a frame: at most 0.04 s of CPU for 1 MiB.
 
-Sans-IO. The module does not know who sent a frame.
+This module does no I/O, and does not know which peer sent a frame.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from p2ptrain.identity import is_peer_id
 PAYLOAD_BYTES_MAX = 480 << 10
 """Maximum bytes of a payload. libp2p silently loses frames above 1 MiB, and two payloads of this
 size fit into one frame. The largest payload in use is a ledger proposal with the promises of 1,024
-members.
-"""
+members."""
 AUTHOR_BYTES_MAX = 64
 """Maximum bytes of an author's peer id. An Ed25519 peer id has 38 bytes. Converting an id of a
 megabyte to base58 takes a quarter of an hour."""
 SEQNO_BYTES_MAX = 8
-"""Maximum bytes of a sequence number, which is kept for two minutes as part of the message's id."""
+"""Maximum bytes of a sequence number. libp2p keeps it for two minutes, as part of a message's
+id."""
 ENVELOPE_BYTES_MAX = 512
 """Maximum bytes of a message without its payload. Ours have about 260 bytes: the topic (87), the
 author, its key, the sequence number and the signature. The bound covers unknown fields as well."""
@@ -38,8 +38,7 @@ it connects."""
 
 def is_ordinary(message: rpc_pb2.Message) -> bool:
     """Return whether `message` has the form that all our nodes publish: one topic, an Ed25519
-    author and little else besides its payload. Cheap checks come first.
-    """
+    author and little else besides its payload. Cheap checks come first."""
     return (
         len(message.topicIDs) == 1
         and len(message.from_id) <= AUTHOR_BYTES_MAX

@@ -4,13 +4,13 @@ The neighbour that forwards a message is often not its author. The author is not
 signature is checked, and a flood must not make us check signatures. So everything that a neighbour
 forwards counts against that neighbour, and messages under any one author's name may use only a
 share of the neighbour's limit. Otherwise an attacker that floods an honest neighbour would use up
-its whole limit. A message under a false name uses up only that name's share at this neighbour.
+that neighbour's whole limit. A message under a false name uses up only the share of that name.
 
 In an open run anybody can also invent neighbours. So all messages that a non-member wrote or
 forwarded share one common limit, and do not reduce what members may forward of each other's
 messages.
 
-Sans-IO: times are arguments. The module does not look into messages.
+This module does no I/O: times are arguments. It does not look into messages.
 """
 
 from __future__ import annotations
@@ -27,22 +27,20 @@ through it. In a run of a hundred members, 12 heartbeats (each member sends fewe
 there are) and 3 allowlists arrive per second. Each member also sends about ten messages per outer
 step: 100 × 10 ÷ 30 s, or 33 messages a second, if a step takes half a minute. The sum, 48 messages
 a second, is less than half of this limit. Checking and forwarding 128 messages a second takes less
-than half of a core.
-"""
+than half of a core."""
 AT_ONCE = 512
 """Burst, in messages. A new connection brings the newest message of each of a hundred members on
 each of four topics: 100 × 4 = 400 messages. The burst is also enough for everything that the
 members send at the end of an outer step."""
 
 AUTHOR_SHARE = 1 / 8
-"""One member's share of the limit: 16 messages a second, and 64 at once. A member sends 20 a second
-only for a short time, which the burst covers."""
+"""One member's share of the limit: 16 messages a second, and 64 at once. A member sends up to 20 a
+second, but only for so short a time that the burst covers the difference."""
 OTHERS_SHARE = 1 / 2
 """The share of all non-members, through all neighbours together: 64 messages a second, and 256 at
 once. Checking and forwarding a message takes 3.5 ms, so this is a quarter of a core. For a node
 that does not know any member yet, everybody is a non-member; the share is more than the 48 messages
-a second that a hundred members send.
-"""
+a second that a hundred members send."""
 
 FRAMES_PER_S = 2 * PER_S
 FRAMES_AT_ONCE = 2 * AT_ONCE
@@ -51,19 +49,16 @@ frames hold one message and count as one unit (see BYTES_PER_UNIT). Every neighb
 message, even if another neighbour did so before. An honest neighbour forwards each message once: up
 to PER_S units of messages from members, and at most half as many from non-members. The rest is for
 control messages. With long frames, this is 256 units × 16 KiB = 4 MiB per second from one
-neighbour, which take 0.16 s of CPU time to parse.
-"""
+neighbour, which take 0.16 s of CPU time to parse."""
 
 BYTES_PER_UNIT = 16 << 10
 """Bytes that count as one unit. A heartbeat is shorter. The longest messages are thirty times as
-long, and libp2p keeps all messages for several seconds.
-"""
+long, and libp2p keeps all messages for several seconds."""
 
 
 class GossipLimits:
     """Admits messages within the limits. Counts the refusals of each of the last `complaints_max`
-    neighbours.
-    """
+    neighbours."""
 
     def __init__(self, is_member: IsMember, complaints_max: int = KEYS_MAX) -> None:
         self._is_member = is_member
@@ -77,14 +72,12 @@ class GossipLimits:
 
     def admits_frame(self, forwarder: PeerId, size_bytes: int, now: float) -> bool:
         """Return whether a frame may be parsed at all. A long frame counts as several, since
-        parsing takes time in proportion to its length.
-        """
+        parsing takes time in proportion to its length."""
         return self._frames.consume(forwarder, _units(size_bytes), now) or self.refuse(forwarder)
 
     def admits_entries(self, forwarder: PeerId, count: int, now: float) -> bool:
         """Return whether `count` subscriptions of a frame may be processed. Each counts as a frame,
-        since it takes about as much time.
-        """
+        since it takes about as much time."""
         return not count or self._frames.consume(forwarder, count, now) or self.refuse(forwarder)
 
     def admits_message(
@@ -112,7 +105,7 @@ class GossipLimits:
         return False
 
     def pop_refused(self) -> dict[PeerId, int]:
-        """Return the refusals by neighbour since the last call."""
+        """Return the number of refused items by neighbour since the last call."""
         refused, self._refused = dict(self._refused), Counter()
         return refused
 

@@ -1,9 +1,9 @@
-"""Gossip among admitted peers. Messages from strangers are not read, and strangers receive nothing.
+"""Gossip among admitted peers. A stranger (a peer not admitted) is not read and receives nothing.
 
 This module keeps libp2p's pubsub from ending the node: a frame that cannot be parsed, an unexpected
 kind of key or a failing validator costs only its stream or its message. A stranger's stream is left
-unread until the stranger is admitted, so that nothing it sent is lost; its subscriptions matter
-most.
+unread until the stranger is admitted. So nothing that the stranger sent before is lost, above all
+its subscriptions.
 """
 
 from __future__ import annotations
@@ -40,9 +40,8 @@ from p2ptrain.rate_limit import Allowance
 log = logging.getLogger(__name__)
 
 PENDING_MAX = 8
-"""Maximum number of messages that may wait for a peer's stream. One frame may carry all of them. If
-more than two of them have the maximum size, they are all lost, as any gossip may be.
-"""
+"""Maximum number of messages that may wait for a peer's stream. libp2p may put all of them into one
+frame. If more than two of them have the maximum size, the frame is too long, and all are lost."""
 FEED_SIZE = 256
 """Capacity of a topic's feed: two heartbeats of each of 100 members, while the node is busy."""
 PER_AUTHOR_MAX = 32
@@ -54,12 +53,11 @@ REPLAYS_PER_S = 1 / 15
 """Limits on replays, which send one peer the newest message of each author on a topic. They allow
 two connections in a row with four topics each, and then one replay in 15 s. A replay may have a
 hundred messages, and a peer can request it with few bytes: it only has to open its stream again and
-subscribe.
-"""
+subscribe."""
 
 Admitted = Callable[[PeerId], bool]
 Validator = Callable[[PeerId, PeerId, bytes], bool]
-"""judge(forwarder, author, payload): whether to deliver a message and forward it."""
+"""`validator(forwarder, author, payload)` returns whether to deliver and forward a message."""
 Message = tuple[PeerId, bytes]
 
 
@@ -71,19 +69,15 @@ class ContainedRouter(GossipSub):
         self._replays = Allowance(REPLAYS_AT_ONCE, REPLAYS_PER_S)
 
     def _check_equivocation(self, msg: rpc_pb2.Message) -> bool:
-        """Accept every message. libp2p's own check stores up to 1,000 whole messages (480 MB) to
-        compare them with later ones.
-
-        For two minutes, the comparison cannot find anything, because a second message with the same
-        author and number is dropped as already seen. Our code does not rely on the check: the
-        ledger finds conflicting votes by their own signatures.
-        """
+        """Accept every message. libp2p's own check looks for two different messages with the same
+        author and number, and stores up to 1,000 whole messages (480 MB) for this. For two minutes,
+        it cannot find any, because the second message is dropped as already seen. Our code does not
+        rely on the check: the ledger finds conflicting votes by their own signatures."""
         return True
 
     def remove_peer(self, peer_id: ID) -> None:
-        """Forget a peer that has left, and all expired backoffs. libp2p keeps a backoff until the
-        same peer grafts again.
-        """
+        """Forget a peer that has left, and all expired backoffs (times before which a peer may not
+        rejoin the mesh). libp2p itself keeps a backoff until the same peer grafts again."""
         super().remove_peer(peer_id)
         now = int(time.time())
         for topic, ends in self.back_off.items():
@@ -121,7 +115,7 @@ class ContainedRouter(GossipSub):
 
 
 class GatedPubsub(Pubsub):
-    """A Pubsub that knows which peers are admitted, and contains failures that peers can cause."""
+    """A Pubsub that serves only admitted peers, and survives the failures that peers can cause."""
 
     def __init__(
         self,
@@ -157,9 +151,8 @@ class GatedPubsub(Pubsub):
         return bool(peer == self.my_id or self._admitted(PeerId(str(peer))))
 
     def refresh(self) -> None:
-        """Apply a change of admission: let waiting peers in, and cut off those no longer
-        admitted.
-        """
+        """Apply a change of admission: read the streams of waiting peers that are admitted now, and
+        end the streams of peers that are no longer admitted."""
         for peer in [peer for peer in self._parked if self.is_admitted(peer)]:
             self._parked.pop(peer)[1].set()
         for peer in [peer for peer in self.peers if not self.is_admitted(peer)]:
@@ -217,11 +210,8 @@ class GatedPubsub(Pubsub):
             await self.router.handle_rpc(rpc_pb2.RPC(control=heeded), peer)
 
     def _worth_checking(self, forwarder: PeerId, messages: Any) -> list[rpc_pb2.Message]:
-        """Return the new messages of a frame that are within its sender's limits.
-
-        A message that is left out is not marked as seen: it is still new when another neighbour
-        sends it.
-        """
+        """Return the new messages of a frame that are within its sender's limits. The others are
+        not marked as seen, so they are still new when another neighbour sends them."""
         if len(messages) > AT_ONCE:
             self._limits.refuse(forwarder, len(messages) - AT_ONCE)
         return [message for message in messages[:AT_ONCE] if self._takes(forwarder, message)]
@@ -243,10 +233,9 @@ class GatedPubsub(Pubsub):
             log.debug("a message through %s was dropped: %r", msg_forwarder, exc)
 
     def _is_wanted(self, forwarder: ID, message: Any) -> bool:
-        """Return whether the validators of its topics accept the message. The validators are asked
-        before the signature check, because they cost less, and because an unwanted message is
-        unwanted no matter who wrote it.
-        """
+        """Return whether the validators of the message's topics accept the message. They are called
+        before the signature check, because they take less time, and because the result of the check
+        would not make a refused message acceptable."""
         validators = [
             self.validators[topic] for topic in message.topicIDs if topic in self.validators
         ]
@@ -256,9 +245,8 @@ class GatedPubsub(Pubsub):
         return all(validator(*names, bytes(message.data)) for validator in validators)
 
     def notify_subscriptions(self, publish_message: Any) -> None:
-        """Deliver at once: libp2p's own queue is short, and a full queue drops the newest
-        message.
-        """
+        """Deliver a message immediately. libp2p's own queue is short, and drops the newest message
+        when it is full."""
         message = PeerId(str(ID(publish_message.from_id))), bytes(publish_message.data)
         for topic in publish_message.topicIDs:
             self._deliver(topic, message)
@@ -268,11 +256,11 @@ class GatedPubsub(Pubsub):
             await super()._handle_new_peer(peer_id)
 
     async def handle_dead_peer_queue(self) -> None:
-        """Take over the end of each connection, in place of libp2p's own loop.
+        """Handle the end of each connection, in place of libp2p's own loop.
 
-        libp2p ignores the end of a connection if its peer has connected again before. It then keeps
-        the stream of the old connection until it fails to send something, and until then the peer
-        does not hear what we subscribe to.
+        libp2p ignores the end of a connection if the peer has already connected again. It then
+        keeps the stream of the old connection until a write fails. Until then, the peer does not
+        learn what we subscribe to.
         """
         async with self.dead_peer_receive_channel:
             self.event_handle_dead_peer_queue_started.set()
@@ -283,10 +271,8 @@ class GatedPubsub(Pubsub):
                     self._handle_dead_peer(peer)
 
     def _handle_dead_peer(self, peer_id: ID) -> None:
-        """Handle the end of a peer's stream. If the peer is still connected, keep its topics.
-
-        libp2p always forgets the topics, although the peer will not announce them again.
-        """
+        """Handle the end of a peer's stream. If the peer is still connected, keep its topics:
+        libp2p itself forgets them, although the peer will not announce them again."""
         stream = self.peers.get(peer_id)
         topics = [topic for topic, peers in self.peer_topics.items() if peer_id in peers]
         super()._handle_dead_peer(peer_id)
@@ -298,7 +284,8 @@ class GatedPubsub(Pubsub):
             self._peer_subscription_count[peer_id] = len(topics)
 
     async def _wait_for_admission(self, peer: ID, stream: INetStream) -> bool:
-        """Leave `stream` unread until its peer is admitted. Return False if it ended before."""
+        """Leave `stream` unread until `peer` is admitted. Return False if the stream ended before
+        that."""
         admitted = trio.Event()
         crowded = len(self._parked) >= self._waiting_max
         replaced = peer if peer in self._parked else next(iter(self._parked)) if crowded else None
@@ -318,7 +305,7 @@ class GatedPubsub(Pubsub):
 
 
 class Gossip:
-    """Topics to publish to and to follow, while `running`."""
+    """The topics of one host: publish to them, and receive their messages from feeds."""
 
     def __init__(
         self, host: IHost, admitted: Admitted, is_member: IsMember, room: Room = ROOM
@@ -331,7 +318,7 @@ class Gossip:
             degree_high=10,
             heartbeat_interval=1,
             heartbeat_initial_delay=0.2,
-            # This limit also drops our own messages silently; see `limits`.
+            # High, because this limit silently drops our own messages too; `limits` has our limits.
             max_messages_per_topic_per_second=1000.0,
             # With this option, libp2p takes a mesh of few peers for an unhealthy one and then waits
             # 30 to 60 s between its heartbeats. Meanwhile nobody repairs the mesh, and no message
@@ -357,11 +344,8 @@ class Gossip:
             yield
 
     async def publish(self, topic: str, payload: bytes) -> None:
-        """Sign `payload` and send it to all peers that follow `topic`. Delivery is not guaranteed.
-
-        Raises:
-            LocalProtocolError: `payload` is too long.
-        """
+        """Sign `payload` and send it to all subscribers of `topic`. Delivery is not guaranteed.
+        Raises LocalProtocolError if `payload` is too long."""
         if len(payload) > PAYLOAD_BYTES_MAX:
             raise LocalProtocolError(f"a gossip payload of {len(payload)} bytes is too long")
         await self.pubsub.publish(topic, payload)
@@ -369,17 +353,12 @@ class Gossip:
         await trio.lowlevel.checkpoint()
 
     def feed(self, topic: str) -> tuple[SharedFeed[bytes], bool]:
-        """Return the feed of `topic`, and whether it is new. For a new feed, the caller must run
-        `follow`.
-        """
+        """Return the feed of `topic`, and whether it is new. For a new feed, the caller must await
+        `pubsub.subscribe(topic)`."""
         new = topic not in self._feeds
         if new:
             self._feeds[topic] = SharedFeed(FEED_SIZE, PER_AUTHOR_MAX)
         return self._feeds[topic], new
-
-    async def follow(self, topic: str) -> None:
-        """Tell the others that we want to receive `topic`."""
-        await self.pubsub.subscribe(topic)
 
     def _deliver(self, topic: str, message: Message) -> None:
         """Put a message of another peer into the feed of its topic."""
@@ -388,9 +367,8 @@ class Gossip:
             feed.push(*message)
 
     def statistics(self) -> dict[str, object]:
-        """Return the peers that receive gossip, the strangers that wait for admission, the messages
-        lost by topic because nobody took them in time, and the number of refused messages.
-        """
+        """Return the peers that receive gossip, the strangers that wait for admission, the number
+        of messages of each topic lost from full feeds, and the number of refused messages."""
         return {
             "gossip_peers": [PeerId(str(peer)) for peer in self.pubsub.peers],
             "gossip_waiting": self.pubsub.waiting(),

@@ -18,16 +18,14 @@ from libp2p.stream_muxer.yamux.yamux import Yamux
 from libp2p.utils.varint import read_varint_prefixed_bytes_limited
 
 UNREAD_BYTES_MAX = 1 << 20
-"""Maximum number of unread bytes of all streams of a connection: four windows. Thirty simultaneous
-requests of 1 MiB leave half a window unread. A peer that respects its windows leaves at most one or
-two windows unread: those of its gossip, while the peer is not admitted or while we are busy with a
-frame.
-"""
+"""Maximum number of unread bytes of all streams of a connection: four windows. With thirty
+simultaneous requests of 1 MiB, half a window is unread. If a peer respects its windows, at most
+two windows are unread: those of its gossip, while the peer is not admitted or this node is busy."""
 STREAMS_MAX = 128
 """Maximum number of open streams of one connection, counting both sides: 64 requests, and the
 long-lived streams."""
 NAME_BYTES_MAX = 1 << 10
-"""Maximum bytes of a negotiation message: the name of a protocol. Our names have less than 50
+"""Maximum bytes of a negotiation message: the name of a protocol. Our names have fewer than 50
 bytes."""
 
 
@@ -46,12 +44,12 @@ def bound_connections() -> None:
 
 
 def is_crowded(muxed: Any) -> bool:
-    """Return whether the newest stream of the connection exceeds the limit."""
+    """Return whether the connection has more streams than the limit."""
     return len(muxed.streams) > STREAMS_MAX
 
 
 async def _read_payload_if_it_fits(muxed: Yamux, length: int) -> bytes:
-    """Replace libp2p's own function, which receives every payload."""
+    """Replace libp2p's own function for receiving a payload, which has no limit."""
     unread = sum(map(len, muxed.stream_buffers.values()))
     if unread + length > UNREAD_BYTES_MAX:
         # This is the only error on which libp2p closes the connection for every kind of frame.

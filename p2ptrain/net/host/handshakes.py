@@ -1,9 +1,9 @@
 """Limits on the handshakes of peers that dial us, and cleanup after connections that have ended.
 
 libp2p 0.8.1 lets any number of sockets stay open for ten seconds before it knows who has connected.
-A few hundred dials per second used up all file descriptors, and the ledger could not open its
-files. For each connection from another peer, libp2p also keeps a task until the host stops, long
-after the connection has ended.
+A few hundred dials per second used up all file descriptors, so the ledger could not open its files.
+libp2p also keeps a task for each inbound connection until the host stops, long after the connection
+has ended.
 """
 
 from __future__ import annotations

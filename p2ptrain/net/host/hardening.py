@@ -43,7 +43,7 @@ CLOSE_S = 5.0
 
 
 class EdNoise(NoiseTransport):
-    """Noise that accepts only Ed25519 keys, because our PeerId does not support other keys."""
+    """libp2p's Noise handshake, restricted to Ed25519 keys: our PeerId supports no other keys."""
 
     async def secure_inbound(self, conn: Any) -> ISecureConn:
         return await self._checked(await super().secure_inbound(conn))
@@ -60,8 +60,7 @@ class EdNoise(NoiseTransport):
 
 def quieten() -> None:
     """Silence libp2p's logging. Errors caused by peers are normal, and libp2p also logs on the root
-    logger, which would start to print if it had no handler.
-    """
+    logger, which would start to print if it had no handler."""
     logging.getLogger("libp2p").setLevel(logging.CRITICAL)
     if not logging.getLogger().handlers:
         logging.getLogger().addHandler(logging.NullHandler())
@@ -126,8 +125,7 @@ async def _do_nothing() -> None:
 async def _refuse_to_dial(peer: ID) -> list[INetConn]:
     """Refuse dials that libp2p starts by itself, for streams to peers that have just disconnected.
     libp2p would try all addresses that the peer ever announced, at once and without a limit, and
-    look up their names in trio's shared threads. Our own dials call `dial_addr` with an address.
-    """
+    look up their names in trio's shared threads. Our own dials call `dial_addr` with an address."""
     raise SwarmException(f"{peer} is not connected")
 
 
@@ -135,7 +133,8 @@ StreamHandler = Callable[[INetStream], Awaitable[None]]
 
 
 def _contained_handler(handler: StreamHandler) -> StreamHandler:
-    """Wrap all stream handlers: an exception, or a surplus stream, ends only that stream."""
+    """Return a stream handler that resets surplus streams, and in which an exception ends only its
+    stream."""
 
     async def contained(stream: INetStream) -> None:
         try:
@@ -152,9 +151,7 @@ def _contained_handler(handler: StreamHandler) -> StreamHandler:
 
 
 def contain_tasks(manager: Any) -> None:
-    """From now on, a failing background task of this libp2p service ends without ending other
-    tasks.
-    """
+    """From now on, a background task of this libp2p service that fails does not end other tasks."""
     start = manager.run_task
 
     def run_task(function: Any, *args: Any, daemon: bool = False, **options: Any) -> None:
@@ -164,7 +161,8 @@ def contain_tasks(manager: Any) -> None:
 
 
 def contained(function: Any) -> Any:
-    """Return `function` with its exceptions contained, for tasks that libp2p starts."""
+    """Return `function` for a task that libp2p starts: exceptions are logged and end only that
+    task."""
 
     @functools.wraps(function)
     async def contained_function(*args: Any) -> None:
@@ -185,11 +183,8 @@ def shielded_for(seconds: float) -> trio.CancelScope:
 
 
 async def sever(host: IHost, peer: ID) -> None:
-    """End every connection with `peer` immediately, even if the peer no longer reads.
-
-    The socket is closed first: libp2p would first send a goodbye message, and could wait for ever
-    to send it.
-    """
+    """End every connection with `peer` immediately, even if the peer no longer reads. The socket is
+    closed first, because libp2p would send a goodbye message and might wait for ever to do so."""
     for connection in host.get_network().get_connections(peer):
         await close_connection(connection)
 
@@ -202,7 +197,7 @@ async def close_connection(connection: INetConn) -> None:
 
 
 def is_open(stream: Any) -> bool:
-    """Return whether `stream` is still open, as far as we know. libp2p's interface lacks this."""
+    """Return whether `stream` is still open, as far as this side knows."""
     return not stream.is_closed
 
 

@@ -1,8 +1,9 @@
-"""Limits on what a peer can tell us about itself and others: addresses, protocols, signed records.
+"""Limits on libp2p's identify messages: the addresses, protocols and signed record that a peer
+sends.
 
 libp2p 0.8.1 accepts a megabyte, and compares each address with all earlier addresses. One message
-from a stranger could block our event loop for twenty minutes. The module does not know who may
-connect.
+from a stranger could block our event loop for twenty minutes. This module does not decide which
+peers may connect.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from libp2p.utils.varint import read_length_prefixed_protobuf
 from multiaddr import Multiaddr
 
 MESSAGE_BYTES_MAX = 8 << 10
-"""Maximum bytes of a message. Our own message has about one KiB: about fifteen protocols, and our
-addresses twice."""
+"""Maximum bytes of a message. A node's own message has about one KiB: about fifteen protocols, and
+the node's addresses twice."""
 RECORD_BYTES_MAX = 4 << 10
 ADDRESSES_MAX = 16
 """Maximum number of addresses of one peer, from all sources. Heartbeats announce 8."""
@@ -44,9 +45,8 @@ def bound_introductions() -> None:
 
 
 def bound_peerstore(host: IHost) -> None:
-    """Make the peerstore keep only a peer's newest addresses and records that the peer itself
-    signed.
-    """
+    """Make the host's peerstore keep only the newest addresses of a peer, and only records that the
+    peer itself signed."""
     store: Any = host.get_peerstore()
     add, consume = store.add_addrs, store.consume_peer_record
 
