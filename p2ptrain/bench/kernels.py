@@ -96,9 +96,9 @@ class KernelBench:
         payload, out = (np.zeros(codec.encoded_bytes(self.elements), np.uint8) for _ in range(2))
         codec.quantise(theta, payload)
         add = partial(codec.add_difference_requantise, variant=demand)
+        keep = partial(add, residual=self.residual, residual_out=self.kept)
         sum_up = partial(codec.add_difference, variant=demand)
         outer_step = partial(codec.outer_step, variant=demand)
-        feedback = {"residual": self.residual, "residual_out": self.kept}
         return {
             "quantise": lambda: codec.quantise(theta, out, variant=demand),
             "dequantise": lambda: codec.dequantise(payload, self.copy, variant=demand),
@@ -106,7 +106,7 @@ class KernelBench:
             "add": lambda: add(out, theta, local, 3.0, 1.0, out),
             "add a vector": lambda: add(out, theta, None, 1.0, 1.0, out),
             "sum up": lambda: sum_up(payload, self.copy, None, 1.0, self.copy),
-            "add, with residuals": lambda: add(out, theta, local, 3.0, 1.0, out, **feedback),
+            "add, with residuals": lambda: keep(out, theta, local, 3.0, 1.0, out),
             "outer step": lambda: outer_step(theta, self.momentum, payload, 0.0, 0.9),
         }
 

@@ -27,8 +27,9 @@ from p2ptrain.node.consensus.ledger_task import run_ledger
 from p2ptrain.node.consensus.pruning import nobody_keeps
 from p2ptrain.node.joining.find_run import PrintLine
 from p2ptrain.node.joining.startup_status import StartupStatus
+from p2ptrain.node.outer_state.fetch import after
 from p2ptrain.node.outer_state.fetch import fetch as fetch_blob
-from p2ptrain.node.outer_state.scrub import after, repair
+from p2ptrain.node.outer_state.scrub import repair
 from p2ptrain.node.startup import open_node
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.tasks import start_presence
