@@ -440,7 +440,7 @@ def test_joiner_cannot_vote_before_a_roster_admits_it() -> None:
     vote = some.electorate("d").vote(0, entry)
     effects = some.send_events("b", Received(D, Accept(vote)))
     assert effects == [
-        Note("d sent a vote message for a height at which it or this node has no vote")
+        Note("ignoring a message of d: it or this node has no vote at this height")
     ]
 
 

@@ -583,7 +583,7 @@ def shown(ours: Certified, theirs: Certified, *, height: int = 1) -> tuple[Rival
     with `theirs`.
     """
     rivals, state = Rivals(RULES, verify), after(START, ours)
-    rivals.branched(START)
+    rivals.base = START
     place: dict[PeerId, tuple[RunId | Digest, int]] = {C: (theirs.entry.digest, height)}
     assert rivals.ask(place, state, set(), 0.0) == [AskEntries(C, 1)]
     return rivals, rivals.receive_entries(height, [theirs], state, {1: ours}.get, 0.1)
@@ -610,7 +610,7 @@ def test_b4_lower_ranked_chain_is_asked_for_again_when_it_grows() -> None:
 
 def test_every_second_question_is_sent_to_a_member() -> None:
     rivals, state = Rivals(RULES, verify), after(START, HIGH)
-    rivals.branched(START)
+    rivals.base = START
     line = digest("another line")
     asked = list[object]()
     for turn in range(6):
@@ -621,7 +621,7 @@ def test_every_second_question_is_sent_to_a_member() -> None:
 
 def test_memory_of_rivals_is_bounded() -> None:
     rivals, state = Rivals(RULES, verify), after(START, LOW)
-    rivals.branched(START)
+    rivals.base = START
     there: tuple[RunId | Digest, int] = (digest("another line"), 0)
     names = [PeerId(f"x{n}") for n in range(PEERS_MAX + 1)]
     for n, name in enumerate(names):
@@ -662,7 +662,7 @@ def test_b7_returning_peer_is_asked_for_other_chains() -> None:
 
 def test_b7_silent_rivals_do_not_block_questions_to_others() -> None:
     rivals, state = Rivals(RULES, verify), after(START, HIGH)
-    rivals.branched(START)
+    rivals.base = START
     there: tuple[RunId | Digest, int] = (LOW.entry.digest, 1)
     places = dict.fromkeys((B, C, D, E), there)
     asked = [rivals.ask(places, state, set(), 2.0 * n) for n in range(8)]

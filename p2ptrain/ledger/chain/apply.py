@@ -1,12 +1,13 @@
 """Apply entries to the state: a pure function, so equal heads mean equal states.
 
     GATHER ──roster with participants──► REDUCE ──commit or skip──► GATHER of the next step … ENDED
-      └─ roster without: membership          └─ roster with the next attempt
-    any ──branch──► GATHER of the same step, on another line ──heal──► HEALED
+      └─ roster without participants         └─ roster with the next attempt: REDUCE again
+         changes only the membership
+    any phase ──branch──► GATHER of the same step, on a new line ──heal──► HEALED
 
-`why_invalid` says in words why a value cannot be the next one. It uses only the rules and the
-state, so all members agree about it. `policy/policy.py` decides what a member proposes, and
-`policy/accept.py` what it may refuse.
+`why_invalid` says in words why a value cannot come next. It uses only the rules and the state, so
+all members reach the same answer. `policy/policy.py` decides what a member proposes, and
+`policy/accept.py` which valid proposals it refuses.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from p2ptrain.ledger.chain.values import Branch, Commit, Entry, Heal, Roster, Sk
 
 
 def genesis(rules: Rules) -> LedgerState:
-    """Return the state before the first entry: the founders are members and hold their first
-    leases.
+    """Return the state before the first entry: the founders are the voters, and each holds the data
+    blocks of its first lease.
     """
     return LedgerState(
         line=rules.run,
@@ -191,8 +192,8 @@ def _branch_fault(rules: Rules, state: LedgerState, branch: Branch) -> str:
 
 
 def _after_branch(state: LedgerState, entry: Entry, branch: Branch) -> LedgerState:
-    """Abandon the current reduce. Its attempt number is not used again, since a member may already
-    have its result.
+    """Return the state after a Branch. The current reduce is abandoned. Its attempt number is not
+    used again, since a member may already have the result of that attempt.
     """
     remaining = set(branch.members)
     gone = tuple(voter for voter in state.voters if voter not in remaining)
@@ -276,7 +277,9 @@ def _lease_to_come(rules: Rules, state: LedgerState) -> int:
 def _next_step(
     rules: Rules, state: LedgerState, entry: Entry, book: Leases, **accounts: Any
 ) -> LedgerState:
-    """Begin the next outer step. `accounts` are further fields that a commit changes."""
+    """Return the state in the next outer step. `accounts` are the other fields that a Commit
+    changes.
+    """
     ended = state.step + 1 >= rules.outer_steps
     return replace(
         state,

@@ -1,7 +1,7 @@
-"""Make room in tables keyed by peer. Each table is bounded, and members always get a place.
+"""Bound the tables that have an entry for each peer. Members always get a place.
 
-In an open run, anybody can join under any number of names. The number of members is limited, and
-the chain names them.
+In an open run, one person can appear as any number of peers, and these must not fill the memory or
+displace members. The number of members is limited, and the chain names them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.values import MEMBERS_MAX
 
 PEERS_MAX = 2 * MEMBERS_MAX
-"""Maximum number of entries in a table: twice the maximum number of members."""
+"""Maximum number of entries in a table: all members, and as many other peers."""
 
 ValueT = TypeVar("ValueT")
 

@@ -1,8 +1,8 @@
 """Decide whether a set of voters is a quorum, and which voter proposes next.
 
-Any two sets for which `reached` is true share a voter; all of SPEC.md depends on that. An exact
-half counts if it contains the first-ranked voter (dynamic linear voting). Two such halves share
-that voter, so if an even group is cut in two, only one side continues.
+Any two quorums of the same voters share a voter; all of SPEC.md depends on that. Exactly half of
+the voters is a quorum if it contains the first-ranked voter (dynamic linear voting). So if a
+network failure cuts the voters into two halves, exactly one half continues.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def is_enough(policy: QuorumPolicy, voters: int, present: int, *, first_present:
 def missing(
     policy: QuorumPolicy, voters: Sequence[PeerId], present: Collection[PeerId]
 ) -> tuple[PeerId, ...]:
-    """Return the absent voters if no quorum is reached, else (). Used in messages to users."""
+    """Return the absent voters if the voters in `present` are no quorum, else ()."""
     if reached(policy, voters, present):
         return ()
     return tuple(voter for voter in voters if voter not in present)

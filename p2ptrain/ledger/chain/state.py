@@ -2,9 +2,8 @@
 
 A Commit that certifies a snapshot names the digest of the state that it applies to. A node that
 trusts this Commit can therefore check a state without the entries before it. Each field of
-`LedgerState` has an encoder in `ENCODERS` here and a decoder in `history/decode_state.py`. A state
-with a field that has no encoder cannot be encoded at all, since otherwise two different states
-could share a digest. `chain/apply.py` computes the state after an entry.
+`LedgerState` must have an encoder in `ENCODERS`, since otherwise two different states could share a
+digest, and a decoder in `history/decode_state.py`.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from p2ptrain.ledger.chain.leases import Leases
 from p2ptrain.ledger.chain.values import LineId, Roster, SnapshotRef, Terms
 
 STATE_BYTES_MAX = 8 << 20
-"""Largest encoded state in bytes. A thousand members with their leases take 0.3 MB; the rest is for
-all former contributors.
+"""Maximum size of an encoded state, in bytes. A thousand members with their leases take 0.3 MB; the
+rest is for all former contributors.
 """
 
 STRETCHES_MAX = 1024
@@ -33,9 +32,10 @@ stay far below this number; a chain with more is refused.
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """The part of a chain on one line, up to where the chain left that line. `height` and `step`
-    are its last height and outer step; `tokens` is the total number of tokens committed up to then.
-    `gone` are the voters that did not follow the branch.
+    """The part of a chain on one line (the run itself, or a branch), up to the Branch entry with
+    which the chain left that line. `height` and `step` are its last height and outer step, and
+    `tokens` the number of tokens committed up to there. `gone` are the voters that the Branch does
+    not name.
     """
 
     line: LineId
@@ -57,16 +57,18 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LedgerState:
-    """The run after `height` entries, the last of which has digest `head`.
+    """The state of the run after `height` entries, the last of which has digest `head`.
 
+    - `line`: the current line: the run, or the digest of the newest Branch. All votes name it.
+    - `past`: the earlier lines, which the chain left by a Branch.
     - `step`: the current outer step.
-    - `attempt`: the number that its next reduce will have.
+    - `attempt`: the number that its next attempt at a reduce will have.
+    - `tried_before`: the number of attempts of this step on earlier lines.
     - `roster`: the roster that opened the current reduce; None unless `phase` is REDUCE.
     - `since`: the outer step in which each member was admitted.
     - `proven`: the learners that took part in a committed update and may be made voters.
-    - `line`: the current line, which all votes name.
-    - `past`: the lines that the chain left for a branch.
-    - `tried_before`: the number of attempts of this step on earlier lines.
+    - `tokens`, `tokens_by_peer`: the tokens in committed updates, in all and of each contributor.
+    - `snapshot`: the newest certified snapshot.
     - `terms`: all amendments agreed so far, also those for later steps.
     """
 
@@ -92,9 +94,7 @@ class LedgerState:
 
     @property
     def digest(self) -> Digest:
-        """Digest of this state. It is computed on first use, when a snapshot is certified, and then
-        cached.
-        """
+        """The digest of this state. It is computed on first use (when a snapshot is certified)."""
         if self._digest is None:
             object.__setattr__(self, "_digest", digest_state(self))
         assert self._digest is not None
@@ -132,9 +132,7 @@ def plain_state(state: LedgerState) -> dict[str, object]:
 
 
 def encoded_fields(state: type[LedgerState]) -> set[str]:
-    """Return the fields that are part of a state. Cached fields are excluded, since they are not
-    compared.
-    """
+    """Return the names of the fields that a state is encoded with: all but the cached digest."""
     return {each.name for each in fields(state) if each.compare}
 
 
@@ -147,8 +145,8 @@ def encode_state(state: LedgerState, bytes_max: int = STATE_BYTES_MAX) -> bytes:
 
 
 def digest_state(state: LedgerState) -> Digest:
-    """Return the digest of a state: equal digests mean equal states. The time that it takes is
-    proportional to the number of members, so `LedgerState.digest` caches the result.
+    """Return the digest of a state: equal digests mean equal states. This takes time proportional
+    to the number of members, so `LedgerState.digest` caches the result.
     """
     assert encoded_fields(type(state)) == ENCODERS.keys(), "every field needs an encoder"
     return digest_of(b"p2ptrain-state/1", plain_state(state))
@@ -172,12 +170,10 @@ def _plain_book(book: Leases) -> dict[str, object]:
 
 def runs_of(blocks: tuple[int, ...]) -> list[list[int]]:
     """Return block ids as [first, count] pairs, in the same order. A lease consists of one or a few
-    such runs.
+    such runs of consecutive ids.
     """
-    if not blocks:
-        return []
-    if blocks == tuple(range(blocks[0], blocks[0] + len(blocks))):
-        return [[blocks[0], len(blocks)]]
+    if blocks and blocks == tuple(range(blocks[0], blocks[0] + len(blocks))):
+        return [[blocks[0], len(blocks)]]  # The usual case, several times faster.
     runs: list[list[int]] = []
     for block in blocks:
         if runs and block == sum(runs[-1]):

@@ -1,7 +1,7 @@
-"""The part of the chain that this node keeps. It starts at genesis or at a base.
+"""The part of the chain that this node keeps: all of it, or what follows the pruned entries.
 
 All lookups of an entry by height, or of an update by outer step, go through this module. So the
-rest of the core does not need to know where the chain begins.
+rest of the ledger does not need to know where the kept part begins.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ class CommittedUpdate:
 class KeptChain:
     """The kept part of the chain.
 
-    `start` is the state before the first of `entries`. With a base, that first entry is the base's
-    own Commit. `updates` maps each outer step that these entries ended to its update.
+    `start` is the state before the first of `entries`. With a base (the certified state that
+    replaces pruned entries), the first entry is the base's own Commit. `updates` maps each outer
+    step that ended with a kept Commit to its update.
     """
 
     def __init__(self, rules: Rules, base: Base | None = None) -> None:
