@@ -326,7 +326,7 @@ class Ledger(Queries):
     # ── progress ─────────────────────────────────────────────────────────────────────────────────
 
     def _advance(self, now: float) -> list[Effect]:
-        """Do everything that events and time have made possible, for as many heights as possible."""
+        """Do everything that has become possible, for as many heights as possible."""
         effects = self._part(now)
         while not self._over:
             effects += self._instance.step(self._policy(now), now)
@@ -339,9 +339,7 @@ class Ledger(Queries):
         return effects if self._over else effects + self._ask(now)
 
     def _part(self, now: float) -> list[Effect]:
-        """Move to a branch if our quorum is gone, or to a chain that outranks ours (SPEC.md B3,
-        B5).
-        """
+        """Move to a branch or to a chain that outranks ours, if it is time (SPEC.md B3, B5)."""
         effects: list[Effect] = []
         while self._branches is not None and not self._over:
             before = self.reports.outranked_by

@@ -10,7 +10,7 @@ from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain.quorum import proposer
 from p2ptrain.ledger.chain.state import LedgerState, Phase
 from p2ptrain.ledger.chain.values import Certified, Commit, LineId
-from p2ptrain.ledger.history.catchup import Catchup
+from p2ptrain.ledger.history.catchup import Catchup, page_from
 from p2ptrain.ledger.history.kept_chain import CommittedUpdate, KeptChain
 from p2ptrain.ledger.messages.messages import Entries, Message, Pruned
 from p2ptrain.ledger.paxos.acceptor import Acceptor, Acceptors
@@ -82,7 +82,7 @@ class Queries(ABC):
 
     def page(self, from_height: int) -> Entries | Pruned:
         """Return the answer to an EntriesRequest."""
-        return self.kept.page(from_height)
+        return page_from(self.kept.entries, from_height)
 
     def out_of_reach(self) -> Mapping[PeerId, Pruned]:
         """Return the answers of the peers that have pruned the next entry that this node needs. The
@@ -128,9 +128,7 @@ class Queries(ABC):
 
 
 def branch_words(state: LedgerState) -> str:
-    """Say since which outer step this chain is on a branch, and which voters it lost; empty if it
-    is not on a branch.
-    """
+    """Say since which outer step this chain is on a branch, and which voters it lost, or ""."""
     if not state.past:
         return ""
     last = state.past[-1]

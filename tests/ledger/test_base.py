@@ -30,8 +30,7 @@ from p2ptrain.ledger.chain.values import (
 )
 from p2ptrain.ledger.chain.verify import replay
 from p2ptrain.ledger.core import Ledger
-from p2ptrain.ledger.history.base import Base, Checkpoint, decode_base, encode_base
-from p2ptrain.ledger.history.check_base import check_base
+from p2ptrain.ledger.history.base import Base, Checkpoint, check_base, decode_base, encode_base
 from p2ptrain.ledger.history.kept_chain import CommittedUpdate, KeptChain
 from p2ptrain.ledger.history.pruning import base_after, base_at, entries_up_to, prunable_to
 from p2ptrain.ledger.messages.effects import AskEntries, Decided, Note
@@ -201,7 +200,7 @@ def test_received_entry_that_is_pruned_here_is_not_compared() -> None:
     assert ledger.handle(Received(D, Outcome(other)), 0.0) == []
     second = certify(RULES, BASE.state, Commit(4, 0, digest("another")))
     notes = [it for it in ledger.handle(Received(D, Outcome(second)), 0.0) if isinstance(it, Note)]
-    assert "d sent an entry 10 that differs from this node's: a fork or a forgery" in [
+    assert "d sent a different entry 10 than this node has: a fork or a forgery" in [
         it.text for it in notes
     ]
 

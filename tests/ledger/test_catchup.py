@@ -278,7 +278,7 @@ def test_different_entry_at_a_decided_height_is_reported_as_a_fork() -> None:
     other = certify(rules, chain_of(rules, [])[1], Roster(0, 0, (A, B, C), (D,)))
     effects = some.send_events("a", Received(D, Outcome(other)))
     assert effects[-1] == Note(
-        "d sent an entry 1 that differs from this node's: a fork or a forgery"
+        "d sent a different entry 1 than this node has: a fork or a forgery"
     )
     accused = [effect.evidence.peer for effect in effects if isinstance(effect, Accuse)]
     assert accused == [A, B, C]
@@ -289,7 +289,7 @@ def test_forged_fork_does_not_accuse_any_peer() -> None:
     other = certify(some.rules, chain_of(some.rules, [])[1], Roster(0, 0, (A, B, C), (D,)))
     forged = replace(other.certificate, votes=((A, b"forged"), *other.certificate.votes[1:]))
     effects = some.send_events("a", Received(D, Outcome(replace(other, certificate=forged))))
-    assert effects == [Note("d sent an entry 1 that differs from this node's: a fork or a forgery")]
+    assert effects == [Note("d sent a different entry 1 than this node has: a fork or a forgery")]
 
 
 def test_peer_behind_a_decided_height_gets_missing_entries() -> None:

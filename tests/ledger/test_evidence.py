@@ -203,9 +203,9 @@ def test_evidence_survives_encoding() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "rule"),
     [
-        ("statements", [], "evidence must have two statements"),
+        ("statements", [], "statements must have 2 parts"),
         ("statements", [[None, 0, X, ""], [None, 1, X, ""]], "do not contradict each other"),
-        ("statements", [[None, 0, X], [None, 0, Y, ""]], "a statement must have four parts"),
+        ("statements", [[None, 0, X], [None, 0, Y, ""]], "a statement must have 4 parts"),
         ("statements", [[None, None, None, ""], [None, 0, Y, ""]], "a vote must name an entry"),
         ("statements", [[None, 0, "x", ""], [None, 0, Y, ""]], "entry must be a digest"),
         ("statements", [[None, 0, X, "x"], [None, 0, Y, ""]], "signature must be a signature"),

@@ -41,7 +41,7 @@ class Accuser:
         self._lines: set[LineId] = {rules.run, state.line, *(each.line for each in state.past)}
 
     def entered(self, entry: Entry, voters: tuple[PeerId, ...]) -> None:
-        """Record that `entry` was appended to the chain, and that `voters` decide the next height."""
+        """Record that `entry` was appended to the chain. `voters` decide the next height."""
         self._statement_log.entered(entry.height)
         self._voters_at[entry.height + 1] = voters
         self._voters_at.pop(entry.height + 1 - HEIGHTS_KEPT, None)

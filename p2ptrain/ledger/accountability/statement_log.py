@@ -22,9 +22,7 @@ which late votes and promises still arrive.
 """
 
 STATEMENTS_MAX = 16
-"""Maximum number of statements kept for one voter and height: a promise and a vote in each of eight
-rounds.
-"""
+"""Maximum number of statements kept for a voter and height: two (promise, vote) in eight rounds."""
 
 
 @dataclass(slots=True)

@@ -1,3 +1,1 @@
-"""Start a branch (a continuation without the lost quorum), find those of others, and join the
-winner.
-"""
+"""Start a branch (a continuation without the lost quorum), and find and join better chains."""

@@ -40,9 +40,7 @@ At = Callable[[int], Certified | None]
 """at(height) returns the entry of our own chain at that height; None if it is not kept."""
 
 NO_VOTE = "this process must not use its vote"
-"""The reason given to a peer that asks for a signature. Without an answer, that peer would not know
-why it waits.
-"""
+"""Sent to a peer that asks for a signature, so that its user learns why there is none."""
 
 _REPORTS = Ready | ReduceDone | ReduceFailed | SnapshotTaken | Joining
 
@@ -229,9 +227,7 @@ class BranchSync:
         return [], after if continues else ()
 
     def words(self, state: LedgerState, now: float) -> str:
-        """Say how long the quorum has been gone, and when the voters branch off; empty if it is
-        here.
-        """
+        """Say how long the quorum has been gone, and when to branch off; empty if it is here."""
         since, due_at = self._branch_proposer.alone_since, self._branch_proposer.due_at
         if since is None or due_at is None or state.phase in (Phase.ENDED, Phase.HEALED):
             return ""

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.chain.bounded_table import PEERS_MAX
+from p2ptrain.ledger.chain.bounded_table import put_newest
 from p2ptrain.ledger.chain.branch_rank import rank_of
 from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.signatures import Verify
@@ -50,9 +50,7 @@ class Rival:
     entries: list[Certified] = field(default_factory=list)
 
     def first_difference(self, at: Callable[[int], Certified | None]) -> int | None:
-        """Return the index of the first entry that differs from ours at the same height; None if
-        there is none.
-        """
+        """Return the index of the first entry that differs from ours at its height, or None."""
         for index, certified in enumerate(self.entries):
             ours = at(certified.entry.height)
             if ours is None:
@@ -129,20 +127,11 @@ class Rivals:
         first = base.since if self._questions % 2 == 0 else ()
         peer = min(fresh, key=lambda each: (each not in first, self._turns.get(each, 0), each))
         self._questions += 1
-        self._note_turn(peer)
+        put_newest(self._turns, peer, self._questions)
         self._asked, self._asked_at, self._asked_of = peer, now, fresh[peer]
         self._rival = None
         self.ask_at = now + ASK_EVERY_S
         return [AskEntries(peer, base.height + 1)]
-
-    def _note_turn(self, peer: PeerId) -> None:
-        """Record that `peer` is asked now. If there are too many peers, forget the one that was
-        asked longest ago.
-        """
-        self._turns.pop(peer, None)
-        self._turns[peer] = self._questions
-        if len(self._turns) > PEERS_MAX:
-            del self._turns[next(iter(self._turns))]
 
     def expects(self, peer: PeerId, page: Sequence[Certified]) -> bool:
         """Return whether `page` is the answer to our last question."""
@@ -159,9 +148,7 @@ class Rivals:
         at: Callable[[int], Certified | None],
         now: float,
     ) -> list[Effect]:
-        """Verify a page of entries from the peer that we asked, whose chain has `height` entries,
-        and ask for the next page.
-        """
+        """Verify a page from the peer that we asked (`height`: its height), and ask for more."""
         assert self.base is not None
         assert self._asked is not None
         rival = self._rival or Rival(self._asked, self.base, self.base)
@@ -184,13 +171,10 @@ class Rivals:
         return [AskEntries(rival.peer, rival.state.height + 1)]
 
     def _done(self) -> None:
-        """Record that the peer we asked need not be asked again until its line or height changes."""
+        """Do not ask the peer that we asked again until its line or height changes."""
         assert self._asked is not None
         assert self._asked_of is not None
-        self._seen.pop(self._asked, None)
-        self._seen[self._asked] = self._asked_of
-        if len(self._seen) > PEERS_MAX:
-            del self._seen[next(iter(self._seen))]
+        put_newest(self._seen, self._asked, self._asked_of)
 
     def continuation(self, own: LedgerState) -> tuple[Certified, ...]:
         """Return the entries after our own last one, if the chain just received contains it."""

@@ -1,1 +1,1 @@
-"""The entries of the chain, and the state of the run that they lead to: values and pure functions."""
+"""The entries of the chain and the state that they lead to, as values and pure functions."""

@@ -26,9 +26,7 @@ from p2ptrain.ledger.chain.values import Branch, Commit, Entry, Heal, Roster, Sk
 
 
 def genesis(rules: Rules) -> LedgerState:
-    """Return the state before the first entry: the founders are the voters, and each holds the data
-    blocks of its first lease.
-    """
+    """Return the state before the first entry: the founders are voters and hold a lease each."""
     return LedgerState(
         line=rules.run,
         past=(),
@@ -277,9 +275,7 @@ def _lease_to_come(rules: Rules, state: LedgerState) -> int:
 def _next_step(
     rules: Rules, state: LedgerState, entry: Entry, book: Leases, **accounts: Any
 ) -> LedgerState:
-    """Return the state in the next outer step. `accounts` are the other fields that a Commit
-    changes.
-    """
+    """Return the state in the next outer step. `accounts` are other fields that a Commit sets."""
     ended = state.step + 1 >= rules.outer_steps
     return replace(
         state,

@@ -28,3 +28,14 @@ def make_room(table: dict[PeerId, ValueT], peer: PeerId, members: Container[Peer
         return False
     del table[next(each for each in table if each not in members)]
     return True
+
+
+def put_newest(table: dict[PeerId, ValueT], peer: PeerId, value: ValueT) -> PeerId | None:
+    """Make `value` the newest entry of `table`. Return the peer whose entry is dropped for it."""
+    table.pop(peer, None)
+    table[peer] = value
+    if len(table) <= PEERS_MAX:
+        return None
+    oldest = next(iter(table))
+    del table[oldest]
+    return oldest

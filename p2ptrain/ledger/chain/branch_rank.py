@@ -24,9 +24,7 @@ Rank = tuple[tuple[int, int, int], ...]
 
 
 def rank_of(state: LedgerState) -> Rank:
-    """Return the rank of the chain that leads to `state`. Of two chains, follow the one with the
-    greater rank.
-    """
+    """Return the rank of the chain that leads to `state`. The greater rank wins."""
     ends = [(each.tokens, each.line, each.height) for each in state.past]
     ends.append((state.tokens, state.line, state.height))
     return tuple((won, -int(name, 16), at) for won, name, at in ends)

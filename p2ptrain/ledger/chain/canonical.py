@@ -23,9 +23,7 @@ INTEGER_MAX = 2**53 - 1
 """Largest integer that every JSON reader represents exactly."""
 
 NAME_CHARACTERS_MAX = 128
-"""Maximum number of characters in a peer id. A real peer id has 52 characters; names in tests are
-short.
-"""
+"""Maximum length of a peer id. Real ones have 52 characters; names in tests are short."""
 
 SIGNATURE_BYTES_MAX = 128
 
@@ -52,9 +50,7 @@ def digest_of(domain: bytes, value: object) -> Digest:
 
 
 def parse(data: bytes, *, bytes_max: int) -> object:
-    """Parse JSON from a peer or from disk. Raises RemoteProtocolError if it is too large, too deep
-    or not JSON.
-    """
+    """Parse JSON. Raises RemoteProtocolError if it is too large, too deep or not JSON."""
     if len(data) > bytes_max:
         raise RemoteProtocolError(
             f"a ledger message has {len(data)} bytes; the maximum is {bytes_max}"

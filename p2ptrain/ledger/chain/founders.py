@@ -55,9 +55,7 @@ def survives_a_loss(policy: QuorumPolicy) -> int:
 
 
 def roster_fault(founders: Founders, roster: Roster) -> str:
-    """Return the reason why `roster` breaks the rules of an open run; empty if it does not (SPEC.md
-    F1).
-    """
+    """Return the reason why `roster` breaks SPEC.md F1; empty if it does not."""
     for voter in roster.voters:
         if voter not in founders.names:
             return f"{voter} cannot be a voter: it is not a founder of this open run"

@@ -19,9 +19,7 @@ def proposer(voters: Sequence[PeerId], height: int, round: int) -> PeerId:
 
 
 def reached(policy: QuorumPolicy, voters: Sequence[PeerId], present: Collection[PeerId]) -> bool:
-    """Return whether the voters in `present` form a quorum of the ranked `voters`. Other peers in
-    `present` do not count.
-    """
+    """Return whether those of the ranked `voters` that are in `present` are a quorum."""
     count = sum(1 for voter in voters if voter in present)
     return is_enough(policy, len(voters), count, first_present=voters[0] in present)
 

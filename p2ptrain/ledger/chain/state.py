@@ -169,9 +169,7 @@ def _plain_book(book: Leases) -> dict[str, object]:
 
 
 def runs_of(blocks: tuple[int, ...]) -> list[list[int]]:
-    """Return block ids as [first, count] pairs, in the same order. A lease consists of one or a few
-    such runs of consecutive ids.
-    """
+    """Return block ids as [first, count] pairs, in the same order. Most leases need one pair."""
     if blocks and blocks == tuple(range(blocks[0], blocks[0] + len(blocks))):
         return [[blocks[0], len(blocks)]]  # The usual case, several times faster.
     runs: list[list[int]] = []

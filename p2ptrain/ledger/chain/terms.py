@@ -37,9 +37,7 @@ def in_force(agreed: tuple[Terms, ...], step: int) -> tuple[Terms, ...]:
 
 
 def lease_blocks(agreed: tuple[Terms, ...], step: int, first: int) -> int:
-    """Return the number of blocks in a lease for outer step `step`. `first` is the number that the
-    run began with.
-    """
+    """Return the lease size, in blocks, for outer step `step`. The run began with `first`."""
     sizes = [each.blocks for each in in_force(agreed, step) if each.blocks is not None]
     return sizes[-1] if sizes else first
 

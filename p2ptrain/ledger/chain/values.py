@@ -28,9 +28,7 @@ Schedule = Literal["ring", "direct", "grid"]
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 
 MEMBERS_MAX = 1024
-"""Maximum number of members. A roster with this many members and its certificate still fit in one
-message.
-"""
+"""Maximum number of members. The largest roster with its certificate fits in one message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +304,7 @@ def vote_message(line: LineId, height: int, round: int, entry: Digest) -> bytes:
 def promise_message(
     line: LineId, height: int, round: int, accepted_round: int | None, accepted: Digest | None
 ) -> bytes:
-    """Return the bytes that a promise signs: its round, and the entry that the voter accepted last."""
+    """Return the bytes that a promise signs: its round, and what the voter accepted last."""
     parts = (line, height, round, accepted_round, accepted)
     return _spelled(b"p2ptrain-promise/1\n", *parts)
 

@@ -23,9 +23,7 @@ from p2ptrain.ledger.chain.values import (
 def check_certified(
     rules: Rules, state: LedgerState, certified: Certified, verify: Verify
 ) -> LedgerState:
-    """Return the state after `certified`. Raises RemoteProtocolError if the entry or its
-    certificate is not valid.
-    """
+    """Return the state after `certified`. Raises RemoteProtocolError if it is not valid."""
     entry, certificate = certified.entry, certified.certificate
     fault = _certificate_fault(rules, state, entry, certificate, verify)
     if fault:

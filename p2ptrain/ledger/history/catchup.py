@@ -17,7 +17,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.chain.bounded_table import PEERS_MAX, make_room
+from p2ptrain.ledger.chain.bounded_table import make_room, put_newest
 from p2ptrain.ledger.chain.canonical import canonical
 from p2ptrain.ledger.chain.values import Certified
 from p2ptrain.ledger.messages.messages import PAGE_BYTES_MAX, PAGE_ENTRIES_MAX, Entries, Pruned
@@ -35,9 +35,7 @@ An honest peer on a badly overloaded machine takes ten seconds to answer.
 """
 
 QUESTIONS_MIN = 3
-"""Number of unanswered requests after which a claim is no longer believed. Fewer requests might all
-have been lost.
-"""
+"""Number of unanswered requests after which a claim is not believed. Fewer may get lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +115,7 @@ class Catchup:
             self.ask_at = now
 
     def out_of_reach(self, own_height: int) -> Mapping[PeerId, Pruned]:
-        """Return the answers of the peers that are ahead, if all of them have pruned the next
-        entry. Otherwise return nothing.
-        """
+        """Return the answers of the peers that are ahead, if none of them keeps the next entry."""
         ahead = [peer for peer, height in self.heights.items() if height > own_height]
         if any(self._keeps(peer, own_height + 1) for peer in ahead):
             return {}
@@ -181,15 +177,11 @@ class Catchup:
         return peer
 
     def _note_turn(self, peer: PeerId) -> None:
-        """Record that `peer` is asked now. If there are too many peers, forget everything about the
-        one asked longest ago.
-        """
-        self.asked.pop(peer, None)
-        self.asked[peer] = self.questions
-        if len(self.asked) > PEERS_MAX:
-            eldest = next(iter(self.asked))
-            for known in (self.asked, self.floors, self.unproven):
-                known.pop(eldest, None)
+        """Record that `peer` is asked now. If there are too many, forget the oldest."""
+        eldest = put_newest(self.asked, peer, self.questions)
+        if eldest is not None:
+            self.floors.pop(eldest, None)
+            self.unproven.pop(eldest, None)
 
     def _doubt(self, peer: PeerId, own_height: int, now: float) -> None:
         """Count a request to `peer` as unanswered, until it sends new entries."""
@@ -201,9 +193,7 @@ class Catchup:
 
 
 def page_from(chain: Sequence[Certified], from_height: int) -> Entries | Pruned:
-    """Return as many entries from `from_height` as fit in one answer. `chain` may begin at any
-    height.
-    """
+    """Return the entries from `from_height` on that fit in one answer, or a Pruned answer."""
     first = chain[0].entry if chain else None
     lacking = first.height - 1 if first is not None else 0
     start = max(1, from_height) - 1 - lacking

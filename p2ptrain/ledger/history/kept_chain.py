@@ -14,8 +14,6 @@ from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Certified, Commit
 from p2ptrain.ledger.history.base import Base
-from p2ptrain.ledger.history.catchup import page_from
-from p2ptrain.ledger.messages.messages import Entries, Pruned
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +50,6 @@ class KeptChain:
         """Return the entry at `height`, or None if it is pruned or not yet decided."""
         index = height - self.start.height - 1
         return self.entries[index] if 0 <= index < len(self.entries) else None
-
-    def page(self, from_height: int) -> Entries | Pruned:
-        return page_from(self.entries, from_height)
 
     def prune(self, base: Base) -> int:
         """Forget the entries before `base`. Return their number."""

@@ -106,15 +106,5 @@ class Note:
     text: str
 
 
-Effect = (
-    Persist
-    | Send
-    | Announce
-    | Decided
-    | Rejoin
-    | FetchUpdate
-    | AskEntries
-    | Accuse
-    | VotingStopped
-    | Note
-)
+_Stored = Persist | Decided | Rejoin | Accuse
+Effect = _Stored | Send | Announce | FetchUpdate | AskEntries | VotingStopped | Note

@@ -60,7 +60,7 @@ Event = Received | AnyReport | PeerHeight | Accused | CloneFound | Tick
 
 
 def author_of(event: Event) -> PeerId | None:
-    """Return the peer whose message or statement `event` is; None if it is this node's own event."""
+    """Return the peer that sent or stated `event`; None if it is this node's own event."""
     if isinstance(event, Received):
         return event.sender
     return event.peer if isinstance(event, PeerHeight | OwnReport) else None

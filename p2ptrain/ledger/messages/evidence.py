@@ -61,9 +61,7 @@ class Statement:
 
     @property
     def claim(self) -> tuple[int, Digest | None, int]:
-        """The round and the entry that were accepted last, and the next round in which this voter
-        may accept something.
-        """
+        """The last accepted round and entry, and the next round in which this voter may accept."""
         last = _NEVER if self.round is None else self.round
         return last, self.entry, last + 1 if self.promised is None else self.promised
 
@@ -112,9 +110,7 @@ class Evidence:
 
 
 def contradict(one: Statement, other: Statement) -> bool:
-    """Return whether these statements about one height contradict each other: an honest voter never
-    signs both.
-    """
+    """Return whether an honest voter never signs both of these statements about one height."""
     (round_1, entry_1, until_1), (round_2, entry_2, until_2) = one.claim, other.claim
     if round_1 == round_2:
         return entry_1 != entry_2
@@ -141,9 +137,7 @@ def encode_evidence(evidence: Evidence) -> bytes:
 
 
 def decode_evidence(data: bytes) -> Evidence:
-    """Decode evidence. Raises only RemoteProtocolError. Does not check the signatures: see
-    `check_evidence`.
-    """
+    """Decode evidence without checking its signatures. Raises only RemoteProtocolError."""
     return evidence_from_plain(parse(data, bytes_max=EVIDENCE_BYTES_MAX))
 
 

@@ -22,9 +22,7 @@ from p2ptrain.ledger.chain.values import Certified, Entry, Vote
 from p2ptrain.ledger.messages.evidence import Evidence
 
 MESSAGE_BYTES_MAX = 1 << 20
-"""Maximum size of a message. The largest roster with its certificate takes about 300 KiB; promises
-come in addition.
-"""
+"""Maximum size of a message. The largest roster and certificate take about 300 KiB."""
 
 PAGE_ENTRIES_MAX = 64
 PAGE_BYTES_MAX = 256 << 10
@@ -45,9 +43,7 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The entry that a voter accepted last, and in which round. `signature` is the signature of the
-    vote of that round's proposer.
-    """
+    """The entry that a voter accepted last, its round, and the signature of its proposer's vote."""
 
     round: int
     entry: Entry
@@ -141,7 +137,7 @@ class EntriesRequest:
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """Consecutive entries. `height` is the sender's height: it shows whether the sender has more."""
+    """Consecutive entries. `height` is the sender's height, which shows whether it has more."""
 
     height: int
     certified: tuple[Certified, ...]

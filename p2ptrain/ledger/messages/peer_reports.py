@@ -101,9 +101,7 @@ class Leaving:
 
 @dataclass(frozen=True, slots=True)
 class Staying:
-    """`peer` says that it is not leaving: it has withdrawn an earlier goodbye, or another peer has
-    repeated an old one.
-    """
+    """`peer` says that it is not leaving: an earlier goodbye of it no longer counts."""
 
     peer: PeerId
 

@@ -29,27 +29,15 @@ from p2ptrain.ledger.chain.canonical import (
 )
 from p2ptrain.ledger.chain.decode_values import certified_from_plain, entry_from_plain
 from p2ptrain.ledger.chain.values import MEMBERS_MAX, Certified, Entry, LineId, Vote
+from p2ptrain.ledger.messages import messages
 from p2ptrain.ledger.messages.evidence import Evidence, evidence_from_plain
 from p2ptrain.ledger.messages.messages import (
     MESSAGE_BYTES_MAX,
     PAGE_ENTRIES_MAX,
     REASON_CHARACTERS_MAX,
-    Accept,
     Accepted,
-    Accusation,
-    Entries,
-    EntriesRequest,
     Message,
-    Outcome,
-    Prepare,
-    Promise,
     PromiseProof,
-    Propose,
-    ProposeBranch,
-    Pruned,
-    RefuseBranch,
-    Refused,
-    SignBranch,
 )
 
 
@@ -152,19 +140,19 @@ _CODECS: Mapping[Any, Codec] = {
 }
 
 _KINDS: Mapping[str, type[Message]] = {
-    "prepare": Prepare,
-    "promise": Promise,
-    "propose": Propose,
-    "accept": Accept,
-    "refused": Refused,
-    "outcome": Outcome,
-    "entries-request": EntriesRequest,
-    "entries": Entries,
-    "pruned": Pruned,
-    "accusation": Accusation,
-    "propose-branch": ProposeBranch,
-    "sign-branch": SignBranch,
-    "refuse-branch": RefuseBranch,
+    "prepare": messages.Prepare,
+    "promise": messages.Promise,
+    "propose": messages.Propose,
+    "accept": messages.Accept,
+    "refused": messages.Refused,
+    "outcome": messages.Outcome,
+    "entries-request": messages.EntriesRequest,
+    "entries": messages.Entries,
+    "pruned": messages.Pruned,
+    "accusation": messages.Accusation,
+    "propose-branch": messages.ProposeBranch,
+    "sign-branch": messages.SignBranch,
+    "refuse-branch": messages.RefuseBranch,
 }
 
 _KIND_OF = {build: kind for kind, build in _KINDS.items()}

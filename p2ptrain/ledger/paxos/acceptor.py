@@ -43,7 +43,7 @@ class Acceptor:
         if round <= self.promised:
             raise LocalProtocolError(f"round {round} is not after {self.promised}")
         self.promised = round
-        return self._promise_record()
+        return self._record(round, None)
 
     def accept(self, round: int, entry: Entry, signature: bytes) -> bytes:
         """Vote for `entry`. Return the record to write. `signature` is the signature of the vote of
@@ -55,7 +55,7 @@ class Acceptor:
             )
         self.promised = round
         self.accepted = Accepted(round, entry, signature)
-        return self._accept_record(self.accepted)
+        return self._record(round, self.accepted)
 
     def may_accept(self, round: int, entry: Entry) -> bool:
         if entry.height != self.height or round < self.promised:
@@ -76,20 +76,15 @@ class Acceptor:
 
     def records(self) -> list[bytes]:
         """Return the records that rebuild this acceptor: at most one vote and one promise."""
-        records = [] if self.accepted is None else [self._accept_record(self.accepted)]
-        if self.promised > (0 if self.accepted is None else self.accepted.round):
-            records.append(self._promise_record())
+        last = self.accepted
+        records = [] if last is None else [self._record(last.round, last)]
+        if self.promised > (0 if last is None else last.round):
+            records.append(self._record(self.promised, None))
         return records
 
-    def _promise_record(self) -> bytes:
-        return self._record(self.promised, None)
-
-    def _accept_record(self, accepted: Accepted) -> bytes:
-        return self._record(accepted.round, accepted.plain())
-
-    def _record(self, round: int, accepted: object) -> bytes:
-        place = {"line": self.line, "height": self.height}
-        return canonical({**place, "round": round, "accepted": accepted})
+    def _record(self, round: int, accepted: Accepted | None) -> bytes:
+        place = {"line": self.line, "height": self.height, "round": round}
+        return canonical({**place, "accepted": None if accepted is None else accepted.plain()})
 
 
 Acceptors = dict[tuple[LineId, int], Acceptor]

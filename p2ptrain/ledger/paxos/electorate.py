@@ -1,6 +1,4 @@
-"""The voters of one height: which of them proposes, what is a quorum, and whether their signatures
-are valid.
-"""
+"""The voters of one height: who proposes, what is a quorum, which signatures are valid."""
 
 from __future__ import annotations
 
@@ -102,9 +100,7 @@ class Electorate:
     def proposal(
         self, round: int, entry: Entry, promises: tuple[PromiseProof, ...] = ()
     ) -> Propose:
-        """Return this node's proposal of `entry`. The node must durably accept `entry` before it
-        sends the proposal.
-        """
+        """Return this node's proposal of `entry`. Make its acceptance durable before sending it."""
         return Propose(round, entry, self.vote(round, entry).signature, promises)
 
     def proposed(self, round: int, entry: Digest, signature: bytes) -> bool:

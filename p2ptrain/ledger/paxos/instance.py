@@ -190,9 +190,7 @@ class Instance:
     # ── this node's steps ────────────────────────────────────────────────────────────────────────
 
     def step(self, policy: HeightPolicy, now: float) -> list[Effect]:
-        """Do what the time and new messages allow: vote, lead a round, enter the next round, or
-        send messages again.
-        """
+        """Do what time and messages now allow: vote, propose, enter a later round, or repeat."""
         if not self.electorate.votes_here or self.outcome is not None:
             return []
         if policy.wanted is None:
@@ -283,9 +281,7 @@ class Instance:
         self.turns.begin(self.round, now)
 
     def _enter(self, round: int) -> None:
-        """Enter `round` if it is later than the current round, and reset the state of the round
-        that ends.
-        """
+        """Enter `round`, with a fresh state, if it is later than the current round."""
         if round <= self.round:
             return
         self.round = round

@@ -64,7 +64,7 @@ class Proposer:
 
     @property
     def is_promised(self) -> bool:
-        """Whether a quorum has promised this round, so that this node may propose; true in round 0."""
+        """Whether a quorum has promised this round, which round 0 does not need."""
         return self.round == 0 or self._electorate.reached(self._promises.keys())
 
     def add_promise(self, sender: PeerId, promise: Promise) -> str:
@@ -109,7 +109,7 @@ class Proposer:
     # ── votes ────────────────────────────────────────────────────────────────────────────────────
 
     def propose(self, proposal: Propose, me: PeerId) -> None:
-        """Start to collect votes for `proposal`. The caller has made its own vote for it durable."""
+        """Start to collect votes for `proposal`. This node's own vote must already be durable."""
         assert self.proposal is None
         assert proposal.round == self.round
         self.proposal = proposal

@@ -43,9 +43,7 @@ were in different rounds all the time, and a simulated run stalled.
 
 @dataclass(slots=True)
 class Tardiness:
-    """Remembers tardy proposers. `until` maps each of them to the height at which it stops being
-    tardy.
-    """
+    """Remembers tardy proposers. `until`: the height at which each of them stops being tardy."""
 
     until: dict[PeerId, int] = field(default_factory=dict)
 
@@ -109,9 +107,7 @@ class Turns:
         return True
 
     def lapse(self, round: int) -> None:
-        """Record that the turn of `round` ended without a decision. Later turns get longer, unless
-        this one was short.
-        """
+        """Record that the turn of `round` ended undecided. Full turns lengthen later ones."""
         self._timeouts += not self._is_short
         self.lapsed |= {self.electorate.proposer(round)} - {self.electorate.me}
 

@@ -85,9 +85,7 @@ Doubt = frozenset[PeerId]
 
 
 def half_life_after(lost_steps: float) -> float:
-    """Return the half-life, in commits, of a failure that cost the time of `lost_steps` outer
-    steps.
-    """
+    """Return the half-life, in commits, of a failure that cost `lost_steps` outer steps."""
     return min(max(HALF_LIFE, lost_steps / LOST_SHARE), HALF_LIFE_MAX)
 
 

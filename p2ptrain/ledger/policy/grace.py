@@ -73,9 +73,7 @@ class Credit:
     spent: bool = False
 
     def earn(self, quorum_took_s: float, most_s: float) -> None:
-        """Add the credit of a step in which a quorum was ready after `quorum_took_s`. The credit
-        never exceeds `most_s`.
-        """
+        """Add the credit of a step whose quorum took `quorum_took_s`, up to `most_s`."""
         if self.spent:
             self.saved_s, self.spent = 0.0, False
         self.saved_s = min(most_s, self.saved_s + CREDIT_SHARE * quorum_took_s)

@@ -16,14 +16,15 @@ recognises the following reports as changing nothing:
   peer.
 - In all of these cases except the third: a snapshot was written.
 
-A tally takes constant time for each report. After any other report, what to propose is computed
-again. Time alone does not change it before `Wish.look_again_at`.
+`absorbs` counts a report, in constant time, and returns whether it is one of these. After any other
+report, what to propose is computed again. Time alone does not change it before
+`Wish.look_again_at`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, TypeGuard
+from typing import TypeGuard
 
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain import quorum
@@ -43,16 +44,6 @@ from p2ptrain.ledger.policy.reports import Reports
 from p2ptrain.ledger.policy.suspicion import Suspicion
 from p2ptrain.ledger.policy.update_votes import UpdateVotes
 from p2ptrain.ledger.policy.wish import Wish
-
-
-class Tally(Protocol):
-    """Decides whether the last answer to "what to propose" is still valid. It is, as long as the
-    tally absorbs every report.
-    """
-
-    def absorbs(self, event: AnyReport) -> bool:
-        """Count a report. Return True if what to propose is certain to stay the same."""
-
 
 # ── while members train ──────────────────────────────────────────────────────────────────────────
 
@@ -205,3 +196,6 @@ class FailureTally:
 def _is_failure(event: AnyReport, roster: Roster) -> TypeGuard[ReduceFailed]:
     reduce = (roster.step, roster.attempt)
     return isinstance(event, ReduceFailed) and (event.step, event.attempt) == reduce
+
+
+Tally = ReadyTally | CommitTally | SilenceTally | FailureTally

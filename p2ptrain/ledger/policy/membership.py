@@ -107,9 +107,7 @@ def _asking(state: LedgerState, reports: Reports) -> list[PeerId]:
 
 
 def _least(founders: Founders, state: LedgerState) -> int:
-    """Return the minimum number of voters of the next roster, counted together with the accused
-    voters that it drops.
-    """
+    """Return the minimum number of voters of the next roster, plus accused ones that it drops."""
     return min(founders.voters_min, len(state.voters))
 
 

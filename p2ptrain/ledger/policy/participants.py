@@ -17,9 +17,7 @@ from p2ptrain.ledger.policy.reports import Reports
 from p2ptrain.ledger.policy.suspicion import Suspicion
 
 TRIES_BY_SUSPICION = 2
-"""Number of attempts of an outer step after which participants take turns sitting out, whether or
-not they are doubted.
-"""
+"""Number of attempts at a step after which participants take turns sitting out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +135,7 @@ def _turn(state: LedgerState, here: list[PeerId]) -> list[PeerId]:
 
 
 def _least(rules: Rules, count: int) -> int:
-    """Return the minimum number of participants out of `count`: half of them, or more if the run
-    requires more.
-    """
+    """Return the minimum number of participants: half of `count`, or what the run requires."""
     return min(count, max(rules.participants_min, (count + 1) // 2))
 
 

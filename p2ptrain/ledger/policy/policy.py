@@ -61,9 +61,7 @@ class Policy:
         return self.reports.down
 
     def absorbs(self, event: AnyReport) -> bool:
-        """Count a report that was just received. Return whether the wish is certain to stay the
-        same.
-        """
+        """Count a new report. Return whether the wish is certain to stay the same."""
         return self.tally is not None and self.tally.absorbs(event)
 
     def holds(self, now: float) -> bool:

@@ -41,9 +41,7 @@ from p2ptrain.ledger.policy.grace import LAGS_KEPT, MISSED_MAX, Credit
 from p2ptrain.ledger.policy.lost_time import LostTime
 
 HELD_MAX = 256
-"""Maximum number of updates remembered as held. Only those of the current reduce matter, and no
-reduce has this many.
-"""
+"""Maximum number of updates remembered as held. No reduce has as many."""
 
 SNAPSHOTS_MAX = 8
 """Maximum number of snapshots remembered for one peer. More than one is needed: while some voters
@@ -215,9 +213,7 @@ class Reports:
             reports.pop(peer, None)
 
     def _is_newest(self, reports: dict[PeerId, Report], report: Report) -> bool:
-        """Store `report` if it is newer than the stored report of its peer. Return whether it was
-        stored.
-        """
+        """Store `report` if it is newer than the last one of its peer. Return whether it was."""
         known = reports.get(report.peer)
         if known is None:
             news = make_room(reports, report.peer, self.members)
@@ -297,9 +293,7 @@ class Reports:
         self.leaving = {peer for peer in self.leaving if state.is_member(peer)}
 
     def remember_attempt(self, before: LedgerState, state: LedgerState, now: float) -> None:
-        """Record whether an attempt ended or began. Call this before `entered`, which forgets the
-        reports about it.
-        """
+        """Record whether an attempt ended or began. Call this before `entered`."""
         if before.roster is not None and state.roster != before.roster:
             peers = before.roster.peers
             if state.tokens > before.tokens:
@@ -319,7 +313,7 @@ class Reports:
             self.blame.opened(state.roster.peers, state.members, here)
 
     def accusations(self, roster: Roster) -> dict[PeerId, tuple[PeerId, ...]]:
-        """Return the suspects that each participant named that abandoned the attempt of `roster`."""
+        """Return the suspects named by each participant that abandoned the attempt of `roster`."""
         attempt = (roster.step, roster.attempt)
         failed = (self.failed.get(peer) for peer in roster.peers)
         return {it.peer: it.suspects for it in failed if it and _position(it) == attempt}

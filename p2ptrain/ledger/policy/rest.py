@@ -11,15 +11,11 @@ from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.policy.reports import Reports
 
 REST_S_MAX = 3600.0
-"""Maximum wait in seconds after skipped steps. With it, 500 outer steps last for three weeks in
-which peers cannot average.
-"""
+"""Maximum wait in seconds after skipped steps: 500 steps without a network take three weeks."""
 
 
 def rests_until(rules: Rules, reports: Reports) -> float:
-    """Return the time before which this node does not open a reduce. After a single skip, which may
-    be an accident, it does not wait.
-    """
+    """Return when this node may open a reduce. It does not wait after a single skip."""
     return _after_rest(rules, reports, 1.0)
 
 
