@@ -173,14 +173,15 @@ class Ledger(Queries):
         match message:
             case EntriesRequest(from_height):
                 return [Send(sender, self.page(from_height))]
-            case Entries(height, certified):
-                return self._receive_entries(sender, height, certified, now)
+            case Entries():
+                return self._receive_entries(sender, message, now)
             case Pruned():
                 if not self._is_elsewhere(sender):
                     self._catchup.pruned(sender, message, self.state.height, now)
                 return []
             case Outcome(certified):
-                return self._receive_entries(sender, message.height, (certified,), now, live=True)
+                entries = Entries(message.height, (certified,))
+                return self._receive_entries(sender, entries, now, live=True)
             case Accusation(evidence):
                 return self._weigh(self._accuser.accuse(evidence))
             case _ if isinstance(message, BranchMessage):
@@ -222,15 +223,11 @@ class Ledger(Queries):
         return self._branches is not None and self._branches.is_elsewhere(peer, self.state)
 
     def _receive_entries(
-        self,
-        sender: PeerId,
-        height: int,
-        page: Sequence[Certified],
-        now: float,
-        *,
-        live: bool = False,
+        self, sender: PeerId, message: Entries, now: float, *, live: bool = False
     ) -> list[Effect]:
         effects, before = list[Effect](), self.state.height
+        height: int = message.height
+        page: Sequence[Certified] = message.certified
         if self._branches is not None:
             taken = self._branches.filter_page(sender, height, page, self.state, self.kept.at, now)
             effects, page = taken
@@ -280,8 +277,7 @@ class Ledger(Queries):
         self, height: int, said: Iterable[tuple[PeerId, Statement]], *, genuine: bool = False
     ) -> list[Effect]:
         """Look for contradictions in the statements `said` (votes and promises) about `height`, and
-        for statements in this node's name that it did not sign. `genuine`: the signatures have been
-        checked.
+        for statements in this node's name that it did not sign. `genuine`: they were verified.
         """
         signed = list(said)
         mine = [statement for peer, statement in signed if peer == self.me]
@@ -291,9 +287,7 @@ class Ledger(Queries):
         return effects
 
     def _weigh(self, accusations: list[Effect]) -> list[Effect]:
-        """Return `accusations`. If there are any, decide anew what to propose, since an accused
-        peer must not remain a member.
-        """
+        """Return `accusations`. If there are any, decide anew what to propose."""
         if accusations:
             self._wanted = None
         return accusations

@@ -128,7 +128,7 @@ class Queries(ABC):
 
 
 def branch_words(state: LedgerState) -> str:
-    """Say since which outer step this chain is on a branch, and which voters it lost, or ""."""
+    """Say since which outer step this chain is on a branch, and which voters it lost; or ""."""
     if not state.past:
         return ""
     last = state.past[-1]

@@ -39,12 +39,7 @@ from p2ptrain.ledger.chain.values import (
     branch_message,
 )
 from p2ptrain.ledger.messages.effects import Effect, Note, Send
-from p2ptrain.ledger.messages.messages import (
-    BranchMessage,
-    ProposeBranch,
-    RefuseBranch,
-    SignBranch,
-)
+from p2ptrain.ledger.messages.messages import BranchMessage, ProposeBranch, RefuseBranch, SignBranch
 from p2ptrain.ledger.paxos.timers import Repeater, earliest
 
 
@@ -130,8 +125,7 @@ class BranchProposer:
 
     def adoptable(self, now: float) -> Certified | None:
         """Return the Branch of other voters to follow now, or None. A voter that the Branch names
-        follows it unless a quorum has come back. Other nodes follow it only after branch_after_s
-        without a quorum.
+        follows it unless a quorum has come back; others, after branch_after_s without a quorum.
         """
         if self._offered is None or self.alone_since is None:
             return None
@@ -141,9 +135,7 @@ class BranchProposer:
     # ── a branch of our own ──────────────────────────────────────────────────────────────────────
 
     def propose(self, state: LedgerState, presence: Presence, now: float) -> list[Effect]:
-        """If it is this node's turn, ask the other voters here to sign a branch. Once all have
-        signed, `outcome` returns it.
-        """
+        """Ask the other voters here to sign a branch, if it is this node's turn. See `outcome`."""
         voters = self._voters(presence, now)
         if not voters:
             self._give_up()

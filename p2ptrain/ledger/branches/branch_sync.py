@@ -56,9 +56,7 @@ class BranchStep:
 
 
 class BranchSync:
-    """The part of a ledger that knows about branches. `wake_at` is the time when `step` must be
-    called again even if no message arrives.
-    """
+    """The part of a ledger that knows about branches. Call `step` at `wake_at`, or earlier."""
 
     def __init__(
         self,

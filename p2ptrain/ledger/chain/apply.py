@@ -106,9 +106,8 @@ def _roster_fault(rules: Rules, state: LedgerState, roster: Roster) -> str:
     if state.tries >= rules.attempts_max:
         return f"all {rules.attempts_max} attempts are used up"
     if len(roster.participants) < rules.participants_min:
-        return (
-            f"it has {len(roster.participants)} participants; {rules.participants_min} are needed"
-        )
+        count = len(roster.participants)
+        return f"it has {count} participants; {rules.participants_min} are needed"
     return _membership_fault(rules, state, roster) or _participants_fault(rules, state, roster)
 
 
@@ -153,16 +152,11 @@ def _commit_fault(state: LedgerState, commit: Commit) -> str:
     if state.roster is None:
         return "there is no exchange to commit"
     if commit.attempt != state.roster.attempt:
-        return (
-            f"it commits attempt {commit.attempt}, but the current attempt is "
-            f"{state.roster.attempt}"
-        )
+        return f"it commits attempt {commit.attempt}, but attempt {state.roster.attempt} is current"
     if commit.snapshot is None:
         return ""
     if commit.snapshot.step > state.step:
-        return (
-            f"its snapshot is of outer step {commit.snapshot.step}, which the run has not reached"
-        )
+        return f"its snapshot is of outer step {commit.snapshot.step}, which has not begun"
     if state.snapshot is not None and commit.snapshot.step <= state.snapshot.step:
         return f"its snapshot of outer step {commit.snapshot.step} is not newer than the last one"
     return _state_fault(state, commit)

@@ -24,8 +24,8 @@ class Leases:
     """All leases of a run.
 
     `held` are the uncommitted blocks of each member, in the order in which it trains on them.
-    `returned` are the blocks that departed members gave back, in ascending order. `next_block` is
-    the cursor.
+    `returned` are the blocks that departed members gave back, ascending. `next_block` is the
+    cursor.
     """
 
     held: Mapping[PeerId, tuple[int, ...]]

@@ -25,9 +25,7 @@ def reached(policy: QuorumPolicy, voters: Sequence[PeerId], present: Collection[
 
 
 def is_enough(policy: QuorumPolicy, voters: int, present: int, *, first_present: bool) -> bool:
-    """Return whether `present` out of `voters` voters form a quorum. `first_present`: whether the
-    first-ranked voter is among them.
-    """
+    """Return whether `present` of `voters` voters, with or without the first, are a quorum."""
     if policy == "two-thirds":
         return 3 * present > 2 * voters
     return 2 * present > voters or (2 * present == voters and first_present)

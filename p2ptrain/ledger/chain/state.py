@@ -34,8 +34,7 @@ stay far below this number; a chain with more is refused.
 class Stretch:
     """The part of a chain on one line (the run itself, or a branch), up to the Branch entry with
     which the chain left that line. `height` and `step` are its last height and outer step, and
-    `tokens` the number of tokens committed up to there. `gone` are the voters that the Branch does
-    not name.
+    `tokens` the number of tokens committed up to there. `gone` are the voters that it left out.
     """
 
     line: LineId
@@ -132,7 +131,7 @@ def plain_state(state: LedgerState) -> dict[str, object]:
 
 
 def encoded_fields(state: type[LedgerState]) -> set[str]:
-    """Return the names of the fields that a state is encoded with: all but the cached digest."""
+    """Return the names of the encoded fields: all but the cached digest."""
     return {each.name for each in fields(state) if each.compare}
 
 

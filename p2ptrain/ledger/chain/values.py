@@ -12,11 +12,7 @@ from functools import lru_cache
 from typing import Literal, get_args
 
 from p2ptrain.ids import Digest, PeerId, RunId, is_digest
-from p2ptrain.ledger.chain.canonical import (
-    canonical,
-    digest_of,
-    encode_signature,
-)
+from p2ptrain.ledger.chain.canonical import canonical, digest_of, encode_signature
 
 LineId = RunId | Digest
 """The name of a line: the run's id for the run's first line, or the digest of the Branch entry that
@@ -183,8 +179,7 @@ class Skip:
 class Branch:
     """A decision of these members to continue without the lost quorum. The entry begins a new line.
 
-    The signatures of all its `voters` certify it, instead of the votes of a quorum. `voters` are in
-    rank order.
+    The signatures of all its `voters` certify it, instead of the votes of a quorum.
     """
 
     step: int

@@ -168,8 +168,7 @@ class Catchup:
         turns, heights = self.asked, self.heights
         members = self.members if self.questions % 2 == 0 else frozenset()
         peer = min(
-            ahead,
-            key=lambda p: (p in down, p not in members, turns.get(p, 0), -heights[p], p),
+            ahead, key=lambda p: (p in down, p not in members, turns.get(p, 0), -heights[p], p)
         )
         self.questions += 1
         self._note_turn(peer)

@@ -62,8 +62,7 @@ class Rejoin:
 class FetchUpdate:
     """Fetch this update from one of `holders` unless it is already stored, then report UpdateHeld.
 
-    The ledger repeats this effect while it waits. Do not start a second fetch for a repeated
-    effect.
+    The ledger repeats this effect while it waits. Do not start a second fetch then.
     """
 
     update: Digest

@@ -44,9 +44,7 @@ class Accused:
 
 @dataclass(frozen=True, slots=True)
 class CloneFound:
-    """Another live process has proved that it has this node's identity (E6 in SPEC.md). `what`
-    describes the proof in words.
-    """
+    """Another live process has proved that it has this node's identity. `what` is the proof."""
 
     what: str
 

@@ -163,9 +163,7 @@ class Accusation:
 
 @dataclass(frozen=True, slots=True)
 class ProposeBranch:
-    """A request to sign `entry`, a Branch (a continuation without the lost quorum) that names the
-    receiver as a voter.
-    """
+    """A request to sign the Branch `entry`, which names the receiver as a voter."""
 
     entry: Entry
 

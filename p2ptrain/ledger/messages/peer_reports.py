@@ -61,8 +61,8 @@ class ReduceFailed:
 @dataclass(frozen=True, slots=True)
 class UpdateHeld:
     """This node has the update's bytes durably on disk and can serve them. `reduce` (outer step,
-    attempt) is the reduce whose bound on influence the bytes meet (SPEC.md S14); None if the bound
-    does not matter.
+    attempt) is the reduce whose bound on influence the bytes meet (S14); None if it does not
+    matter.
     """
 
     update: Digest

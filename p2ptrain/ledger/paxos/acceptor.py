@@ -1,7 +1,6 @@
 """The promises and votes of a voter at one height, and the records that make them durable.
 
-Each change returns a record, which the caller must write durably before it sends anything about the
-change (SPEC.md R1).
+Each change returns a record, which must be durable before the change is revealed (SPEC.md R1).
 """
 
 from __future__ import annotations
@@ -97,8 +96,7 @@ def restored_acceptors(records: Iterable[bytes], *, decided: Mapping[LineId, int
     `decided` is the height up to which each line of our chain is decided. On lines that are not in
     our chain, the last height at which this node voted may still be undecided, so it is rebuilt.
 
-    Raises LocalProtocolError if a record is invalid: a voter that cannot read its own promises must
-    not vote.
+    Raises LocalProtocolError if a record is invalid: without its promises, a voter must not vote.
     """
     acceptors: Acceptors = {}
     last: dict[LineId, int] = {}

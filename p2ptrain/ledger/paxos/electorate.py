@@ -146,9 +146,7 @@ class Electorate:
         return ""
 
     def proofs_fault(self, round: int, entry: Entry, proofs: Sequence[PromiseProof]) -> str:
-        """Return the reason why these promises do not allow `entry` to be proposed in `round`;
-        empty if they do.
-        """
+        """Return why these promises do not allow `entry` in `round`; empty if they do."""
         names = {proof.voter for proof in proofs}
         if len(names) != len(proofs) or not names <= self.names or not self.reached(names):
             return "it lacks the promises of a quorum"
@@ -190,8 +188,7 @@ def forced_by(proofs: Sequence[PromiseProof]) -> Digest | None:
 
     A lying proposer may have had two entries accepted in that round. Then these promises prove the
     lie, and the entry that more voters name is returned. The other entry may have been chosen all
-    the same, if a voter claims an entry that it did not accept (SPEC.md, "What a lying voter can
-    do").
+    the same, if a voter's claim is false (SPEC.md, "What a lying voter can do").
     """
     accepted = [(p.accepted_round, p.accepted) for p in proofs if p.accepted_round is not None]
     highest = max((round for round, _ in accepted), default=None)

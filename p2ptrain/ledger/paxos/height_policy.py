@@ -48,8 +48,7 @@ class HeightPolicy(Protocol):
 
     def complete(self, value: Value) -> Value:
         """Return the wanted `value` as it is proposed: a roster gets the order in which its
-        participants average, and the next amendment. This can take long, so call it only to
-        propose.
+        participants average, and the next amendment. Call it only to propose: it can take long.
         """
 
     def causes(self, value: Value) -> tuple[Evidence, ...]:

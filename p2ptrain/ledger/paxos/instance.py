@@ -329,17 +329,13 @@ class Instance:
         accepted = self.acceptor.accepted
         if self.round == 0 and accepted is not None:
             return self._propose(self.electorate.proposal(0, accepted.entry), policy, now)
-        forced, promises = self._proposer.choice(unusable)
-        entry = self._entry(policy) if forced is None else forced
+        entry, promises = self._proposer.choice(unusable)
         if entry is None:
-            return []
+            if policy.wanted is None:
+                return []
+            value = policy.complete(policy.wanted)
+            entry = Entry(self.electorate.height, self.electorate.parent, value)
         return self._propose(self.electorate.proposal(self.round, entry, promises), policy, now)
-
-    def _entry(self, policy: HeightPolicy) -> Entry | None:
-        value = policy.wanted
-        if value is None:
-            return None
-        return Entry(self.electorate.height, self.electorate.parent, policy.complete(value))
 
     def _propose(self, proposal: Propose, policy: HeightPolicy, now: float) -> list[Effect]:
         """Durably accept the proposal on this node first, then ask others (SPEC.md R4)."""

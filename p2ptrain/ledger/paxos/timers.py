@@ -15,8 +15,8 @@ ROUND_STRETCH_MAX = 16
 """Maximum length of a round, as a multiple of `round_timeout_s`. Rounds get longer until messages
 arrive within a round, but a long partition must not make them grow without limit. By default, this
 is 16 × 2 s = 32 s. With a maximum of 8 s, voters on an overloaded machine, which took 6 s for each
-answer, failed to agree for as long as the overload lasted. While too few voters are up, rounds do
-not time out.
+answer, failed to agree for as long as the overload lasted. Rounds do not time out while too few
+voters are up.
 """
 
 

@@ -18,8 +18,7 @@ from p2ptrain.ledger.paxos.timers import round_s
 
 TARDY_PART = 1 / 16
 """The length of a tardy proposer's turn, as a fraction of a round: 0.125 s of 2 s. A proposer with
-a fast connection can still propose in that time. If a slow one cannot, the next proposer soon
-starts.
+a fast connection can still propose in that time. If a slow one cannot, the next one soon starts.
 """
 
 TARDY_HEIGHTS = 256

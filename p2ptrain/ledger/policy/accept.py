@@ -60,8 +60,7 @@ def may_accept(
       with the peers that this node knows to be up.
     - `late`: the height has been undecided for so long that differences between the nodes' reports
       must not delay it any longer.
-    - `proposer`: the peer that first proposed `value`. If `value` is forced, this is the proposer
-      of an earlier round.
+    - `proposer`: the peer that first proposed `value`; in an earlier round, if it is forced.
     """
     fault = why_invalid(rules, state, value)
     if fault:
@@ -214,8 +213,7 @@ def _hasty(rules: Rules, state: LedgerState, reports: Reports, now: float) -> st
 
 def _misquoted(state: LedgerState, reports: Reports, roster: Roster) -> str:
     """Say for which participant the roster's numbers differ from its report; empty if for none.
-    With wrong numbers, that participant could not contribute: it would report that its work is
-    lost.
+    With wrong numbers, that participant would have to report that its work is lost.
     """
     known = set(state.roster.participants) if state.roster is not None else set()
     for part in roster.participants:

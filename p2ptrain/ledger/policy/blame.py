@@ -34,8 +34,7 @@ failed twice by accident.
 LOST_SHARE = 1 / 20
 """Maximum fraction of the run's time that a peer can cost if it fails whenever it is admitted. The
 half-life of a doubt is 20 times the number of outer steps that the failure cost, but at least
-HALF_LIFE. With HALF_LIFE alone, a silent participant cost a run with short outer steps half of its
-time.
+HALF_LIFE. With HALF_LIFE alone, a silent participant cost half the time of a run with short steps.
 """
 
 HALF_LIFE_MAX = 128
@@ -92,8 +91,7 @@ def half_life_after(lost_steps: float) -> float:
 @dataclass(frozen=True, slots=True)
 class Failure:
     """One failed attempt. `commits` is the number of commits before it. `accused` are the peers
-    that other participants accuse, and `confessed` those that accuse themselves. `half_life` is in
-    commits.
+    that others accuse, and `confessed` those that accuse themselves. `half_life` is in commits.
     """
 
     commits: int
@@ -171,8 +169,7 @@ class FailureMemory:
         self, peers: Collection[PeerId], members: Iterable[PeerId], ready: Iterable[PeerId]
     ) -> None:
         """Record that an attempt of `peers` begins, in a run with these `members`. This node knows
-        that the peers in `ready` could take part. The earlier absences of a participant no longer
-        count.
+        that the peers in `ready` could take part. Earlier absences of the participants expire.
         """
         self.ready = frozenset(ready)
         for peer in peers:
@@ -237,8 +234,8 @@ class FailureMemory:
         A doubt does not count if one of its peers will be absent, since that peer may be the one at
         fault. It does not count either if one of its peers was left out for LEFT_OUT_MAX commits:
         that peer gets another chance, no matter who accuses it. Weaker doubts are enough if an
-        attempt of this outer step failed without an accusation, or if `untraced` says so of the
-        current one.
+        attempt of this outer step failed without an accusation, or the current one did
+        (`untraced`).
         """
         doubt_min = DOUBT_MIN_UNTRACED if self.untraced or untraced else DOUBT_MIN
         doubts = self._doubts_among(able, under_way)
@@ -249,9 +246,7 @@ class FailureMemory:
         return frozenset(out)
 
     def refused_after(self, peer: PeerId) -> int:
-        """Return the limit LEFT_OUT_REFUSED for `peer`, in commits. It is higher if the peer is
-        doubted for an expensive failure.
-        """
+        """Return LEFT_OUT_REFUSED, or a higher limit after an expensive failure of `peer`."""
         limits = (it.left_out_max for it in self.failures if any(peer in d for d in it.doubts))
         return 2 * max((LEFT_OUT_MAX, *limits)) + 1
 

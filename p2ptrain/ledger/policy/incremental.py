@@ -17,8 +17,7 @@ recognises the following reports as changing nothing:
 - In all of these cases except the third: a snapshot was written.
 
 `absorbs` counts a report, in constant time, and returns whether it is one of these. After any other
-report, what to propose is computed again. Time alone does not change it before
-`Wish.look_again_at`.
+report, what to propose is computed again. Time does not change it before `look_again_at`.
 """
 
 from __future__ import annotations

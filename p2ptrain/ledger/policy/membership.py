@@ -116,8 +116,7 @@ def has_left(founders: Founders, reports: Reports, voter: PeerId) -> bool:
 
     In a run with enough founders, they may drop it only once it is also down. A voter that is up
     may have come back, while another peer repeats its old goodbye. In a run with fewer founders,
-    the others may need the vote of `voter` to agree on a roster without it, so they cannot wait
-    until it is down.
+    the others may need the vote of `voter` to agree on a roster without it, and so cannot wait.
     """
     return voter in reports.leaving and (founders.voters_min == 1 or voter in reports.down)
 
@@ -159,9 +158,7 @@ def dropped_for_nothing(
 
 
 def unasked(state: LedgerState, reports: Reports, roster: Roster) -> str:
-    """Say which founder `roster` makes a voter although this node has not heard it ask to join
-    (SPEC.md F4); empty if there is none.
-    """
+    """Say which founder `roster` makes a voter unasked (SPEC.md F4); empty if none."""
     for voter in roster.voters:
         if voter not in state.voters and voter not in reports.joining:
             return f"it makes {voter} a voter, but this node has not heard it ask to join"

@@ -99,9 +99,7 @@ def alone_too_long(rules: Rules, state: LedgerState, reports: Reports, now: floa
 
 
 def alone_until(rules: Rules, state: LedgerState, reports: Reports) -> float | None:
-    """Return when the report of the only participant is overdue; None if there are more, or if this
-    node is the participant.
-    """
+    """Return when the only participant counts as failed; None if it is this node, or not alone."""
     roster, since = state.roster, reports.reducing_since
     assert roster is not None
     if since is None or len(roster.peers) > 1 or roster.peers[0] == reports.me:

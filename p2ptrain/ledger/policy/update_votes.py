@@ -2,8 +2,7 @@
 
 All participants compute the same bytes, but liars can report an invented update. So an update
 counts only once more than half of the participants report it, including those that have gone down
-since then. A node believes its own result, but abandons it when too few others can still report the
-same one.
+since then. A node believes its own result, but abandons it when too few others can still report it.
 """
 
 from __future__ import annotations
