@@ -1,4 +1,4 @@
-"""A peer that signs two contradictory statements is detected, exposed to all, and removed."""
+"""A voter that signs two contradictory statements is found, accused publicly, and removed."""
 
 from __future__ import annotations
 
@@ -123,7 +123,9 @@ STEPS = st.lists(st.tuples(st.booleans(), st.integers(0, 6), st.sampled_from("xy
 def test_honest_voter_never_contradicts_itself(
     steps: list[tuple[bool, int, str]], crashes: set[int]
 ) -> None:
-    """Requests arrive in any order, and the voter restarts from its records between them."""
+    """Prepares and proposals arrive in any order, and the voter restarts from its records between
+    them.
+    """
     entries = {name: Entry(1, digest("p"), Skip(ord(name))) for name in "xyz"}
     acceptor, records, said = Acceptor(LINE, 1), [], []
     for index, (votes, round, name) in enumerate(steps):
@@ -355,8 +357,8 @@ def test_accused_peer_is_removed_and_not_readmitted() -> None:
 
 
 def test_voter_with_evidence_refuses_and_sends_it() -> None:
-    """Only a has the evidence. b proposes as usual, a refuses, and b learns why. The value that b
-    has accepted may still be decided, but the next roster excludes c.
+    """Only a has the evidence against c. b proposes as usual, and a refuses and sends b the
+    evidence. The roster that b has accepted may still be decided, but the next one excludes c.
     """
     some = LedgerGroup(RULES)
     some.send_events("a", Accused(evidence_against(C)))
@@ -412,7 +414,7 @@ def test_message_in_this_nodes_name_reveals_a_second_process() -> None:
 
 
 def test_vote_missing_from_own_records_reveals_a_second_process() -> None:
-    """A second process with the identity of c has voted; the first process has not."""
+    """A second process with the identity of c has voted; the process under test has not."""
     some = LedgerGroup(RULES)
     some.ready("a b c")
     some.deliver(lambda unicast: C not in (unicast.sender, unicast.receiver))
@@ -465,8 +467,8 @@ def test_restarted_voter_recognises_its_own_votes() -> None:
 
 
 def test_accused_peer_can_vote_for_the_roster_without_it() -> None:
-    """The vote of the accused peer may be needed. It does no additional harm, since certificates
-    count it anyway.
+    """The others may need the vote of the accused peer. Letting it vote does no harm, since
+    certificates count its votes until a roster removes it.
     """
     some = LedgerGroup(small_rules("a b"))
     effects = some.send_events("a", Accused(evidence_against(B)))
@@ -485,7 +487,7 @@ def proof(voter: PeerId, round: int | None, entry: str) -> PromiseProof:
 
 
 @pytest.mark.parametrize("order", list(permutations(range(3))))
-def test_more_accepted_of_two_entries_in_a_round_is_forced(
+def test_entry_that_more_voters_accepted_in_a_round_is_forced(
     order: tuple[int, ...],
 ) -> None:
     proofs = (proof(A, 1, "x"), proof(B, 1, "y"), proof(C, 1, "x"))
@@ -495,8 +497,8 @@ def test_more_accepted_of_two_entries_in_a_round_is_forced(
 
 
 def test_double_proposal_cannot_fork_a_two_thirds_quorum() -> None:
-    """b asks a and c to accept one entry, and d to accept a different one. The first is chosen, but
-    no peer learns of it. Every later proposer, even d, must propose the first entry.
+    """b asks a and c to accept one entry, and d to accept a different one. The first entry is
+    chosen, but no peer learns that. Every later proposer, even d, must propose the first entry.
     """
     some = LedgerGroup(small_rules("a b c d", quorum="two-thirds"))
     some.ready("a b c d")

@@ -1,4 +1,4 @@
-"""The state that results from a chain of entries."""
+"""Which state a chain of entries leads to, and which entries are not valid."""
 
 from __future__ import annotations
 
