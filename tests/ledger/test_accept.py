@@ -295,7 +295,9 @@ def test_reduce_is_not_opened_before_a_quorum_is_ready() -> None:
 
 
 def test_reduce_is_not_opened_too_soon_after_skipped_steps() -> None:
-    """An honest proposer waits for the full time. Voters refuse proposals in the first half of it."""
+    """After skipped steps, an honest proposer pauses for the full time. Voters refuse rosters only
+    in the first half of the pause.
+    """
     reports = Reports(A, skips=3, enough_since=100.0)
     for event in ALL_READY:
         reports.note(event)

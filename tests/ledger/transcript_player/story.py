@@ -260,8 +260,9 @@ class Story:
     # ────────────────────────────────────────────────────────────────────────────
 
     def deliver(self, line: Line) -> None:
-        """deliver: deliver all waiting messages, and all messages that result from them. deliver
-        a->b propose: deliver only this message, and no messages that result from it
+        """deliver: deliver all waiting messages, and all messages that result from them.
+
+        deliver a->b propose: deliver only this message, and no messages that result from it
         """
         if not line.words:
             self.group.deliver(self._arrives)
@@ -302,8 +303,9 @@ class Story:
             self.group.mail.append(tampered(unicast, part, self.group.rules.run))
 
     def forge(self, line: Line) -> None:
-        """forge c->a skip by=a,b,c: c sends an outcome with a forged certificate forge c->a
-        accusation by=d: c sends two genuine votes of d as evidence
+        """forge c->a skip by=a,b,c: c sends an outcome with a forged certificate
+
+        forge c->a accusation by=d: c sends two genuine votes of d as evidence
         """
         (route, kind) = line.words
         sender, _, receiver = route.partition("->")
