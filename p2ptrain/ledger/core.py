@@ -219,7 +219,7 @@ class Ledger(Queries):
         return []
 
     def _is_elsewhere(self, peer: PeerId) -> bool:
-        """Return whether `peer` is on a different line: it follows a branch that we do not."""
+        """Return whether `peer` is on a different line (the run or a branch) than this node."""
         return self._branches is not None and self._branches.is_elsewhere(peer, self.state)
 
     def _receive_entries(

@@ -132,8 +132,9 @@ class Catchup:
         self.unproven.clear()
 
     def is_believed(self, peer: PeerId, own_height: int, now: float) -> bool:
-        """Return whether to believe that `peer` has the entries beyond our own that it claims: it
-        has sent new entries when asked, or has not yet been asked often and long enough.
+        """Return whether to believe that `peer` has the entries beyond our own that it claims.
+        Believe it for SHOW_S after an unanswered request; after that, only if there were fewer than
+        QUESTIONS_MIN such requests and it has not pruned the next entry.
         """
         doubt = self.unproven.get(peer)
         if doubt is None or doubt.height <= own_height or now < doubt.since + SHOW_S:
@@ -176,7 +177,7 @@ class Catchup:
         return peer
 
     def _note_turn(self, peer: PeerId) -> None:
-        """Record that `peer` is asked now. If there are too many, forget the oldest."""
+        """Record that `peer` is asked now. If there are too many, forget the one asked longest ago."""
         eldest = put_newest(self.asked, peer, self.questions)
         if eldest is not None:
             self.floors.pop(eldest, None)

@@ -91,7 +91,7 @@ Acceptors = dict[tuple[LineId, int], Acceptor]
 
 
 def restored_acceptors(records: Iterable[bytes], *, decided: Mapping[LineId, int]) -> Acceptors:
-    """Rebuild the acceptors of undecided heights from `records`, which may be in any order.
+    """Rebuild the acceptors of undecided heights from the records on disk.
 
     `decided` is the height up to which each line of our chain is decided. On lines that are not in
     our chain, the last height at which this node voted may still be undecided, so it is rebuilt.

@@ -33,7 +33,8 @@ more, all are forgotten, and their signatures are checked again when needed.
 class Electorate:
     """The ranked voters whose quorum decides `height` of `line`; `me` may be one of them.
 
-    `silent`: this process must not vote, because another process may be voting with its identity.
+    `silent`: this process must not vote, because another process may be voting with its identity,
+    or the disk has lost entries at heights where this node voted.
     """
 
     rules: Rules

@@ -60,7 +60,8 @@ class Instance:
     """The state of one height. `receive` handles messages about it; `step` then votes and proposes.
 
     `round` is this node's current round, and `stage` how far this node got as its proposer.
-    `pending` is a proposal that this node may not accept yet. `outcome` is the decided entry.
+    `pending` is a proposal that waits until this node may accept it. `outcome` is the decided
+    entry.
     """
 
     def __init__(
@@ -362,9 +363,9 @@ class Instance:
     ) -> Judgement:
         """Judge `entry`, which `proposer` proposes in this round with these promises.
 
-        Even if the promises force `entry`, it is doubtful in two cases. A quorum of the promises
-        contains no accepted entry, so no entry was chosen. Or the promise of a voter that is up is
-        missing, and the doubt period is not over (`_is_late`).
+        Even if the promises force `entry`, it is doubtful in two cases. The promises without an
+        accepted entry come from a quorum, so no entry was chosen. Or the promise of a voter that is
+        up is missing, and the doubt period is not over (`_is_late`).
         """
         late, forced = self._is_late(now), forced_by(promises) is not None
         free = {proof.voter for proof in promises if proof.accepted is None}

@@ -141,8 +141,8 @@ def _unasked(state: LedgerState, reports: Reports, roster: Roster) -> str:
 
 
 def _usurped(rules: Rules, state: LedgerState, reports: Reports, roster: Roster, now: float) -> str:
-    """Say which of SPEC.md's rules S11 the roster breaks, as far as this node knows; empty if none.
-    For example, it drops a member, or leaves it out of the reduce, without a reason.
+    """Say how the roster breaks SPEC.md S11, as far as this node knows; empty if it does not. For
+    example, it drops a member, or leaves it out of the reduce, without a reason.
     """
     if stranger := _unasked(state, reports, roster):
         return stranger

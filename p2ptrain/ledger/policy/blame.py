@@ -32,7 +32,7 @@ failed twice by accident.
 """
 
 LOST_SHARE = 1 / 20
-"""Maximum fraction of the run's time that a peer can cost if it fails whenever it is admitted. The
+"""Maximum fraction of the run's time that a peer can cost if it fails whenever it takes part. The
 half-life of a doubt is 20 times the number of outer steps that the failure cost, but at least
 HALF_LIFE. With HALF_LIFE alone, a silent participant cost half the time of a run with short steps.
 """

@@ -22,7 +22,7 @@ class Suspicion:
 
     @staticmethod
     def of(reports: Mapping[PeerId, Iterable[PeerId]]) -> Suspicion:
-        """Count `reports`: the suspects that each peer that abandoned the attempt named."""
+        """Count `reports`, which map each peer that abandoned the attempt to its suspects."""
         suspicion = Suspicion()
         for reporter, suspects in reports.items():
             suspicion.add(reporter, suspects)
