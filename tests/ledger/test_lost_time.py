@@ -1,4 +1,4 @@
-"""How many outer steps a failed attempt costs, and for how long it is remembered because of that."""
+"""How many outer steps a failed attempt costs, and how long it is therefore remembered."""
 
 from __future__ import annotations
 

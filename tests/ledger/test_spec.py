@@ -490,7 +490,7 @@ def test_minority_waits_for_a_lost_majority() -> None:
 
 
 def test_reports_lost_in_a_restart_are_sent_again() -> None:
-    """Reports are not stored on disk: a restarted node forgets who is ready until it is told again."""
+    """Reports are not stored: a restarted node does not know who is ready until it is told again."""
     some = LedgerGroup(small_rules("a b"))
     some.ready("a b")
     some.crash("b")
@@ -526,7 +526,7 @@ def test_s10_voters_without_the_amendment_decide_a_roster_without_it() -> None:
 
 
 def test_s11_proposer_cannot_drop_live_voters() -> None:
-    """If b could drop voters that are up, two such rosters would make b the only voter of the run."""
+    """If b could drop voters that are up, two rosters would make b the only voter of the run."""
     some = LedgerGroup(small_rules("a b c d e"))
     b, c, d, e = peers("b c d e")
     rules, state = some.rules, some["a"].state

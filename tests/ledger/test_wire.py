@@ -1,4 +1,4 @@
-"""Messages survive encoding. Malformed messages raise RemoteProtocolError and have no other effect."""
+"""Messages survive encoding. Malformed messages raise RemoteProtocolError and nothing else."""
 
 from __future__ import annotations
 
