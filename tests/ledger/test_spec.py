@@ -490,7 +490,7 @@ def test_minority_waits_for_a_lost_majority() -> None:
 
 
 def test_reports_lost_in_a_restart_are_sent_again() -> None:
-    """Reports are not stored: a restarted node does not know who is ready until it is told again."""
+    """Reports are not stored: a restarted node does not know who is ready until told again."""
     some = LedgerGroup(small_rules("a b"))
     some.ready("a b")
     some.crash("b")

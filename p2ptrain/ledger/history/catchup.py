@@ -177,7 +177,7 @@ class Catchup:
         return peer
 
     def _note_turn(self, peer: PeerId) -> None:
-        """Record that `peer` is asked now. If there are too many, forget the one asked longest ago."""
+        """Record that `peer` is asked now. If there are too many, forget the oldest request."""
         eldest = put_newest(self.asked, peer, self.questions)
         if eldest is not None:
             self.floors.pop(eldest, None)

@@ -97,7 +97,7 @@ class Words:
     # ── messages ─────────────────────────────────────────────────────────────────────────────────
 
     def message(self, message: object) -> str:
-        """Describe a message. Of a kind that does not occur in the stories, return only the name."""
+        """Describe a message; if its kind does not occur in the stories, return only the name."""
         match message:
             case Prepare(height, round):
                 return f"prepare {height}/{round}"
