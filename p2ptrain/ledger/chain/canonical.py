@@ -42,6 +42,15 @@ def canonical(value: object) -> bytes:
     return _encode(value).encode("ascii")
 
 
+def plain_of(value: Any) -> object:
+    """Return the form of a value that `canonical` can encode; None if the value is None."""
+    return None if value is None else value.plain()
+
+
+def unchanged(value: object) -> object:
+    return value
+
+
 def digest_of(domain: bytes, value: object) -> Digest:
     """Return the sha256 of `domain` and the canonical encoding of `value`. Values of different
     kinds use different domains, so their digests never collide.

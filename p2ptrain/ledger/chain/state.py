@@ -15,7 +15,7 @@ from typing import Any
 
 from p2ptrain.errors import LocalProtocolError
 from p2ptrain.ids import Digest, PeerId
-from p2ptrain.ledger.chain.canonical import canonical, digest_of
+from p2ptrain.ledger.chain.canonical import canonical, digest_of, plain_of, unchanged
 from p2ptrain.ledger.chain.leases import Leases
 from p2ptrain.ledger.chain.values import LineId, Roster, SnapshotRef, Terms
 
@@ -151,14 +151,6 @@ def digest_state(state: LedgerState) -> Digest:
     return digest_of(b"p2ptrain-state/1", plain_state(state))
 
 
-def _same(value: object) -> object:
-    return value
-
-
-def _plain(value: Any) -> object:
-    return None if value is None else value.plain()
-
-
 def _plain_book(book: Leases) -> dict[str, object]:
     return {
         "held": {peer: runs_of(blocks) for peer, blocks in book.held.items()},
@@ -181,22 +173,22 @@ def runs_of(blocks: tuple[int, ...]) -> list[list[int]]:
 
 
 ENCODERS: Mapping[str, Encoder] = {
-    "line": _same,
+    "line": unchanged,
     "past": lambda past: [each.plain() for each in past],
-    "height": _same,
-    "head": _same,
-    "step": _same,
+    "height": unchanged,
+    "head": unchanged,
+    "step": unchanged,
     "phase": lambda phase: phase.value,
-    "attempt": _same,
-    "tried_before": _same,
-    "roster": _plain,
+    "attempt": unchanged,
+    "tried_before": unchanged,
+    "roster": plain_of,
     "voters": list,
     "learners": list,
     "since": dict,
     "proven": sorted,
     "lease_book": _plain_book,
     "tokens_by_peer": dict,
-    "tokens": _same,
-    "snapshot": _plain,
+    "tokens": unchanged,
+    "snapshot": plain_of,
     "terms": lambda terms: [each.plain() for each in terms],
 }

@@ -17,6 +17,7 @@ from p2ptrain.ledger.chain.canonical import (
     encode_signature,
     optional,
     parse,
+    plain_of,
     read_digest,
     read_exactly,
     read_fields,
@@ -26,6 +27,7 @@ from p2ptrain.ledger.chain.canonical import (
     read_peer,
     read_signature,
     types_of,
+    unchanged,
 )
 from p2ptrain.ledger.chain.decode_values import certified_from_plain, entry_from_plain
 from p2ptrain.ledger.chain.values import MEMBERS_MAX, Certified, Entry, LineId, Vote
@@ -68,14 +70,6 @@ def _written(value: object) -> dict[str, object]:
 
 def _read(plain: object, kind: type) -> dict[str, Any]:
     return read_fields(plain, {name: codec.read for name, codec in _FIELDS[kind].items()})
-
-
-def _same(value: object) -> object:
-    return value
-
-
-def _plain(value: Any) -> object:
-    return None if value is None else value.plain()
 
 
 def accepted_from_plain(plain: object, field: str = "accepted") -> Accepted:
@@ -124,17 +118,17 @@ def _read_vote(plain: object, field: str) -> Vote:
 
 
 _CODECS: Mapping[Any, Codec] = {
-    int: Codec(_same, read_int),
+    int: Codec(unchanged, read_int),
     str: Codec(lambda reason: reason[:REASON_CHARACTERS_MAX], _read_reason),
     bytes: Codec(encode_signature, read_signature),
-    PeerId: Codec(_same, read_peer),
-    Digest: Codec(_same, read_digest),
-    LineId: Codec(_same, read_digest),
+    PeerId: Codec(unchanged, read_peer),
+    Digest: Codec(unchanged, read_digest),
+    LineId: Codec(unchanged, read_digest),
     Vote: Codec(lambda vote: _written(vote), _read_vote),
-    Entry: Codec(_plain, entry_from_plain),
-    Certified: Codec(_plain, certified_from_plain),
-    Evidence: Codec(_plain, evidence_from_plain),
-    Accepted | None: Codec(_plain, optional(accepted_from_plain)),
+    Entry: Codec(plain_of, entry_from_plain),
+    Certified: Codec(plain_of, certified_from_plain),
+    Evidence: Codec(plain_of, evidence_from_plain),
+    Accepted | None: Codec(plain_of, optional(accepted_from_plain)),
     tuple[PromiseProof, ...]: Codec(_plain_proofs, _read_proofs),
     tuple[Certified, ...]: Codec(lambda page: [it.plain() for it in page], _read_page),
 }
