@@ -1,6 +1,7 @@
-"""Agreement without a fixed leader. SPEC.md states the invariants and the reasons for them.
+"""Let the peers of a run agree on a chain of entries without a fixed leader. SPEC.md states the
+rules.
 
-Import from the submodules: `chain` defines what is agreed, `core.Ledger` reaches the agreement,
-`chain/verify.py` checks what others agreed, `failure_detector` says which peers are up. This
-package does not use sockets, clocks or disks.
+Import from the submodules: `chain` defines the entries, `core.Ledger` agrees on them with other
+peers, `chain/verify.py` checks a chain that others agreed on, and `failure_detector` says which
+peers are up. This package does not use sockets, clocks or disks.
 """

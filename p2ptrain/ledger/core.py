@@ -1,8 +1,7 @@
 """The ledger of one node: events in, effects out. Nodes and the simulator run the same class.
 
 It combines the agreed `chain`, the reports and decisions of `policy`, the consensus of `paxos`, and
-the catch-up of `history`. It does not use sockets, disks or clocks: `now` is an argument of every
-call and never decreases.
+`history`, which fetches missing entries. The time `now` is an argument and never decreases.
 
     effects = ledger.handle(event, now)     # carry these out in order, see `effects`
     ledger.handle(Tick(), now)              # do this at ledger.next_deadline()
@@ -16,7 +15,6 @@ from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.accountability.accuser import Accuser
 from p2ptrain.ledger.accountability.statement_log import statements_of
-from p2ptrain.ledger.branches.branch_proposal import BranchMessage
 from p2ptrain.ledger.branches.branch_sync import BranchSync
 from p2ptrain.ledger.chain.apply import apply
 from p2ptrain.ledger.chain.rules import Rules
@@ -42,16 +40,14 @@ from p2ptrain.ledger.messages.events import Accused, CloneFound, Event, PeerHeig
 from p2ptrain.ledger.messages.evidence import Statement
 from p2ptrain.ledger.messages.messages import (
     Accusation,
+    BranchMessage,
     Entries,
     EntriesRequest,
     Message,
     Outcome,
     Prepare,
     Propose,
-    ProposeBranch,
     Pruned,
-    RefuseBranch,
-    SignBranch,
     VoteMessage,
 )
 from p2ptrain.ledger.messages.peer_reports import AnyReport
@@ -67,7 +63,7 @@ from p2ptrain.ledger.queries import LedgerStatus, Queries
 
 
 class Ledger(Queries):
-    """One peer's copy of the chain, and its part in extending it."""
+    """One peer's copy of the chain, and this peer's part in deciding further entries."""
 
     def __init__(
         self,
@@ -81,9 +77,10 @@ class Ledger(Queries):
         base: Base | None = None,
         arrange: Arrange = in_given_order,
     ) -> None:
-        """`chain` and `records` are read from this node's own disk, exactly as it wrote them.
+        """`chain` and `records` (this node's votes and promises) come from this node's own disk.
 
-        With a `base`, `chain` is the part that follows the base's own Commit.
+        With a `base` (a certified state that replaces pruned entries), `chain` contains only the
+        entries after the base's Commit.
         """
         self.rules = rules
         self.me = me
@@ -114,7 +111,9 @@ class Ledger(Queries):
     # ── for the node ─────────────────────────────────────────────────────────────────────────────
 
     def handle(self, event: Event, now: float) -> list[Effect]:
-        """Handle one event. Return effects, which must be carried out in the order of the list."""
+        """Handle one event. Return effects, which must be carried out in the order of the list.
+        After a Rejoin, which ends this ledger, the list is always empty.
+        """
         effects: list[Effect] = []
         if self._over:
             return []
@@ -160,7 +159,7 @@ class Ledger(Queries):
         return earliest(self._instance.next_deadline(), look_at, self._catchup.ask_at, part_at)
 
     def _note(self, event: AnyReport, now: float) -> bool:
-        """Note a report. Return False if it cannot have an effect now."""
+        """Store a report. Return whether it may change what this ledger does now."""
         self.reports.note_time(event, now)
         if not self.reports.note(event):
             return False
@@ -175,17 +174,18 @@ class Ledger(Queries):
         match message:
             case EntriesRequest(from_height):
                 return [Send(sender, self.page(from_height))]
-            case Entries(height, certified):
-                return self._receive_entries(sender, height, certified, now)
+            case Entries():
+                return self._receive_entries(sender, message, now)
             case Pruned():
                 if not self._is_elsewhere(sender):
                     self._catchup.pruned(sender, message, self.state.height, now)
                 return []
             case Outcome(certified):
-                return self._receive_entries(sender, message.height, (certified,), now)
+                entries = Entries(message.height, (certified,))
+                return self._receive_entries(sender, entries, now)
             case Accusation(evidence):
                 return self._weigh(self._accuser.accuse(evidence))
-            case ProposeBranch() | SignBranch() | RefuseBranch():
+            case _ if isinstance(message, BranchMessage):
                 return self._receive_branch(sender, message, now)
             case _:
                 return self._receive_vote(sender, message, now)
@@ -220,13 +220,13 @@ class Ledger(Queries):
         return []
 
     def _is_elsewhere(self, peer: PeerId) -> bool:
-        """Return whether `peer` is on a line other than ours."""
+        """Return whether `peer` is on a different line (the run or a branch) than this node."""
         return self._branches is not None and self._branches.is_elsewhere(peer, self.state)
 
-    def _receive_entries(
-        self, sender: PeerId, height: int, page: Sequence[Certified], now: float
-    ) -> list[Effect]:
+    def _receive_entries(self, sender: PeerId, message: Entries, now: float) -> list[Effect]:
         effects, before = list[Effect](), self.state.height
+        height: int = message.height
+        page: Sequence[Certified] = message.certified
         if self._branches is not None:
             taken = self._branches.filter_page(sender, height, page, self.state, self.kept.at, now)
             effects, page = taken
@@ -243,7 +243,7 @@ class Ledger(Queries):
                 except RemoteProtocolError as exc:
                     self._catchup.disproved(sender, self.state.height)
                     return [*effects, Note(f"{sender} sent an invalid entry: {exc.what}")]
-        if self.state.height > before:  # If nothing was new, do not ask this peer again at once.
+        if self.state.height > before:  # Ask this peer for more only if its entries were new.
             self._catchup.note_growth(sender, self.state.height, now)
         return effects
 
@@ -252,7 +252,7 @@ class Ledger(Queries):
         ours = self.kept.at(height)
         if ours is None or ours.entry.digest == certified.entry.digest:
             return []
-        what = f"{sender} sent an entry {height} that differs from this node's: a fork or a forgery"
+        what = f"{sender} sent a different entry {height} than this node has: a fork or a forgery"
         return [*self._weigh(self._accuser.compare(ours, certified)), Note(what)]
 
     def _adopt(self, certified: Certified, now: float) -> list[Effect]:
@@ -273,7 +273,9 @@ class Ledger(Queries):
     def _log_signed(
         self, height: int, said: Iterable[tuple[PeerId, Statement]], *, genuine: bool = False
     ) -> list[Effect]:
-        """Check statements that voters signed, including this node's own."""
+        """Look for contradictions in the statements `said` (votes and promises) about `height`, and
+        for statements in this node's name that it did not sign. `genuine`: they were verified.
+        """
         signed = list(said)
         mine = [statement for peer, statement in signed if peer == self.me]
         effects = self._weigh(self._accuser.note(height, signed, genuine=genuine))
@@ -282,7 +284,7 @@ class Ledger(Queries):
         return effects
 
     def _weigh(self, accusations: list[Effect]) -> list[Effect]:
-        """Reconsider what to propose: an accused peer must not remain a member."""
+        """Return `accusations`. If there are any, decide anew what to propose."""
         if accusations:
             self._wanted = None
         return accusations
@@ -306,7 +308,7 @@ class Ledger(Queries):
         return [VoteWithheld(height, f"a {what} of {self.me} is not in its records")]
 
     def _stop_voting(self, what: str) -> list[Effect]:
-        """Stop voting: two processes with the same identity would contradict each other."""
+        """Stop voting, because two processes with this identity would sign contradictory votes."""
         if self._silent:
             return []
         self._silent = True
@@ -321,7 +323,7 @@ class Ledger(Queries):
     # ── progress ─────────────────────────────────────────────────────────────────────────────────
 
     def _advance(self, now: float) -> list[Effect]:
-        """Do everything that has become possible, height after height."""
+        """Do everything that has become possible, for as many heights as possible."""
         effects = self._part(now)
         while not self._over:
             effects += self._instance.step(self._policy(now), now)
@@ -334,7 +336,7 @@ class Ledger(Queries):
         return effects if self._over else effects + self._ask(now)
 
     def _part(self, now: float) -> list[Effect]:
-        """If it is time to leave this line, move to a branch or to a chain that outranks ours."""
+        """Move to a branch or to a chain that outranks ours, if it is time (SPEC.md B3, B5)."""
         effects: list[Effect] = []
         while self._branches is not None and not self._over:
             before = self.reports.outranked_by

@@ -1,15 +1,14 @@
-"""Decide which peers seem to be up, based on when they were last heard by this machine's own
-monotonic clock.
+"""Decide which peers seem to be up: a peer that has been silent for too long is considered down.
 
         heard      silent for yellow_after intervals    for red_after intervals
     ────────► GREEN ─────────────────────────► YELLOW ─────────────────────────► RED
         ▲                 a reset connection: RED immediately                      │
         └────── heard again (after a reset: at least half an interval later) ──────┘
 
-Silence is measured in multiples of each peer's usual interval: the 90th percentile of its recent
-intervals, but at least the agreed interval. If this process itself was stopped (by SIGSTOP, or a
-closed laptop lid), silence during that time says nothing about other peers. That time is then not
-counted as silence.
+Silence is measured by this machine's monotonic clock, in multiples of the peer's usual interval
+between heartbeats. The usual interval is the 90th percentile of the recent intervals, but at least
+the agreed interval. If this process itself was stopped (by SIGSTOP, or a closed laptop lid), that
+time is not counted, since silence during it says nothing about other peers.
 """
 
 from __future__ import annotations
@@ -38,10 +37,13 @@ class Colour(StrEnum):
 
 @dataclass(slots=True)
 class _Record:
-    """The detector's record of one peer.
+    """What the detector knows about one peer. Times and intervals are in seconds.
 
-    `allowed_s` is its usual interval, computed from its recent ones. `ranked` are the recent
-    intervals sorted by length.
+    - `last`: when the peer was last heard. The length of stops of this process is added.
+    - `shown`: the colour that `changes` last returned.
+    - `allowed_s`: the peer's usual interval.
+    - `hinted_at`: when a connection to the peer was reset, if it has not been heard since.
+    - `intervals`, `ranked`: the recent intervals, in order of time and sorted by length.
     """
 
     last: float
@@ -60,8 +62,9 @@ class _Record:
 
 
 class Detector:
-    """Keeps a colour for each peer. Call `note_arrival` each time a peer is heard, and `changes` at
-    least as often as `next_deadline` says.
+    """Keeps a colour for each peer: green (up), yellow (late) or red (down).
+
+    Call `note_arrival` each time a peer is heard, and `changes` whenever `next_deadline` says.
     """
 
     def __init__(
@@ -80,7 +83,7 @@ class Detector:
         self._looked_at: float | None = None
 
     def watch(self, peer: PeerId, now: float) -> None:
-        """Expect `peer` from now on. Its silence counts even if it has never been heard."""
+        """Expect heartbeats of `peer` from now on, even if it has never been heard."""
         self._give_lost_time(now)
         self._records.setdefault(peer, _Record(now, Colour.GREEN, self.interval_s))
 
@@ -88,7 +91,7 @@ class Detector:
         self._records.pop(peer, None)
 
     def note_arrival(self, peer: PeerId, now: float) -> None:
-        """Note that a heartbeat (or any authenticated message) of `peer` arrived."""
+        """Record that a heartbeat (or any authenticated message) of `peer` arrived."""
         self._give_lost_time(now)
         record = self._records.get(peer)
         if record is None:
@@ -103,7 +106,7 @@ class Detector:
         record.last = now
 
     def hint_lost(self, peer: PeerId, now: float) -> None:
-        """Note that a connection to `peer` was reset. The peer is red until it is heard again."""
+        """Record that a connection to `peer` was reset. The peer is red until it is heard again."""
         self._give_lost_time(now)
         record = self._records.get(peer)
         if record is not None:
@@ -126,8 +129,8 @@ class Detector:
         return changed
 
     def next_deadline(self) -> float | None:
-        """Return when to call `changes` again. At that time a colour may change, or a stop of this
-        process can be noticed.
+        """Return when to call `changes` again: when a colour may change, and before a time without
+        calls would be taken for a stop of this process.
         """
         if self._looked_at is None or not self._records:
             return None
@@ -155,8 +158,8 @@ class Detector:
         return min(max(self.interval_s, usual), HABIT_MAX * self.interval_s)
 
     def _give_lost_time(self, now: float) -> None:
-        """If no call was made for longer than any operation takes, this process was stopped: do not
-        count the lost time as silence.
+        """Do not count the time in which this process was stopped as silence. It was stopped if
+        there was no call for `yellow_after` intervals, which is longer than any operation takes.
         """
         looked_at = self._looked_at
         if looked_at is not None and now > looked_at + self._stop_s:

@@ -10,7 +10,7 @@ from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain.quorum import proposer
 from p2ptrain.ledger.chain.state import LedgerState, Phase
 from p2ptrain.ledger.chain.values import Certified, Commit, LineId
-from p2ptrain.ledger.history.catchup import Catchup
+from p2ptrain.ledger.history.catchup import Catchup, page_from
 from p2ptrain.ledger.history.kept_chain import CommittedUpdate, KeptChain
 from p2ptrain.ledger.messages.messages import Entries, Message, Pruned
 from p2ptrain.ledger.paxos.acceptor import Acceptor, Acceptors
@@ -20,9 +20,9 @@ from p2ptrain.ledger.policy.wish import Wish
 
 @dataclass(frozen=True, slots=True)
 class LedgerStatus:
-    """The ledger's status for users: what is agreed, what this node wants next, and which peers it
-    waits for. `branch` says in words that this line is a branch, or will soon be one; otherwise it
-    is empty.
+    """The ledger's status for users: what is agreed, why this node proposes or waits (`reason`),
+    and which peers it waits for. `branch` says in words that this chain is on a branch (a
+    continuation without the lost quorum) or will soon be; otherwise it is empty.
     """
 
     height: int
@@ -38,7 +38,7 @@ class LedgerStatus:
 
 
 class Queries(ABC):
-    """The queries of `core.Ledger`, which sets all of these fields."""
+    """The queries of `core.Ledger`, which inherits them and sets all of these fields."""
 
     state: LedgerState
     kept: KeptChain
@@ -54,29 +54,28 @@ class Queries(ABC):
 
     @property
     def chain(self) -> Sequence[Certified]:
-        """The entries that are kept. If the chain begins at a base, the base's Commit comes
-        first."""
+        """The entries that are not pruned. After pruning, a Commit comes first (`history/base`)."""
         return self.kept.entries
 
     @property
     def updates(self) -> Mapping[int, CommittedUpdate]:
-        """Committed updates by outer step, as far back as the chain is kept."""
+        """The committed updates by outer step. Updates in pruned entries are missing."""
         return self.kept.updates
 
     def records(self) -> list[bytes]:
-        """Return a minimal list of records that a restart needs, for compacting the log of votes.
+        """Return the records that a restart needs. They can replace the whole log of votes.
 
-        They include, for each line, the last height at which this node voted, even if that height
-        is decided. If the disk later lost the decided entry, only this record would show that this
-        node has already voted there.
+        For each line (the run itself, or a branch) they include the last height at which this node
+        voted, even if that height is decided. If the disk later lost the decided entry, only this
+        record would show that this node has already voted there.
         """
         known = (*self._last_voted.values(), *self._undecided())
         kept = {(it.line, it.height): it for it in known}
         return [record for acceptor in kept.values() for record in acceptor.records()]
 
     def voted_for(self) -> tuple[Digest, ...]:
-        """Return the updates of the Commits that this node has voted for at undecided heights. This
-        node must keep these updates.
+        """Return the updates of the Commits that this node voted for at undecided heights. The node
+        must keep their bytes, since other nodes may need them.
         """
         accepted = [each.accepted for each in self._undecided()]
         values = [each.entry.value for each in accepted if each is not None]
@@ -84,23 +83,24 @@ class Queries(ABC):
 
     def page(self, from_height: int) -> Entries | Pruned:
         """Return the answer to an EntriesRequest."""
-        return self.kept.page(from_height)
+        return page_from(self.kept.entries, from_height)
 
     def out_of_reach(self) -> Mapping[PeerId, Pruned]:
-        """Return the Pruned answers of peers that no longer keep the next entry that this node
-        needs. The result is empty while there is a peer that may have the entry.
+        """Return the answers of the peers that have pruned the next entry that this node needs. The
+        result is empty while any peer may still have that entry.
         """
         return self._catchup.out_of_reach(self.state.height)
 
     def believes(self, peer: PeerId, now: float) -> bool:
-        """Return whether to believe that `peer` has the entries beyond ours that it claims. Believe
-        it if it sends entries, or if no request to it has gone unanswered for long.
+        """Return whether to believe that `peer` has as many entries as it claims. It is believed if
+        it sends entries, or if it has not left requests unanswered for long.
         """
         return self._catchup.is_believed(peer, self.state.height, now)
 
     def _news(self, height: int) -> Message:
-        """Return the entries that a lagging proposer needs; with many voters, return only our
-        height."""
+        """Return the entries from `height` on, for a proposer that is behind. If there are many
+        voters, return only our own height, since each of them sends this answer.
+        """
         many = are_many(self.state.voters)
         return Entries(self.state.height, ()) if many else self.page(height)
 
@@ -130,8 +130,7 @@ class Queries(ABC):
 
 
 def branch_words(state: LedgerState) -> str:
-    """Say since when this chain has been on a branch, and without which voters. Empty if it is
-    not."""
+    """Say since which outer step this chain is on a branch, and which voters it lost; or ""."""
     if not state.past:
         return ""
     last = state.past[-1]

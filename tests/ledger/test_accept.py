@@ -1,4 +1,4 @@
-"""The values that a voter accepts in different situations."""
+"""Which proposals a voter accepts, refuses, or judges again later, and for which reasons."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_commit_needs_results_of_most_participants_or_of_the_voter() -> None:
     assert verdict(REDUCING, commit, held, *MADE, PeerDown(B), PeerDown(C)) == YES
 
 
-def test_forced_commit_needs_no_reports_of_participants() -> None:
+def test_forced_commit_is_accepted_without_reports_of_participants() -> None:
     commit, held = Commit(0, 0, U), UpdateHeld(U)
     assert verdict(REDUCING, commit, held, forced=True) == YES
     assert verdict(REDUCING, commit, held, forced=True, doubtful=True) == UNMADE
@@ -120,7 +120,7 @@ def test_roster_that_names_an_amendment_needs_the_amendment() -> None:
     assert verdict(GENESIS, OPENING, *ALL_READY, have) == YES
 
 
-def test_voter_with_a_different_result_refuses_unless_forced() -> None:
+def test_voter_accepts_an_update_unlike_its_own_only_if_forced() -> None:
     own: list[AnyReport] = [ReduceDone(A, 0, 0, digest("mine")), UpdateHeld(U)]
     got = verdict(REDUCING, Commit(0, 0, U), *own)
     assert got.answer is Answer.NO
@@ -128,7 +128,7 @@ def test_voter_with_a_different_result_refuses_unless_forced() -> None:
     assert verdict(REDUCING, Commit(0, 0, U), *own, forced=True) == YES
 
 
-def test_result_of_a_different_attempt_is_not_a_contradiction() -> None:
+def test_own_result_of_another_attempt_does_not_contradict_a_commit() -> None:
     own: list[AnyReport] = [ReduceDone(A, 0, 7, digest("mine")), UpdateHeld(U)]
     assert verdict(REDUCING, Commit(0, 0, U), *MADE, *own) == YES
 
@@ -138,7 +138,7 @@ SNAPPED = Commit(0, 0, U, SnapshotRef(0, S), REDUCING.digest)
 UNVOUCHED = Judgement(Answer.LATER, f"this node does not know that a quorum has snapshot {S[:8]}")
 
 
-def test_voter_with_a_different_snapshot_refuses() -> None:
+def test_voter_refuses_a_snapshot_that_differs_from_its_own() -> None:
     held: list[AnyReport] = [*MADE, UpdateHeld(U)]
     assert verdict(REDUCING, SNAPPED, *held, SnapshotTaken(A, 0, S)) == YES
     another = SnapshotTaken(A, 0, digest("t"))
@@ -201,9 +201,9 @@ def test_member_that_is_up_is_not_dropped() -> None:
     assert verdict(learner, OPENING, *ALL_READY) == drops_d
 
 
-def test_member_that_two_peers_report_as_silent_can_be_dropped() -> None:
-    """A voter that is not a neighbour of the dead peer in the ring learns of this death from other
-    peers.
+def test_member_that_several_peers_report_as_silent_can_be_dropped() -> None:
+    """A voter that is not connected to the dead peer learns of the death from the reports of
+    others. If the accused peer reports something itself, it is not dead.
     """
     everybody = Roster(0, 0, (A, B, C, D), (), (*EVERYBODY, Participant(D, 200, 2)))
     open_state = chain_of(small_rules("a b c d"), [everybody])[1]
@@ -215,13 +215,15 @@ def test_member_that_two_peers_report_as_silent_can_be_dropped() -> None:
     assert verdict(open_state, without_d, *said, ME_READY, ReduceFailed(D, 0, 0)) == here
 
 
-def test_roster_that_drops_a_live_member_is_not_forced_while_doubtful() -> None:
-    """Perhaps only the proposer has accepted the roster, so it need not have been chosen."""
+def test_doubtful_forced_roster_cannot_drop_a_live_member() -> None:
+    """A doubtful roster may be forced although only a lying proposer has accepted it. A roster that
+    is not doubtful may already be chosen, so it must be accepted.
+    """
     assert verdict(GENESIS, WITHOUT_C, ME_READY, forced=True, doubtful=True) == C_IS_HERE
     assert verdict(GENESIS, WITHOUT_C, ME_READY, forced=True) == YES
 
 
-def test_voters_accept_despite_differing_views_after_the_doubt_period() -> None:
+def test_reports_cannot_delay_a_roster_after_the_doubt_period() -> None:
     assert verdict(GENESIS, WITHOUT_C, ME_READY, late=True) == YES
     assert verdict(GENESIS, Roster(0, 0, (B, C), ()), late=True).answer is Answer.NO
 
@@ -239,8 +241,8 @@ def test_reduce_needs_most_of_the_members_that_can_take_part() -> None:
 
 
 def test_one_accuser_cannot_exclude_several_participants() -> None:
-    """If one accuser could exclude several participants, the first peer that gives up a reduce
-    could accuse everybody except an accomplice, and average only with that accomplice.
+    """If one accuser could exclude several participants, the first peer that abandons a reduce
+    could accuse everybody except an accomplice, and average only with the accomplice.
     """
     rules = small_rules("a b c d e", participants_min=2)
     names = peers("a b c d e")
@@ -259,9 +261,9 @@ def test_one_accuser_cannot_exclude_several_participants() -> None:
     assert survivors(rules, opened, reports) == (*everybody[:2], *everybody[3:])
 
 
-def test_after_repeated_failures_participants_take_turns() -> None:
-    """A peer that sends different averages to different peers, or always accuses another peer, must
-    also sit out sometimes.
+def test_participants_take_turns_sitting_out_after_two_failures() -> None:
+    """A peer may spoil every attempt without being accused, for example by sending different
+    averages to different peers. So every participant must sit out sometimes.
     """
     rules = small_rules("a b c", participants_min=2, attempts_max=4)
     taking = []
@@ -293,8 +295,8 @@ def test_reduce_is_not_opened_before_a_quorum_is_ready() -> None:
 
 
 def test_reduce_is_not_opened_too_soon_after_skipped_steps() -> None:
-    """An honest proposer waits for the full time. Voters refuse proposals in the first half of
-    it.
+    """After skipped steps, an honest proposer pauses for the full time. Voters refuse rosters only
+    in the first half of the pause.
     """
     reports = Reports(A, skips=3, enough_since=100.0)
     for event in ALL_READY:
@@ -318,7 +320,7 @@ def test_roster_must_contain_the_reported_token_counts() -> None:
     assert verdict(REDUCING, again, *failed).answer is Answer.LATER
 
 
-def test_peer_missing_from_our_allowlist_waits_for_a_newer_list() -> None:
+def test_peer_missing_from_our_allowlist_is_not_admitted_yet() -> None:
     admits = Roster(0, 0, (A, B, C), (D,))
     got = verdict(GENESIS, admits, AllowedPeers(frozenset({A, B, C})))
     assert got == Judgement(Answer.LATER, "d is not on this node's newest allowlist")
@@ -368,7 +370,7 @@ def test_skip_is_accepted_only_when_no_retry_is_possible() -> None:
     assert verdict(REDUCING, Skip(0), *all_failed, PeerDown(B), PeerDown(C)) == YES
 
 
-def test_a_skip_is_accepted_when_attempts_are_used_up() -> None:
+def test_skip_is_accepted_when_attempts_are_used_up() -> None:
     last = chain_of(RULES, [Roster(0, n, (A, B, C), (), EVERYBODY) for n in range(3)])[1]
     assert verdict(last, Skip(0), ReduceFailed(B, 0, 2)) == YES
 
@@ -381,7 +383,7 @@ def test_update_is_requested_first_from_live_peers_that_reported_it() -> None:
 
 
 def test_ready_peer_is_not_left_out_for_ever() -> None:
-    """This limit holds whatever failures the proposer claims to remember (SPEC.md S11, S13)."""
+    """The limit does not depend on the failures that the proposer remembers (SPEC.md S11, S13)."""
     rules = small_rules("a b c", participants_min=2)
     without_c = Roster(0, 0, (A, B, C), (), EVERYBODY[:2])
     reports = Reports(B)

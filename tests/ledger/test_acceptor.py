@@ -50,7 +50,7 @@ MOVES = st.lists(st.tuples(st.booleans(), st.integers(0, 6), st.booleans()), max
 
 
 @given(MOVES)
-def test_records_restore_the_voter_after_any_sequence_of_moves(
+def test_records_restore_the_voter_after_any_promises_and_votes(
     moves: list[tuple[bool, int, bool]],
 ) -> None:
     acceptor, records = Acceptor(LINE, 5), []

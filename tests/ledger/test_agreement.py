@@ -1,5 +1,5 @@
-"""Stories of a few ledgers: their messages, their reactions to failures, and the values that they
-agree on.
+"""Scenarios with a few ledgers: which messages they send, how they react to failures, and which
+values they agree on.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def test_single_founder_decides_without_messages() -> None:
     assert (some["a"].state.height, some["a"].state.step, some.mail) == (2, 1, [])
 
 
-def test_votes_are_durable_before_they_are_sent_and_entries_before_announced() -> None:
+def test_votes_and_entries_are_durable_before_they_are_sent() -> None:
     some = group()
     log = []
     for peer in (A, B, C):
@@ -168,7 +168,7 @@ def test_voter_that_missed_the_outcome_gets_it_in_the_next_round() -> None:
     assert some.heights() == {"a": 1, "b": 1, "c": 1}
 
 
-def test_refusal_updates_a_proposer_that_lost_its_memory() -> None:
+def test_refusal_tells_the_proposer_which_round_was_promised() -> None:
     some = reducing()
     some.send_to_all(PeerDown(C))
     some.send_to_all(ReduceFailed(A, 0, 0), ReduceFailed(B, 0, 0))
@@ -208,9 +208,9 @@ def test_silent_proposer_delays_the_decision_by_one_round() -> None:
     assert some.heights() == {"a": 1, "c": 1}
 
 
-def test_value_that_one_voter_accepted_is_adopted_after_a_crash() -> None:
-    """The proposal of b reaches only a; then b crashes. c leads round 1 and would prefer a
-    different roster, but it must adopt b's proposal.
+def test_next_proposer_adopts_a_value_that_one_voter_accepted() -> None:
+    """The proposal of b reaches only a; then b crashes. c leads round 1 and would prefer a roster
+    without b, but it must propose the roster that a has accepted.
     """
     some = group()
     some.ready("a b c")
@@ -266,7 +266,7 @@ def test_restarted_voter_keeps_its_promise() -> None:
     assert some.acceptor("a").promised == 1
 
 
-def test_after_a_crash_of_all_peers_they_continue_from_disk() -> None:
+def test_peers_continue_from_disk_after_all_of_them_crashed() -> None:
     some = reducing()
     heads = {ledger.state.head for ledger in some.ledgers.values()}
     for name in "abc":
@@ -336,8 +336,9 @@ def test_two_halves_never_both_decide() -> None:
 
 
 def test_voter_without_the_update_fetches_it_and_then_votes() -> None:
-    some = reducing()
-    """Peer b has lost its result, so a quorum of the five voters needs one more peer."""
+    """b, c and e have made the update, but b has lost it. Only c and e hold it, so one more voter
+    must fetch it before three of the five voters can accept the commit.
+    """
     some = reducing("a b c d e")
     some.hold_update(U, "c e")
     some.made(U, "b c e")
@@ -376,10 +377,10 @@ def test_fetch_is_repeated_while_the_update_is_needed() -> None:
     assert len(some.fetches) == before
 
 
-def test_result_that_cannot_be_fetched_is_given_up() -> None:
-    """b and c have finished, but c has lost the update, and nobody can fetch it from b. After the
-    grace time they try again, although b has accepted its own commit: that commit was not accepted
-    by a quorum.
+def test_result_that_cannot_be_fetched_is_abandoned() -> None:
+    """b and c have finished the reduce, but c has lost the update, and the others cannot fetch it
+    from b. After the grace time they open the next attempt. They may do so although b has accepted
+    its own commit, because a quorum has not.
     """
     some = reducing()
     some.hold_update(U, "b")
@@ -439,9 +440,7 @@ def test_joiner_cannot_vote_before_a_roster_admits_it() -> None:
     entry = Entry(1, some["d"].state.head, Skip(0))
     vote = some.electorate("d").vote(0, entry)
     effects = some.send_events("b", Received(D, Accept(vote)))
-    assert effects == [
-        Note("d sent a vote message for a height at which it or this node has no vote")
-    ]
+    assert effects == [Note("ignoring a message of d: it or this node has no vote at this height")]
 
 
 def test_leaving_voter_votes_for_the_roster_without_it() -> None:
@@ -502,9 +501,9 @@ def test_proposal_in_a_later_round_needs_promises_of_a_quorum() -> None:
 @pytest.mark.parametrize(
     ("round", "claims"), [(1, "its own round"), (4, "an earlier one, unsigned")]
 )
-def test_claims_in_promises_must_be_of_proposed_entries(round: int, claims: str) -> None:
-    """If promises could claim any entry, a proposer could pretend that they require the value that
-    it prefers.
+def test_promise_can_only_claim_an_entry_that_was_proposed(round: int, claims: str) -> None:
+    """If a promise could claim any entry, a liar could make every proposer propose the entry that
+    the liar prefers.
     """
     some = group()
     entry = Entry(1, some["a"].state.head, Roster(0, 0, (A, B, C), (D,)))
@@ -532,7 +531,7 @@ def test_proposer_cannot_ignore_an_accepted_value() -> None:
     assert notes_of(some, "a")[-1].endswith(f"the promises require entry {accepted.entry.digest}")
 
 
-def test_two_proposals_of_one_round_are_noticed() -> None:
+def test_second_proposal_of_a_round_is_reported() -> None:
     some = group()
     some.ready("a b c")
     some.deliver(lambda unicast: unicast.receiver == A)
@@ -541,7 +540,7 @@ def test_two_proposals_of_one_round_are_noticed() -> None:
     assert notes_of(some, "a")[-1] == "b proposes two different entries in round 0"
 
 
-def test_proposal_for_a_different_chain_or_a_far_round_is_ignored() -> None:
+def test_proposal_for_another_chain_or_too_far_ahead_is_ignored() -> None:
     some = group()
     elsewhere, far = Entry(1, digest("elsewhere"), Skip(0)), (1 << 40) * 3
     here = Entry(1, some["a"].state.head, Skip(0))
@@ -570,7 +569,7 @@ def test_electorate_remembers_a_bounded_number_of_proposals() -> None:
     assert [checked.count(it.signature) for it in proposals] == [2] + [1] * PROPOSALS_KEPT
 
 
-def test_prepare_for_a_far_round_is_ignored() -> None:
+def test_prepare_of_a_round_too_far_ahead_is_ignored() -> None:
     some = group()
     far = (1 << 40) * 3
     assert some.electorate("a").proposer(far) == B
@@ -623,7 +622,7 @@ def test_invalid_promises_are_not_counted() -> None:
 
 
 def test_proposal_of_a_round_does_not_change() -> None:
-    """Reports that arrive after a proposal must not change the proposal of the same round."""
+    """A proposer makes one proposal in a round. Later reports must not change it."""
     some = reducing()
     some.send_to_all(PeerDown(B))
     some.send_to_all(ReduceFailed(A, 0, 0), ReduceFailed(C, 0, 0))

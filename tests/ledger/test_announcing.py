@@ -23,12 +23,12 @@ A, B, C, D = peers("a b c d")
 
 @pytest.fixture
 def gossip(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use gossip for any number of voters above one."""
+    """Let ledgers use gossip as soon as there is more than one other voter."""
     monkeypatch.setattr(leading, "UNICASTS_MAX", 1)
 
 
 def crowd(voters: int) -> LedgerGroup:
-    """Return a group of this many voters."""
+    """Return a group with this number of voters."""
     return LedgerGroup(small_rules(" ".join(f"v{index:03}" for index in range(voters))))
 
 

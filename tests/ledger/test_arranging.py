@@ -56,7 +56,7 @@ def test_only_the_proposer_arranges_and_only_when_it_proposes() -> None:
 
 
 @pytest.mark.parametrize("schedule", ["star", "", "Ring", 0, None, ["ring"]])
-def test_roster_of_an_unknown_schedule_is_refused(schedule: object) -> None:
+def test_roster_with_an_unknown_schedule_is_refused(schedule: object) -> None:
     with pytest.raises(RemoteProtocolError, match="a schedule must be one of ring, direct, grid"):
         value_from_plain(OPENING.plain() | {"schedule": schedule})
 

@@ -30,8 +30,7 @@ from p2ptrain.ledger.chain.values import (
 )
 from p2ptrain.ledger.chain.verify import replay
 from p2ptrain.ledger.core import Ledger
-from p2ptrain.ledger.history.base import Base, Checkpoint, decode_base, encode_base
-from p2ptrain.ledger.history.check_base import check_base
+from p2ptrain.ledger.history.base import Base, Checkpoint, check_base, decode_base, encode_base
 from p2ptrain.ledger.history.kept_chain import CommittedUpdate, KeptChain
 from p2ptrain.ledger.history.pruning import base_after, base_at, entries_up_to, prunable_to
 from p2ptrain.ledger.messages.effects import AskEntries, Decided, Note
@@ -47,8 +46,8 @@ PART = (Participant(A, 200, 2),)
 
 
 def history(steps: int, *, snapshot_every: int = 2) -> list[Certified]:
-    """Return a chain with two entries for each outer step. The snapshot from before step s is
-    certified at the end of step s.
+    """Return a chain with a Roster and a Commit for each outer step. The Commit that ends a step
+    certifies the snapshot that was taken before that step.
     """
     values: list[Value] = []
     for step in range(steps):
@@ -133,7 +132,7 @@ def test_invalid_base_can_be_neither_made_nor_decoded(name: str) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 3000), st.binary(max_size=3))
-def test_damaged_bytes_are_an_invalid_or_a_different_base(at: int, damage: bytes) -> None:
+def test_damaged_bytes_are_refused_or_decode_to_a_different_base(at: int, damage: bytes) -> None:
     data = encode_base(BASE)
     bad = data[: at % len(data)] + damage + data[at % len(data) + len(damage) :]
     try:
@@ -144,7 +143,7 @@ def test_damaged_bytes_are_an_invalid_or_a_different_base(at: int, damage: bytes
     assert base.checkpoint != BASE.checkpoint or base.state == BASE.state
 
 
-def test_a_base_with_spaces_is_refused() -> None:
+def test_base_that_is_not_canonically_encoded_is_refused() -> None:
     with pytest.raises(RemoteProtocolError, match="canonical"):
         decode_base(encode_base(BASE) + b" ")
     with pytest.raises(RemoteProtocolError, match="expected a map"):
@@ -201,7 +200,7 @@ def test_received_entry_that_is_pruned_here_is_not_compared() -> None:
     assert ledger.handle(Received(D, Outcome(other)), 0.0) == []
     second = certify(RULES, BASE.state, Commit(4, 0, digest("another")))
     notes = [it for it in ledger.handle(Received(D, Outcome(second)), 0.0) if isinstance(it, Note)]
-    assert "d sent an entry 10 that differs from this node's: a fork or a forgery" in [
+    assert "d sent a different entry 10 than this node has: a fork or a forgery" in [
         it.text for it in notes
     ]
 
@@ -215,9 +214,9 @@ def double_vote(peer: str) -> Evidence:
     return Evidence(RULES.run, 3, voter, one, two)
 
 
-def test_voter_before_the_base_can_still_be_accused() -> None:
-    """A voter must have contributed before it can vote. Contributions are part of the state, so the
-    base still names the former voter d.
+def test_former_voter_from_pruned_heights_can_still_be_accused() -> None:
+    """The base does not name the voters of pruned heights. But a voter must have contributed before
+    it can vote, and the base names all contributors, so it names the former voter d.
     """
     gone = replace(BASE.state, tokens_by_peer={**BASE.state.tokens_by_peer, D: 5})
     value = CHAIN[9].entry.value
@@ -244,7 +243,7 @@ def test_pruning_removes_the_entries_before_the_base() -> None:
     assert kept.entries == CHAIN[13:]
 
 
-def test_making_a_base_stops_when_it_is_no_longer_wanted() -> None:
+def test_making_of_a_base_stops_when_the_base_is_not_wanted() -> None:
     kept, wanted = kept_chain(), iter([True, True, False])
     found = entries_up_to(kept, 10)
     assert found is not None
@@ -311,9 +310,9 @@ def test_entries_that_all_peers_have_pruned_are_out_of_reach() -> None:
     assert ledger.out_of_reach() == {}
 
 
-def test_unasked_claim_of_pruned_entries_is_ignored() -> None:
-    """If a claim of pruned entries were believed without a question, one message could convince a
-    node that it is far behind.
+def test_unsolicited_pruned_answer_is_ignored() -> None:
+    """If a node believed a Pruned message that it had not requested, one message could convince it
+    that it is far behind.
     """
     ledger = newcomer()
     assert asked(ledger, Received(A, PRUNED), 0.0) == []
@@ -324,7 +323,7 @@ def test_unasked_claim_of_pruned_entries_is_ignored() -> None:
     assert ledger.out_of_reach() == {}
 
 
-def test_height_claimed_in_a_pruned_answer_is_not_believed() -> None:
+def test_height_in_a_pruned_answer_does_not_count() -> None:
     ledger = newcomer()
     assert asked(ledger, PeerHeight(A, 20), 0.0) == [A]
     assert asked(ledger, Received(A, Pruned(10**9, 10**9, Digest("e" * 64))), 0.1) == []
@@ -333,8 +332,10 @@ def test_height_claimed_in_a_pruned_answer_is_not_believed() -> None:
     assert (ledger.state.height, ledger.out_of_reach()) == (20, {})
 
 
-def test_pruned_entries_that_we_already_have_do_not_matter() -> None:
-    """The peer repeats its claim. This does not make us ask it more often."""
+def test_peer_that_pruned_entries_which_we_have_is_asked_again() -> None:
+    """The answer does not concern the entries that we lack. So the peer is asked again, but not
+    sooner than without that answer.
+    """
     ledger = ledger_from_base([])
     assert asked(ledger, PeerHeight(B, 20), 0.0) == [B]
     assert asked(ledger, Received(B, PRUNED), 0.1) == []
@@ -342,7 +343,7 @@ def test_pruned_entries_that_we_already_have_do_not_matter() -> None:
     assert asked(ledger, Tick(), 2.0) == [B]
 
 
-def test_late_pruned_answer_counts_but_does_not_trigger_a_question() -> None:
+def test_late_pruned_answer_counts_but_does_not_trigger_a_request() -> None:
     ledger = newcomer()
     assert asked(ledger, PeerHeight(A, 20), 0.0) == [A]
     assert asked(ledger, PeerHeight(B, 20), 0.1) == []
@@ -353,7 +354,7 @@ def test_late_pruned_answer_counts_but_does_not_trigger_a_question() -> None:
 
 
 def on_a_branch() -> Ledger:
-    """Return a ledger on a branch that has a as its only voter."""
+    """Return a ledger on a branch whose only voter is peer `a`."""
     rules = small_rules("a b c", participants_min=1, branch_after_s=60.0)
     start = genesis(rules)
     entry = Entry(1, start.head, Branch(0, (A,)))
@@ -363,7 +364,9 @@ def on_a_branch() -> Ledger:
 
 
 def test_pruned_answer_of_a_peer_on_another_line_does_not_count() -> None:
-    """We asked this peer only because its chain could outrank ours."""
+    """We ask a peer on another line (here: the run that we branched off from) only because its
+    chain may outrank ours. Its answer says nothing about the entries that our own line lacks.
+    """
     ledger = on_a_branch()
     run, line = ledger.rules.run, ledger.state.line
     assert asked(ledger, PeerHeight(B, 20, run), 0.0) == [B]
@@ -377,8 +380,8 @@ def test_pruned_answer_of_a_peer_on_another_line_does_not_count() -> None:
 
 
 def test_peer_that_has_pruned_can_restart_and_vote() -> None:
-    """The disk of the peer has the base and the later entries. The peer votes together with peers
-    that keep the whole chain.
+    """The disk of a has the base and the later entries only. After a restart, a votes together with
+    peers that keep the whole chain.
     """
     some = LedgerGroup(RULES)
     for name in "abc":

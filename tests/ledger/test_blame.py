@@ -1,4 +1,4 @@
-"""The ledger remembers failed attempts, and the most doubted peers are left out (SPEC.md S13)."""
+"""A node remembers failed attempts, and leaves out the most doubted peers (SPEC.md S13)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def out(memory: FailureMemory, most: int = 1, able: Iterable[PeerId] = ALL) -> s
     return "".join(sorted(memory.sitting_out(frozenset(able), most)))
 
 
-def test_peer_that_most_accuse_sits_out_and_its_accusers_do_not() -> None:
+def test_peer_that_most_others_accuse_sits_out_alone() -> None:
     memory = FailureMemory()
     attempts(memory, {A: [E], B: [E], E: [A]})
     assert out(memory) == "e"
@@ -51,7 +51,7 @@ def test_peer_that_accuses_several_is_doubted_most() -> None:
     assert out(memory, most=5) == "e"
 
 
-def test_two_peers_in_dispute_sit_out_in_turn() -> None:
+def test_two_peers_that_accuse_each_other_take_turns_sitting_out() -> None:
     """A liar that accuses an honest peer is left out as often as that peer."""
     memory, left_out = FailureMemory(), ""
     attempts(memory, {E: [A]}, times=2)
@@ -144,20 +144,20 @@ def test_skipped_steps_do_not_reduce_the_doubt() -> None:
     assert out(memory) == "e"
 
 
-def test_many_accusers_of_one_failure_count_no_more_than_one() -> None:
+def test_many_accusers_in_one_failure_count_no_more_than_one() -> None:
     memory = FailureMemory()
     attempts(memory, {A: [E], B: [E], C: [E], D: [E]})
     commits(memory, 1, ALL[:4])
     assert out(memory) == ""
 
 
-def test_doubt_about_two_peers_is_settled_if_either_is_absent() -> None:
+def test_doubt_does_not_count_while_one_of_its_peers_is_absent() -> None:
     memory = FailureMemory()
     attempts(memory, {A: [E]}, times=3)
     assert out(memory, able=ALL[:4]) == out(memory, able=ALL[1:]) == ""
 
 
-def test_without_accusations_peers_absent_from_a_success_are_doubted() -> None:
+def test_peers_absent_from_the_successful_attempt_are_doubted() -> None:
     memory = FailureMemory()
     attempts(memory, {}, times=2)
     commits(memory, 1, (A, B, C))

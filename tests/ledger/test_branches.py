@@ -1,6 +1,4 @@
-"""SPEC.md B1 to B8: how peers continue on a branch after the quorum is lost, and how the branch
-heals.
-"""
+"""SPEC.md B1 to B8: peers continue on a branch after the quorum is lost, and the branch heals."""
 
 from __future__ import annotations
 
@@ -231,8 +229,8 @@ AFTER_S = 60.0
 
 
 def three_of_seven(silent: str) -> LedgerGroup:
-    """Return a group with three of seven peers; the other four have left for good. The peers in
-    `silent` count as up and do not answer.
+    """Return a group with three of seven voters; the other four are gone and never return. The
+    peers in `silent` count as up, but do not answer.
     """
     rules = small_rules("a b c d e f g", branch_after_s=AFTER_S)
     some = LedgerGroup(rules, names=(A, B, C))
@@ -259,7 +257,7 @@ def test_b3_silent_peer_does_not_block_a_branch(
     some = three_of_seven(silent)
     some.wait(at_s - 0.1)
     assert set(some.heights().values()) == {0}
-    some.wait(5.0)  # the maximum time until a proposal is resent
+    some.wait(5.0)  # the longest time until a proposal is sent again
     for ledger in some.ledgers.values():
         (branch,) = ledger.chain
         assert branch.entry.value == Branch(0, voters)
@@ -304,8 +302,8 @@ NAMES = "a b c d e f g h i"
 def proposal(
     it: BranchProposer, state: LedgerState, here: Presence, now: float
 ) -> tuple[PeerId, ...]:
-    """Return the voters of the branch that `it` proposes at this time. If the proposer is the only
-    voter, there is no proposal: return the voters of the branch that it has signed.
+    """Return the voters of the branch that `it` proposes now. If `it` is the only voter, it sends
+    no proposal, so return the voters of the branch that it has signed.
     """
     it.note_presence(state, here, now)
     effects, alone = it.propose(state, here, now), it.outcome()
@@ -321,8 +319,8 @@ def proposed_voters(effects: list[Effect]) -> tuple[PeerId, ...]:
 
 
 def test_b3_returned_peer_is_asked_again() -> None:
-    """B never signs. C was asked, disconnected, and returned just before the time at which it would
-    be left out.
+    """B never signs. C was asked, disconnected, and returned just before it would have been left
+    out.
     """
     rules = small_rules(NAMES, branch_after_s=AFTER_S)
     state, it = genesis(rules), BranchProposer(rules, A, signer(A), verify, 0.0)
@@ -336,8 +334,8 @@ def test_b3_returned_peer_is_asked_again() -> None:
 
 
 def test_b3_peer_with_short_absences_is_left_out_after_its_time() -> None:
-    """A peer may be absent so briefly that the others cannot sign without it meanwhile. Such an
-    absence does not restart its waiting time.
+    """A voter has branch_after_s to sign. That time does not start again after an absence that is
+    too short for the others to sign without this voter.
     """
     rules = small_rules(NAMES, branch_after_s=AFTER_S)
     state, it = genesis(rules), BranchProposer(rules, A, signer(A), verify, 0.0)
@@ -536,8 +534,8 @@ def test_peer_that_must_not_vote_does_not_sign_a_branch() -> None:
 
 
 def test_b1_peer_that_returns_to_a_line_keeps_its_promises() -> None:
-    """The promises must survive even if the log of votes was rewritten while the peer was on the
-    other line.
+    """The promises count even if the log of votes was rewritten while the peer was on the other
+    line.
     """
     some = group("a")
     some.send_events("a", Received(C, Prepare(1, 1)))
@@ -575,15 +573,17 @@ def test_status_does_not_mention_branches_while_a_quorum_is_up() -> None:
 LOW, HIGH = sorted(
     (signed(START, Branch(0, pair)) for pair in ((A, B), (C, D))), key=lambda it: it.entry.digest
 )
-"""Two branches that follow the same entry. While they have equal tokens, LOW outranks HIGH."""
+"""Two branches of the same entry. While equally many tokens are committed on both, LOW outranks
+HIGH.
+"""
 
 
 def shown(ours: Certified, theirs: Certified, *, height: int = 1) -> tuple[Rivals, list[Effect]]:
-    """Starting on chain `ours`, ask C for its first entry. C has a chain of `height` and answers
+    """Let a node with chain `ours` ask C for its entries. C claims `height` entries, and answers
     with `theirs`.
     """
     rivals, state = Rivals(RULES, verify), after(START, ours)
-    rivals.branched(START)
+    rivals.base = START
     place: dict[PeerId, tuple[RunId | Digest, int]] = {C: (theirs.entry.digest, height)}
     assert rivals.ask(place, state, set(), 0.0) == [AskEntries(C, 1)]
     return rivals, rivals.receive_entries(height, [theirs], state, {1: ours}.get, 0.1)
@@ -608,9 +608,9 @@ def test_b4_lower_ranked_chain_is_asked_for_again_when_it_grows() -> None:
     assert rivals.ask({C: (line, 2)}, state, set(), 20.0) == [AskEntries(C, 1)]
 
 
-def test_every_second_question_is_sent_to_a_member() -> None:
+def test_every_second_request_is_sent_to_a_member() -> None:
     rivals, state = Rivals(RULES, verify), after(START, HIGH)
-    rivals.branched(START)
+    rivals.base = START
     line = digest("another line")
     asked = list[object]()
     for turn in range(6):
@@ -621,7 +621,7 @@ def test_every_second_question_is_sent_to_a_member() -> None:
 
 def test_memory_of_rivals_is_bounded() -> None:
     rivals, state = Rivals(RULES, verify), after(START, LOW)
-    rivals.branched(START)
+    rivals.base = START
     there: tuple[RunId | Digest, int] = (digest("another line"), 0)
     names = [PeerId(f"x{n}") for n in range(PEERS_MAX + 1)]
     for n, name in enumerate(names):
@@ -649,8 +649,8 @@ def test_b5_a_long_chain_is_asked_for_page_by_page() -> None:
 
 
 def test_b7_returning_peer_is_asked_for_other_chains() -> None:
-    """Seed 1097 of the profile `islands` found this case. The chain that outranks ours has ended
-    and does not grow, so only the peer's return can trigger the question.
+    """Seed 1097 of the simulation profile `islands` found this case. The chain that outranks ours
+    has ended and does not grow, so only the return of its peer can trigger the request.
     """
     some = group("a", signed(START, Branch(0, (A,))))
     assert some.send_events("a", PeerHeight(C, 1, RULES.run)) == [AskEntries(C, 1)]
@@ -660,9 +660,9 @@ def test_b7_returning_peer_is_asked_for_other_chains() -> None:
     assert some.send_events("a", PeerUp(C)) == [AskEntries(C, 1)]
 
 
-def test_b7_silent_rivals_do_not_block_questions_to_others() -> None:
+def test_b7_silent_peers_do_not_block_requests_to_others() -> None:
     rivals, state = Rivals(RULES, verify), after(START, HIGH)
-    rivals.branched(START)
+    rivals.base = START
     there: tuple[RunId | Digest, int] = (LOW.entry.digest, 1)
     places = dict.fromkeys((B, C, D, E), there)
     asked = [rivals.ask(places, state, set(), 2.0 * n) for n in range(8)]

@@ -1,4 +1,4 @@
-"""A ledger that lacks entries requests them in pages, and believes only valid certificates."""
+"""A ledger that lacks entries requests them page by page, and appends only certified entries."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_single_missing_entry_is_awaited_before_it_is_requested() -> None:
     assert some["d"].state.height == 200
 
 
-def test_unanswered_question_is_sent_to_a_different_peer() -> None:
+def test_unanswered_request_is_sent_to_a_different_peer() -> None:
     catchup = Catchup()
     catchup.note_height(A, 9, 0, now=0.0)
     catchup.note_height(B, 7, 0, now=0.0)
@@ -100,8 +100,8 @@ def test_unanswered_question_is_sent_to_a_different_peer() -> None:
 
 
 def test_silent_peers_do_not_block_the_others() -> None:
-    """Peers are asked in turn, so even two silent peers that claim the longest chains block
-    nobody.
+    """Peers are asked in turn, so even two silent peers that claim the longest chains do not keep
+    us from asking the others.
     """
     catchup = Catchup()
     for peer, height in ((A, 2**53), (B, 2**53), (C, 9), (D, 9)):
@@ -122,7 +122,7 @@ def test_number_of_remembered_strangers_with_bad_entries_is_bounded() -> None:
     ]
 
 
-def test_member_is_asked_although_strangers_claimed_first() -> None:
+def test_member_is_asked_even_if_strangers_filled_the_table_first() -> None:
     catchup = Catchup(members=frozenset({A}))
     for n in range(PEERS_MAX):
         catchup.note_height(PeerId(f"x{n}"), 0, 0, now=0.0)
@@ -131,7 +131,7 @@ def test_member_is_asked_although_strangers_claimed_first() -> None:
     assert (catchup.whom_to_ask(0, set(), now=0.0), len(catchup.heights)) == (A, PEERS_MAX)
 
 
-def test_every_second_question_is_sent_to_a_member() -> None:
+def test_every_second_request_is_sent_to_a_member() -> None:
     catchup = Catchup(members=frozenset({A, B}))
     for n in range(300):
         catchup.note_height(PeerId(f"x{n}"), 2**53, 0, now=0.0)
@@ -191,7 +191,7 @@ def test_peer_without_new_entries_is_not_asked_again_at_once() -> None:
 
 
 def asked_for(catchup: Catchup, own_height: int, since: float, seconds: float) -> float:
-    """Ask repeatedly for this many seconds. Return the time at the end."""
+    """Send requests for this many seconds. Return the time at the end."""
     now = since
     while now < since + seconds:
         assert catchup.whom_to_ask(own_height, set(), now) is not None
@@ -199,7 +199,7 @@ def asked_for(catchup: Catchup, own_height: int, since: float, seconds: float) -
     return now
 
 
-def test_claim_without_proof_is_no_longer_believed_after_a_time() -> None:
+def test_claim_is_believed_for_a_limited_time_without_entries() -> None:
     catchup = Catchup()
     catchup.note_height(A, 2**53, 5, now=0.0)
     now = asked_for(catchup, 5, 0.0, SHOW_S)
@@ -211,7 +211,7 @@ def test_claim_without_proof_is_no_longer_believed_after_a_time() -> None:
     assert catchup.is_believed(B, 5, now)
 
 
-def test_peer_that_shows_entries_is_believed_again() -> None:
+def test_peer_that_sends_entries_is_believed_again() -> None:
     catchup = Catchup()
     catchup.note_height(A, 200, 5, now=0.0)
     now = asked_for(catchup, 5, 0.0, SHOW_S)
@@ -219,8 +219,10 @@ def test_peer_that_shows_entries_is_believed_again() -> None:
     assert catchup.is_believed(A, 69, now)
 
 
-def test_claim_confirmed_by_other_peers_is_believed_again() -> None:
-    """Each time, the heartbeat with the new height arrives before the entry."""
+def test_claim_that_other_peers_confirm_is_believed_again() -> None:
+    """Peer a claims each new height before the entry arrives, and then b sends the entry. So a is
+    right each time, although a itself never sends an entry.
+    """
     catchup = Catchup()
     for height in range(6, 6 + 2 * QUESTIONS_MIN):
         now = SHOW_S * height
@@ -231,7 +233,7 @@ def test_claim_confirmed_by_other_peers_is_believed_again() -> None:
     assert catchup.is_believed(A, height - 1, now + SETTLE_S)
 
 
-def test_few_lost_questions_do_not_discredit_a_peer() -> None:
+def test_a_few_unanswered_requests_do_not_discredit_a_peer() -> None:
     catchup = Catchup()
     catchup.note_height(A, 9, 5, now=0.0)
     asked_for(catchup, 5, 0.0, ANSWER_S * (QUESTIONS_MIN - 1))
@@ -247,7 +249,7 @@ def test_claim_of_pruned_entries_is_not_believed_for_ever() -> None:
     assert not catchup.is_believed(A, 5, SHOW_S)
 
 
-def test_ledger_reports_which_peers_heights_it_believes() -> None:
+def test_ledger_says_which_claimed_heights_it_believes() -> None:
     some = old_and_new()
     some.send_events("d", PeerHeight(A, 200), PeerHeight(B, 2**53), Tick())
     some.wait(2 * SHOW_S)
@@ -277,9 +279,7 @@ def test_different_entry_at_a_decided_height_is_reported_as_a_fork() -> None:
     rules = some.rules
     other = certify(rules, chain_of(rules, [])[1], Roster(0, 0, (A, B, C), (D,)))
     effects = some.send_events("a", Received(D, Outcome(other)))
-    assert effects[-1] == Note(
-        "d sent an entry 1 that differs from this node's: a fork or a forgery"
-    )
+    assert effects[-1] == Note("d sent a different entry 1 than this node has: a fork or a forgery")
     accused = [effect.evidence.peer for effect in effects if isinstance(effect, Accuse)]
     assert accused == [A, B, C]
 
@@ -289,7 +289,7 @@ def test_forged_fork_does_not_accuse_any_peer() -> None:
     other = certify(some.rules, chain_of(some.rules, [])[1], Roster(0, 0, (A, B, C), (D,)))
     forged = replace(other.certificate, votes=((A, b"forged"), *other.certificate.votes[1:]))
     effects = some.send_events("a", Received(D, Outcome(replace(other, certificate=forged))))
-    assert effects == [Note("d sent an entry 1 that differs from this node's: a fork or a forgery")]
+    assert effects == [Note("d sent a different entry 1 than this node has: a fork or a forgery")]
 
 
 def test_peer_behind_a_decided_height_gets_missing_entries() -> None:

@@ -1,5 +1,5 @@
-"""The interface of a ledger: its status in words, its records after a rewrite, and its handling of
-unusual input.
+"""The interface of a ledger: its status in words, the records that a restart needs, and how it
+handles unusual input.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def test_status_follows_the_run_to_its_end() -> None:
     assert said == ["members are still training", "an exchange is in progress", "the run has ended"]
 
 
-def test_run_in_which_all_voters_leave_waits() -> None:
+def test_nothing_is_proposed_while_all_voters_are_leaving() -> None:
     some = LedgerGroup(small_rules("a b"))
     some.send_events("a", Leaving(A), Leaving(B), Ready(A, 0, 200, 2), Ready(B, 0, 200, 2))
     assert some.mail == []
@@ -96,8 +96,8 @@ def test_rewritten_log_of_votes_contains_everything_for_a_restart() -> None:
 
 
 def test_voter_that_lost_entries_does_not_vote_until_it_has_them() -> None:
-    """If this voter voted earlier, it could form a quorum with another voter that is behind, and
-    decide a height a second time.
+    """If this voter voted before it has the lost entries, it could form a quorum with another voter
+    that is behind, and decide a height a second time.
     """
     some = LedgerGroup(small_rules())
     for step in range(2):
@@ -135,7 +135,7 @@ def test_records_of_heights_lost_from_the_chain_are_kept() -> None:
 
 
 def test_update_that_was_voted_for_is_listed_until_decided() -> None:
-    """The store must keep the update although no entry names it yet."""
+    """The node's store must keep the update, although no decided entry names it yet."""
     some = LedgerGroup(small_rules())
     some.ready("a b c")
     some.deliver()
@@ -181,8 +181,8 @@ def test_only_a_voters_last_message_about_later_heights_is_kept() -> None:
 
 
 def test_waiting_message_is_answered_after_the_entry_is_durable() -> None:
-    """If the answer were sent earlier, a crash could leave a promise for a height without the entry
-    before it (R6).
+    """If the promise were sent before the previous entry is durable, a crash could lose that entry
+    but not the promise (SPEC.md R6).
     """
     some = LedgerGroup(small_rules())
     first = certify(some.rules, some["a"].state, Roster(0, 0, (A, B, C), (D,)))
@@ -202,7 +202,7 @@ def test_late_answers_about_decided_heights_are_ignored() -> None:
     assert some.send_events("b", Received(A, Accept(vote))) == []
 
 
-def test_refusals_of_unreached_or_far_rounds_are_ignored() -> None:
+def test_refusal_that_names_a_round_too_far_ahead_is_ignored() -> None:
     some = LedgerGroup(small_rules())
     some.send_events(
         "a", Received(B, Refused(1, 5, 6, "no")), Received(B, Refused(1, 0, 1 << 40, "no"))
@@ -210,7 +210,7 @@ def test_refusals_of_unreached_or_far_rounds_are_ignored() -> None:
     assert (some.notes, some.round("a")) == ([], 0)
 
 
-def test_number_of_remembered_heights_is_bounded() -> None:
+def test_number_of_peers_whose_heights_are_remembered_is_bounded() -> None:
     some = LedgerGroup(small_rules())
     for n in range(PEERS_MAX):
         some.send_events("a", PeerHeight(PeerId(f"p{n}"), 0))

@@ -64,8 +64,8 @@ def test_message_in_flight_during_a_loss_does_not_count_as_a_return() -> None:
 
 
 def test_pause_of_this_process_does_not_turn_peers_red() -> None:
-    """This process pauses from 20 to 80. The peer turns yellow but not red: the pause counts only
-    as a normal interval between two checks.
+    """This process is stopped from 20 s to 80 s. The peer turns yellow but not red: of the stop,
+    only the usual time between two checks counts as silence.
     """
     detector = regular()
     assert detector.changes(80.0) == [(A, YELLOW)]

@@ -1,4 +1,4 @@
-"""Events that report on behalf of a peer have an author."""
+"""`author_of` names the peer that an event comes from; events of this node have no author."""
 
 from __future__ import annotations
 

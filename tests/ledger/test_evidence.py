@@ -1,4 +1,4 @@
-"""A peer that signs two contradictory statements is detected, exposed to all, and removed."""
+"""A voter that signs two contradictory statements is found, accused publicly, and removed."""
 
 from __future__ import annotations
 
@@ -122,7 +122,9 @@ STEPS = st.lists(st.tuples(st.booleans(), st.integers(0, 6), st.sampled_from("xy
 def test_honest_voter_never_contradicts_itself(
     steps: list[tuple[bool, int, str]], crashes: set[int]
 ) -> None:
-    """Requests arrive in any order, and the voter restarts from its records between them."""
+    """Prepares and proposals arrive in any order, and the voter restarts from its records between
+    them.
+    """
     entries = {name: Entry(1, digest("p"), Skip(ord(name))) for name in "xyz"}
     acceptor, records, said = Acceptor(LINE, 1), [], []
     for index, (votes, round, name) in enumerate(steps):
@@ -202,9 +204,9 @@ def test_evidence_survives_encoding() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "rule"),
     [
-        ("statements", [], "evidence must have two statements"),
+        ("statements", [], "statements must have 2 parts"),
         ("statements", [[None, 0, X, ""], [None, 1, X, ""]], "do not contradict each other"),
-        ("statements", [[None, 0, X], [None, 0, Y, ""]], "a statement must have four parts"),
+        ("statements", [[None, 0, X], [None, 0, Y, ""]], "a statement must have 4 parts"),
         ("statements", [[None, None, None, ""], [None, 0, Y, ""]], "a vote must name an entry"),
         ("statements", [[None, 0, "x", ""], [None, 0, Y, ""]], "entry must be a digest"),
         ("statements", [[None, 0, X, "x"], [None, 0, Y, ""]], "signature must be a signature"),
@@ -354,8 +356,8 @@ def test_accused_peer_is_removed_and_not_readmitted() -> None:
 
 
 def test_voter_with_evidence_refuses_and_sends_it() -> None:
-    """Only a has the evidence. b proposes as usual, a refuses, and b learns why. The value that b
-    has accepted may still be decided, but the next roster excludes c.
+    """Only a has the evidence against c. b proposes as usual, and a refuses and sends b the
+    evidence. The roster that b has accepted may still be decided, but the next one excludes c.
     """
     some = LedgerGroup(RULES)
     some.send_events("a", Accused(evidence_against(C)))
@@ -471,8 +473,8 @@ def test_restarted_voter_recognises_its_own_votes() -> None:
 
 
 def test_accused_peer_can_vote_for_the_roster_without_it() -> None:
-    """The vote of the accused peer may be needed. It does no additional harm, since certificates
-    count it anyway.
+    """The others may need the vote of the accused peer. Letting it vote does no harm, since
+    certificates count its votes until a roster removes it.
     """
     some = LedgerGroup(small_rules("a b"))
     effects = some.send_events("a", Accused(evidence_against(B)))
@@ -491,7 +493,7 @@ def proof(voter: PeerId, round: int | None, entry: str) -> PromiseProof:
 
 
 @pytest.mark.parametrize("order", list(permutations(range(3))))
-def test_more_accepted_of_two_entries_in_a_round_is_forced(
+def test_entry_that_more_voters_accepted_in_a_round_is_forced(
     order: tuple[int, ...],
 ) -> None:
     proofs = (proof(A, 1, "x"), proof(B, 1, "y"), proof(C, 1, "x"))
@@ -501,8 +503,8 @@ def test_more_accepted_of_two_entries_in_a_round_is_forced(
 
 
 def test_double_proposal_cannot_fork_a_two_thirds_quorum() -> None:
-    """b asks a and c to accept one entry, and d to accept a different one. The first is chosen, but
-    no peer learns of it. Every later proposer, even d, must propose the first entry.
+    """b asks a and c to accept one entry, and d to accept a different one. The first entry is
+    chosen, but no peer learns that. Every later proposer, even d, must propose the first entry.
     """
     some = LedgerGroup(small_rules("a b c d", quorum="two-thirds"))
     some.ready("a b c d")

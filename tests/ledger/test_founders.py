@@ -148,7 +148,7 @@ def test_founder_that_is_down_is_not_dropped(*, late: bool) -> None:
 
 
 def test_reports_of_participants_do_not_cost_a_founder_its_vote() -> None:
-    """Most participants are strangers, and they report that a founder is silent."""
+    """Most participants are strangers. They all accuse a founder of being silent."""
     parts = tuple(Participant(peer, 200, 2) for peer in (D, S, T))
     opened = Roster(0, 0, (A, B, C, D), (S, T), parts)
     values = [Roster(0, 0, (A, B, C, D), (S, T)), opened]
@@ -170,7 +170,7 @@ def test_one_of_two_leaving_founders_keeps_its_vote() -> None:
 # ── F3 ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_remaining_voters_survive_the_loss_of_one() -> None:
+def test_voters_that_must_remain_survive_the_loss_of_one() -> None:
     assert (survives_a_loss("majority"), survives_a_loss("two-thirds")) == (3, 4)
     assert founders_of(small_rules()) is None
 
@@ -179,7 +179,7 @@ def test_remaining_voters_survive_the_loss_of_one() -> None:
     ("names", "quorum", "left"),
     [("a b c d e", "majority", 3), ("a b c", "majority", 3), ("a b c d e", "two-thirds", 4)],
 )
-def test_leaving_founders_keep_enough_voters_behind(
+def test_founders_can_leave_only_while_enough_voters_remain(
     names: str, quorum: QuorumPolicy, left: int
 ) -> None:
     rules = open_rules(names, quorum)
@@ -220,7 +220,9 @@ def test_proposer_sends_the_evidence_against_a_dropped_founder() -> None:
 
 
 def test_returning_founder_is_a_voter_at_once() -> None:
-    """A returning founder need not have trained, so a founder that is a seed votes at once too."""
+    """A returning founder need not have trained before it votes, so a seed, which does not train,
+    can return too.
+    """
     state = chain_of(FOUR, [Roster(0, 0, (A, B, C), ())])[1]
     back = Roster(0, 0, (A, B, C, D), (S,))
     assert wanted(FOUR, state, Joining(D), Joining(S)) == back
@@ -233,8 +235,8 @@ def test_returning_founder_is_a_voter_at_once() -> None:
 
 
 def test_founder_becomes_a_voter_only_if_it_asked_to_join() -> None:
-    """If a proposer could make any founder a voter, a lying founder could fill the quorum with
-    founders that are down.
+    """If a proposer could make any founder a voter, a liar could add founders that are down, and
+    the others would have no quorum without the liar.
     """
     state = chain_of(FOUR, [Roster(0, 0, (A, B, C), ())])[1]
     back = Roster(0, 0, (A, B, C, D), ())
@@ -306,7 +308,7 @@ def test_reduce_without_reports_is_retried_after_a_time() -> None:
 
 
 def test_proposer_sends_evidence_with_the_proposal_that_depends_on_it() -> None:
-    """Here the earlier announcement of the evidence was lost."""
+    """The announcement of the evidence was lost, so the other voters do not have it yet."""
     some = LedgerGroup(RULES)
     effects = some.send_events("b", Accused(evidence_against_c(some)))
     sent = [it.peer for it in effects if isinstance(it, Send) and type(it.message) is Accusation]

@@ -1,4 +1,4 @@
-"""The grace time is computed from the usual lags of late members."""
+"""The grace time, for which a ready quorum waits for the others, follows from their past lags."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def test_only_a_members_first_report_after_the_quorum_counts_as_a_lag() -> None:
 
 
 def test_others_wait_no_longer_than_the_usual_lag() -> None:
-    """c is ready about 5 s after a and b in every step except one. In that step, the others do not
-    wait the full 10 s.
+    """c is ready about 5 s after a and b in every step except the last. In the last step it is not
+    ready, and the others do not wait the full 10 s for it.
     """
     some = LedgerGroup(small_rules(outer_steps=20))
     for step in range(10):
@@ -80,8 +80,8 @@ def done(some: LedgerGroup, peer: str, update: Digest) -> ReduceDone:
 
 
 def test_nobody_waits_long_for_a_member_that_is_never_ready() -> None:
-    """c is up but never finishes training. The others wait for it twice, and later for only 5 % of
-    their time.
+    """c is up but never becomes ready. The others wait the full grace time for it in two steps, and
+    afterwards for at most 5 % of their time.
     """
     some, waits = LedgerGroup(small_rules(outer_steps=20)), []
     for step in range(8):
@@ -114,9 +114,10 @@ def test_member_that_is_always_late_does_not_lengthen_the_grace_time() -> None:
     assert len(some["a"].reports.lags) == 1
 
 
-def test_quorum_that_is_lost_and_regained_earns_its_credit_once() -> None:
-    """If the quorum earned this credit each time, a voter could lengthen the wait by repeatedly
-    withdrawing its Ready.
+def test_quorum_that_is_ready_again_does_not_earn_a_second_credit() -> None:
+    """The credit limits how long a quorum waits for members that were missing recently. If it were
+    earned twice in a step, a voter could lengthen that wait by reporting again and again that its
+    work is lost and that it is ready.
     """
     some = LedgerGroup(small_rules(outer_steps=20))
     some.ready("a b c")

@@ -170,9 +170,9 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
 
 
 class Watched:
-    """Passes the statements of a voter, and its disk, to all checkers of statements. In every
-    roster here the founders are the voters, so the checkers need not be told which entries were
-    decided. The other peers may lie.
+    """Passes what voter `a` signs and writes to disk to all checkers of statements. The other peers
+    may lie. In every roster of these tests, the voters are the founders, so the checkers need not
+    know which entries were decided.
     """
 
     def __init__(self) -> None:

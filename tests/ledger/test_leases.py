@@ -1,4 +1,4 @@
-"""Every data block is in exactly one place: leased, returned, committed, or not yet leased."""
+"""Every data block is in exactly one place: in a lease, given back, committed, or never leased."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cost of a failed attempt in outer steps, and the time for which the failure is remembered."""
+"""How many outer steps a failed attempt costs, and how long it is therefore remembered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The value that a node wants to propose next in different situations."""
+"""What a node proposes, or for which peers it waits, in different situations."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_promoted_learners_never_outnumber_the_remaining_voters() -> None:
 
 
 def test_learners_are_not_promoted_while_a_voter_is_down() -> None:
-    """If the learners were promoted and then vanished, only two of eight voters would remain."""
+    """If the learners were promoted now and then vanished, only two of eight voters would be up."""
     four, newcomers = (A, B, C, D), peers("e f g h")
     rules = small_rules("a b c d", participants_min=2)
     parts = tuple(Participant(peer, 200, 2) for peer in (*four, *newcomers))
@@ -303,7 +303,7 @@ def test_result_that_only_dead_peers_have_is_not_committed() -> None:
     assert wish(REDUCING, [*events, UpdateHeld(digest("u"))]) == IS_DONE
 
 
-def test_result_that_cannot_be_fetched_is_given_up_after_the_grace_time() -> None:
+def test_result_that_cannot_be_fetched_is_abandoned_after_grace_s() -> None:
     reports = Reports(A, done_since=1.0)
     for event in (*made(B, C), *ready(A, B, C)):
         reports.note(event)
@@ -394,7 +394,7 @@ def test_retry_starts_at_once_when_all_live_participants_failed() -> None:
     assert got == Wish(again, "attempt 0: it failed")
 
 
-def test_peer_suspected_by_half_sits_out_but_stays_a_member() -> None:
+def test_peer_that_all_accuse_sits_out_but_stays_a_member() -> None:
     got = wish(REDUCING, failed(A, B, C, suspects=(C,)), now=1.0, failed_since=1.0)
     assert got.value == Roster(0, 1, (A, B, C), (), EVERYBODY[:2])
 

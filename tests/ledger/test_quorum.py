@@ -62,7 +62,7 @@ def test_exact_half_is_a_quorum_only_with_the_first_ranked_voter(
 
 
 @given(st.integers(1, 30), st.sets(st.integers(0, 40)))
-def test_simpler_second_implementation_agrees(count: int, indices: set[int]) -> None:
+def test_quorum_agrees_with_a_simpler_implementation(count: int, indices: set[int]) -> None:
     present = {PeerId(f"v{index}") for index in indices}
     inside = sorted(index for index in indices if index < count)
     half = len(inside) * 2

@@ -18,7 +18,7 @@ A, B, C, D = peers("a b c d")
 U = digest("u")
 
 
-def test_unrequested_entries_do_not_trigger_a_question() -> None:
+def test_unsolicited_entries_do_not_trigger_a_request() -> None:
     catchup = Catchup(heights={A: 9})
     catchup.note_growth(B, 4, now=1.0)
     assert catchup.ask_at is None
@@ -56,9 +56,9 @@ def test_repeated_promise_counts_once() -> None:
 
 
 def test_leader_without_the_update_or_a_value_to_propose_waits() -> None:
-    """The leader has accepted a Commit and lost the update in a crash. No quorum has accepted an
-    entry, so the leader need not propose the Commit. After the restart the leader has no reports
-    from which to propose another value.
+    """The leader d has accepted a Commit, and has lost the update in a crash. A quorum promises
+    without naming an accepted entry, so d need not propose the Commit. But after its restart, d has
+    no reports from which it could propose anything else.
     """
     some = LedgerGroup(small_rules("a b c d e"))
     some.ready("a b c d e")

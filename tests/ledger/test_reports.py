@@ -1,4 +1,4 @@
-"""Reports can be repeated, late, outdated or excessive."""
+"""Repeated, late, outdated and excessive reports do no harm."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_older_report_never_replaces_a_newer_one() -> None:
     assert (reports.ready[B].step, reports.failed[B].step) == (3, 4)
 
 
-def test_peer_that_lists_itself_withdraws_its_ready() -> None:
+def test_peer_that_names_itself_as_a_suspect_is_no_longer_ready() -> None:
     reports = Reports(A)
     reports.note(Ready(B, 0, 1, 1))
     reports.note(ReduceFailed(B, 0, 0, (C,)))
@@ -172,7 +172,7 @@ def test_membership_roster_does_not_restart_the_grace_time() -> None:
     assert reports.enough_since == 1.0
 
 
-def test_repeated_report_of_a_past_step_is_not_a_lag() -> None:
+def test_repeated_report_of_a_past_step_does_not_record_a_lag() -> None:
     rules = small_rules("a b")
     values: list[Value] = [
         Roster(0, 0, (A, B), (), (Participant(A, 1, 1),)),

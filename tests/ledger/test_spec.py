@@ -12,8 +12,7 @@ from p2ptrain.ledger.chain.apply import apply, genesis, why_invalid
 from p2ptrain.ledger.chain.values import Commit, Entry, Roster, SnapshotRef
 from p2ptrain.ledger.chain.verify import replay
 from p2ptrain.ledger.core import Ledger
-from p2ptrain.ledger.history.base import Checkpoint
-from p2ptrain.ledger.history.check_base import check_base
+from p2ptrain.ledger.history.base import Checkpoint, check_base
 from p2ptrain.ledger.history.pruning import base_at
 from p2ptrain.ledger.messages.effects import Effect, Note, Persist, Send
 from p2ptrain.ledger.messages.events import Received
@@ -37,8 +36,8 @@ A, B, C = peers("a b c")
 
 
 def told(*commands: str) -> list[str]:
-    """Play the commands and return the trace of the ledgers, one line for each action. This also
-    checks the expectations among the commands.
+    """Play the commands, check the `expect` commands among them, and return the trace: one line for
+    each action of a ledger.
     """
     (block,) = played([Block(1, commands, ())])
     return list(block.expected)
@@ -156,7 +155,7 @@ def test_r5_the_entry_accepted_in_the_highest_round_is_proposed() -> None:
     assert "c -> a b: propose 1/1 e1, promised by c a" in lines
 
 
-def test_r5_commit_without_its_update_is_given_up_if_not_chosen() -> None:
+def test_r5_commit_without_its_update_is_passed_over_if_not_chosen() -> None:
     told(*REDUCING, "says c u0", "done b u0", "fail a", "tick 40", "expect * attempt 2")
 
 
@@ -164,8 +163,8 @@ ROTTEN = (
     *(*REDUCING, "snapshot a b c 0 rotten at c", "snapshot a b 0 good at a b"),
     *("done a b c u0", "deliver"),
 )
-"""Commands of a story in which c lies: c has proposed and accepted a commit with a snapshot that a
-and b know to be wrong.
+"""Commands of a story in which c lies: it proposes and accepts a Commit that names a snapshot which
+a and b know to be wrong.
 """
 
 
@@ -191,8 +190,8 @@ def test_r5_voter_must_accept_a_value_that_may_be_chosen() -> None:
 def test_r5_doubtful_value_that_a_voter_contradicts_is_refused_for_a_time(
     round: int, after_s: int, accepts: bool
 ) -> None:
-    """The refusal lasts for 10 s, whatever round the proposal names. Without this limit, a voter
-    that is up but silent would block the others forever.
+    """The refusal lasts for 10 s, whichever round the proposal names. Without this limit, a voter
+    that is up but never sends its promise would block the others for ever.
     """
     some = LedgerGroup(small_rules())
     some.ready("a b c")
@@ -235,8 +234,8 @@ def test_commit_is_accepted_only_by_voters_that_hold_its_update() -> None:
 
 
 def test_forced_entry_is_accepted_although_the_voter_would_refuse_it() -> None:
-    """Peer a lost its own Ready in a restart, so it would refuse this roster if the roster were not
-    forced.
+    """After a restart, peer a has forgotten that it was ready, so it would refuse this roster if
+    the roster were not forced.
     """
     told(
         *ALL_READY,
@@ -401,8 +400,8 @@ def test_next_entry_is_decided_while_a_quorum_is_connected() -> None:
 
 
 def test_each_timeout_lengthens_the_rounds_up_to_sixteen_times() -> None:
-    """Even when rounds have become long, the next resent message leads to a decision as soon as a
-    quorum is connected again.
+    """Once a quorum is connected again, the next message that is sent again leads to a decision,
+    however long rounds have become.
     """
     story = [*ALL_READY, "partition a | b | c", "tick 0.9"]
     for number in range(18):
@@ -491,9 +490,7 @@ def test_minority_waits_for_a_lost_majority() -> None:
 
 
 def test_reports_lost_in_a_restart_are_sent_again() -> None:
-    """Reports are not stored: a restarted node does not know of any Ready until it is sent
-    again.
-    """
+    """Reports are not stored: a restarted node does not know who is ready until told again."""
     some = LedgerGroup(small_rules("a b"))
     some.ready("a b")
     some.crash("b")
@@ -517,8 +514,8 @@ def test_reports_decide_what_is_proposed_but_not_what_is_valid() -> None:
 
 
 def test_s10_voters_without_the_amendment_decide_a_roster_without_it() -> None:
-    """Only b has the amendment and voted for the roster that names it. Now b is down. That roster
-    was not chosen, so the others continue without the amendment.
+    """Only b has the amendment, so only b voted for the roster that names it. Then b crashes. That
+    roster was not chosen, so the others decide a roster without the amendment.
     """
     told(
         *("members a b c", "amend 1 step=1 at b", "ready a b c", "deliver"),
@@ -529,7 +526,7 @@ def test_s10_voters_without_the_amendment_decide_a_roster_without_it() -> None:
 
 
 def test_s11_proposer_cannot_drop_live_voters() -> None:
-    """If b could drop live voters, b would be the only voter of the run after two such rosters."""
+    """If b could drop voters that are up, two rosters would make b the only voter of the run."""
     some = LedgerGroup(small_rules("a b c d e"))
     b, c, d, e = peers("b c d e")
     rules, state = some.rules, some["a"].state

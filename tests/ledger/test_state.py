@@ -1,4 +1,4 @@
-"""The state that results from a chain of entries."""
+"""Which state a chain of entries leads to, and which entries are not valid."""
 
 from __future__ import annotations
 
@@ -183,12 +183,12 @@ INVALID: dict[str, tuple[LedgerState, Value, str]] = {
     "commit of another attempt": (
         REDUCE,
         Commit(0, 1, digest("u")),
-        "it commits attempt 1, but the current attempt is 0",
+        "it commits attempt 1, but attempt 0 is current",
     ),
     "snapshot of the future": (
         REDUCE,
         Commit(0, 0, digest("u"), SnapshotRef(1, digest("s")), REDUCE.digest),
-        "its snapshot is of outer step 1, which the run has not reached",
+        "its snapshot is of outer step 1, which has not begun",
     ),
     "snapshot not newer": (
         replace(SNAPPED, phase=Phase.REDUCE, roster=opening(2), attempt=1),

@@ -1,6 +1,4 @@
-"""A state has only one encoding, its digest covers all fields, and a decoded state is
-consistent.
-"""
+"""A state has one encoding, its digest covers all fields, and a decoded state is consistent."""
 
 from __future__ import annotations
 
@@ -105,7 +103,7 @@ def test_every_field_changes_the_digest(one: LedgerState, name: str, other: Ledg
 
 
 def test_every_field_of_a_state_is_encoded_and_decoded() -> None:
-    """A field that is missing from the tables would not be covered by the digest."""
+    """If a field were missing from the tables, two different states could have the same digest."""
     names = {each.name for each in fields(LedgerState) if each.compare}
     assert set(ENCODERS) == set(READERS) == names
 

@@ -1,4 +1,4 @@
-"""Find the peers that gave up the current reduce, and those that fell silent during it."""
+"""Find the peers that abandoned the current reduce, and those that fell silent during it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Incremental counting of reports saves time. Decisions are the same as if they were computed from
-all reports.
+"""Tallies recognise reports that change nothing, which saves time. The decisions are the same as if
+each were computed from all reports.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.sampled_from([(JOINED,), (JOINED, OPEN), (JOINED, OPEN_TO_SOME), (JOINED, *LAST)]),
     st.lists(st.tuples(EVENTS, st.sampled_from([0.0, 0.3, 4.0])), max_size=40),
 )
-def test_counting_does_not_change_any_decision(
+def test_tallies_do_not_change_any_decision(
     name: str, values: tuple[Roster, ...], story: list[tuple[Event, float]]
 ) -> None:
     quick = told(name, values, story)
@@ -108,8 +108,8 @@ def test_tally_absorbs_a_report_that_supports_the_current_commit() -> None:
 
 
 def test_failure_changes_nothing_once_most_have_the_result() -> None:
-    """A failure matters only while too few have reported the result: a peer that gave up can no
-    longer produce it.
+    """A failure report matters only while too few participants have reported the result, since a
+    participant that gave up will not report it.
     """
     failure = ReduceFailed(NAMES[0], 0, 0)
     assert not CommitTally(Commit(0, 0, U), failing=False, agreed=True).absorbs(failure)
@@ -174,7 +174,7 @@ def test_thousand_snapshot_reports_need_one_computation() -> None:
 
 
 def test_late_report_counts_if_it_accuses_a_peer() -> None:
-    """The wait of 0.5 s for further reports ends before the third report."""
+    """The third report arrives after the wait of 0.5 s for further reports has ended."""
     late = [ReduceFailed(peer, 0, 0, (MANY[9],)) for peer in MANY[3:5]]
     ledger = in_the_crowd(EVERYBODY)
     assert considered(ledger, [ReduceFailed(peer, 0, 0) for peer in MANY[:3]], 0.3) == 2

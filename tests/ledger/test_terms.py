@@ -1,4 +1,4 @@
-"""Amendments in the ledger: a number, an outer step, a digest, and possibly the size of a lease."""
+"""Amendments in the ledger: which ones can be agreed, and when they change the size of leases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every story in transcripts/ has the expected trace, and the player detects a story that does
+"""Every story in transcripts/ has the trace that it expects, and the player reports one that does
 not.
 """
 
@@ -27,8 +27,8 @@ def test_story_has_the_expected_trace(path: Path) -> None:
 
 @pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
 def test_story_has_a_claim_and_expectations(path: Path) -> None:
-    """The claim of a story is in its first sentence and its expectations. A rewrite does not change
-    them.
+    """The first comment and the `expect` commands of a story say what it shows. Rewriting its trace
+    does not change them.
     """
     text = path.read_text()
     first = " ".join(text.partition("\n\n")[0].replace("# ", "").split())
@@ -86,7 +86,7 @@ def test_without_rewrite_the_story_is_printed(
         ("expect a entry 1 skip 0", "a has nothing"),
     ],
 )
-def test_line_with_an_error_is_named(command: str, fault: str) -> None:
+def test_error_names_the_line_of_the_story(command: str, fault: str) -> None:
     with pytest.raises(StoryFault, match="line 3") as caught:
         played(blocks_of(f"members a b c\n\n{command}\n"))
     assert fault in str(caught.value)

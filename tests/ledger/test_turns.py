@@ -1,5 +1,5 @@
-"""A proposer that lets its turn pass delays the others by one full round the first time, and later
-only by short rounds (SPEC.md, In time).
+"""A proposer that does not use its turn delays the others by one full round the first time, and
+later only by short rounds (SPEC.md, "Liveness").
 """
 
 from __future__ import annotations

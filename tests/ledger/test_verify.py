@@ -1,4 +1,4 @@
-"""A chain from a peer is believed only as far as its certificates are valid."""
+"""A chain from a peer is accepted only up to its first invalid entry or certificate."""
 
 from __future__ import annotations
 
@@ -96,7 +96,9 @@ def test_invalid_certificate_is_reported_with_its_height(name: str, height: int)
 
 
 def test_certificate_without_its_proposers_vote_is_refused() -> None:
-    """If a round has two certificates, this rule ensures that its proposer has signed both."""
+    """Without this rule, two entries could be certified in one round without evidence against its
+    proposer.
+    """
     for height, missing in ((1, "b"), (2, "c")):
         others = " ".join({"a", "b", "c"} - {missing})
         chain = [*CHAIN[: height - 1], with_votes(CHAIN[height - 1], others)]

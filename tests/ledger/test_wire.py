@@ -1,6 +1,4 @@
-"""Messages survive encoding. Malformed messages raise RemoteProtocolError and have no other
-effect.
-"""
+"""Messages survive encoding. Malformed messages raise RemoteProtocolError and nothing else."""
 
 from __future__ import annotations
 
@@ -93,7 +91,9 @@ JUNK: st.SearchStrategy[object] = st.recursive(
 def test_message_with_a_broken_field_is_refused_or_still_valid(
     message: Message, data: st.DataObject
 ) -> None:
-    """Replace one part at any depth by junk. Only RemoteProtocolError may be raised."""
+    """Replace one part of a message, at any depth, with junk. `decode` may raise only
+    RemoteProtocolError.
+    """
     plain = json.loads(encode(message))
     place = plain
     while True:

@@ -1,1 +1,1 @@
-"""Log the signed statements of every voter, and produce evidence if two of them contradict."""
+"""Find voters that sign contradictory votes or promises, and produce the evidence."""

@@ -1,8 +1,7 @@
 """Find voters whose signed statements contradict each other, check evidence, and announce it.
 
-Only peers that were voters at some time can be accused; the chain names them. Contradictions of
-other peers mean nothing, so those peers cannot fill this node's memory. At most one piece of
-evidence is kept for each voter.
+Only peers that were voters at some time can be accused. The chain names them, and at most one piece
+of evidence is kept for each, so other peers cannot fill this node's memory.
 """
 
 from __future__ import annotations
@@ -24,15 +23,14 @@ from p2ptrain.ledger.policy.reports import Reports
 
 
 class Accuser:
-    """Collects evidence in `reports.accused`. The code that proposes and accepts entries reads it
-    there.
-    """
+    """Collects evidence in `reports.accused`, where the policy reads it."""
 
     def __init__(
         self, rules: Rules, me: PeerId, verify: Verify, reports: Reports, state: LedgerState
     ) -> None:
-        """`state` is the state in which the chain begins. Former voters are found among the peers
-        that contributed tokens: apart from founders, a peer must contribute before it can vote.
+        """`state` is the state in which the kept chain begins. It does not name former voters, so
+        every peer that contributed tokens counts as one: except for founders, a peer must
+        contribute before it can vote.
         """
         self._me = me
         self._verify = verify
@@ -43,7 +41,7 @@ class Accuser:
         self._lines: set[LineId] = {rules.run, state.line, *(each.line for each in state.past)}
 
     def entered(self, entry: Entry, voters: tuple[PeerId, ...]) -> None:
-        """Note that `entry` was appended to the chain; `voters` decide the height after it."""
+        """Record that `entry` was appended to the chain. `voters` decide the next height."""
         self._statement_log.entered(entry.height)
         self._voters_at[entry.height + 1] = voters
         self._voters_at.pop(entry.height + 1 - HEIGHTS_KEPT, None)
@@ -56,7 +54,9 @@ class Accuser:
     def statements_of(
         self, sender: PeerId, message: Message, height: int
     ) -> Iterator[tuple[PeerId, Statement]]:
-        """Yield the signed statements in a message about the current height or a recent one."""
+        """Yield the signed statements in a message about the current height or a recent one, with
+        the peers that are said to have signed them.
+        """
         voters = self._voters_at.get(height)
         if voters is not None:
             yield from statements_in(sender, message, partial(proposer, voters, height))
@@ -64,7 +64,9 @@ class Accuser:
     def note(
         self, height: int, said: Iterable[tuple[PeerId, Statement]], *, genuine: bool
     ) -> list[Effect]:
-        """Note statements that others signed. Publicly accuse any peer that contradicts itself."""
+        """Record statements that others signed. Announce evidence against each peer that
+        contradicts itself. `genuine`: the signatures have been checked.
+        """
         effects: list[Effect] = []
         for peer, statement in said:
             if peer != self._me and self._may_accuse(peer):
@@ -80,11 +82,11 @@ class Accuser:
         return effects
 
     def accuse(self, evidence: Evidence, *, found: bool = False) -> list[Effect]:
-        """Remember this evidence against its peer. `found`: this node found it, so announce it to
-        others. Do nothing if the peer is already accused or was never a voter.
+        """Check evidence, and remember it unless its peer is already accused or was never a voter.
+        `found`: this node found it, so announce it to the other peers.
 
-        Evidence against this node counts like evidence against any other voter. The node still
-        votes: its vote may be needed to agree on the roster that removes it.
+        This also applies to evidence against this node. The node still votes: its vote may be
+        needed to agree on the roster that removes it.
         """
         if not self._may_accuse(evidence.peer):
             return []

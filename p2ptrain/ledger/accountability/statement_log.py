@@ -1,9 +1,7 @@
 """Remember what voters signed recently, to detect a voter that contradicts itself.
 
 This costs almost nothing while all voters are honest: a voter's first statement about a height is
-only stored, and signatures are checked when a second, different statement arrives. Memory is
-bounded: a few heights, and a few statements of each voter. The chain names everybody that was ever
-a voter; statements of other peers are ignored, so they cannot fill the memory.
+only stored, and signatures are checked when a second, different statement arrives.
 """
 
 from __future__ import annotations
@@ -19,38 +17,37 @@ from p2ptrain.ledger.messages.messages import Accept, Message, Promise, PromiseP
 from p2ptrain.ledger.paxos.electorate import proof_of
 
 HEIGHTS_KEPT = 4
-"""Number of heights whose statements are kept: the current height and the last few, for which late
-votes and promises still arrive.
+"""Number of heights whose statements are kept: the current height and the three before it, for
+which late votes and promises still arrive.
 """
 
 STATEMENTS_MAX = 16
-"""Maximum number of statements kept for one voter and height: a promise and a vote in each of eight
-rounds."""
+"""Maximum number of statements kept for a voter and height: two (promise, vote) in eight rounds."""
 
 
 @dataclass(slots=True)
 class _Logged:
+    """A statement. `genuine`: its signature has been checked and is valid."""
+
     statement: Statement
     genuine: bool
 
 
-_Statements = dict[int, dict[PeerId, list[_Logged]]]
-
-
 @dataclass(slots=True)
 class StatementLog:
-    """The statements received about one line. Statements about an earlier line no longer matter."""
+    """The statements received about one line (the run, or a branch), by height and peer."""
 
     line: LineId
     verify: Verify
-    _memory: _Statements = field(default_factory=dict)
+    _memory: dict[int, dict[PeerId, list[_Logged]]] = field(default_factory=dict)
 
     def note(
         self, height: int, peer: PeerId, statement: Statement, *, genuine: bool = False
     ) -> Evidence | None:
         """Store a statement. Return evidence if it contradicts an earlier one of `peer`.
 
-        `genuine`: its signature has been checked already.
+        `genuine`: its signature has been checked. Otherwise it is checked if `peer` signed another
+        statement about this height, and forged statements are dropped.
         """
         heard = self._memory.setdefault(height, {}).setdefault(peer, [])
         if any(each.statement == statement for each in heard):
@@ -68,8 +65,9 @@ class StatementLog:
         return None
 
     def compare(self, ours: Certified, theirs: Certified) -> list[Evidence]:
-        """Return evidence against each voter that signed both of these entries, if they differ.
-        Stop at the first forged signature in `theirs`.
+        """Return evidence against each voter whose votes for two different entries of one height
+        are in these certificates. Stop at the first forged signature in `theirs`, so that a forged
+        certificate costs one check.
         """
         height, mine = ours.entry.height, dict(statements_of(ours.certificate))
         found = []
@@ -82,7 +80,7 @@ class StatementLog:
         return found
 
     def entered(self, height: int) -> None:
-        """Note that `height` is decided: forget statements about much earlier heights."""
+        """Record that `height` is decided: forget the statements about much lower heights."""
         for old in [each for each in self._memory if each + HEIGHTS_KEPT <= height]:
             del self._memory[old]
 
@@ -94,14 +92,14 @@ class StatementLog:
 
 
 ProposerOf = Callable[[int], PeerId]
-"""proposer(round) returns the proposer of that round at the height of the message."""
+"""proposer(round) returns the voter that proposes in that round of the message's height."""
 
 
 def statements_in(
     sender: PeerId, message: Message, proposer: ProposerOf
 ) -> Iterator[tuple[PeerId, Statement]]:
-    """Yield the signed statements in a consensus message. A proposal contains its proposer's vote,
-    even if another peer forwards it.
+    """Yield the signed statements in a consensus message, with the peers that are said to have
+    signed them. A proposal contains its proposer's vote, even if another peer forwards it.
     """
     match message:
         case Accept(vote) if vote.voter == sender:

@@ -1,1 +1,1 @@
-"""Branches of a run: propose one, find the branches of others, and join the one that wins."""
+"""Start a branch (a continuation without the lost quorum), and find and join better chains."""

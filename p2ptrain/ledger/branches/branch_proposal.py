@@ -1,5 +1,5 @@
-"""Propose and sign a branch after the quorum of a line is gone. Decide when to do so, and with
-which voters. Only used in runs that branch.
+"""Propose and sign a branch: an entry with which the voters that are left continue after the quorum
+is gone. Only used in runs that branch (SPEC.md B2, B3).
 
     quorum seen ──► quorum gone ──branch_after_s, without a break──► due
                        ▲ a quorum again: wait from the start        │
@@ -11,11 +11,11 @@ which voters. Only used in runs that branch.
     a voter is absent when the proposal is repeated: ask it again, with a new deadline, on return
     no branch within 2 * branch_after_s: the second-ranked voter proposes, without the first
 
-A voter is "here" if it is up and was last heard on this line. We do not wait for a silent or lying
-voter longer than for an honest voter that may have seen a quorum later than we did. A signature
-does not bind its voter: several branches may start from one entry, and heal later (`rival_chains`).
-Each voter of a branch must, by its own clock, have seen no quorum for branch_after_s, so no voter
-leaves a healthy majority.
+A voter is "here" if it is up and was last heard on this line (the run, or the same branch). A voter
+gets branch_after_s to sign, because an honest one may have seen a quorum later than we did; a
+silent or lying one gets no more. A signature does not bind its voter: several branches may start
+from one entry, and heal later (`rival_chains`). Each voter of a branch must, by its own clock, have
+seen no quorum for branch_after_s, so no voter leaves a healthy majority.
 """
 
 from __future__ import annotations
@@ -39,15 +39,13 @@ from p2ptrain.ledger.chain.values import (
     branch_message,
 )
 from p2ptrain.ledger.messages.effects import Effect, Note, Send
-from p2ptrain.ledger.messages.messages import ProposeBranch, RefuseBranch, SignBranch
+from p2ptrain.ledger.messages.messages import BranchMessage, ProposeBranch, RefuseBranch, SignBranch
 from p2ptrain.ledger.paxos.timers import Repeater, earliest
-
-BranchMessage = ProposeBranch | SignBranch | RefuseBranch
 
 
 @dataclass(frozen=True, slots=True)
 class Presence:
-    """The members that are here, including this node."""
+    """The members that are here: up, and on this line. Usually includes this node."""
 
     voters: tuple[PeerId, ...]
     learners: tuple[PeerId, ...]
@@ -64,7 +62,9 @@ class BranchProposer:
     """This node's part in making branches.
 
     - `alone_since`: when this node last lost sight of a quorum; None while it sees one.
-    - `_asked_at`: for each voter that has not answered, when it was first asked to sign.
+    - `_offered`: a Branch that others have signed, and that could be the next entry.
+    - `_entry`, `_signatures`: the Branch that this node proposes, and who has signed it.
+    - `_asked_at`: when each of the other voters was first asked to sign.
     - `_turn_at`: when it is this node's turn to propose a branch.
     """
 
@@ -96,9 +96,8 @@ class BranchProposer:
         return earliest(*ahead, self._resend.due_at)
 
     def note_presence(self, state: LedgerState, presence: Presence, now: float) -> None:
-        """Note whether a quorum is here that has enough members to average. A quorum with too few
-        members does not count: it could be stuck for ever while its former members continue in a
-        branch.
+        """Record whether a quorum is here, with enough members to average. A quorum with too few
+        members does not count: it could wait for ever for members that continue on a branch.
         """
         members = len(presence.voters) + len(presence.learners)
         enough = members >= self._rules.participants_min
@@ -109,8 +108,8 @@ class BranchProposer:
             self.alone_since = now
 
     def entered(self, before: LedgerState, state: LedgerState, now: float) -> None:
-        """Note that a new entry was appended. If it begins a new line on which this node votes, the
-        time without a quorum counts from now.
+        """Record that an entry was appended. If it began a branch on which this node votes, the
+        time without a quorum starts anew.
         """
         self._offered = None
         self._give_up()
@@ -120,13 +119,13 @@ class BranchProposer:
     # ── branches that others made ────────────────────────────────────────────────────────────────
 
     def offer(self, certified: Certified) -> None:
-        """Consider a Branch with valid signatures that could be the next entry."""
+        """Remember a Branch with valid signatures that could be the next entry."""
         if self._offered is None:
             self._offered = certified
 
     def adoptable(self, now: float) -> Certified | None:
-        """Return the Branch to follow now, or None. A voter that it names follows it unless a
-        quorum has come back. Other nodes follow only after branch_after_s without a quorum.
+        """Return the Branch of other voters to follow now, or None. A voter that the Branch names
+        follows it unless a quorum has come back; others, after branch_after_s without a quorum.
         """
         if self._offered is None or self.alone_since is None:
             return None
@@ -136,7 +135,7 @@ class BranchProposer:
     # ── a branch of our own ──────────────────────────────────────────────────────────────────────
 
     def propose(self, state: LedgerState, presence: Presence, now: float) -> list[Effect]:
-        """If it is this node's turn, ask the other voters here to sign a branch. See `outcome`."""
+        """Ask the other voters here to sign a branch, if it is this node's turn. See `outcome`."""
         voters = self._voters(presence, now)
         if not voters:
             self._give_up()
@@ -160,16 +159,16 @@ class BranchProposer:
 
     def _forget_absent(self, presence: Presence) -> None:
         """Forget when absent voters were asked, so that they get a new deadline when they come
-        back. This runs when a proposal is repeated. By then the other voters have had time to sign
-        without the absent ones, so a voter that comes and goes does not delay the branch.
+        back. Only do this when the proposal is repeated: by then the other voters have had time to
+        sign without the absent ones, so a voter that comes and goes does not delay the branch.
         """
         here = presence.voters
         self._asked_at = {peer: at for peer, at in self._asked_at.items() if peer in here}
 
     def _voters(self, presence: Presence, now: float) -> tuple[PeerId, ...]:
-        """Return the voters of the branch: those who are here and not silent. Return none if it is
-        not this node's turn: higher-ranked voters first get the time to propose, and to leave
-        silent voters out themselves.
+        """Return the voters of the branch that this node should propose: those that are here, not
+        ranked above it, and not silent. Return none if it is not this node's turn yet: each
+        higher-ranked voter here first gets 2 * branch_after_s to propose.
         """
         self._turn_at, due_at, here = None, self.due_at, presence.voters
         if due_at is None or self._me not in here:
@@ -262,7 +261,7 @@ class BranchProposer:
 
 
 def may_branch(state: LedgerState, *, outranked: bool) -> bool:
-    """Return whether a branch makes sense now. After the end of a run, branch only if a chain
-    outranks ours.
+    """Return whether to start a branch. After the end of a run, do so only if another chain
+    outranks ours, since a Heal, which moves us to that chain, needs a quorum.
     """
     return state.phase is not Phase.HEALED and (state.phase is not Phase.ENDED or outranked)

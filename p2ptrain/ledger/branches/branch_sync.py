@@ -1,10 +1,10 @@
-"""Leave our line: for a branch if its quorum is gone, or for a chain that outranks ours. Only used
-in runs that branch.
+"""Move to a branch if our quorum is gone, or to a chain that outranks ours. Only used in runs that
+branch.
 
-This module learns from heartbeats which line each peer is on. To the rest of the ledger, a peer on
-a different line appears to be down. Its reports are dropped, since they are about another chain.
-`branch_proposal` decides when to branch, and `rival_chains` learns which entries the others have.
-This module acts on both.
+A *line* is the run itself, or what follows a Branch entry. Heartbeats say which line each peer is
+on. To the rest of the ledger, a peer on a different line appears to be down, and its reports are
+dropped, since they are about another chain. `branch_proposal` decides when to branch, and
+`rival_chains` examines the chains of peers on other lines. This module connects both to the ledger.
 """
 
 from __future__ import annotations
@@ -13,12 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.branches.branch_proposal import (
-    BranchMessage,
-    BranchProposer,
-    Presence,
-    may_branch,
-)
+from p2ptrain.ledger.branches.branch_proposal import BranchProposer, Presence, may_branch
 from p2ptrain.ledger.branches.rival_chains import Place, Rivals
 from p2ptrain.ledger.chain.bounded_table import make_room
 from p2ptrain.ledger.chain.rules import Rules
@@ -28,7 +23,7 @@ from p2ptrain.ledger.chain.values import Certified
 from p2ptrain.ledger.history.catchup import Catchup
 from p2ptrain.ledger.messages.effects import Announce, Effect, Note, Rejoin, Send
 from p2ptrain.ledger.messages.events import Event, PeerHeight, Tick
-from p2ptrain.ledger.messages.messages import Outcome, ProposeBranch, RefuseBranch
+from p2ptrain.ledger.messages.messages import BranchMessage, Outcome, ProposeBranch, RefuseBranch
 from p2ptrain.ledger.messages.peer_reports import (
     Joining,
     PeerDown,
@@ -42,20 +37,18 @@ from p2ptrain.ledger.paxos.timers import earliest
 from p2ptrain.ledger.policy.reports import Reports
 
 At = Callable[[int], Certified | None]
-"""at(height) returns the entry of our own chain at that height, if it is kept."""
+"""at(height) returns the entry of our own chain at that height; None if it is not kept."""
 
 NO_VOTE = "this process must not use its vote"
-"""The reason given to a peer that asks for a signature. Without an answer, that peer would wait in
-vain.
-"""
+"""Sent to a peer that asks for a signature, so that its user learns why there is none."""
 
 _REPORTS = Ready | ReduceDone | ReduceFailed | SnapshotTaken | Joining
 
 
 @dataclass(frozen=True, slots=True)
 class BranchStep:
-    """The result of a step: `certified` is our next entry, if any. A `Rejoin` among the effects
-    ends this ledger.
+    """The result of `BranchSync.step`: `certified` is a Branch to append to our chain, if any. A
+    `Rejoin` among the effects ends this ledger.
     """
 
     effects: tuple[Effect, ...] = ()
@@ -63,9 +56,7 @@ class BranchStep:
 
 
 class BranchSync:
-    """The part of a ledger that knows about branches. `wake_at` is the time when `step` must be
-    called again even if no message arrives.
-    """
+    """The part of a ledger that knows about branches. Call `step` at `wake_at`, or earlier."""
 
     def __init__(
         self,
@@ -94,8 +85,8 @@ class BranchSync:
         return place is not None and place[0] != state.line
 
     def filter_event(self, event: Event, state: LedgerState) -> tuple[Event, bool]:
-        """Return the part of `event` that concerns our line, and whether the event brings news
-        about a peer's line.
+        """Return the event that the rest of the ledger should handle instead (a Tick if `event` is
+        about another line), and whether the line of a peer, or its chain there, has changed.
         """
         match event:
             case PeerHeight(peer, height, line) if line is not None and peer != self._me:
@@ -112,8 +103,8 @@ class BranchSync:
         return event, False
 
     def _place(self, peer: PeerId, place: Place, state: LedgerState) -> bool:
-        """Note the line and height of `peer`. Return True if its line has changed, or if it is on a
-        different line from ours and its chain has grown.
+        """Record the line and height of `peer`. Return True if its line has changed, or if its line
+        is not ours and its height has changed.
         """
         before = self._places.get(peer)
         if not make_room(self._places, peer, state.since):
@@ -126,6 +117,7 @@ class BranchSync:
         return True
 
     def _mark(self, peer: PeerId, state: LedgerState) -> None:
+        """Let the rest of the ledger consider `peer` up only if it is up and on our line."""
         if self.is_elsewhere(peer, state):
             self._catchup.heights.pop(peer, None)
         gone = peer in self._red or self.is_elsewhere(peer, state)
@@ -139,7 +131,7 @@ class BranchSync:
     # ── reactions ────────────────────────────────────────────────────────────────────────────────
 
     def entered(self, before: LedgerState, state: LedgerState, now: float) -> None:
-        """Note that a new entry was appended."""
+        """Record that an entry was appended."""
         self._branch_proposer.entered(before, state, now)
         self.rivals.entered(before, state)
         if state.line == before.line:
@@ -151,12 +143,11 @@ class BranchSync:
                 self._catchup.note_height(peer, height, state.height, now)
 
     def step(self, state: LedgerState, now: float, *, silent: bool) -> BranchStep:
-        """Do what is due. If the result contains an entry, append it and call again."""
+        """Do what is due now. If the result contains an entry, append it and call `step` again."""
         presence = self._presence(state, silent=silent)
         self._branch_proposer.note_presence(state, presence, now)
-        self._reports.outranked_by = (
-            None if (won := self.rivals.winner) is None else won.first_difference
-        )
+        won = self.rivals.winner
+        self._reports.outranked_by = None if won is None else won.first_difference
         follows = state.phase is Phase.HEALED or silent or self._me not in state.voters
         if won is not None and follows:
             words = (
@@ -192,7 +183,7 @@ class BranchSync:
         return self.rivals.ask(others, state, self._red, now)
 
     def offer(self, certified: Certified) -> None:
-        """Consider a Branch with valid signatures that could be our next entry."""
+        """Remember a Branch with valid signatures that could be our next entry."""
         self._branch_proposer.offer(certified)
 
     def receive(
@@ -221,7 +212,9 @@ class BranchSync:
         at: At,
         now: float,
     ) -> tuple[list[Effect], Sequence[Certified]]:
-        """Examine the entries that `sender` sent. Return those that may continue our own chain."""
+        """Examine a page of entries that `sender` sent, whose chain has `height` entries. Return
+        effects, and those entries that may continue our own chain.
+        """
         if self.rivals.expects(sender, page):
             effects = self.rivals.receive_entries(height, page, state, at, now)
             return effects, self.rivals.continuation(state)
@@ -232,9 +225,7 @@ class BranchSync:
         return [], after if continues else ()
 
     def words(self, state: LedgerState, now: float) -> str:
-        """Say how long the quorum has been gone, and what happens next; empty if the quorum is
-        here.
-        """
+        """Say how long the quorum has been gone, and when to branch off; empty if it is here."""
         since, due_at = self._branch_proposer.alone_since, self._branch_proposer.due_at
         if since is None or due_at is None or state.phase in (Phase.ENDED, Phase.HEALED):
             return ""

@@ -1,12 +1,13 @@
 """Ask peers on other lines for their chains, verify them, and compare them with ours. Only used in
 runs that branch.
 
-A chain that outranks ours (`chain/branch_rank.py`) can only have diverged from ours at one of our
-own Branch entries. At any other height, two quorums of the same voters would have decided different
-entries, which is impossible. So we ask a peer on another line for its entries, page by page,
-starting at our first Branch, and verify them from the state before that Branch. Only one chain is
-examined at a time. A node without a Branch in its chain does not ask unless its own quorum is gone:
-then other members may be ahead of it on a branch.
+A *line* is the run itself, or what follows a Branch entry. A chain that outranks ours
+(`chain/branch_rank.py`) can only have diverged from ours at one of our own Branch entries. At any
+other height, two quorums of the same voters would have decided different entries, which is
+impossible. So we ask a peer on another line for its entries, page by page, starting at our first
+Branch, and verify them from the state before that Branch. Only one chain is examined at a time. A
+node without a Branch in its chain asks only if its quorum is gone: then other members may have
+branched off from its chain.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field
 
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.chain.bounded_table import PEERS_MAX
+from p2ptrain.ledger.chain.bounded_table import put_newest
 from p2ptrain.ledger.chain.branch_rank import rank_of
 from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.signatures import Verify
@@ -27,10 +28,10 @@ from p2ptrain.ledger.chain.verify import check_certified
 from p2ptrain.ledger.messages.effects import AskEntries, Effect, Note
 
 ASK_EVERY_S = 2.0
-"""Time between two questions, and the time in which a peer must send more of its chain. It equals
-the heartbeat interval, which is short enough to heal soon and causes little traffic compared with a
-reduce. After that time, the peer that was asked longest ago is asked. Every second question goes to
-a peer that was a member before the chains diverged, since identities are free in an open run.
+"""Seconds after which another peer is asked if the last one has not sent more of its chain: the one
+that was asked longest ago. It equals the heartbeat interval, which is short enough to heal soon and
+causes little traffic compared with a reduce. Every second question goes to a peer that was a member
+before the chains diverged, because in an open run one person can appear as many peers.
 """
 
 Place = tuple[LineId, int]
@@ -39,8 +40,8 @@ Place = tuple[LineId, int]
 
 @dataclass(slots=True)
 class Rival:
-    """The entries that `peer` has sent of its chain so far. They are verified, starting from the
-    state `base`; `state` is the state after the last of them.
+    """The entries of its chain that `peer` has sent so far, all verified. `base` is the state
+    before the first of them, and `state` the state after the last one.
     """
 
     peer: PeerId
@@ -49,9 +50,7 @@ class Rival:
     entries: list[Certified] = field(default_factory=list)
 
     def first_difference(self, at: Callable[[int], Certified | None]) -> int | None:
-        """Return the index of the first entry that differs from ours at the same height; None if
-        there is none.
-        """
+        """Return the index of the first entry that differs from ours at its height, or None."""
         for index, certified in enumerate(self.entries):
             ours = at(certified.entry.height)
             if ours is None:
@@ -63,8 +62,8 @@ class Rival:
 
 @dataclass(frozen=True, slots=True)
 class Winner:
-    """A chain that outranks ours. `entries` begins with the first entry that differs from ours;
-    `height` is the last common height.
+    """A chain that outranks ours. `height` is the last common height, `entries` are the entries
+    after it, and `state` is the state at its end.
     """
 
     height: int
@@ -79,8 +78,10 @@ class Winner:
 class Rivals:
     """The search for a chain that outranks ours.
 
-    `winner` is such a chain, once one is found. It stays the winner as long as our chain does not
-    grow: if the winner's chain has grown meanwhile, it only ranks higher.
+    - `winner`: such a chain, once one is found. It remains valid until our own chain outranks it:
+      if the winner has grown meanwhile, it ranks even higher.
+    - `base`: the state before our chain's first Branch; None if it has none.
+    - `ask_at`: when to ask the next peer; None if there is nobody to ask.
     """
 
     def __init__(self, rules: Rules, verify: Verify) -> None:
@@ -97,17 +98,13 @@ class Rivals:
         self._asked_of: Place | None = None
         self._seen: dict[PeerId, Place] = {}
 
-    def branched(self, before: LedgerState) -> None:
-        """Note that our chain has a Branch entry; `before` is the state before the first one."""
-        if self.base is None:
-            self.base = before
-
     def entered(self, before: LedgerState, state: LedgerState) -> None:
-        """Note that our chain has a new entry. A chain that did not outrank ours before does not
-        outrank it now, unless the entry begins a branch.
+        """Record that our chain has a new entry. If it is a Branch, chains that were examined
+        earlier may now outrank ours, so all peers may be asked again.
         """
         if state.line != before.line:
-            self.branched(before)
+            if self.base is None:
+                self.base = before
             self._rival = None
             self._seen.clear()
         if self.winner is not None and rank_of(self.winner.state) <= rank_of(state):
@@ -117,7 +114,7 @@ class Rivals:
         self, places: dict[PeerId, Place], own: LedgerState, down: AbstractSet[PeerId], now: float
     ) -> list[Effect]:
         """Return a question to a peer on another line, if it is time for one. `places` are the
-        peers that may be asked.
+        lines and heights of the peers that may be asked.
         """
         self.ask_at = None
         fresh = {p: it for p, it in places.items() if p not in down and self._seen.get(p) != it}
@@ -130,20 +127,11 @@ class Rivals:
         first = base.since if self._questions % 2 == 0 else ()
         peer = min(fresh, key=lambda each: (each not in first, self._turns.get(each, 0), each))
         self._questions += 1
-        self._note_turn(peer)
+        put_newest(self._turns, peer, self._questions)
         self._asked, self._asked_at, self._asked_of = peer, now, fresh[peer]
         self._rival = None
         self.ask_at = now + ASK_EVERY_S
         return [AskEntries(peer, base.height + 1)]
-
-    def _note_turn(self, peer: PeerId) -> None:
-        """Remember when `peer` was asked. If there are too many peers, forget the one asked longest
-        ago.
-        """
-        self._turns.pop(peer, None)
-        self._turns[peer] = self._questions
-        if len(self._turns) > PEERS_MAX:
-            del self._turns[next(iter(self._turns))]
 
     def expects(self, peer: PeerId, page: Sequence[Certified]) -> bool:
         """Return whether `page` is the answer to our last question."""
@@ -160,9 +148,7 @@ class Rivals:
         at: Callable[[int], Certified | None],
         now: float,
     ) -> list[Effect]:
-        """Verify a page of entries from the peer that we asked, whose chain has `height` entries,
-        and ask for the next page.
-        """
+        """Verify a page from the peer that we asked (`height`: its height), and ask for more."""
         assert self.base is not None
         assert self._asked is not None
         rival = self._rival or Rival(self._asked, self.base, self.base)
@@ -185,16 +171,13 @@ class Rivals:
         return [AskEntries(rival.peer, rival.state.height + 1)]
 
     def _done(self) -> None:
-        """Note that the peer we asked need not be asked again until its chain has grown."""
+        """Do not ask the peer that we asked again until its line or height changes."""
         assert self._asked is not None
         assert self._asked_of is not None
-        self._seen.pop(self._asked, None)
-        self._seen[self._asked] = self._asked_of
-        if len(self._seen) > PEERS_MAX:
-            del self._seen[next(iter(self._seen))]
+        put_newest(self._seen, self._asked, self._asked_of)
 
     def continuation(self, own: LedgerState) -> tuple[Certified, ...]:
-        """If the chain just received contains our head, return the entries after it."""
+        """Return the entries after our own last one, if the chain just received contains it."""
         if self._rival is None:
             return ()
         heads = [certified.entry.digest for certified in self._rival.entries]

@@ -1,1 +1,1 @@
-"""Entries of the chain and the state that results from them: pure values and pure functions."""
+"""The entries of the chain and the state that they lead to, as values and pure functions."""

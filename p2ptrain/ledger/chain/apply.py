@@ -1,12 +1,13 @@
 """Apply entries to the state: a pure function, so equal heads mean equal states.
 
     GATHER ──roster with participants──► REDUCE ──commit or skip──► GATHER of the next step … ENDED
-      └─ roster without: membership          └─ roster with the next attempt
-    any ──branch──► GATHER of the same step, on another line ──heal──► HEALED
+      └─ roster without participants         └─ roster with the next attempt: REDUCE again
+         changes only the membership
+    any phase ──branch──► GATHER of the same step, on a new line ──heal──► HEALED
 
-`why_invalid` says in words why a value cannot be the next one. It uses only the rules and the
-state, so all members agree about it. `policy/policy.py` decides what a member proposes, and
-`policy/accept.py` what it may refuse.
+`why_invalid` says in words why a value cannot come next. It uses only the rules and the state, so
+all members reach the same answer. `policy/policy.py` decides what a member proposes, and
+`policy/accept.py` which valid proposals it refuses.
 """
 
 from __future__ import annotations
@@ -25,9 +26,7 @@ from p2ptrain.ledger.chain.values import Branch, Commit, Entry, Heal, Roster, Sk
 
 
 def genesis(rules: Rules) -> LedgerState:
-    """Return the state before the first entry: the founders are members and hold their first
-    leases.
-    """
+    """Return the state before the first entry: the founders are voters and hold a lease each."""
     return LedgerState(
         line=rules.run,
         past=(),
@@ -107,9 +106,8 @@ def _roster_fault(rules: Rules, state: LedgerState, roster: Roster) -> str:
     if state.tries >= rules.attempts_max:
         return f"all {rules.attempts_max} attempts are used up"
     if len(roster.participants) < rules.participants_min:
-        return (
-            f"it has {len(roster.participants)} participants; {rules.participants_min} are needed"
-        )
+        count = len(roster.participants)
+        return f"it has {count} participants; {rules.participants_min} are needed"
     return _membership_fault(rules, state, roster) or _participants_fault(rules, state, roster)
 
 
@@ -154,16 +152,11 @@ def _commit_fault(state: LedgerState, commit: Commit) -> str:
     if state.roster is None:
         return "there is no exchange to commit"
     if commit.attempt != state.roster.attempt:
-        return (
-            f"it commits attempt {commit.attempt}, but the current attempt is "
-            f"{state.roster.attempt}"
-        )
+        return f"it commits attempt {commit.attempt}, but attempt {state.roster.attempt} is current"
     if commit.snapshot is None:
         return ""
     if commit.snapshot.step > state.step:
-        return (
-            f"its snapshot is of outer step {commit.snapshot.step}, which the run has not reached"
-        )
+        return f"its snapshot is of outer step {commit.snapshot.step}, which has not begun"
     if state.snapshot is not None and commit.snapshot.step <= state.snapshot.step:
         return f"its snapshot of outer step {commit.snapshot.step} is not newer than the last one"
     return _state_fault(state, commit)
@@ -191,8 +184,8 @@ def _branch_fault(rules: Rules, state: LedgerState, branch: Branch) -> str:
 
 
 def _after_branch(state: LedgerState, entry: Entry, branch: Branch) -> LedgerState:
-    """Abandon the current reduce. Its attempt number is not used again, since a member may already
-    have its result.
+    """Return the state after a Branch. The current reduce is abandoned. Its attempt number is not
+    used again, since a member may already have the result of that attempt.
     """
     remaining = set(branch.members)
     gone = tuple(voter for voter in state.voters if voter not in remaining)
@@ -276,7 +269,7 @@ def _lease_to_come(rules: Rules, state: LedgerState) -> int:
 def _next_step(
     rules: Rules, state: LedgerState, entry: Entry, book: Leases, **accounts: Any
 ) -> LedgerState:
-    """Begin the next outer step. `accounts` are further fields that a commit changes."""
+    """Return the state in the next outer step. `accounts` are other fields that a Commit sets."""
     ended = state.step + 1 >= rules.outer_steps
     return replace(
         state,

@@ -1,11 +1,10 @@
 """Rules of runs in which only the manifest's founders vote: SPEC.md, "Open runs".
 
-In an open run, anybody may take part, under as many identities as they like. Identities that cost
-nothing must not have a vote. The signed manifest names the founders, so everybody knows their
-number and nobody can add one.
+In an open run, anybody may take part, under as many identities as they like. Such identities must
+not have a vote. The signed manifest names the founders, so nobody can add one.
 
-This module contains the rules that follow from the chain alone. `policy/membership.py` contains
-what a node proposes and refuses because of reports.
+This module contains the rules that follow from the chain alone. The rules that depend on reports
+are in `policy/membership.py`.
 """
 
 from __future__ import annotations
@@ -22,9 +21,8 @@ from p2ptrain.ledger.chain.values import MEMBERS_MAX, Roster
 class Founders:
     """The founders of an open run.
 
-    `voters_min` is the number of voters that must remain when a voter leaves, so that the run
-    survives the loss of any one of them. `voters_min` is 1 in a run that has too few founders to
-    survive such a loss.
+    `voters_min` is the number of voters that must remain when one leaves, so that the run survives
+    the loss of any one of them. It is 1 in a run that has too few founders for that.
     """
 
     names: frozenset[PeerId]
@@ -32,8 +30,8 @@ class Founders:
 
     @property
     def learners_max(self) -> int:
-        """Maximum number of learners in a roster. Every founder has a reserved place, so that
-        invented identities cannot take all places while a founder is away.
+        """Maximum number of learners in a roster. A place is reserved for every founder, so that
+        other peers cannot take all places while a founder is away.
         """
         return MEMBERS_MAX - len(self.names)
 
@@ -57,9 +55,7 @@ def survives_a_loss(policy: QuorumPolicy) -> int:
 
 
 def roster_fault(founders: Founders, roster: Roster) -> str:
-    """Return the reason why `roster` breaks the rules of an open run; empty if it does not (SPEC.md
-    F1).
-    """
+    """Return the reason why `roster` breaks SPEC.md F1; empty if it does not."""
     for voter in roster.voters:
         if voter not in founders.names:
             return f"{voter} cannot be a voter: it is not a founder of this open run"

@@ -1,30 +1,30 @@
-"""Assign data blocks to members: pure functions that move blocks between the cursor, the leases and
-the returned pool.
+"""Assign data blocks to members: each member trains only on the blocks of its *lease*.
 
-A block id is a running integer (its data is block id mod the number of blocks). So every pass
-through the data has its own ids, and each id can be committed only once. Returned blocks are
-assigned first, in ascending order, before the cursor advances.
+Blocks have running ids: block id i has the data of block i mod (number of blocks). So every pass
+through the data has its own ids, and each id can be committed only once. Blocks that departed
+members gave back are assigned first, in ascending order. Then the cursor, which is the lowest id
+that was never assigned, advances.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from p2ptrain.ids import PeerId
 
 LEASES_HELD_MAX = 4
-"""Maximum number of leases that a member holds. A member holds several leases after skipped steps,
-since it keeps training while nothing is committed.
+"""Maximum number of blocks that a member holds, as a multiple of a lease. A member holds more than
+one lease after skipped outer steps, since it keeps training while nothing is committed.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Leases:
-    """The state of all leases.
+    """All leases of a run.
 
     `held` are the uncommitted blocks of each member, in the order in which it trains on them.
-    `returned` are blocks given back by members that left, in ascending order. `next_block` is the
+    `returned` are the blocks that departed members gave back, ascending. `next_block` is the
     cursor.
     """
 
@@ -34,7 +34,7 @@ class Leases:
 
 
 def top_up(leases: Leases, members: Iterable[PeerId], blocks: int) -> Leases:
-    """Assign blocks until each of `members`, in this order, holds at least `blocks`."""
+    """Assign blocks to each of `members`, in this order, until it holds at least `blocks`."""
     lacking = {member: blocks - len(leases.held.get(member, ())) for member in members}
     return _grant(leases, lacking)
 
@@ -47,21 +47,23 @@ def extend(leases: Leases, members: Iterable[PeerId], blocks: int) -> Leases:
 
 
 def commit(leases: Leases, trained: Iterable[tuple[PeerId, int]]) -> Leases:
-    """Permanently remove the first blocks of these members' leases: they are committed."""
+    """Remove the first blocks of these members' leases, because they are committed now. `trained`
+    are the members and their numbers of blocks.
+    """
     held = dict(leases.held)
     for member, blocks in trained:
         assert 0 < blocks <= len(held[member])
         held[member] = held[member][blocks:]
-    return Leases(held, leases.returned, leases.next_block)
+    return replace(leases, held=held)
 
 
 def give_back(leases: Leases, members: Iterable[PeerId]) -> Leases:
-    """Move the blocks of the leaving `members` to the returned pool, so that others get them."""
+    """Take the blocks of the departed `members`, so that other members get them."""
     held = dict(leases.held)
     returned = list(leases.returned)
     for member in members:
         returned.extend(held.pop(member, ()))
-    return Leases(held, tuple(sorted(returned)), leases.next_block)
+    return replace(leases, held=held, returned=tuple(sorted(returned)))
 
 
 def _grant(leases: Leases, wanted: Mapping[PeerId, int]) -> Leases:

@@ -1,14 +1,13 @@
-"""The rules of a run that all members must agree on, taken from the run's manifest. They never
-change during a run.
-"""
+"""The rules of a run that all members share. They come from the run's manifest and never change."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from p2ptrain.ids import PeerId, RunId, is_digest
+from p2ptrain.ledger.chain.values import check
 
 QuorumPolicy = Literal["majority", "two-thirds"]
 QuorumLoss = Literal["wait", "branch"]
@@ -16,16 +15,18 @@ QuorumLoss = Literal["wait", "branch"]
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The policies of one run.
+    """The rules of one run.
 
-    - `grace_s`: how long a ready quorum waits for the other members before it averages without
-      them.
-    - `patience_s`: how long a failed reduce waits for further reports before it is retried.
-    - `branch_after_s`: with `quorum_loss` "branch", how long voters wait for a quorum before they
-      branch off.
+    - `run`: the digest of the run's manifest.
+    - `blocks`: the number of blocks of training data.
+    - `blocks_per_lease`: the number of data blocks that a member gets for one outer step.
+    - `grace_s`: how long a ready quorum waits for the other members, at most, before it averages
+      without them.
+    - `patience_s`: how long nodes wait for further reports about a failed reduce before a retry.
+    - `quorum_loss`: whether voters that lose their quorum wait for it, or start a branch without it
+      after `branch_after_s`.
     - `founders_vote`: only founders ever vote, as in open runs (see `founders`).
     - `reduce_s`: a reduce fails if no report about it arrives for this long.
-    - `blocks_per_lease`: the number of data blocks that a member may hold for one outer step.
     """
 
     run: RunId
@@ -46,45 +47,34 @@ class Rules:
     reduce_s: float = math.inf
 
     def __post_init__(self) -> None:
-        _check(is_digest(self.run), "the run's name must be a digest")
-        _check(len(self.founders) > 0, "a run needs a founder")
-        _check(len(set(self.founders)) == len(self.founders), "each founder must be named once")
-        _check(
-            self.outer_steps > 0 and self.attempts_max > 0,
-            "a run needs at least one step and one attempt",
-        )
-        _check(self.blocks > 0 and self.tokens_per_block > 0, "a run needs data")
-        _check(
-            self.blocks_per_lease > 0 and self.participants_min > 0,
-            "blocks_per_lease and participants_min must be above 0",
-        )
-        _check(
-            self.grace_s >= 0 and self.patience_s >= 0,
-            "grace_s and patience_s must not be negative",
-        )
-        _check(self.round_timeout_s > 0, "round_timeout_s must be above 0")
-        _check(
-            self.quorum in ("majority", "two-thirds"),
-            "the quorum must be a majority or two thirds",
-        )
-        _check(
-            self.quorum_loss in ("wait", "branch"),
-            "the run must wait or branch off when it loses its quorum",
-        )
-        _check(self.reduce_s > 0, "reduce_s must be above 0")
-        _check(self.branch_after_s > 0, "branch_after_s must be above 0")
+        check(is_digest(self.run), "the run's name must be a digest")
+        check(len(self.founders) > 0, "a run needs a founder")
+        check(len(set(self.founders)) == len(self.founders), "each founder must be named once")
+        for name in _POSITIVE:
+            check(getattr(self, name) > 0, f"{name} must be above 0")
+        for name in ("grace_s", "patience_s"):
+            check(getattr(self, name) >= 0, f"{name} must not be negative")
+        policies, losses = get_args(QuorumPolicy), get_args(QuorumLoss)
+        check(self.quorum in policies, "the quorum must be a majority or two thirds")
+        check(self.quorum_loss in losses, 'quorum_loss must be "wait" or "branch"')
 
     @property
     def branches(self) -> bool:
         return self.quorum_loss == "branch"
 
     def data_block(self, block: int) -> int:
-        """Return the index of the data block for block id `block`. Ids keep rising over all passes
-        through the data.
-        """
+        """Return the index of the data block that has block id `block` (see `leases`)."""
         return block % self.blocks
 
 
-def _check(holds: bool, rule: str) -> None:
-    if not holds:
-        raise ValueError(rule)
+_POSITIVE = (
+    "outer_steps",
+    "blocks",
+    "blocks_per_lease",
+    "tokens_per_block",
+    "participants_min",
+    "attempts_max",
+    "round_timeout_s",
+    "branch_after_s",
+    "reduce_s",
+)

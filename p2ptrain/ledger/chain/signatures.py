@@ -1,5 +1,5 @@
-"""The types of the functions that sign and verify. The caller passes these functions in: this
-package does not hold a key and does not know the signature scheme.
+"""The types of the functions that sign and verify. The node passes them in: this package does not
+hold a key and does not know the signature scheme.
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 
 A Commit that certifies a snapshot names the digest of the state that it applies to. A node that
 trusts this Commit can therefore check a state without the entries before it. Each field of
-`LedgerState` has an encoder in `ENCODERS` here and a decoder in `history/decode_state.py`. A state
-with a field that has no encoder cannot be encoded at all, since otherwise two different states
-could share a digest. `chain/apply.py` computes the state after an entry.
+`LedgerState` must have an encoder in `ENCODERS`, since otherwise two different states could share a
+digest, and a decoder in `history/decode_state.py`.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from typing import Any
 
 from p2ptrain.errors import LocalProtocolError
 from p2ptrain.ids import Digest, PeerId
-from p2ptrain.ledger.chain.canonical import canonical, digest_of
+from p2ptrain.ledger.chain.canonical import canonical, digest_of, plain_of, unchanged
 from p2ptrain.ledger.chain.leases import Leases
 from p2ptrain.ledger.chain.values import LineId, Roster, SnapshotRef, Terms
 
 STATE_BYTES_MAX = 8 << 20
-"""Largest encoded state in bytes. A thousand members with their leases take 0.3 MB; the rest is for
-all former contributors.
+"""Maximum size of an encoded state, in bytes. A thousand members with their leases take 0.3 MB; the
+rest is for all former contributors.
 """
 
 STRETCHES_MAX = 1024
@@ -33,9 +32,9 @@ stay far below this number; a chain with more is refused.
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """The part of a chain on one line, up to where the chain left that line. `height` and `step`
-    are its last height and outer step; `tokens` is the total number of tokens committed up to then.
-    `gone` are the voters that did not follow the branch.
+    """The part of a chain on one line (the run itself, or a branch), up to the Branch entry with
+    which the chain left that line. `height` and `step` are its last height and outer step, and
+    `tokens` the number of tokens committed up to there. `gone` are the voters that it left out.
     """
 
     line: LineId
@@ -57,16 +56,18 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LedgerState:
-    """The run after `height` entries, the last of which has digest `head`.
+    """The state of the run after `height` entries, the last of which has digest `head`.
 
+    - `line`: the current line: the run, or the digest of the newest Branch. All votes name it.
+    - `past`: the earlier lines, which the chain left by a Branch.
     - `step`: the current outer step.
-    - `attempt`: the number that its next reduce will have.
+    - `attempt`: the number that its next attempt at a reduce will have.
+    - `tried_before`: the number of attempts of this step on earlier lines.
     - `roster`: the roster that opened the current reduce; None unless `phase` is REDUCE.
     - `since`: the outer step in which each member was admitted.
     - `proven`: the learners that took part in a committed update and may be made voters.
-    - `line`: the current line, which all votes name.
-    - `past`: the lines that the chain left for a branch.
-    - `tried_before`: the number of attempts of this step on earlier lines.
+    - `tokens`, `tokens_by_peer`: the tokens in committed updates, in all and of each contributor.
+    - `snapshot`: the newest certified snapshot.
     - `terms`: all amendments agreed so far, also those for later steps.
     """
 
@@ -92,9 +93,7 @@ class LedgerState:
 
     @property
     def digest(self) -> Digest:
-        """Digest of this state. It is computed on first use, when a snapshot is certified, and then
-        cached.
-        """
+        """The digest of this state. It is computed on first use (when a snapshot is certified)."""
         if self._digest is None:
             object.__setattr__(self, "_digest", digest_state(self))
         assert self._digest is not None
@@ -132,9 +131,7 @@ def plain_state(state: LedgerState) -> dict[str, object]:
 
 
 def encoded_fields(state: type[LedgerState]) -> set[str]:
-    """Return the fields that are part of a state. Cached fields are excluded, since they are not
-    compared.
-    """
+    """Return the names of the encoded fields: all but the cached digest."""
     return {each.name for each in fields(state) if each.compare}
 
 
@@ -147,19 +144,11 @@ def encode_state(state: LedgerState, bytes_max: int = STATE_BYTES_MAX) -> bytes:
 
 
 def digest_state(state: LedgerState) -> Digest:
-    """Return the digest of a state: equal digests mean equal states. The time that it takes is
-    proportional to the number of members, so `LedgerState.digest` caches the result.
+    """Return the digest of a state: equal digests mean equal states. This takes time proportional
+    to the number of members, so `LedgerState.digest` caches the result.
     """
     assert encoded_fields(type(state)) == ENCODERS.keys(), "every field needs an encoder"
     return digest_of(b"p2ptrain-state/1", plain_state(state))
-
-
-def _same(value: object) -> object:
-    return value
-
-
-def _plain(value: Any) -> object:
-    return None if value is None else value.plain()
 
 
 def _plain_book(book: Leases) -> dict[str, object]:
@@ -171,13 +160,9 @@ def _plain_book(book: Leases) -> dict[str, object]:
 
 
 def runs_of(blocks: tuple[int, ...]) -> list[list[int]]:
-    """Return block ids as [first, count] pairs, in the same order. A lease consists of one or a few
-    such runs.
-    """
-    if not blocks:
-        return []
-    if blocks == tuple(range(blocks[0], blocks[0] + len(blocks))):
-        return [[blocks[0], len(blocks)]]
+    """Return block ids as [first, count] pairs, in the same order. Most leases need one pair."""
+    if blocks and blocks == tuple(range(blocks[0], blocks[0] + len(blocks))):
+        return [[blocks[0], len(blocks)]]  # The usual case, several times faster.
     runs: list[list[int]] = []
     for block in blocks:
         if runs and block == sum(runs[-1]):
@@ -188,22 +173,22 @@ def runs_of(blocks: tuple[int, ...]) -> list[list[int]]:
 
 
 ENCODERS: Mapping[str, Encoder] = {
-    "line": _same,
+    "line": unchanged,
     "past": lambda past: [each.plain() for each in past],
-    "height": _same,
-    "head": _same,
-    "step": _same,
+    "height": unchanged,
+    "head": unchanged,
+    "step": unchanged,
     "phase": lambda phase: phase.value,
-    "attempt": _same,
-    "tried_before": _same,
-    "roster": _plain,
+    "attempt": unchanged,
+    "tried_before": unchanged,
+    "roster": plain_of,
     "voters": list,
     "learners": list,
     "since": dict,
     "proven": sorted,
     "lease_book": _plain_book,
     "tokens_by_peer": dict,
-    "tokens": _same,
-    "snapshot": _plain,
+    "tokens": unchanged,
+    "snapshot": plain_of,
     "terms": lambda terms: [each.plain() for each in terms],
 }

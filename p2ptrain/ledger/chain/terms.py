@@ -1,15 +1,9 @@
-"""The terms (amendments) in force in each outer step, according to the rosters of a chain.
+"""The terms (amendments of the run's settings) in force in each outer step.
 
-A run can be amended while it runs. The ledger does not know what an amendment says. It knows the
-amendment's digest, its number, the outer step in which it takes effect, and the number of blocks in
-a lease from then on.
-
-    a roster of outer step s names (number, step, digest, blocks)   : agreed if step > s
-    outer steps before `step`                                       : unchanged
-    outer step `step` and later                                     : these terms are added
-
-A roster can only change the terms of later steps, so the terms of a step never change once training
-for it has begun.
+The ledger does not know what an amendment says. It knows the amendment's digest, its number, the
+outer step from which it is in force, and the number of blocks in a lease from then on. An amendment
+is agreed when a roster of an earlier outer step names it. So the terms of an outer step never
+change once training for it has begun.
 """
 
 from __future__ import annotations
@@ -21,10 +15,10 @@ from p2ptrain.ledger.chain.values import TERMS_MAX, Roster, Terms, Value
 
 
 def amendment_fault(agreed: tuple[Terms, ...], step: int, terms: Terms) -> str:
-    """Return the reason why `terms` cannot be agreed in outer step `step`, after those in `agreed`;
-    empty if they can.
+    """Return the reason why a roster of outer step `step` cannot name the amendment `terms` after
+    those in `agreed`; empty if it can.
 
-    Numbers and steps both rise along a chain, so an older amendment never comes after a newer one.
+    Along a chain, each amendment has a higher number and a later step than the one before it.
     """
     if terms.step <= step:
         return f"amendment {terms.number} is for outer step {terms.step}, which has begun"
@@ -38,20 +32,20 @@ def amendment_fault(agreed: tuple[Terms, ...], step: int, terms: Terms) -> str:
 
 
 def in_force(agreed: tuple[Terms, ...], step: int) -> tuple[Terms, ...]:
-    """Return the terms in force in outer step `step`, the oldest first."""
+    """Return the amendments in force in outer step `step`, the oldest first."""
     return tuple(each for each in agreed if each.step <= step)
 
 
 def lease_blocks(agreed: tuple[Terms, ...], step: int, first: int) -> int:
-    """Return the number of blocks in a lease for outer step `step`. `first` is the number that the
-    run began with.
-    """
+    """Return the lease size, in blocks, for outer step `step`. The run began with `first`."""
     sizes = [each.blocks for each in in_force(agreed, step) if each.blocks is not None]
     return sizes[-1] if sizes else first
 
 
 def amended(value: Value, agreed: tuple[Terms, ...], known: Collection[Terms]) -> Value:
-    """Add the next amendment that this node knows to a roster; return any other value unchanged."""
+    """Return the roster `value` with the next amendment in `known` that it can name, if there is
+    one. Return any other value unchanged.
+    """
     if not isinstance(value, Roster):
         return value
     fit = [each for each in known if not amendment_fault(agreed, value.step, each)]

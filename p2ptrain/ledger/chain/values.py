@@ -1,8 +1,8 @@
-"""The values of the ledger: rosters, commits, skips, branches, entries, votes, certificates.
+"""The values of the ledger: rosters, commits, skips, branches, heals, entries, votes, certificates.
 
 All are frozen and checked on construction, so an ill-formed value cannot exist. `apply.why_invalid`
-says whether a value can be the next one in the chain, and `verify` checks certificates. `plain`
-returns a value that canonical JSON can encode; `chain/decode_values.py` decodes it.
+says whether a value can come next in the chain, and `verify` checks certificates. `plain` returns
+the form that canonical JSON can encode; `chain/decode_values.py` decodes it.
 """
 
 from __future__ import annotations
@@ -12,15 +12,11 @@ from functools import lru_cache
 from typing import Literal, get_args
 
 from p2ptrain.ids import Digest, PeerId, RunId, is_digest
-from p2ptrain.ledger.chain.canonical import (
-    canonical,
-    digest_of,
-    encode_signature,
-)
+from p2ptrain.ledger.chain.canonical import canonical, digest_of, encode_signature
 
 LineId = RunId | Digest
-"""The line that a vote belongs to. A line is named by the run, or by the Branch entry that began
-it.
+"""The name of a line: the run's id for the run's first line, or the digest of the Branch entry that
+began the line. A vote counts only on the line that it names.
 """
 
 Schedule = Literal["ring", "direct", "grid"]
@@ -28,15 +24,13 @@ Schedule = Literal["ring", "direct", "grid"]
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 
 MEMBERS_MAX = 1024
-"""Maximum number of members. A roster with this many members and its certificate still fit in one
-message.
-"""
+"""Maximum number of members. The largest roster with its certificate fits in one message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Participant:
-    """A member that takes part in a reduce. `tokens` is its weight, and `blocks` the number of
-    blocks of its lease that it has trained on.
+    """A member that takes part in a reduce (the averaging of an outer step). `tokens` is its weight
+    in the average, and `blocks` the number of blocks of its lease that it has trained on.
     """
 
     peer: PeerId
@@ -44,11 +38,11 @@ class Participant:
     blocks: int
 
     def __post_init__(self) -> None:
-        _check(self.tokens > 0 and self.blocks > 0, "a participant must have tokens and blocks")
+        check(self.tokens > 0 and self.blocks > 0, "a participant must have tokens and blocks")
 
 
 TERMS_MAX = 64
-"""Maximum number of amendments of a run. The organiser writes each by hand, so 64 is enough."""
+"""Maximum number of amendments of a run. The organiser makes each by hand, so 64 is enough."""
 
 LEASE_BLOCKS_MAX = 1 << 20
 """Maximum number of data blocks in one lease. A larger lease is a mistake."""
@@ -66,10 +60,10 @@ class Terms:
     blocks: int | None = None
 
     def __post_init__(self) -> None:
-        _check(self.number > 0 and self.step > 0, "an amendment's number and step start at 1")
-        _check(is_digest(self.digest), "an amendment's name must be a digest")
+        check(self.number > 0 and self.step > 0, "an amendment's number and step start at 1")
+        check(is_digest(self.digest), "an amendment's name must be a digest")
         fits = self.blocks is None or 0 < self.blocks <= LEASE_BLOCKS_MAX
-        _check(fits, f"a lease must have 1 to {LEASE_BLOCKS_MAX} blocks")
+        check(fits, f"a lease must have 1 to {LEASE_BLOCKS_MAX} blocks")
 
     def plain(self) -> list[object]:
         return [self.number, self.step, self.digest, self.blocks]
@@ -79,10 +73,10 @@ class Terms:
 class Roster:
     """The members of the run, and the participants of the reduce that it opens, if any.
 
-    `voters` are in rank order. `participants` are in the order that `schedule` uses. A roster
-    without participants only changes membership; any other roster opens reduce (step, attempt).
-    `terms` is an amendment for a later step that is agreed with the roster (see the module
-    `terms`). `peers` are the participants' ids.
+    `voters` are in rank order. `participants` are in the order in which they average. A roster
+    without participants only changes the membership; any other roster opens the reduce of outer
+    step `step` with number `attempt`. `terms` is an amendment for a later step that is agreed with
+    the roster (see the module `terms`). `peers` are the participants' ids.
     """
 
     step: int
@@ -95,17 +89,14 @@ class Roster:
     peers: tuple[PeerId, ...] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        members = set(self.voters) | set(self.learners)
-        _check(self.step >= 0 and self.attempt >= 0, "steps and attempts start at 0")
-        _check(len(self.voters) > 0, "a roster must have a voter")
-        _check(len(members) == len(self.voters) + len(self.learners), "a member is named twice")
-        _check(len(members) <= MEMBERS_MAX, f"a roster can have at most {MEMBERS_MAX} members")
+        check(self.step >= 0 and self.attempt >= 0, "steps and attempts start at 0")
+        members = _distinct_members(self.voters, self.learners)
         object.__setattr__(self, "peers", tuple(each.peer for each in self.participants))
         averaging = set(self.peers)
-        _check(len(averaging) == len(self.participants), "a participant is named twice")
-        _check(averaging <= members, "participants must be members")
-        _check(self.schedule in SCHEDULES, f"the schedule must be one of {SCHEDULES}")
-        _check(bool(averaging) or self.schedule == "ring", "without a reduce, the schedule is ring")
+        check(len(averaging) == len(self.participants), "a participant is named twice")
+        check(averaging <= members, "participants must be members")
+        check(self.schedule in SCHEDULES, f"the schedule must be one of {SCHEDULES}")
+        check(bool(averaging) or self.schedule == "ring", "without a reduce, the schedule is ring")
 
     @property
     def members(self) -> tuple[PeerId, ...]:
@@ -133,7 +124,7 @@ class SnapshotRef:
     digest: Digest
 
     def __post_init__(self) -> None:
-        _check(self.step >= 0 and is_digest(self.digest), "a snapshot needs a step and a digest")
+        check(self.step >= 0 and is_digest(self.digest), "a snapshot needs a step and a digest")
 
     def plain(self) -> list[object]:
         return [self.step, self.digest]
@@ -141,10 +132,10 @@ class SnapshotRef:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """The end of outer step `step` with an update, the result of reduce (step, attempt).
+    """The end of outer step `step` with `update`, the result of the reduce with number `attempt`.
 
     If it names a snapshot, `state` is the digest of the ledger's state that the Commit applies to.
-    A node that trusts the Commit then does not need the entries before it.
+    A node that trusts the Commit can then continue from that state without the earlier entries.
     """
 
     step: int
@@ -154,11 +145,11 @@ class Commit:
     state: Digest | None = None
 
     def __post_init__(self) -> None:
-        _check(self.step >= 0 and self.attempt >= 0, "steps and attempts start at 0")
-        _check(is_digest(self.update), "an update's name must be a digest")
+        check(self.step >= 0 and self.attempt >= 0, "steps and attempts start at 0")
+        check(is_digest(self.update), "an update's name must be a digest")
         together = (self.snapshot is None) is (self.state is None)
-        _check(together, "a snapshot and a state must be named together")
-        _check(self.state is None or is_digest(self.state), "a state's name must be a digest")
+        check(together, "a snapshot and a state must be named together")
+        check(self.state is None or is_digest(self.state), "a state's name must be a digest")
 
     def plain(self) -> dict[str, object]:
         return {
@@ -173,12 +164,12 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """The end of outer step `step` without an update, because its attempts are used up."""
+    """The end of outer step `step` without an update, because its attempts at a reduce failed."""
 
     step: int
 
     def __post_init__(self) -> None:
-        _check(self.step >= 0, "steps count from 0")
+        check(self.step >= 0, "steps start at 0")
 
     def plain(self) -> dict[str, object]:
         return {"kind": "skip", "step": self.step}
@@ -188,8 +179,7 @@ class Skip:
 class Branch:
     """A decision of these members to continue without the lost quorum. The entry begins a new line.
 
-    It is certified by the signatures of all its `voters`, not by votes. The voters keep their rank
-    order.
+    The signatures of all its `voters` certify it, instead of the votes of a quorum.
     """
 
     step: int
@@ -197,11 +187,8 @@ class Branch:
     learners: tuple[PeerId, ...] = ()
 
     def __post_init__(self) -> None:
-        members = set(self.members)
-        _check(self.step >= 0, "steps count from 0")
-        _check(len(self.voters) > 0, "a branch must have a voter")
-        _check(len(members) == len(self.voters) + len(self.learners), "a member is named twice")
-        _check(len(members) <= MEMBERS_MAX, f"a branch can have at most {MEMBERS_MAX} members")
+        check(self.step >= 0, "steps start at 0")
+        _distinct_members(self.voters, self.learners)
 
     @property
     def members(self) -> tuple[PeerId, ...]:
@@ -218,15 +205,15 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Heal:
-    """The last entry of a branch. Its members then follow the chain with `entry` at `height`."""
+    """The last entry of a branch. Its members move to the chain that has `entry` at `height`."""
 
     step: int
     height: int
     entry: Digest
 
     def __post_init__(self) -> None:
-        _check(self.step >= 0 and self.height > 0, "steps start at 0, heights at 1")
-        _check(is_digest(self.entry), "an entry's name must be a digest")
+        check(self.step >= 0 and self.height > 0, "steps start at 0, heights at 1")
+        check(is_digest(self.entry), "an entry's name must be a digest")
 
     def plain(self) -> dict[str, object]:
         return {"kind": "heal", "step": self.step, "height": self.height, "entry": self.entry}
@@ -245,7 +232,7 @@ class Entry:
     digest: Digest = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        _check(self.height > 0 and is_digest(self.parent), "an entry needs a height and a parent")
+        check(self.height > 0 and is_digest(self.parent), "an entry needs a height and a parent")
         object.__setattr__(self, "digest", digest_of(b"p2ptrain-entry/1", self.plain()))
 
     def plain(self) -> dict[str, object]:
@@ -278,9 +265,9 @@ class Certificate:
     votes: tuple[tuple[PeerId, bytes], ...]
 
     def __post_init__(self) -> None:
-        _check(len(self.votes) <= MEMBERS_MAX, "a certificate has too many votes")
+        check(len(self.votes) <= MEMBERS_MAX, "a certificate has too many votes")
         names = [voter for voter, _ in self.votes]
-        _check(names == sorted(set(names)), "votes must be sorted, one per voter")
+        check(names == sorted(set(names)), "votes must be sorted, one per voter")
 
     @property
     def voters(self) -> frozenset[PeerId]:
@@ -293,7 +280,7 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True)
 class Certified:
-    """An entry with the proof that a quorum accepted it. Nodes store, send and replay this form."""
+    """An entry with the proof that it was decided. Nodes store, send and replay this form."""
 
     entry: Entry
     certificate: Certificate
@@ -303,31 +290,40 @@ class Certified:
 
 
 def vote_message(line: LineId, height: int, round: int, entry: Digest) -> bytes:
-    """Return the bytes that a vote signs. Their domain prevents other uses of the signature."""
+    """Return the bytes that a vote signs. They begin with the kind of statement (as for promises
+    and branches), so that one kind of signature cannot be passed off as another.
+    """
     return _spelled(b"p2ptrain-vote/1\n", line, height, round, entry)
 
 
 def promise_message(
     line: LineId, height: int, round: int, accepted_round: int | None, accepted: Digest | None
 ) -> bytes:
-    """Return the bytes that a promise signs: its round, and the last entry the voter accepted."""
+    """Return the bytes that a promise signs: its round, and what the voter accepted last."""
     parts = (line, height, round, accepted_round, accepted)
     return _spelled(b"p2ptrain-promise/1\n", *parts)
 
 
 @lru_cache(maxsize=256, typed=True)
 def _spelled(domain: bytes, *parts: str | int | None) -> bytes:
-    """Encode a statement. All votes of a certificate sign the same bytes, so they are cached."""
+    """Encode a statement. The result is cached: all votes of a certificate sign the same bytes."""
     return domain + canonical(parts)
 
 
 def branch_message(line: LineId, entry: Entry) -> bytes:
-    """Return the bytes that the voters of a branch sign. Their domain prevents the use of a vote as
-    a signature for a branch.
-    """
+    """Return the bytes that the voters of a branch sign."""
     return b"p2ptrain-branch/1\n" + canonical([line, entry.height, entry.parent, entry.digest])
 
 
-def _check(holds: bool, rule: str) -> None:
+def _distinct_members(voters: tuple[PeerId, ...], learners: tuple[PeerId, ...]) -> set[PeerId]:
+    members = set(voters + learners)
+    check(len(voters) > 0, "there must be at least one voter")
+    check(len(members) == len(voters) + len(learners), "a member is named twice")
+    check(len(members) <= MEMBERS_MAX, f"there can be at most {MEMBERS_MAX} members")
+    return members
+
+
+def check(holds: bool, rule: str) -> None:
+    """Raise ValueError(rule) unless `holds`."""
     if not holds:
         raise ValueError(rule)

@@ -1,4 +1,4 @@
-"""Check a chain that a peer sends. Anybody who has the manifest can check it from genesis."""
+"""Check a chain that a peer sends. Anybody who has the run's manifest can check it from genesis."""
 
 from __future__ import annotations
 
@@ -23,9 +23,7 @@ from p2ptrain.ledger.chain.values import (
 def check_certified(
     rules: Rules, state: LedgerState, certified: Certified, verify: Verify
 ) -> LedgerState:
-    """Return the state after `certified`. Raises RemoteProtocolError if the entry or its
-    certificate is not valid.
-    """
+    """Return the state after `certified`. Raises RemoteProtocolError if it is not valid."""
     entry, certificate = certified.entry, certified.certificate
     fault = _certificate_fault(rules, state, entry, certificate, verify)
     if fault:
@@ -36,9 +34,9 @@ def check_certified(
 def replay(
     rules: Rules, chain: Iterable[Certified], verify: Verify, start: LedgerState | None = None
 ) -> LedgerState:
-    """Check every certificate, and return the state at the end of `chain`. The chain begins at
-    genesis, or after `start`, which is not checked. Raises RemoteProtocolError for the first
-    invalid entry.
+    """Check every entry and certificate, and return the state at the end of `chain`. The chain
+    begins at genesis, or after the state `start`, which is not checked. Raises RemoteProtocolError
+    for the first invalid entry.
     """
     state = genesis(rules) if start is None else start
     for certified in chain:
@@ -64,21 +62,21 @@ def _certificate_fault(
     if proposer not in certificate.voters:
         return f"it lacks the vote of its proposer, {proposer}"
     message = vote_message(state.line, entry.height, certificate.round, entry.digest)
-    for voter, signature in certificate.votes:
-        if not verify(voter, message, signature):
-            return f"the signature of {voter} is not valid"
-    return ""
+    return _signature_fault(certificate, message, verify)
 
 
 def _branch_fault(
     state: LedgerState, entry: Entry, branch: Branch, certificate: Certificate, verify: Verify
 ) -> str:
-    """Check that all voters of a branch signed it, without a voting round. `why_invalid` decides
-    whether the branch is allowed.
+    """Return the reason why the certificate does not prove that all voters of the branch signed it;
+    empty if it does. `why_invalid` decides whether the branch is allowed.
     """
     if certificate.round != 0 or certificate.voters != set(branch.voters):
         return "a branch must be signed by exactly its voters"
-    message = branch_message(state.line, entry)
+    return _signature_fault(certificate, branch_message(state.line, entry), verify)
+
+
+def _signature_fault(certificate: Certificate, message: bytes, verify: Verify) -> str:
     for voter, signature in certificate.votes:
         if not verify(voter, message, signature):
             return f"the signature of {voter} is not valid"

@@ -1,1 +1,1 @@
-"""Keep and prune decided entries, catch up with missing ones, and start from a base."""
+"""Keep and prune decided entries, fetch missing ones, and start from a base (a certified state)."""

@@ -3,8 +3,8 @@
 A Commit that certifies a snapshot names the state that it applies to. That state and that Commit
 form a *base*. A node that knows that the Commit is in the run's chain can continue from there. To
 know that, a node needs either the earlier entries or a *checkpoint* (the height and digest of the
-Commit) from somebody its user trusts. A base by itself does not prove anything, since only its own
-state names the voters who signed its Commit.
+Commit) from somebody its user trusts. A base by itself does not prove anything: the voters that
+signed its Commit are named only by the base's own state, which anybody can invent.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ from dataclasses import dataclass
 
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import Digest, is_digest
-from p2ptrain.ledger.chain.canonical import canonical, parse, read_map
+from p2ptrain.ledger.chain.canonical import built, canonical, parse, read_fields
 from p2ptrain.ledger.chain.decode_values import certified_from_plain
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.signatures import Verify
 from p2ptrain.ledger.chain.state import STATE_BYTES_MAX, LedgerState, plain_state
 from p2ptrain.ledger.chain.values import Certified, Commit
+from p2ptrain.ledger.chain.verify import check_certified
 from p2ptrain.ledger.history.decode_state import state_from_plain
 from p2ptrain.ledger.messages.messages import MESSAGE_BYTES_MAX
 
@@ -25,7 +28,7 @@ BASE_BYTES_MAX = STATE_BYTES_MAX + MESSAGE_BYTES_MAX
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A certified Commit, identified by height and digest. Its text form is HEIGHT:DIGEST."""
+    """The height and digest of a certified Commit. Its text form is HEIGHT:DIGEST."""
 
     height: int
     digest: Digest
@@ -48,7 +51,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """A state, and the certified Commit that names it and comes next."""
+    """A state, and the certified Commit that names it and directly follows it."""
 
     state: LedgerState
     commit: Certified
@@ -66,11 +69,21 @@ class Base:
 
     @property
     def step(self) -> int:
-        """The outer step that the base's Commit ends. Updates of earlier steps are unknown."""
+        """The outer step that the base's Commit ends. Earlier updates are in pruned entries."""
         return self.state.step
 
     def plain(self) -> dict[str, object]:
         return {"state": plain_state(self.state), "commit": self.commit.plain()}
+
+
+def check_base(rules: Rules, base: Base, named: Checkpoint, verify: Verify) -> None:
+    """Check that `base` is the one that `named` identifies, and that it is valid in this run.
+
+    Raises RemoteProtocolError, which states the difference.
+    """
+    if base.checkpoint != named:
+        raise RemoteProtocolError(f"this base has checkpoint {base.checkpoint}, not {named}")
+    check_certified(rules, base.state, base.commit, verify)
 
 
 def encode_base(base: Base) -> bytes:
@@ -78,7 +91,7 @@ def encode_base(base: Base) -> bytes:
 
 
 def decode_base(data: bytes) -> Base:
-    """Decode a base from a peer or a disk. Raises only RemoteProtocolError."""
+    """Decode a base from a peer or from disk. Raises only RemoteProtocolError."""
     base = base_from_plain(parse(data, bytes_max=BASE_BYTES_MAX))
     if encode_base(base) != data:
         raise RemoteProtocolError("a base is not in its canonical encoding")
@@ -86,9 +99,5 @@ def decode_base(data: bytes) -> Base:
 
 
 def base_from_plain(plain: object) -> Base:
-    fields = read_map(plain, fields=frozenset({"state", "commit"}))
-    state, commit = state_from_plain(fields["state"]), certified_from_plain(fields["commit"])
-    try:
-        return Base(state, commit)
-    except ValueError as exc:
-        raise RemoteProtocolError(str(exc)) from exc
+    readers = {"state": state_from_plain, "commit": certified_from_plain}
+    return built(Base, **read_fields(plain, readers))

@@ -3,10 +3,11 @@
 A decided entry usually arrives without a request; asking for the newest entry immediately would
 double the traffic. So this node waits a moment if it lacks one entry, and asks immediately if it
 lacks more. One request is open at a time. The peer that was asked longest ago is asked next, so a
-peer that is silent or lies about its height costs one request, and an honest peer is still asked.
-Every second request goes to a member: identities are free in an open run, and each would cost a
-request. A node that waits until it has as many entries as its peers also uses this module to decide
-which claimed heights to believe: only entries prove a height.
+peer that is silent or lies about its height costs only one request. Every second request goes to a
+member: in an open run, one person can appear as many peers, and each of them would cost a request.
+
+Peers also claim heights that they do not have. So this module decides which claims to believe, for
+a node that waits until it has as many entries as its peers: only entries prove a height.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.chain.bounded_table import PEERS_MAX, make_room
+from p2ptrain.ledger.chain.bounded_table import make_room, put_newest
 from p2ptrain.ledger.chain.canonical import canonical
 from p2ptrain.ledger.chain.values import Certified
 from p2ptrain.ledger.messages.messages import PAGE_BYTES_MAX, PAGE_ENTRIES_MAX, Entries, Pruned
 
 SETTLE_S = 0.3
-"""Seconds to wait for an announced entry: gossip needs one or two round trips."""
+"""Seconds to wait for the newest entry before asking for it: gossip needs one or two round trips.
+"""
 
 ANSWER_S = 1.5
 """Seconds after which the next peer is asked if a request is unanswered."""
@@ -33,14 +35,13 @@ An honest peer on a badly overloaded machine takes ten seconds to answer.
 """
 
 QUESTIONS_MIN = 3
-"""Number of unanswered requests after which a claim is no longer believed. Fewer requests might all
-have been lost. """
+"""Number of unanswered requests after which a claim is not believed. Fewer may get lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnprovenClaim:
-    """A peer's claim to have up to `height` entries. The peer has not sent any entry that we lacked
-    since `since`, when it got the first of `questions` requests.
+    """A peer's claim to have up to `height` entries, which it has not proved: it was sent
+    `questions` requests, the first at time `since`, and has not sent a new entry since then.
     """
 
     since: float
@@ -60,8 +61,8 @@ class Catchup:
       in `heights` remain here, so that no peer gets an earlier turn by coming and going.
     - `questions`: the number of requests that this node has made.
     - `unproven`: the claims of peers that did not send entries when asked. A claim stays here until
-      those entries arrive or its peer sends some, so a peer is not believed again just because it
-      claims less for a moment.
+      its peer sends a new entry, or this node has all entries that the peer claimed. So a peer is
+      not believed again just because it claims less for a moment.
     - `members`: the members. There is always room for their claims.
     """
 
@@ -74,6 +75,7 @@ class Catchup:
     members: frozenset[PeerId] = frozenset()
 
     def note_height(self, peer: PeerId, height: int, own_height: int, now: float) -> None:
+        """Record that `peer` claims to have `height` entries."""
         known = self.heights.get(peer)
         if not make_room(self.heights, peer, self.members):
             return
@@ -85,24 +87,24 @@ class Catchup:
     def note_answer(
         self, peer: PeerId, height: int, own_height: int, now: float, *, shown: bool
     ) -> None:
-        """Note the height that `peer` states in an answer, and whether the answer has entries. Its
-        chain may have become shorter, since branches can be abandoned.
+        """Record the height that `peer` states in an answer. `shown`: the answer contains entries.
+        If it does not, the peer may have left a branch, so its chain may have become shorter.
         """
         if not shown and peer in self.heights:
             self.heights[peer] = height
         self.note_height(peer, height, own_height, now)
 
     def disproved(self, peer: PeerId, height: int) -> None:
-        """Note that `peer` did not have the entries that it claimed."""
+        """Record that `peer` does not have the entries beyond `height` that it claimed."""
         if peer in self.heights:
             self.heights[peer] = height
 
     def pruned(self, peer: PeerId, answer: Pruned, own_height: int, now: float) -> None:
-        """Note that `peer` does not keep the entries it was asked for: ask another peer
-        immediately.
+        """Record that `peer` has pruned the entries it was asked for. If it was the last peer that
+        was asked, ask the next one immediately.
 
-        The answer cannot be checked. So it counts only if this node asked the peer, and it is not
-        taken as a claim about the length of the peer's chain.
+        The answer cannot be checked. So it is ignored if this node did not ask the peer, and it
+        does not change what this node knows about the length of the peer's chain.
         """
         turn = self.asked.get(peer)
         if turn is None:
@@ -113,27 +115,26 @@ class Catchup:
             self.ask_at = now
 
     def out_of_reach(self, own_height: int) -> Mapping[PeerId, Pruned]:
-        """Return the Pruned answers of the peers that are ahead, if none of them keeps the next
-        entry.
-        """
+        """Return the answers of the peers that are ahead, if none of them keeps the next entry."""
         ahead = [peer for peer, height in self.heights.items() if height > own_height]
         if any(self._keeps(peer, own_height + 1) for peer in ahead):
             return {}
         return {peer: self.floors[peer] for peer in ahead}
 
     def _keeps(self, peer: PeerId, height: int) -> bool:
-        """Return whether `peer` can have the entry at `height`, according to its answers."""
+        """Return whether `peer` may still keep the entry at `height`, according to its answers."""
         answer = self.floors.get(peer)
         return answer is None or answer.up_to < height
 
     def forget_claims(self) -> None:
-        """Forget all claims: they are about a line that is no longer ours."""
+        """Forget all claims, because they are about a line (a run or branch) that we have left."""
         self.heights.clear()
         self.unproven.clear()
 
     def is_believed(self, peer: PeerId, own_height: int, now: float) -> bool:
-        """Return whether to believe the height that `peer` claims beyond our chain, given the
-        entries that it has sent.
+        """Return whether to believe that `peer` has the entries beyond our own that it claims.
+        Believe it for SHOW_S after an unanswered request; after that, only if there were fewer than
+        QUESTIONS_MIN such requests and it has not pruned the next entry.
         """
         doubt = self.unproven.get(peer)
         if doubt is None or doubt.height <= own_height or now < doubt.since + SHOW_S:
@@ -141,8 +142,8 @@ class Catchup:
         return doubt.questions < QUESTIONS_MIN and self._keeps(peer, own_height + 1)
 
     def note_growth(self, peer: PeerId, own_height: int, now: float) -> None:
-        """Note that entries arrived from `peer`. Ask again immediately, unless the only missing
-        entry should soon arrive without a request.
+        """Record that `peer` sent new entries. If more are missing, ask again immediately. A single
+        missing entry should soon arrive without a request.
         """
         self.unproven.pop(peer, None)
         most = max(self.heights.values(), default=0)
@@ -152,9 +153,9 @@ class Catchup:
             self.ask_at = now if most > own_height + 1 else now + SETTLE_S
 
     def whom_to_ask(self, own_height: int, down: AbstractSet[PeerId], now: float) -> PeerId | None:
-        """Return the peer to ask now, if any: of those that are up, the one asked longest ago.
+        """Return the peer to ask now, if any: of those that are ahead, the one asked longest ago.
 
-        Every second time, prefer a member that is ahead.
+        Prefer peers that are up and, every second time, members.
         """
         if self.ask_at is None or now < self.ask_at:
             return None
@@ -168,8 +169,7 @@ class Catchup:
         turns, heights = self.asked, self.heights
         members = self.members if self.questions % 2 == 0 else frozenset()
         peer = min(
-            ahead,
-            key=lambda p: (p in down, p not in members, turns.get(p, 0), -heights[p], p),
+            ahead, key=lambda p: (p in down, p not in members, turns.get(p, 0), -heights[p], p)
         )
         self.questions += 1
         self._note_turn(peer)
@@ -177,18 +177,14 @@ class Catchup:
         return peer
 
     def _note_turn(self, peer: PeerId) -> None:
-        """Remember when `peer` was asked. If there are too many peers, forget everything about the
-        one asked longest ago.
-        """
-        self.asked.pop(peer, None)
-        self.asked[peer] = self.questions
-        if len(self.asked) > PEERS_MAX:
-            eldest = next(iter(self.asked))
-            for known in (self.asked, self.floors, self.unproven):
-                known.pop(eldest, None)
+        """Record that `peer` is asked now. If there are too many, forget the oldest request."""
+        eldest = put_newest(self.asked, peer, self.questions)
+        if eldest is not None:
+            self.floors.pop(eldest, None)
+            self.unproven.pop(eldest, None)
 
     def _doubt(self, peer: PeerId, own_height: int, now: float) -> None:
-        """Count a request to `peer`, until it sends entries."""
+        """Count a request to `peer` as unanswered, until it sends new entries."""
         doubt = self.unproven.get(peer)
         if doubt is None or doubt.height <= own_height:
             doubt = UnprovenClaim(now, 0, 0)
@@ -197,9 +193,7 @@ class Catchup:
 
 
 def page_from(chain: Sequence[Certified], from_height: int) -> Entries | Pruned:
-    """Return as many entries from `from_height` as fit in one answer. `chain` may begin at any
-    height.
-    """
+    """Return the entries from `from_height` on that fit in one answer, or a Pruned answer."""
     first = chain[0].entry if chain else None
     lacking = first.height - 1 if first is not None else 0
     start = max(1, from_height) - 1 - lacking

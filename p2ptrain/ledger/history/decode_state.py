@@ -1,28 +1,31 @@
 """Decode a ledger state from bytes that come from a peer or from disk.
 
 For any invalid input, these functions raise only RemoteProtocolError. The decoded state is encoded
-again and compared, so each state has only one encoding. It must also be consistent, since the
-ledger continues from it. The caller compares digests to check that it is the state of a certain
-height.
+again and compared, so each state has only one valid encoding. It must also be consistent, since the
+ledger continues from it. To check that it is the true state at some height, compare digests.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.canonical import (
+    Reader,
     canonical,
+    optional,
     parse,
     read_digest,
+    read_exactly,
+    read_fields,
     read_int,
     read_list,
-    read_map,
     read_peer,
 )
 from p2ptrain.ledger.chain.decode_values import (
+    peers_from_plain,
     snapshot_from_plain,
     terms_from_plain,
     value_from_plain,
@@ -36,15 +39,17 @@ from p2ptrain.ledger.chain.state import (
     Stretch,
     plain_state,
 )
-from p2ptrain.ledger.chain.values import MEMBERS_MAX, TERMS_MAX, Roster, SnapshotRef, Terms
+from p2ptrain.ledger.chain.values import MEMBERS_MAX, TERMS_MAX, Roster, Terms
 
 PEERS_EVER_MAX = 1 << 17
 """Maximum number of peers that ever contributed. More names do not fit in STATE_BYTES_MAX."""
 
 RUNS_MAX = 1 << 16
+"""Maximum number of runs of consecutive block ids in one lease or in the returned blocks."""
+
 BLOCKS_MAX = 1 << 22
-"""Maximum number of blocks in one lease or in the returned pool: a few bytes must not expand to a
-list of gigabytes.
+"""Maximum number of blocks in one lease, or of blocks that departed members gave back: a few bytes
+must not expand to a list of gigabytes.
 """
 
 T = TypeVar("T")
@@ -58,11 +63,9 @@ def decode_state(data: bytes) -> LedgerState:
     return state
 
 
-def state_from_plain(plain: object) -> LedgerState:
+def state_from_plain(plain: object, field: str = "state") -> LedgerState:
     """Return the state from parsed JSON. The caller must check that the encoding was canonical."""
-    given = read_map(plain, fields=frozenset(READERS))
-    values: dict[str, Any] = {name: read(given[name], name) for name, read in READERS.items()}
-    state = LedgerState(**values)
+    state = LedgerState(**read_fields(plain, READERS))
     fault = _incoherence(state)
     if fault:
         raise RemoteProtocolError(f"a state is inconsistent: {fault}")
@@ -98,35 +101,24 @@ def _past(value: object, field: str) -> tuple[Stretch, ...]:
 
 
 def _stretch(plain: object) -> Stretch:
-    parts = read_list(plain, "a stretch", length_max=5)
-    if len(parts) != 5:
-        raise RemoteProtocolError("a stretch of a line must have five parts")
-    line, *_, gone = parts
-    height, step, tokens = (read_int(each, "a stretch") for each in parts[1:4])
-    return Stretch(read_digest(line, "line"), height, step, tokens, _peers(gone, "gone"))
+    line, *counts, gone = read_exactly(plain, 5, "a stretch")
+    height, step, tokens = (read_int(each, "a stretch") for each in counts)
+    return Stretch(read_digest(line, "line"), height, step, tokens, peers_from_plain(gone, "gone"))
 
 
-def _roster(value: object, field: str) -> Roster | None:
-    roster = None if value is None else value_from_plain(value)
-    if roster is not None and not isinstance(roster, Roster):
+def _roster(value: object, field: str) -> Roster:
+    roster = value_from_plain(value)
+    if not isinstance(roster, Roster):
         raise RemoteProtocolError(f"{field} must be a roster")
     return roster
-
-
-def _snapshot(value: object, field: str) -> SnapshotRef | None:
-    return snapshot_from_plain(value)
 
 
 def _terms(value: object, field: str) -> tuple[Terms, ...]:
     return tuple(map(terms_from_plain, read_list(value, field, length_max=TERMS_MAX)))
 
 
-def _peers(value: object, field: str) -> tuple[PeerId, ...]:
-    return tuple(read_peer(peer, field) for peer in read_list(value, field, length_max=MEMBERS_MAX))
-
-
 def _proven(value: object, field: str) -> frozenset[PeerId]:
-    return frozenset(_peers(value, field))
+    return frozenset(peers_from_plain(value, field))
 
 
 def _by_peer(value: object, field: str, read: Callable[[object, str], T]) -> dict[PeerId, T]:
@@ -140,10 +132,12 @@ def _counts(value: object, field: str) -> dict[PeerId, int]:
 
 
 def _leases(value: object, field: str) -> Leases:
-    parts = read_map(value, fields=frozenset({"held", "returned", "next_block"}))
-    held = _by_peer(parts["held"], "held", _blocks)
-    returned, cursor = _blocks(parts["returned"], "returned"), read_int(parts["next_block"], field)
-    return Leases(held, returned, cursor)
+    readers = {"held": _held, "returned": _blocks, "next_block": read_int}
+    return Leases(**read_fields(value, readers))
+
+
+def _held(value: object, field: str) -> dict[PeerId, tuple[int, ...]]:
+    return _by_peer(value, field, _blocks)
 
 
 def _blocks(value: object, field: str) -> tuple[int, ...]:
@@ -154,13 +148,11 @@ def _blocks(value: object, field: str) -> tuple[int, ...]:
 
 
 def _run(value: object, field: str) -> tuple[int, int]:
-    pair = read_list(value, field, length_max=2)
-    if len(pair) != 2:
-        raise RemoteProtocolError(f"{field} must be a list of pairs (first block, count)")
-    return read_int(pair[0], field), read_int(pair[1], field)
+    first, count = read_exactly(value, 2, f"a run of blocks in {field}")
+    return read_int(first, field), read_int(count, field)
 
 
-READERS: Mapping[str, Callable[[object, str], object]] = {
+READERS: Mapping[str, Reader] = {
     "line": read_digest,
     "past": _past,
     "height": read_int,
@@ -169,14 +161,14 @@ READERS: Mapping[str, Callable[[object, str], object]] = {
     "phase": _phase,
     "attempt": read_int,
     "tried_before": read_int,
-    "roster": _roster,
-    "voters": _peers,
-    "learners": _peers,
+    "roster": optional(_roster),
+    "voters": peers_from_plain,
+    "learners": peers_from_plain,
     "since": _counts,
     "proven": _proven,
     "lease_book": _leases,
     "tokens_by_peer": _counts,
     "tokens": read_int,
-    "snapshot": _snapshot,
+    "snapshot": optional(snapshot_from_plain),
     "terms": _terms,
 }

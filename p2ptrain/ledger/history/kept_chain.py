@@ -1,7 +1,7 @@
-"""The part of the chain that this node keeps. It starts at genesis or at a base.
+"""The part of the chain that this node keeps: all of it, or what follows the pruned entries.
 
 All lookups of an entry by height, or of an update by outer step, go through this module. So the
-rest of the core does not need to know where the chain begins.
+rest of the ledger does not need to know where the kept part begins.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Certified, Commit
 from p2ptrain.ledger.history.base import Base
-from p2ptrain.ledger.history.catchup import page_from
-from p2ptrain.ledger.messages.messages import Entries, Pruned
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +28,9 @@ class CommittedUpdate:
 class KeptChain:
     """The kept part of the chain.
 
-    `start` is the state before the first of `entries`. With a base, that first entry is the base's
-    own Commit. `updates` maps each outer step that these entries ended to its update.
+    `start` is the state before the first of `entries`. With a base (the certified state that
+    replaces pruned entries), the first entry is the base's own Commit. `updates` maps each outer
+    step that ended with a kept Commit to its update.
     """
 
     def __init__(self, rules: Rules, base: Base | None = None) -> None:
@@ -51,9 +50,6 @@ class KeptChain:
         """Return the entry at `height`, or None if it is pruned or not yet decided."""
         index = height - self.start.height - 1
         return self.entries[index] if 0 <= index < len(self.entries) else None
-
-    def page(self, from_height: int) -> Entries | Pruned:
-        return page_from(self.entries, from_height)
 
     def prune(self, base: Base) -> int:
         """Forget the entries before `base`. Return their number."""

@@ -1,9 +1,9 @@
-"""Decide which of the first entries a node may forget, and make the base that replaces them.
+"""Decide which of the oldest entries a node may forget, and make the base that replaces them.
 
-These functions are pure. An entry may be forgotten if everything that a restart needs is kept: the
-chain from a base onwards, and a snapshot of θ and m from which the updates in that chain lead to
-the head. A snapshot is certified some steps after it is taken, so the base is often an older Commit
-than the one that names the snapshot.
+A base is a state, and the Commit that names it and follows it. Entries may be forgotten if
+everything that a restart needs is kept: the chain from a base onwards, and a snapshot of θ and m
+from which the updates in that chain lead to the present. A snapshot is certified some steps after
+it is taken, so the base's Commit is often older than the Commit that names the snapshot.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from p2ptrain.ledger.history.kept_chain import KeptChain
 
 
 def prunable_to(entries: Sequence[Certified], *, keep_entries: int, step_max: int) -> int | None:
-    """Return the height of the newest Commit that can be the base; None if nothing may be
-    forgotten.
+    """Return the height of the newest Commit that may become the base's Commit; None if no entry
+    may be forgotten.
 
     At least `keep_entries` entries follow that Commit. The outer step that it ends is at most
-    `step_max` (the step of the node's own snapshot) and at most the step of the newest certified
+    `step_max` (the step of this node's own snapshot), and at most the step of the newest certified
     snapshot, from which other nodes start.
     """
     reach = min(step_max, _newest_snapshot(entries))
@@ -71,10 +71,10 @@ def base_after(
     commit: Certified,
     unwanted: Callable[[], bool] = lambda: False,
 ) -> Base | None:
-    """Apply `entries` to `start`, and return the base of the result and `commit`. It takes about 25
-    µs for each entry.
+    """Return the base that consists of `commit` and the state before it, which is computed by
+    applying `entries` to `start`. That takes about 25 µs for each entry.
 
-    `unwanted` is called before each entry; if it returns True, the result is None.
+    `unwanted` is called before each entry. If it returns True, stop and return None.
     """
     state = start
     for certified in entries:

@@ -1,1 +1,1 @@
-"""The messages, events and effects of the ledger, and their encoding."""
+"""The messages between ledgers and their encoding, and a ledger's events and effects."""

@@ -1,7 +1,7 @@
 """The effects that the ledger asks its node to carry out, in the order of the list.
 
-The order is part of the protocol: a `Persist` or a `Decided` must be fsynced to disk before any
-later `Send` or `Announce` of any list leaves this machine. A node that cannot write must stop.
+The order is part of the protocol: a `Persist` or `Decided` must be fsynced to disk before any later
+`Send` or `Announce`, also of later lists, leaves this machine. A node that cannot write must stop.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from p2ptrain.ledger.messages.messages import Message
 
 @dataclass(frozen=True, slots=True)
 class Persist:
-    """Append `record` to the log of votes and fsync it, BEFORE any later Send or Announce."""
+    """Append `record` to the log of votes and fsync it BEFORE any later Send or Announce."""
 
     record: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send `message` to `peer`. It may be lost; the ledger repeats important messages."""
+    """Send `message` to `peer`. It may be lost; the ledger repeats messages that need an answer."""
 
     peer: PeerId
     message: Message
@@ -31,8 +31,8 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Announce:
-    """Send `message` to all peers by gossip. It may be lost: a peer that missed it asks for entries
-    when it hears our height.
+    """Send `message` to all peers by gossip. It may be lost: a peer that missed an entry asks for
+    it when it hears our height.
     """
 
     message: Message
@@ -40,7 +40,7 @@ class Announce:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The next entry of the chain. Append it durably, then act on it."""
+    """Append this entry to the chain on disk, durably. Then act on it."""
 
     certified: Certified
 
@@ -50,8 +50,8 @@ class Rejoin:
     """Leave our branch for a chain that outranks it.
 
     Durably and atomically replace all entries above `height` with `chain`, and drop everything
-    derived from them. Then start a new Ledger from there, as a newcomer does. This Ledger has
-    ended: it ignores all events and returns no more effects.
+    derived from the replaced entries. Then start a new Ledger with the resulting chain. This Ledger
+    has ended: it ignores all events and returns no more effects.
     """
 
     height: int
@@ -62,8 +62,7 @@ class Rejoin:
 class FetchUpdate:
     """Fetch this update from one of `holders` unless it is already stored, then report UpdateHeld.
 
-    The ledger repeats this effect while it waits; a fetch in progress does not have to be
-    restarted.
+    The ledger repeats this effect while it waits. Do not start a second fetch then.
     """
 
     update: Digest
@@ -72,7 +71,7 @@ class FetchUpdate:
 
 @dataclass(frozen=True, slots=True)
 class AskEntries:
-    """Send an EntriesRequest to `peer`, and report the Entries as Received. It may be lost."""
+    """Send an EntriesRequest to `peer`, and report the answer as Received. Both may be lost."""
 
     peer: PeerId
     from_height: int
@@ -82,7 +81,7 @@ class AskEntries:
 class Accuse:
     """Store this evidence durably, and report it as Accused after each restart.
 
-    This effect is returned once for each accused peer; storing evidence twice is harmless. If
+    A process returns this effect once for each accused peer, also for stored evidence. If
     `evidence.peer` is this node, a second process with its identity has voted: tell the operator.
     """
 
@@ -91,8 +90,9 @@ class Accuse:
 
 @dataclass(frozen=True, slots=True)
 class VotingStopped:
-    """Another process uses this node's identity. The ledger still follows the chain, but does not
-    vote until the process is restarted. Tell the operator.
+    """Tell the operator that this process no longer votes, because another process uses the same
+    identity (`what` says how this node knows). The ledger still follows the chain. Restart the
+    process to let it vote again.
     """
 
     what: str
@@ -100,8 +100,9 @@ class VotingStopped:
 
 @dataclass(frozen=True, slots=True)
 class VoteWithheld:
-    """This node does not vote at `height`. It received a statement that is signed with its key and
-    missing from its records: it has lost records, or another process uses its identity.
+    """Write to the journal that this node does not vote at `height`. It received a statement that
+    is signed with its key and missing from its records. It has lost records, or another process
+    uses its identity.
     """
 
     height: int
@@ -110,7 +111,7 @@ class VoteWithheld:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A decision and its reason, for the journal. Nothing depends on it."""
+    """Write a decision and its reason to the journal. Nothing depends on it."""
 
     text: str
 

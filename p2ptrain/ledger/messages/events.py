@@ -1,8 +1,8 @@
-"""The events that a node reports to its ledger. All except Tick may arrive late, twice, out of
+"""The events that a node passes to its ledger. All except Tick may arrive late, twice, out of
 order, or never.
 
-Most events are reports (`peer_reports`). The others are messages of other ledgers, events that
-concern this ledger itself, and the passing of time.
+Most events are reports (`peer_reports`). The others are messages of other ledgers, evidence, peers'
+heights, proof that another process uses this identity, and the passing of time.
 """
 
 from __future__ import annotations
@@ -13,16 +13,7 @@ from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.values import LineId
 from p2ptrain.ledger.messages.evidence import Evidence
 from p2ptrain.ledger.messages.messages import Message
-from p2ptrain.ledger.messages.peer_reports import (
-    AnyReport,
-    Joining,
-    Leaving,
-    Ready,
-    ReduceDone,
-    ReduceFailed,
-    SnapshotTaken,
-    Staying,
-)
+from p2ptrain.ledger.messages.peer_reports import AnyReport, OwnReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +26,8 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class PeerHeight:
-    """`peer` states in a heartbeat that its chain has `height` entries and is on `line` (None in a
-    run without branches). A peer's reports are about the line that it last stated.
+    """`peer` states in a heartbeat that its chain has `height` entries and is on `line` (the run or
+    a branch; None in a run without branches). Its later reports are about that line.
     """
 
     peer: PeerId
@@ -46,16 +37,14 @@ class PeerHeight:
 
 @dataclass(frozen=True, slots=True)
 class Accused:
-    """Evidence from this node's disk or from another source. The ledger checks it before use."""
+    """Evidence that a voter lied, from disk or elsewhere. The ledger checks it before use."""
 
     evidence: Evidence
 
 
 @dataclass(frozen=True, slots=True)
 class CloneFound:
-    """Another live process has proved that it has this node's identity (E6 in SPEC.md). `what`
-    describes the proof in words.
-    """
+    """Another live process has proved that it has this node's identity. `what` is the proof."""
 
     what: str
 
@@ -69,20 +58,7 @@ Event = Received | AnyReport | PeerHeight | Accused | CloneFound | Tick
 
 
 def author_of(event: Event) -> PeerId | None:
-    """Return the peer that reported `event`; None for events that only this node can report."""
-    match event:
-        case Received(sender):
-            return sender
-        case (
-            PeerHeight(peer)
-            | Joining(peer)
-            | Ready(peer)
-            | ReduceDone(peer)
-            | ReduceFailed(peer)
-            | SnapshotTaken(peer)
-            | Leaving(peer)
-            | Staying(peer)
-        ):
-            return peer
-        case _:
-            return None
+    """Return the peer that sent or stated `event`; None if it is this node's own event."""
+    if isinstance(event, Received):
+        return event.sender
+    return event.peer if isinstance(event, PeerHeight | OwnReport) else None

@@ -1,15 +1,16 @@
 """Proof that a voter lied: two signed statements about one height that cannot both be true.
 
-Each statement that a voter signs about a height names the entry that it accepted last. A promise
-also says that the voter has accepted nothing, and will accept nothing, in the rounds between:
+Each statement that a voter signs about a height names the entry that it accepted last. A promise of
+a later round also says that the voter has accepted nothing, and will accept nothing, between the
+round of that entry and the promised round:
 
-    vote (round a, entry e)            accepted e in round a
-    promise of r, last accepted (a, e) accepted e in round a; nothing in the rounds between a and r
+    vote (round a, entry e)             accepted e in round a
+    promise of r, last accepted (a, e)  accepted e in round a; nothing in the rounds between a and r
 
 So two statements contradict each other if they name different entries for one round, or if one
 names a round in which the other says that nothing was accepted. A voter that follows SPEC.md R1 to
 R3 never signs such a pair, no matter how often it crashes: its records are durable before it sends
-anything. To check a pair, only the run's id and the voter's public key are needed.
+anything. The run's id and the voter's public key are enough to check a pair.
 """
 
 from __future__ import annotations
@@ -17,33 +18,34 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import dataclass
 
-from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain.canonical import (
+    built,
     canonical,
     encode_signature,
+    optional,
     parse,
     read_digest,
+    read_exactly,
     read_int,
-    read_list,
     read_map,
     read_peer,
     read_signature,
 )
 from p2ptrain.ledger.chain.signatures import Verify
-from p2ptrain.ledger.chain.values import LineId, promise_message, vote_message
+from p2ptrain.ledger.chain.values import LineId, check, promise_message, vote_message
 
 EVIDENCE_BYTES_MAX = 4096
 """Maximum size of encoded evidence: two statements of a few hundred bytes each, and names."""
 
 _NEVER = -1
-"""The round number for "has not accepted anything": lower than all rounds."""
+"""The round of the last accepted entry, if there is none: lower than all rounds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A voter's signed statement about one height: a promise of round `promised`, or a vote if that
-    is None. `round` and `entry` are the round and the entry that it had accepted last.
+    """A voter's signed statement about one height: a promise of round `promised`, or a vote if
+    `promised` is None. `entry` is what the voter accepted last, and `round` the round of that.
     """
 
     promised: int | None
@@ -52,21 +54,19 @@ class Statement:
     signature: bytes
 
     def __post_init__(self) -> None:
-        _check(
+        check(
             (self.round is None) == (self.entry is None), "a round needs an entry, and vice versa"
         )
-        _check(self.promised is not None or self.round is not None, "a vote must name an entry")
+        check(self.promised is not None or self.round is not None, "a vote must name an entry")
 
     @property
     def claim(self) -> tuple[int, Digest | None, int]:
-        """The last accepted round, its entry, and the first later round in which something may be
-        accepted.
-        """
+        """The last accepted round and entry, and the next round in which this voter may accept."""
         last = _NEVER if self.round is None else self.round
         return last, self.entry, last + 1 if self.promised is None else self.promised
 
     def message(self, line: LineId, height: int) -> bytes:
-        """The bytes that were signed."""
+        """Return the bytes that were signed."""
         if self.promised is not None:
             return promise_message(line, height, self.promised, self.round, self.entry)
         assert self.round is not None
@@ -88,10 +88,8 @@ class Evidence:
     other: Statement
 
     def __post_init__(self) -> None:
-        _check(self.height > 0, "the height of a vote must be at least 1")
-        _check(
-            contradict(self.one, self.other), "these two statements do not contradict each other"
-        )
+        check(self.height > 0, "the height of a vote must be at least 1")
+        check(contradict(self.one, self.other), "these two statements do not contradict each other")
 
     @property
     def words(self) -> str:
@@ -121,8 +119,8 @@ def contradict(one: Statement, other: Statement) -> bool:
 
 def check_evidence(lines: Container[LineId], evidence: Evidence, verify: Verify) -> str:
     """Return the reason why `evidence` proves nothing; empty if it is a proof. The contradiction is
-    checked on construction, so this function only checks that the peer signed both statements, for
-    one of the run's `lines`.
+    checked on construction, so this only checks that the peer signed both statements, about one of
+    the `lines` (the run and its branches).
     """
     if evidence.line not in lines:
         return "it is about another run, or a branch that this node does not know"
@@ -139,34 +137,24 @@ def encode_evidence(evidence: Evidence) -> bytes:
 
 
 def decode_evidence(data: bytes) -> Evidence:
-    """Decode evidence. Raises only RemoteProtocolError. Does not check the signatures: see
-    `check_evidence`.
-    """
+    """Decode evidence without checking its signatures. Raises only RemoteProtocolError."""
     return evidence_from_plain(parse(data, bytes_max=EVIDENCE_BYTES_MAX))
 
 
-def evidence_from_plain(plain: object) -> Evidence:
+def evidence_from_plain(plain: object, field: str = "evidence") -> Evidence:
     fields = read_map(plain, fields=frozenset({"line", "height", "peer", "statements"}))
-    pair = read_list(fields["statements"], "statements", length_max=2)
-    if len(pair) != 2:
-        raise RemoteProtocolError("evidence must have two statements")
     line, height = read_digest(fields["line"], "line"), read_int(fields["height"], "height")
-    try:
-        one, other = (_statement_from_plain(each) for each in pair)
-        return Evidence(line, height, read_peer(fields["peer"], "peer"), one, other)
-    except ValueError as exc:
-        raise RemoteProtocolError(str(exc)) from exc
+    one, other = map(_statement, read_exactly(fields["statements"], 2, "statements"))
+    return built(Evidence, line, height, read_peer(fields["peer"], "peer"), one, other)
 
 
-def _statement_from_plain(plain: object) -> Statement:
-    parts = read_list(plain, "a statement", length_max=4)
-    if len(parts) != 4:
-        raise RemoteProtocolError("a statement must have four parts")
-    promised, round, entry, signature = parts
-    return Statement(
-        None if promised is None else read_int(promised, "promised"),
-        None if round is None else read_int(round, "round"),
-        None if entry is None else read_digest(entry, "entry"),
+def _statement(plain: object) -> Statement:
+    promised, round, entry, signature = read_exactly(plain, 4, "a statement")
+    return built(
+        Statement,
+        optional(read_int)(promised, "promised"),
+        optional(read_int)(round, "round"),
+        optional(read_digest)(entry, "entry"),
         read_signature(signature, "signature"),
     )
 
@@ -180,8 +168,3 @@ def _in_words(statement: Statement) -> str:
         f"a promise of round {statement.promised}, having accepted {statement.entry[:8]} last, "
         f"in round {statement.round}"
     )
-
-
-def _check(holds: bool, rule: str) -> None:
-    if not holds:
-        raise ValueError(rule)

@@ -7,10 +7,9 @@
     remaining voter ──ProposeBranch──► others ──SignBranch──► it    or RefuseBranch
     any peer ──Accusation──► everybody                         two contradictory signed statements
 
-A message is canonical JSON: {"kind": …, its fields}. Promises, votes and proposals are signed. An
-Outcome or an Accusation contains its own proof. The network authenticates the sender of every
-message. The signature of a proposal is its proposer's own vote. A voter that claims to have
-accepted an entry must include that signature.
+Promises, votes and proposals are signed. An Outcome or an Accusation contains its own proof. The
+network authenticates the sender of every message. The signature of a proposal is that of its
+proposer's own vote. A promise that names an accepted entry must include that signature.
 """
 
 from __future__ import annotations
@@ -23,9 +22,7 @@ from p2ptrain.ledger.chain.values import Certified, Entry, Vote
 from p2ptrain.ledger.messages.evidence import Evidence
 
 MESSAGE_BYTES_MAX = 1 << 20
-"""Maximum size of a message. The largest roster with its certificate takes about 300 KiB; promises
-come in addition.
-"""
+"""Maximum size of a message. The largest roster and certificate take about 300 KiB."""
 
 PAGE_ENTRIES_MAX = 64
 PAGE_BYTES_MAX = 256 << 10
@@ -38,15 +35,15 @@ REASON_CHARACTERS_MAX = 300
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
+    """A request to promise `round`, which the sender wants to lead."""
+
     height: int
     round: int
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The entry that a voter accepted last, and its round. `signature` belongs to the vote of that
-    round's proposer.
-    """
+    """The entry that a voter accepted last, its round, and the signature of its proposer's vote."""
 
     round: int
     entry: Entry
@@ -58,8 +55,8 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """The sender will not accept an entry in any round before `round`. `signature` signs
-    `values.promise_message`.
+    """A promise not to accept an entry in any round before `round`. `accepted` is what the sender
+    accepted last. `signature` signs `values.promise_message`.
     """
 
     height: int
@@ -70,8 +67,8 @@ class Promise:
 
 @dataclass(frozen=True, slots=True)
 class PromiseProof:
-    """A promise in a form that third parties can check: it names the entry by digest. `proposed` is
-    the signature of the accepted entry's proposer.
+    """A promise as part of a proposal: the accepted entry is named by its digest. `proposed` is the
+    signature of the vote of that entry's proposer.
     """
 
     voter: PeerId
@@ -83,8 +80,8 @@ class PromiseProof:
 
 @dataclass(frozen=True, slots=True)
 class Propose:
-    """A request to accept `entry`. The proposer has already accepted it: `signature` belongs to its
-    vote. In rounds after the first, `promises` of a quorum prove which entry may be proposed.
+    """A request to accept `entry`. `signature` is the signature of the proposer's own vote for it.
+    In rounds after the first, `promises` of a quorum prove which entry may be proposed.
     """
 
     round: int
@@ -99,6 +96,8 @@ class Propose:
 
 @dataclass(frozen=True, slots=True)
 class Accept:
+    """A vote for the proposed entry."""
+
     vote: Vote
 
     @property
@@ -108,8 +107,8 @@ class Accept:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A refusal to vote, with the reason. `promised` is the highest round that the voter has
-    promised, so that a restarted proposer can use a later one.
+    """A refusal to promise `round` or to vote in it, with the reason. `promised` is the highest
+    round that the voter has promised, so that the proposer can use a later one.
     """
 
     height: int
@@ -120,6 +119,8 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
+    """An entry that was just decided, with its certificate."""
+
     certified: Certified
 
     @property
@@ -129,12 +130,14 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class EntriesRequest:
+    """A request for the entries from `from_height` on."""
+
     from_height: int
 
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """Consecutive entries. `height` is the sender's height; it shows whether more remain."""
+    """Consecutive entries. `height` is the sender's height, which shows whether it has more."""
 
     height: int
     certified: tuple[Certified, ...]
@@ -142,8 +145,8 @@ class Entries:
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """The sender no longer keeps the entries up to `up_to`: ask another peer. `checkpoint` is the
-    digest of the next entry, the first one that the sender keeps.
+    """An answer that the sender has pruned the requested entries: those up to height `up_to`.
+    `checkpoint` is the digest of the next entry, the first one that the sender keeps.
     """
 
     height: int
@@ -153,23 +156,21 @@ class Pruned:
 
 @dataclass(frozen=True, slots=True)
 class Accusation:
-    """Evidence that a peer signed two contradictory statements. It contains its own proof."""
+    """Evidence that a peer signed two contradictory statements."""
 
     evidence: Evidence
 
 
 @dataclass(frozen=True, slots=True)
 class ProposeBranch:
-    """A request to sign `entry`, a Branch that names the receiver as a voter, because the quorum
-    has been gone for a long time.
-    """
+    """A request to sign the Branch `entry`, which names the receiver as a voter."""
 
     entry: Entry
 
 
 @dataclass(frozen=True, slots=True)
 class SignBranch:
-    """A signature of `values.branch_message`."""
+    """The sender's signature for the Branch with digest `entry`: of `values.branch_message`."""
 
     height: int
     entry: Digest
@@ -178,6 +179,8 @@ class SignBranch:
 
 @dataclass(frozen=True, slots=True)
 class RefuseBranch:
+    """A refusal to sign a Branch, with the reason."""
+
     height: int
     reason: str
 
@@ -185,14 +188,7 @@ class RefuseBranch:
 VoteMessage = Prepare | Promise | Propose | Accept | Refused
 """The messages of voters about one height."""
 
-Message = (
-    VoteMessage
-    | Outcome
-    | EntriesRequest
-    | Entries
-    | Pruned
-    | Accusation
-    | ProposeBranch
-    | SignBranch
-    | RefuseBranch
-)
+BranchMessage = ProposeBranch | SignBranch | RefuseBranch
+"""The messages about a new branch."""
+
+Message = VoteMessage | Outcome | EntriesRequest | Entries | Pruned | Accusation | BranchMessage

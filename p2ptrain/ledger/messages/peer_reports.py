@@ -1,9 +1,9 @@
-"""The reports that proposals and votes are based on: what peers say about themselves, and what this
-node knows about them.
+"""The reports on which proposals and votes are based: what peers say about themselves, and what
+this node knows about them.
 
-A report is an event of the ledger (`events`). The `peer` of a report is the author that the network
-has authenticated, or this node itself. Reports spread by gossip: with each heartbeat, and
-immediately when they change.
+A report is an event of the ledger (`events`). In an `OwnReport`, `peer` is its author, which the
+network has authenticated, or this node itself. These reports spread by gossip: with each heartbeat,
+and immediately when they change.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from p2ptrain.ledger.chain.values import Terms
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """`peer` has a recent enough state and asks to become a member."""
+    """`peer` asks to become a member. It has caught up with the run far enough to take part."""
 
     peer: PeerId
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """`peer` has a contribution to outer step `step`: it trained on the first `blocks` of its
-    lease.
+    """`peer` has a contribution to outer step `step`: it trained on the first `blocks` of its lease
+    (the data blocks assigned to it), which contain `tokens` tokens.
 
     A node that does not train (a seed) reports Ready with no tokens and no blocks.
     """
@@ -38,7 +38,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class ReduceDone:
-    """`peer` finished the reduce and holds the reduce's result, stored durably."""
+    """`peer` finished the reduce, and has stored its result `update` durably."""
 
     peer: PeerId
     step: int
@@ -48,8 +48,8 @@ class ReduceDone:
 
 @dataclass(frozen=True, slots=True)
 class ReduceFailed:
-    """`peer` abandoned this attempt. `suspects` are the peers that may be at fault; it may be
-    empty.
+    """`peer` abandoned this attempt at a reduce. `suspects` are the peers that it accuses, if any.
+    A peer that names itself has lost its work.
     """
 
     peer: PeerId
@@ -61,7 +61,8 @@ class ReduceFailed:
 @dataclass(frozen=True, slots=True)
 class UpdateHeld:
     """This node has the update's bytes durably on disk and can serve them. `reduce` (outer step,
-    attempt) is the reduce within whose bounds the bytes are; it is None if bounds do not matter.
+    attempt) is the reduce whose bound on influence the bytes meet (S14); None if it does not
+    matter.
     """
 
     update: Digest
@@ -70,7 +71,7 @@ class UpdateHeld:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotTaken:
-    """`peer` wrote the snapshot of θ and m before outer step `step`, from its own state."""
+    """`peer` wrote a snapshot of its θ and m, as they were before outer step `step`."""
 
     peer: PeerId
     step: int
@@ -93,25 +94,21 @@ class PeerUp:
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """`peer` said goodbye. It stays a voter until a roster without it is agreed."""
+    """`peer` said goodbye. It remains a member until a roster without it is agreed."""
 
     peer: PeerId
 
 
 @dataclass(frozen=True, slots=True)
 class Staying:
-    """`peer` says that it is not leaving. Its earlier goodbye was withdrawn, or was an old message
-    that another peer repeated.
-    """
+    """`peer` says that it is not leaving: an earlier goodbye of it no longer counts."""
 
     peer: PeerId
 
 
 @dataclass(frozen=True, slots=True)
 class AllowedPeers:
-    """The peers that may be members from now on: those on the allowlist, or all peers in an open
-    run. The caller decides this. None: any peer that asks may be a member.
-    """
+    """The peers that may be members from now on; None if any peer may."""
 
     peers: Container[PeerId] | None
 
@@ -123,17 +120,7 @@ class KnownAmendments:
     terms: frozenset[Terms]
 
 
-AnyReport = (
-    Joining
-    | Ready
-    | ReduceDone
-    | ReduceFailed
-    | UpdateHeld
-    | SnapshotTaken
-    | PeerDown
-    | PeerUp
-    | Leaving
-    | Staying
-    | AllowedPeers
-    | KnownAmendments
-)
+OwnReport = Joining | Ready | ReduceDone | ReduceFailed | SnapshotTaken | Leaving | Staying
+"""What a peer says about itself."""
+
+AnyReport = OwnReport | UpdateHeld | PeerDown | PeerUp | AllowedPeers | KnownAmendments

@@ -1,8 +1,6 @@
 """The promises and votes of a voter at one height, and the records that make them durable.
 
-Each change returns a record. The caller writes it durably before it sends anything about the change
-(SPEC.md R1). `restored_acceptors` rebuilds the acceptors of all undecided heights from the records
-on disk.
+Each change returns a record, which must be durable before the change is revealed (SPEC.md R1).
 """
 
 from __future__ import annotations
@@ -11,7 +9,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from p2ptrain.errors import LocalProtocolError, RemoteProtocolError
-from p2ptrain.ledger.chain.canonical import canonical, parse, read_digest, read_int, read_map
+from p2ptrain.ledger.chain.canonical import (
+    canonical,
+    optional,
+    parse,
+    read_digest,
+    read_fields,
+    read_int,
+)
 from p2ptrain.ledger.chain.values import Entry, LineId
 from p2ptrain.ledger.messages.evidence import Statement
 from p2ptrain.ledger.messages.messages import MESSAGE_BYTES_MAX, Accepted
@@ -20,10 +25,11 @@ from p2ptrain.ledger.messages.wire import accepted_from_plain
 
 @dataclass(slots=True)
 class Acceptor:
-    """The promises and votes of this voter at one height. `promised` is the highest round promised
-    or accepted; round 0 does not need a promise. `accepted` is its last vote, if any.
+    """The promises and votes of this voter at one height of one line.
 
-    A voter that leaves a line for a branch and comes back is still bound by its promises there.
+    `promised` is the highest round in which this voter promised or voted; round 0 does not need a
+    promise. `accepted` is its last vote, if any. A voter that leaves a line for a branch and comes
+    back is still bound by its promises on that line.
     """
 
     line: LineId
@@ -32,15 +38,15 @@ class Acceptor:
     accepted: Accepted | None = None
 
     def promise(self, round: int) -> bytes:
-        """Promise not to accept anything in rounds before `round`. Return the record."""
+        """Promise not to accept anything in rounds before `round`. Return the record to write."""
         if round <= self.promised:
             raise LocalProtocolError(f"round {round} is not after {self.promised}")
         self.promised = round
-        return self._promise_record()
+        return self._record(round, None)
 
     def accept(self, round: int, entry: Entry, signature: bytes) -> bytes:
-        """Vote for `entry`. `signature` is the vote of the proposer of `round` for it. Return the
-        record.
+        """Vote for `entry`. Return the record to write. `signature` is the signature of the vote of
+        the proposer of `round` for `entry`.
         """
         if not self.may_accept(round, entry):
             raise LocalProtocolError(
@@ -48,7 +54,7 @@ class Acceptor:
             )
         self.promised = round
         self.accepted = Accepted(round, entry, signature)
-        return self._accept_record(self.accepted)
+        return self._record(round, self.accepted)
 
     def may_accept(self, round: int, entry: Entry) -> bool:
         if entry.height != self.height or round < self.promised:
@@ -68,21 +74,16 @@ class Acceptor:
         return until <= self.accepted.round
 
     def records(self) -> list[bytes]:
-        """Return a minimal list of records that rebuilds this acceptor."""
-        records = [] if self.accepted is None else [self._accept_record(self.accepted)]
-        if self.promised > (0 if self.accepted is None else self.accepted.round):
-            records.append(self._promise_record())
+        """Return the records that rebuild this acceptor: at most one vote and one promise."""
+        last = self.accepted
+        records = [] if last is None else [self._record(last.round, last)]
+        if self.promised > (0 if last is None else last.round):
+            records.append(self._record(self.promised, None))
         return records
 
-    def _promise_record(self) -> bytes:
-        return self._record(self.promised, None)
-
-    def _accept_record(self, accepted: Accepted) -> bytes:
-        return self._record(accepted.round, accepted.plain())
-
-    def _record(self, round: int, accepted: object) -> bytes:
-        place = {"line": self.line, "height": self.height}
-        return canonical({**place, "round": round, "accepted": accepted})
+    def _record(self, round: int, accepted: Accepted | None) -> bytes:
+        place = {"line": self.line, "height": self.height, "round": round}
+        return canonical({**place, "accepted": None if accepted is None else accepted.plain()})
 
 
 Acceptors = dict[tuple[LineId, int], Acceptor]
@@ -90,13 +91,12 @@ Acceptors = dict[tuple[LineId, int], Acceptor]
 
 
 def restored_acceptors(records: Iterable[bytes], *, decided: Mapping[LineId, int]) -> Acceptors:
-    """Rebuild the acceptors of undecided heights from `records`.
+    """Rebuild the acceptors of undecided heights from the records on disk.
 
-    `decided` is the height up to which each line of our chain is decided. For other lines, which
-    this node has left, the last height at which it voted may still be undecided.
+    `decided` is the height up to which each line of our chain is decided. On lines that are not in
+    our chain, the last height at which this node voted may still be undecided, so it is rebuilt.
 
-    Raises LocalProtocolError if a record is invalid: a voter that cannot read its own promises must
-    not vote.
+    Raises LocalProtocolError if a record is invalid: without its promises, a voter must not vote.
     """
     acceptors: Acceptors = {}
     last: dict[LineId, int] = {}
@@ -113,19 +113,20 @@ def restored_acceptors(records: Iterable[bytes], *, decided: Mapping[LineId, int
 
 def last_voted(records: Iterable[bytes]) -> dict[LineId, Acceptor]:
     """Return, for each line, the acceptor of the last height in the records, decided or not."""
-    return {
-        line: acceptor for (line, _), acceptor in restored_acceptors(records, decided={}).items()
-    }
+    return {it.line: it for it in restored_acceptors(records, decided={}).values()}
 
 
 def _read(record: bytes) -> tuple[LineId, int, int, Accepted | None]:
     try:
-        plain = parse(record, bytes_max=MESSAGE_BYTES_MAX)
-        fields = read_map(plain, fields=frozenset({"line", "height", "round", "accepted"}))
-        line = read_digest(fields["line"], "line")
-        height, round = read_int(fields["height"], "height"), read_int(fields["round"], "round")
-        said = fields["accepted"]
-        accepted = None if said is None else accepted_from_plain(said)
+        fields = read_fields(parse(record, bytes_max=MESSAGE_BYTES_MAX), _READERS)
     except RemoteProtocolError as exc:
         raise LocalProtocolError("the log of votes contains an invalid record") from exc
-    return line, height, round, accepted
+    return fields["line"], fields["height"], fields["round"], fields["accepted"]
+
+
+_READERS = {
+    "line": read_digest,
+    "height": read_int,
+    "round": read_int,
+    "accepted": optional(accepted_from_plain),
+}

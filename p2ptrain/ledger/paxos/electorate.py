@@ -1,6 +1,4 @@
-"""The voters of one height: which of them proposes, what is a quorum, and whether their signatures
-are valid.
-"""
+"""The voters of one height: who proposes, what is a quorum, which signatures are valid."""
 
 from __future__ import annotations
 
@@ -26,8 +24,8 @@ from p2ptrain.ledger.chain.values import (
 from p2ptrain.ledger.messages.messages import Accepted, Promise, PromiseProof, Propose
 
 PROPOSALS_KEPT = 64
-"""Maximum number of proposals of one height that are remembered as correctly signed. Beyond that,
-the memory is cleared, and signatures are checked again.
+"""Maximum number of proposals of one height that are remembered as correctly signed. If there are
+more, all are forgotten, and their signatures are checked again when needed.
 """
 
 
@@ -35,7 +33,8 @@ the memory is cleared, and signatures are checked again.
 class Electorate:
     """The ranked voters whose quorum decides `height` of `line`; `me` may be one of them.
 
-    `silent`: this process must not vote, because another process may be voting with its identity.
+    `silent`: this process must not vote, because another process may be voting with its identity,
+    or the disk has lost entries at heights where this node voted.
     """
 
     rules: Rules
@@ -90,7 +89,7 @@ class Electorate:
         return Vote(self.line, self.height, round, entry.digest, self.me, signature)
 
     def vote_fault(self, sender: PeerId, vote: Vote) -> str:
-        """Return the reason why `vote`, sent by `sender`, does not count; empty if it does."""
+        """Return the reason why `vote`, sent by `sender`, is not valid; empty if it is valid."""
         if vote.line != self.line:
             return "it is for a different run or line"
         if vote.height != self.height:
@@ -102,14 +101,12 @@ class Electorate:
     def proposal(
         self, round: int, entry: Entry, promises: tuple[PromiseProof, ...] = ()
     ) -> Propose:
-        """Return this voter's proposal of `entry`. The voter must durably accept `entry` before it
-        sends the proposal.
-        """
+        """Return this node's proposal of `entry`. Make its acceptance durable before sending it."""
         return Propose(round, entry, self.vote(round, entry).signature, promises)
 
     def proposed(self, round: int, entry: Digest, signature: bytes) -> bool:
-        """Return whether the proposer of `round` has voted for `entry` in that round. The same
-        proposal appears in many promises; its signature is only checked once.
+        """Return whether `signature` proves that the proposer of `round` voted for `entry` in that
+        round. Many promises contain the same proof; its signature is checked only once.
         """
         proposal = (round, entry, signature)
         if proposal in self._genuine:
@@ -140,7 +137,7 @@ class Electorate:
 
     def claim_fault(self, round: int, proof: PromiseProof) -> str:
         """Return the reason why the voter cannot have accepted the entry that its promise of
-        `round` names; empty if it can.
+        `round` claims; empty if it can have accepted it, or claims none.
         """
         last, entry, proposed = proof.accepted_round, proof.accepted, proof.proposed
         if last is None or entry is None or proposed is None:
@@ -150,9 +147,7 @@ class Electorate:
         return ""
 
     def proofs_fault(self, round: int, entry: Entry, proofs: Sequence[PromiseProof]) -> str:
-        """Return the reason why these promises do not allow `entry` to be proposed in `round`;
-        empty if they do.
-        """
+        """Return why these promises do not allow `entry` in `round`; empty if they do."""
         names = {proof.voter for proof in proofs}
         if len(names) != len(proofs) or not names <= self.names or not self.reached(names):
             return "it lacks the promises of a quorum"
@@ -188,15 +183,13 @@ def proof_of(voter: PeerId, promise: Promise) -> PromiseProof:
 
 
 def forced_by(proofs: Sequence[PromiseProof]) -> Digest | None:
-    """Return the entry that must be proposed after these promises: the one accepted in the highest
-    round.
+    """Return the entry that must be proposed after these promises: the one that was accepted in the
+    highest round, since a quorum may already have chosen it. Return None if no promise names an
+    accepted entry: then the proposer may propose any entry.
 
-    It may have been chosen already; every quorum of promises contains a voter who would know.
-    Return None if nobody had accepted anything; the proposer is then free. A lying proposer may
-    have had two entries accepted in that round: then return the one that more voters name. The
-    other one may have been chosen all the same, if a voter claims an entry that it did not accept
-    (SPEC.md, "What a lying voter can do"). In either case these promises prove that the proposer
-    lied.
+    A lying proposer may have had two entries accepted in that round. Then these promises prove the
+    lie, and the entry that more voters name is returned. The other entry may have been chosen all
+    the same, if a voter's claim is false (SPEC.md, "What a lying voter can do").
     """
     accepted = [(p.accepted_round, p.accepted) for p in proofs if p.accepted_round is not None]
     highest = max((round for round, _ in accepted), default=None)

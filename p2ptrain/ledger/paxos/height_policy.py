@@ -1,5 +1,5 @@
-"""The interface between consensus and policy. Consensus does not know what entries mean: the policy
-decides what to propose and what to accept.
+"""The interface through which consensus asks what to propose and what to accept. Consensus itself
+does not know what entries mean.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ class Answer(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """An answer with its reason.
+    """The policy's answer to a proposal, with the reason in words.
 
     `fetch` is the update that this node must fetch before it can accept a Commit, if any.
-    `evidence` is evidence that the proposer does not seem to know.
+    `evidence` is evidence (two contradictory signed statements) against a peer in the proposed
+    roster; it is sent to the proposer, which does not seem to know it.
     """
 
     answer: Answer
@@ -35,7 +36,7 @@ class Judgement:
 
 
 class HeightPolicy(Protocol):
-    """The policy of one height."""
+    """What consensus needs to know about the entry of one height. `policy.policy` implements it."""
 
     @property
     def wanted(self) -> Value | None:
@@ -46,12 +47,12 @@ class HeightPolicy(Protocol):
         """The peers that this node considers down."""
 
     def complete(self, value: Value) -> Value:
-        """Return the value to propose for the wanted `value`. This can take long, so call it only
-        to propose.
+        """Return the wanted `value` as it is proposed: a roster gets the order in which its
+        participants average, and the next amendment. Call it only to propose: it can take long.
         """
 
     def causes(self, value: Value) -> tuple[Evidence, ...]:
-        """Return the evidence that other voters need before they vote for `value`."""
+        """Return the evidence that other voters must have before they may vote for `value`."""
 
     def judge(
         self,
@@ -66,4 +67,4 @@ class HeightPolicy(Protocol):
         """Decide whether this node may accept `value` now. See `policy.accept.may_accept`."""
 
     def holders(self, update: Digest, proposer: PeerId) -> tuple[PeerId, ...]:
-        """Return the peers that should have the bytes of `update`, live ones first."""
+        """Return the peers that should have the bytes of `update`, those that are up first."""

@@ -37,16 +37,15 @@ from p2ptrain.ledger.paxos.timers import Repeater, earliest, rounds_s
 from p2ptrain.ledger.paxos.turns import Turns
 
 ROUND_JUMP_MAX = 1 << 20
-"""Maximum jump to a later round. It keeps a peer from using up all rounds by naming an absurdly
-high one.
+"""Messages about rounds further ahead than this are ignored. Otherwise a peer could name the
+highest round that can be encoded, and no later round would be left.
 """
 
 DOUBTFUL_ROUNDS = 8
-"""Maximum number of rounds in which a voter refuses a proposal that lacks the promises of voters
-that are up, or a roster that drops peers that are up. If there are fewer voters, their number is
-the maximum. After these rounds, enough proposers have had time to ask all voters for promises. A
-voter that is up but silent must not block the others for ever. The limit is enforced as a duration,
-since a proposer can claim any round number.
+"""Number of rounds for which a voter refuses doubtful proposals (SPEC.md R5). With fewer voters, it
+is the number of voters. By then, enough proposers have had time to ask all voters for promises, and
+a voter that is up but silent must not block the others any longer. The limit is enforced as a
+duration, since a proposer can claim any round number.
 """
 
 
@@ -58,7 +57,12 @@ class Stage(Enum):
 
 
 class Instance:
-    """`receive` handles messages about this height; `step` then does what has become possible."""
+    """The state of one height. `receive` handles messages about it; `step` then votes and proposes.
+
+    `round` is this node's current round, and `stage` how far this node got as its proposer.
+    `pending` is a proposal that waits until this node may accept it. `outcome` is the decided
+    entry.
+    """
 
     def __init__(
         self, electorate: Electorate, acceptor: Acceptor, tardy: frozenset[PeerId] = frozenset()
@@ -80,15 +84,12 @@ class Instance:
     # ── messages from other voters ───────────────────────────────────────────────────────────────
 
     def receive(self, sender: PeerId, message: VoteMessage, now: float) -> list[Effect]:
-        """Handle a message about this height. Call `step` next."""
+        """Handle a message about this height. Call `step` afterwards."""
         if isinstance(message, Prepare | Propose) and not self.electorate.votes_here:
             return []  # Announcements also reach nodes without a vote.
         if not self.electorate.votes_here or sender not in self.electorate.names:
             return [
-                Note(
-                    f"{sender} sent a vote message for a height at which it or this node has no "
-                    "vote"
-                )
+                Note(f"ignoring a message of {sender}: it or this node has no vote at this height")
             ]
         match message:
             case Prepare():
@@ -130,8 +131,7 @@ class Instance:
         return [Note(f"ignoring a promise of {sender}: {fault}")] if fault else []
 
     def _on_propose(self, message: Propose) -> list[Effect]:
-        """Handle a proposal. Its signature identifies the proposer, even if another peer forwards
-        it."""
+        """Handle a proposal. Its signature shows who made it, so any peer may forward it."""
         accepted, round = self.acceptor.accepted, message.round
         proposer = self.electorate.proposer(round)
         if message == self.pending or proposer == self.electorate.me:
@@ -191,8 +191,7 @@ class Instance:
     # ── this node's steps ────────────────────────────────────────────────────────────────────────
 
     def step(self, policy: HeightPolicy, now: float) -> list[Effect]:
-        """Do what time and new messages allow: vote, lead a round, enter the next one, or
-        resend."""
+        """Do what time and messages now allow: vote, propose, enter a later round, or repeat."""
         if not self.electorate.votes_here or self.outcome is not None:
             return []
         if policy.wanted is None:
@@ -260,8 +259,8 @@ class Instance:
         return effects
 
     def _heed_refusals(self, down: AbstractSet[PeerId]) -> None:
-        """Leave a round if too few voters can still vote in it because the others have promised
-        later rounds. A single voter's claim does not end a round that the others can decide.
+        """Enter a later round if so many voters have promised it that the remaining ones can no
+        longer decide the current round. While they can, stay: a liar may claim to have promised.
         """
         for round in sorted(set(self._refusals.values()), reverse=True):
             ahead = {voter for voter, promised in self._refusals.items() if promised >= round}
@@ -269,9 +268,8 @@ class Instance:
                 return self._enter(round)
 
     def _follow_rounds(self, down: AbstractSet[PeerId], now: float) -> None:
-        """Enter the next round when this one is over, and skip proposers that are down.
-
-        While too few voters are up, stay in this round: no round can decide anything then.
+        """Enter the next round when this one is over, and skip proposers that are down. If the
+        voters that are up are not a quorum, stay, since no round could decide anything.
         """
         expired = self.turns.expired(now)
         is_over = expired or self.electorate.proposer(self.round) in down
@@ -284,9 +282,7 @@ class Instance:
         self.turns.begin(self.round, now)
 
     def _enter(self, round: int) -> None:
-        """Enter `round` if it is later than the current round, and reset the state of the round
-        that ends.
-        """
+        """Enter `round`, with a fresh state, if it is later than the current round."""
         if round <= self.round:
             return
         self.round = round
@@ -298,7 +294,7 @@ class Instance:
         self._fetch.stop()
 
     def _promise(self, round: int) -> bytes:
-        """Promise `round`, and drop a pending proposal of an earlier round."""
+        """Promise `round`, and drop a pending proposal of an earlier round. Return the record."""
         record = self.acceptor.promise(round)
         if self.pending is not None and self.pending.round < round:
             self.pending = None
@@ -334,17 +330,13 @@ class Instance:
         accepted = self.acceptor.accepted
         if self.round == 0 and accepted is not None:
             return self._propose(self.electorate.proposal(0, accepted.entry), policy, now)
-        forced, promises = self._proposer.choice(unusable)
-        entry = self._entry(policy) if forced is None else forced
+        entry, promises = self._proposer.choice(unusable)
         if entry is None:
-            return []
+            if policy.wanted is None:
+                return []
+            value = policy.complete(policy.wanted)
+            entry = Entry(self.electorate.height, self.electorate.parent, value)
         return self._propose(self.electorate.proposal(self.round, entry, promises), policy, now)
-
-    def _entry(self, policy: HeightPolicy) -> Entry | None:
-        value = policy.wanted
-        if value is None:
-            return None
-        return Entry(self.electorate.height, self.electorate.parent, policy.complete(value))
 
     def _propose(self, proposal: Propose, policy: HeightPolicy, now: float) -> list[Effect]:
         """Durably accept the proposal on this node first, then ask others (SPEC.md R4)."""
@@ -369,11 +361,11 @@ class Instance:
     def _judged(
         self, entry: Entry, promises: Promises, policy: HeightPolicy, now: float, proposer: PeerId
     ) -> Judgement:
-        """Judge `entry`, proposed by `proposer` in this round with these promises.
+        """Judge `entry`, which `proposer` proposes in this round with these promises.
 
-        The promises that force `entry` are doubtful if those without an accepted entry come from a
-        quorum, since then no entry was chosen. Until `_is_late`, they are also doubtful if the
-        promise of a voter that is up is missing.
+        Even if the promises force `entry`, it is doubtful in two cases. The promises without an
+        accepted entry come from a quorum, so no entry was chosen. Or the promise of a voter that is
+        up is missing, and the doubt period is not over (`_is_late`).
         """
         late, forced = self._is_late(now), forced_by(promises) is not None
         free = {proof.voter for proof in promises if proof.accepted is None}
@@ -385,8 +377,8 @@ class Instance:
         )
 
     def _is_late(self, now: float) -> bool:
-        """Return whether every voter has had a turn since this node wanted a value to be decided.
-        Before that, it is possible that no honest voter has proposed one.
+        """Return whether the doubt period is over: since this node first had something to propose,
+        every voter (or DOUBTFUL_ROUNDS of them) has had a turn to propose.
         """
         count = 1 + min(len(self.electorate.voters), DOUBTFUL_ROUNDS)
         patience_s = rounds_s(self.electorate.rules.round_timeout_s, count)

@@ -1,10 +1,10 @@
-"""The state of a proposer while it leads one round: promises, its proposal, and votes. It is not
-stored on disk.
+"""The state of a proposer while it leads one round: the promises and votes that it has received,
+and its proposal. This state is not stored on disk.
 
     PREPARING ──quorum of promises, something to propose──► PROPOSED ──quorum of votes──► an outcome
 
-Round 0 starts without promises. A proposer that restarts never continues a round that it led
-(SPEC.md R4). Its `Acceptor` keeps its own promises and votes.
+Round 0 starts without promises. After a restart, a proposer never continues a later round that it
+led before (SPEC.md R4). Its own promises and votes are in its `Acceptor`.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from p2ptrain.ledger.messages.messages import (
 from p2ptrain.ledger.paxos.electorate import Electorate, forced_by, proof_of
 
 UNICASTS_MAX = 32
-"""Maximum number of voters that get a unicast message each, which takes one network delay. More
-voters get the message by gossip. A roster names all members, so the bytes that a proposer sends as
-unicast messages grow with the square of their number: 130 kB for 32 voters, 124 MB for 1,000. With
-gossip, every peer sends about six copies.
+"""Maximum number of voters to which a proposer sends unicast messages, which take one network
+delay. More voters get the message by gossip. A roster names all members, so the bytes of these
+unicast messages grow with the square of the number of members: 130 kB for 32 voters, 124 MB for
+1,000. With gossip, every peer sends about six copies.
 """
 
 Promises = tuple[PromiseProof, ...]
 
 Unusable = Callable[[Entry, Promises], bool]
-"""unusable(entry, promises) returns whether this node cannot accept an entry that these promises
-force, because its update is missing or this node's own results contradict it.
+"""unusable(entry, promises) returns whether this node cannot accept `entry`, which these promises
+force: for example, it lacks the update, or its own results contradict the entry.
 """
 
 
 def author_of(electorate: Electorate, promises: Promises, proposer: PeerId) -> PeerId:
-    """Return the peer that originally chose what `proposer` proposes with these promises. This is
-    the proposer of the round that forces the entry, or `proposer` itself if the entry is not
-    forced.
+    """Return the peer that first chose the entry that `proposer` proposes with these promises: the
+    proposer of the highest round in which they show an accepted entry, or `proposer` if they show
+    none.
     """
     rounds = [it.accepted_round for it in promises if it.accepted_round is not None]
     return electorate.proposer(max(rounds)) if rounds else proposer
@@ -64,11 +64,11 @@ class Proposer:
 
     @property
     def is_promised(self) -> bool:
-        """Whether enough voters have promised this round to propose something."""
+        """Whether a quorum has promised this round, which round 0 does not need."""
         return self.round == 0 or self._electorate.reached(self._promises.keys())
 
     def add_promise(self, sender: PeerId, promise: Promise) -> str:
-        """Count a promise. Return the reason why it does not count; empty if it does."""
+        """Count a valid promise. Return the reason why it is not valid; empty if it is."""
         if self.proposal is not None or sender in self._promises:
             return ""
         fault = self._electorate.promise_fault(sender, promise)
@@ -88,12 +88,11 @@ class Proposer:
             self._candidates[accepted.entry.digest] = accepted.entry
 
     def choice(self, unusable: Unusable) -> tuple[Entry | None, tuple[PromiseProof, ...]]:
-        """Return the entry that the promises force, or None if they force none, and the promises
-        that show it.
+        """Return the entry that must be proposed, and the promises that show this. The entry is
+        None if this node is free to propose any entry.
 
-        A forced entry that is unusable here is ignored if the voters that have not accepted any
-        entry are a quorum. The forced entry then cannot have been chosen, and the promises of that
-        quorum are enough.
+        If the forced entry is unusable, it is passed over if the promises without an accepted entry
+        come from a quorum. Then it cannot have been chosen, and these promises prove that.
         """
         free = tuple(proof for proof in self._promises.values() if proof.accepted is None)
         if self._best is None:
@@ -110,14 +109,14 @@ class Proposer:
     # ── votes ────────────────────────────────────────────────────────────────────────────────────
 
     def propose(self, proposal: Propose, me: PeerId) -> None:
-        """Start to collect votes for `proposal`. This node's own vote for it must be durable."""
+        """Start to collect votes for `proposal`. This node's own vote must already be durable."""
         assert self.proposal is None
         assert proposal.round == self.round
         self.proposal = proposal
         self._votes = {me: proposal.signature}
 
     def add_vote(self, sender: PeerId, vote: Vote) -> str:
-        """Count a vote. Return the reason why it does not count; empty if it does."""
+        """Count a valid vote. Return the reason why it is not valid; empty if it is."""
         if self.proposal is None or vote.round != self.round or sender in self._votes:
             return ""
         fault = self._electorate.vote_fault(sender, vote)
@@ -145,5 +144,5 @@ class Proposer:
 
 
 def are_many(voters: Sequence[PeerId]) -> bool:
-    """Return whether so many voters get a message by gossip instead of by unicast."""
+    """Return whether there are too many voters to send a unicast message to each: use gossip."""
     return len(voters) > UNICASTS_MAX

@@ -1,8 +1,4 @@
-"""Timers: when a round is over, and when to repeat a message.
-
-Both run only while a decision is pending. The caller passes the time; this module does not read a
-clock.
-"""
+"""Decide when to repeat a message, and how long rounds last. The caller passes the time."""
 
 from __future__ import annotations
 
@@ -19,52 +15,25 @@ ROUND_STRETCH_MAX = 16
 """Maximum length of a round, as a multiple of `round_timeout_s`. Rounds get longer until messages
 arrive within a round, but a long partition must not make them grow without limit. By default, this
 is 16 × 2 s = 32 s. With a maximum of 8 s, voters on an overloaded machine, which took 6 s for each
-answer, failed to agree for as long as the overload lasted. While too few voters are up, rounds do
-not time out. Once messages arrive in time again, the next message that the leader repeats reaches
-the others.
+answer, failed to agree for as long as the overload lasted. Rounds do not time out while too few
+voters are up.
 """
 
 
-@dataclass(slots=True)
-class RoundTimer:
-    """The timer of rounds. A round lasts round_timeout_s × min(1 + timeouts, ROUND_STRETCH_MAX)."""
-
-    round_timeout_s: float
-    timeouts: int = 0
-    deadline: float | None = None
-
-    @property
-    def round_s(self) -> float:
-        """The current length of a round, in seconds."""
-        return self.round_timeout_s * min(1 + self.timeouts, ROUND_STRETCH_MAX)
-
-    def start(self, now: float) -> None:
-        self.deadline = now + self.round_s
-
-    def expired(self, now: float) -> bool:
-        return self.deadline is not None and now >= self.deadline
-
-    def is_nearly_over(self, now: float) -> bool:
-        """Return whether at most a quarter of `round_timeout_s` remains in the round. Voters may
-        start a round at times that differ by this much.
-        """
-        return self.deadline is not None and now >= self.deadline - self.round_timeout_s / 4
-
-    def stop(self) -> None:
-        self.deadline = None
+def round_s(round_timeout_s: float, timeouts: int) -> float:
+    """Return the length in seconds of a round after `timeouts` rounds of its height timed out."""
+    return round_timeout_s * min(1 + timeouts, ROUND_STRETCH_MAX)
 
 
 def rounds_s(round_timeout_s: float, count: int) -> float:
-    """Return how long the first `count` rounds of a height last if all of them time out, in
-    seconds.
-    """
-    return round_timeout_s * sum(min(1 + each, ROUND_STRETCH_MAX) for each in range(count))
+    """Return how many seconds the first `count` rounds of a height last if all of them time out."""
+    return sum(round_s(round_timeout_s, timeouts) for timeouts in range(count))
 
 
 @dataclass(slots=True)
 class Repeater:
-    """Decides when to repeat messages that may have been lost: after 0.5 s, then at growing
-    intervals.
+    """Decides when to send a message again that may have been lost: after RESEND_FIRST_S, then at
+    growing intervals of at most RESEND_MAX_S.
     """
 
     interval_s: float = RESEND_FIRST_S
@@ -78,7 +47,7 @@ class Repeater:
         self.due_at = None
 
     def fires(self, now: float) -> bool:
-        """Return whether it is time to repeat. If so, set the next time."""
+        """Return whether to send the message again now. If so, set the time of the next repeat."""
         if self.due_at is None or now < self.due_at:
             return False
         self.interval_s = min(2 * self.interval_s, RESEND_MAX_S)
@@ -87,8 +56,5 @@ class Repeater:
 
 
 def earliest(*times: float | None) -> float | None:
-    first = None
-    for time in times:
-        if time is not None and (first is None or time < first):
-            first = time
-    return first
+    """Return the earliest of the times that are not None; None if all are None."""
+    return min((time for time in times if time is not None), default=None)

@@ -1,1 +1,1 @@
-"""Decide which entry to propose and which to accept: pure functions that also return reasons."""
+"""Decide which entry to propose and which proposals to accept, and say why."""

@@ -1,20 +1,17 @@
-"""Decide whether this node may vote for a proposal: a pure function of what is agreed and what was
-reported.
+"""Decide whether this node may vote for a proposal, by what is agreed and what it was told.
 
-There are three answers: yes, no, or later. "Later" means that something may still come that this
-node lacks (bytes, a report, a newer allowlist); the proposal is then judged again at each event.
-Three rules are about safety: the voter holds a Commit's bytes and a roster's amendment, a quorum
-vouches for a snapshot, and no roster drops a member that is up. The other rules keep a hasty or
-broken proposer from having its way. These other rules are lenient where two nodes may have heard
-different reports: a refusal that is too strict would cost more than a wrong roster, which costs one
-attempt.
+There are three answers: yes, no, or later. "Later" means that something that this node lacks
+(bytes, a report, a newer allowlist) may still arrive; the proposal is then judged again at each
+event. Three rules are about safety: the voter holds a Commit's bytes and a roster's amendment, a
+quorum vouches for a snapshot, and no roster drops a member that is up. The other rules guard
+against hasty or faulty proposers. They are lenient where two nodes may have heard different
+reports, because a needless refusal costs more than a wrong roster, which costs one attempt.
 """
 
 from __future__ import annotations
 
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain.apply import why_invalid
-from p2ptrain.ledger.chain.founders import founders_of
 from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.state import LedgerState, Phase
 from p2ptrain.ledger.chain.values import Branch, Commit, Heal, Roster, Terms, Value
@@ -56,13 +53,14 @@ def may_accept(
 ) -> Judgement:
     """Decide whether this node may accept `value` now.
 
-    - `forced`: the promises leave the proposer no choice.
-    - `doubtful`: further promises could still give the proposer a choice. A Commit is then still
-      compared with this node's own results, and a roster with the peers that this node knows to be
-      up, because a liar may have invented the Commit or the roster.
-    - `late`: the height has waited so long that different reports must not delay it any longer.
-    - `proposer`: the peer that proposes `value`. If `value` is forced, the peer that proposed it in
-      the round that forces it.
+    - `forced`: the promises do not allow the proposer to propose anything else, since `value` may
+      already be chosen. Then most rules do not apply.
+    - `doubtful`: with other or further promises, the proposer might not be forced. A liar may have
+      invented the value, so a Commit is still compared with this node's own results, and a roster
+      with the peers that this node knows to be up.
+    - `late`: the height has been undecided for so long that differences between the nodes' reports
+      must not delay it any longer.
+    - `proposer`: the peer that first proposed `value`; in an earlier round, if it is forced.
     """
     fault = why_invalid(rules, state, value)
     if fault:
@@ -73,13 +71,17 @@ def may_accept(
         return _judge_heal(reports, value, forced=forced)
     if isinstance(value, Commit):
         return _judge_commit(rules, state, reports, value, forced=forced and not doubtful)
-    if isinstance(value, Roster) and (missing := _terms_missing(reports, value)) is not None:
-        return Judgement(Answer.LATER, f"this node does not have amendment {missing.number} yet")
     if isinstance(value, Roster):
-        if few := _too_few_left(rules, state, reports, value):
-            return Judgement(Answer.LATER, few)
-        fault = _dropped_for_nothing(rules, state, reports, value)
-        fault = fault or ("" if forced else _unasked(rules, state, reports, value))
+        if (missing := _terms_missing(reports, value)) is not None:
+            return Judgement(
+                Answer.LATER, f"this node does not have amendment {missing.number} yet"
+            )
+        founders, fault = reports.founders, ""
+        if founders is not None:
+            if few := too_few_left(founders, state, reports, value):
+                return Judgement(Answer.LATER, few)
+            fault = dropped_for_nothing(founders, state, reports, value)
+        fault = fault or ("" if forced else _unasked(state, reports, value))
         fault = fault or ("" if late else _usurped(rules, state, reports, value, now))
         fault = fault or ("" if late else _self_serving(rules, state, reports, value, proposer))
         if forced:
@@ -91,9 +93,9 @@ def may_accept(
 
 
 def _judge_heal(reports: Reports, heal: Heal, *, forced: bool) -> Judgement:
-    """Judge a Heal. A voter accepts it only after it has verified a chain that outranks this branch
-    (SPEC.md B6). If the Heal is forced, any such chain is enough: the chain that it names may have
-    healed into another one in the meantime.
+    """Judge a Heal, which ends this branch. A voter accepts it only after it has verified the named
+    chain, and that chain outranks this branch (SPEC.md B5). If the Heal is forced, any verified
+    chain that outranks this branch is enough, since the named chain may itself have healed.
     """
     outranked_by = reports.outranked_by
     if outranked_by is None or not (forced or outranked_by.digest == heal.entry):
@@ -134,25 +136,15 @@ def _contradicted(reports: Reports, commit: Commit) -> str:
     return ""
 
 
-def _too_few_left(rules: Rules, state: LedgerState, reports: Reports, roster: Roster) -> str:
-    founders = founders_of(rules)
-    return "" if founders is None else too_few_left(founders, state, reports, roster)
-
-
-def _dropped_for_nothing(rules: Rules, state: LedgerState, reports: Reports, roster: Roster) -> str:
-    founders = founders_of(rules)
-    return "" if founders is None else dropped_for_nothing(founders, state, reports, roster)
-
-
-def _unasked(rules: Rules, state: LedgerState, reports: Reports, roster: Roster) -> str:
-    return unasked(state, reports, roster) if rules.founders_vote else ""
+def _unasked(state: LedgerState, reports: Reports, roster: Roster) -> str:
+    return "" if reports.founders is None else unasked(state, reports, roster)
 
 
 def _usurped(rules: Rules, state: LedgerState, reports: Reports, roster: Roster, now: float) -> str:
-    """Say which peer the roster drops, or leaves out of the reduce, without a reason known to this
-    node (SPEC.md S11); empty if there is none.
+    """Say how the roster breaks SPEC.md S11, as far as this node knows; empty if it does not. For
+    example, it drops a member, or leaves it out of the reduce, without a reason.
     """
-    if stranger := _unasked(rules, state, reports, roster):
+    if stranger := _unasked(state, reports, roster):
         return stranger
     names, taking = set(roster.members), set(roster.peers)
     opened = state.roster
@@ -181,12 +173,12 @@ def _usurped(rules: Rules, state: LedgerState, reports: Reports, roster: Roster,
 def _self_serving(
     rules: Rules, state: LedgerState, reports: Reports, roster: Roster, proposer: PeerId | None
 ) -> str:
-    """Return the reason why the proposer should not take part with these other peers; empty if it
-    may (S13).
+    """Return the reason why the roster's proposer should not take part in its reduce, because of
+    doubts between it and the other participants; empty if it may take part (SPEC.md S13).
 
     Without this rule, a voter that spoils every reduce would readmit itself, or the peer that it
-    accuses, each time it proposes. The rule does not apply to other peers: nodes remember different
-    failures, and honest proposers must not block each other because of that.
+    accuses, each time it proposes. The rule is only about the proposer: nodes remember different
+    failures, so they would often refuse each other's choice of the other participants.
     """
     if proposer is None or proposer not in roster.peers:
         return ""
@@ -202,14 +194,14 @@ def _self_serving(
     )
     chosen = frozenset(part.peer for part in own)
     if reports.blame.against(proposer, chosen, under_way) >= DOUBT_MIN:
-        return ""  # This node's own roster would include it too: there are too few others.
+        return ""  # There are too few other peers: this node's own roster would include it, too.
     return f"its proposer {proposer} takes part, although this node doubts it"
 
 
 def _hasty(rules: Rules, state: LedgerState, reports: Reports, now: float) -> str:
     """Return the reason why it is too early to open a reduce; empty if it is not. Without this
     rule, the first peer to claim that it is ready could average alone without having trained. It
-    could also open step after step that then gets skipped.
+    could also open one outer step after another, each of which would then be skipped.
     """
     have = readiness(rules, state, reports)
     if have.awaited and not have.enough:
@@ -220,8 +212,8 @@ def _hasty(rules: Rules, state: LedgerState, reports: Reports, now: float) -> st
 
 
 def _misquoted(state: LedgerState, reports: Reports, roster: Roster) -> str:
-    """Say for which participant the numbers differ from its report; empty if there is none. Such a
-    peer would have to report that its work is lost.
+    """Say for which participant the roster's numbers differ from its report; empty if for none.
+    With wrong numbers, that participant would have to report that its work is lost.
     """
     known = set(state.roster.participants) if state.roster is not None else set()
     for part in roster.participants:
@@ -254,8 +246,8 @@ def _judge_roster(
 
 
 def _terms_missing(reports: Reports, roster: Roster) -> Terms | None:
-    """Return the amendment of `roster` that this node lacks, if any. A node does not vote for terms
-    that it could not send to others, even if the roster is forced (S10).
+    """Return the amendment of `roster` that this node lacks, if any. A node does not vote for an
+    amendment that it could not send to others, even if the roster is forced (SPEC.md S10).
     """
     return None if roster.terms in reports.terms else roster.terms
 
@@ -274,7 +266,7 @@ def _judge_own_part(state: LedgerState, reports: Reports, roster: Roster) -> Jud
 
 
 def _judge_again(rules: Rules, state: LedgerState, reports: Reports, now: float) -> Judgement:
-    """Decide whether the current reduce may be abandoned."""
+    """Decide whether to vote for abandoning the current reduce."""
     if result_is_stale(rules, reports, now):
         return _YES
     update = finished_update(state, reports)
@@ -300,8 +292,8 @@ def _judge_skip(rules: Rules, state: LedgerState, reports: Reports, now: float) 
 def holders_of(
     state: LedgerState, reports: Reports, update: Digest, proposer: PeerId
 ) -> tuple[PeerId, ...]:
-    """Return the peers that should have `update`, live ones first: those that reported it, the
-    proposer, and the other participants.
+    """Return the peers that should have `update`: those that reported it, the proposer, and the
+    other participants. Peers that are up come first.
     """
     said = [report.peer for report in reports.done.values() if report.update == update]
     known = dict.fromkeys([*said, proposer, *(state.roster.peers if state.roster else ())])

@@ -1,11 +1,11 @@
 """Remember failed attempts across outer steps, and choose the peers that sit out the next attempt.
 
-A failed attempt leaves *doubts*. A doubt is a set of participants of which at least one is at
-fault. If one participant accuses another, one of the two is at fault: the accused, or a lying
-accuser. So an accuser is doubted as much as each peer it accuses, and a liar that accuses many
-peers is doubted most. A participant that accuses itself is doubted alone. If nobody was accused,
-one doubt contains all participants of failed attempts that did not take part in the committed
-attempt.
+An attempt is one try of a reduce (the averaging of an outer step). A failed attempt leaves
+*doubts*. A doubt is a set of participants of which at least one is at fault. If one participant
+accuses another, one of the two is at fault: the accused, or a lying accuser. So an accuser is
+doubted as much as each peer it accuses, and a liar that accuses many peers is doubted most. A
+participant that accuses itself is doubted alone. If nobody was accused, one doubt contains all
+participants of failed attempts that did not take part in the committed attempt.
 
 The most doubted peer sits out first, and all doubts that contain it are dropped. Then the next most
 doubted peer sits out, up to a limit. The weight of a doubt halves every HALF_LIFE commits, or more
@@ -26,15 +26,15 @@ from dataclasses import dataclass, field, replace
 from p2ptrain.ids import PeerId
 
 HALF_LIFE = 8
-"""Number of commits after which the weight of a failed attempt has halved. A peer that fails every
-attempt is then admitted again after 8 or 9 commits, and so is one that failed twice by accident.
+"""Number of commits (successful outer steps) after which the weight of a failed attempt has halved.
+A peer that fails every attempt then takes part again after 8 or 9 commits. So does a peer that
+failed twice by accident.
 """
 
 LOST_SHARE = 1 / 20
-"""Maximum fraction of the run's time that a peer can cost if it fails whenever it is admitted. The
+"""Maximum fraction of the run's time that a peer can cost if it fails whenever it takes part. The
 half-life of a doubt is 20 times the number of outer steps that the failure cost, but at least
-HALF_LIFE. With HALF_LIFE alone, a silent participant cost a run with short outer steps half of its
-time.
+HALF_LIFE. With HALF_LIFE alone, a silent participant cost half the time of a run with short steps.
 """
 
 HALF_LIFE_MAX = 128
@@ -49,14 +49,14 @@ less after the next commit, so one accident costs a peer one attempt.
 
 DOUBT_MIN_UNTRACED = 0.25
 """Total weight of doubts at which a peer sits out if an attempt of this outer step failed and
-nobody was accused. Then the remaining weight of an older failure is the only hint. The value is the
-weight after two half-lives.
+nobody was accused. Then the only hint is an older failure, whose weight has decayed. The value is
+the weight after two half-lives.
 """
 
 LEFT_OUT_MAX = 2 * HALF_LIFE - 1
-"""Number of consecutive commits after which an honest proposer no longer leaves a peer out because
-of past failures. It is two half-lives, enough to forget even one more failure. For an expensive
-failure, it is two half-lives of that failure.
+"""Number of consecutive commits without a peer after which an honest proposer no longer leaves it
+out because of past failures. It is two half-lives, after which even three failures weigh less than
+DOUBT_MIN together. For an expensive failure, it is two half-lives of that failure.
 """
 
 LEFT_OUT_REFUSED = 2 * LEFT_OUT_MAX + 1
@@ -67,14 +67,14 @@ the peer uses the limit of that failure.
 """
 
 FAILURES_KEPT = 32
-"""Maximum number of failures kept. Older ones weigh less than a sixteenth, unless attempt after
-attempt fails; then the newer ones are enough.
+"""Maximum number of failures kept. With one failure for each commit, older ones weigh at most a
+sixteenth, unless they were expensive. If failures are more frequent, the newer ones are enough.
 """
 
 CONFESSION = 0.5
 """Factor on the weight of a doubt about a peer that accuses itself. Such a peer is left out anyway
-until it is ready again, and a restart is not a lie. But a peer that loses its work step after step
-costs the others an attempt each time.
+until it is ready again, and it did not lie. But if it loses its work in every step, it costs the
+others an attempt each time, so the weight is not 0.
 """
 
 ACCUSED_MAX = 4
@@ -84,16 +84,14 @@ Doubt = frozenset[PeerId]
 
 
 def half_life_after(lost_steps: float) -> float:
-    """Return the half-life, in commits, of a failure that cost the time of `lost_steps` outer
-    steps."""
+    """Return the half-life, in commits, of a failure that cost `lost_steps` outer steps."""
     return min(max(HALF_LIFE, lost_steps / LOST_SHARE), HALF_LIFE_MAX)
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
     """One failed attempt. `commits` is the number of commits before it. `accused` are the peers
-    that other peers accuse. `confessed` are those that accuse themselves. `half_life` is in
-    commits.
+    that others accuse, and `confessed` those that accuse themselves. `half_life` is in commits.
     """
 
     commits: int
@@ -104,12 +102,12 @@ class Failure:
 
     @property
     def left_out_max(self) -> int:
-        """LEFT_OUT_MAX for this failure, in commits."""
+        """The limit LEFT_OUT_MAX for a peer doubted because of this failure, in commits."""
         return math.ceil(2 * self.half_life) - 1
 
     def weighed(self, commits: int) -> list[tuple[float, Doubt]]:
-        """Return each doubt with its weight after `commits` commits. One failure weighs at most 1
-        against each peer, no matter how many peers accuse it.
+        """Return each doubt with its weight when the run has had `commits` commits. The doubts of
+        one failure together weigh at most 1 against any peer, no matter how many others accuse it.
         """
         most = max(Counter(peer for doubt in self.doubts for peer in doubt).values())
         weight = math.pow(2.0, (self.commits - commits) / self.half_life) / most
@@ -123,8 +121,10 @@ class Failure:
 class FailureMemory:
     """The failed attempts that this process has seen. They are forgotten when the process ends.
 
-    - `untraced`: the participants of this outer step's attempts that failed without an accusation.
-    - `untraced_steps`: the cost of these attempts, in outer steps.
+    - `commits`: the number of commits so far; the clock by which doubts decay.
+    - `untraced`: for each attempt of this outer step that failed without an accusation, its
+      participants.
+    - `untraced_steps`: the time that these attempts cost, as a number of usual outer steps.
     - `absent`: for each member, the number of commits since it last took part in an attempt, even a
       failed one.
     - `missed`: for each member, the number of attempts without it, halved every HALF_LIFE commits.
@@ -144,12 +144,11 @@ class FailureMemory:
     def failure(
         self, peers: Collection[PeerId], reports: Mapping[PeerId, Iterable[PeerId]]
     ) -> Failure | None:
-        """Return the accusations among the participants `peers` as a Failure; None if there are
-        none.
+        """Return the accusations in one attempt as a Failure; None if there are none.
 
-        `reports` are the suspects that each peer named for this attempt. Reports by peers that did
-        not take part, and accusations against such peers, do not count. A pair counts once, even if
-        both accuse each other.
+        `peers` are its participants. `reports` are the suspects that each peer named. Reports by
+        peers that did not take part, and accusations against such peers, do not count. If two peers
+        accuse each other, that is one doubt.
         """
         doubts, members = dict[Doubt, None](), set(peers)
         accused, confessed = set[PeerId](), set[PeerId]()
@@ -169,10 +168,8 @@ class FailureMemory:
     def opened(
         self, peers: Collection[PeerId], members: Iterable[PeerId], ready: Iterable[PeerId]
     ) -> None:
-        """Note that an attempt of `peers` begins, in a run with these `members`. This node knows
-        that the peers in `ready` could take part.
-
-        The absences of a participant before this attempt no longer count.
+        """Record that an attempt of `peers` begins, in a run with these `members`. This node knows
+        that the peers in `ready` could take part. Earlier absences of the participants expire.
         """
         self.ready = frozenset(ready)
         for peer in peers:
@@ -189,8 +186,8 @@ class FailureMemory:
         reports: Mapping[PeerId, Iterable[PeerId]],
         lost_steps: float = 0.0,
     ) -> None:
-        """Note that the attempt of `peers` was abandoned. It cost the time of `lost_steps` outer
-        steps.
+        """Record that the attempt of `peers` was abandoned. It cost the time of `lost_steps` outer
+        steps. `reports` are the suspects that each peer named.
         """
         failure = self.failure(peers, reports)
         if failure is None:
@@ -200,12 +197,13 @@ class FailureMemory:
             self.failures.append(replace(failure, half_life=half_life_after(lost_steps)))
 
     def committed(self, peers: Collection[PeerId], members: Iterable[PeerId]) -> None:
-        """Note that the attempt of `peers` was committed, in a run with these `members`."""
+        """Record that the attempt of `peers` was committed, in a run with these `members`."""
         suspects = frozenset[PeerId]().union(*self.untraced) - frozenset(peers)
         if suspects:
             half_life = half_life_after(self.untraced_steps)
             self.failures.append(Failure(self.commits, (suspects,), half_life=half_life))
-        self._forget_untraced()
+        self.untraced.clear()
+        self.untraced_steps = 0.0
         self.commits += 1
         taking, forgets = frozenset(peers), math.pow(2.0, -1 / HALF_LIFE)
         left = [member for member in members if member not in taking]
@@ -216,12 +214,9 @@ class FailureMemory:
         self.missed = {peer: it * forgets for peer, it in self.missed.items() if it > 0.05}
 
     def skipped(self) -> None:
-        """Note that the outer step was skipped. No successful attempt shows which peer was at
-        fault.
+        """Record that the outer step was skipped. Forget its attempts that failed without an
+        accusation, since no successful attempt shows which of their participants were at fault.
         """
-        self._forget_untraced()
-
-    def _forget_untraced(self) -> None:
         self.untraced.clear()
         self.untraced_steps = 0.0
 
@@ -233,13 +228,14 @@ class FailureMemory:
         *,
         untraced: bool = False,
     ) -> frozenset[PeerId]:
-        """Return the peers that sit out: at most `most` of the peers that are `able` to take part,
-        the most doubted first.
+        """Return the peers that sit out: the most doubted of the peers that are `able` to take
+        part, at most `most` of them. `under_way` are the accusations in the current attempt.
 
-        A doubt that contains a peer that will be absent is dropped: that peer may be the one at
-        fault. A doubt about a peer that was left out for LEFT_OUT_MAX commits is dropped too: that
-        peer is admitted once, no matter who accuses it. If an attempt of this outer step failed
-        without an accusation, weaker doubts are enough.
+        A doubt does not count if one of its peers will be absent, since that peer may be the one at
+        fault. It does not count either if one of its peers was left out for LEFT_OUT_MAX commits:
+        that peer gets another chance, no matter who accuses it. Weaker doubts are enough if an
+        attempt of this outer step failed without an accusation, or the current one did
+        (`untraced`).
         """
         doubt_min = DOUBT_MIN_UNTRACED if self.untraced or untraced else DOUBT_MIN
         doubts = self._doubts_among(able, under_way)
@@ -250,9 +246,7 @@ class FailureMemory:
         return frozenset(out)
 
     def refused_after(self, peer: PeerId) -> int:
-        """Return the limit LEFT_OUT_REFUSED for `peer`, in commits. It is higher if the peer is
-        doubted for an expensive failure.
-        """
+        """Return LEFT_OUT_REFUSED, or a higher limit after an expensive failure of `peer`."""
         limits = (it.left_out_max for it in self.failures if any(peer in d for d in it.doubts))
         return 2 * max((LEFT_OUT_MAX, *limits)) + 1
 
@@ -275,9 +269,9 @@ class FailureMemory:
     def _most_doubted(
         self, doubts: Iterable[tuple[float, Doubt, frozenset[PeerId]]], doubt_min: float
     ) -> PeerId | None:
-        """Return the most doubted peer, or None. Among equally doubted peers, choose the one that
-        was left out least, so that they take turns; in case of a tie, the accused before its
-        accuser.
+        """Return the most doubted peer, or None if no doubts add up to `doubt_min`. Among equally
+        doubted peers, choose the one that was left out least, so that they take turns. In case of a
+        tie, choose the accused and not its accuser.
         """
         score, accused = defaultdict[PeerId, float](float), defaultdict[PeerId, float](float)
         for weight, doubt, named in doubts:

@@ -1,11 +1,11 @@
-"""During a reduce: decide whether to commit its result, try again, or skip the step.
+"""During a reduce: decide whether to commit its result, try again, or skip the outer step.
 
 - Commit if most participants computed the same update and its bytes are available. Also commit if
-  this node computed it and most participants may still report the same.
-- Start the next attempt, without the peers to blame, if all live participants failed, if one
-  participant failed some time ago, or if too few participants remain that could have computed the
-  same update.
-- Skip the step if its attempts are used up, or too few peers remain.
+  this node computed an update, and most participants may still report that they computed it too.
+- Start the next attempt, without the peers to blame, if the reduce has failed and all participants
+  that are up reported this, or `patience_s` has passed. Also start it if the bytes of the result
+  remain unavailable.
+- Skip the outer step if its attempts are used up, or too few peers remain.
 """
 
 from __future__ import annotations

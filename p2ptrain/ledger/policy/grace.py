@@ -1,12 +1,11 @@
-"""Compute how long a ready quorum waits for the other members: as long as they usually take, within
-limits.
+"""Compute the grace: how long a quorum that is ready to average waits for the other members.
 
-Members differ in speed, and they do so differently in every run, so no fixed time is right. If the
-time is too short, work that is almost done is left out; if it is too long, everybody waits for
-members that will not become ready. So this module uses past *lags*: for each member that became
-ready after a quorum, how much later it was. The grace is the median of these lags plus a multiple
-of their spread (the median absolute deviation, which one straggler barely changes). A member that
-takes longer is left out, and contributes in the next step.
+No fixed time suits every run, since the speeds of members differ. If the time is too short, work
+that is almost done is left out; if it is too long, everybody waits for members that will not become
+ready. So this module uses past *lags*: for each member that became ready after a quorum, how much
+later it was. The grace is the median of these lags plus a multiple of their spread (the median
+absolute deviation, which one straggler barely changes), within limits. A member that takes longer
+is left out, and contributes in the next outer step.
 
 This is one node's own estimate and decides only what it proposes. Other nodes do not check it.
 """
@@ -21,32 +20,33 @@ LAGS_KEPT = 64
 """Number of lags kept: about a dozen steps of a dozen members, so the grace adapts quickly."""
 
 LAGS_MIN = 8
-"""Minimum number of lags for computing a grace. Fewer do not show what is usual."""
+"""Minimum number of lags for computing a grace. Fewer lags do not show what is usual."""
 
 SPREADS = 6.0
-"""Number of deviations that count as usual. If lags are normally distributed, 6 × MAD is 4 σ: one
-lag in 30,000 is longer.
+"""Number of median absolute deviations (MAD) that count as usual. If lags are normally distributed,
+6 × MAD is 4 σ, and one lag in 30,000 is longer.
 """
 
 FLOOR = 1 / 3
-"""Minimum grace, as a fraction of the agreed maximum, even if all members were punctual. A member
-that comes back from a pause is late once, and its work is worth a few seconds.
+"""Minimum grace, as a fraction of the maximum that the run's rules set, even if no member was late
+so far. A member that comes back from a pause is late once, and its work is worth a few seconds.
 """
 
 MISSED_MAX = 1.5
 """Number of attempts without a member, halved every 8 commits, at which the others no longer give
-it the full grace. A member that is never ready costs the others the full grace in two outer steps,
-and not later. A member that comes back takes part whenever it is ready. It gets the full grace
-again when this number has decayed, which takes 8 commits for each halving."""
+it the full grace. So a member that is never ready costs the others the full grace in two outer
+steps only. A member that comes back takes part whenever it is ready in time, and gets the full
+grace again once its number has decayed.
+"""
 
 CREDIT_SHARE = 1 / 20
-"""Maximum fraction of the run's time that the others wait for members that were missing recently.
-The time that a quorum takes earns the credit, so a member that is never ready costs at most 5 %.
+"""Maximum fraction of the run's time for which the others wait for members that were missing
+recently: 5 %. A step's credit is this fraction of the time that its quorum took to be ready.
 """
 
 CREDIT_MIN_S = 0.5
 """Minimum wait in seconds. A smaller credit is saved for a later outer step. A report takes up to
-0.3 s around the world, so in a run of very short steps a shorter wait would not help.
+0.3 s around the world, so a shorter wait would often be in vain.
 """
 
 
@@ -63,17 +63,17 @@ def grace_after(lags: Sequence[float], upper_s: float) -> float:
 
 @dataclass(slots=True)
 class Credit:
-    """How long a ready quorum may wait if all missing members were also missing recently.
+    """How long a ready quorum may wait if all members that it waits for were missing recently.
 
-    Each outer step earns credit. A step in which the quorum waits spends all of it.
+    Each outer step adds to the credit `saved_s`. A step in which the quorum waits uses up all of
+    it; `spent` says that this step does.
     """
 
     saved_s: float = 0.0
     spent: bool = False
 
     def earn(self, quorum_took_s: float, most_s: float) -> None:
-        """Note that a quorum was ready `quorum_took_s` after the step began. Save at most
-        `most_s`."""
+        """Add the credit of a step whose quorum took `quorum_took_s`, up to `most_s`."""
         if self.spent:
             self.saved_s, self.spent = 0.0, False
         self.saved_s = min(most_s, self.saved_s + CREDIT_SHARE * quorum_took_s)
@@ -84,5 +84,5 @@ class Credit:
         return self.saved_s if self.saved_s >= CREDIT_MIN_S else 0.0
 
     def spend(self) -> None:
-        """Note that the quorum is waiting."""
+        """Record that the quorum waits in this step."""
         self.spent = self.spent or self.grace_s > 0.0

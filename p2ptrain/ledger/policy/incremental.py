@@ -1,8 +1,8 @@
-"""Recognise reports that cannot change what to propose: most reports of thousands of members
-cannot.
+"""Recognise reports that cannot change what this node proposes.
 
-The next proposal is computed from all members' reports, in time proportional to their number. A
-tally, made together with the proposal, recognises reports that do not change it:
+The time to compute what to propose is proportional to the number of members, and in a run with a
+thousand members, most reports change nothing. So each computation also makes a *tally*, which
+recognises the following reports as changing nothing:
 
 - While members train and this node has nothing to propose: a further member is ready. It must not
   be the last awaited member, nor the last that gets the full grace, and it must not complete the
@@ -10,21 +10,20 @@ tally, made together with the proposal, recognises reports that do not change it
 - During a reduce, while this node has nothing to propose: a member is ready, for this step or the
   next. A participant abandoned the reduce, unless it is the first or the last to do so. A
   participant has a result, unless it is this node, or settles whether most have the same result.
-- While this node proposes a Commit: a participant computed the same update, or a member is ready. A
-  participant abandoned the reduce, if most have computed the update.
+- While this node proposes a Commit: a participant computed the same update, or a member is ready.
+  Or a participant abandoned the reduce, if most participants have computed the update.
 - While this node proposes another attempt: a participant abandoned the reduce, unless it accuses a
   peer.
 - In all of these cases except the third: a snapshot was written.
 
-A tally decides this in constant time. In any other case, it says that it cannot tell, and the
-proposal is computed again. The passing of time does not change the proposal before
-`Wish.look_again_at`.
+`absorbs` counts a report, in constant time, and returns whether it is one of these. After any other
+report, what to propose is computed again. Time does not change it before `look_again_at`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, TypeGuard
+from typing import TypeGuard
 
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain import quorum
@@ -44,16 +43,6 @@ from p2ptrain.ledger.policy.reports import Reports
 from p2ptrain.ledger.policy.suspicion import Suspicion
 from p2ptrain.ledger.policy.update_votes import UpdateVotes
 from p2ptrain.ledger.policy.wish import Wish
-
-
-class Tally(Protocol):
-    """Decides whether the last proposal is still valid. It is valid as long as the tally absorbs
-    every event.
-    """
-
-    def absorbs(self, event: AnyReport) -> bool:
-        """Handle an event. Return False if the proposal may change, or if the tally cannot tell."""
-
 
 # ── while members train ──────────────────────────────────────────────────────────────────────────
 
@@ -127,8 +116,9 @@ def tally_of_reduce(state: LedgerState, reports: Reports, wish: Wish) -> Tally:
 
 @dataclass(slots=True)
 class CommitTally:
-    """The tally while this node proposes a Commit. `agreed`: most participants computed its
-    update."""
+    """The tally while this node proposes `commit`. `failing`: the reduce is known to have failed.
+    `agreed`: most participants computed the update.
+    """
 
     commit: Commit
     failing: bool
@@ -147,8 +137,8 @@ class CommitTally:
 
 @dataclass(slots=True)
 class SilenceTally:
-    """The tally while no result is known. `silent` are the participants that have not reported yet.
-    `failing`: the reduce is known to have failed.
+    """The tally while this node waits for reports. `silent` are the participants that are up and
+    have not abandoned the reduce. `failing`: the reduce is known to have failed.
     """
 
     roster: Roster
@@ -169,8 +159,8 @@ class SilenceTally:
         return bool(self.silent)
 
     def _is_one_of_few(self, event: ReduceDone) -> bool:
-        """Return whether `event` is a participant's result that leaves open which result most
-        participants have.
+        """Return whether `event` is another participant's result, and does not settle whether most
+        participants have the same result.
         """
         reduce = (self.roster.step, self.roster.attempt)
         if (event.step, event.attempt) != reduce or event.peer == self.me:
@@ -183,8 +173,8 @@ class SilenceTally:
 
 @dataclass(slots=True)
 class FailureTally:
-    """The tally while this node proposes another attempt or a Skip. The next participants depend on
-    the accusations.
+    """The tally while this node proposes another attempt or a Skip. The participants of the next
+    attempt depend on the accusations. `failing`: the reduce is known to have failed.
     """
 
     roster: Roster
@@ -205,3 +195,6 @@ class FailureTally:
 def _is_failure(event: AnyReport, roster: Roster) -> TypeGuard[ReduceFailed]:
     reduce = (roster.step, roster.attempt)
     return isinstance(event, ReduceFailed) and (event.step, event.attempt) == reduce
+
+
+Tally = ReadyTally | CommitTally | SilenceTally | FailureTally

@@ -1,8 +1,8 @@
-"""Measure how many outer steps a failed attempt costs.
+"""Measure the time that a failed attempt costs, in outer steps.
 
-A failure that costs eight seconds does not matter if an outer step takes ten minutes, and is a
-disaster if it takes one second. So the more outer steps a failure costs, the longer `blame`
-remembers it. This is one node's own measurement. Other nodes do not check it.
+Eight lost seconds do not matter if an outer step takes ten minutes, but are a disaster if it takes
+one second. So the more outer steps a failure costs, the longer `blame` remembers it. This is one
+node's own measurement; other nodes do not check it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class LostTime:
     """Durations in seconds, by this node's clock.
 
     - `took_s`: how long recent outer steps took, without their failed attempts. It contains only
-      steps in which this node heard a member report that it is ready: a node that catches up
-      applies a hundred steps at once.
+      steps in which this node heard a member report that it is ready. A node that catches up
+      applies a hundred steps at once, which says nothing about their durations.
     - `stepped_at`: when the last outer step ended, or None.
     - `opened_at`: when the current attempt was opened, or None.
     - `lost_s`: the time that failed attempts of the current step have cost so far.
@@ -36,12 +36,12 @@ class LostTime:
     lost_s: float = 0.0
 
     def opened(self, now: float) -> None:
-        """Note that an attempt begins."""
+        """Record that an attempt begins."""
         self.opened_at = now
 
     def failed(self, now: float) -> float:
-        """Note that the current attempt was abandoned. Return how many outer steps it cost; 0 if
-        this node does not know how long they take.
+        """Record that the current attempt was abandoned. Return its duration in outer steps; 0 if
+        this node does not know how long outer steps take.
         """
         lost_s = 0.0 if self.opened_at is None else now - self.opened_at
         self.opened_at = None
@@ -49,7 +49,7 @@ class LostTime:
         return lost_s / max(STEP_MIN_S, mean(self.took_s)) if self.took_s else 0.0
 
     def stepped(self, now: float, *, watched: bool) -> None:
-        """Note that an outer step ended. `watched`: whether this node followed it live."""
+        """Record that an outer step ended. `watched`: this node heard its members' reports."""
         if watched and self.stepped_at is not None:
             self.took_s.append(max(0.0, now - self.stepped_at - self.lost_s))
         self.stepped_at, self.opened_at, self.lost_s = now, None, 0.0

@@ -1,14 +1,10 @@
-"""Choose the next members, and recognise rosters that a voter of an open run refuses. In an open
-run, only founders vote.
+"""Choose the next members. In open runs, also find out why a voter has to refuse a roster.
 
-A founder keeps its vote while it is down, no matter what other peers say. It loses its vote if
-there is evidence that it lied, or if it said goodbye, is down, and enough voters remain. A founder
-that comes back after a goodbye asks to join, and is a voter again once a roster admits it. The
-manifest names it, so it does not have to prove itself by training. So a seed, which does not train,
-can come back too.
-
-All functions use the chain and the reports that this node has heard (`Reports`). Rules: SPEC.md, F2
-to F4.
+In an open run, only founders vote (SPEC.md, F2 to F4). A founder keeps its vote while it is down,
+no matter what other peers say. It loses its vote if there is evidence that it lied, or if it said
+goodbye, is down, and enough voters remain. A founder that comes back after a goodbye asks to join,
+and is a voter again once a roster admits it. The manifest names it, so it does not have to train
+first. So a seed, which does not train, can come back too.
 """
 
 from __future__ import annotations
@@ -42,7 +38,7 @@ def roster_to_open(
 
 def next_members(state: LedgerState, reports: Reports, gone: Set[PeerId]) -> Members | None:
     """Return the voters and learners of the next roster; None if no voter would remain. `gone` are
-    members that have been down for long, and lose their places.
+    members that are down and lose their places.
 
     A learner that took part in a committed update becomes a voter. There are never more new voters
     than remaining ones, and none while a remaining voter is down: newcomers that vanish must not
@@ -61,25 +57,15 @@ def next_members(state: LedgerState, reports: Reports, gone: Set[PeerId]) -> Mem
     fit = [peer for peer in learners if peer in state.proven and peer not in reports.down]
     promoted = dict.fromkeys(fit[: len(kept)] if reports.down.isdisjoint(kept) else ())
     places = MEMBERS_MAX - len(kept) - len(learners)
-    joiners = [
-        peer for peer in reports.joining if not state.is_member(peer) and _admits(reports, peer)
-    ]
     stay_learners = [learner for learner in learners if learner not in promoted]
-    return (*kept, *promoted), (*stay_learners, *joiners[:places])
-
-
-def _admits(reports: Reports, peer: PeerId) -> bool:
-    return reports.stays(peer) and peer not in reports.down
+    return (*kept, *promoted), (*stay_learners, *_asking(state, reports)[:places])
 
 
 def _next_in_open_run(
     founders: Founders, state: LedgerState, reports: Reports, gone: Set[PeerId]
 ) -> Members | None:
     """Return the voters and learners of the next roster; None if there is evidence against every
-    voter.
-
-    `gone` are members that have been down for long. Only learners lose their places because of
-    this.
+    voter. `gone` are members that are down; of these, only learners lose their places.
     """
     voters = _next_voters(founders, state, reports)
     if voters is None:
@@ -93,9 +79,9 @@ def _next_in_open_run(
 def _next_voters(
     founders: Founders, state: LedgerState, reports: Reports
 ) -> tuple[PeerId, ...] | None:
-    """Return the current voters except the accused and as many of the leaving ones as may go,
-    starting with the lowest-ranked. Returning founders are appended, at most as many as there are
-    remaining voters.
+    """Return the voters of the next roster: the current ones without the accused, and without as
+    many of the leaving ones as may go, the lowest-ranked first. Returning founders are appended, at
+    most as many as voters remain.
     """
     staying = [voter for voter in state.voters if voter not in reports.accused]
     if not staying:
@@ -112,6 +98,7 @@ def _next_voters(
 
 
 def _asking(state: LedgerState, reports: Reports) -> list[PeerId]:
+    """Return the peers that ask to join and may."""
     return [
         peer
         for peer in reports.joining
@@ -120,24 +107,23 @@ def _asking(state: LedgerState, reports: Reports) -> list[PeerId]:
 
 
 def _least(founders: Founders, state: LedgerState) -> int:
-    """Return the minimum number of voters in the next roster. Accused voters that the roster drops
-    count as well.
-    """
+    """Return the minimum number of voters of the next roster, plus accused ones that it drops."""
     return min(founders.voters_min, len(state.voters))
 
 
 def has_left(founders: Founders, reports: Reports, voter: PeerId) -> bool:
-    """Return whether the goodbye of `voter` counts. In a run with enough founders, the others do
-    not need the vote of `voter` to agree on a roster without it. So there, the goodbye only counts
-    once the voter is also down: a voter that is up may have come back, and another peer may be
-    repeating its old goodbye.
+    """Return whether `voter` said goodbye, and the others may drop it for this reason.
+
+    In a run with enough founders, they may drop it only once it is also down. A voter that is up
+    may have come back, while another peer repeats its old goodbye. In a run with fewer founders,
+    the others may need the vote of `voter` to agree on a roster without it, and so cannot wait.
     """
     return voter in reports.leaving and (founders.voters_min == 1 or voter in reports.down)
 
 
 def keeps_its_vote(founders: Founders | None, state: LedgerState, peer: PeerId) -> bool:
-    """Return whether `peer`, a voter that says goodbye, remains a voter as long as it is up. Then
-    it does not have to wait for a roster without it.
+    """Return whether `peer`, a voter that says goodbye, remains a voter as long as it is up. If so,
+    it need not wait for a roster without it before it stops.
     """
     return founders is not None and (founders.voters_min > 1 or state.voters == (peer,))
 
@@ -145,9 +131,9 @@ def keeps_its_vote(founders: Founders | None, state: LedgerState, peer: PeerId) 
 def too_few_left(founders: Founders, state: LedgerState, reports: Reports, roster: Roster) -> str:
     """Return the reason why `roster` leaves too few voters (SPEC.md F3); empty if it leaves enough.
 
-    This applies to every roster, even to one that the promises force, no matter how long the height
-    has waited. That does no harm: if a voter has voted for fewer voters, it had evidence, which it
-    stores durably and sends to others.
+    This applies to every roster, even to one that the promises force, however long the height has
+    been undecided. That does not block the run: a voter that accepted a roster with fewer voters
+    has evidence against the dropped ones, stores it durably, and sends it to the others.
     """
     names = set(roster.voters)
     guilty = sum(1 for voter in state.voters if voter not in names and voter in reports.accused)
@@ -160,8 +146,7 @@ def dropped_for_nothing(
     founders: Founders, state: LedgerState, reports: Reports, roster: Roster
 ) -> str:
     """Say which founder loses its vote in `roster` without a valid reason (SPEC.md F2); empty if
-    there is none. It is not a valid reason that a founder is down, or that other peers say it
-    failed.
+    none does. That a founder is down, or that other peers accuse it, is not a valid reason.
     """
     names = set(roster.voters)
     for voter in state.voters:
@@ -173,9 +158,7 @@ def dropped_for_nothing(
 
 
 def unasked(state: LedgerState, reports: Reports, roster: Roster) -> str:
-    """Say which founder `roster` makes a voter although it did not ask to join (SPEC.md F4); empty
-    if there is none.
-    """
+    """Say which founder `roster` makes a voter unasked (SPEC.md F4); empty if none."""
     for voter in roster.voters:
         if voter not in state.voters and voter not in reports.joining:
             return f"it makes {voter} a voter, but this node has not heard it ask to join"

@@ -1,10 +1,10 @@
-"""While members train: decide when to open a reduce and with which participants, and when to change
-only the membership.
+"""While members train: decide when to open a reduce, when only to change the membership, and when
+to wait.
 
-- All awaited members are ready: open now.
-- A quorum is ready, there are enough contributors, and the grace is over: open without the others,
-  which remain members.
-- A peer asks to join, or a member says goodbye: propose a roster without participants.
+- All members that the others wait for are ready: open a reduce.
+- A quorum is ready, there are enough contributors, and the grace period is over: open a reduce
+  without the others, which remain members.
+- A peer asks to join, or a member has to leave: propose a roster without participants.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ def _grace_s(rules: Rules, reports: Reports, have: Readiness) -> float:
 
 
 def _membership_only(state: LedgerState, reports: Reports) -> Wish | None:
-    """Return a roster for peers that ask to join, and for members that say goodbye; None if there
-    are none.
+    """Return a roster without participants that admits peers that ask to join, and drops members
+    that leave, are accused or are no longer allowed; None if there is nothing to change.
 
-    A voter is removed while it can still vote on this. A learner is removed so that it can come
-    back: while it is a member that is known to leave, the others do not count on it, and it does
-    not ask to join.
+    A leaving voter is dropped now, because the others may need its vote to agree on this. A leaving
+    learner is dropped so that it can come back: as long as it is a leaving member, the others do
+    not wait for it, and its request to join has no effect.
     """
     leavers = [peer for peer in state.members if not reports.stays(peer)]
     if not leavers and not reports.joining:

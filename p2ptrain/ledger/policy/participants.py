@@ -17,21 +17,21 @@ from p2ptrain.ledger.policy.reports import Reports
 from p2ptrain.ledger.policy.suspicion import Suspicion
 
 TRIES_BY_SUSPICION = 2
-"""Number of attempts after which participants take turns sitting out. A run that does not allow
-more attempts never gets there.
-"""
+"""Number of attempts at a step after which participants take turns sitting out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """The members that are ready for the current step, and whether they are `enough` to start
-    without the others.
+    """Which members are ready for the current outer step.
 
-    - `awaited`: members that are up, were members before this step began, and are not ready.
-      Founders that were down and have not yet caught up are excluded (`Reports.returned`).
-    - `punctual`: the awaited members that took part in most recent attempts (`grace`).
+    - `contributors`: the ready members that may take part, with what they contribute.
+    - `awaited`: the members that the others wait for. They are up, were members before this step
+      began, and are not ready. Founders that were down and have not caught up yet are excluded
+      (`Reports.returned`).
+    - `enough`: a quorum is ready, and there are enough contributors to start without the others.
     - `doubted`: members that sit out the first attempt because of past failures (`blame`). They may
       be ready, but are not awaited.
+    - `punctual`: the awaited members that took part in most recent attempts (`grace`).
     """
 
     ready: frozenset[PeerId]
@@ -43,8 +43,8 @@ class Readiness:
 
 
 def readiness(rules: Rules, state: LedgerState, reports: Reports) -> Readiness:
-    """Sort the members into ready and awaited ones. This function looks at every member, so callers
-    call it once for each state and each change of the reports.
+    """Return which members are ready, and for which the others wait. This looks at every member, so
+    call it only when the state or the reports have changed.
     """
     ready, contributors, awaited = set(), [], []
     for member in state.members:
@@ -68,8 +68,9 @@ def readiness(rules: Rules, state: LedgerState, reports: Reports) -> Readiness:
 
 
 def _doubted(rules: Rules, reports: Reports, here: frozenset[PeerId]) -> frozenset[PeerId]:
-    """Return the peers that sit out the first attempt: at most a third of the peers in `here`. Of
-    two or three peers, one may sit out, so that one liar cannot spoil every step of a small run.
+    """Return the peers that sit out the first attempt: at most a third of those in `here` (which
+    are ready or awaited). Of two or three peers, one may sit out, so that one liar cannot spoil
+    every step of a small run.
     """
     most = min(max(1, len(here) // 3), len(here) - rules.participants_min)
     return reports.blame.sitting_out(here, most)
@@ -77,13 +78,11 @@ def _doubted(rules: Rules, reports: Reports, here: frozenset[PeerId]) -> frozens
 
 def first_participants(rules: Rules, have: Readiness) -> tuple[Participant, ...]:
     """Return the participants of the first attempt: the contributors without the doubted ones,
-    unless too few would remain.
+    unless fewer than half, or fewer than the run requires, would remain.
     """
     chosen = tuple(each for each in have.contributors if each.peer not in have.doubted)
-    most = len(have.contributors)
-    return (
-        chosen if len(chosen) >= max(rules.participants_min, (most + 1) // 2) else have.contributors
-    )
+    fewest = _least(rules, len(have.contributors))
+    return chosen if len(chosen) >= fewest else have.contributors
 
 
 def is_awaited(state: LedgerState, member: PeerId) -> bool:
@@ -94,7 +93,7 @@ def is_awaited(state: LedgerState, member: PeerId) -> bool:
 
 
 def fits_lease(rules: Rules, state: LedgerState, report: Ready) -> bool:
-    """Return whether the peer has a contribution that its lease covers."""
+    """Return whether the peer reports a contribution, and its lease covers the blocks of it."""
     held = len(state.leases.get(report.peer, ()))
     covered = 0 < report.blocks <= held
     return covered and 0 < report.tokens <= report.blocks * rules.tokens_per_block
@@ -104,10 +103,11 @@ def survivors(rules: Rules, state: LedgerState, reports: Reports) -> tuple[Parti
     """Return the participants of the next attempt: all peers that could take part, except the most
     doubted (`blame`). At most half sit out, since a few liars can accuse many peers.
 
-    After TRIES_BY_SUSPICION attempts, a third also sits out, taking turns, if the limit leaves room
-    after the peers with doubts of at least DOUBT_MIN. So a peer that spoils averages without being
-    accused (it sends different means to different peers) is absent in most outer steps. If two
-    peers cannot reach each other, one of them is absent in most outer steps too.
+    After TRIES_BY_SUSPICION attempts, the peers also take turns sitting out, a third of them at a
+    time, as far as the limit of one half allows. Peers with doubts of at least DOUBT_MIN come
+    first. So a peer that spoils averages without being accused (it sends different means to
+    different peers) is absent from some attempt of most outer steps. So is one of two peers that
+    cannot reach each other.
     """
     roster = state.roster
     assert roster is not None
@@ -125,8 +125,8 @@ def survivors(rules: Rules, state: LedgerState, reports: Reports) -> tuple[Parti
 
 
 def _turn(state: LedgerState, here: list[PeerId]) -> list[PeerId]:
-    """Return the third of `here` whose turn it is to sit out. The order differs in each step, since
-    there may not be room for all of them.
+    """Return the third of `here` whose turn it is to sit out, in an order that changes with each
+    step: the limit may allow only the first of them to sit out.
     """
     ways = max(1, min(3, len(here)))
     turn = here[(state.step + state.tries) % ways :: ways]
@@ -135,17 +135,15 @@ def _turn(state: LedgerState, here: list[PeerId]) -> list[PeerId]:
 
 
 def _least(rules: Rules, count: int) -> int:
-    """Return the minimum number of participants out of `count`: half of them, or more if the run
-    requires more.
-    """
+    """Return the minimum number of participants: half of `count`, or what the run requires."""
     return min(count, max(rules.participants_min, (count + 1) // 2))
 
 
 def could_take_part(
     rules: Rules, state: LedgerState, reports: Reports
 ) -> dict[PeerId, Participant]:
-    """Return all peers that took part or are ready now, except peers that are down or leaving. A
-    peer that reported that its work is lost counts only once it is ready again.
+    """Return all peers that took part in this attempt or are ready now, and may stay members. Peers
+    that are down are excluded, and peers whose work is lost until they are ready again.
     """
     roster = state.roster
     assert roster is not None
@@ -158,6 +156,6 @@ def could_take_part(
 
 
 def suspicion_of(state: LedgerState, reports: Reports) -> Suspicion:
-    """Return the accusations of the participants that abandoned the current reduce."""
+    """Return the accusations by participants that abandoned the current reduce."""
     assert state.roster is not None
     return Suspicion.of(reports.accusations(state.roster))

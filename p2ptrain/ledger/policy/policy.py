@@ -1,13 +1,9 @@
-"""The policy of one height's consensus: what to propose, what to accept, which peers have an
-update, and which are down.
+"""Answer what consensus asks at one height: what to propose, what to accept, and which peers are
+down or have an update.
 
-The wish (`what_to_propose`) is a pure function of rules, state, reports, and time. It always has a
-reason in words, and names the peers it waits for; people read it in the status. Grace and patience
-count from times noted in the reports (`Reports.enough_since` and the like), so this module needs no
-clock and no memory.
-
-A Policy is valid until a report arrives that its tally does not absorb, or until `look_again_at` of
-its wish. Each judgement uses all reports received so far.
+A `Wish` says what this node would propose now, or why it waits. It is a pure function of the rules,
+the state, the reports and the time. Waiting periods start at times that `Reports` stores (for
+example `enough_since`), so this module needs neither a clock nor state of its own.
 """
 
 from __future__ import annotations
@@ -38,6 +34,10 @@ from p2ptrain.ledger.policy.wish import Wish
 
 @dataclass(slots=True)
 class Policy:
+    """The policy of one height. Its wish is valid until a report arrives that may change it (see
+    `absorbs`), or until the time `wish.look_again_at`.
+    """
+
     rules: Rules
     state: LedgerState
     reports: Reports
@@ -61,22 +61,22 @@ class Policy:
         return self.reports.down
 
     def absorbs(self, event: AnyReport) -> bool:
-        """Handle `event`. Return whether the wish is certain to stay the same."""
+        """Count a new report. Return whether the wish is certain to stay the same."""
         return self.tally is not None and self.tally.absorbs(event)
 
     def holds(self, now: float) -> bool:
+        """Return whether the wish is still valid at `now`, if no report arrived meanwhile."""
         look_at = self.wish.look_again_at
         return look_at is None or now < look_at
 
     def complete(self, value: Value) -> Value:
-        """Return the value to propose for this wish. This can take long, so call it only to
-        propose.
-        """
+        """See `HeightPolicy.complete`."""
         return amended(arranged(value, self.arrange), self.state.terms, self.reports.terms)
 
     def causes(self, value: Value) -> tuple[Evidence, ...]:
-        """Return the evidence that justifies taking votes from founders in `value`. Voters do not
-        vote for such a roster without it (SPEC.md F3), and its announcement may have been lost.
+        """Return the evidence against the founders that the roster `value` would deprive of their
+        votes. Voters that lack this evidence do not vote for the roster (SPEC.md F2, F3). They may
+        have missed its announcement, so the proposer sends it along.
         """
         if self.reports.founders is None or not isinstance(value, Roster):
             return ()
@@ -103,7 +103,7 @@ class Policy:
 
 
 def what_to_propose(rules: Rules, state: LedgerState, reports: Reports, now: float) -> Wish:
-    """Return the value that this node would propose now, or what it waits for."""
+    """Return what this node would propose now, or why it waits and for which peers."""
     if state.phase is Phase.HEALED:
         return Wish(None, "this branch has healed; looking for the chain to follow")
     if reports.outranked_by is not None and state.past:
@@ -121,8 +121,10 @@ def what_to_propose(rules: Rules, state: LedgerState, reports: Reports, now: flo
 def reconsider(
     rules: Rules, state: LedgerState, reports: Reports, now: float
 ) -> tuple[Wish, Tally | None]:
-    """Note in `reports` when there was first enough, a failure, or a result, since waiting counts
-    from there. Return what to propose, and a tally that recognises reports that cannot change it.
+    """Return what to propose, and a tally that recognises reports that cannot change this.
+
+    Record in `reports` when enough members were first ready, and when a failure or a result was
+    first known, because waiting periods start at these times.
     """
     if reports.outranked_by is not None:
         return what_to_propose(rules, state, reports, now), None
@@ -159,9 +161,9 @@ def _note_enough(
 
 
 def _note_results(rules: Rules, state: LedgerState, reports: Reports, now: float) -> float:
-    """Note results and failures. Return when the reduce counts as failed even without a report: all
-    of its participants may be liars that are up but silent, so that no honest participant abandons
-    it.
+    """Record when a result and a failure of the current reduce were first known. Return the time at
+    which it counts as failed even if no report arrives. Without this limit, a reduce whose
+    participants are all silent liars would never end.
     """
     if reports.reducing_since is None:
         reports.reducing_since = now

@@ -1,8 +1,9 @@
-"""The order of the participants of a reduce, and the schedule by which they average.
+"""The order of a reduce's participants, and the schedule (communication pattern) of their
+averaging.
 
-The proposer chooses both. Any permutation and any schedule is valid, since all participants run
-what the agreed roster says. A good choice depends on rates, delays and on which peers accept
-connections. The ledger does not know these, so the caller supplies the function that chooses.
+The proposer chooses both. Any permutation and any schedule is valid, since all participants follow
+the agreed roster. A good choice depends on rates, delays and on which peers accept connections. The
+ledger does not know these, so the caller supplies the function that chooses.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.values import Roster, Schedule, Value
 
 Arrange = Callable[[Sequence[PeerId]], tuple[Schedule, Sequence[PeerId]]]
-"""arrange(peers) returns the schedule, and the same peers in the order that the schedule uses."""
+"""arrange(peers) returns a schedule, and the same peers in the order in which they average."""
 
 
 def in_given_order(peers: Sequence[PeerId]) -> tuple[Schedule, Sequence[PeerId]]:
@@ -23,8 +24,8 @@ def in_given_order(peers: Sequence[PeerId]) -> tuple[Schedule, Sequence[PeerId]]
 
 
 def arranged(value: Value, arrange: Arrange) -> Value:
-    """If `value` is a roster that opens a reduce, apply the chosen order and schedule to it. Return
-    any other value unchanged.
+    """Return `value` with the order and schedule that `arrange` chooses, if it is a roster that
+    opens a reduce. Return any other value unchanged.
     """
     if not isinstance(value, Roster) or not value.participants:
         return value

@@ -9,17 +9,18 @@ from p2ptrain.ledger.policy.reports import Reports
 from p2ptrain.ledger.policy.update_votes import UpdateVotes
 
 ALONE_GRACES = 4
-"""Multiple of grace_s after which a participant that averages alone counts as failed if it reports
-nothing: 40 s in a run with the default grace_s of 10 s. Such a participant does not use the
-network, so it needs little time. There is no other participant that could report the failure.
+"""If a reduce has only one participant and that one reports nothing, it counts as failed after this
+many times grace_s. It does not use the network, so it needs little time, and there is no other
+participant that could report the failure.
 """
 
 
 def finished_update(state: LedgerState, reports: Reports) -> Digest | None:
-    """Return the result of the current reduce, if it is known and its bytes are available.
+    """Return the update that the current reduce computed, if it is known and its bytes are
+    available.
 
-    Either most participants computed it, or this node did and most may still report the same. Other
-    nodes do not believe a minority of participants (SPEC.md S12).
+    Most participants report that they computed it; or this node did, and it is still possible that
+    most will report it. A minority of participants is not believed (SPEC.md S12).
     """
     assert state.roster is not None
     votes = update_votes_of(state, reports)
@@ -49,7 +50,7 @@ def made_by(state: LedgerState, reports: Reports, peer: PeerId) -> Digest | None
 
 
 def update_votes_of(state: LedgerState, reports: Reports) -> UpdateVotes:
-    """Count the updates that participants report, including those that have since gone down."""
+    """Count the updates that participants report, even if they have gone down since then."""
     assert state.roster is not None
     votes = UpdateVotes(len(state.roster.peers))
     for peer in state.roster.peers:
@@ -62,10 +63,8 @@ def update_votes_of(state: LedgerState, reports: Reports) -> UpdateVotes:
 
 
 def result_is_stale(rules: Rules, reports: Reports, now: float) -> bool:
-    """Return whether a finished reduce has been uncommitted for so long that its bytes are
-    evidently not available.
-
-    Then another attempt is better than no progress, and nodes that have the result discard it.
+    """Return whether a result has been known for grace_s without being committed. Then its bytes
+    are evidently not available to a quorum, so another attempt is better than to wait for them.
     """
     return reports.done_since is not None and now >= reports.done_since + rules.grace_s
 
@@ -80,16 +79,13 @@ def failed(state: LedgerState, reports: Reports, peer: PeerId) -> bool:
 def confessed(state: LedgerState, reports: Reports) -> tuple[PeerId, ...]:
     """Return the participants of the current reduce that report that their own work is lost."""
     assert state.roster is not None
-    return tuple(
-        peer
-        for peer in state.roster.peers
-        if failed(state, reports, peer) and peer in reports.failed[peer].suspects
-    )
+    said = reports.accusations(state.roster)
+    return tuple(peer for peer, suspects in said.items() if peer in suspects)
 
 
 def failure_known(state: LedgerState, reports: Reports) -> bool:
-    """Return whether the reduce is known to have failed: a live participant abandoned it, none is
-    live, or too few remain for a result that others believe.
+    """Return whether the reduce is known to have failed: a participant that is up abandoned it, all
+    are down, or it is no longer possible that most of them computed the same update.
     """
     assert state.roster is not None
     live = [peer for peer in state.roster.peers if peer not in reports.down]
@@ -103,6 +99,7 @@ def alone_too_long(rules: Rules, state: LedgerState, reports: Reports, now: floa
 
 
 def alone_until(rules: Rules, state: LedgerState, reports: Reports) -> float | None:
+    """Return when the only participant counts as failed; None if it is this node, or not alone."""
     roster, since = state.roster, reports.reducing_since
     assert roster is not None
     if since is None or len(roster.peers) > 1 or roster.peers[0] == reports.me:

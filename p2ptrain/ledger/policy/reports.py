@@ -1,9 +1,9 @@
-"""The reports that this node has received, which decide what it proposes and when. They are not
-agreed between nodes and not stored on disk.
+"""The reports that this node has received from peers. They decide what it proposes and when. Nodes
+do not agree on them, and they are not stored on disk.
 
-Only the newest report of a peer counts, so repeated and late ones have no effect. The number of
-peers limits the size, no matter what is gossiped (`chain/bounded_table.py`). This module does not
-know the rules: `policy` and `accept` make the decisions.
+Only the newest report of a peer counts, so repeated and late ones have no effect. Tables are
+bounded, no matter what is gossiped (`chain/bounded_table.py`). This module only stores reports;
+`policy` and `accept` decide what follows from them.
 """
 
 from __future__ import annotations
@@ -41,23 +41,22 @@ from p2ptrain.ledger.policy.grace import LAGS_KEPT, MISSED_MAX, Credit
 from p2ptrain.ledger.policy.lost_time import LostTime
 
 HELD_MAX = 256
-"""Maximum number of updates remembered as held. Only those of the current reduce matter, and no
-reduce has this many. """
+"""Maximum number of updates remembered as held. No reduce has as many."""
 
 SNAPSHOTS_MAX = 8
-"""Maximum number of snapshots remembered for one peer. A node that is slow to write still needs the
-reports about steps that the others have already finished.
+"""Maximum number of snapshots remembered for one peer. More than one is needed: while some voters
+are slow to write a snapshot, others already report the snapshots of later steps.
 """
 
 SETTLE_S = 3.0
 """Seconds for which a proposer does not drop a flapping member that went down. Other voters notice
-that it went down or came back up to one heartbeat later. A voter that considers the member up does
-not vote for the roster, which costs everybody a round.
+up to one heartbeat later that it went down or came back. A voter that still considers the member up
+would refuse the roster, which costs everybody a round.
 """
 
 FLAPS_S = 120.0
-"""A member that goes down twice within this many seconds is flapping. A member that really crashes
-twice in that time is dropped a moment later, but that is rare.
+"""A member that goes down twice within this many seconds is flapping. A member that crashes twice
+in that time is dropped SETTLE_S later than necessary, but that is rare.
 """
 
 Report = TypeVar("Report", Ready, ReduceDone, ReduceFailed)
@@ -67,28 +66,35 @@ Report = TypeVar("Report", Ready, ReduceDone, ReduceFailed)
 class Reports:
     """The reports of all peers, and the times derived from them.
 
+    - `me`: this node. Its own reports are stored like those of other peers.
     - `position`: the current outer step and attempt. Reports about earlier ones no longer matter.
     - `falls`: the last two times at which each member went down.
-    - `accused`: the voters against whom there is evidence. They stay accused for ever.
+    - `allowed`: the peers that may be members; None if any peer may.
+    - `accused`: the voters against which there is evidence (two contradictory signed statements).
+      They stay accused for ever.
     - `snapshots`: for each peer, the snapshots that it wrote, by outer step.
     - `gathering_since`: when this node first looked at the current outer step.
     - `enough_since`: since when a quorum and enough contributors have been ready for this step.
-    - `quorum_at`: the newest outer step for which a quorum was ready, and when it first was.
-    - `lags`: how many seconds later further members were ready, in this step and past ones.
-    - `grace_s`: the grace computed from `lags` for this step.
+    - `quorum_at`: the newest outer step for which a quorum was ready, and when it was first ready.
+    - `lags`: for further members of this step and past ones, how many seconds after the quorum they
+      became ready.
+    - `grace_s`: how long a ready quorum waits for the others in this step, computed from `lags`.
+    - `credit`: how long it waits for members that were missing recently.
     - `reducing_since`: when this node first looked at the current reduce.
     - `failed_since`: when this node learned of the first failure of the current reduce.
     - `done_since`: when this node learned of a result of the current reduce.
-    - `skips`: the number of consecutive skipped outer steps before this one. It does not count
-      steps from before this process started.
-    - `blame`: the record of failed attempts and absences.
+    - `skips`: the number of consecutive skipped outer steps before this one that this process has
+      seen.
+    - `blame`: the memory of failed attempts and absences.
     - `lost_time`: how long outer steps and failed attempts take.
     - `outranked_by`: the first entry that differs from ours in a verified chain that outranks ours.
     - `terms`: the amendments on this node's disk.
-    - `members`: the members. There is always room for their reports.
+    - `members`: the members, and all founders in an open run. There is always room for their
+      reports.
     - `founders`: the founders in a run in which only they vote, else None.
-    - `returned`: founders that came back and have not been ready since. A founder keeps its place
-      while it is down; the others do not wait for it while it fetches what it missed.
+    - `returned`: founders that were down, are up again, and have not been ready since then. A
+      founder of an open run keeps its place while it is down, but the others do not wait for it
+      while it fetches what it missed.
     """
 
     me: PeerId
@@ -132,7 +138,7 @@ class Reports:
         return self.snapshots.get(self.me, {})
 
     def know(self, members: frozenset[PeerId]) -> frozenset[PeerId]:
-        """Keep room for `members` and for founders that are away. Return `members`."""
+        """Reserve room for `members`, and for founders that are away. Return `members`."""
         self.members = members if self.founders is None else members | self.founders.names
         self.falls = {peer: times for peer, times in self.falls.items() if peer in self.members}
         return members
@@ -148,13 +154,8 @@ class Reports:
         """Return whether `peer` took part in most recent attempts and is worth waiting for."""
         return self.blame.missed.get(peer, 0.0) < MISSED_MAX
 
-    def note_down(self, event: PeerDown, now: float) -> None:
-        """Note when a member goes down. Call this before `note`."""
-        if event.peer not in self.down:
-            self.falls[event.peer] = (self.falls.get(event.peer, (-math.inf, -math.inf))[1], now)
-
     def long_down(self, now: float) -> set[PeerId]:
-        """Return the peers that are down, except flapping ones that went down a moment ago."""
+        """Return the peers that are down, except flapping ones that went down in the last 3 s."""
         return {peer for peer in self.down if not self._has_just_flapped(peer, now)}
 
     def _has_just_flapped(self, peer: PeerId, now: float) -> bool:
@@ -162,7 +163,7 @@ class Reports:
         return last - earlier < FLAPS_S and now < last + SETTLE_S
 
     def note(self, event: AnyReport) -> bool:
-        """Note a report. Return False if it does not contain anything new."""
+        """Store a report. Return False if it is outdated or says nothing new."""
         match event:
             case Ready():
                 return event.step >= self.position[0] and self._note_ready(event)
@@ -186,19 +187,19 @@ class Reports:
                 return self._note_presence(event)
 
     def note_time(self, event: AnyReport, now: float) -> None:
-        """Note when a member became ready or went down. Call this before `note`."""
+        """Record when a member became ready or went down. Call this before `note`."""
         match event:
             case Ready(peer) if peer in self.members:
                 self.note_lag(event, now)
-            case PeerDown(peer) if peer in self.members:
-                self.note_down(event, now)
+            case PeerDown(peer) if peer in self.members and peer not in self.down:
+                self.falls[peer] = (self.falls.get(peer, (-math.inf, -math.inf))[1], now)
 
     def note_lag(self, report: Ready, now: float) -> None:
-        """Note how long after the quorum a member became ready, when it first reports so for a
-        step.
+        """Record how long after the quorum a member became ready, if this is its first report for
+        the step. Call this before `note`.
 
-        Members that were absent recently do not count: one that is never ready in time would
-        lengthen the grace for everybody. Call this before `note`.
+        Members that were absent recently do not count: a member that is never ready in time would
+        lengthen the grace for everybody.
         """
         if self.quorum_at is None or not self.quorum_at[0] == report.step >= self.position[0]:
             return
@@ -207,14 +208,12 @@ class Reports:
             self.lags.append(max(0.0, now - self.quorum_at[1]))
 
     def forget_reports(self, peer: PeerId) -> None:
-        """Forget the reports of `peer`: they are about a chain that it has left."""
+        """Forget the reports of `peer`, because they are about a chain that it has left."""
         for reports in (self.ready, self.done, self.failed, self.snapshots):
             reports.pop(peer, None)
 
     def _is_newest(self, reports: dict[PeerId, Report], report: Report) -> bool:
-        """Store `report` if it is newer than the known report of its peer. Return whether it was
-        stored.
-        """
+        """Store `report` if it is newer than the last one of its peer. Return whether it was."""
         known = reports.get(report.peer)
         if known is None:
             news = make_room(reports, report.peer, self.members)
@@ -230,8 +229,8 @@ class Reports:
         return news
 
     def _note_failure(self, report: ReduceFailed) -> bool:
-        """Note a failure. A peer that lists itself as a suspect withdraws its Ready. It may send
-        Ready again later.
+        """Store a failure. A peer that names itself as a suspect has lost its work, so it no longer
+        counts as ready until it sends Ready again.
         """
         news = self._is_newest(self.failed, report)
         if news and report.peer in report.suspects:
@@ -269,20 +268,19 @@ class Reports:
         return True
 
     def _note_joining(self, peer: PeerId) -> None:
-        """Note that `peer` asks to join. If too many peers ask, the first one has to ask again,
-        unless it is a member or a founder.
+        """Record that `peer` asks to join. If too many peers ask, forget the oldest request of a
+        peer that is not a founder; that peer can ask again.
         """
         self.joining[peer] = None
         if len(self.joining) > PEERS_MAX:
             del self.joining[next(each for each in self.joining if each not in self.members)]
 
     def entered(self, before: LedgerState, state: LedgerState) -> None:
-        """Note that an entry was appended: forget reports about earlier steps, attempts and
-        members."""
+        """Record that an entry was appended: forget reports about earlier steps and attempts."""
         if (before.step, before.phase) != (state.step, state.phase):
             self.enough_since = self.gathering_since = None
         if (before.step, before.attempt) != (state.step, state.attempt):
-            self.held = {}  # They belong to a different reduce, with different bounds.
+            self.held = {}  # These updates may exceed the bounds of the next reduce.
         if before.step != state.step:
             self.skips = 0 if state.tokens > before.tokens else self.skips + 1
         self.failed_since = self.done_since = self.reducing_since = None
@@ -295,8 +293,7 @@ class Reports:
         self.leaving = {peer for peer in self.leaving if state.is_member(peer)}
 
     def remember_attempt(self, before: LedgerState, state: LedgerState, now: float) -> None:
-        """Record that an attempt ended or began. Call this before `entered`, which forgets
-        reports."""
+        """Record whether an attempt ended or began. Call this before `entered`."""
         if before.roster is not None and state.roster != before.roster:
             peers = before.roster.peers
             if state.tokens > before.tokens:
@@ -316,9 +313,7 @@ class Reports:
             self.blame.opened(state.roster.peers, state.members, here)
 
     def accusations(self, roster: Roster) -> dict[PeerId, tuple[PeerId, ...]]:
-        """Return the accusations of the participants that abandoned the attempt of `roster`. The
-        keys are the reporters.
-        """
+        """Return the suspects named by each participant that abandoned the attempt of `roster`."""
         attempt = (roster.step, roster.attempt)
         failed = (self.failed.get(peer) for peer in roster.peers)
         return {it.peer: it.suspects for it in failed if it and _position(it) == attempt}
@@ -333,6 +328,7 @@ ValueT = TypeVar("ValueT")
 
 
 def _remember(memory: dict[Key, ValueT], key: Key, value: ValueT, count_max: int) -> bool:
+    """Store `value`, and drop the oldest if there are too many. Return whether it is new."""
     if key in memory and memory[key] == value:
         return False
     memory[key] = value

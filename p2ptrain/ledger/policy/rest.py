@@ -1,6 +1,6 @@
-"""Wait after skipped outer steps. If step after step is skipped because peers cannot average, each
-further step waits longer before it opens a reduce. Otherwise a night without a network would use up
-all outer steps of a run.
+"""Wait after skipped outer steps. If several outer steps in a row are skipped because peers cannot
+average, each further one waits longer before its reduce is opened. Otherwise a night without a
+network would use up all outer steps of a run.
 """
 
 from __future__ import annotations
@@ -11,21 +11,17 @@ from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.policy.reports import Reports
 
 REST_S_MAX = 3600.0
-"""Maximum wait in seconds after skipped steps. With this value, a run of 500 outer steps survives
-three weeks in which peers cannot average.
-"""
+"""Maximum wait in seconds after skipped steps: 500 steps without a network take three weeks."""
 
 
 def rests_until(rules: Rules, reports: Reports) -> float:
-    """Return the time until which this node does not open a reduce. The first skip may be an
-    accident, so the next step does not wait.
-    """
+    """Return when this node may open a reduce. It does not wait after a single skip."""
     return _after_rest(rules, reports, 1.0)
 
 
 def rested_at_least_until(rules: Rules, reports: Reports) -> float:
-    """Return the time until which a voter refuses a roster that opens a reduce. It is half of the
-    proposer's wait, since each node saw a quorum ready at a different time.
+    """Return the time before which a voter refuses a roster that opens a reduce. It waits half as
+    long as a proposer, because nodes learn at different times that a quorum is ready.
     """
     return _after_rest(rules, reports, 0.5)
 

@@ -1,14 +1,13 @@
 """Decide which snapshot a Commit may name: one that a quorum of voters reports to have written
 (SPEC.md S8).
 
-Equal entries lead to equal states, so if two nodes wrote different snapshots, one of them is wrong
-or lies, and two reports alone do not show which one. So the first node that wrote a snapshot is not
-believed before enough others have written the same. That does not delay commits: the Commit does
-not name a snapshot then, and a later Commit names it.
+Equal entries lead to equal states. So if two nodes report different snapshots of one step, one of
+them is wrong or lies, and the reports do not show which one. So a snapshot counts only once a
+quorum has written it. That does not delay commits: until then, Commits do not name it.
 
-A proposer counts only voters that are up, because they can immediately accept a Commit that names
-the snapshot that they wrote. A voter counts all voters. So it can accept a snapshot that it did not
-write itself because it was busy, away or new.
+Of the voters that wrote a snapshot, a proposer counts only those that are up, because they can
+accept the Commit at once. A voter that is asked to accept counts all of them. So it can accept a
+snapshot that it did not write itself because it was busy, away or new.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from p2ptrain.ledger.policy.reports import Reports
 
 
 def snapshot_to_name(rules: Rules, state: LedgerState, reports: Reports) -> SnapshotRef | None:
-    """Return the newest snapshot that a quorum wrote and that is not certified yet. Never return a
-    snapshot that differs from this node's own.
+    """Return the newest snapshot that a quorum wrote, if it is newer than the last certified one.
+    Never return a snapshot that differs from this node's own snapshot of the same step.
     """
     newest = -1 if state.snapshot is None else state.snapshot.step
     own = reports.own_snapshots
@@ -49,8 +48,9 @@ def is_vouched_for(
 def _vouched(
     rules: Rules, state: LedgerState, reports: Reports, apart: AbstractSet[PeerId] = frozenset()
 ) -> list[tuple[int, Digest]]:
-    """Return the snapshots that a quorum of voters reports to have written, not counting voters in
-    `apart`. There is at most one per step, since a voter reports only one snapshot per step.
+    """Return the (step, digest) of each snapshot that a quorum of voters reports to have written,
+    not counting voters in `apart`. There is at most one for each step, since only the last report
+    of a voter about a step counts.
     """
     voters = state.voters
     said = {

@@ -1,7 +1,5 @@
-"""Collect which participants abandoned the current reduce, and which are accused but silent.
-
-The time to count a report depends on its size, and not on the number of members. `blame` decides
-which participants sit out the next attempt.
+"""Collect which participants abandoned the current reduce, and which peers they accuse. `blame`
+uses this to decide which participants sit out the next attempt.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from p2ptrain.ids import PeerId
 
 @dataclass(slots=True)
 class Suspicion:
-    """The accusations of one attempt. `reporters` are the peers that abandoned it. `accused` are
+    """The accusations in one attempt. `reporters` are the peers that abandoned it. `accused` are
     the peers that others accuse, and `confessed` those that accuse themselves.
     """
 
@@ -24,14 +22,14 @@ class Suspicion:
 
     @staticmethod
     def of(reports: Mapping[PeerId, Iterable[PeerId]]) -> Suspicion:
-        """Count `reports`: the suspects named by each peer that abandoned the attempt."""
+        """Count `reports`, which map each peer that abandoned the attempt to its suspects."""
         suspicion = Suspicion()
         for reporter, suspects in reports.items():
             suspicion.add(reporter, suspects)
         return suspicion
 
     def add(self, reporter: PeerId, suspects: Iterable[PeerId]) -> bool:
-        """Count one more reporter. Return whether it accuses any peer."""
+        """Count the report of one more peer. Return whether it names any suspect."""
         assert reporter not in self.reporters
         named = set(suspects)
         self.reporters.add(reporter)
@@ -41,9 +39,9 @@ class Suspicion:
         return bool(named)
 
     def fallen(self, participants: int) -> set[PeerId]:
-        """Return the accused peers that have not reported, once more than half of the other
-        `participants` have abandoned the attempt. An honest and healthy peer reports too, though
-        maybe later than a liar.
+        """Return the accused peers that have reported nothing. Return none until more than half of
+        the other participants have abandoned the attempt: an honest and healthy peer reports too,
+        but perhaps later than a liar. `participants` is their number.
         """
         others_gave_up = 2 * len(self.reporters) > participants - 1
         return self.accused - self.reporters if others_gave_up else set()

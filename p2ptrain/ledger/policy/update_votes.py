@@ -1,9 +1,8 @@
 """Count which updates participants report for the current reduce (SPEC.md S12).
 
-All participants compute the same bytes, but a report costs nothing, so a few participants may have
-made theirs up. A result counts once more than half of the participants report it, including those
-that have since gone down. A node believes its own result, but that is only useful as long as enough
-others may still report the same. Reports are counted one by one, as in `suspicion`.
+All participants compute the same bytes, but liars can report an invented update. So an update
+counts only once more than half of the participants report it, including those that have gone down
+since then. A node believes its own result, but abandons it when too few others can still report it.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from p2ptrain.ids import Digest, PeerId
 @dataclass(slots=True)
 class UpdateVotes:
     """The reported updates of one reduce. `participants` is the number of participants. `open` are
-    those that are up and have not reported yet.
+    those that are up and have reported neither an update nor a failure.
     """
 
     participants: int
@@ -25,7 +24,7 @@ class UpdateVotes:
     _made: Counter[Digest] = field(default_factory=Counter)
 
     def add(self, peer: PeerId, update: Digest) -> None:
-        """Count a participant that reports an update."""
+        """Count the update that a participant reports."""
         self.open.discard(peer)
         self._made[update] += 1
 

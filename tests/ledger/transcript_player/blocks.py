@@ -1,4 +1,6 @@
-"""Parse a transcript into blocks, and replace its expected trace by the actual trace."""
+"""Split a transcript into blocks of commands and expected traces, and replace these by the actual
+traces.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages that an honest ledger never sends, for stories about liars and corrupted messages."""
+"""Make messages that an honest ledger never sends, for stories about liars and damaged messages."""
 
 from __future__ import annotations
 

@@ -261,6 +261,7 @@ class Story:
 
     def deliver(self, line: Line) -> None:
         """deliver: deliver all waiting messages, and all messages that result from them.
+
         deliver a->b propose: deliver only this message, and no messages that result from it
         """
         if not line.words:
@@ -303,6 +304,7 @@ class Story:
 
     def forge(self, line: Line) -> None:
         """forge c->a skip by=a,b,c: c sends an outcome with a forged certificate
+
         forge c->a accusation by=d: c sends two genuine votes of d as evidence
         """
         (route, kind) = line.words

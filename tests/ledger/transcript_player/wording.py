@@ -63,9 +63,7 @@ class Words:
         return next(known, digest[:8])
 
     def text(self, text: str) -> str:
-        """Replace the digests in a text by names, also where only their first eight digits
-        appear.
-        """
+        """Replace the digests in a text by names, even if only their first eight digits appear."""
         return _HEX.sub(lambda found: self.name(found.group()), text)
 
     # ── values ───────────────────────────────────────────────────────────────────────────────────
@@ -100,9 +98,7 @@ class Words:
     # ── messages ─────────────────────────────────────────────────────────────────────────────────
 
     def message(self, message: object) -> str:
-        """Describe a message. For a kind that does not occur in the stories, return only its
-        name.
-        """
+        """Describe a message; if its kind does not occur in the stories, return only the name."""
         match message:
             case Prepare(height, round):
                 return f"prepare {height}/{round}"
@@ -140,9 +136,7 @@ class Words:
     # ── effects ──────────────────────────────────────────────────────────────────────────────────
 
     def effects(self, me: PeerId, effects: Iterable[Effect]) -> list[str]:
-        """Return one line for each effect. Combine the same message to several peers into one
-        line.
-        """
+        """Return one line for each effect, but one for the same message to several peers."""
         lines: list[str] = []
         spoken: Message | None = None
         for effect in effects:
