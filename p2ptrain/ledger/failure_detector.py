@@ -37,7 +37,7 @@ class Colour(StrEnum):
 
 @dataclass(slots=True)
 class _Record:
-    """What the detector knows about one peer. Times and intervals are in seconds.
+    """The detector's record of one peer. Times and intervals are in seconds.
 
     - `last`: when the peer was last heard. The length of stops of this process is added.
     - `shown`: the colour that `changes` last returned.

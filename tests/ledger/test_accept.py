@@ -1,4 +1,4 @@
-"""Which proposals a voter accepts, refuses, or judges again later, and for which reasons."""
+"""A voter accepts, refuses, or postpones a proposal, by the rules of SPEC.md and its own reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node proposes, or for which peers it waits, in different situations."""
+"""The proposals of a node, and the peers that it waits for, in different situations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which state a chain of entries leads to, and which entries are not valid."""
+"""A chain of entries leads to one state, and invalid entries are refused with a reason."""
 
 from __future__ import annotations
 

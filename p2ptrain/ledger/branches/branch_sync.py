@@ -131,7 +131,6 @@ class BranchSync:
     # ── reactions ────────────────────────────────────────────────────────────────────────────────
 
     def entered(self, before: LedgerState, state: LedgerState, now: float) -> None:
-        """Record that an entry was appended."""
         self._branch_proposer.entered(before, state, now)
         self.rivals.entered(before, state)
         if state.line == before.line:
@@ -183,7 +182,6 @@ class BranchSync:
         return self.rivals.ask(others, state, self._red, now)
 
     def offer(self, certified: Certified) -> None:
-        """Remember a Branch with valid signatures that could be our next entry."""
         self._branch_proposer.offer(certified)
 
     def receive(

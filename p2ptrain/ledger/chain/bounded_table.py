@@ -19,9 +19,7 @@ ValueT = TypeVar("ValueT")
 
 
 def make_room(table: dict[PeerId, ValueT], peer: PeerId, members: Container[PeerId]) -> bool:
-    """Return whether `table` has room for `peer`. In a full table, a member replaces the oldest
-    entry of a peer that is not a member.
-    """
+    """Return whether `table` has room for `peer`. In a full table, make room for a member."""
     if peer in table or len(table) < PEERS_MAX:
         return True
     if peer not in members:

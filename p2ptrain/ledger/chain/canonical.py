@@ -95,7 +95,7 @@ def read_kind(value: object, kinds: Mapping[str, T], fault: str) -> tuple[T, Map
     return kinds[kind], {name: item for name, item in value.items() if name != "kind"}
 
 
-def types_of(build: type) -> dict[str, Any]:
+def types_of(build: type[Any]) -> dict[str, Any]:
     """Return the type of each argument of a dataclass's constructor."""
     types = get_type_hints(build)
     return {each.name: types[each.name] for each in dataclasses.fields(build) if each.init}

@@ -58,8 +58,7 @@ def entry_from_plain(plain: object, field: str = "entry") -> Entry:
 def value_from_plain(plain: object, field: str = "value") -> Value:
     fault = "an entry must be a roster, a commit, a skip, a branch or a heal"
     kind, fields = read_kind(plain, _KINDS, fault)
-    value: Value = _record(kind, fields)
-    return value
+    return _record(kind, fields)
 
 
 def _certificate(plain: object, field: str) -> Certificate:
@@ -125,7 +124,13 @@ _READERS: Mapping[Any, Reader] = {
     tuple[tuple[PeerId, bytes], ...]: _votes,
 }
 
-_KINDS = {"roster": Roster, "commit": Commit, "skip": Skip, "branch": Branch, "heal": Heal}
+_KINDS: Mapping[str, type[Value]] = {
+    "roster": Roster,
+    "commit": Commit,
+    "skip": Skip,
+    "branch": Branch,
+    "heal": Heal,
+}
 
 _FIELDS = {
     kind: {name: _READERS[of] for name, of in types_of(kind).items()}

@@ -99,5 +99,5 @@ def decode_base(data: bytes) -> Base:
 
 
 def base_from_plain(plain: object) -> Base:
-    readers = {"state": state_from_plain, "commit": certified_from_plain}
-    return built(Base, **read_fields(plain, readers))
+    fields = read_fields(plain, {"state": state_from_plain, "commit": certified_from_plain})
+    return built(Base, **fields)

@@ -132,8 +132,8 @@ def _counts(value: object, field: str) -> dict[PeerId, int]:
 
 
 def _leases(value: object, field: str) -> Leases:
-    readers = {"held": _held, "returned": _blocks, "next_block": read_int}
-    return Leases(**read_fields(value, readers))
+    fields = read_fields(value, {"held": _held, "returned": _blocks, "next_block": read_int})
+    return Leases(**fields)
 
 
 def _held(value: object, field: str) -> dict[PeerId, tuple[int, ...]]:

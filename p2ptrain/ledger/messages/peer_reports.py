@@ -121,6 +121,6 @@ class KnownAmendments:
 
 
 OwnReport = Joining | Ready | ReduceDone | ReduceFailed | SnapshotTaken | Leaving | Staying
-"""What a peer says about itself."""
+"""A statement of a peer about itself."""
 
 AnyReport = OwnReport | UpdateHeld | PeerDown | PeerUp | AllowedPeers | KnownAmendments

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from p2ptrain.errors import LocalProtocolError, RemoteProtocolError
 from p2ptrain.ledger.chain.canonical import (
+    Reader,
     canonical,
     optional,
     parse,
@@ -124,7 +125,7 @@ def _read(record: bytes) -> tuple[LineId, int, int, Accepted | None]:
     return fields["line"], fields["height"], fields["round"], fields["accepted"]
 
 
-_READERS = {
+_READERS: Mapping[str, Reader] = {
     "line": read_digest,
     "height": read_int,
     "round": read_int,

@@ -36,7 +36,7 @@ class Judgement:
 
 
 class HeightPolicy(Protocol):
-    """What consensus needs to know about the entry of one height. `policy.policy` implements it."""
+    """The questions of consensus about the entry of one height. `policy.policy` answers them."""
 
     @property
     def wanted(self) -> Value | None:

@@ -73,9 +73,8 @@ def may_accept(
         return _judge_commit(rules, state, reports, value, forced=forced and not doubtful)
     if isinstance(value, Roster):
         if (missing := _terms_missing(reports, value)) is not None:
-            return Judgement(
-                Answer.LATER, f"this node does not have amendment {missing.number} yet"
-            )
+            lacks = f"this node does not have amendment {missing.number} yet"
+            return Judgement(Answer.LATER, lacks)
         founders, fault = reports.founders, ""
         if founders is not None:
             if few := too_few_left(founders, state, reports, value):

@@ -22,7 +22,7 @@ TRIES_BY_SUSPICION = 2
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Which members are ready for the current outer step.
+    """The members that are ready for the current outer step, and those that the others wait for.
 
     - `contributors`: the ready members that may take part, with what they contribute.
     - `awaited`: the members that the others wait for. They are up, were members before this step

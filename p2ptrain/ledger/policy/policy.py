@@ -70,7 +70,6 @@ class Policy:
         return look_at is None or now < look_at
 
     def complete(self, value: Value) -> Value:
-        """See `HeightPolicy.complete`."""
         return amended(arranged(value, self.arrange), self.state.terms, self.reports.terms)
 
     def causes(self, value: Value) -> tuple[Evidence, ...]:
