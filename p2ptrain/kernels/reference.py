@@ -16,10 +16,6 @@ from p2ptrain.kernels.faults import BadScale, NonFinite
 from p2ptrain.kernels.formats import AMAX_MAX, FORMATS, Bytes, Floats
 
 
-def codec(name: CodecName, block: int) -> ReferenceCodec:
-    return ReferenceCodec(name, block)
-
-
 @dataclass(frozen=True, slots=True)
 class ReferenceCodec:
     name: CodecName
@@ -113,11 +109,7 @@ class ReferenceCodec:
             theta[:] = theta - rate * (delta + keep * momentum)
 
     def _settle(
-        self,
-        total: Floats,
-        divisor: np.float32,
-        out: Bytes,
-        residual_out: Floats | None,
+        self, total: Floats, divisor: np.float32, out: Bytes, residual_out: Floats | None
     ) -> float:
         with np.errstate(invalid="ignore", over="ignore"):
             made = self.quantise(total / divisor, out)
@@ -152,6 +144,10 @@ class ReferenceCodec:
             found.append((payload[at : at + size].reshape(blocks, -1), n))
             at += size
         return found
+
+
+codec = ReferenceCodec
+"""As in `kernels.codecs`, this is the function that returns a codec of a name and block length."""
 
 
 def _own(theta: Floats, local: Floats | None, weight: float) -> Floats:

@@ -1,4 +1,4 @@
-"""Average one vector with the other members: the threads of a reduce, from start to join.
+"""Average one vector with the other members: start the threads of a reduce, and wait for them.
 
 The ledger decides who takes part and what follows a failure. This module does not open connections,
 and it shuts them down only when a reduce fails. Their owner closes them: closing a socket too early
@@ -43,7 +43,7 @@ class Reduce:
     replaces `residual` when the result is committed. Both are scaled like the sum: the mean times
     the number of peers.
 
-    After a failure, other peers have `grace_s` to hear of it and to name suspects.
+    After a failure, the other peers have `grace_s` to learn of the failure and to name suspects.
     """
 
     def __init__(
@@ -163,7 +163,8 @@ class Reduce:
         late = tuple(number for number in awaited if number is not None)
         if not late or None in awaited:
             return Blame((), "it was not complete at its deadline")
-        return self._attempt.blame_all(late, "the other peers were waiting for it at the deadline")
+        what = "other peers were still waiting for their data at the deadline"
+        return self._attempt.blame_all(late, what)
 
     def _look(self, threads: Sequence[Future[float]]) -> None:
         """Wake `run` when all threads are done, or when one has failed because of a bug."""
@@ -213,17 +214,16 @@ def _by_peer(traffic: Sequence[Traffic]) -> tuple[Traffic, ...]:
     """Add up the traffic of all lanes by neighbour. `sending_s` is the longest of the lanes'
     times.
     """
-    peers = dict.fromkeys(each.peer for each in traffic)
-    return tuple(_sum_of([each for each in traffic if each.peer == peer]) for peer in peers)
-
-
-def _sum_of(lanes: Sequence[Traffic]) -> Traffic:
-    return Traffic(
-        lanes[0].peer,
-        sum(each.sent_bytes for each in lanes),
-        sum(each.received_bytes for each in lanes),
-        max(each.sending_s for each in lanes),
-    )
+    total: dict[PeerId, Traffic] = {}
+    for each in traffic:
+        known = total.get(each.peer, Traffic(each.peer, 0, 0, 0.0))
+        total[each.peer] = Traffic(
+            each.peer,
+            known.sent_bytes + each.sent_bytes,
+            known.received_bytes + each.received_bytes,
+            max(known.sending_s, each.sending_s),
+        )
+    return tuple(total.values())
 
 
 def _cpu_s_of(body: Callable[[int], None], wake_fd: int) -> float:

@@ -1,12 +1,13 @@
-"""Copy-on-write: read memory as it was at one instant, while it changes.
+"""Copy-on-write: read memory as it was at one instant, while other threads change it.
 
-A snapshot takes seconds to write, and the next outer step must not wait for it. So the state is
-*frozen*, which is free at first. Before a thread changes bytes, it calls `before_write`, which
-copies the affected pieces that have not been read yet. The reader also copies each piece into its
-own memory. So a writer waits at most for the copy of one piece, no matter how slow the disk is.
+A snapshot takes seconds to write, and the next outer step must not wait for that. So the state is
+*frozen*, which costs nothing at first. Before a thread changes bytes, it calls `before_write`,
+which copies the affected pieces that have not been read yet. The reader also copies each piece into
+its own memory. So a thread that changes bytes waits at most for the copy of one piece, no matter
+how slow the disk is.
 
-In the worst case, if an update follows immediately after the freeze, everything is copied once.
-Then a second state is in memory until the snapshot is written.
+In the worst case, if an update follows immediately after the freeze, everything is copied. Then a
+second state is in memory until the snapshot is written.
 
 The module handles bytes and threads; it knows nothing about parameters or disks.
 """
@@ -40,9 +41,8 @@ class Frozen:
     """A view of `regions`, one after another, as they were when this object was created.
 
     One thread calls `fill`; the threads that change the state call `before_write`. `close` or the
-    end of the `with` block ends the view. After that writers no longer wait, and `fill` returns 0.
-
-    `copy(to, source)` copies one piece, and takes most of the time.
+    end of the `with` block ends the view. After that, `before_write` no longer waits, and `fill`
+    returns 0. `copy(to, source)` copies one piece; tests pass their own.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Frozen:
         self._next = 0
         self._offset = 0  # in the next piece
         # Pieces that a thread is copying right now, outside the lock and without the GIL.
-        self._quota: set[int] = set()
+        self._busy: set[int] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -87,8 +87,8 @@ class Frozen:
             self._spare.clear()
 
     def fill(self, view: memoryview) -> int:
-        """Copy the next bytes into `view` and return their number. If they do not fill `view`, they
-        are the last.
+        """Copy the next bytes into `view` and return their number. If the bytes do not fill `view`,
+        they are the last ones.
         """
         target, filled = np.frombuffer(view, np.uint8), 0
         while filled < len(target) and self._next < len(self._pieces):
@@ -96,7 +96,7 @@ class Frozen:
         return filled
 
     def _read(self, target: Bytes) -> int:
-        """Copy as much of the rest of the next piece as fits."""
+        """Copy as much of the rest of the next piece as fits into `target`."""
         index = self._next
         with self._taken(index):
             piece = self._copies.get(index, self._pieces[index])[self._offset :]
@@ -147,11 +147,11 @@ class Frozen:
     def _taken(self, index: int) -> Iterator[None]:
         """Keep other threads from reading or copying this piece within the block."""
         with self._changed:
-            self._changed.wait_for(lambda: index not in self._quota)
-            self._quota.add(index)
+            self._changed.wait_for(lambda: index not in self._busy)
+            self._busy.add(index)
         try:
             yield
         finally:
             with self._changed:
-                self._quota.discard(index)
+                self._busy.discard(index)
                 self._changed.notify_all()

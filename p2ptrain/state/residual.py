@@ -1,9 +1,9 @@
 """Error feedback: this peer's own rounding errors, to be added to its next contribution.
 
 A reduce can fail and be repeated, so its errors are kept in `aside` until its outer step has ended.
-`owed` holds the errors of the committed attempt, even if this peer did not see that attempt's end.
-This is correct because a mean can be completed only with this peer's sums: by then this peer had
-finished rounding, and all that it owed is in the mean.
+`owed` holds the errors of the committed attempt, even if that attempt did not finish on this peer.
+This is correct because the mean needs this peer's sums: when the mean was complete, this peer had
+finished rounding, and everything that it owed was in the mean.
 
 The unit is the ring's: the mean times the number of participants, no matter what their weights are.
 If the number of participants changes between two reduces, `owed` is rescaled.
@@ -40,8 +40,8 @@ class Residual:
 
     @property
     def peers(self) -> int:
-        """Number of participants of the newest reduce. `owed` divided by this number is what the
-        mean of that reduce lacks.
+        """Number of participants of the newest reduce. `owed` divided by this number is the error
+        of the mean that this peer caused.
         """
         return self._peers
 
@@ -64,17 +64,18 @@ class Residual:
         self._open, self._peers = (step, attempt), peers
 
     def cut_short(self, most: float) -> None:
-        """Handle a reduce that did not finish here. If elements of `aside` exceed `most`, the
-        maximum error of correct rounding, they come from invalid numbers. Then set `aside` to zero,
-        since later reduces would refuse such a contribution and blame this peer.
+        """Handle a reduce that did not finish on this peer. If elements of `aside` exceed `most`,
+        the maximum error of correct rounding, they come from invalid numbers. In this case set
+        `aside` to zero, since later reduces would refuse a contribution that includes these errors,
+        and blame this peer.
         """
         if not (-most <= self.aside.min() and self.aside.max() <= most):  # true for NaN as well
             self.aside[:] = 0
 
     def ended(self, committed: int | None) -> None:
-        """Record that the open step ended with the attempt `committed`, or was skipped (None). If
-        that was the newest attempt that we took part in, `aside` becomes `owed`; otherwise `owed`
-        does not change.
+        """Record that the open step ended with the commit of attempt `committed`, or was skipped
+        (None). If `committed` is the newest attempt in which we took part, `aside` becomes `owed`;
+        otherwise `owed` does not change.
         """
         assert self._open is not None, "no reduce is open"
         if committed == self._open[1]:

@@ -165,7 +165,7 @@ class LocalDisk:
         except BlockingIOError:
             os.close(descriptor)
             return None
-        return _FileLock(descriptor)
+        return _Descriptor(descriptor)  # the kernel unlocks when it is closed, even after SIGKILL
 
 
 class _Descriptor:
@@ -181,10 +181,6 @@ class _Descriptor:
 
     def __del__(self) -> None:
         self.close()
-
-
-class _FileLock(_Descriptor):
-    """An flock. The kernel releases it when the descriptor closes, even after SIGKILL."""
 
 
 class _LocalFile(_Descriptor):

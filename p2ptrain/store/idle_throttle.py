@@ -1,4 +1,4 @@
-"""Pauses background writers while all cores are busy with other work.
+"""Pause background writers while all cores are busy with other work.
 
 A lower priority (see `lanes`) is not enough while a trainer uses all cores: whenever the trainer
 waits, the threads of a snapshot run. They took 3.5 % of two cores, and inner steps took 4 % longer.
@@ -50,7 +50,9 @@ def _idle_s() -> float:
 
 
 class IdleThrottle:
-    """Accounts for the CPU time of one blob's writer and its lanes. Tests pass their own clocks."""
+    """Counts the CPU time of one blob's writer and its lanes (the threads that write its chunks),
+    and makes the writer pause. Tests pass their own clocks.
+    """
 
     def __init__(
         self,
@@ -88,22 +90,19 @@ class IdleThrottle:
             self._sleep(min(seconds, REST_S_MAX))
 
     def _rest_s(self) -> float:
-        now = self._measure()
+        now = self._now()
+        if now >= self._looked_at + LOOK_S:
+            self._look(now)
         with self._counting:
             rest_s = (self._spent_s - FREE_S) / SHARE - (now - self._since)
             return rest_s if self._all_busy else 0.0
 
-    def _measure(self) -> float:
-        now = self._now()
-        if now >= self._looked_at + LOOK_S:
-            idle_s = self._idle_s()
-            idle_cores = (idle_s - self._idle_then) / (now - self._looked_at)
-            self._looked_at, self._idle_then = now, idle_s
-            self._judge(idle_cores < IDLE_CORES, now)
-        return now
-
-    def _judge(self, all_busy: bool, now: float) -> None:
-        if not all_busy:
+    def _look(self, now: float) -> None:
+        """Find out whether all cores have been busy since the last look."""
+        idle_s = self._idle_s()
+        idle_cores = (idle_s - self._idle_then) / (now - self._looked_at)
+        self._looked_at, self._idle_then = now, idle_s
+        self._all_busy = idle_cores < IDLE_CORES
+        if not self._all_busy:
             with self._counting:
                 self._since, self._spent_s = now, 0.0
-        self._all_busy = all_busy

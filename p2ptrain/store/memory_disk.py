@@ -18,6 +18,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -76,9 +77,11 @@ class _Opened:
 
 @dataclass(slots=True)
 class MemoryDisk:
-    """A `Disk` whose write number `fail_at` fails, counted from 1. If 0, no write fails.
+    """A `Disk` whose write number `fail_at` fails, counted from 1. If `fail_at` is 0, no write
+    fails.
 
     `failure` is an errno, or None for a power cut. With `forever` all later writes fail too.
+    `writes` describes the writes so far.
     """
 
     fail_at: int = 0
@@ -96,10 +99,9 @@ class MemoryDisk:
         killed, and everything that was written is still there.
         """
         if rng is None:
-            # Both trees share the table of copies, so that a file in both remains one file.
-            copies: dict[int, _File] = {}
-            names = _copied(self._names, copies)
-            return MemoryDisk(_names=names, _durable_names=_copied(self._durable_names, copies))
+            # Both trees are copied in one call, so that a file in both remains one file.
+            names, durable_names = deepcopy((self._names, self._durable_names))
+            return MemoryDisk(_names=names, _durable_names=durable_names)
         after = MemoryDisk()
         for directory, written in self._names.items():
             durable = self._durable_names[directory]
@@ -209,16 +211,6 @@ class MemoryDisk:
                 self._is_off = True
                 raise PowerCut(what)
             raise OSError(self.failure, "injected by the test", what)
-
-
-def _copied(tree: _Tree, copies: dict[int, _File]) -> _Tree:
-    return {
-        directory: {
-            name: copies.setdefault(id(file), _File(file.content, file.durable))
-            for name, file in names.items()
-        }
-        for directory, names in tree.items()
-    }
 
 
 def _common_start(one: bytes, other: bytes) -> int:

@@ -42,7 +42,8 @@ _OWN = re.compile(r"[0-9]+-[0-9]+")
 @dataclass(frozen=True, slots=True)
 class ChunkHealth:
     """The result of examining one chunk. `bytes` is the number of bytes read. `why` says what is
-    wrong; it is empty if the chunk is sound, or was removed by the store.
+    wrong; it is empty if the chunk is sound, could not be examined now, or was removed by the
+    store.
     """
 
     bytes: int = 0
@@ -79,12 +80,12 @@ class Objects:
         for name in self._disk.names(self._temporary):
             if _OWN.fullmatch(name):  # Other names may be directories, or files in use.
                 self._disk.remove(self._temporary / name)
-        # The previous process may have been killed before its rename of the head was
-        # durable. From now on readers of the head rely on it.
+        # The previous process may have been killed before its rename of the head was durable. From
+        # now on readers of the head rely on it.
         self._disk.sync_directory(self._root)
 
     def path(self, digest: Digest) -> Path:
-        """Return the path of this chunk, which need not exist."""
+        """Return the path of this chunk's file, whether it exists or not."""
         assert is_digest(digest)
         return self._directory / digest[0] / digest[1:]
 
@@ -94,8 +95,8 @@ class Objects:
             return self._disk.size(self.path(digest))
 
     def place(self, digest: Digest, data: Buffer) -> bool:
-        """Store `data` as the chunk `digest`, which the caller has computed. Return False if it
-        exists.
+        """Store `data` as the chunk `digest`, which the caller has computed. Return False if the
+        chunk already exists.
 
         Raises StoreFull or StoreError, and leaves the store unchanged.
         """
@@ -229,17 +230,17 @@ class Objects:
 
     @property
     def puts(self) -> int:
-        """Number of puts so far."""
+        """Number of chunks that were put so far, whether new or not."""
         with self._lock:
             return self._puts
 
     def young(self) -> tuple[frozenset[Digest], int]:
-        """Return the chunks of recent puts, whether new or not, and the number of puts so far."""
+        """Return the recently put chunks, whether new or not, and the number of puts so far."""
         with self._lock:
             return frozenset(self._young), self._puts
 
     def grow_up(self, puts: int) -> None:
-        """Stop protecting the chunks of the first `puts` puts from collections."""
+        """Stop protecting the chunks of the first `puts` puts from garbage collection."""
         with self._lock:
             self._young = {chunk: put for chunk, put in self._young.items() if put > puts}
 

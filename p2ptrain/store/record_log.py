@@ -1,4 +1,5 @@
-"""An append-only file of records: the ledger's chain, and the votes that must survive a crash.
+"""An append-only file of records, such as the ledger's entries, and votes that must survive a
+crash.
 
 Each append is one frame: a header and a body. The header holds a magic number, the body's length,
 the number of bytes of the file that were durable when the frame was written, and a checksum. The
@@ -40,6 +41,7 @@ _HEADER = struct.Struct("<4sIQI")  # magic, body bytes, durable bytes, crc32 of 
 _LENGTH = struct.Struct("<I")
 
 FRAME_BYTES = 1 << 20
+"""Approximate bytes of each frame of a log that is rewritten."""
 
 BODY_BYTES_MAX = 16 * 2**20
 """Maximum bytes of a body. A page of certified entries has at most 256 KiB, so a body near this
@@ -203,7 +205,7 @@ class RecordLog:
         if magic != _FILE_MAGIC or checksum != zlib.crc32(magic + nonce):
             raise LogCorrupt(self.path, 0, 0)
         self._seed = zlib.crc32(nonce)
-        self._size = self._sound_end(size)
+        self._size = max((end for end, _ in self._sound_frames(size)), default=_FILE_HEADER_BYTES)
         if self._size < size:
             self._check_never_durable(self._size, size)
             self._disk.truncate(self.path, self._size)
@@ -217,14 +219,12 @@ class RecordLog:
         self._disk.sync_directory(self.path.parent)
         self._durable = self._size
 
-    def _sound_end(self, size: int) -> int:
+    def _sound_frames(self, end: int) -> Iterator[tuple[int, bytes]]:
+        """Yield the end and the body of each frame before `end`, up to the first damaged frame."""
         offset = _FILE_HEADER_BYTES
-        while offset < size:
-            found = self._frame_at(offset)
-            if found is None:
-                break
+        while offset < end and (found := self._frame_at(offset)) is not None:
             offset += _HEADER.size + len(found[0])
-        return offset
+            yield offset, found[0]
 
     def _check_never_durable(self, damaged: int, size: int) -> None:
         """Raise if an intact frame after the damage says that the damaged bytes were durable."""
@@ -237,10 +237,7 @@ class RecordLog:
             start = tail.find(_FRAME_MAGIC, start + 1)
 
     def _corrupt(self, damaged: int) -> LogCorrupt:
-        offset, count = _FILE_HEADER_BYTES, 0
-        while offset < damaged and (found := self._frame_at(offset)) is not None:
-            count += sum(1 for _ in _records(found[0]))
-            offset += _HEADER.size + len(found[0])
+        count = sum(1 for _, body in self._sound_frames(damaged) for _ in _records(body))
         return LogCorrupt(self.path, damaged, count)
 
     def _frame_at(self, offset: int) -> tuple[bytes, int] | None:

@@ -33,6 +33,8 @@ class Usage:
 
 @dataclass(slots=True)
 class Survey:
+    """Surveys the store under `root`."""
+
     root: Path
     disk: Disk
     _sizes: dict[Digest, int] = field(default_factory=dict)

@@ -17,8 +17,7 @@ from p2ptrain import kernels
 from p2ptrain.ids import Digest
 from p2ptrain.state import Frozen, Layout, OuterState
 from p2ptrain.state.outer_state import SHARE_ELEMENTS, SNAPSHOT
-from p2ptrain.store import CHUNK_BYTES, BlobManifest, digest_of
-from p2ptrain.store.blob import read_across
+from p2ptrain.store import CHUNK_BYTES, BlobManifest, BlobReader, digest_of
 
 # NUMEL is not a multiple of the share or chunk size: the last share and chunk are short, and one
 # chunk holds the end of θ and the beginning of m.
@@ -115,9 +114,9 @@ def test_unread_part_of_a_snapshot_is_copied_from_the_right_offset(state: OuterS
         assert frozen._copies[index].view(np.float32)[-1] == 5.0
 
 
-class Sparse:
-    """A snapshot with zeros everywhere except in two chunks: the last chunk, and the chunk that
-    holds the end of θ and the beginning of m.
+class Sparse(BlobReader):
+    """A store with one snapshot, with zeros everywhere except in two chunks: the last chunk, and
+    the chunk that holds the end of θ and the beginning of m.
     """
 
     def __init__(self) -> None:
@@ -132,15 +131,17 @@ class Sparse:
     def manifest(self, digest: Digest) -> BlobManifest:
         return self._manifest
 
+    def has_chunk(self, digest: Digest) -> bool:
+        return True
+
+    def get_chunk(self, digest: Digest) -> bytes:
+        raise AssertionError("chunks must be read directly into θ and m")
+
     def read_blob(self, digest: Digest) -> bytes:
         raise AssertionError("the whole snapshot must not be held in memory")
 
-    def read_blob_into(self, digest: Digest, *views: memoryview) -> BlobManifest:
-        read_across(self._manifest, views, self._read_into)
-        return self._manifest
-
-    def _read_into(self, chunk: Digest, view: memoryview) -> None:
-        if chunk != self._manifest.chunks[0]:
+    def _read_into(self, digest: Digest, view: memoryview) -> None:
+        if digest != self._manifest.chunks[0]:
             view[:] = np.arange(len(view) // 4, dtype=np.uint32).tobytes()
 
 
