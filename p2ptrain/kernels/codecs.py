@@ -63,21 +63,15 @@ UNBOUNDED = 2.0**100
 """The largest magnitude that any codec accepts."""
 
 
-def codec(name: CodecName, block: int) -> Codec:
-    """Return the codec of this name with blocks of `block` elements.
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """The codec of this name with blocks of `block` elements, the same for all peers of a run. The
+    module's docstring describes the arguments of the methods.
 
     fp32 and fp16 have no scales. Their blocks only determine where vectors can be split, and where
     a fault is reported.
 
     Raises ValueError for an unknown name or an invalid block length.
-    """
-    return Codec(name, block)
-
-
-@dataclass(frozen=True, slots=True)
-class Codec:
-    """One format, the same for all peers of a run. The module's docstring describes the
-    arguments.
     """
 
     name: CodecName
@@ -223,6 +217,9 @@ class Codec:
         if fault:
             raise NonFinite(block) if fault == _NOT_FINITE else BadScale(block)
         return read, made
+
+
+codec = Codec
 
 
 def _index(variant: str) -> int:

@@ -147,7 +147,6 @@ class ReferenceCodec:
 
 
 codec = ReferenceCodec
-"""As in `kernels.codecs`, this is the function that returns a codec of a name and block length."""
 
 
 def _own(theta: Floats, local: Floats | None, weight: float) -> Floats:

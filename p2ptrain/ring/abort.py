@@ -119,9 +119,8 @@ class _Leave:
             link.push()
             if not link.busy and not self.told:
                 self.told = True
-                link.start(
-                    self.attempt.header(Kind.ABORT, stream, 0, 0, len(self.words)), self.words
-                )
+                header = self.attempt.header(Kind.ABORT, stream, 0, 0, len(self.words))
+                link.start(header, self.words)
                 link.push()
             if not link.busy and not self.ended:
                 self.ended = True

@@ -67,7 +67,7 @@ class Lane:
         ]
         self._tickets_ahead = max(1, TICKETS_AHEAD // len(self._neighbours))
         self._waits = WaitForGraph(attempt.request, attempt.plan, time.monotonic())
-        self._watch = NeighbourWatch(
+        self.watch = NeighbourWatch(
             attempt, self._progress, self._neighbours, self._waits, self._say
         )
         self.payload_bytes = 0
@@ -84,7 +84,7 @@ class Lane:
         try:
             while not self.finished and not self._verdict.settled:
                 moved = [self._turn(*edge) for edge in self._edges if self._may_move(*edge)]
-                self._watch.check()
+                self.watch.check()
                 if not any(moved):
                     self._wait(wake_fd)
         except Blamed as exc:
@@ -104,11 +104,6 @@ class Lane:
         ]
 
     @property
-    def late(self) -> int | None:
-        """See `NeighbourWatch.late`."""
-        return self._watch.late
-
-    @property
     def finished(self) -> bool:
         return self._progress.finished and all(each.over for each in self._neighbours.values())
 
@@ -116,7 +111,7 @@ class Lane:
         now = time.monotonic()
         for neighbour in self._neighbours.values():
             neighbour.spoke_at = now
-        self._watch.begin(now)
+        self.watch.begin(now)
         for send in self._progress.at_start():
             self._neighbours[send.to].ready.append(send)
         for neighbour in self._neighbours.values():
@@ -191,7 +186,7 @@ class Lane:
         blame = abort_reason(connection.link, unread, self._attempt.request.peers)
         connection.break_off("it left the attempt")
         if blame is not None:
-            self._verdict.settle(self._watch.confirmed(blame))
+            self._verdict.settle(self.watch.confirmed(blame))
 
     def _make_place(self, connection: Connection) -> None:
         if connection.arrival is not None:
@@ -231,7 +226,7 @@ class Lane:
     def _note_wait(self, neighbour: Neighbour, wait: Wait) -> None:
         now = time.monotonic()
         if self._waits.note_wait(neighbour.number, wait, now):
-            self._watch.look_at = min(self._watch.look_at, now + NEWS_S)
+            self.watch.look_at = min(self.watch.look_at, now + NEWS_S)
 
     def _receive_blame(self, connection: Connection, header: Header) -> None:
         """Read an ABORT. It is short, so the neighbour must complete it quickly."""
@@ -241,7 +236,7 @@ class Lane:
         connection.link.socket.set_deadline(SECOND_OPINION_S)
         connection.link.socket.receive_into(body)
         blame = decode_blame(bytes(body), self._attempt.request.peers)
-        self._verdict.settle(self._watch.confirmed(blame))
+        self._verdict.settle(self.watch.confirmed(blame))
 
     def _arrived(self, connection: Connection) -> None:
         arrival = connection.arrival
@@ -328,7 +323,7 @@ class Lane:
         begun = time.monotonic()
         poll = select.poll()
         poll.register(wake_fd, _READ)
-        waiting, until = {}, self._watch.look_at
+        waiting, until = {}, self.watch.look_at
         for neighbour, each in self._edges:
             if each.broken_at is not None:
                 if not each.over:

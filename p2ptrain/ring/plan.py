@@ -81,14 +81,16 @@ class ReducePlan:
 
     def bytes_to(self, peer: int) -> int:
         """Return the bytes sent to `peer`, without headers."""
-        return self._bytes(
-            tuple((route.sum_to == peer) + (peer in route.means_to) for route in self.routes)
+        return sum(
+            ((route.sum_to == peer) + (peer in route.means_to)) * part_bytes
+            for route, part_bytes in self._parts()
         )
 
     def bytes_from(self, peer: int) -> int:
         """Return the bytes received from `peer`, without headers."""
-        return self._bytes(
-            tuple((peer in route.sums_from) + (route.mean_from == peer) for route in self.routes)
+        return sum(
+            ((peer in route.sums_from) + (route.mean_from == peer)) * part_bytes
+            for route, part_bytes in self._parts()
         )
 
     @property
@@ -96,13 +98,10 @@ class ReducePlan:
         """The bytes that this peer sends and receives in total, without headers."""
         return sum(self.bytes_to(peer) + self.bytes_from(peer) for peer in self.neighbours)
 
-    def _bytes(self, times: tuple[int, ...]) -> int:
-        return sum(
-            times[segment.part] * segment.bytes
-            for runs in self.lanes
-            for run in runs
-            for segment in run
-        )
+    def _parts(self) -> Iterator[tuple[Route, int]]:
+        """Yield the route and the size in bytes of each part."""
+        for part, route in enumerate(self.routes):
+            yield route, sum(segment.bytes for runs in self.lanes for segment in runs[part])
 
 
 def plan(

@@ -66,10 +66,10 @@ class Reduce:
         self._waker: socket.socket | None = None
         plan = request.plan()
         self._bytes_total = plan.bytes_moved
-        self._arithmetic = Arithmetic(request, theta, local, out, residual, residual_out)
-        self._share = None if uplink is None else uplink.share(SendPriority.RING)
+        arithmetic = Arithmetic(request, theta, local, out, residual, residual_out)
+        share = None if uplink is None else uplink.share(SendPriority.RING)
         self._attempt = Attempt(
-            request, plan, request.tag(), self._arithmetic, self._verdict, self._share, grace_s
+            request, plan, request.tag(), arithmetic, self._verdict, share, grace_s
         )
         self._check_links()
         self._lanes: list[Lane] = []
@@ -119,7 +119,7 @@ class Reduce:
     def _run_alone(self) -> float:
         begun_s = time.thread_time()
         try:
-            self._arithmetic.alone()
+            self._attempt.arithmetic.alone()
         except Blamed as exc:
             self._verdict.settle(exc.blame)
         return time.thread_time() - begun_s
@@ -141,8 +141,8 @@ class Reduce:
                 if self._verdict.settled:
                     wait(threads, 2 * self._attempt.grace_s)
             finally:
-                if self._share is not None:
-                    self._share.close()
+                if self._attempt.share is not None:
+                    self._attempt.share.close()
                 if self._verdict.settled or not self._ended.is_set():
                     self._shut_down()
             return sum(thread.result() for thread in threads)
@@ -159,7 +159,7 @@ class Reduce:
         """Return a Blame of the peers that we are waiting for. It names nobody if a lane could
         still send.
         """
-        awaited = {lane.late for lane in self._lanes if not lane.finished}
+        awaited = {lane.watch.late for lane in self._lanes if not lane.finished}
         late = tuple(number for number in awaited if number is not None)
         if not late or None in awaited:
             return Blame((), "it was not complete at its deadline")

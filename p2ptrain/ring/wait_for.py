@@ -187,20 +187,14 @@ class WaitForGraph:
         me = self._request.me
         if holds_back or not owing:
             return Wait(me, me)
-        slowest, known = self._slowest(owing)
-        return Wait(me, slowest) if known.midway else self._link(known) or Wait(me, slowest)
+        return self._last_link(owing) or Wait(me, self._slowest(owing))
 
     def late(self, owing: Collection[int]) -> int | None:
         """Return the number of the peer at the end of the chain, if known. `owing` are the
         neighbours that we need data from to continue.
         """
-        if not owing:
-            return None
-        slowest, known = self._slowest(owing)
-        if known.midway:
-            return slowest
-        said = self._link(known)
-        return None if said is None else said.awaited
+        link = self._last_link(owing) if owing else None
+        return None if link is None else link.awaited
 
     def at_fault(
         self, owing: Mapping[int, int], held_for: Collection[int], now: float
@@ -237,13 +231,18 @@ class WaitForGraph:
         both = tuple(dict.fromkeys((wait.waiting, wait.awaited)))
         return both, f"by other peers' reports, one waited for the other for {unmoved_s:.3g} s"
 
-    def _slowest(self, owing: Collection[int]) -> tuple[int, _Neighbour]:
-        slowest = min(owing, key=lambda number: (self._neighbours[number].moved_at, number))
-        return slowest, self._neighbours[slowest]
+    def _slowest(self, owing: Collection[int]) -> int:
+        return min(owing, key=lambda number: (self._neighbours[number].moved_at, number))
 
-    def _link(self, known: _Neighbour) -> Wait | None:
-        """Return the link that a neighbour reported, if this peer is not part of it."""
-        me, said = self._request.me, known.wait
+    def _last_link(self, owing: Collection[int]) -> Wait | None:
+        """Return the last known link of the chain that begins at the slowest neighbour; None if it
+        has not named a link, or one that this peer is part of.
+        """
+        me, slowest = self._request.me, self._slowest(owing)
+        known = self._neighbours[slowest]
+        if known.midway:
+            return Wait(me, slowest)
+        said = known.wait
         return None if said is None or me in (said.waiting, said.awaited) else said
 
     def _planned(self, wait: Wait) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from p2ptrain.ring.attempt import Attempt
 from p2ptrain.ring.blame import Blame
@@ -32,30 +32,25 @@ Say = Callable[[Neighbour, Connection, Kind, int, int], None]
 """Starts to send a frame without a body. The last two arguments are the frame's part and index."""
 
 
+@dataclass(slots=True)
 class NeighbourWatch:
     """The timers of one lane. Used by one thread."""
 
-    def __init__(
-        self,
-        attempt: Attempt,
-        progress: LaneProgress,
-        neighbours: Mapping[int, Neighbour],
-        waits: WaitForGraph,
-        say: Say,
-    ) -> None:
-        self._attempt = attempt
-        self._verdict = attempt.verdict
-        self._silence_s = attempt.request.silence_s
-        self._progress = progress
-        self._neighbours = neighbours
-        self._waits = waits
-        self._say = say
-        self.look_at = 0.0
-        """Monotonic time of the next check."""
-        self.late: int | None = None
-        """The number of the peer that we were waiting for at the last check, as far as we know;
-        None if we had something to send. May be read from any thread.
-        """
+    _attempt: Attempt
+    _progress: LaneProgress
+    _neighbours: Mapping[int, Neighbour]
+    _waits: WaitForGraph
+    _say: Say
+    look_at: float = 0.0
+    """Monotonic time of the next check."""
+    late: int | None = None
+    """The number of the peer that we were waiting for at the last check, as far as we know; None if
+    we had something to send. May be read from any thread.
+    """
+
+    @property
+    def _silence_s(self) -> float:
+        return self._attempt.request.silence_s
 
     def begin(self, now: float) -> None:
         self._give_time(now)
@@ -82,10 +77,10 @@ class NeighbourWatch:
         trickling = self._waits.trickling(now)
         if trickling is not None:
             number, what = trickling
-            self._verdict.settle(self._attempt.blame(self._attempt.peer(number), what))
+            self._suspect(self._neighbours[number], what)
         numbers, why = self._waits.at_fault(self._progress.left_to_come, self._held_for(now), now)
         if numbers:
-            self._verdict.settle(self._attempt.blame_all(numbers, why))
+            self._attempt.verdict.settle(self._attempt.blame_all(numbers, why))
 
     def confirmed(self, blame: Blame) -> Blame:
         """Return the Blame to settle for a fault that a neighbour has reported.
@@ -184,4 +179,4 @@ class NeighbourWatch:
             self._say(neighbour, whole[0], Kind.WAITING, wait.waiting, wait.awaited)
 
     def _suspect(self, neighbour: Neighbour, what: str) -> None:
-        self._verdict.settle(self._attempt.blame(neighbour.peer, what))
+        self._attempt.verdict.settle(self._attempt.blame(neighbour.peer, what))

@@ -8,7 +8,7 @@ messages in `ipc` determine which process may access the memory when; this modul
 from __future__ import annotations
 
 from p2ptrain.state.outer_state import OuterState
-from p2ptrain.state.shared_vector import Float32Vector, SharedVector
+from p2ptrain.state.shared_vector import SharedVector
 
 
 class Arena:
@@ -20,14 +20,7 @@ class Arena:
     def __init__(self, outer: OuterState) -> None:
         self._theta = outer.theta_vector
         self._local = SharedVector(outer.numel, name="p2ptrain-local")
-
-    @property
-    def theta(self) -> Float32Vector:
-        return self._theta.array
-
-    @property
-    def local(self) -> Float32Vector:
-        return self._local.array
+        self.theta, self.local = self._theta.array, self._local.array
 
     @property
     def fds(self) -> tuple[int, int]:

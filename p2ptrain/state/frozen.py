@@ -17,8 +17,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,29 +25,20 @@ Bytes = NDArray[np.uint8]
 Copy = Callable[[Bytes, Bytes], None]
 
 
-@dataclass(frozen=True, slots=True)
-class FrozenStatistics:
-    """`copied` is the number of pieces that are held as copies now. `memory_pieces` is the number
-    of pieces for which memory was allocated since the freeze; it is reused.
-    """
-
-    copied: int
-    memory_pieces: int
-
-
 class Frozen:
     """A view of `regions`, one after another, as they were when this object was created.
 
-    One thread calls `fill`; the threads that change the state call `before_write`. `close` or the
-    end of the `with` block ends the view. After that, `before_write` no longer waits, and `fill`
-    returns 0. `copy(to, source)` copies one piece; tests pass their own.
+    One thread calls `fill`; the threads that change the state call `before_write`. `close` ends the
+    view. After that, `before_write` no longer waits, and `fill` returns 0. `copy(to, source)`
+    copies one piece; tests pass their own.
     """
 
     def __init__(
         self, regions: Sequence[memoryview], piece_bytes: int, copy: Copy = np.copyto
     ) -> None:
         self._copy = copy
-        self._memory_pieces = 0
+        self.memory_pieces = 0
+        """Number of pieces for which memory was allocated so far. Their memory is reused."""
         self._pieces: list[Bytes] = [
             np.frombuffer(region[start : start + piece_bytes], np.uint8)
             for region in regions
@@ -69,15 +58,10 @@ class Frozen:
         # Pieces that a thread is copying right now, outside the lock and without the GIL.
         self._busy: set[int] = set()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def statistics(self) -> FrozenStatistics:
-        with self._changed:
-            return FrozenStatistics(len(self._copies), self._memory_pieces)
+    @property
+    def copied(self) -> int:
+        """Number of pieces that are held as copies now."""
+        return len(self._copies)
 
     def close(self) -> None:
         """End the view: no more copies are made."""
@@ -140,7 +124,7 @@ class Frozen:
         with self._changed:
             if self._spare:
                 return self._spare.pop()
-            self._memory_pieces += 1
+            self.memory_pieces += 1
         return np.empty(self._piece_bytes, np.uint8)
 
     @contextmanager

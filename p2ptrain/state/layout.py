@@ -130,8 +130,7 @@ def aligned(elements: int) -> int:
 
 def _entry(row: object) -> LayoutEntry:
     match row:
-        case [str(name), list(shape), offset] if {type(each) for each in [*shape, offset]} == {int}:
-            # Not isinstance: False is an int equal to 0, so the same table could have a second
-            # digest.
+        # Not isinstance: False is an int equal to 0, so the same table could have a second digest.
+        case [str(name), list(shape), int(offset)] if {*map(type, shape), type(offset)} == {int}:
             return LayoutEntry(name, tuple(shape), offset)
     raise ValueError("an entry is not [name, shape, offset]")

@@ -65,18 +65,11 @@ class OuterState:
         self._share_elements = share_elements
         self.theta_vector = SharedVector(numel, name="p2ptrain-theta")
         self._momentum = SharedVector(numel, name="p2ptrain-momentum")
+        self.theta, self.momentum = self.theta_vector.array, self._momentum.array
         self._threads = threads or min(THREADS_MAX, os.cpu_count() or 1)
         # Held while θ and m change, and at the instant of a freeze.
         self._changing = threading.Lock()
         self._frozen: Frozen | None = None
-
-    @property
-    def theta(self) -> Float32Vector:
-        return self.theta_vector.array
-
-    @property
-    def momentum(self) -> Float32Vector:
-        return self._momentum.array
 
     @property
     def theta_fd(self) -> int:

@@ -28,7 +28,10 @@ class Residual:
         self._owed = SharedVector(numel, name="p2ptrain-residual")
         self._aside = SharedVector(numel, name="p2ptrain-residual")
         self._open: tuple[int, int] | None = None
-        self._peers = 1
+        self.peers = 1
+        """Number of participants of the newest reduce. `owed` divided by this number is the error
+        of the mean that this peer caused.
+        """
 
     @property
     def owed(self) -> Float32Vector:
@@ -37,13 +40,6 @@ class Residual:
     @property
     def aside(self) -> Float32Vector:
         return self._aside.array
-
-    @property
-    def peers(self) -> int:
-        """Number of participants of the newest reduce. `owed` divided by this number is the error
-        of the mean that this peer caused.
-        """
-        return self._peers
 
     @property
     def open_step(self) -> int | None:
@@ -58,10 +54,10 @@ class Residual:
         assert self._open is None or self._open[0] == step, (
             "`ended` was not called for the previous outer step"
         )
-        if peers != self._peers:
-            self.owed[:] *= np.float32(peers / self._peers)
+        if peers != self.peers:
+            self.owed[:] *= np.float32(peers / self.peers)
         np.copyto(self.aside, self.owed)
-        self._open, self._peers = (step, attempt), peers
+        self._open, self.peers = (step, attempt), peers
 
     def cut_short(self, most: float) -> None:
         """Handle a reduce that did not finish on this peer. If elements of `aside` exceed `most`,

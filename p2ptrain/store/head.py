@@ -7,6 +7,7 @@ refers to can be loaded. The file begins with a digest of its content, so that d
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from blake3 import blake3
 
@@ -53,7 +54,10 @@ class Head:
                 raise RemoteProtocolError("it does not match its own digest")
             value, none = unpack(body, bytes_max=HEAD_BYTES_MAX), type(None)
             optional = {"snapshot": (str, none), "snapshot_step": (int, none)}
-            return cls(**fields(value, run=str, height=int, head=str, step=int, **optional))
+            found: dict[str, Any] = fields(
+                value, run=str, height=int, head=str, step=int, **optional
+            )
+            return cls(**found)
         except RemoteProtocolError as exc:
             raise StoreError(
                 f"the store's head is damaged: {exc.what}",

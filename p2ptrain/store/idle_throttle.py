@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 import psutil
 
@@ -40,6 +40,7 @@ REST_S_MAX = 2.0
 """Maximum length of one sleep. When a core becomes idle, such as after the inner steps, the pause
 ends within this time."""
 
+Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
@@ -74,11 +75,13 @@ class IdleThrottle:
         """End current and future pauses. Call from any thread."""
         self._over.set()
 
-    def run_counted(self, work: Callable[[], Result]) -> Result:
-        """Do `work`, and count its CPU time. Call from any thread."""
+    def run_counted(
+        self, work: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Result:
+        """Call `work`, and count its CPU time. Call from any thread."""
         begun = self._used_s()
         try:
-            return work()
+            return work(*args, **kwargs)
         finally:
             spent = self._used_s() - begun
             with self._counting:

@@ -27,7 +27,6 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import TypeVar
 
 from p2ptrain.ids import Digest
 from p2ptrain.store.blob import Fill
@@ -37,8 +36,6 @@ LANES = 8
 """Number of chunks that are written at once. Eight chunks of 4 MiB use 32 MiB of memory. With four,
 the disk was idle between two syncs; with sixteen, it wrote a tenth more. See
 docs/results/state.md."""
-
-Result = TypeVar("Result")
 
 Lanes = Callable[[], Executor]
 """Returns the executor for the lanes of one blob. Its `with` block waits for all tasks."""
@@ -60,12 +57,6 @@ threads: Lanes = partial(ThreadPoolExecutor, LANES, "store")
 patient_threads: Lanes = partial(ThreadPoolExecutor, LANES, "store-patient", stand_back)
 
 
-def _counted(
-    throttle: IdleThrottle, work: Callable[[memoryview], Result]
-) -> Callable[[memoryview], Result]:
-    return lambda view: throttle.run_counted(partial(work, view))
-
-
 def put_all(
     fill: Fill,
     chunk_bytes: int,
@@ -80,7 +71,7 @@ def put_all(
     Raises the error of `fill` or of the first failed `put`, after all started calls have ended.
     """
     if throttle is not None:
-        fill, put = _counted(throttle, fill), _counted(throttle, put)
+        fill, put = partial(throttle.run_counted, fill), partial(throttle.run_counted, put)
     chunks: list[Digest] = []
     under_way: deque[tuple[Future[Digest], memoryview]] = deque()
     size, count = 0, chunk_bytes

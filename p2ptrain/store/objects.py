@@ -66,7 +66,8 @@ class Objects:
         # Guards the names, and the two collections below.
         self._lock = threading.Lock()
         self._settling = threading.Lock()
-        self._puts = 0
+        self.puts = 0
+        """Number of chunks that were put so far, whether new or not."""
         self._young: dict[Digest, int] = {}
         with disk_errors("opening the store", root):
             self._open()
@@ -102,8 +103,8 @@ class Objects:
         """
         path = self.path(digest)
         with self._lock:
-            self._puts += 1
-            self._young[digest] = self._puts
+            self.puts += 1
+            self._young[digest] = self.puts
             if self.size(digest) is not None:
                 return False
         self.write_whole(path, data, f"writing chunk {digest[:12]}…")
@@ -228,16 +229,10 @@ class Objects:
             damaged = self._disk.size(path.with_name(path.name + CORRUPT)) is not None
         return damaged and self.size(digest) is None
 
-    @property
-    def puts(self) -> int:
-        """Number of chunks that were put so far, whether new or not."""
-        with self._lock:
-            return self._puts
-
     def young(self) -> tuple[frozenset[Digest], int]:
         """Return the recently put chunks, whether new or not, and the number of puts so far."""
         with self._lock:
-            return frozenset(self._young), self._puts
+            return frozenset(self._young), self.puts
 
     def grow_up(self, puts: int) -> None:
         """Stop protecting the chunks of the first `puts` puts from garbage collection."""

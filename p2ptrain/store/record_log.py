@@ -80,7 +80,10 @@ class RecordLog:
         self.torn_bytes = 0
         self._disk = disk or LocalDisk()
         self._file: OpenFile | None = None
-        self._usable = True
+        self.takes_more = True
+        """Whether records can be appended. If not, open the log again to find out what it
+        contains.
+        """
         self._seed = 0
         self._size = self._durable = 0
         with disk_errors("opening a log", path):
@@ -91,20 +94,13 @@ class RecordLog:
             with disk_errors("opening a log", path):
                 self._open(size)
 
-    @property
-    def takes_more(self) -> bool:
-        """Whether records can be appended. If not, open the log again to find out what it
-        contains.
-        """
-        return self._usable
-
     def append(self, records: Iterable[bytes], *, durable: bool = True) -> None:
         """Append records. After a crash, either all or none of them exist. With `durable`, they are
         durable on return.
 
         Raises StoreFull or StoreError; the records are then not in the log.
         """
-        if not self._usable:
+        if not self.takes_more:
             raise StoreError(
                 f"the log {self.path.name} was closed after an earlier disk error",
                 code="LOG-CLOSED",
@@ -150,11 +146,11 @@ class RecordLog:
             file.sync()
             self._disk.replace(fresh, self.path)
             self.close()
-            self._file, self._usable = file, False
+            self._file, self.takes_more = file, False
             self._size = self._durable = size
             self._seed = seed
             self._disk.sync_directory(self.path.parent)
-            self._usable = True
+            self.takes_more = True
 
     def keep_open(self) -> OpenFile:
         """Keep the file open from now on. Raises StoreError."""
@@ -189,7 +185,7 @@ class RecordLog:
             file.sync()
             self._durable = self._size
         except OSError:
-            self._usable = False
+            self.takes_more = False
 
     def _create(self) -> None:
         # `rewrite` renames a complete file, so a file that is shorter than its header is corrupt.

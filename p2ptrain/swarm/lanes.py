@@ -120,7 +120,8 @@ class Fetch(Generic[SourceT]):
         """The lanes' threads; None until the fetch runs."""
         self._telling = threading.Lock()
         self._bytes_by_peer: Counter[PeerId] = Counter()
-        self._chunks_fetched = 0
+        self.chunks_fetched = 0
+        """Number of chunks that this fetch has added to the store."""
         self._storing = 0
         """Number of chunks that the picker counts as arrived but that are not in the store yet."""
         self._over = False
@@ -135,7 +136,7 @@ class Fetch(Generic[SourceT]):
         self._store.make_durable()
         self._judge()
         return FetchReport(
-            self._chunks_fetched,
+            self.chunks_fetched,
             dict(self._bytes_by_peer),
             time.monotonic() - started,
             tuple(self._dropped.values()),
@@ -171,12 +172,6 @@ class Fetch(Generic[SourceT]):
         """The sources dropped so far."""
         with self._changed:
             return tuple(self._dropped.values())
-
-    @property
-    def chunks_fetched(self) -> int:
-        """Number of chunks that this fetch has added to the store."""
-        with self._changed:
-            return self._chunks_fetched
 
     def _new_lanes(self, peer: PeerId) -> list[Lane]:
         lanes = [Lane(peer, stream) for stream in range(self._plan.streams_per_peer)]
@@ -320,10 +315,10 @@ class Fetch(Generic[SourceT]):
             with self._changed:
                 self._picker.want(more)
                 self._storing -= 1
-                self._chunks_fetched += 1
+                self.chunks_fetched += 1
                 self._bytes_by_peer[lane.peer] += len(chunk.data)
                 left = self._picker.left + self._storing
-                progress = FetchProgress(self._chunks_fetched, left, self._bytes_by_peer.total())
+                progress = FetchProgress(self.chunks_fetched, left, self._bytes_by_peer.total())
                 self._changed.notify_all()
             if self._plan.progress is not None:
                 self._plan.progress(progress)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator
+from contextlib import closing
 from typing import cast
 
 import numpy as np
@@ -106,7 +107,7 @@ def test_kernel_checks_the_last_block_and_reports_its_number(name: kernels.Codec
 def test_unread_part_of_a_snapshot_is_copied_from_the_right_offset(state: OuterState) -> None:
     regions = [state.theta_vector.bytes_view, memoryview(state.momentum.data).cast("B")]
     state.momentum[-1] = 5.0
-    with Frozen(regions, CHUNK_BYTES) as frozen:
+    with closing(Frozen(regions, CHUNK_BYTES)) as frozen:
         frozen.before_write(1, 4 * LAST_SHARE, 4 * NUMEL)
         state.momentum[-1] = 6.0
         (index,) = frozen._copies
