@@ -7,13 +7,14 @@ from p2ptrain.kernels.codecs import (
     CODECS,
     UNBOUNDED,
     VARIANTS,
+    BadScale,
     Bytes,
     Codec,
     CodecName,
     Floats,
+    NonFinite,
     codec,
 )
-from p2ptrain.kernels.faults import BadScale, NonFinite
 
 __all__ = [
     "BLOCK_MAX",

@@ -30,8 +30,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from p2ptrain.errors import MachineUnfit
-from p2ptrain.kernels.faults import BadScale, NonFinite
+from p2ptrain.errors import MachineUnfit, P2PTrainError
 
 try:
     from p2ptrain.kernels import _codecs
@@ -61,6 +60,31 @@ _LOSS = {"fp32": 0.0, "fp16": 2.0**-11, "int8": 0.501 / 127, "int4": 0.505 / 7}
 
 UNBOUNDED = 2.0**100
 """The largest magnitude that any codec accepts."""
+
+
+class NonFinite(P2PTrainError):
+    """A block to be quantised contains a NaN, an infinity, or a value too large for the codec."""
+
+    default_code = "NAN"
+
+    def __init__(self, block: int) -> None:
+        super().__init__(f"block {block} contains a NaN, an infinity or a value that is too large")
+        self.block = block
+
+
+class BadScale(P2PTrainError):
+    """A block of a payload contains something that `quantise` never writes: a scale that is
+    negative, NaN, infinite or too large, or, in codecs without scales, a value that is NaN,
+    infinite or too large.
+
+    The payload came from another peer, which is at fault.
+    """
+
+    default_code = "PAYLOAD-SCALE"
+
+    def __init__(self, block: int) -> None:
+        super().__init__(f"block {block} contains an invalid scale or value")
+        self.block = block
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from p2ptrain.kernels.codecs import CodecName
-from p2ptrain.kernels.faults import BadScale, NonFinite
+from p2ptrain.kernels.codecs import BadScale, CodecName, NonFinite
 from p2ptrain.kernels.formats import AMAX_MAX, FORMATS, Bytes, Floats
 
 

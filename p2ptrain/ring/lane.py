@@ -216,17 +216,13 @@ class Lane:
         elif header.kind in (Kind.WAITING, Kind.DONE):
             if header.length:
                 raise RemoteProtocolError(f"a frame of kind {header.kind.name} has a body")
+            now, wait = time.monotonic(), Wait(header.part, header.index)
             if header.kind is Kind.DONE:
                 connection.heard_done = True
-            else:
-                self._note_wait(neighbour, Wait(header.part, header.index))
+            elif self._waits.note_wait(neighbour.number, wait, now):
+                self.watch.look_at = min(self.watch.look_at, now + NEWS_S)
         else:
             connection.arrival = self._progress.claim(header, neighbour.number)
-
-    def _note_wait(self, neighbour: Neighbour, wait: Wait) -> None:
-        now = time.monotonic()
-        if self._waits.note_wait(neighbour.number, wait, now):
-            self.watch.look_at = min(self.watch.look_at, now + NEWS_S)
 
     def _receive_blame(self, connection: Connection, header: Header) -> None:
         """Read an ABORT. It is short, so the neighbour must complete it quickly."""

@@ -83,14 +83,9 @@ class ReduceRequest:
         return tuple(self.peers[number] for number in self.plan().neighbours)
 
     def plan(self) -> ReducePlan:
+        peers = len(self.peers)
         return plan(
-            self.schedule,
-            len(self.peers),
-            self.me,
-            self.numel,
-            self.codec,
-            self.lanes,
-            self.segment_bytes,
+            self.schedule, peers, self.me, self.numel, self.codec, self.lanes, self.segment_bytes
         )
 
     def tag(self) -> bytes:

@@ -87,17 +87,15 @@ class Frozen:
             count = min(len(piece), len(target))
             self._copy(target[:count], piece[:count])
             self._offset += count
-            if count == len(piece):
-                self._done_with(index)
+            if count < len(piece):
+                return count
+            with self._changed:
+                copy = self._copies.pop(index, None)
+                if copy is not None and len(copy) == self._piece_bytes:
+                    self._spare.append(copy)
+                # The view may have been closed meanwhile, so do not decrease `_next`.
+                self._next, self._offset = max(self._next, index + 1), 0
         return count
-
-    def _done_with(self, index: int) -> None:
-        with self._changed:
-            copy = self._copies.pop(index, None)
-            if copy is not None and len(copy) == self._piece_bytes:
-                self._spare.append(copy)
-            # The view may have been closed meanwhile, so do not decrease `_next`.
-            self._next, self._offset = max(self._next, index + 1), 0
 
     def before_write(self, region: int, start: int, stop: int) -> None:
         """Announce that bytes [start, stop) of a region will change. Returns when they may

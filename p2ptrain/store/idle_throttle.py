@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import TypeVar
 
 import psutil
 
@@ -40,7 +40,7 @@ REST_S_MAX = 2.0
 """Maximum length of one sleep. When a core becomes idle, such as after the inner steps, the pause
 ends within this time."""
 
-Arguments = ParamSpec("Arguments")
+Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 
 
@@ -75,17 +75,19 @@ class IdleThrottle:
         """End current and future pauses. Call from any thread."""
         self._over.set()
 
-    def run_counted(
-        self, work: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
-    ) -> Result:
-        """Call `work`, and count its CPU time. Call from any thread."""
-        begun = self._used_s()
-        try:
-            return work(*args, **kwargs)
-        finally:
-            spent = self._used_s() - begun
-            with self._counting:
-                self._spent_s += spent
+    def counted(self, work: Callable[[Argument], Result]) -> Callable[[Argument], Result]:
+        """Return a function that calls `work` and counts its CPU time. Any thread may call it."""
+
+        def run(argument: Argument) -> Result:
+            begun = self._used_s()
+            try:
+                return work(argument)
+            finally:
+                spent = self._used_s() - begun
+                with self._counting:
+                    self._spent_s += spent
+
+        return run
 
     def rest(self) -> None:
         """Pause until it is time for the next chunk."""

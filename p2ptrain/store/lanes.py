@@ -71,7 +71,7 @@ def put_all(
     Raises the error of `fill` or of the first failed `put`, after all started calls have ended.
     """
     if throttle is not None:
-        fill, put = partial(throttle.run_counted, fill), partial(throttle.run_counted, put)
+        fill, put = throttle.counted(fill), throttle.counted(put)
     chunks: list[Digest] = []
     under_way: deque[tuple[Future[Digest], memoryview]] = deque()
     size, count = 0, chunk_bytes

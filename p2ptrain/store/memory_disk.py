@@ -17,7 +17,7 @@ import itertools
 import random
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,15 +38,6 @@ class _File:
 
 
 _Tree = dict[Path, dict[str, _File]]
-
-
-@dataclass(slots=True)
-class _Lock:
-    held: set[Path]
-    path: Path
-
-    def close(self) -> None:
-        self.held.discard(self.path)
 
 
 @dataclass(slots=True)
@@ -175,11 +166,13 @@ class MemoryDisk:
             raise FileNotFoundError(errno.ENOENT, "no such directory", str(path))
         return sorted(self._names[path])
 
-    def lock(self, path: Path) -> _Lock | None:
+    def lock(self, path: Path) -> ExitStack | None:
         if path in self._locked:
             return None
         self._locked.add(path)
-        return _Lock(self._locked, path)
+        held = ExitStack()
+        held.callback(self._locked.discard, path)
+        return held
 
     def _file(self, path: Path) -> _File:
         self._check_on()

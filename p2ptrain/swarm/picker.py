@@ -110,8 +110,7 @@ class LaneRate:
         """
         if is_usual:
             taken_s = now - max(self.open[digest], self.heard_at)
-            known_s = taken_s if self.interval_s is None else self.interval_s
-            self.interval_s = known_s + _LEARNING_RATE * (taken_s - known_s)
+            self.interval_s = _averaged(self.interval_s, taken_s)
         self.doubtful = False
         self._answered(digest, now)
 
@@ -128,9 +127,9 @@ class LaneRate:
 
 @dataclass(slots=True)
 class MissingReports:
-    """The chunks that a lane has reported missing, as sets. `ever` contains all of them. `lately`
-    contains those for which the lane has not been asked again; when none is left to ask for, it is
-    cleared. This record is kept when the lane is dropped, because the lane may return.
+    """The chunks that a lane has reported missing, as sets: all of them (`ever`), and those since
+    the last round of asking again (`lately`). A lane keeps its record when it is dropped, since the
+    lane may return.
     """
 
     ever: int = 0
@@ -143,10 +142,11 @@ class MissingReports:
         self.ever |= chunk
         self.lately |= chunk
 
-    def rest(self, chunk: int, now: float, lanes: int) -> None:
-        """Record a miss, and set how long the lane is not asked for such chunks."""
+    def missed(self, chunk: int, now: float, lanes: int) -> None:
+        """Record a miss, and set how long the lane is not asked again for chunks that it lacked."""
         self.in_vain += bool(self.ever & chunk)
         self.again_at = now + min(AGAIN_S_MAX, AGAIN_S * lanes * (1 + self.in_vain))
+        self.note(chunk)
 
     def has_some(self) -> None:
         """Record that the lane has delivered a chunk."""
@@ -263,9 +263,8 @@ class Picker(Generic[LaneT]):
         # copies occupy the connections until then.
         copies = self._asked.pop(digest, None)
         asked = None if copies is None else copies.get(lane)
-        pace = self._paces.get(lane)
         is_usual = digest not in self._urgent
-        if pace is not None:
+        if (pace := self._paces.get(lane)) is not None:
             pace.brought(digest, now, is_usual=is_usual)
         self._lacks[lane].has_some()
         if copies is None:
@@ -273,18 +272,15 @@ class Picker(Generic[LaneT]):
         self._left ^= self._bit(digest)
         del self._numbers[digest]
         if asked is not None and is_usual:
-            self._learn(now - asked.at)
+            self._usual_s = _averaged(self._usual_s, now - asked.at)
         return True
 
     def lacks(self, lane: LaneT, digest: Digest, now: float) -> None:
         """Record that the lane does not have the chunk."""
-        pace = self._paces.get(lane)
-        if pace is not None:
+        if (pace := self._paces.get(lane)) is not None:
             pace.lacked(digest, now)
         if digest in self._asked:
-            chunk = self._bit(digest)
-            self._lacks[lane].rest(chunk, now, len(self._paces))
-            self._lacks[lane].note(chunk)
+            self._lacks[lane].missed(self._bit(digest), now, len(self._paces))
             self._withdraw(lane, digest)
 
     def lacks_too(self, lane: LaneT, digest: Digest) -> None:
@@ -332,25 +328,18 @@ class Picker(Generic[LaneT]):
         chunks = self._free & ~lacks.ever or self._again(lacks, now)
         if not chunks:
             return None
-        # Among the chunks that one lane lacks, prefer those that the next lane lacks too, and so
-        # on.
+        # Prefer chunks that another lane lacks; of these, chunks that the next lane lacks too; etc.
         for other in self._paces:
             chunks = chunks & self._lacks[other].ever or chunks
         return self._digests[(chunks & -chunks).bit_length() - 1]
 
     def _again(self, lacks: MissingReports, now: float) -> int:
-        """Return the chunks to request again from a lane that lacked all unrequested chunks
-        before.
-        """
-        if now < lacks.again_at or not self._is_coming():
-            return 0
+        """Return the chunks to request again from a lane that lacked all unrequested chunks."""
+        if now < lacks.again_at or not self._left & ~self._lacked_by_all():
+            return 0  # it is too early, or no lane may have a chunk that is still wanted
         if not self._free & ~lacks.lately:
             lacks.lately = 0
         return self._free & ~lacks.lately
-
-    def _is_coming(self) -> bool:
-        """Return whether some lane may have a chunk that is still wanted."""
-        return bool(self._left & ~self._lacked_by_all())
 
     def _copy(self, lane: LaneT, now: float) -> Digest | None:
         """Return the most urgent chunk to request from this lane as an additional copy."""
@@ -405,6 +394,7 @@ class Picker(Generic[LaneT]):
         further = max(0, len(copies) + 1 - COPIES_MAX)
         return max(each.at for each in copies) + patience_s * 2.0**further
 
-    def _learn(self, taken_s: float) -> None:
-        known = taken_s if self._usual_s is None else self._usual_s
-        self._usual_s = known + _LEARNING_RATE * (taken_s - known)
+
+def _averaged(known_s: float | None, taken_s: float) -> float:
+    """Return the moving average after a new value. `known_s` is None before the first value."""
+    return taken_s if known_s is None else known_s + _LEARNING_RATE * (taken_s - known_s)
