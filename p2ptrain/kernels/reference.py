@@ -114,13 +114,10 @@ class ReferenceCodec:
             made = self.quantise(total / divisor, out)
             if residual_out is not None:
                 residual_out[:] = total - divisor * self._values(out, total.size)
-                self._demand_in_range(residual_out)
+                wrong = ~(np.abs(residual_out) <= AMAX_MAX)
+                if wrong.any():
+                    raise NonFinite(int(np.argmax(wrong)) // self.block)
         return made
-
-    def _demand_in_range(self, values: Floats) -> None:
-        wrong = ~(np.abs(values) <= AMAX_MAX)
-        if wrong.any():
-            raise NonFinite(int(np.argmax(wrong)) // self.block)
 
     def _values(self, payload: Bytes, numel: int) -> Floats:
         values = np.empty(numel, np.float32)

@@ -56,9 +56,10 @@ def tell_neighbours(attempt: Attempt, neighbours: Iterable[Neighbour]) -> None:
         if not any(leave.awaited(blame.suspects, now) for leave in here):
             return
         poll = select.poll()
-        for leave in here:
-            if leave.fileno() >= 0:  # otherwise the socket was closed, and the next step fails
-                poll.register(leave.fileno(), leave.interest())
+        for link in (leave.connection.link for leave in here):
+            if link.socket.fileno() >= 0:  # otherwise the socket was closed, and `step` fails
+                interest = select.POLLIN | (select.POLLOUT if link.busy else 0)
+                poll.register(link.socket.fileno(), interest)
         poll.poll(max(0.0, min(ends - time.monotonic(), LOOK_S)) * 1000)
         here = [leave for leave in here if leave.step()]
 
@@ -96,12 +97,6 @@ class _Leave:
     told: bool = False
     ended: bool = False
     heard_at: float = field(default_factory=time.monotonic)
-
-    def fileno(self) -> int:
-        return self.connection.link.socket.fileno()
-
-    def interest(self) -> int:
-        return select.POLLIN | (select.POLLOUT if self.connection.link.busy else 0)
 
     def awaited(self, suspects: tuple[PeerId, ...], now: float) -> bool:
         """Return whether to wait for this neighbour. We do not wait for suspects, which may be

@@ -2,14 +2,13 @@
 
 A neighbour that has to send us segments but is silent is blamed after the silence limit. A
 neighbour that says it is waiting is not blamed for silence: if one peer stops, all other peers
-wait, and most of them are honest. So each peer says whom it waits for. Its WAITING frame names two
-peers: one that waits, and one that this peer waits for. Such a pair is a *link*. If A waits for B,
-and B waits for C, the links form a chain. The peer at its end holds up all the others.
+wait, and most of them are honest. So each peer says whom it waits for. A WAITING frame names two
+peers: a peer that waits, and the peer that it waits for. Such a pair is a *link*. If A waits for B,
+and B waits for C, the links form a chain, and the peer at its end holds up all the others.
 
-A peer that waits for a neighbour forwards the link that this neighbour has sent, so that all peers
-soon know the last link of the chain. If the neighbour has not sent a link, the peer sends the link
-from itself to the neighbour. A peer that has something to send but holds it back, because its
-uplink is rate-limited, names itself twice.
+A peer that waits for a neighbour forwards this neighbour's link if it has received one, otherwise
+it sends its own. So all peers soon know the last link of the chain. A peer that has something to
+send but holds it back, because its uplink is rate-limited, names itself twice.
 
 If a neighbour's payload does not arrive for `stall_s` (STALL_SILENCES × silence_s, or longer if
 segments are large), its last link decides:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from p2ptrain.state.shared_vector import Float32Vector, SharedVector
+from p2ptrain.state.shared_vector import SharedVector
 
 
 class Residual:
@@ -25,21 +25,13 @@ class Residual:
     """
 
     def __init__(self, numel: int) -> None:
-        self._owed = SharedVector(numel, name="p2ptrain-residual")
-        self._aside = SharedVector(numel, name="p2ptrain-residual")
+        self._vectors = [SharedVector(numel, name="p2ptrain-residual") for _ in range(2)]
+        self.owed, self.aside = (vector.array for vector in self._vectors)
         self._open: tuple[int, int] | None = None
         self.peers = 1
         """Number of participants of the newest reduce. `owed` divided by this number is the error
         of the mean that this peer caused.
         """
-
-    @property
-    def owed(self) -> Float32Vector:
-        return self._owed.array
-
-    @property
-    def aside(self) -> Float32Vector:
-        return self._aside.array
 
     @property
     def open_step(self) -> int | None:
@@ -75,7 +67,7 @@ class Residual:
         """
         assert self._open is not None, "no reduce is open"
         if committed == self._open[1]:
-            self._owed, self._aside = self._aside, self._owed
+            self.owed, self.aside = self.aside, self.owed
         self._open = None
 
     def forget(self) -> None:
@@ -86,5 +78,5 @@ class Residual:
         self._open = None
 
     def close(self) -> None:
-        self._owed.close()
-        self._aside.close()
+        for vector in self._vectors:
+            vector.close()

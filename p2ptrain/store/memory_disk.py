@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from p2ptrain.store.disk import OpenFile
@@ -50,8 +51,8 @@ class _Opened:
 
     def append(self, data: memoryview) -> None:
         before = self.file.content
-        partial = before + bytes(data[: len(data) // 2])
-        with self.disk._write(f"append {self.path}", lambda: self.disk._set(self.file, partial)):
+        half = before + bytes(data[: len(data) // 2])
+        with self.disk._write(f"append {self.path}", partial(setattr, self.file, "content", half)):
             self.file.content = before + bytes(data)
 
     def truncate(self, size: int) -> None:
@@ -122,7 +123,8 @@ class MemoryDisk:
         self._check_on()
         file = self._names[path.parent].setdefault(path.name, _File())
         file.content = b""
-        with self._write(f"write {path}", lambda: self._set(file, bytes(data[: len(data) // 2]))):
+        half = bytes(data[: len(data) // 2])
+        with self._write(f"write {path}", partial(setattr, file, "content", half)):
             file.content = bytes(data)
 
     def opened(self, path: Path) -> OpenFile:
@@ -184,10 +186,6 @@ class MemoryDisk:
     def _check_on(self) -> None:
         if self._is_off:
             raise PowerCut
-
-    @staticmethod
-    def _set(file: _File, content: bytes) -> None:
-        file.content = content
 
     @contextmanager
     def _write(self, what: str, partly: Callable[[], None] = lambda: None) -> Iterator[None]:

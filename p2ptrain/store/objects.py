@@ -145,7 +145,7 @@ class Objects:
 
     def read_chunk(self, digest: Digest) -> bytes:
         """Return the chunk's verified bytes. Raises ChunkMissing, ChunkCorrupt."""
-        path, size = self._found(digest)
+        path, size = self.found(digest)
         with self._reading(digest):
             data = self._disk.read(path, 0, min(size, CHUNK_BYTES_MAX + 1))
         if digest_of(data) != digest:
@@ -157,7 +157,7 @@ class Objects:
 
         If a sound chunk does not have the length of `view`, the manifest is wrong.
         """
-        path, size = self._found(digest)
+        path, size = self.found(digest)
         if size != len(view):
             sound = len(self.read_chunk(digest))
             raise ManifestInvalid(f"chunk {digest[:12]}… has {sound} bytes, not {len(view)}")
@@ -193,7 +193,8 @@ class Objects:
             return self._disk.read(self.path(digest), 0, size_max)
         return b""
 
-    def _found(self, digest: Digest) -> tuple[Path, int]:
+    def found(self, digest: Digest) -> tuple[Path, int]:
+        """Return the path and the length in bytes of a stored chunk. Raises ChunkMissing."""
         size = self.size(digest)
         if size is None:
             raise _missing(digest)

@@ -89,7 +89,11 @@ class RecordLog:
         with disk_errors("opening a log", path):
             size = self._disk.size(path)
         if size is None:
-            self._create()
+            # `rewrite` renames a complete file, so a file that is shorter than its header is
+            # corrupt.
+            with disk_errors("creating a log", path):
+                self._disk.make_directories(path.parent)
+            self.rewrite(())
         else:
             with disk_errors("opening a log", path):
                 self._open(size)
@@ -186,12 +190,6 @@ class RecordLog:
             self._durable = self._size
         except OSError:
             self.takes_more = False
-
-    def _create(self) -> None:
-        # `rewrite` renames a complete file, so a file that is shorter than its header is corrupt.
-        with disk_errors("creating a log", self.path):
-            self._disk.make_directories(self.path.parent)
-        self.rewrite(())
 
     def _open(self, size: int) -> None:
         header = self._disk.read(self.path, 0, _FILE_HEADER_BYTES)

@@ -149,9 +149,8 @@ class Store(BlobReader):
 
         Raises ChunkMissing.
         """
-        if not self.has_chunk(digest):
-            raise ChunkMissing(f"chunk {digest} is not in the store")
-        return self._objects.path(digest)
+        path, _ = self._objects.found(digest)
+        return path
 
     def chunks_in(self, fan: int) -> list[Digest]:
         """Return the chunks in directory number `fan` of the `fans` directories of chunks,

@@ -48,14 +48,11 @@ class HotChunks:
             chunk = self._source.get_chunk(digest)
             return chunk
         finally:
-            self._ended(digest, chunk)
-
-    def _ended(self, digest: Digest, chunk: bytes | None) -> None:
-        with self._changed:
-            self._reading.discard(digest)
-            if chunk is not None:
-                self._kept[digest] = chunk
-                self._bytes += len(chunk)
-            while self._bytes > self._bytes_max:
-                self._bytes -= len(self._kept.popitem(last=False)[1])
-            self._changed.notify_all()
+            with self._changed:
+                self._reading.discard(digest)
+                if chunk is not None:
+                    self._kept[digest] = chunk
+                    self._bytes += len(chunk)
+                while self._bytes > self._bytes_max:
+                    self._bytes -= len(self._kept.popitem(last=False)[1])
+                self._changed.notify_all()
