@@ -105,13 +105,13 @@ def _dd(state: OuterState, folder: Path, flags: list[str]) -> SnapshotCost:
         subprocess.run(
             [
                 "dd",
-                f"if=/proc/self/fd/{state.theta_fd}",
+                f"if=/proc/self/fd/{state.theta_vector.fd}",
                 f"of={folder / str(number)}",
                 f"bs={DD_BLOCK}",
                 "status=none",
                 *flags,
             ],
-            pass_fds=[state.theta_fd],
+            pass_fds=[state.theta_vector.fd],
             check=True,
         )
     return SnapshotCost(time.monotonic() - begun, _children_cpu_s() - cpu_s)

@@ -8,10 +8,8 @@ from p2ptrain.kernels.codecs import (
     UNBOUNDED,
     VARIANTS,
     BadScale,
-    Bytes,
     Codec,
     CodecName,
-    Floats,
     NonFinite,
     codec,
 )
@@ -22,10 +20,8 @@ __all__ = [
     "UNBOUNDED",
     "VARIANTS",
     "BadScale",
-    "Bytes",
     "Codec",
     "CodecName",
-    "Floats",
     "NonFinite",
     "codec",
 ]

@@ -244,6 +244,7 @@ class Codec:
 
 
 codec = Codec
+"""Call this to get a codec, as in `codec("int8", 256)`."""
 
 
 def _index(variant: str) -> int:

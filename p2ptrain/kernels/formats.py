@@ -6,8 +6,7 @@ cython/codec_impl.h explains the formats and their limits. This module handles o
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,19 +21,14 @@ AMAX_MIN = np.float32(2.0**-100)
 AMAX_MAX = np.float32(2.0**100)
 
 
-class Format(ABC):
+class Format(Protocol):
     """The format of a block of `n` elements. Blocks of one length are handled together, as the rows
     of arrays: values (blocks, n) and bytes (blocks, `row_bytes(n)`).
     """
 
-    @abstractmethod
     def row_bytes(self, n: int) -> int: ...
-    @abstractmethod
     def encode(self, rows: Floats) -> Bytes: ...
-    @abstractmethod
     def decode(self, rows: Bytes, n: int) -> Floats: ...
-
-    @abstractmethod
     def peak(self, rows: Bytes) -> Floats:
         """Return the largest magnitude that `encode` can have written into each valid block."""
 

@@ -104,8 +104,8 @@ class Arithmetic:
     def accumulate(
         self, segment: Segment, sum: memoryview, sender: PeerId, total: Floats, *, first: bool
     ) -> None:
-        """Add one of several sums for a segment to `total`. The `first` sum is added to our own
-        contribution instead, which replaces the old content of `total`.
+        """Add one of several sums for a segment to `total`. If it is the `first` sum, set `total`
+        to this sum plus our own contribution.
         """
         own, kept = self._own(segment) if first else ((total, None, 1.0), None)
         try:

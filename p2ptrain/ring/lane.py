@@ -1,8 +1,9 @@
 """The thread of one lane: it sends and receives all bytes that it can, and otherwise waits.
 
-A lane is a part of the vector with its own connections. One thread serves these connections to all
-neighbours in both directions, so it does not need locks or copies between threads. A neighbour that
-breaks the protocol is blamed for the end of the attempt; `watch` judges inactive neighbours.
+A lane is a slice of the vector with its own thread and connections. The thread serves the
+connections to all neighbours in both directions, so it does not need locks or copies between
+threads. A neighbour that breaks the protocol is blamed for the end of the attempt; `watch` judges
+inactive neighbours.
 
 Each connection ends with a DONE frame. A lane has ended when all DONE frames have been sent and
 received. So no peer closes a connection on which bytes are still arriving. Such a close would

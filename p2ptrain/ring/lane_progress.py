@@ -1,7 +1,7 @@
 """The progress of one lane: which segments can be received, where they go, and what can be sent
 next.
 
-A lane is one thread's part of the vector, with its own connections. This module follows the plan,
+A lane is a slice of the vector with its own thread and connections. This module follows the plan,
 does the arithmetic, and refuses frames that do not fit the plan. It knows nothing about sockets or
 time; the caller transfers the bytes.
 """

@@ -1,8 +1,8 @@
 """The state of one neighbour in a lane: the segments to send next, and its connections.
 
-A lane is one thread's part of the vector. A segment that is ready is sent on any connection with
-room. On a long path, some connections always fall behind; each delays only the segment that it
-carries.
+A lane is a slice of the vector with its own thread. A segment that is ready is sent on any
+connection with room. On a long path, some connections always fall behind; each delays only the
+segment that it carries.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The order of the peers in the ring, from the rates of the paths between them. Pure.
 
-A ring is as fast as its slowest edge (connection between two neighbours). So the best order is one
-whose slowest edge is faster than that of any other order. The other edges do not matter. Up to
-EXACT_MAX peers, the search finds this order; above that it takes a limited number of steps and may
-miss it. The rate of a pair is the slower of its two directions. A pair that was never measured has
-the rate that the caller assumes. A pair in which neither end can be dialled has rate 0.
+A ring is as fast as its slowest edge (connection between two neighbours), its *bottleneck*. So the
+best order is the one with the fastest bottleneck. The other edges do not matter. Up to EXACT_MAX
+peers, the search finds the best order; above that it takes a limited number of steps and may miss
+it. The rate of a pair is the slower of its two directions. A pair that was never measured has the
+rate that the caller assumes. A pair in which neither end can be dialled has rate 0.
 """
 
 from __future__ import annotations
@@ -49,8 +49,7 @@ class RingOrder:
 def best_order(
     peers: Sequence[PeerId], rates: Rates, *, assumed: float, current: Sequence[PeerId] = ()
 ) -> RingOrder:
-    """Return the order of `peers` with the fastest slowest edge. It starts with the smallest peer
-    id.
+    """Return the order of `peers` with the fastest bottleneck. It starts with the smallest peer id.
 
     `assumed` is the rate of pairs that are not in `rates`. The order `current` is kept unless
     another is BETTER_BY times as fast.
@@ -72,7 +71,7 @@ def best_order(
             present = tuple(names[at] for at in kept)
             return RingOrder(present, standing, "no order is much faster than the current one")
     return RingOrder(
-        tuple(names[at] for at in found), slowest, "no order tried has a faster slowest connection"
+        tuple(names[at] for at in found), slowest, "no order that was tried has a faster bottleneck"
     )
 
 
@@ -84,12 +83,12 @@ def slowest_edge(matrix: Matrix, order: Sequence[int]) -> float:
 
 
 def exact_order(matrix: Matrix) -> list[int]:
-    """Return the cycle through all peers with the fastest slowest edge. There must be at least two
+    """Return the cycle through all peers with the fastest bottleneck. There must be at least two
     peers.
 
     This is dynamic programming over subsets. For each subset and each of its members, it computes
-    the fastest slowest edge of a path that starts at peer 0, passes through the whole subset and
-    ends at that member.
+    the fastest bottleneck of a path that starts at peer 0, passes through the whole subset and ends
+    at that member.
     """
     count = len(matrix)
     full = (1 << count) - 1
@@ -115,7 +114,7 @@ def exact_order(matrix: Matrix) -> list[int]:
 
 
 def searched_order(matrix: Matrix) -> list[int]:
-    """Return a cycle through all peers whose slowest edge is fast, though perhaps not the fastest
+    """Return a cycle through all peers with a fast bottleneck, though perhaps not the fastest
     possible. There must be at least three peers.
 
     This is a bisection over the known rates. It looks for the largest rate at which `_circle` finds

@@ -144,7 +144,8 @@ class Reduce:
                 if self._attempt.share is not None:
                     self._attempt.share.close()
                 if self._verdict.settled or not self._ended.is_set():
-                    self._shut_down()
+                    for each in (each for sockets in self._links.values() for each in sockets):
+                        each.shutdown()
             return sum(thread.result() for thread in threads)
 
     def _run_over(self) -> None:
@@ -178,11 +179,6 @@ class Reduce:
         if self._waker is not None:
             with suppress(OSError):  # the lanes have already ended
                 self._waker.send(b"x")
-
-    def _shut_down(self) -> None:
-        for sockets in self._links.values():
-            for each in sockets:
-                each.shutdown()
 
     def _report(self, begun: float, cpu_s: float) -> ReduceStatistics:
         lanes, count, ended = self._lanes, max(1, len(self._lanes)), time.monotonic()

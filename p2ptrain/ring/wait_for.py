@@ -113,9 +113,13 @@ class WaitForGraph:
 
     def __init__(self, request: ReduceRequest, plan: ReducePlan, now: float) -> None:
         self._request = request
-        self.stall_s = max(STALL_SILENCES * request.silence_s, 2 * _turn_s(plan))
-        crumb = min(CRUMB_BYTES, _segment_bytes_max(plan))
-        crumb_s = len(plan.lanes) * len(plan.neighbours) * crumb / SLOWEST_BYTES_PER_S
+        sizes = (segment.bytes for runs in plan.lanes for run in runs for segment in run)
+        segment_bytes = max(sizes, default=0)
+        # The slowest acceptable sender may have as many neighbours as we have. Then it sends one
+        # byte to each of them, on each lane, in this many seconds.
+        byte_s = len(plan.lanes) * len(plan.neighbours) / SLOWEST_BYTES_PER_S
+        self.stall_s = max(STALL_SILENCES * request.silence_s, 2 * segment_bytes * byte_s)
+        crumb_s = min(CRUMB_BYTES, segment_bytes) * byte_s
         self.segment_s = max(request.silence_s, SEGMENT_SLACK * crumb_s)
         self._neighbours = {number: _Neighbour(now) for number in plan.neighbours}
 
@@ -234,8 +238,8 @@ class WaitForGraph:
         return min(owing, key=lambda number: (self._neighbours[number].moved_at, number))
 
     def _last_link(self, owing: Collection[int]) -> Wait | None:
-        """Return the last known link of the chain that begins at the slowest neighbour; None if it
-        has not named a link, or one that this peer is part of.
+        """Return the last known link of the chain that begins at the slowest neighbour; None if
+        that neighbour has not named a link, or named a link that this peer is part of.
         """
         me, slowest = self._request.me, self._slowest(owing)
         known = self._neighbours[slowest]
@@ -257,16 +261,3 @@ class WaitForGraph:
 def _still_s(known: _Neighbour, now: float) -> float:
     """Return for how long a neighbour has not continued a frame; 0 if it has not begun any."""
     return 0.0 if known.begun_at is None else now - max(known.begun_at, known.moved_at)
-
-
-def _turn_s(plan: ReducePlan) -> float:
-    """Return how many seconds the slowest acceptable sender takes to send one segment to each of
-    its neighbours on each lane. We assume that it has as many neighbours as we have.
-    """
-    turns = len(plan.lanes) * len(plan.neighbours)
-    return turns * _segment_bytes_max(plan) / SLOWEST_BYTES_PER_S
-
-
-def _segment_bytes_max(plan: ReducePlan) -> int:
-    sizes = (segment.bytes for runs in plan.lanes for run in runs for segment in run)
-    return max(sizes, default=0)

@@ -53,8 +53,8 @@ def snapshot_meta(run: RunId | None, step: int, layout: Digest) -> dict[str, obj
 class OuterState:
     """θ and m, `numel` float32 elements each, initially zero.
 
-    `theta` and `momentum` are numpy views of shared memory; the trainers map θ through `theta_fd`.
-    One update or load runs at a time; a second one waits. A snapshot can be written while an update
+    `theta` and `momentum` are numpy views of shared memory. The trainers map `theta_vector`. One
+    update or load runs at a time; a second one waits. A snapshot can be written while an update
     runs. `threads` threads update θ and m, each `share_elements` elements at a time.
     """
 
@@ -70,10 +70,6 @@ class OuterState:
         # Held while θ and m change, and at the instant of a freeze.
         self._changing = threading.Lock()
         self._frozen: Frozen | None = None
-
-    @property
-    def theta_fd(self) -> int:
-        return self.theta_vector.fd
 
     def close(self) -> None:
         """Release the descriptors. The memory is freed with its last view."""

@@ -56,13 +56,9 @@ class WriteBehind:
         again.
         """
 
-        def put_and_empty() -> None:
-            try:
-                put()
-            finally:
-                self.give_back(buffer)
-
-        return self._threads.submit(put_and_empty)
+        stored = self._threads.submit(put)
+        stored.add_done_callback(lambda _: self.give_back(buffer))
+        return stored
 
     def close(self) -> None:
         """Wait until all chunks have been stored or have failed."""
