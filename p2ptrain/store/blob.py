@@ -205,7 +205,7 @@ class BlobReader(ABC):
 
 
 START_BYTES = 32
-"""Number of bytes at the start of a chunk that `looks_like_manifest` needs, or more."""
+"""Number of bytes from the start of a chunk that are enough for `looks_like_manifest`."""
 
 
 def looks_like_manifest(data: Buffer) -> bool:

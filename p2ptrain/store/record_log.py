@@ -1,5 +1,4 @@
-"""An append-only file of records, such as the ledger's entries, and votes that must survive a
-crash.
+"""An append-only file of records that must survive a crash, such as the ledger's entries and votes.
 
 Each append is one frame: a header and a body. The header holds a magic number, the body's length,
 the number of bytes of the file that were durable when the frame was written, and a checksum. The

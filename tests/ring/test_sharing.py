@@ -26,8 +26,8 @@ from tests.ring.conftest import Build, Connect
 from .conftest import DEADLINE_S
 
 RATE = 500_000
-"""The cap on the uplink, in bytes per second. It is so low that each sender's open request covers
-half a second of traffic. A busy machine wakes threads late, and no thread should lose its turn
+"""The cap on the uplink, in bytes per second. It is so low that the open request of each sender
+takes half a second to send. A busy machine wakes threads late, and no thread should lose its turn
 because of that.
 """
 FETCHERS = 3
