@@ -67,7 +67,7 @@ class ReduceRequest:
             "the step is out of range": 0 <= self.step <= COUNTER_MAX,
             "the attempt is out of range": 0 <= self.attempt <= COUNTER_MAX,
             "influence_max is out of range": 0 < self.influence_max <= UNBOUNDED,
-            "deadline_s and silence_s must be positive": min(self.deadline_s, self.silence_s) > 0,
+            "deadline_s and silence_s must be positive": self.deadline_s > 0 < self.silence_s,
             f"streams must be between lanes and {STREAMS_MAX}": (
                 self.lanes <= self.streams <= STREAMS_MAX
             ),

@@ -90,7 +90,7 @@ class IdleThrottle:
         return run
 
     def rest(self) -> None:
-        """Pause until it is time for the next chunk."""
+        """Pause until it is time to write the next chunk."""
         while not self._over.is_set() and (seconds := self._rest_s()) >= REST_S_MIN:
             self._sleep(min(seconds, REST_S_MAX))
 
