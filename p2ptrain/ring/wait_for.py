@@ -232,10 +232,7 @@ class WaitForGraph:
         if unmoved_s < OTHERS_STALLS * self.stall_s or me in (wait.waiting, wait.awaited):
             return (), ""
         both = tuple(dict.fromkeys((wait.waiting, wait.awaited)))
-        return (
-            both,
-            f"others reported that one of the two waited for the other {unmoved_s:.3g} s long",
-        )
+        return both, f"others reported that one waited for the other for {unmoved_s:.3g} s"
 
     def _slowest(self, owing: Collection[int]) -> int:
         return min(owing, key=lambda number: (self._neighbours[number].moved_at, number))
