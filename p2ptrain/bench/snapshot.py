@@ -100,11 +100,11 @@ def _dd(state: OuterState, folder: Path, flags: str) -> SnapshotCost:
     """Write θ twice with dd, from its shared memory; the second time stands for m. `flags` are `dd`
     and some of its operands."""
     begun, cpu_s = time.monotonic(), _children_cpu_s()
-    source = f"if=/proc/self/fd/{state.theta_fd}"
+    source = f"if=/proc/self/fd/{state.theta_vector.fd}"
     for number in range(2):
         target = [f"of={folder / str(number)}", f"bs={DD_BLOCK}", "status=none"]
         command = [*flags.split(), source, *target]
-        subprocess.run(command, pass_fds=[state.theta_fd], check=True)
+        subprocess.run(command, pass_fds=[state.theta_vector.fd], check=True)
     return SnapshotCost(time.monotonic() - begun, _children_cpu_s() - cpu_s)
 
 

@@ -7,13 +7,12 @@ from p2ptrain.kernels.codecs import (
     CODECS,
     UNBOUNDED,
     VARIANTS,
-    Bytes,
+    BadScale,
     Codec,
     CodecName,
-    Floats,
+    NonFinite,
     codec,
 )
-from p2ptrain.kernels.faults import BadScale, NonFinite
 
 __all__ = [
     "BLOCK_MAX",
@@ -21,10 +20,8 @@ __all__ = [
     "UNBOUNDED",
     "VARIANTS",
     "BadScale",
-    "Bytes",
     "Codec",
     "CodecName",
-    "Floats",
     "NonFinite",
     "codec",
 ]

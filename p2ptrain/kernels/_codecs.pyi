@@ -1,55 +1,22 @@
-from p2ptrain.kernels.codecs import Bytes, Floats
+from collections.abc import Callable
 
 Outcome = tuple[int, int, float, float]
+"""The fault (0 if there is none), its block, and the peaks of the payloads read and written."""
+
+Kernel = Callable[..., Outcome]
+"""Called with the number of the codec, the block length and the index of the variant, then with the
+arguments of the method of `Codec` that has the same name.
+"""
+
 BLOCK_MAX: int
+
+quantise: Kernel
+dequantise: Kernel
+quantise_difference: Kernel
+add_difference: Kernel
+add_difference_requantise: Kernel
+outer_step: Kernel
+check: Kernel
 
 def variants() -> tuple[str, ...]: ...
 def encoded_bytes(codec: int, numel: int, block: int) -> int: ...
-def quantise(codec: int, block: int, variant: int, src: Floats, out: Bytes) -> Outcome: ...
-def dequantise(codec: int, block: int, variant: int, payload: Bytes, out: Floats) -> Outcome: ...
-def quantise_difference(
-    codec: int,
-    block: int,
-    variant: int,
-    theta: Floats,
-    local: Floats,
-    weight: float,
-    out: Bytes,
-    residual: Floats | None,
-    residual_out: Floats | None,
-) -> Outcome: ...
-def add_difference(
-    codec: int,
-    block: int,
-    variant: int,
-    payload: Bytes,
-    theta: Floats,
-    local: Floats | None,
-    weight: float,
-    total: Floats,
-    residual: Floats | None,
-) -> Outcome: ...
-def add_difference_requantise(
-    codec: int,
-    block: int,
-    variant: int,
-    payload: Bytes,
-    theta: Floats,
-    local: Floats | None,
-    weight: float,
-    divisor: float,
-    out: Bytes,
-    residual: Floats | None,
-    residual_out: Floats | None,
-) -> Outcome: ...
-def outer_step(
-    codec: int,
-    block: int,
-    variant: int,
-    theta: Floats,
-    momentum: Floats,
-    payload: Bytes,
-    lr: float,
-    mu: float,
-) -> Outcome: ...
-def check(codec: int, block: int, variant: int, payload: Bytes, numel: int) -> Outcome: ...

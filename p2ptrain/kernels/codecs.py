@@ -5,8 +5,9 @@ A codec is a format with a name and a block length; cython/codec_impl.h defines 
 are one-dimensional, C-contiguous float32 of any length and alignment. Payloads are byte buffers of
 exactly `encoded_bytes(numel)`. A vector can be split after any whole block: the corresponding slice
 of the payload starts at `encoded_bytes(start)`. The caller provides the outputs, because allocating
-memory takes longer than any kernel. The GIL is released. All variants give the same bits as
-`kernels.reference`, on all machines.
+memory takes longer than any kernel. The GIL is released. A *variant* is a kernel compiled for one
+instruction set, such as AVX2. All variants give the same bits as `kernels.reference`, on all
+machines.
 
 A payload's *peak* is the largest magnitude that it represents. For int8 and int4 it is computed
 only from the scales, and is valid for the codes that `quantise` writes. The codes -128 and -8,
@@ -29,8 +30,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from p2ptrain.errors import MachineUnfit
-from p2ptrain.kernels.faults import BadScale, NonFinite
+from p2ptrain.errors import MachineUnfit, P2PTrainError
 
 try:
     from p2ptrain.kernels import _codecs
@@ -62,21 +62,40 @@ UNBOUNDED = 2.0**100
 """The largest magnitude that any codec accepts."""
 
 
-def codec(name: CodecName, block: int) -> Codec:
-    """Return the codec of this name with blocks of `block` elements.
+class NonFinite(P2PTrainError):
+    """A block to be quantised contains a NaN, an infinity, or a value too large for the codec."""
+
+    default_code = "NAN"
+
+    def __init__(self, block: int) -> None:
+        super().__init__(f"block {block} contains a NaN, an infinity or a value that is too large")
+        self.block = block
+
+
+class BadScale(P2PTrainError):
+    """A block of a payload contains something that `quantise` never writes: a scale that is
+    negative, NaN, infinite or too large, or, in codecs without scales, a value that is NaN,
+    infinite or too large.
+
+    The payload came from another peer, which is at fault.
+    """
+
+    default_code = "PAYLOAD-SCALE"
+
+    def __init__(self, block: int) -> None:
+        super().__init__(f"block {block} contains an invalid scale or value")
+        self.block = block
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """The codec of this name with blocks of `block` elements, the same for all peers of a run. The
+    module's docstring describes the arguments of the methods.
 
     fp32 and fp16 have no scales. Their blocks only determine where vectors can be split, and where
     a fault is reported.
 
     Raises ValueError for an unknown name or an invalid block length.
-    """
-    return Codec(name, block)
-
-
-@dataclass(frozen=True, slots=True)
-class Codec:
-    """One format, the same for all peers of a run. The module's docstring describes the
-    arguments.
     """
 
     name: CodecName
@@ -95,12 +114,12 @@ class Codec:
         return _codecs.encoded_bytes(self._number, numel, self.block)
 
     def quantise(self, src: Floats, out: Bytes, *, variant: str = "") -> float:
-        """out = q(src). Returns the peak of `out`."""
-        return _judge(_codecs.quantise(self._number, self.block, _index(variant), src, out))[1]
+        """Compress a vector: out = q(src). Return the peak of `out`."""
+        return self._run(_codecs.quantise, variant, src, out)[1]
 
     def dequantise(self, payload: Bytes, out: Floats, *, variant: str = "") -> None:
-        """out = deq(payload)."""
-        _judge(_codecs.dequantise(self._number, self.block, _index(variant), payload, out))
+        """Decompress a payload: out = deq(payload)."""
+        self._run(_codecs.dequantise, variant, payload, out)
 
     def quantise_difference(
         self,
@@ -117,14 +136,10 @@ class Codec:
 
         `residual`, which holds the errors of earlier steps, is added to the sum. `residual_out`
         receives the error of this step, sum − deq(out), and may be `residual` itself. Each of them
-        is optional; a missing residual counts as zeros. Returns the peak of `out`.
+        is optional; a missing residual counts as zeros. Return the peak of `out`.
         """
-        return _judge(
-            _codecs.quantise_difference(
-                self._number, self.block, _index(variant),
-                theta, local, weight, out, residual, residual_out,
-            )
-        )[1]  # fmt: skip
+        arguments = (theta, local, weight, out, residual, residual_out)
+        return self._run(_codecs.quantise_difference, variant, *arguments)[1]
 
     def add_difference(
         self,
@@ -137,17 +152,14 @@ class Codec:
         residual: Floats | None = None,
         variant: str = "",
     ) -> float:
-        """Add a sum that is not the last one to add: total = deq(payload) + weight · (θ − local).
+        """Add a received sum and our own contribution, without quantising the result: total =
+        deq(payload) + weight · (θ − local) + residual.
 
-        Without `local` nothing is subtracted. `total` may then be `theta`, to accumulate several
-        sums. Returns the peak of `payload`.
+        Without `local` nothing is subtracted from θ. To add up several sums, pass the vector of the
+        total as both `theta` and `total`. Return the peak of `payload`.
         """
-        return _judge(
-            _codecs.add_difference(
-                self._number, self.block, _index(variant),
-                payload, theta, local, weight, total, residual,
-            )
-        )[0]  # fmt: skip
+        arguments = (payload, theta, local, weight, total, residual)
+        return self._run(_codecs.add_difference, variant, *arguments)[0]
 
     def add_difference_requantise(
         self,
@@ -162,19 +174,15 @@ class Codec:
         residual_out: Floats | None = None,
         variant: str = "",
     ) -> tuple[float, float]:
-        """Compute one hop of a ring, in one pass: out = q((deq(payload) + weight · (θ − local)) /
-        divisor).
+        """Compute one hop of a ring, in one pass: out = q(sum / divisor), where sum = deq(payload)
+        + weight · (θ − local) + residual.
 
-        `out` may be `payload`. Without `local` nothing is subtracted. `divisor` is 1 on all hops
-        except the last. Residuals are as in `quantise_difference`, in units of the sum:
-        residual_out = sum − divisor · deq(out). Returns the peaks of `payload` and of `out`.
+        `out` may be `payload`. Without `local` nothing is subtracted from θ. `divisor` is 1 on all
+        hops except the last. Residuals are as in `quantise_difference`, in units of the sum:
+        residual_out = sum − divisor · deq(out). Return the peaks of `payload` and of `out`.
         """
-        return _judge(
-            _codecs.add_difference_requantise(
-                self._number, self.block, _index(variant),
-                payload, theta, local, weight, divisor, out, residual, residual_out,
-            )
-        )  # fmt: skip
+        arguments = (payload, theta, local, weight, divisor, out, residual, residual_out)
+        return self._run(_codecs.add_difference_requantise, variant, *arguments)
 
     def outer_step(
         self,
@@ -186,29 +194,25 @@ class Codec:
         *,
         variant: str = "",
     ) -> None:
-        """m ← μ m + Δ, θ ← θ − lr (Δ + μ m) with Δ = deq(payload): Nesterov, in place, in one pass.
+        """Take a Nesterov step in place, in one pass: m ← μ m + Δ, θ ← θ − lr (Δ + μ m), where Δ =
+        deq(payload).
 
-        The step is elementwise, so threads can share the work: pass each thread the slices of a
-        range that starts at a block. Then `check` the whole payload first, so that nothing is
-        applied if any share is invalid.
+        The step is elementwise, so threads can share the work: give each thread the slices of a
+        range that starts at a block. In this case call `check` on the whole payload before the
+        threads start, so that nothing is applied if any part of the payload is invalid.
         """
-        _judge(
-            _codecs.outer_step(
-                self._number, self.block, _index(variant), theta, momentum, payload, lr, mu
-            )
-        )
+        self._run(_codecs.outer_step, variant, theta, momentum, payload, lr, mu)
 
     def check(self, payload: Bytes, numel: int, *, variant: str = "") -> None:
         """Raise BadScale unless `quantise` could have written every scale and, in fp32 and fp16,
         every value. Every code of int8 and int4 is accepted, since with a valid scale it represents
         a finite number.
         """
-        _judge(_codecs.check(self._number, self.block, _index(variant), payload, numel))
+        self._run(_codecs.check, variant, payload, numel)
 
     def peak(self, payload: Bytes, numel: int, *, variant: str = "") -> float:
-        """Check a payload and return its peak. Raises BadScale."""
-        outcome = _codecs.check(self._number, self.block, _index(variant), payload, numel)
-        return _judge(outcome)[0]
+        """Check a payload as `check` does, and return its peak. Raises BadScale."""
+        return self._run(_codecs.check, variant, payload, numel)[0]
 
     @property
     def growth(self) -> float:
@@ -229,6 +233,19 @@ class Codec:
         """The maximum rounding error of an element, as a share of its block's largest magnitude."""
         return _LOSS[self.name]
 
+    def _run(self, kernel: _codecs.Kernel, variant: str, *arguments: object) -> tuple[float, float]:
+        """Call a kernel. Return the peaks of the payloads that it read and wrote; 0 if there was no
+        such payload.
+        """
+        fault, block, read, made = kernel(self._number, self.block, _index(variant), *arguments)
+        if fault:
+            raise NonFinite(block) if fault == _NOT_FINITE else BadScale(block)
+        return read, made
+
+
+codec = Codec
+"""Call this to get a codec, as in `codec("int8", 256)`."""
+
 
 def _index(variant: str) -> int:
     """Return the index of a variant. A requested variant is never replaced by a different one."""
@@ -242,11 +259,3 @@ def _index(variant: str) -> int:
             do="choose one of them, or do not set a variant",
         )
     return VARIANTS.index(variant)
-
-
-def _judge(outcome: tuple[int, int, float, float]) -> tuple[float, float]:
-    """Return the peaks of the payloads read and written, or raise the fault."""
-    fault, block, read, made = outcome
-    if fault:
-        raise NonFinite(block) if fault == _NOT_FINITE else BadScale(block)
-    return read, made

@@ -1,4 +1,4 @@
-"""The block of each codec, in numpy: the definition that the native code must match.
+"""The format of each codec's blocks, in numpy. The native code must give the same bits.
 
 cython/codec_impl.h explains the formats and their limits. This module handles only blocks;
 `reference` splits vectors into blocks and does the rest of the arithmetic.
@@ -22,27 +22,28 @@ AMAX_MAX = np.float32(2.0**100)
 
 
 class Format(Protocol):
-    """Blocks of one length as rows: values (blocks, n) and bytes (blocks, `row_bytes(n)`)."""
+    """The format of a block of `n` elements. Blocks of one length are handled together, as the rows
+    of arrays: values (blocks, n) and bytes (blocks, `row_bytes(n)`).
+    """
 
     def row_bytes(self, n: int) -> int: ...
     def encode(self, rows: Floats) -> Bytes: ...
     def decode(self, rows: Bytes, n: int) -> Floats: ...
-    def can_encode(self, amax: Floats) -> Flags:
-        """Return which of these largest magnitudes are in range. A NaN is not."""
-
-    def fine(self, rows: Bytes) -> Flags:
-        """Return which blocks are valid output of `encode`, without checking their codes."""
-
     def peak(self, rows: Bytes) -> Floats:
         """Return the largest magnitude that `encode` can have written into each valid block."""
 
+    def can_encode(self, amax: Floats) -> Flags:
+        """Return which of these largest magnitudes are in range. A NaN is not."""
+        return amax <= AMAX_MAX
 
-class Fp32:
+    def fine(self, rows: Bytes) -> Flags:
+        """Return which blocks `encode` could have written; scales are checked, but not codes."""
+        return self.can_encode(self.peak(rows))
+
+
+class Fp32(Format):
     def row_bytes(self, n: int) -> int:
         return 4 * n
-
-    def can_encode(self, amax: Floats) -> Flags:
-        return amax <= AMAX_MAX
 
     def encode(self, rows: Floats) -> Bytes:
         return _bytes_of(rows)
@@ -50,15 +51,12 @@ class Fp32:
     def decode(self, rows: Bytes, n: int) -> Floats:
         return _floats_of(rows)
 
-    def fine(self, rows: Bytes) -> Flags:
-        return self.can_encode(self.peak(rows))
-
     def peak(self, rows: Bytes) -> Floats:
         top: Floats = np.abs(_floats_of(rows)).max(axis=1)
         return top
 
 
-class Fp16:
+class Fp16(Format):
     def row_bytes(self, n: int) -> int:
         return 2 * n
 
@@ -72,23 +70,17 @@ class Fp16:
     def decode(self, rows: Bytes, n: int) -> Floats:
         return np.ascontiguousarray(rows).view(np.float16).astype(np.float32)
 
-    def fine(self, rows: Bytes) -> Flags:
-        return self.can_encode(self.peak(rows))
-
     def peak(self, rows: Bytes) -> Floats:
         halves = np.ascontiguousarray(rows).view(np.float16)
         top: Floats = np.abs(halves).max(axis=1).astype(np.float32)
         return top
 
 
-class Int8:
+class Int8(Format):
     LARGEST = np.float32(127)
 
     def row_bytes(self, n: int) -> int:
         return 4 + n
-
-    def can_encode(self, amax: Floats) -> Flags:
-        return amax <= AMAX_MAX
 
     def encode(self, rows: Floats) -> Bytes:
         used, kept = _amax_to_scale_by(rows)
@@ -106,14 +98,11 @@ class Int8:
         return _floats_of(rows[:, :4])[:, 0] * self.LARGEST
 
 
-class Int4:
+class Int4(Format):
     LARGEST = np.float32(7)
 
     def row_bytes(self, n: int) -> int:
         return 2 + (n + 1) // 2
-
-    def can_encode(self, amax: Floats) -> Flags:
-        return amax <= AMAX_MAX
 
     def encode(self, rows: Floats) -> Bytes:
         used, kept = _amax_to_scale_by(rows)
@@ -159,8 +148,9 @@ def _floats_of(rows: Bytes) -> Floats:
 
 
 def _amax_to_scale_by(rows: Floats) -> tuple[Floats, Floats]:
-    """Return each row's largest magnitude and 1. For a row that is too small to scale, return 1 and
-    0.
+    """Return two columns: the largest magnitude by which to scale each row, and 1 if the row's
+    codes are kept. For a row that is too small to scale, return 1 and 0, so that its scale and its
+    codes become 0.
     """
     amax = np.abs(rows).max(axis=1, keepdims=True)
     large = amax >= AMAX_MIN

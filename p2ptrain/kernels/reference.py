@@ -11,13 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from p2ptrain.kernels.codecs import CodecName
-from p2ptrain.kernels.faults import BadScale, NonFinite
+from p2ptrain.kernels.codecs import BadScale, CodecName, NonFinite
 from p2ptrain.kernels.formats import AMAX_MAX, FORMATS, Bytes, Floats
-
-
-def codec(name: CodecName, block: int) -> ReferenceCodec:
-    return ReferenceCodec(name, block)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,23 +108,16 @@ class ReferenceCodec:
             theta[:] = theta - rate * (delta + keep * momentum)
 
     def _settle(
-        self,
-        total: Floats,
-        divisor: np.float32,
-        out: Bytes,
-        residual_out: Floats | None,
+        self, total: Floats, divisor: np.float32, out: Bytes, residual_out: Floats | None
     ) -> float:
         with np.errstate(invalid="ignore", over="ignore"):
             made = self.quantise(total / divisor, out)
             if residual_out is not None:
                 residual_out[:] = total - divisor * self._values(out, total.size)
-                self._demand_in_range(residual_out)
+                wrong = ~(np.abs(residual_out) <= AMAX_MAX)
+                if wrong.any():
+                    raise NonFinite(int(np.argmax(wrong)) // self.block)
         return made
-
-    def _demand_in_range(self, values: Floats) -> None:
-        wrong = ~(np.abs(values) <= AMAX_MAX)
-        if wrong.any():
-            raise NonFinite(int(np.argmax(wrong)) // self.block)
 
     def _values(self, payload: Bytes, numel: int) -> Floats:
         values = np.empty(numel, np.float32)
@@ -152,6 +140,9 @@ class ReferenceCodec:
             found.append((payload[at : at + size].reshape(blocks, -1), n))
             at += size
         return found
+
+
+codec = ReferenceCodec
 
 
 def _own(theta: Floats, local: Floats | None, weight: float) -> Floats:

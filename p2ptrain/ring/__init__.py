@@ -6,7 +6,8 @@ streams_for                     the number of connections between two neighbours
 ReduceRequest, Reduce           one attempt: `run` it in one thread, `abort` it from any thread
 ReduceStatistics                timings and traffic of a completed reduce
 contribution_peak               the largest magnitude of our own contribution
-mean_max, residual_max          the bounds on means and residuals
+mean_max                        the largest magnitude that a mean may have
+residual_max                    the largest rounding error that a peer may add to its contribution
 """
 
 from __future__ import annotations

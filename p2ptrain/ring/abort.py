@@ -1,8 +1,8 @@
 """Leave an attempt that failed, after telling every neighbour why.
 
-On each connection, an ABORT that names the suspects is sent after the current frame. Then the lane
-reads and discards all data until the neighbour has sent everything. If the lane closed the link
-immediately, the neighbour would suspect this peer before the true reason reached it.
+On each connection, an ABORT that names the suspects is sent after the current frame. Then this
+module reads and discards all data until the neighbour has sent everything. If the connection were
+closed at once, the neighbour would suspect this peer before the true reason reached it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
 
 from p2ptrain.errors import PeerError
 from p2ptrain.ids import PeerId
@@ -17,15 +18,17 @@ from p2ptrain.ring.attempt import Attempt
 from p2ptrain.ring.blame import Blame
 from p2ptrain.ring.link import Link
 from p2ptrain.ring.neighbour import Connection, Neighbour
-from p2ptrain.ring.wire import ABORT_BYTES_MAX, Header, Kind, decode_blame, encode_blame
+from p2ptrain.ring.wire import ABORT_BYTES_MAX, Kind, decode_blame, encode_blame
 
 QUIET_S = 0.3
 """Seconds of silence, one round trip around the world, after which we do not wait for a neighbour
-any longer. By then it has no data in flight that a close could cut off, and it has received our
-reason. Without this limit, we would wait until the grace period is over for a neighbour that is
-still connecting."""
+any longer. By then the neighbour has no data in flight that a close could cut off, and it has
+received our reason. Without this limit, a neighbour that is still connecting would make us wait for
+the whole `grace_s`."""
 
 LOOK_S = 0.05
+"""Maximum seconds between two checks whether anybody is left to wait for."""
+
 _DISCARD_BYTES = 1 << 16
 
 READS_MAX = 64
@@ -35,15 +38,15 @@ and our own exit."""
 
 
 def tell_neighbours(attempt: Attempt, neighbours: Iterable[Neighbour]) -> None:
-    """Tell the neighbours the verdict, and wait until they know it too, but no longer than the
-    attempt's `grace_s`.
+    """Tell the neighbours why the attempt ended. Wait until they know it, at most for the attempt's
+    `grace_s`.
     """
     blame = attempt.verdict.blame
     assert blame is not None
     words = encode_blame(blame)
     ends = time.monotonic() + attempt.grace_s
     leaves = [
-        _Leave(each.peer, connection, _header(attempt, connection.stream, len(words)), words)
+        _Leave(attempt, each.peer, connection, words)
         for each in neighbours
         for connection in each.connections
     ]
@@ -53,9 +56,10 @@ def tell_neighbours(attempt: Attempt, neighbours: Iterable[Neighbour]) -> None:
         if not any(leave.awaited(blame.suspects, now) for leave in here):
             return
         poll = select.poll()
-        for leave in here:
-            if leave.fileno() >= 0:  # otherwise the socket was closed, and the next step fails
-                poll.register(leave.fileno(), leave.interest())
+        for link in (leave.connection.link for leave in here):
+            if link.socket.fileno() >= 0:  # otherwise the socket was closed, and `step` fails
+                interest = select.POLLIN | (select.POLLOUT if link.busy else 0)
+                poll.register(link.socket.fileno(), interest)
         poll.poll(max(0.0, min(ends - time.monotonic(), LOOK_S)) * 1000)
         here = [leave for leave in here if leave.step()]
 
@@ -82,56 +86,46 @@ def abort_reason(link: Link, unread: int, members: Collection[PeerId]) -> Blame 
         unread = header.length
 
 
-def _header(attempt: Attempt, stream: int, length: int) -> Header:
-    request = attempt.request
-    return Header(Kind.ABORT, stream, 0, 0, length, request.step, request.attempt, attempt.tag)
-
-
+@dataclass(slots=True)
 class _Leave:
-    """Sends the abort on one connection, and drains the connection."""
+    """Sends the ABORT on one connection, then reads and discards what still arrives there."""
 
-    def __init__(self, peer: PeerId, connection: Connection, header: Header, words: bytes) -> None:
-        self._peer = peer
-        self._connection = connection
-        self._header = header
-        self._words = words
-        self._told = False
-        self._ended = False
-        self._heard_at = time.monotonic()
-        self._scratch = memoryview(bytearray(_DISCARD_BYTES))
-
-    def fileno(self) -> int:
-        return self._connection.link.socket.fileno()
-
-    def interest(self) -> int:
-        return select.POLLIN | (select.POLLOUT if self._connection.link.busy else 0)
+    attempt: Attempt
+    peer: PeerId
+    connection: Connection
+    words: bytes
+    told: bool = False
+    ended: bool = False
+    heard_at: float = field(default_factory=time.monotonic)
 
     def awaited(self, suspects: tuple[PeerId, ...], now: float) -> bool:
         """Return whether to wait for this neighbour. We do not wait for suspects, which may be
         frozen.
         """
-        quiet = self._ended and now >= self._heard_at + QUIET_S
-        return self._peer not in suspects and not quiet
+        quiet = self.ended and now >= self.heard_at + QUIET_S
+        return self.peer not in suspects and not quiet
 
     def step(self) -> bool:
         """Send and receive without blocking. Return whether the link is still open."""
-        link = self._connection.link
-        if self._connection.broken_at is not None:
+        link, stream = self.connection.link, self.connection.stream
+        if self.connection.broken_at is not None:
             return False
         try:
             link.push()
-            if not link.busy and not self._told:
-                self._told = True
-                link.start(self._header, self._words)
+            if not link.busy and not self.told:
+                self.told = True
+                header = self.attempt.header(Kind.ABORT, stream, 0, 0, len(self.words))
+                link.start(header, self.words)
                 link.push()
-            if not link.busy and not self._ended:
-                self._ended = True
-                self._heard_at = time.monotonic()
+            if not link.busy and not self.ended:
+                self.ended = True
+                self.heard_at = time.monotonic()
                 link.socket.finish_sending()
+            scratch = memoryview(bytearray(_DISCARD_BYTES))
             for _ in range(READS_MAX):
-                if not link.socket.receive_some(self._scratch):
+                if not link.socket.receive_some(scratch):
                     break
-                self._heard_at = time.monotonic()
+                self.heard_at = time.monotonic()
         except PeerError:
             return False
         return True

@@ -1,11 +1,13 @@
-"""The arithmetic that a peer applies to a segment, and the blame when it fails.
+"""The arithmetic that a peer applies to a segment, and the blame when the arithmetic fails.
 
-The arithmetic reads θ, the local weights and the residual, and never writes them. The new rounding
-errors go to a separate vector, because each peer rounds each element once. All bytes that are sent
-or received lie in `payload`: each segment has one place, first for the sum and later for the mean.
-One place is enough because a mean arrives only after the sum that it was computed from has been
-sent. If several sums are added to a segment, an `Accumulator` holds their total in fp32, so that it
-is rounded only once.
+The arithmetic reads θ, the local weights and the residual (the rounding errors of earlier reduces),
+and never writes them, so that a failed attempt can be repeated. The new rounding errors are written
+to another vector. They need not be added up there, because each peer rounds each element once.
+
+Each segment has one place in `payload`, first for the sum and later for the mean. One place is
+enough because a mean arrives only after the sum that it was computed from has been sent. If a peer
+adds several sums to a segment, an `Accumulator` receives them one after another in a buffer of its
+own. It holds their total in fp32, so that the total is rounded only once.
 """
 
 from __future__ import annotations
@@ -26,11 +28,14 @@ from p2ptrain.ring.request import ReduceRequest
 
 Floats = NDArray[np.float32]
 Own = tuple[Floats, Floats | None, float]
-"""The terms added to a sum: a vector, the vector subtracted from it (or None), and a weight."""
+"""A term to add to a sum: a vector, a vector to subtract from it (or None), and the weight of the
+difference."""
 
 
 class Arithmetic:
-    """Applies the kernels to one peer's vectors for one request. Shared by the reduce's threads."""
+    """Applies the kernels to the vectors of one peer in one attempt. All threads of the reduce
+    share this object.
+    """
 
     def __init__(
         self,
@@ -67,7 +72,7 @@ class Arithmetic:
         self._hold_own(made, self.influence.mean_max)
 
     def place(self, segment: Segment) -> memoryview:
-        """Return the bytes in which `segment` is received, added to, sent from and finally
+        """Return the part of the payload in which `segment` is computed, sent and finally
         stored.
         """
         return self.payload[segment.offset : segment.offset + segment.bytes]
@@ -78,15 +83,16 @@ class Arithmetic:
         self._hold_own(made, self.influence.own_max)
 
     def add(self, segment: Segment, sender: PeerId, *, last: bool) -> None:
-        """Add our own contribution to the sum that has arrived. If it is the `last`, divide.
+        """Add our own contribution to the sum that has arrived. If ours is the `last` contribution,
+        also divide by the number of peers.
 
-        The result overwrites the sum, so afterwards only the peak from the sum's scales is known.
-        That peak was within the bound. If our own contribution is within its bound but the result
-        is not, the sum contained codes that a codec never writes, and the sender is at fault.
+        The result overwrites the sum, so afterwards only the sum's peak (the largest magnitude
+        according to its scales) is known. That peak was within the bound. If our own contribution
+        is within its bound but the result is not, then the sum contained codes that a codec never
+        writes, and the sender is at fault.
         """
-        run, place = slice(segment.start, segment.stop), self.place(segment)
-        own = (self._theta[run], self._local[run], self._weight)
-        kept = _run_of(self._residual, run)
+        own, kept = self._own(segment)
+        place = self.place(segment)
         read, made = self._requantised(segment, place, (sender,), own, kept, last=last)
         _hold(sender, read, self.influence.sum_max(segment.part, sender))
         limit = self._limit(segment, last=last)
@@ -95,16 +101,18 @@ class Arithmetic:
             what = f"with this node's contribution it is {made:.3g}; the run allows {limit:.3g}"
             raise Blamed(_their_fault(sender, what))
 
-    def begin(self, segment: Segment, sum: memoryview, sender: PeerId, total: Floats) -> None:
-        """Set `total` to the first of several sums for a segment plus our own contribution."""
-        run = slice(segment.start, segment.stop)
-        own = (self._theta[run], self._local[run], self._weight)
-        kept = _run_of(self._residual, run)
-        self._add(segment, sum, sender, own, total, kept)
-
-    def go_on(self, segment: Segment, sum: memoryview, sender: PeerId, total: Floats) -> None:
-        """Add a sum that is neither the first nor the last to `total`."""
-        self._add(segment, sum, sender, (total, None, 1.0), total, None)
+    def accumulate(
+        self, segment: Segment, sum: memoryview, sender: PeerId, total: Floats, *, first: bool
+    ) -> None:
+        """Add one of several sums for a segment to `total`. If it is the `first` sum, set `total`
+        to this sum plus our own contribution.
+        """
+        own, kept = self._own(segment) if first else ((total, None, 1.0), None)
+        try:
+            read = self.codec.add_difference(sum, *own, total, residual=kept)
+        except BadScale as exc:
+            raise Blamed(_their_fault(sender, exc.what)) from exc
+        self._hold_sum(segment, sum, sender, read)
 
     def finish(
         self,
@@ -115,7 +123,7 @@ class Arithmetic:
         *,
         last: bool,
     ) -> None:
-        """Add the last sum, and quantise the total to the segment's place.
+        """Add the last of several sums, and quantise the total into the segment's place.
 
         Every sum was within its bound, so a total that is too large is our own fault.
         """
@@ -128,20 +136,11 @@ class Arithmetic:
         """Check that the received mean is valid and within its bound."""
         self._examine(segment, self.place(segment), sender, self.influence.mean_max)
 
-    def _add(
-        self,
-        segment: Segment,
-        sum: memoryview,
-        sender: PeerId,
-        own: Own,
-        total: Floats,
-        residual: Floats | None,
-    ) -> None:
-        try:
-            read = self.codec.add_difference(sum, *own, total, residual=residual)
-        except BadScale as exc:
-            raise Blamed(_their_fault(sender, exc.what)) from exc
-        self._hold_sum(segment, sum, sender, read)
+    def _own(self, segment: Segment) -> tuple[Own, Floats | None]:
+        """Return our own contribution to `segment` and the residual to add to it."""
+        run = slice(segment.start, segment.stop)
+        own = (self._theta[run], self._local[run], self._weight)
+        return own, _run_of(self._residual, run)
 
     def _requantised(
         self,
@@ -153,8 +152,9 @@ class Arithmetic:
         *,
         last: bool,
     ) -> tuple[float, float]:
-        """Add, and requantise to the segment's place. `sum` came from the last of `senders`; `own`
-        already includes the sums of the other senders. Return the peaks of `sum` and of the result.
+        """Add `own` to `sum`, and quantise the result into the segment's place. `sum` came from the
+        last of `senders`; `own` already includes the sums of the other senders. Return the peaks of
+        `sum` and of the result.
         """
         run, divisor = slice(segment.start, segment.stop), self._divisor if last else 1.0
         kept = _run_of(self._residual_out, run)
@@ -185,9 +185,9 @@ class Arithmetic:
         _hold(sender, self._closely(segment, sum, peak, limit), limit)
 
     def _closely(self, segment: Segment, payload: memoryview, peak: float, limit: float) -> float:
-        """Return the largest magnitude in `payload`. According to the scales it is `peak`. Forged
-        codes can exceed the peak, so near the limit every element is read. Honest peers stay far
-        below the limit, so this costs them nothing.
+        """Return the largest magnitude in `payload`. According to the scales it is `peak`, but
+        forged codes can exceed the peak. So near the limit every element is read. Payloads of
+        honest peers stay far below the limit, so they are not read again.
         """
         if not peak <= limit < peak * self.codec.reach:
             return peak
@@ -219,19 +219,16 @@ class Arithmetic:
                 residual_out=_run_of(self._residual_out, run),
             )
         except NonFinite as exc:
-            raise Blamed(self._own_fault(start, exc)) from exc
-
-    def _own_fault(self, start: int, exc: NonFinite) -> Blame:
-        at = start + exc.block * self.codec.block
-        what = f"the pseudo-gradient of {label(self._me)} is not finite near element {at}"
-        return Blame((self._me,), what, own=True)
+            at = start + exc.block * self.codec.block
+            what = f"the pseudo-gradient of {label(self._me)} is not finite near element {at}"
+            raise Blamed(Blame((self._me,), what, own=True)) from exc
 
 
 class Accumulator:
     """Adds the sums of several neighbours, one segment after another. Used by one thread."""
 
     def __init__(self, arithmetic: Arithmetic, segments: Sequence[Segment]) -> None:
-        """`segments` are processed one after another in this order."""
+        """Sums for `segments` are added in this order, one segment after another."""
         self._arithmetic = arithmetic
         longest = max((segment.stop - segment.start for segment in segments), default=0)
         self._total = np.empty(longest, np.float32)
@@ -241,7 +238,7 @@ class Accumulator:
         self._segment = next(self._segments, None)
         """The segment whose sums are being added, or are next; None when all are done."""
         self.added = 0
-        """Number of sums added to that segment so far."""
+        """Number of sums that have been added for `_segment`."""
 
     def due(self, segment: Segment) -> bool:
         """Return whether sums for `segment` can be received now."""
@@ -254,12 +251,14 @@ class Accumulator:
     def add(self, segment: Segment, sender: PeerId) -> None:
         """Add the sum that has arrived. The first one is added to our own contribution."""
         assert self._segment == segment
-        step = self._arithmetic.go_on if self.added else self._arithmetic.begin
-        step(segment, self.place(segment), sender, self._total_of(segment))
+        arrived, total = self.place(segment), self._total_of(segment)
+        self._arithmetic.accumulate(segment, arrived, sender, total, first=not self.added)
         self.added += 1
 
     def finish(self, segment: Segment, senders: tuple[PeerId, ...], *, last: bool) -> None:
-        """Add the last sum, quantise to the segment's place, and move on to the next segment."""
+        """Add the last sum, quantise the total into the segment's place, and begin the next
+        segment.
+        """
         assert self._segment == segment
         assert self.added == len(senders) - 1
         self._segment, self.added = next(self._segments, None), 0

@@ -6,7 +6,7 @@
 The ring moves the fewest bytes at a time over the fewest paths, but has the most hops. It is
 fastest for large vectors, `direct` for small vectors over long distances, and `grid` in between if
 there are many peers. A ring rounds a sum at each hop. With a codec of 4 bits and many peers, this
-adds too much error, so then a ring is used only if no other schedule can connect.
+adds too much error, so in that case a ring is used only if no other schedule can connect.
 
 Measured rates vary, so the current choice is kept unless another is much faster. A pair that cannot
 connect has rate 0, and a plan that needs such a pair takes infinite time.
@@ -68,8 +68,8 @@ class Paths:
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """A schedule and an order. `barred` are the pairs in it that cannot connect; then `seconds` is
-    infinite.
+    """A schedule and an order of the peers. `barred` lists the neighbours in this order that cannot
+    connect to each other; if there are any, `seconds` is infinite.
     """
 
     schedule: Schedule
@@ -97,12 +97,12 @@ def arrangement(
     seconds = {
         schedule: estimate_s(schedule, order.peers, payload_bytes, paths)
         for schedule in SCHEDULES
-        if schedule == "ring" or len(_loads(schedule, len(peers)).partners) <= NEIGHBOURS_MAX
+        if schedule == "ring" or _loads(schedule, len(peers)).neighbours <= NEIGHBOURS_MAX
     }
     allowed = _precise(seconds) if is_coarse and len(peers) > COARSE_RING_PEERS_MAX else seconds
     best = min(allowed, key=lambda schedule: seconds[schedule])
     if isinf(seconds[best]):
-        barred = _barred("ring", order.peers, paths)
+        barred = _barred(order.peers, paths)
         names = "; ".join(f"{a} and {b}" for a, b in barred)
         reason = f"no order of the peers avoids pairs that cannot connect: {names}"
         return Arrangement("ring", order.peers, inf, reason, barred)
@@ -110,12 +110,10 @@ def arrangement(
     if standing in allowed and seconds[standing] <= BETTER_BY * seconds[best]:
         best = standing
     compared = ", ".join(f"{each} {_words(seconds[each])}" for each in seconds)
-    rounds = (
-        ""
-        if "ring" in allowed
-        else f"; with 4 bits, a ring of {len(peers)} would add too much rounding error"
-    )
-    reason = f"estimated: {compared}{rounds}; the order: {order.reason}"
+    reason = f"estimated: {compared}"
+    if "ring" not in allowed:
+        reason += f"; with 4 bits, a ring of {len(peers)} would add too much rounding error"
+    reason += f"; the order: {order.reason}"
     return Arrangement(best, order.peers, seconds[best], reason)
 
 
@@ -152,21 +150,23 @@ def estimate_s(
         slowest_s = max(slowest_s, parts * part_bytes / uplinks[order[place]])
     # In a ring, a part passes every path. In other schedules, all its hops may be slow paths.
     delay_s = statistics.fmean(delays_s) if schedule == "ring" else max(delays_s)
-    connections = len(loads.partners) * streams_for(schedule, count, payload_bytes)
+    connections = loads.neighbours * streams_for(schedule, count, payload_bytes)
     return loads.hops * delay_s + slowest_s + CONNECT_S * connections
 
 
 @dataclass(frozen=True, slots=True)
 class _Loads:
-    """The load of a schedule, by positions in the order. `pairs` counts the parts sent between two
-    peers, in the busier direction. `sent` counts the parts that each peer sends. `partners` are the
-    neighbours of the peer with the most neighbours.
+    """The load of a schedule. Peers are numbered by their position in the order.
+
+    `pairs` counts the parts sent between two peers, in the busier direction. `sent` counts the
+    parts that each peer sends. `hops` is the number of hops from the first contribution to the last
+    mean. `neighbours` is the largest number of neighbours of any peer.
     """
 
     pairs: Mapping[tuple[int, int], int]
     sent: Mapping[int, int]
     hops: int
-    partners: frozenset[int]
+    neighbours: int
 
 
 @lru_cache(maxsize=16)
@@ -187,12 +187,12 @@ def _loads(schedule: Schedule, count: int) -> _Loads:
         sent[a] += parts
         partners[a].add(b)
         partners[b].add(a)
-    most = max(partners.values(), key=len, default=set())
-    return _Loads(pairs, sent, hops + 1, frozenset(most))
+    return _Loads(pairs, sent, hops + 1, max(map(len, partners.values()), default=0))
 
 
-def _barred(schedule: Schedule, order: Sequence[PeerId], paths: Paths) -> tuple[Pair, ...]:
-    used = {_pair(order[a], order[b]) for a, b in _loads(schedule, len(order)).pairs}
+def _barred(order: Sequence[PeerId], paths: Paths) -> tuple[Pair, ...]:
+    """Return the neighbours in a ring of this order that cannot connect."""
+    used = {_pair(order[a], order[b]) for a, b in _loads("ring", len(order)).pairs}
     return tuple(sorted(pair for pair in used if paths.rates.get(pair) == 0))
 
 

@@ -11,9 +11,10 @@ from p2ptrain.ring.arithmetic import Arithmetic
 from p2ptrain.ring.blame import Blame, SharedVerdict
 from p2ptrain.ring.plan import ReducePlan
 from p2ptrain.ring.request import ReduceRequest
+from p2ptrain.ring.wire import Header, Kind
 
 GRACE_S = 1.0
-"""Time for an abort to reach all peers. After it the links are given up."""
+"""Seconds for an abort to reach all peers. After this time the connections are shut down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,7 @@ class Attempt:
     request: ReduceRequest
     plan: ReducePlan
     tag: bytes
+    """The tag of the request, which every frame carries."""
     arithmetic: Arithmetic
     verdict: SharedVerdict
     share: UplinkShare | None
@@ -29,6 +31,10 @@ class Attempt:
 
     def peer(self, number: int) -> PeerId:
         return self.request.peers[number]
+
+    def header(self, kind: Kind, stream: int, part: int, index: int, length: int) -> Header:
+        request = self.request
+        return Header(kind, stream, part, index, length, request.step, request.attempt, self.tag)
 
     def blame(self, peer: PeerId, what: str) -> Blame:
         return Blame((peer,), f"{label(peer)}, this node's neighbour in the exchange: {what}")

@@ -1,7 +1,7 @@
-"""The reason why an attempt ended. All threads of a reduce share one verdict: the first reason.
+"""The reason why an attempt failed. All threads of a reduce share one verdict: the first reason.
 
-Later reasons are ignored because the consequences of a fault, such as closed connections, look like
-faults of other peers.
+Later reasons are ignored, because the consequences of a fault, such as closed connections, look
+like faults of other peers.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ class Blame:
     nobody is at fault.
 
     `own` means that this peer found the fault in itself. If other peers accuse this peer, it
-    forwards the accusation but does not confirm it, since they may be wrong. `heard` means that a
-    neighbour reported the fault and that we did not notice it ourselves.
+    forwards the accusation to its neighbours but does not report itself to the members, since the
+    others may be wrong. `heard` means that a neighbour reported the fault and that we did not
+    notice it ourselves.
     """
 
     suspects: tuple[PeerId, ...]
@@ -29,9 +30,7 @@ class Blame:
     heard: bool = False
 
     def reported_by(self, me: PeerId) -> tuple[PeerId, ...]:
-        """Return the suspects that `me` reports to the members. It reports itself only with
-        `own`.
-        """
+        """Return the suspects that this peer, `me`, reports to the members."""
         return tuple(peer for peer in self.suspects if self.own or peer != me)
 
 
@@ -64,9 +63,7 @@ class SharedVerdict:
         return self._settled.wait(seconds)
 
     def settle(self, blame: Blame) -> bool:
-        """Make `blame` the verdict unless there already is one. Return whether it became the
-        verdict.
-        """
+        """Make `blame` the verdict unless there already is one. Return whether there was none."""
         with self._lock:
             if self._blame is not None:
                 return False

@@ -3,10 +3,11 @@
 All peers know `influence_max` from the request: how much each element of a participant's weights
 may differ from θ. The magnitude of a sum is at most the sum of the magnitudes of its terms. So the
 magnitude of a received sum is bounded by the weighted bounds of the contributions in it, plus
-rounding. The receiver reads the magnitude from the scales. Near the bound it reads every element,
-because forged codes could exceed the scales. A peer that forwards a sum must check the sums that it
-received and keep its own contribution within its bound. So a sum that exceeds its bound is the
-fault of its sender, which either computed it or accepted a sum that it should have refused.
+rounding. The receiver reads the magnitude from the codec's scales. Near the bound it reads every
+element, because forged codes could exceed the scales. A peer that forwards a sum must check the
+sums that it received and keep its own contribution within its bound. So a sum that exceeds its
+bound is the fault of its sender, which either computed it or accepted a sum that it should have
+refused.
 
 Limits: a peer that forwards a sum can replace it with any other sum within the same bound. So the
 last peer that adds in a ring, and the owner of a part in every schedule, can choose that part's
@@ -15,7 +16,7 @@ nobody can tell whose numbers are wrong. The owner of a part can even send diffe
 peers: then their results differ, and the ledger commits one of them. An accusation proves nothing:
 other peers cannot tell whether the accuser or the accused is at fault.
 
-This module depends only on the plan's trees and the request. Only `contribution_peak` reads
+This module depends only on the request and the schedules' trees. Only `contribution_peak` reads
 vectors.
 """
 
@@ -45,8 +46,7 @@ _RUN = 1 << 16
 class Influence:
     """The bounds of one request, in units of the sums and means on the wire.
 
-    With `feedback`, contributions include earlier rounding errors. These are at most a share of the
-    largest possible sum, which depends on the codec.
+    With `feedback`, contributions include earlier rounding errors (see `residual_max`).
     """
 
     def __init__(self, request: ReduceRequest, *, feedback: bool) -> None:
@@ -66,20 +66,18 @@ class Influence:
         """Return the bound on a sum of `part` that `sender` sends."""
         if not self.bounded:
             return math.inf
-        known = self._sums.get((part, sender))
-        if known is None:
-            known = self._sums[part, sender] = self._sum_max(part, self._numbers[sender])
-        return known
-
-    def _sum_max(self, part: int, sender: int) -> float:
-        request = self._request
-        schedule, peers = request.schedule, len(request.peers)
-        terms = contributors(schedule, peers, part, sender)
-        roundings = route(schedule, peers, sender, part).sum_hop + 1
-        return self._at_first(terms) * self._growth**roundings
+        if (part, sender) not in self._sums:
+            schedule, peers = self._request.schedule, len(self._request.peers)
+            number = self._numbers[sender]
+            terms = contributors(schedule, peers, part, number)
+            roundings = route(schedule, peers, number, part).sum_hop + 1
+            self._sums[part, sender] = self._at_first(terms) * self._growth**roundings
+        return self._sums[part, sender]
 
     def _at_first(self, terms: Sequence[int]) -> float:
-        """Return the bound on the sum of these peers' contributions before any rounding."""
+        """Return the bound on the sum of the contributions of the peers with the numbers `terms`,
+        before any rounding.
+        """
         weight = sum(self._request.weights[number] for number in terms)
         return self._per_weight * weight + self._per_peer * len(terms)
 
@@ -105,7 +103,9 @@ def mean_max(
 
 
 def residual_max(codec: Codec, peers: int, influence_max: float) -> float:
-    """Return the bound on the earlier rounding errors that a participant may add."""
+    """Return the largest magnitude of the earlier rounding errors that a participant may add to an
+    element: the codec's `loss` times the largest possible sum.
+    """
     return codec.loss * influence_max * peers
 
 

@@ -1,13 +1,13 @@
 """The thread of one lane: it sends and receives all bytes that it can, and otherwise waits.
 
-One thread serves the lane's connections to all neighbours in both directions, so it does not need
-locks or copies between threads. Each lane has its own connections and its own runs of segments. A
-neighbour that breaks the protocol is blamed for the end of the attempt; `watch` judges inactive
-neighbours.
+A lane is a slice of the vector with its own thread and connections. The thread serves the
+connections to all neighbours in both directions, so it does not need locks or copies between
+threads. A neighbour that breaks the protocol is blamed for the end of the attempt; `watch` judges
+inactive neighbours.
 
 Each connection ends with a DONE frame. A lane has ended when all DONE frames have been sent and
-received. So no peer closes a connection while bytes are still arriving on it, which would destroy
-bytes that the other end has not read yet.
+received. So no peer closes a connection on which bytes are still arriving. Such a close would
+destroy bytes that the other end has not read yet.
 """
 
 from __future__ import annotations
@@ -28,13 +28,7 @@ from p2ptrain.ring.neighbour import Connection, Neighbour
 from p2ptrain.ring.request import Traffic
 from p2ptrain.ring.wait_for import Wait, WaitForGraph
 from p2ptrain.ring.watch import NEWS_S, SECOND_OPINION_S, NeighbourWatch
-from p2ptrain.ring.wire import (
-    ABORT_BYTES_MAX,
-    HEADER_BYTES,
-    Header,
-    Kind,
-    decode_blame,
-)
+from p2ptrain.ring.wire import ABORT_BYTES_MAX, HEADER_BYTES, Header, Kind, decode_blame
 
 _READ = select.POLLIN
 _WRITE = select.POLLOUT
@@ -42,19 +36,17 @@ _GONE = getattr(select, "POLLRDHUP", 0)
 """Poll event: the other end has stopped sending, but some bytes may still be unread."""
 
 TICKETS_AHEAD = 8
-"""Segments for which tickets of a rate-limited uplink are requested at a time; at least one per
-neighbour. Several tickets keep the uplink busy while this thread is not running. Their number is
-small, so that each neighbour waits for only about one segment to each of the other neighbours."""
+"""Number of segments for which tickets (permissions to send) of a rate-limited uplink are requested
+at a time; at least one per neighbour. Several tickets keep the uplink busy while this thread is not
+running. Their number is small, so that each neighbour waits for only about one segment to each of
+the other neighbours."""
 
 
 class Lane:
     """One lane. Call `run` in the lane's thread. Any thread may read the counts."""
 
     def __init__(
-        self,
-        attempt: Attempt,
-        number: int,
-        sockets: Mapping[int, Mapping[int, SecureSocket]],
+        self, attempt: Attempt, number: int, sockets: Mapping[int, Mapping[int, SecureSocket]]
     ) -> None:
         """`sockets` are the lane's connections, by peer number and stream number."""
         self._attempt = attempt
@@ -76,7 +68,7 @@ class Lane:
         ]
         self._tickets_ahead = max(1, TICKETS_AHEAD // len(self._neighbours))
         self._waits = WaitForGraph(attempt.request, attempt.plan, time.monotonic())
-        self._watch = NeighbourWatch(
+        self.watch = NeighbourWatch(
             attempt, self._progress, self._neighbours, self._waits, self._say
         )
         self.payload_bytes = 0
@@ -93,7 +85,7 @@ class Lane:
         try:
             while not self.finished and not self._verdict.settled:
                 moved = [self._turn(*edge) for edge in self._edges if self._may_move(*edge)]
-                self._watch.check()
+                self.watch.check()
                 if not any(moved):
                     self._wait(wake_fd)
         except Blamed as exc:
@@ -113,13 +105,6 @@ class Lane:
         ]
 
     @property
-    def late(self) -> int | None:
-        """The number of the peer that we are waiting for, as far as we know; None if we have
-        something to send. May be read from any thread.
-        """
-        return self._watch.late
-
-    @property
     def finished(self) -> bool:
         return self._progress.finished and all(each.over for each in self._neighbours.values())
 
@@ -127,7 +112,7 @@ class Lane:
         now = time.monotonic()
         for neighbour in self._neighbours.values():
             neighbour.spoke_at = now
-        self._watch.begin(now)
+        self.watch.begin(now)
         for send in self._progress.at_start():
             self._neighbours[send.to].ready.append(send)
         for neighbour in self._neighbours.values():
@@ -194,22 +179,25 @@ class Lane:
             self._arrived(connection)
 
     def _note_abort_reason(self, connection: Connection) -> None:
-        """Handle a neighbour that left before it sent us everything. Read its reason, if it gave
-        one.
+        """Handle a neighbour that left before it sent us everything. If it gave a reason, read it
+        and make it the verdict.
         """
         assert connection.arrival is not None
         unread = connection.arrival.segment.bytes
         blame = abort_reason(connection.link, unread, self._attempt.request.peers)
         connection.break_off("it left the attempt")
         if blame is not None:
-            self._verdict.settle(self._watch.confirmed(blame))
+            self._verdict.settle(self.watch.confirmed(blame))
 
     def _make_place(self, connection: Connection) -> None:
         if connection.arrival is not None:
             connection.place = self._progress.place(connection.arrival)
 
     def _heed(self, neighbour: Neighbour, connection: Connection, header: Header) -> None:
-        """Process the header of a frame. Refuse the frame if it does not belong to this reduce."""
+        """Process the header of a frame.
+
+        Raises RemoteProtocolError if the frame does not belong to this attempt or fit the plan.
+        """
         mine = self._attempt.request
         if (header.step, header.attempt) != (mine.step, mine.attempt):
             raise RemoteProtocolError(
@@ -217,9 +205,7 @@ class Lane:
                 f"{mine.step}, attempt {mine.attempt}"
             )
         if header.tag != self._attempt.tag:
-            raise RemoteProtocolError(
-                "a frame belongs to a different reduce of this step and attempt"
-            )
+            raise RemoteProtocolError("a frame belongs to another reduce of this step and attempt")
         if header.stream != connection.stream:
             raise RemoteProtocolError(
                 f"a frame of stream {header.stream} arrived on stream {connection.stream}"
@@ -231,27 +217,23 @@ class Lane:
         elif header.kind in (Kind.WAITING, Kind.DONE):
             if header.length:
                 raise RemoteProtocolError(f"a frame of kind {header.kind.name} has a body")
+            now, wait = time.monotonic(), Wait(header.part, header.index)
             if header.kind is Kind.DONE:
                 connection.heard_done = True
-            else:
-                self._note_wait(neighbour, Wait(header.part, header.index))
+            elif self._waits.note_wait(neighbour.number, wait, now):
+                self.watch.look_at = min(self.watch.look_at, now + NEWS_S)
         else:
             connection.arrival = self._progress.claim(header, neighbour.number)
 
-    def _note_wait(self, neighbour: Neighbour, wait: Wait) -> None:
-        now = time.monotonic()
-        if self._waits.note_wait(neighbour.number, wait, now):
-            self._watch.look_at = min(self._watch.look_at, now + NEWS_S)
-
     def _receive_blame(self, connection: Connection, header: Header) -> None:
-        """Read an abort. It is short, so a sender must complete it quickly."""
+        """Read an ABORT. It is short, so the neighbour must complete it quickly."""
         if header.length > ABORT_BYTES_MAX:
             raise RemoteProtocolError(f"an abort of {header.length} bytes is too long")
         body = memoryview(bytearray(header.length))
         connection.link.socket.set_deadline(SECOND_OPINION_S)
         connection.link.socket.receive_into(body)
         blame = decode_blame(bytes(body), self._attempt.request.peers)
-        self._verdict.settle(self._watch.confirmed(blame))
+        self._verdict.settle(self.watch.confirmed(blame))
 
     def _arrived(self, connection: Connection) -> None:
         arrival = connection.arrival
@@ -311,12 +293,12 @@ class Lane:
         connection.took_at = connection.begun_at = time.monotonic()
         if not neighbour.busy:
             neighbour.busy_since = connection.took_at
-        header = self._header(kind, connection.stream, part, index, len(body))
+        header = self._attempt.header(kind, connection.stream, part, index, len(body))
         connection.link.start(header, body)
 
     def _rate_allows(self, neighbour: Neighbour) -> bool:
-        """Return whether the next segment may be sent now. Request tickets for segments that are
-        ready.
+        """Return whether the uplink's rate limit allows sending the next segment now. Request
+        tickets for the segments that are ready.
         """
         share = self._attempt.share
         if share is None:
@@ -333,16 +315,12 @@ class Lane:
         neighbour.not_before = now + wait_s
         return wait_s == 0
 
-    def _header(self, kind: Kind, stream: int, part: int, index: int, length: int) -> Header:
-        request, tag = self._attempt.request, self._attempt.tag
-        return Header(kind, stream, part, index, length, request.step, request.attempt, tag)
-
     def _wait(self, wake_fd: int) -> None:
         """Wait until bytes can be sent or received, the verdict is settled, or a timer is due."""
         begun = time.monotonic()
         poll = select.poll()
         poll.register(wake_fd, _READ)
-        waiting, until = {}, self._watch.look_at
+        waiting, until = {}, self.watch.look_at
         for neighbour, each in self._edges:
             if each.broken_at is not None:
                 if not each.over:

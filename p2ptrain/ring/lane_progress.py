@@ -1,8 +1,9 @@
 """The progress of one lane: which segments can be received, where they go, and what can be sent
 next.
 
-This module follows the plan, does the arithmetic, and refuses frames that do not fit the plan. It
-knows nothing about sockets or time; the caller transfers the bytes.
+A lane is a slice of the vector with its own thread and connections. This module follows the plan,
+does the arithmetic, and refuses frames that do not fit the plan. It knows nothing about sockets or
+time; the caller transfers the bytes.
 """
 
 from __future__ import annotations
@@ -12,16 +13,17 @@ from dataclasses import dataclass, field
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ring.arithmetic import Accumulator
 from p2ptrain.ring.attempt import Attempt
-from p2ptrain.ring.plan import ACCUMULATORS, Segment
+from p2ptrain.ring.plan import Segment
 from p2ptrain.ring.schedules import Route, accumulates
 from p2ptrain.ring.wire import Header, Kind
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class OutgoingSegment:
-    """A segment that may be sent. In a heap, the segment with the most hops left comes first."""
+    """A segment that may be sent. A heap puts the segment with the most hops left first."""
 
     hop: int
+    """The number of hops that the segment's sum or mean has made so far."""
     index: int
     part: int
     to: int
@@ -48,11 +50,12 @@ class LaneProgress:
         self._runs = attempt.plan.lanes[number]
         self._accumulators: dict[bool, Accumulator] = {}
         """The accumulators: `True` for our own part, `False` for the parts that we collect for
-        others. Each is created when needed.
+        others. Each is created when it is first needed.
         """
         self._in_order = accumulates(attempt.request.schedule)
-        """Whether sums are sent in the order of their index, because their receiver needs that."""
+        """Whether a sum may be received only if all sums with smaller indexes were received."""
         self._sums_come = [0 for _ in self._runs]
+        """Number of sums received, by part."""
         self._claimed: set[tuple[Kind, int, int, int]] = set()
         """Kind, part, index and sender of each announced segment. Each may be sent only once."""
         self._sums_gone: set[tuple[int, int]] = set()
@@ -62,6 +65,7 @@ class LaneProgress:
             for route, run in zip(self._routes, self._runs, strict=True)
         )
         self.left_to_come: dict[int, int] = dict.fromkeys(attempt.plan.neighbours, 0)
+        """Segments still to be received, by neighbour."""
         self.left_to_go: dict[int, int] = dict.fromkeys(attempt.plan.neighbours, 0)
         """Segments still to be sent, by neighbour."""
         self.left_to_pass_on: dict[int, int] = dict.fromkeys(attempt.plan.neighbours, 0)
@@ -95,7 +99,10 @@ class LaneProgress:
             RemoteProtocolError: `sender` should not send this segment.
         """
         part, index = header.part, header.index
-        if part >= len(self._routes) or not self._comes_from(header.kind, part, sender):
+        route = self._routes[part] if part < len(self._routes) else None
+        if route is None or sender not in (
+            route.sums_from if header.kind is Kind.SUM else (route.mean_from,)
+        ):
             raise RemoteProtocolError(
                 f"it must not send this node a {header.kind.name.lower()} of part {part}"
             )
@@ -129,8 +136,8 @@ class LaneProgress:
         return None
 
     def held_up_by(self, arrival: IncomingSegment) -> int:
-        """Return the peer that has to send before `arrival` can be received. It is the sender of
-        `arrival` itself if that sender started with a later segment.
+        """Return the number of the peer that has to send first, before `arrival` can be received.
+        It is the sender of `arrival` itself if the sender sent this segment too early.
         """
         route = self._routes[arrival.segment.part]
         if len(route.sums_from) == 1:
@@ -173,7 +180,8 @@ class LaneProgress:
         ]
 
     def body(self, send: OutgoingSegment) -> memoryview:
-        """Return the bytes to send. A contribution without a received sum is computed now.
+        """Return the bytes to send. If the segment is our contribution without a received sum,
+        compute it now.
 
         Raises Blamed.
         """
@@ -182,7 +190,9 @@ class LaneProgress:
         return self._arithmetic.place(send.segment)
 
     def gone(self, send: OutgoingSegment) -> None:
-        """Record that a segment has been sent completely, so the mean may overwrite it."""
+        """Record that a segment has been sent completely. If it was a sum, its mean may now arrive
+        in the same place.
+        """
         self.left_to_go[send.to] -= 1
         self._left -= 1
         if send.kind is Kind.SUM:
@@ -194,25 +204,17 @@ class LaneProgress:
             route.sum_hop, segment.index, segment.part, route.sum_to, Kind.SUM, segment
         )
 
-    def _comes_from(self, kind: Kind, part: int, sender: int) -> bool:
-        route = self._routes[part]
-        return sender in route.sums_from if kind is Kind.SUM else sender == route.mean_from
-
     def _accumulator(self, owned: bool) -> Accumulator:
-        if not self._accumulators:
-            self._accumulators = self._made_accumulators()
+        if owned not in self._accumulators:
+            due = [
+                segment
+                for route, run in zip(self._routes, self._runs, strict=True)
+                if len(route.sums_from) > 1 and route.owned == owned
+                for segment in run
+            ]
+            due.sort(key=lambda segment: (segment.index, segment.part))  # the order of sending
+            self._accumulators[owned] = Accumulator(self._arithmetic, due)
         return self._accumulators[owned]
-
-    def _made_accumulators(self) -> dict[bool, Accumulator]:
-        due: dict[bool, list[Segment]] = {}
-        for route, run in zip(self._routes, self._runs, strict=True):
-            if len(route.sums_from) > 1:
-                due.setdefault(route.owned, []).extend(run)
-        assert len(due) <= ACCUMULATORS
-        return {
-            owned: Accumulator(self._arithmetic, _in_order(segments))
-            for owned, segments in due.items()
-        }
 
     def _count(self, route: Route, segments: int) -> None:
         for sender in (*route.sums_from, route.mean_from):
@@ -224,8 +226,3 @@ class LaneProgress:
         for to in (route.sum_to, *route.means_to):
             if to is not None:
                 self.left_to_go[to] += segments
-
-
-def _in_order(segments: list[Segment]) -> list[Segment]:
-    """Sort the segments in the order in which they are sent."""
-    return sorted(segments, key=lambda segment: (segment.index, segment.part))

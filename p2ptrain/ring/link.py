@@ -1,6 +1,5 @@
-"""One connection. It sends and receives frames as far as possible without blocking.
-
-This module does not know what frames mean.
+"""One connection, which sends and receives frames without blocking. It does not know their
+meaning.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ _TOGETHER_BYTES = (1 << 14) - HEADER_BYTES
 """Maximum bytes of a body that are sent together with its header. The two fit into one TLS
 record."""
 _SLICE_BYTES = 1 << 17
-"""Bytes per send. At 1 Mbit/s they take one second, so progress is noticed long before the silence
-limit."""
+"""Maximum bytes per send call. At 1 Mbit/s they take one second, so progress is noticed long before
+the silence limit (8 s by default)."""
 
 
 class Link:

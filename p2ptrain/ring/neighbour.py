@@ -1,7 +1,8 @@
 """The state of one neighbour in a lane: the segments to send next, and its connections.
 
-A segment that is ready is sent on any connection with room. On a long path, some connections always
-fall behind. Such a connection delays only the segment that it carries.
+A lane is a slice of the vector with its own thread. A segment that is ready is sent on any
+connection with room. On a long path, some connections always fall behind; each delays only the
+segment that it carries.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ class Connection:
     stream: int
     link: Link
     going: OutgoingSegment | None = None
+    """The segment that is being sent."""
     arrival: IncomingSegment | None = None
+    """The segment whose header has been received."""
     place: memoryview | None = None
     """Buffer for the arriving segment; None until the segment can be received."""
     readable: bool = True
@@ -38,7 +41,7 @@ class Connection:
     begun_at: float = 0.0
     """Monotonic time when the current or last frame was started."""
     gone: bool = False
-    """Whether the neighbour ended its side of the link while we were holding it back."""
+    """Whether the neighbour ended its side of the link while it was held back (see below)."""
     said_done: bool = False
     heard_done: bool = False
     broken_at: float | None = None
@@ -46,7 +49,9 @@ class Connection:
 
     @property
     def held_back(self) -> bool:
-        """Whether we leave its frame unread because other segments must be received first."""
+        """Whether we leave the current frame unread because other segments must be received
+        first.
+        """
         return self.arrival is not None and self.place is None
 
     @property

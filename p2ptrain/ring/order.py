@@ -1,9 +1,10 @@
 """The order of the peers in the ring, from the rates of the paths between them. Pure.
 
-A ring is as fast as its slowest edge, so the best order is one whose slowest edge is fastest. The
-other edges do not matter. Up to EXACT_MAX peers the search is exact; above that its steps are
-bounded. The rate of a pair is the slower of its two directions. A pair that was never measured has
-the rate that the caller assumes. A pair in which neither end can be dialled has rate 0.
+A ring is as fast as its slowest edge (connection between two neighbours), its *bottleneck*. So the
+best order is the one with the fastest bottleneck. The other edges do not matter. Up to EXACT_MAX
+peers, the search finds the best order; above that it takes a limited number of steps and may miss
+it. The rate of a pair is the slower of its two directions. A pair that was never measured has the
+rate that the caller assumes. A pair in which neither end can be dialled has rate 0.
 """
 
 from __future__ import annotations
@@ -48,8 +49,7 @@ class RingOrder:
 def best_order(
     peers: Sequence[PeerId], rates: Rates, *, assumed: float, current: Sequence[PeerId] = ()
 ) -> RingOrder:
-    """Return `peers` in the order whose slowest edge is fastest, starting with the smallest peer
-    id.
+    """Return the order of `peers` with the fastest bottleneck. It starts with the smallest peer id.
 
     `assumed` is the rate of pairs that are not in `rates`. The order `current` is kept unless
     another is BETTER_BY times as fast.
@@ -61,10 +61,8 @@ def best_order(
     ]
     if len(names) <= 3:
         found = list(range(len(names)))
-    elif len(names) <= EXACT_MAX:
-        found = exact_order(matrix)
     else:
-        found = searched_order(matrix)
+        found = (exact_order if len(names) <= EXACT_MAX else searched_order)(matrix)
     slowest = slowest_edge(matrix, found)
     kept = [names.index(peer) for peer in current if peer in names]
     if len(kept) == len(names) > 0:
@@ -73,9 +71,7 @@ def best_order(
             present = tuple(names[at] for at in kept)
             return RingOrder(present, standing, "no order is much faster than the current one")
     return RingOrder(
-        tuple(names[at] for at in found),
-        slowest,
-        "its slowest edge is the fastest that was found",
+        tuple(names[at] for at in found), slowest, "no order that was tried has a faster bottleneck"
     )
 
 
@@ -87,9 +83,12 @@ def slowest_edge(matrix: Matrix, order: Sequence[int]) -> float:
 
 
 def exact_order(matrix: Matrix) -> list[int]:
-    """Return the cycle through all peers, at least two, whose slowest edge is fastest. This is
-    dynamic programming over subsets: for each subset and each of its members, it computes the best
-    slowest edge of a path from peer 0 through the subset to that member.
+    """Return the cycle through all peers with the fastest bottleneck. There must be at least two
+    peers.
+
+    This is dynamic programming over subsets. For each subset and each of its members, it computes
+    the fastest bottleneck of a path that starts at peer 0, passes through the whole subset and ends
+    at that member.
     """
     count = len(matrix)
     full = (1 << count) - 1
@@ -115,9 +114,11 @@ def exact_order(matrix: Matrix) -> list[int]:
 
 
 def searched_order(matrix: Matrix) -> list[int]:
-    """Return a cycle through all peers, at least three, whose slowest edge is fast, though perhaps
-    not the fastest possible. This bisects over the known rates for the largest rate at which
-    `_circle` finds a cycle all of whose edges are at least that fast.
+    """Return a cycle through all peers with a fast bottleneck, though perhaps not the fastest
+    possible. There must be at least three peers.
+
+    This is a bisection over the known rates. It looks for the largest rate at which `_circle` finds
+    a cycle whose edges all have at least that rate.
     """
     count = len(matrix)
     rates = sorted({matrix[a][b] for a in range(count) for b in range(a)})
@@ -139,8 +140,8 @@ def searched_order(matrix: Matrix) -> list[int]:
 
 
 def _circle(matrix: Matrix, least: float, tries: int) -> list[int] | None:
-    """Return a cycle through all peers over edges of rate `least` or more, if `tries` steps find
-    one.
+    """Return a cycle through all peers whose edges have the rate `least` or more; None if `tries`
+    steps do not find one.
     """
     count = len(matrix)
     near = [[b for b in range(count) if b != a and matrix[a][b] >= least] for a in range(count)]
@@ -158,8 +159,9 @@ def _circle(matrix: Matrix, least: float, tries: int) -> list[int] | None:
 
 
 def _rotated(near: list[list[int]], start: int, tries: int) -> list[int] | None:
-    """Pósa's rotations: extend a path at its end. If that is impossible, take an edge from the end
-    back into the path and reverse the rest of the path, which gives it a new end.
+    """Search for a cycle with Pósa's rotations: extend a path at its end. If that is impossible,
+    follow an edge from the end back to a peer of the path, and reverse the path behind that peer.
+    The path then has a new end.
     """
     draw = random.Random(start)  # a fixed seed, so that all peers find the same cycle
     path, place = [start], {start: 0}

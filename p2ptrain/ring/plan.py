@@ -1,20 +1,24 @@
 """The bytes that each peer sends and to whom, as a pure function that tests can check.
 
 The vector's blocks are divided into N parts, one for each peer. Each part is divided into one run
-for each lane, and each run into segments. `schedules` defines the route of a part. Lanes are
-independent of each other. This module knows nothing about connections, weights or time.
+for each lane (a thread with its own connections), and each run into segments. `schedules` defines
+the route of a part. Lanes are independent of each other. This module knows nothing about
+connections, weights or time.
 
 A lane has several connections to a neighbour, and a segment can use any of them. In a ring, sums
-may be sent in any order. If a peer adds several sums to one segment, it receives the sums in the
-plan's order and the segments in the order of (index, part). It leaves segments that arrive too
-early unread. Sums are sent in the same order; sums to which a peer has added are sent in the order
-of their index, on any connection. This order prevents deadlocks in which peers wait for each other.
-So a peer stores only the segments that it is adding up, no matter how many neighbours it has.
+may be sent in any order. In the other schedules a peer adds several sums to one segment. It
+receives the segments in the order of (index, part), and the sums for a segment in the plan's order.
+It leaves segments that arrive too early unread. So it stores only the segments that it is adding
+up, no matter how many neighbours it has. Peers send their contributions in the same order, and sums
+to which they have added in the order of their index. This prevents deadlocks in which peers wait
+for each other.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
 from p2ptrain.errors import LocalProtocolError
@@ -33,7 +37,7 @@ SEGMENTS_HELD_MAX = 4
 
 
 class BlockCodec(Protocol):
-    """The part of a codec that a plan needs. A run of whole blocks is a slice of the payload."""
+    """The part of a codec that a plan needs. Whole blocks are encoded as a slice of the payload."""
 
     @property
     def block(self) -> int: ...
@@ -59,8 +63,8 @@ Runs = tuple[tuple[Segment, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class ReducePlan:
-    """The traffic of one peer: for each lane and part, the segments. All segments of a part take
-    the same route.
+    """The traffic of one peer: the route of each part, and the segments of each lane and part. All
+    segments of a part take the same route.
     """
 
     me: int
@@ -77,14 +81,16 @@ class ReducePlan:
 
     def bytes_to(self, peer: int) -> int:
         """Return the bytes sent to `peer`, without headers."""
-        return self._bytes(
-            tuple((route.sum_to == peer) + (peer in route.means_to) for route in self.routes)
+        return sum(
+            ((route.sum_to == peer) + (peer in route.means_to)) * part_bytes
+            for route, part_bytes in self._parts()
         )
 
     def bytes_from(self, peer: int) -> int:
         """Return the bytes received from `peer`, without headers."""
-        return self._bytes(
-            tuple((peer in route.sums_from) + (route.mean_from == peer) for route in self.routes)
+        return sum(
+            ((peer in route.sums_from) + (route.mean_from == peer)) * part_bytes
+            for route, part_bytes in self._parts()
         )
 
     @property
@@ -92,13 +98,10 @@ class ReducePlan:
         """The bytes that this peer sends and receives in total, without headers."""
         return sum(self.bytes_to(peer) + self.bytes_from(peer) for peer in self.neighbours)
 
-    def _bytes(self, times: tuple[int, ...]) -> int:
-        return sum(
-            times[segment.part] * segment.bytes
-            for runs in self.lanes
-            for run in runs
-            for segment in run
-        )
+    def _parts(self) -> Iterator[tuple[Route, int]]:
+        """Yield the route and the size in bytes of each part."""
+        for part, route in enumerate(self.routes):
+            yield route, sum(segment.bytes for runs in self.lanes for segment in runs[part])
 
 
 def plan(
@@ -127,14 +130,22 @@ def plan(
         )
     if not 1 <= lanes <= STREAMS_MAX:
         raise LocalProtocolError(f"a reduce has 1 to {STREAMS_MAX} lanes, not {lanes}")
-    cutter = _Cutter(peers, numel, codec, lanes, _segment_blocks(schedule, codec, segment_bytes))
-    runs = tuple(
-        tuple(cutter.segments(part, lane) for part in range(peers)) for lane in range(lanes)
+    blocks, runs = -(-numel // codec.block), peers * lanes
+    cuts = [run * blocks // runs for run in range(runs + 1)]
+    blocks_max = _segment_blocks(schedule, codec, segment_bytes)
+
+    def segments(part: int, lane: int) -> tuple[Segment, ...]:
+        run = part * lanes + lane
+        return tuple(_segments(part, cuts[run], cuts[run + 1], numel, codec, blocks_max))
+
+    segments_of = tuple(
+        tuple(segments(part, lane) for part in range(peers)) for lane in range(lanes)
     )
-    return ReducePlan(me, routes(schedule, peers, me), runs)
+    return ReducePlan(me, routes(schedule, peers, me), segments_of)
 
 
 def _segment_blocks(schedule: Schedule, codec: BlockCodec, segment_bytes: int) -> int:
+    """Return the maximum number of blocks in a segment."""
     block_bytes = codec.encoded_bytes(codec.block)
     if accumulates(schedule):
         # Each accumulator holds the sum in fp32 and the arriving bytes.
@@ -143,31 +154,13 @@ def _segment_blocks(schedule: Schedule, codec: BlockCodec, segment_bytes: int) -
     return max(1, segment_bytes // block_bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class _Cutter:
-    peers: int
-    numel: int
-    codec: BlockCodec
-    lanes: int
-    segment_blocks: int
-
-    def segments(self, part: int, lane: int) -> tuple[Segment, ...]:
-        """Return the segments of one lane's run of `part`. Their sizes are nearly equal."""
-        blocks = -(-self.numel // self.codec.block)
-        runs = self.peers * self.lanes
-        run = part * self.lanes + lane
-        first, end = run * blocks // runs, (run + 1) * blocks // runs
-        count = -(-(end - first) // self.segment_blocks)
-        cuts = [first + at * (end - first) // max(count, 1) for at in range(count)] + [end]
-        return tuple(self._segment(part, at, cuts[at], cuts[at + 1]) for at in range(count))
-
-    def _segment(self, part: int, index: int, first: int, end: int) -> Segment:
-        start, stop = first * self.codec.block, min(end * self.codec.block, self.numel)
-        return Segment(
-            part=part,
-            index=index,
-            start=start,
-            stop=stop,
-            offset=self.codec.encoded_bytes(start),
-            bytes=self.codec.encoded_bytes(stop - start),
-        )
+def _segments(
+    part: int, first: int, end: int, numel: int, codec: BlockCodec, blocks_max: int
+) -> Iterator[Segment]:
+    """Divide the blocks [first, end) of `part` into segments of nearly equal sizes."""
+    count = -(-(end - first) // blocks_max)
+    cuts = [first + at * (end - first) // count for at in range(count)] + [end]
+    for index, (low, high) in enumerate(pairwise(cuts)):
+        start, stop = low * codec.block, min(high * codec.block, numel)
+        offset, size = codec.encoded_bytes(start), codec.encoded_bytes(stop - start)
+        yield Segment(part, index, start, stop, offset, size)

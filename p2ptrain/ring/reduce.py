@@ -1,4 +1,4 @@
-"""Average one vector with the other members: the threads of a reduce, from start to join.
+"""Average one vector with the other members: start the threads of a reduce, and wait for them.
 
 The ledger decides who takes part and what follows a failure. This module does not open connections,
 and it shuts them down only when a reduce fails. Their owner closes them: closing a socket too early
@@ -43,7 +43,7 @@ class Reduce:
     replaces `residual` when the result is committed. Both are scaled like the sum: the mean times
     the number of peers.
 
-    After a failure, other peers have `grace_s` to hear of it and to name suspects.
+    After a failure, the other peers have `grace_s` to learn of the failure and to name suspects.
     """
 
     def __init__(
@@ -66,10 +66,10 @@ class Reduce:
         self._waker: socket.socket | None = None
         plan = request.plan()
         self._bytes_total = plan.bytes_moved
-        self._arithmetic = Arithmetic(request, theta, local, out, residual, residual_out)
-        self._share = None if uplink is None else uplink.share(SendPriority.RING)
+        arithmetic = Arithmetic(request, theta, local, out, residual, residual_out)
+        share = None if uplink is None else uplink.share(SendPriority.RING)
         self._attempt = Attempt(
-            request, plan, request.tag(), self._arithmetic, self._verdict, self._share, grace_s
+            request, plan, request.tag(), arithmetic, self._verdict, share, grace_s
         )
         self._check_links()
         self._lanes: list[Lane] = []
@@ -119,7 +119,7 @@ class Reduce:
     def _run_alone(self) -> float:
         begun_s = time.thread_time()
         try:
-            self._arithmetic.alone()
+            self._attempt.arithmetic.alone()
         except Blamed as exc:
             self._verdict.settle(exc.blame)
         return time.thread_time() - begun_s
@@ -141,10 +141,11 @@ class Reduce:
                 if self._verdict.settled:
                     wait(threads, 2 * self._attempt.grace_s)
             finally:
-                if self._share is not None:
-                    self._share.close()
+                if self._attempt.share is not None:
+                    self._attempt.share.close()
                 if self._verdict.settled or not self._ended.is_set():
-                    self._shut_down()
+                    for each in (each for sockets in self._links.values() for each in sockets):
+                        each.shutdown()
             return sum(thread.result() for thread in threads)
 
     def _run_over(self) -> None:
@@ -159,11 +160,12 @@ class Reduce:
         """Return a Blame of the peers that we are waiting for. It names nobody if a lane could
         still send.
         """
-        awaited = {lane.late for lane in self._lanes if not lane.finished}
+        awaited = {lane.watch.late for lane in self._lanes if not lane.finished}
         late = tuple(number for number in awaited if number is not None)
         if not late or None in awaited:
             return Blame((), "it was not complete at its deadline")
-        return self._attempt.blame_all(late, "the other peers were waiting for it at the deadline")
+        what = "other peers were still waiting for their data at the deadline"
+        return self._attempt.blame_all(late, what)
 
     def _look(self, threads: Sequence[Future[float]]) -> None:
         """Wake `run` when all threads are done, or when one has failed because of a bug."""
@@ -177,11 +179,6 @@ class Reduce:
         if self._waker is not None:
             with suppress(OSError):  # the lanes have already ended
                 self._waker.send(b"x")
-
-    def _shut_down(self) -> None:
-        for sockets in self._links.values():
-            for each in sockets:
-                each.shutdown()
 
     def _report(self, begun: float, cpu_s: float) -> ReduceStatistics:
         lanes, count, ended = self._lanes, max(1, len(self._lanes)), time.monotonic()
@@ -213,17 +210,16 @@ def _by_peer(traffic: Sequence[Traffic]) -> tuple[Traffic, ...]:
     """Add up the traffic of all lanes by neighbour. `sending_s` is the longest of the lanes'
     times.
     """
-    peers = dict.fromkeys(each.peer for each in traffic)
-    return tuple(_sum_of([each for each in traffic if each.peer == peer]) for peer in peers)
-
-
-def _sum_of(lanes: Sequence[Traffic]) -> Traffic:
-    return Traffic(
-        lanes[0].peer,
-        sum(each.sent_bytes for each in lanes),
-        sum(each.received_bytes for each in lanes),
-        max(each.sending_s for each in lanes),
-    )
+    total: dict[PeerId, Traffic] = {}
+    for each in traffic:
+        known = total.get(each.peer, Traffic(each.peer, 0, 0, 0.0))
+        total[each.peer] = Traffic(
+            each.peer,
+            known.sent_bytes + each.sent_bytes,
+            known.received_bytes + each.received_bytes,
+            max(known.sending_s, each.sending_s),
+        )
+    return tuple(total.values())
 
 
 def _cpu_s_of(body: Callable[[int], None], wake_fd: int) -> float:

@@ -17,8 +17,10 @@ from p2ptrain.ring.plan import STREAMS_MAX, ReducePlan, plan
 from p2ptrain.ring.schedules import Schedule
 
 SILENCE_S = 8.0
-"""How long a neighbour may be silent, neither sending nor accepting data, before it is
-suspected."""
+"""Seconds that a neighbour may be silent, neither sending nor accepting data, before it is
+suspected. This is longer than TCP needs to resume after an outage of 3 s (it retransmits after 0.2,
+0.6, 1.4, 3 and 6.2 s). It is short enough that a silent participant costs the other participants
+less than 15 s, including the next attempt."""
 
 COUNTER_MAX = 2**32 - 1
 """The largest outer step or attempt: a header has four bytes for each of the two."""
@@ -33,12 +35,9 @@ class ReduceRequest:
     streams help on paths where the window of one connection is smaller than the path's capacity.
 
     `influence_max` bounds the magnitude of each element of each peer's pseudo-gradient; see
-    `influence`. `deadline_s` bounds the whole attempt. `silence_s` is how long a neighbour may be
-    silent, neither sending nor accepting data, before it is suspected. A peer that only waits for
-    another peer says so four times in that period, so that it is not suspected itself. `silence_s`
-    is longer than TCP needs to resume after an outage of 3 s (it retransmits after 0.2, 0.6, 1.4, 3
-    and 6.2 s). It is short enough that a silent participant costs the other participants less than
-    15 s, including the next attempt.
+    `influence`. `deadline_s` bounds the whole attempt. A neighbour that is silent for `silence_s`
+    is suspected. A peer that only waits for another peer says so four times in that period, so that
+    it is not suspected itself.
     """
 
     run: RunId
@@ -58,27 +57,24 @@ class ReduceRequest:
     silence_s: float = SILENCE_S
 
     def __post_init__(self) -> None:
-        def demand(holds: bool, what: str) -> None:
+        peers = len(self.peers)
+        demands = {
+            "a peer is listed twice": len(set(self.peers)) == peers,
+            "this node is not among the peers": 0 <= self.me < peers,
+            "the number of weights is not the number of peers": len(self.weights) == peers,
+            "a weight is negative": all(weight >= 0 for weight in self.weights),
+            "the sum of the weights is out of range": 0 < sum(self.weights) < 2**63,
+            "the step is out of range": 0 <= self.step <= COUNTER_MAX,
+            "the attempt is out of range": 0 <= self.attempt <= COUNTER_MAX,
+            "influence_max is out of range": 0 < self.influence_max <= UNBOUNDED,
+            "deadline_s and silence_s must be positive": self.deadline_s > 0 < self.silence_s,
+            f"streams must be between lanes and {STREAMS_MAX}": (
+                self.lanes <= self.streams <= STREAMS_MAX
+            ),
+        }
+        for fault, holds in demands.items():
             if not holds:
-                raise LocalProtocolError(f"this exchange is impossible: {what}")
-
-        demand(len(set(self.peers)) == len(self.peers), "a peer is listed twice")
-        demand(0 <= self.me < len(self.peers), "this node is not among the peers")
-        demand(
-            len(self.weights) == len(self.peers), "the number of weights is not the number of peers"
-        )
-        demand(all(weight >= 0 for weight in self.weights), "a weight is negative")
-        demand(0 < sum(self.weights) < 2**63, "the sum of the weights is out of range")
-        demand(0 <= self.step <= COUNTER_MAX, "the step is out of range")
-        demand(0 <= self.attempt <= COUNTER_MAX, "the attempt is out of range")
-        demand(0 < self.influence_max <= UNBOUNDED, "influence_max is out of range")
-        demand(
-            self.deadline_s > 0 and self.silence_s > 0, "deadline_s and silence_s must be positive"
-        )
-        demand(
-            self.lanes <= self.streams <= STREAMS_MAX,
-            f"streams must be between lanes and {STREAMS_MAX}",
-        )
+                raise LocalProtocolError(f"this exchange is impossible: {fault}")
         self.plan()
 
     @property
@@ -87,19 +83,14 @@ class ReduceRequest:
         return tuple(self.peers[number] for number in self.plan().neighbours)
 
     def plan(self) -> ReducePlan:
+        peers = len(self.peers)
         return plan(
-            self.schedule,
-            len(self.peers),
-            self.me,
-            self.numel,
-            self.codec,
-            self.lanes,
-            self.segment_bytes,
+            self.schedule, peers, self.me, self.numel, self.codec, self.lanes, self.segment_bytes
         )
 
     def tag(self) -> bytes:
-        """Return eight bytes that are equal on two peers only if their requests describe the same
-        reduce and divide the vector in the same way.
+        """Return eight bytes that mark the frames of this attempt. They are equal on two peers only
+        if their requests describe the same reduce and divide the vector in the same way.
         """
         agreed = [
             *(self.run, self.step, self.attempt, self.peers, self.weights, self.schedule),
@@ -136,7 +127,7 @@ class ReduceStatistics:
 
     seconds: float
     scatter_s: float
-    """Seconds until the last sum was received. The rest of the time is the all-gather."""
+    """Seconds until the last sum was received. In the rest of the time, means were received."""
     arithmetic_s: float
     moving_s: float
     """Seconds spent on sockets."""

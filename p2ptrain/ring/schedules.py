@@ -1,14 +1,15 @@
 """The schedules: trees along which each part travels to its owner and back.
 
-Sums flow up the tree: each peer adds its own contribution to the sums of its children. The owner
-divides. The mean flows down another tree, its bytes unchanged.
+The vector is divided into N parts for N peers, and each peer owns one part. Sums flow up a tree to
+the part's owner: each peer adds its own contribution to the sums of its children. The owner divides
+by N. The mean flows down another tree; its bytes do not change on the way.
 
-    ring     a part starts at the peer with its number and goes once around the ring to its owner,
-             then its mean goes around: fewest bytes in flight, 2 (N − 1) hops
+    ring     the sum of part k starts at peer k and passes once around the ring to its owner, peer
+             k − 1; then the mean passes around the ring: fewest bytes in flight, 2 (N − 1) hops
     direct   every peer sends directly to the owner and receives directly from it: 2 hops
-    grid     peers are arranged in rows of about √N. In each row one peer collects for the owner,
-             which receives from these peers and from its own row: 4 hops, and 2 √N neighbours
-             instead of N − 1
+    grid     peers are arranged in rows of about √N. One peer of each row collects the contributions
+             of its row. The owner receives from these peers and from the peers of its own row:
+             4 hops, and 2 √N neighbours instead of N − 1
 
 Peers are numbered by their position in the roster's order. This module knows nothing about bytes,
 sockets or time.
@@ -29,13 +30,14 @@ SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The task of one peer for one part.
+    """The task of one peer for one part: where its sums and its mean come from and go to.
 
-    `sum_hop` and `mean_hop` count the hops that a sum or a mean has made when this peer sends it.
+    When this peer sends the sum, the sum has made `sum_hop` hops. `mean_hop` counts the hops of the
+    sum and of the mean together, up to the moment when this peer sends the mean.
     """
 
     sums_from: tuple[int, ...]
-    """The senders, in the order in which their sums are added to our own contribution."""
+    """The peers that send sums, in the order in which their sums are added to our contribution."""
     sum_to: int | None
     """The peer to send the sum to; None at the part's owner."""
     mean_from: int | None
@@ -45,6 +47,7 @@ class Route:
 
     @property
     def owned(self) -> bool:
+        """Whether this peer owns the part."""
         return self.sum_to is None
 
 
@@ -70,8 +73,8 @@ def owner_of(schedule: Schedule, peers: int, part: int) -> int:
 
 
 def contributors(schedule: Schedule, peers: int, part: int, sender: int) -> tuple[int, ...]:
-    """Return the peers whose contributions are in the sum of `part` that `sender` sends, including
-    its own.
+    """Return `sender` and the other peers whose contributions are in the sum of `part` that it
+    sends.
     """
     found, due = [], [sender]
     while due:
@@ -87,7 +90,7 @@ def accumulates(schedule: Schedule) -> bool:
 
 
 def _ring(peers: int, me: int, part: int) -> Route:
-    """The owner is the last peer of the ring, just before the peer with the part's number."""
+    # The sum of part k starts at peer k. The last peer that it reaches, peer k − 1, is the owner.
     since, last = (me - part) % peers, peers - 1
     before, after = (me - 1) % peers, (me + 1) % peers
     return Route(
@@ -133,8 +136,8 @@ def _place(peers: int, rows: int, peer: int) -> tuple[int, int]:
 
 
 def _collector(peers: int, rows: int, row: int, column: int) -> int:
-    """Return the peer of `row` that collects for the owners in `column`, which a shorter row may
-    not have.
+    """Return the peer of `row` that collects for the owners in `column`. A shorter row may lack
+    this column; then its first peer collects.
     """
     members = _members(peers, rows, row)
     return members[column % len(members)]

@@ -21,8 +21,8 @@ STREAMS_BEST = 4
 loss, four connections were as fast as sixteen. On loopback, where more connections have no benefit,
 four took 2.5 % more CPU than two, and eight up to 15 %."""
 CONNECTIONS_MAX = 32
-"""Maximum number of connections of one peer in one reduce, unless it has more neighbours. Each
-needs a handshake."""
+"""Maximum number of connections of one peer in one reduce. (A peer with more neighbours has one
+connection to each.) Each connection needs a handshake."""
 
 
 def streams_for(schedule: Schedule, peers: int, payload_bytes: int) -> int:

@@ -3,27 +3,32 @@
 A neighbour that has to send us segments but is silent is blamed after the silence limit. A
 neighbour that says it is waiting is not blamed for silence: if one peer stops, all other peers
 wait, and most of them are honest. So each peer says whom it waits for. A WAITING frame names two
-peers, one that waits and one that it waits for: the last known link of the chain. A peer that waits
-for a neighbour forwards that neighbour's link if it has received one, otherwise its own. A peer
-that has something to send but holds it back (its uplink is rate-limited) names itself twice. So all
-peers soon know the end of the chain. If no payload arrives for `stall_s` (STALL_SILENCES ×
-silence_s, or longer if segments are large):
+peers: a peer that waits, and the peer that it waits for. Such a pair is a *link*. If A waits for B,
+and B waits for C, the links form a chain, and the peer at its end holds up all the others.
 
-    the neighbour names itself, or sends a few bytes but no link     the neighbour is at fault
+A peer that waits for a neighbour forwards this neighbour's link if it has received one, otherwise
+it sends its own. So all peers soon know the last link of the chain. A peer that has something to
+send but holds it back, because its uplink is rate-limited, names itself twice.
+
+If a neighbour's payload does not arrive for `stall_s` (STALL_SILENCES × silence_s, or longer if
+segments are large), its last link decides:
+
+    the neighbour names itself, or has not sent a link               the neighbour is at fault
     a peer is said to wait for us, but we have nothing for it        that peer is at fault
-    the chain ends with two other peers                              they get time to resolve it;
+    two other peers are named                                        they get time to resolve it;
                                                                      then both are at fault
 
-A neighbour that has begun a segment already has all of it, so it must continue. The neighbour is at
-fault if fewer than CRUMB_BYTES arrive within `segment_s`, even if it keeps saying that it is
-waiting.
+A neighbour that has begun to send a segment already has all of it, so it must continue. The
+neighbour is at fault if fewer than CRUMB_BYTES arrive within `segment_s`, even if it keeps saying
+that it is waiting.
 
 A neighbour that names a new link gets more time, but only up to a limit, because it could name new
-links for ever. If payload arrives too slowly, the deadline ends the reduce. Then the peers that
-have nothing to send name the end of the chain, as far as they know it.
+links for ever. If payload keeps arriving but too slowly, the deadline ends the reduce. Then each
+peer that has nothing to send suspects the peer at the end of the chain, as far as it knows it.
 
-Limits: a liar can forge a link between two other peers and so make the second accuse the first. It
-could accuse the first peer as well in an ABORT. This module knows the plan, but not sockets.
+Limits: a liar can forge a link from one peer to another, which makes the second peer accuse the
+first. The liar gains nothing by that, because it can also accuse the first peer itself, in an
+ABORT. This module knows the plan, but not sockets.
 """
 
 from __future__ import annotations
@@ -57,17 +62,18 @@ def reduce_deadline_s(payload_bytes: int) -> float:
 
 
 NEWS_STALLS = 2
-"""Maximum extra time, in multiples of `stall_s`, for a neighbour that names new links. By then the
-payload that honest peers are waiting for has passed through the slowest of them."""
+"""Maximum extra time, in multiples of `stall_s`, for a neighbour that names new links. Within this
+time, the payload that honest peers are waiting for has passed through the slowest of them."""
 
 OTHERS_STALLS = NEWS_STALLS + 2
-"""Time, in multiples of `stall_s`, that two other peers have to resolve a stall. This is one
-`stall_s` more than a peer waits for a neighbour that keeps naming new links. Here the same link may
-be reported again and again, because links are forwarded less often than a liar can change them."""
+"""Time since the last payload, in multiples of `stall_s`, that two other peers have to resolve a
+stall. This is one `stall_s` more than a peer waits for a neighbour that keeps naming new links. New
+links do not extend this time. Links are forwarded less often than a liar can change them, so a peer
+may see the same link again and again although the liar names new ones."""
 
 CRUMB_BYTES = 1 << 16
-"""Fewer bytes than this do not count as progress, unless they complete a segment. At 1 Mbit/s they
-take half a second."""
+"""Fewer bytes than this do not count as progress, unless they complete a segment. At 1 Mbit/s, this
+many bytes take half a second."""
 
 SEGMENT_SLACK = 2
 """Within a segment, a neighbour gets this many times the time that CRUMB_BYTES take on a line of
@@ -78,8 +84,8 @@ neighbour always gets at least `silence_s` (8 s), so 66 kbit/s are enough."""
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Peer number `waiting` waits for peer number `awaited`. They are equal if the peer holds
-    back.
+    """A link: peer number `waiting` waits for peer number `awaited`. The two are equal if the peer
+    holds back a segment that is ready.
     """
 
     waiting: int
@@ -89,15 +95,17 @@ class Wait:
 @dataclass(slots=True)
 class _Neighbour:
     moved_at: float
-    """Monotonic time when it last sent payload, or when we last caused the delay ourselves."""
+    """Monotonic time when the neighbour last made progress, or when we last caused the delay."""
     crumbs: int = 0
-    """Bytes received since then."""
+    """Bytes received since `moved_at`."""
     midway: bool = False
-    """Whether it has sent only part of a segment."""
+    """Whether the neighbour has sent only part of a segment."""
     begun_at: float | None = None
     """Monotonic time when we first noticed a partly received frame; None if there is none."""
     wait: Wait | None = None
+    """The last link that the neighbour named."""
     since: float = 0.0
+    """Monotonic time when the neighbour first named this link."""
 
 
 class WaitForGraph:
@@ -105,9 +113,13 @@ class WaitForGraph:
 
     def __init__(self, request: ReduceRequest, plan: ReducePlan, now: float) -> None:
         self._request = request
-        self.stall_s = max(STALL_SILENCES * request.silence_s, 2 * _turn_s(plan))
-        crumb = min(CRUMB_BYTES, _segment_bytes_max(plan))
-        crumb_s = len(plan.lanes) * len(plan.neighbours) * crumb / SLOWEST_BYTES_PER_S
+        sizes = (segment.bytes for runs in plan.lanes for run in runs for segment in run)
+        segment_bytes = max(sizes, default=0)
+        # The slowest acceptable sender may have as many neighbours as we have. Then it sends one
+        # byte to each of them, on each lane, in this many seconds.
+        byte_s = len(plan.lanes) * len(plan.neighbours) / SLOWEST_BYTES_PER_S
+        self.stall_s = max(STALL_SILENCES * request.silence_s, 2 * segment_bytes * byte_s)
+        crumb_s = min(CRUMB_BYTES, segment_bytes) * byte_s
         self.segment_s = max(request.silence_s, SEGMENT_SLACK * crumb_s)
         self._neighbours = {number: _Neighbour(now) for number in plan.neighbours}
 
@@ -120,7 +132,9 @@ class WaitForGraph:
             self.note_progress(number, now)
 
     def note_progress(self, number: int, now: float) -> None:
-        """Record that payload was received, or that we ourselves are not reading."""
+        """Record that the neighbour made progress, or that we caused the delay: this process was
+        stopped, or we are leaving the neighbour's data unread.
+        """
         known = self._neighbours[number]
         known.moved_at, known.crumbs = now, 0
 
@@ -135,27 +149,22 @@ class WaitForGraph:
             known.begun_at = now
 
     def trickling(self, now: float) -> tuple[int, str] | None:
-        """Return the number of a neighbour that has begun a frame and does not continue it, and the
-        reason as text.
+        """Return the number of a neighbour that has begun a frame but sends the rest too slowly,
+        and the reason as text.
 
-        Only its own line can delay it, because it had the whole segment before it began.
+        Only the neighbour's own uplink can delay the rest, because the neighbour had the whole
+        segment before it began to send.
         """
         for number, known in self._neighbours.items():
-            if known.begun_at is not None:
-                still_s = now - max(known.begun_at, known.moved_at)
-                if still_s >= self.segment_s:
-                    return number, (
-                        f"it sent only {known.crumbs} bytes of a segment in {still_s:.3g} s"
-                    )
+            if (still_s := _still_s(known, now)) >= self.segment_s:
+                return number, f"it sent only {known.crumbs} bytes of a segment in {still_s:.3g} s"
         return None
 
     def is_amid_a_segment(self, number: int, now: float) -> bool:
-        """Return whether the neighbour has begun a frame and has not continued it for half of the
-        time after which it counts as `trickling`.
+        """Return whether the neighbour has begun a frame, and half of the time has passed after
+        which it counts as `trickling`.
         """
-        known = self._neighbours[number]
-        begun_at = known.begun_at
-        return begun_at is not None and now - max(begun_at, known.moved_at) >= self.segment_s / 2
+        return _still_s(self._neighbours[number], now) >= self.segment_s / 2
 
     def note_wait(self, number: int, wait: Wait, now: float) -> bool:
         """Record a neighbour's WAITING statement. Return whether it is new.
@@ -175,26 +184,20 @@ class WaitForGraph:
         return True
 
     def own_wait(self, owing: Collection[int], *, holds_back: bool) -> Wait:
-        """Return our own WAITING statement. `owing` are the neighbours that we need data from to
-        continue; `holds_back` is True if we have something to send.
+        """Return the link to send in our own WAITING frame. `owing` are the neighbours that we need
+        data from to continue; `holds_back` is True if we have something to send.
         """
         me = self._request.me
         if holds_back or not owing:
             return Wait(me, me)
-        slowest, known = self._slowest(owing)
-        return Wait(me, slowest) if known.midway else self._link(known) or Wait(me, slowest)
+        return self._last_link(owing) or Wait(me, self._slowest(owing))
 
     def late(self, owing: Collection[int]) -> int | None:
-        """Return the number of the peer at the end of the chain, if known. `owing` is as for
-        `own_wait`.
+        """Return the number of the peer at the end of the chain, if known. `owing` are the
+        neighbours that we need data from to continue.
         """
-        if not owing:
-            return None
-        slowest, known = self._slowest(owing)
-        if known.midway:
-            return slowest
-        said = self._link(known)
-        return None if said is None else said.awaited
+        link = self._last_link(owing) if owing else None
+        return None if link is None else link.awaited
 
     def at_fault(
         self, owing: Mapping[int, int], held_for: Collection[int], now: float
@@ -229,15 +232,20 @@ class WaitForGraph:
         if unmoved_s < OTHERS_STALLS * self.stall_s or me in (wait.waiting, wait.awaited):
             return (), ""
         both = tuple(dict.fromkeys((wait.waiting, wait.awaited)))
-        return both, f"one of them reportedly waited for the other for {unmoved_s:.3g} s"
+        return both, f"others reported that one waited for the other for {unmoved_s:.3g} s"
 
-    def _slowest(self, owing: Collection[int]) -> tuple[int, _Neighbour]:
-        slowest = min(owing, key=lambda number: (self._neighbours[number].moved_at, number))
-        return slowest, self._neighbours[slowest]
+    def _slowest(self, owing: Collection[int]) -> int:
+        return min(owing, key=lambda number: (self._neighbours[number].moved_at, number))
 
-    def _link(self, known: _Neighbour) -> Wait | None:
-        """Return the link that a neighbour reported, if this peer is not part of it."""
-        me, said = self._request.me, known.wait
+    def _last_link(self, owing: Collection[int]) -> Wait | None:
+        """Return the last known link of the chain that begins at the slowest neighbour; None if
+        that neighbour has not named a link, or named a link that this peer is part of.
+        """
+        me, slowest = self._request.me, self._slowest(owing)
+        known = self._neighbours[slowest]
+        if known.midway:
+            return Wait(me, slowest)
+        said = known.wait
         return None if said is None or me in (said.waiting, said.awaited) else said
 
     def _planned(self, wait: Wait) -> bool:
@@ -250,14 +258,6 @@ class WaitForGraph:
         return any(wait.awaited in (*each.sums_from, each.mean_from) for each in routes)
 
 
-def _turn_s(plan: ReducePlan) -> float:
-    """Return how long the slowest acceptable sender takes to send one segment to each of its
-    neighbours. We assume that it has as many neighbours as we have.
-    """
-    turns = len(plan.lanes) * len(plan.neighbours)
-    return turns * _segment_bytes_max(plan) / SLOWEST_BYTES_PER_S
-
-
-def _segment_bytes_max(plan: ReducePlan) -> int:
-    sizes = (segment.bytes for runs in plan.lanes for run in runs for segment in run)
-    return max(sizes, default=0)
+def _still_s(known: _Neighbour, now: float) -> float:
+    """Return for how long a neighbour has not continued a frame; 0 if it has not begun any."""
+    return 0.0 if known.begun_at is None else now - max(known.begun_at, known.moved_at)

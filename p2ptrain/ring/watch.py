@@ -1,17 +1,16 @@
-"""Judges inactive neighbours. A neighbour is blamed for the end of the attempt if it is silent
-while it has to send us data, if it does not accept data that we have for it, or if it leaves
-without giving a reason.
+"""Judge inactive neighbours. A neighbour is blamed for the end of the attempt if it is silent while
+it has to send us data, if it does not accept data that we have for it, or if it leaves without
+giving a reason.
 
 This module also keeps other peers from suspecting us: while we cannot send a neighbour its data
-yet, we tell it that we are waiting. This module does not transfer payload and does not know what it
-means.
+yet, we tell the neighbour that we are waiting. This module does not transfer payload.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from p2ptrain.ring.attempt import Attempt
 from p2ptrain.ring.blame import Blame
@@ -21,42 +20,37 @@ from p2ptrain.ring.wait_for import WaitForGraph
 from p2ptrain.ring.wire import Kind
 
 SECOND_OPINION_S = 0.2
-"""Seconds that we wait for a reason before we blame the peer of a broken link. A link breaks if its
-peer dies, but also if its peer leaves an attempt that a third peer has ended. In the second case,
-the reason reaches us within this time on most paths."""
+"""Seconds that we wait for a reason before we blame the neighbour at the other end of a broken
+connection. A connection breaks if the neighbour dies, but also if the neighbour leaves an attempt
+that a third peer has ended. In the second case, the reason reaches us within this time on most
+paths."""
 
 NEWS_S = 0.25
-"""Minimum time between two WAITING statements to a neighbour, to limit their number."""
-
+"""Minimum seconds between two WAITING frames to a neighbour, to limit their number."""
 
 Say = Callable[[Neighbour, Connection, Kind, int, int], None]
-"""A function that starts to send a frame without a body."""
+"""Starts to send a frame without a body. The last two arguments are the frame's part and index."""
 
 
+@dataclass(slots=True)
 class NeighbourWatch:
     """The timers of one lane. Used by one thread."""
 
-    def __init__(
-        self,
-        attempt: Attempt,
-        work: LaneProgress,
-        neighbours: Mapping[int, Neighbour],
-        waits: WaitForGraph,
-        say: Say,
-    ) -> None:
-        self._attempt = attempt
-        self._verdict = attempt.verdict
-        self._silence_s = attempt.request.silence_s
-        self._progress = work
-        self._neighbours = neighbours
-        self._waits = waits
-        self._say = say
-        self.look_at = 0.0
-        """Monotonic time of the next check."""
-        self.late: int | None = None
-        """The number of the peer that we were waiting for at the last check, as far as we know;
-        None if we had something to send. May be read from any thread.
-        """
+    _attempt: Attempt
+    _progress: LaneProgress
+    _neighbours: Mapping[int, Neighbour]
+    _waits: WaitForGraph
+    _say: Say
+    look_at: float = 0.0
+    """Monotonic time of the next check."""
+    late: int | None = None
+    """The number of the peer that we were waiting for at the last check, as far as we know; None if
+    we had something to send. May be read from any thread.
+    """
+
+    @property
+    def _silence_s(self) -> float:
+        return self._attempt.request.silence_s
 
     def begin(self, now: float) -> None:
         self._give_time(now)
@@ -66,14 +60,14 @@ class NeighbourWatch:
         """Tell each neighbour that expects data from us that we are waiting. Suspect inactive
         neighbours.
 
-        Call this after reading everything that has arrived: we must not blame a neighbour if we
-        have not read its data yet.
+        Call this after reading everything that has arrived: we must not blame a neighbour whose
+        data we have not read yet.
         """
         now = time.monotonic()
         if now < self.look_at and not any(each.broken for each in self._neighbours.values()):
             return
         if now > self.look_at + self._silence_s / 4:
-            self._give_time(now)  # this process itself was stopped
+            self._give_time(now)  # this process was stopped, so we have not read new data
         self.look_at = now + self._silence_s / 8
         owing = self._owing()
         could_send = any(each.ready or each.busy for each in self._neighbours.values())
@@ -83,16 +77,18 @@ class NeighbourWatch:
         trickling = self._waits.trickling(now)
         if trickling is not None:
             number, what = trickling
-            self._verdict.settle(self._attempt.blame(self._attempt.peer(number), what))
+            self._suspect(self._neighbours[number], what)
         numbers, why = self._waits.at_fault(self._progress.left_to_come, self._held_for(now), now)
         if numbers:
-            self._verdict.settle(self._attempt.blame_all(numbers, why))
+            self._attempt.verdict.settle(self._attempt.blame_all(numbers, why))
 
     def confirmed(self, blame: Blame) -> Blame:
-        """Return a fault that a neighbour reported. It counts as our own finding if we noticed it
-        too: a suspect was silent, or did not continue a segment, for half of the allowed time. The
-        first report ends the attempt for all peers, and one accusation alone says as much about the
-        accuser as about the accused.
+        """Return the Blame to settle for a fault that a neighbour has reported.
+
+        The first report ends the attempt for all peers, and a single accusation says as much about
+        the accuser as about the accused. So this peer adds what it has noticed itself: if a suspect
+        was silent, or did not continue a segment, for half of the allowed time, the Blame names
+        only such suspects and counts as our own finding.
         """
         now = time.monotonic()
         seen = [each for each in self._neighbours.values() if each.peer in blame.suspects]
@@ -109,7 +105,7 @@ class NeighbourWatch:
     def _owing(self) -> list[int]:
         """Return the neighbours that we need data from to continue. Prefer the neighbours whose
         data we have to forward, because other peers wait for that data too. Among these, prefer
-        neighbours that are not ahead: a neighbour that is ahead is itself waiting for others.
+        neighbours that are not ahead of us: a neighbour that is ahead waits for others itself.
         """
         passed_on = [number for number, left in self._progress.left_to_pass_on.items() if left]
         behind = [number for number in passed_on if not self._ahead(self._neighbours[number])]
@@ -120,13 +116,15 @@ class NeighbourWatch:
         return any(self._held_up(neighbour, each) for each in neighbour.connections)
 
     def _held_up(self, neighbour: Neighbour, each: Connection) -> bool:
-        """Return whether we leave its frame unread because another neighbour must send first."""
+        """Return whether we leave a frame of `neighbour` unread because another neighbour must send
+        first.
+        """
         if each.arrival is None or each.place is not None:
             return False
         return self._progress.held_up_by(each.arrival) != neighbour.number
 
     def _give_time(self, now: float) -> None:
-        """Restart all timers, because this process was stopped and has not read new data yet."""
+        """Restart all timers."""
         for neighbour in self._neighbours.values():
             for each in neighbour.connections:
                 each.heard_at = each.took_at = now
@@ -181,4 +179,4 @@ class NeighbourWatch:
             self._say(neighbour, whole[0], Kind.WAITING, wait.waiting, wait.awaited)
 
     def _suspect(self, neighbour: Neighbour, what: str) -> None:
-        self._verdict.settle(self._attempt.blame(neighbour.peer, what))
+        self._attempt.verdict.settle(self._attempt.blame(neighbour.peer, what))

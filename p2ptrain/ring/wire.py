@@ -2,8 +2,8 @@
 
     SUM       payload bytes of one segment, on their way to the owner of its part
     MEAN      payload bytes of one segment, as computed by its owner
-    WAITING   the sender cannot send its next segment yet; part and index say who waits for whom
-              (see wait_for); no body
+    WAITING   the sender cannot send its next segment yet; peer number `part` waits for peer number
+              `index` (see wait_for); no body
     DONE      the last frame of this connection, unless an ABORT follows; no body
     ABORT     the reduce is over; the body names the suspects and the reason
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from enum import IntEnum
 
 from p2ptrain.encoding import fields, pack, unpack
@@ -43,6 +43,8 @@ _KINDS = frozenset(Kind)
 
 @dataclass(frozen=True, slots=True)
 class Header:
+    """The header of a frame. Its fields are in their order on the wire."""
+
     kind: Kind
     stream: int
     part: int
@@ -53,16 +55,7 @@ class Header:
     tag: bytes
 
     def encode(self) -> bytes:
-        return _HEADER.pack(
-            self.kind,
-            self.stream,
-            self.part,
-            self.index,
-            self.length,
-            self.step,
-            self.attempt,
-            self.tag,
-        )
+        return _HEADER.pack(*astuple(self))
 
 
 def decode_header(data: bytes | bytearray) -> Header:
@@ -74,19 +67,15 @@ def decode_header(data: bytes | bytearray) -> Header:
 
 
 def encode_blame(blame: Blame) -> bytes:
-    return pack(
-        {
-            "suspects": list(blame.suspects[:_SUSPECTS_MAX]),
-            "reason": blame.reason[:_REASON_CHARACTERS_MAX],
-        }
-    )
+    suspects, reason = list(blame.suspects[:_SUSPECTS_MAX]), blame.reason[:_REASON_CHARACTERS_MAX]
+    return pack({"suspects": suspects, "reason": reason})
 
 
 def decode_blame(data: bytes | bytearray, members: Collection[PeerId]) -> Blame:
-    """Decode the body of an ABORT. Suspects must take part in the reduce.
+    """Decode the body of an ABORT. Suspects must be among `members`, the peers of the reduce.
 
     Raises:
-        RemoteProtocolError: the body is malformed.
+        RemoteProtocolError: the body is malformed, or a suspect is not among `members`.
     """
     given = fields(unpack(bytes(data), bytes_max=ABORT_BYTES_MAX), suspects=list, reason=str)
     named, reason = given["suspects"], given["reason"]

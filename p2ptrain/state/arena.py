@@ -2,50 +2,30 @@
 
 θ is the outer state's own memory, so a trainer sees an update as soon as it is applied, without a
 copy. The ranks write their weights to `local` after H inner steps, and the ring reads them. The
-frames in `ipc` decide who may access the memory at which time; this module does not.
+messages in `ipc` determine which process may access the memory when; this module does not.
 """
 
 from __future__ import annotations
 
 from p2ptrain.state.outer_state import OuterState
-from p2ptrain.state.shared_vector import Float32Vector, SharedVector
+from p2ptrain.state.shared_vector import SharedVector
 
 
 class Arena:
     """θ of `outer` and a local vector of the same length, which is initially zero.
 
-    Pass `theta_fd` and `local_fd` to the trainers with `pass_fds`. `close` does not close θ, which
-    belongs to `outer`.
+    Pass `fds` to the trainers with `pass_fds`. `close` does not close θ, which belongs to `outer`.
     """
 
     def __init__(self, outer: OuterState) -> None:
         self._theta = outer.theta_vector
         self._local = SharedVector(outer.numel, name="p2ptrain-local")
-
-    @property
-    def numel(self) -> int:
-        return self._local.numel
-
-    @property
-    def theta(self) -> Float32Vector:
-        return self._theta.array
-
-    @property
-    def local(self) -> Float32Vector:
-        return self._local.array
-
-    @property
-    def theta_fd(self) -> int:
-        return self._theta.fd
-
-    @property
-    def local_fd(self) -> int:
-        return self._local.fd
+        self.theta, self.local = self._theta.array, self._local.array
 
     @property
     def fds(self) -> tuple[int, int]:
-        """The descriptors of θ and of the local vector, for `pass_fds`."""
-        return (self.theta_fd, self.local_fd)
+        """The descriptors of θ and of the local vector."""
+        return (self._theta.fd, self._local.fd)
 
     def close(self) -> None:
         self._local.close()

@@ -69,8 +69,8 @@ class LayoutEntry:
 class Layout:
     """The table of all parameters. Create it with `Layout.of`; the constructor only checks.
 
-    `numel` is the length of every flat vector, padding included. Padding is part of the state:
-    it starts at zero and stays zero, since its pseudo-gradient is zero.
+    `numel` is the length of every flat vector, padding included. Padding is part of the state: it
+    starts at zero and stays zero, since its pseudo-gradient is zero.
     """
 
     entries: tuple[LayoutEntry, ...]
@@ -130,11 +130,7 @@ def aligned(elements: int) -> int:
 
 def _entry(row: object) -> LayoutEntry:
     match row:
-        case [str(name), list(shape), int(offset)] if _are_integers([*shape, offset]):
+        # Not isinstance: False is an int equal to 0, so the same table could have a second digest.
+        case [str(name), list(shape), int(offset)] if {*map(type, shape), type(offset)} == {int}:
             return LayoutEntry(name, tuple(shape), offset)
     raise ValueError("an entry is not [name, shape, offset]")
-
-
-def _are_integers(values: list[object]) -> bool:
-    # Not isinstance: False is an int equal to 0, so the same table could have a second digest.
-    return all(type(value) is int for value in values)

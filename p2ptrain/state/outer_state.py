@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -42,8 +43,8 @@ and they slow down the trainer."""
 
 
 def snapshot_meta(run: RunId | None, step: int, layout: Digest) -> dict[str, object]:
-    """Return a snapshot's `meta`. Genesis does not contain the run's id, which depends on its
-    digest.
+    """Return a snapshot's `meta`. The `run` is None for the genesis snapshot: the run's id depends
+    on the digest of that snapshot, so the snapshot cannot contain the id.
     """
     named = {} if run is None else {"run": run}
     return {**named, "step": step, "layout": layout}
@@ -52,38 +53,23 @@ def snapshot_meta(run: RunId | None, step: int, layout: Digest) -> dict[str, obj
 class OuterState:
     """θ and m, `numel` float32 elements each, initially zero.
 
-    `theta` and `momentum` are numpy views of shared memory; the trainers map θ through `theta_fd`.
-    One update or load runs at a time; a second one waits. A snapshot can be written meanwhile.
-    `threads` update θ and m, each `share_elements` at a time.
+    `theta` and `momentum` are numpy views of shared memory. The trainers map `theta_vector`. One
+    update or load runs at a time; a second one waits. A snapshot can be written while an update
+    runs. `threads` threads update θ and m, each `share_elements` elements at a time.
     """
 
     def __init__(
-        self,
-        numel: int,
-        *,
-        threads: int | None = None,
-        share_elements: int = SHARE_ELEMENTS,
+        self, numel: int, *, threads: int | None = None, share_elements: int = SHARE_ELEMENTS
     ) -> None:
         self.numel = numel
         self._share_elements = share_elements
         self.theta_vector = SharedVector(numel, name="p2ptrain-theta")
         self._momentum = SharedVector(numel, name="p2ptrain-momentum")
+        self.theta, self.momentum = self.theta_vector.array, self._momentum.array
         self._threads = threads or min(THREADS_MAX, os.cpu_count() or 1)
         # Held while θ and m change, and at the instant of a freeze.
         self._changing = threading.Lock()
         self._frozen: Frozen | None = None
-
-    @property
-    def theta(self) -> Float32Vector:
-        return self.theta_vector.array
-
-    @property
-    def momentum(self) -> Float32Vector:
-        return self._momentum.array
-
-    @property
-    def theta_fd(self) -> int:
-        return self.theta_vector.fd
 
     def close(self) -> None:
         """Release the descriptors. The memory is freed with its last view."""
@@ -98,10 +84,12 @@ class OuterState:
         codec: Codec,
         fragment: Fragment | None = None,
     ) -> None:
-        """m ← μ m + Δ, θ ← θ − lr (Δ + μ m), where Δ is the pseudo-gradient in `payload`.
+        """Apply an update: m ← μ m + Δ, θ ← θ − lr (Δ + μ m), where Δ is the pseudo-gradient in
+        `payload`.
 
-        `payload` is the whole update of `fragment`, or of the whole model if it is None. It has
-        exactly `codec.encoded_bytes(fragment.numel)` bytes. The rest of θ and m does not change.
+        `payload` is the whole update of `fragment`, or of the whole model if `fragment` is None. It
+        has exactly `codec.encoded_bytes(fragment.numel)` bytes. The rest of θ and m does not
+        change.
 
         Raises ValueError for a wrong length, and kernels.BadScale for an invalid payload. In both
         cases θ and m are unchanged.
@@ -116,13 +104,8 @@ class OuterState:
         with self._changing:
             share = partial(self._apply_share, view, lr, mu, codec, self._frozen, fragment)
             starts = range(0, fragment.numel, self._share(codec.block))
-            if len(starts) == 1 or self._threads == 1:
-                for start in starts:
-                    share(start)
-                return
             with ThreadPoolExecutor(self._threads, "outer-step") as pool:
-                for _ in pool.map(share, starts):
-                    pass
+                deque(pool.map(share, starts), maxlen=0)  # raises the error of a share
 
     def _share(self, block: int) -> int:
         """Return a number of whole blocks, so that every share starts at a block's scale."""
@@ -174,8 +157,8 @@ class OuterState:
     def freeze(self, piece_bytes: int) -> Iterator[Frozen]:
         """Freeze θ and m at this instant, to be read piece by piece while updates continue.
 
-        Enter the block at a point where no update can intervene, and read the view in another
-        thread.
+        The caller must make sure that no unwanted update is applied before the block is entered.
+        Another thread should read the view.
 
         Raises LocalProtocolError if a frozen view already exists: there can be one at a time.
         """

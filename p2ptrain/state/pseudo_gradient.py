@@ -1,7 +1,7 @@
 """Compare a peer's own pseudo-gradient with the mean. The numbers are only displayed.
 
-A sample of at most `SAMPLE_MAX` elements is compared, spread evenly in whole codec blocks, so that
-it takes milliseconds at any size. Smaller models are compared completely.
+At most `SAMPLE_MAX` elements are compared, so that it takes milliseconds for a model of any size.
+They are whole codec blocks, spread evenly over the vector. Smaller models are compared completely.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Error feedback: this peer's own rounding errors, to be added to its next contribution.
 
 A reduce can fail and be repeated, so its errors are kept in `aside` until its outer step has ended.
-`owed` holds the errors of the committed attempt, even if this peer did not see that attempt's end.
-This is correct because a mean can be completed only with this peer's sums: by then this peer had
-finished rounding, and all that it owed is in the mean.
+`owed` holds the errors of the committed attempt, even if that attempt did not finish on this peer.
+This is correct because the mean needs this peer's sums: when the mean was complete, this peer had
+finished rounding, and everything that it owed was in the mean.
 
 The unit is the ring's: the mean times the number of participants, no matter what their weights are.
 If the number of participants changes between two reduces, `owed` is rescaled.
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from p2ptrain.state.shared_vector import Float32Vector, SharedVector
+from p2ptrain.state.shared_vector import SharedVector
 
 
 class Residual:
@@ -25,25 +25,13 @@ class Residual:
     """
 
     def __init__(self, numel: int) -> None:
-        self._owed = SharedVector(numel, name="p2ptrain-residual")
-        self._aside = SharedVector(numel, name="p2ptrain-residual")
+        self._vectors = [SharedVector(numel, name="p2ptrain-residual") for _ in range(2)]
+        self.owed, self.aside = (vector.array for vector in self._vectors)
         self._open: tuple[int, int] | None = None
-        self._peers = 1
-
-    @property
-    def owed(self) -> Float32Vector:
-        return self._owed.array
-
-    @property
-    def aside(self) -> Float32Vector:
-        return self._aside.array
-
-    @property
-    def peers(self) -> int:
-        """Number of participants of the newest reduce. `owed` divided by this number is what the
-        mean of that reduce lacks.
+        self.peers = 1
+        """Number of participants of the newest reduce. `owed` divided by this number is the error
+        of the mean that this peer caused.
         """
-        return self._peers
 
     @property
     def open_step(self) -> int | None:
@@ -58,27 +46,28 @@ class Residual:
         assert self._open is None or self._open[0] == step, (
             "`ended` was not called for the previous outer step"
         )
-        if peers != self._peers:
-            self.owed[:] *= np.float32(peers / self._peers)
+        if peers != self.peers:
+            self.owed[:] *= np.float32(peers / self.peers)
         np.copyto(self.aside, self.owed)
-        self._open, self._peers = (step, attempt), peers
+        self._open, self.peers = (step, attempt), peers
 
     def cut_short(self, most: float) -> None:
-        """Handle a reduce that did not finish here. If elements of `aside` exceed `most`, the
-        maximum error of correct rounding, they come from invalid numbers. Then set `aside` to zero,
-        since later reduces would refuse such a contribution and blame this peer.
+        """Handle a reduce that did not finish on this peer. If elements of `aside` exceed `most`,
+        the maximum error of correct rounding, they come from invalid numbers. In this case set
+        `aside` to zero, since later reduces would refuse a contribution that includes these errors,
+        and blame this peer.
         """
         if not (-most <= self.aside.min() and self.aside.max() <= most):  # true for NaN as well
             self.aside[:] = 0
 
     def ended(self, committed: int | None) -> None:
-        """Record that the open step ended with the attempt `committed`, or was skipped (None). If
-        that was the newest attempt that we took part in, `aside` becomes `owed`; otherwise `owed`
-        does not change.
+        """Record that the open step ended with the commit of attempt `committed`, or was skipped
+        (None). If `committed` is the newest attempt in which we took part, `aside` becomes `owed`;
+        otherwise `owed` does not change.
         """
         assert self._open is not None, "no reduce is open"
         if committed == self._open[1]:
-            self._owed, self._aside = self._aside, self._owed
+            self.owed, self.aside = self.aside, self.owed
         self._open = None
 
     def forget(self) -> None:
@@ -89,5 +78,5 @@ class Residual:
         self._open = None
 
     def close(self) -> None:
-        self._owed.close()
-        self._aside.close()
+        for vector in self._vectors:
+            vector.close()

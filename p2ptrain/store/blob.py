@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from blake3 import blake3
 
 from p2ptrain.encoding import fields, pack, unpack
 from p2ptrain.errors import (
     ChunkCorrupt,
+    ChunkMissing,
     LocalProtocolError,
     ManifestInvalid,
     ProtocolError,
@@ -32,7 +34,7 @@ Buffer = bytes | bytearray | memoryview
 
 CHUNK_BYTES = 4 * 2**20
 CHUNK_BYTES_MAX = CHUNK_BYTES
-"""The maximum length of a chunk that is stored, served or accepted.
+"""Maximum bytes of a chunk that is stored, served or accepted.
 
 Chunks are long enough that the latency of a request and of an fsync hardly matters. They are short
 enough that a bad chunk costs little and a joiner can fetch from many peers at once."""
@@ -66,7 +68,7 @@ class CheckedChunk:
 
 
 def checked(data: Buffer, expected: Digest | None = None) -> CheckedChunk:
-    """Hash bytes, and check them against `expected`, before they are written to disk.
+    """Hash the bytes of a chunk, and check them against `expected`.
 
     Raises:
         ChunkCorrupt: they do not have the expected digest.
@@ -81,7 +83,7 @@ def checked(data: Buffer, expected: Digest | None = None) -> CheckedChunk:
 
 @dataclass(frozen=True, slots=True)
 class BlobManifest:
-    """The contents of a blob. All chunks but the last have `chunk_bytes` bytes.
+    """The list of a blob's chunks. All chunks but the last have `chunk_bytes` bytes.
 
     `meta` is a small map of plain values; only the writer of the blob knows their meaning.
     """
@@ -148,18 +150,68 @@ class BlobManifest:
             raise ManifestInvalid(f"not a manifest: {exc.what}") from exc
 
 
-class BlobReader(Protocol):
+class BlobReader(ABC):
     """A source of blobs: a Store or a StoreReader. All methods raise StoreError."""
 
-    def manifest(self, digest: Digest) -> BlobManifest: ...
+    @abstractmethod
+    def has_chunk(self, digest: Digest) -> bool: ...
 
-    def read_blob(self, digest: Digest) -> bytes: ...
+    @abstractmethod
+    def get_chunk(self, digest: Digest) -> bytes:
+        """Return the bytes, verified against `digest`. Raises ChunkMissing, ChunkCorrupt."""
 
-    def read_blob_into(self, digest: Digest, *views: memoryview) -> BlobManifest: ...
+    def manifest(self, digest: Digest) -> BlobManifest:
+        """Return the manifest. Raises ChunkMissing, ChunkCorrupt, ManifestInvalid."""
+        return BlobManifest.from_wire(self.get_chunk(digest))
+
+    def missing_chunks(self, digest: Digest) -> list[Digest]:
+        """Return the missing chunks of the blob, each once, in order.
+
+        Raises as `manifest` does. If the manifest itself is missing, fetch it first.
+        """
+        chunks = dict.fromkeys(self.manifest(digest).chunks)
+        return [chunk for chunk in chunks if not self.has_chunk(chunk)]
+
+    def holds_blob(self, digest: Digest) -> bool:
+        """Return whether all chunks of the blob are here. They are hashed only when they are
+        read.
+        """
+        try:
+            return not self.missing_chunks(digest)
+        except (ChunkMissing, ChunkCorrupt):
+            return False
+
+    def read_blob(self, digest: Digest) -> bytes:
+        """Return the whole blob, with every chunk verified."""
+        return read_whole(self.manifest(digest), self._read_into)
+
+    def read_blob_into(self, digest: Digest, *views: memoryview) -> BlobManifest:
+        """Fill `views`, one after another, with the blob; together they have its exact size.
+
+        After an error the views hold a mixture of old and new bytes.
+
+        Raises ChunkMissing, ChunkCorrupt, ManifestInvalid.
+        """
+        manifest = self.manifest(digest)
+        read_across(manifest, views, self._read_into)
+        return manifest
+
+    def _read_into(self, digest: Digest, view: memoryview) -> None:
+        """Fill `view` with the verified chunk. Raises ManifestInvalid if their lengths differ."""
+        data = self.get_chunk(digest)
+        if len(data) != len(view):
+            raise ManifestInvalid(f"chunk {digest[:12]}… has {len(data)} bytes, not {len(view)}")
+        view[:] = data
+
+
+START_BYTES = 32
+"""Number of bytes from the start of a chunk that are enough for `looks_like_manifest`."""
 
 
 def looks_like_manifest(data: Buffer) -> bool:
-    """Return False if these bytes cannot be a manifest, True if they may be one."""
+    """Return False if a chunk that begins with `data` cannot be a manifest, True if it may be
+    one.
+    """
     return bytes(data[: len(_PREFIX)]) == _PREFIX
 
 
@@ -177,41 +229,45 @@ def _digest(raw: object) -> Digest:
     return Digest(raw.hex())
 
 
-def rechunked(parts: Iterable[Buffer], chunk_bytes: int) -> Iterator[memoryview]:
-    """Yield the bytes of `parts`, in order, as pieces of `chunk_bytes`; only the last can be
-    shorter.
+Fill = Callable[[memoryview], int]
+"""Fills a view with the next bytes and returns their number. If they do not fill the view, they are
+the last."""
 
-    Pieces within one part are views of it, so a snapshot of gigabytes is written without a copy in
-    memory. A piece is valid until the next one is requested.
+
+def filling(parts: Iterable[Buffer]) -> Fill:
+    """Return a Fill for the bytes of `parts` in order. Each part is released once it has been
+    read.
     """
-    carried = bytearray()
-    for part in parts:
-        view = memoryview(part).cast("B")
-        if carried:
-            taken = min(chunk_bytes - len(carried), len(view))
-            carried += view[:taken]
-            view = view[taken:]
-            if len(carried) < chunk_bytes:
-                continue
-            yield memoryview(carried)
-            carried = bytearray()
-        whole = len(view) - len(view) % chunk_bytes
-        for start in range(0, whole, chunk_bytes):
-            yield view[start : start + chunk_bytes]
-        carried += view[whole:]
-    if carried:
-        yield memoryview(carried)
+    left, rest = iter(parts), memoryview(b"")
+
+    def fill(view: memoryview) -> int:
+        nonlocal rest
+        filled = 0
+        while filled < len(view):
+            if not rest:
+                part = next(left, None)
+                if part is None:
+                    break
+                rest = memoryview(part).cast("B")
+            taken = min(len(view) - filled, len(rest))
+            view[filled : filled + taken] = rest[:taken]
+            rest = rest[taken:]
+            filled += taken
+        return filled
+
+    return fill
 
 
 def describe(
     kind: str, parts: Iterable[Buffer], chunk_bytes: int, meta: Mapping[str, object]
 ) -> BlobManifest:
     """Return the manifest of a blob with these bytes, without storing anything."""
+    fill, buffer = filling(parts), memoryview(bytearray(chunk_bytes))
     chunks: list[Digest] = []
     size = 0
-    for piece in rechunked(parts, chunk_bytes):
-        chunks.append(digest_of(piece))
-        size += len(piece)
+    while count := fill(buffer):
+        chunks.append(digest_of(buffer[:count]))
+        size += count
     return BlobManifest(kind, size, chunk_bytes, tuple(chunks), dict(meta))
 
 

@@ -152,8 +152,11 @@ class LocalDisk:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)  # a single piece is not copied
 
     def read_into(self, path: Path, view: memoryview) -> int:
+        filled = 0
         with _descriptor(path, os.O_RDONLY) as descriptor:
-            return _read_all(descriptor, view)
+            while filled < len(view) and (count := os.readv(descriptor, [view[filled:]])):
+                filled += count
+        return filled
 
     def names(self, path: Path) -> list[str]:
         return sorted(os.listdir(path))
@@ -165,7 +168,7 @@ class LocalDisk:
         except BlockingIOError:
             os.close(descriptor)
             return None
-        return _FileLock(descriptor)
+        return _Descriptor(descriptor)  # the kernel unlocks when it is closed, even after SIGKILL
 
 
 class _Descriptor:
@@ -181,10 +184,6 @@ class _Descriptor:
 
     def __del__(self) -> None:
         self.close()
-
-
-class _FileLock(_Descriptor):
-    """An flock. The kernel releases it when the descriptor closes, even after SIGKILL."""
 
 
 class _LocalFile(_Descriptor):
@@ -228,16 +227,6 @@ def _written_around_the_cache(path: Path, data: memoryview) -> bool:
 def _write_all(descriptor: int, data: memoryview) -> None:
     while data:
         data = data[os.write(descriptor, data) :]
-
-
-def _read_all(descriptor: int, view: memoryview) -> int:
-    filled = 0
-    while filled < len(view):
-        count = os.readv(descriptor, [view[filled:]])
-        if count == 0:
-            break
-        filled += count
-    return filled
 
 
 @contextmanager

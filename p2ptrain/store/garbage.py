@@ -18,11 +18,9 @@ from pathlib import Path
 
 from p2ptrain.errors import ChunkCorrupt, ChunkMissing, ManifestInvalid
 from p2ptrain.ids import Digest
-from p2ptrain.store.blob import BlobManifest, looks_like_manifest
+from p2ptrain.store.blob import START_BYTES, BlobManifest, looks_like_manifest
 from p2ptrain.store.objects import Objects
 from p2ptrain.suggested_command import to_paste
-
-_START_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +33,8 @@ class Collected:
 
 
 class RootsDamaged(ChunkCorrupt):
-    """These `roots` are damaged, so we do not know what they reach. The owner can unpin those that
-    are `pinned`.
+    """These `roots` are damaged, so we do not know what they reach. The store's owner can give up
+    those that are `pinned` by unpinning them.
     """
 
     def __init__(self, roots: Collection[Digest], pinned: Collection[Digest]) -> None:
@@ -91,18 +89,17 @@ def _reached_by_root(objects: Objects, root: Digest) -> set[Digest]:
     with suppress(ChunkMissing):
         objects.read_chunk(root)
     reached = _reached_by(objects, root)
-    # Check this last, because another reader may have set it aside meanwhile.
+    # Check this last, because another reader may have set the root aside meanwhile.
     if objects.is_set_aside(root):
         raise ChunkCorrupt(f"chunk {root} was set aside")
     return reached
 
 
 def reached_from_young(objects: Objects, young: Iterable[Digest]) -> set[Digest]:
-    """Return what recent chunks reach, without hashing a whole snapshot again."""
-    reached: set[Digest] = set()
-    for digest in young:
-        reached |= _reached_by(objects, digest)
-    return reached
+    """Return what recently stored chunks reach. Unlike roots, they are not hashed, because they may
+    be a whole snapshot.
+    """
+    return set().union(*(_reached_by(objects, digest) for digest in young))
 
 
 def sweep(objects: Objects, reached: set[Digest]) -> Collected:
@@ -113,11 +110,9 @@ def sweep(objects: Objects, reached: set[Digest]) -> Collected:
 
 
 def _reached_by(objects: Objects, digest: Digest) -> set[Digest]:
-    if not looks_like_manifest(objects.start(digest, _START_BYTES)):
-        return {digest}
-    try:
-        return {digest, *BlobManifest.from_wire(objects.read_chunk(digest)).chunks}
-    except ManifestInvalid:
-        return {digest}  # a data chunk that begins like a manifest
-    except ChunkMissing:
-        return {digest}  # meanwhile, another reader has set it aside
+    if looks_like_manifest(objects.start(digest, START_BYTES)):
+        # The chunk may be a data chunk that only begins like a manifest, or another reader may have
+        # set it aside meanwhile.
+        with suppress(ManifestInvalid, ChunkMissing):
+            return {digest, *BlobManifest.from_wire(objects.read_chunk(digest)).chunks}
+    return {digest}

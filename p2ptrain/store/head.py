@@ -52,7 +52,12 @@ class Head:
         try:
             if blake3(body).digest() != data[:_DIGEST_BYTES]:
                 raise RemoteProtocolError("it does not match its own digest")
-            return cls(**_checked(unpack(body, bytes_max=HEAD_BYTES_MAX)))
+            value, none = unpack(body, bytes_max=HEAD_BYTES_MAX), type(None)
+            optional = {"snapshot": (str, none), "snapshot_step": (int, none)}
+            found: dict[str, Any] = fields(
+                value, run=str, height=int, head=str, step=int, **optional
+            )
+            return cls(**found)
         except RemoteProtocolError as exc:
             raise StoreError(
                 f"the store's head is damaged: {exc.what}",
@@ -60,16 +65,3 @@ class Head:
                 likely="the disk is faulty, or another program wrote into the store",
                 do="remove the file `head` from the store; the node then rejoins the run",
             ) from exc
-
-
-def _checked(value: object) -> dict[str, Any]:
-    optional = (str, type(None))
-    return fields(
-        value,
-        run=str,
-        height=int,
-        head=str,
-        step=int,
-        snapshot=optional,
-        snapshot_step=(int, type(None)),
-    )

@@ -1,4 +1,4 @@
-"""Pauses background writers while all cores are busy with other work.
+"""Pause background writers while all cores are busy with other work.
 
 A lower priority (see `lanes`) is not enough while a trainer uses all cores: whenever the trainer
 waits, the threads of a snapshot run. They took 3.5 % of two cores, and inner steps took 4 % longer.
@@ -40,6 +40,7 @@ REST_S_MAX = 2.0
 """Maximum length of one sleep. When a core becomes idle, such as after the inner steps, the pause
 ends within this time."""
 
+Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 
 
@@ -50,7 +51,9 @@ def _idle_s() -> float:
 
 
 class IdleThrottle:
-    """Accounts for the CPU time of one blob's writer and its lanes. Tests pass their own clocks."""
+    """Counts the CPU time of one blob's writer and its lanes (the threads that write its chunks),
+    and makes the writer pause. Tests pass their own clocks.
+    """
 
     def __init__(
         self,
@@ -72,38 +75,39 @@ class IdleThrottle:
         """End current and future pauses. Call from any thread."""
         self._over.set()
 
-    def run_counted(self, work: Callable[[], Result]) -> Result:
-        """Do `work`, and count its CPU time. Call from any thread."""
-        begun = self._used_s()
-        try:
-            return work()
-        finally:
-            spent = self._used_s() - begun
-            with self._counting:
-                self._spent_s += spent
+    def counted(self, work: Callable[[Argument], Result]) -> Callable[[Argument], Result]:
+        """Return a function that calls `work` and counts its CPU time. Any thread may call it."""
+
+        def run(argument: Argument) -> Result:
+            begun = self._used_s()
+            try:
+                return work(argument)
+            finally:
+                spent = self._used_s() - begun
+                with self._counting:
+                    self._spent_s += spent
+
+        return run
 
     def rest(self) -> None:
-        """Pause until it is time for the next chunk."""
+        """Pause until it is time to write the next chunk."""
         while not self._over.is_set() and (seconds := self._rest_s()) >= REST_S_MIN:
             self._sleep(min(seconds, REST_S_MAX))
 
     def _rest_s(self) -> float:
-        now = self._measure()
+        now = self._now()
+        if now >= self._looked_at + LOOK_S:
+            self._look(now)
         with self._counting:
             rest_s = (self._spent_s - FREE_S) / SHARE - (now - self._since)
             return rest_s if self._all_busy else 0.0
 
-    def _measure(self) -> float:
-        now = self._now()
-        if now >= self._looked_at + LOOK_S:
-            idle_s = self._idle_s()
-            idle_cores = (idle_s - self._idle_then) / (now - self._looked_at)
-            self._looked_at, self._idle_then = now, idle_s
-            self._judge(idle_cores < IDLE_CORES, now)
-        return now
-
-    def _judge(self, all_busy: bool, now: float) -> None:
-        if not all_busy:
+    def _look(self, now: float) -> None:
+        """Find out whether all cores have been busy since the last look."""
+        idle_s = self._idle_s()
+        idle_cores = (idle_s - self._idle_then) / (now - self._looked_at)
+        self._looked_at, self._idle_then = now, idle_s
+        self._all_busy = idle_cores < IDLE_CORES
+        if not self._all_busy:
             with self._counting:
                 self._since, self._spent_s = now, 0.0
-        self._all_busy = all_busy

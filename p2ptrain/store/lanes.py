@@ -1,14 +1,14 @@
 """Write many chunks to the disk at once, each in its own thread.
 
 A chunk gets its name only after its bytes are synced, and a sync has the latency of the disk, no
-matter how little was written. With one chunk at a time a disk is idle most of the time. Eight at a
-time keep it busy, and a file system combines syncs that are requested together. Each lane writes a
-chunk in the store's order (temporary file, sync, rename). References to the chunks are written only
-after all lanes have ended.
+matter how little was written. With one chunk at a time, a disk is idle most of the time. Eight at a
+time keep it busy, and a file system combines syncs that are requested together. Each lane (a thread
+and its buffer) writes a chunk in the store's order: temporary file, sync, rename. References to the
+chunks are written only after all lanes have ended.
 
-Each lane has one buffer, into which the bytes are copied first. So the owner of the bytes does not
-have to wait for the disk (see `state.frozen`). Buffers are page-aligned, so they can be written
-directly to the disk, bypassing the page cache, without a copy (see `disk`).
+The bytes are first copied into a lane's buffer. So a thread that wants to change them does not have
+to wait for the disk (see `state.frozen`). Buffers are page-aligned, so they can be written directly
+to the disk, bypassing the page cache, without a copy (see `disk`).
 
 Background work, such as a snapshot, is written by threads with a low priority. At normal priority,
 writing a snapshot took half a core from the inner steps. These threads also pause; see
@@ -23,14 +23,13 @@ import mmap
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import TypeVar
 
 from p2ptrain.ids import Digest
-from p2ptrain.store.blob import Buffer
+from p2ptrain.store.blob import Fill
 from p2ptrain.store.idle_throttle import IdleThrottle
 
 LANES = 8
@@ -38,18 +37,12 @@ LANES = 8
 the disk was idle between two syncs; with sixteen, it wrote a tenth more. See
 docs/results/state.md."""
 
-Result = TypeVar("Result")
-
-Fill = Callable[[memoryview], int]
-"""Fills a view with the next bytes and returns their number. If they do not fill the view, they are
-the last."""
-
 Lanes = Callable[[], Executor]
 """Returns the executor for the lanes of one blob. Its `with` block waits for all tasks."""
 
 STAND_BACK = 19
-"""Nice value of a background thread. If it competes for a core with a thread of normal priority, it
-gets a 68th of the core."""
+"""Nice value of a background thread. If such a thread competes for a core with a thread of normal
+priority, it gets 1/68 of the core."""
 
 
 def stand_back() -> None:
@@ -62,36 +55,6 @@ def stand_back() -> None:
 
 threads: Lanes = partial(ThreadPoolExecutor, LANES, "store")
 patient_threads: Lanes = partial(ThreadPoolExecutor, LANES, "store-patient", stand_back)
-
-
-def filling(parts: Iterable[Buffer]) -> Fill:
-    """Return a Fill for the bytes of `parts` in order. Each part is released once it has been
-    read.
-    """
-    left, rest = iter(parts), memoryview(b"")
-
-    def fill(view: memoryview) -> int:
-        nonlocal rest
-        filled = 0
-        while filled < len(view):
-            if not rest:
-                part = next(left, None)
-                if part is None:
-                    break
-                rest = memoryview(part).cast("B")
-            taken = min(len(view) - filled, len(rest))
-            view[filled : filled + taken] = rest[:taken]
-            rest = rest[taken:]
-            filled += taken
-        return filled
-
-    return fill
-
-
-def _counted(
-    throttle: IdleThrottle, work: Callable[[memoryview], Result]
-) -> Callable[[memoryview], Result]:
-    return lambda view: throttle.run_counted(partial(work, view))
 
 
 def put_all(
@@ -108,7 +71,7 @@ def put_all(
     Raises the error of `fill` or of the first failed `put`, after all started calls have ended.
     """
     if throttle is not None:
-        fill, put = _counted(throttle, fill), _counted(throttle, put)
+        fill, put = throttle.counted(fill), throttle.counted(put)
     chunks: list[Digest] = []
     under_way: deque[tuple[Future[Digest], memoryview]] = deque()
     size, count = 0, chunk_bytes
@@ -121,8 +84,8 @@ def put_all(
                 chunks.append(first.result())
             if throttle is not None:
                 throttle.rest()
-            # Fill only once a buffer is free, so that the owner of the bytes never waits for
-            # the disk.
+            # Fill only once a buffer is free, so that the owner of the bytes never waits for the
+            # disk.
             count = fill(buffer)
             if count:
                 under_way.append((executor.submit(put, buffer[:count]), buffer))

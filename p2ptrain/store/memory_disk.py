@@ -17,8 +17,10 @@ import itertools
 import random
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from p2ptrain.store.disk import OpenFile
@@ -40,15 +42,6 @@ _Tree = dict[Path, dict[str, _File]]
 
 
 @dataclass(slots=True)
-class _Lock:
-    held: set[Path]
-    path: Path
-
-    def close(self) -> None:
-        self.held.discard(self.path)
-
-
-@dataclass(slots=True)
 class _Opened:
     """An open file. `path` is the name that the file had when it was opened."""
 
@@ -58,8 +51,8 @@ class _Opened:
 
     def append(self, data: memoryview) -> None:
         before = self.file.content
-        partial = before + bytes(data[: len(data) // 2])
-        with self.disk._write(f"append {self.path}", lambda: self.disk._set(self.file, partial)):
+        half = before + bytes(data[: len(data) // 2])
+        with self.disk._write(f"append {self.path}", partial(setattr, self.file, "content", half)):
             self.file.content = before + bytes(data)
 
     def truncate(self, size: int) -> None:
@@ -76,9 +69,11 @@ class _Opened:
 
 @dataclass(slots=True)
 class MemoryDisk:
-    """A `Disk` whose write number `fail_at` fails, counted from 1. If 0, no write fails.
+    """A `Disk` whose write number `fail_at` fails, counted from 1. If `fail_at` is 0, no write
+    fails.
 
     `failure` is an errno, or None for a power cut. With `forever` all later writes fail too.
+    `writes` describes the writes so far.
     """
 
     fail_at: int = 0
@@ -96,10 +91,9 @@ class MemoryDisk:
         killed, and everything that was written is still there.
         """
         if rng is None:
-            # Both trees share the table of copies, so that a file in both remains one file.
-            copies: dict[int, _File] = {}
-            names = _copied(self._names, copies)
-            return MemoryDisk(_names=names, _durable_names=_copied(self._durable_names, copies))
+            # Both trees are copied in one call, so that a file in both remains one file.
+            names, durable_names = deepcopy((self._names, self._durable_names))
+            return MemoryDisk(_names=names, _durable_names=durable_names)
         after = MemoryDisk()
         for directory, written in self._names.items():
             durable = self._durable_names[directory]
@@ -129,7 +123,8 @@ class MemoryDisk:
         self._check_on()
         file = self._names[path.parent].setdefault(path.name, _File())
         file.content = b""
-        with self._write(f"write {path}", lambda: self._set(file, bytes(data[: len(data) // 2]))):
+        half = bytes(data[: len(data) // 2])
+        with self._write(f"write {path}", partial(setattr, file, "content", half)):
             file.content = bytes(data)
 
     def opened(self, path: Path) -> OpenFile:
@@ -173,11 +168,13 @@ class MemoryDisk:
             raise FileNotFoundError(errno.ENOENT, "no such directory", str(path))
         return sorted(self._names[path])
 
-    def lock(self, path: Path) -> _Lock | None:
+    def lock(self, path: Path) -> ExitStack | None:
         if path in self._locked:
             return None
         self._locked.add(path)
-        return _Lock(self._locked, path)
+        held = ExitStack()
+        held.callback(self._locked.discard, path)
+        return held
 
     def _file(self, path: Path) -> _File:
         self._check_on()
@@ -189,10 +186,6 @@ class MemoryDisk:
     def _check_on(self) -> None:
         if self._is_off:
             raise PowerCut
-
-    @staticmethod
-    def _set(file: _File, content: bytes) -> None:
-        file.content = content
 
     @contextmanager
     def _write(self, what: str, partly: Callable[[], None] = lambda: None) -> Iterator[None]:
@@ -209,16 +202,6 @@ class MemoryDisk:
                 self._is_off = True
                 raise PowerCut(what)
             raise OSError(self.failure, "injected by the test", what)
-
-
-def _copied(tree: _Tree, copies: dict[int, _File]) -> _Tree:
-    return {
-        directory: {
-            name: copies.setdefault(id(file), _File(file.content, file.durable))
-            for name, file in names.items()
-        }
-        for directory, names in tree.items()
-    }
 
 
 def _common_start(one: bytes, other: bytes) -> int:

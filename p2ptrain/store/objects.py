@@ -42,7 +42,8 @@ _OWN = re.compile(r"[0-9]+-[0-9]+")
 @dataclass(frozen=True, slots=True)
 class ChunkHealth:
     """The result of examining one chunk. `bytes` is the number of bytes read. `why` says what is
-    wrong; it is empty if the chunk is sound, or was removed by the store.
+    wrong; it is empty if the chunk is sound, could not be examined now, or was removed by the
+    store.
     """
 
     bytes: int = 0
@@ -65,7 +66,8 @@ class Objects:
         # Guards the names, and the two collections below.
         self._lock = threading.Lock()
         self._settling = threading.Lock()
-        self._puts = 0
+        self.puts = 0
+        """Number of chunks that were put so far, whether new or not."""
         self._young: dict[Digest, int] = {}
         with disk_errors("opening the store", root):
             self._open()
@@ -79,12 +81,12 @@ class Objects:
         for name in self._disk.names(self._temporary):
             if _OWN.fullmatch(name):  # Other names may be directories, or files in use.
                 self._disk.remove(self._temporary / name)
-        # The previous process may have been killed before its rename of the head was
-        # durable. From now on readers of the head rely on it.
+        # The previous process may have been killed before its rename of the head was durable. From
+        # now on readers of the head rely on it.
         self._disk.sync_directory(self._root)
 
     def path(self, digest: Digest) -> Path:
-        """Return the path of this chunk, which need not exist."""
+        """Return the path of this chunk's file, whether it exists or not."""
         assert is_digest(digest)
         return self._directory / digest[0] / digest[1:]
 
@@ -94,15 +96,15 @@ class Objects:
             return self._disk.size(self.path(digest))
 
     def place(self, digest: Digest, data: Buffer) -> bool:
-        """Store `data` as the chunk `digest`, which the caller has computed. Return False if it
-        exists.
+        """Store `data` as the chunk `digest`, which the caller has computed. Return False if the
+        chunk already exists.
 
         Raises StoreFull or StoreError, and leaves the store unchanged.
         """
         path = self.path(digest)
         with self._lock:
-            self._puts += 1
-            self._young[digest] = self._puts
+            self.puts += 1
+            self._young[digest] = self.puts
             if self.size(digest) is not None:
                 return False
         self.write_whole(path, data, f"writing chunk {digest[:12]}…")
@@ -143,7 +145,7 @@ class Objects:
 
     def read_chunk(self, digest: Digest) -> bytes:
         """Return the chunk's verified bytes. Raises ChunkMissing, ChunkCorrupt."""
-        path, size = self._found(digest)
+        path, size = self.found(digest)
         with self._reading(digest):
             data = self._disk.read(path, 0, min(size, CHUNK_BYTES_MAX + 1))
         if digest_of(data) != digest:
@@ -155,7 +157,7 @@ class Objects:
 
         If a sound chunk does not have the length of `view`, the manifest is wrong.
         """
-        path, size = self._found(digest)
+        path, size = self.found(digest)
         if size != len(view):
             sound = len(self.read_chunk(digest))
             raise ManifestInvalid(f"chunk {digest[:12]}… has {sound} bytes, not {len(view)}")
@@ -191,7 +193,8 @@ class Objects:
             return self._disk.read(self.path(digest), 0, size_max)
         return b""
 
-    def _found(self, digest: Digest) -> tuple[Path, int]:
+    def found(self, digest: Digest) -> tuple[Path, int]:
+        """Return the path and the length in bytes of a stored chunk. Raises ChunkMissing."""
         size = self.size(digest)
         if size is None:
             raise _missing(digest)
@@ -227,19 +230,13 @@ class Objects:
             damaged = self._disk.size(path.with_name(path.name + CORRUPT)) is not None
         return damaged and self.size(digest) is None
 
-    @property
-    def puts(self) -> int:
-        """Number of puts so far."""
-        with self._lock:
-            return self._puts
-
     def young(self) -> tuple[frozenset[Digest], int]:
-        """Return the chunks of recent puts, whether new or not, and the number of puts so far."""
+        """Return the recently put chunks, whether new or not, and the number of puts so far."""
         with self._lock:
-            return frozenset(self._young), self._puts
+            return frozenset(self._young), self.puts
 
     def grow_up(self, puts: int) -> None:
-        """Stop protecting the chunks of the first `puts` puts from collections."""
+        """Stop protecting the chunks of the first `puts` puts from garbage collection."""
         with self._lock:
             self._young = {chunk: put for chunk, put in self._young.items() if put > puts}
 

@@ -24,8 +24,8 @@ milliseconds; a garbage collection holds it until it ends."""
 
 
 class Pins:
-    """The pins of the store under `root`. There are `pins_max` at most. The lock is tried `tries`
-    times, every 50 ms.
+    """The pins of the store under `root`: `pins_max` at most. A caller that finds them locked tries
+    again, up to `tries` times, every 50 ms.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Read a store without locking or changing anything, not even damaged chunks.
 
-Use it for audits, and wherever else a home is read whose node may be running. A chunk that the node
-removes meanwhile is reported as missing.
+Use it where a node may be running that uses the same store, for example in an audit. A chunk that
+the node removes meanwhile is reported as missing.
 """
 
 from __future__ import annotations
@@ -13,21 +13,19 @@ from p2ptrain.errors import ChunkCorrupt, ChunkMissing, ManifestInvalid
 from p2ptrain.ids import Digest, is_digest
 from p2ptrain.store.blob import (
     CHUNK_BYTES_MAX,
+    START_BYTES,
     BlobManifest,
+    BlobReader,
     digest_of,
     looks_like_manifest,
-    read_across,
-    read_whole,
 )
 from p2ptrain.store.disk import Disk, LocalDisk, disk_errors
 from p2ptrain.store.objects import CORRUPT, FANOUT
 from p2ptrain.suggested_command import to_paste
 
-_START_BYTES = 32
 
-
-class StoreReader:
-    """The chunks and blobs under the directory `root`, read as `Store` does."""
+class StoreReader(BlobReader):
+    """The chunks and blobs of the store in the directory `root`."""
 
     def __init__(self, root: Path, disk: Disk | None = None) -> None:
         self.root = root
@@ -65,12 +63,16 @@ class StoreReader:
             return self._disk.size(self._path(digest)) is not None
 
     def get_chunk(self, digest: Digest) -> bytes:
-        """Return the verified bytes. Raises ChunkMissing, ChunkCorrupt."""
         data = self.unchecked(digest, CHUNK_BYTES_MAX + 1)
         if data is None:
             raise ChunkMissing(f"chunk {digest} is not in the store")
         if digest_of(data) != digest:
-            raise self._corrupt(digest)
+            repair = to_paste(self.root.parent, "store check --repair")
+            raise ChunkCorrupt(
+                f"chunk {digest} no longer matches its digest",
+                likely="the disk that holds the store is faulty, or another program wrote into it",
+                do=f"run {repair} while the node is stopped; a running node repairs it by itself",
+            )
         return data
 
     def unchecked(self, digest: Digest, size: int) -> bytes | None:
@@ -81,13 +83,9 @@ class StoreReader:
             except FileNotFoundError:
                 return None
 
-    def manifest(self, digest: Digest) -> BlobManifest:
-        """Return the manifest. Raises ChunkMissing, ChunkCorrupt, ManifestInvalid."""
-        return BlobManifest.from_wire(self.get_chunk(digest))
-
     def manifest_if_any(self, digest: Digest) -> BlobManifest | None:
         """Return the manifest if the chunk is sound and is a manifest, else None."""
-        start = self.unchecked(digest, _START_BYTES)
+        start = self.unchecked(digest, START_BYTES)
         if start is None or not looks_like_manifest(start):
             return None
         try:
@@ -95,47 +93,6 @@ class StoreReader:
         except (ChunkMissing, ChunkCorrupt, ManifestInvalid):
             return None
 
-    def missing_chunks(self, digest: Digest) -> list[Digest]:
-        """Return the missing chunks of the blob, each once, in order. Raises as `manifest` does."""
-        chunks = dict.fromkeys(self.manifest(digest).chunks)
-        return [chunk for chunk in chunks if not self.has_chunk(chunk)]
-
-    def holds_blob(self, digest: Digest) -> bool:
-        """Return whether all chunks of the blob are here. They are hashed only when they are
-        read.
-        """
-        try:
-            return not self.missing_chunks(digest)
-        except (ChunkMissing, ChunkCorrupt):
-            return False
-
-    def read_blob(self, digest: Digest) -> bytes:
-        """Return the whole blob, with every chunk verified."""
-        return read_whole(self.manifest(digest), self._read_into)
-
-    def read_blob_into(self, digest: Digest, *views: memoryview) -> BlobManifest:
-        """Fill `views`, one after another, with the blob; together they have its exact size.
-
-        Raises ChunkMissing, ChunkCorrupt, ManifestInvalid.
-        """
-        manifest = self.manifest(digest)
-        read_across(manifest, views, self._read_into)
-        return manifest
-
-    def _read_into(self, digest: Digest, view: memoryview) -> None:
-        data = self.get_chunk(digest)
-        if len(data) != len(view):
-            raise ManifestInvalid(f"chunk {digest[:12]}… has {len(data)} bytes, not {len(view)}")
-        view[:] = data
-
     def _path(self, digest: Digest) -> Path:
         assert is_digest(digest)
         return self.root / "objects" / digest[0] / digest[1:]
-
-    def _corrupt(self, digest: Digest) -> ChunkCorrupt:
-        repair = to_paste(self.root.parent, "store check --repair")
-        return ChunkCorrupt(
-            f"chunk {digest} no longer matches its digest",
-            likely="the disk that holds the store is faulty, or another program wrote into it",
-            do=f"run {repair} while the node is stopped; a running node repairs chunks by itself",
-        )

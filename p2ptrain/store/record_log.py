@@ -1,4 +1,4 @@
-"""An append-only file of records: the ledger's chain, and the votes that must survive a crash.
+"""An append-only file of records that must survive a crash, such as the ledger's entries and votes.
 
 Each append is one frame: a header and a body. The header holds a magic number, the body's length,
 the number of bytes of the file that were durable when the frame was written, and a checksum. The
@@ -40,6 +40,7 @@ _HEADER = struct.Struct("<4sIQI")  # magic, body bytes, durable bytes, crc32 of 
 _LENGTH = struct.Struct("<I")
 
 FRAME_BYTES = 1 << 20
+"""Approximate bytes of each frame of a log that is rewritten."""
 
 BODY_BYTES_MAX = 16 * 2**20
 """Maximum bytes of a body. A page of certified entries has at most 256 KiB, so a body near this
@@ -78,23 +79,23 @@ class RecordLog:
         self.torn_bytes = 0
         self._disk = disk or LocalDisk()
         self._file: OpenFile | None = None
-        self._usable = True
+        self.takes_more = True
+        """Whether records can be appended. If not, open the log again to find out what it
+        contains.
+        """
         self._seed = 0
         self._size = self._durable = 0
         with disk_errors("opening a log", path):
             size = self._disk.size(path)
         if size is None:
-            self._create()
+            # `rewrite` renames a complete file, so a file that is shorter than its header is
+            # corrupt.
+            with disk_errors("creating a log", path):
+                self._disk.make_directories(path.parent)
+            self.rewrite(())
         else:
             with disk_errors("opening a log", path):
                 self._open(size)
-
-    @property
-    def takes_more(self) -> bool:
-        """Whether records can be appended. If not, open the log again to find out what it
-        contains.
-        """
-        return self._usable
 
     def append(self, records: Iterable[bytes], *, durable: bool = True) -> None:
         """Append records. After a crash, either all or none of them exist. With `durable`, they are
@@ -102,7 +103,7 @@ class RecordLog:
 
         Raises StoreFull or StoreError; the records are then not in the log.
         """
-        if not self._usable:
+        if not self.takes_more:
             raise StoreError(
                 f"the log {self.path.name} was closed after an earlier disk error",
                 code="LOG-CLOSED",
@@ -148,11 +149,11 @@ class RecordLog:
             file.sync()
             self._disk.replace(fresh, self.path)
             self.close()
-            self._file, self._usable = file, False
+            self._file, self.takes_more = file, False
             self._size = self._durable = size
             self._seed = seed
             self._disk.sync_directory(self.path.parent)
-            self._usable = True
+            self.takes_more = True
 
     def keep_open(self) -> OpenFile:
         """Keep the file open from now on. Raises StoreError."""
@@ -187,13 +188,7 @@ class RecordLog:
             file.sync()
             self._durable = self._size
         except OSError:
-            self._usable = False
-
-    def _create(self) -> None:
-        # `rewrite` renames a complete file, so a file that is shorter than its header is corrupt.
-        with disk_errors("creating a log", self.path):
-            self._disk.make_directories(self.path.parent)
-        self.rewrite(())
+            self.takes_more = False
 
     def _open(self, size: int) -> None:
         header = self._disk.read(self.path, 0, _FILE_HEADER_BYTES)
@@ -203,7 +198,7 @@ class RecordLog:
         if magic != _FILE_MAGIC or checksum != zlib.crc32(magic + nonce):
             raise LogCorrupt(self.path, 0, 0)
         self._seed = zlib.crc32(nonce)
-        self._size = self._sound_end(size)
+        self._size = max((end for end, _ in self._sound_frames(size)), default=_FILE_HEADER_BYTES)
         if self._size < size:
             self._check_never_durable(self._size, size)
             self._disk.truncate(self.path, self._size)
@@ -217,14 +212,12 @@ class RecordLog:
         self._disk.sync_directory(self.path.parent)
         self._durable = self._size
 
-    def _sound_end(self, size: int) -> int:
+    def _sound_frames(self, end: int) -> Iterator[tuple[int, bytes]]:
+        """Yield the end and the body of each frame before `end`, up to the first damaged frame."""
         offset = _FILE_HEADER_BYTES
-        while offset < size:
-            found = self._frame_at(offset)
-            if found is None:
-                break
+        while offset < end and (found := self._frame_at(offset)) is not None:
             offset += _HEADER.size + len(found[0])
-        return offset
+            yield offset, found[0]
 
     def _check_never_durable(self, damaged: int, size: int) -> None:
         """Raise if an intact frame after the damage says that the damaged bytes were durable."""
@@ -237,10 +230,7 @@ class RecordLog:
             start = tail.find(_FRAME_MAGIC, start + 1)
 
     def _corrupt(self, damaged: int) -> LogCorrupt:
-        offset, count = _FILE_HEADER_BYTES, 0
-        while offset < damaged and (found := self._frame_at(offset)) is not None:
-            count += sum(1 for _ in _records(found[0]))
-            offset += _HEADER.size + len(found[0])
+        count = sum(1 for _, body in self._sound_frames(damaged) for _ in _records(body))
         return LogCorrupt(self.path, damaged, count)
 
     def _frame_at(self, offset: int) -> tuple[bytes, int] | None:

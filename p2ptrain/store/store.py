@@ -26,36 +26,33 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
-from p2ptrain.errors import (
-    ChunkCorrupt,
-    ChunkMissing,
-    StoreError,
-)
+from p2ptrain.errors import ChunkMissing, StoreError
 from p2ptrain.ids import Digest
 from p2ptrain.store.blob import (
     CHUNK_BYTES,
     BlobManifest,
+    BlobReader,
     Buffer,
     CheckedChunk,
+    Fill,
     checked,
-    read_across,
-    read_whole,
+    filling,
 )
 from p2ptrain.store.disk import Disk, LocalDisk, disk_errors
 from p2ptrain.store.garbage import Collected, reached_from, reached_from_young, sweep
 from p2ptrain.store.head import HEAD_BYTES_MAX, Head
 from p2ptrain.store.idle_throttle import IdleThrottle
-from p2ptrain.store.lanes import Fill, Lanes, filling, patient_threads, put_all, threads
+from p2ptrain.store.lanes import Lanes, patient_threads, put_all, threads
 from p2ptrain.store.objects import FANS, ChunkHealth, Objects
 from p2ptrain.store.pins import Pins
 
 
-class Store:
+class Store(BlobReader):
     """One node's chunks, blobs and head, under the directory `root`.
 
-    One process can use it at a time. A second process gets the error STORE-BUSY until the first
-    ends or calls `close`. All methods may be called from any thread, and block while they use the
-    disk.
+    One process can use the store at a time. A second process gets the error STORE-BUSY until the
+    first ends or calls `close`. All methods may be called from any thread, and block while they use
+    the disk.
     """
 
     def __init__(
@@ -72,7 +69,7 @@ class Store:
         self._patient_lanes = lanes or patient_threads
         self._disk = disk or LocalDisk()
         self._pins: Counter[Digest] = Counter()
-        # The number of puts before each blob that is being written.
+        # For each blob that is being written: how many chunks had been put when the writing began.
         self._writing: Counter[int] = Counter()
         self._counting = threading.Lock()
         # Held during a garbage collection, so that pins and the head cannot change meanwhile.
@@ -107,11 +104,12 @@ class Store:
     def put_chunk(
         self, data: Buffer, *, expected: Digest | None = None, durable: bool = True
     ) -> Digest:
-        """Store up to 4 MiB and return their digest. They are durable on return.
+        """Store up to 4 MiB of data as a chunk and return its digest. The chunk is durable on
+        return.
 
-        `expected` is the digest under which a peer sent them. With `durable=False` the bytes are
-        durable but the name may not be, until `make_durable` or a method that writes a reference to
-        it is called.
+        `expected` is the digest that the data should have, if a peer sent the data. With
+        `durable=False` the bytes are durable on return but the chunk's name may not be. Its name
+        becomes durable with `make_durable`, or with a method that writes a reference to the chunk.
 
         Raises:
             ChunkCorrupt: the data do not match `expected`; nothing was stored.
@@ -124,7 +122,7 @@ class Store:
         return chunk.digest
 
     def put_checked(self, chunk: CheckedChunk) -> None:
-        """Store bytes that are already hashed, as `put_chunk` does with `durable=False`.
+        """Store a chunk that is already hashed, as `put_chunk` does with `durable=False`.
 
         Raises StoreFull.
         """
@@ -138,7 +136,7 @@ class Store:
         """Return the bytes, verified against `digest`.
 
         Raises:
-            ChunkMissing: not stored.
+            ChunkMissing: the chunk is not stored.
             ChunkCorrupt: the file is corrupted; the chunk counts as missing from now on.
         """
         return self._objects.read_chunk(digest)
@@ -151,12 +149,13 @@ class Store:
 
         Raises ChunkMissing.
         """
-        if not self.has_chunk(digest):
-            raise ChunkMissing(f"chunk {digest} is not in the store")
-        return self._objects.path(digest)
+        path, _ = self._objects.found(digest)
+        return path
 
     def chunks_in(self, fan: int) -> list[Digest]:
-        """Return the chunks of one of the `fans` directories, including those set aside."""
+        """Return the chunks in directory number `fan` of the `fans` directories of chunks,
+        including damaged chunks that were set aside.
+        """
         return self._objects.names_in(fan)
 
     @property
@@ -188,10 +187,10 @@ class Store:
         *,
         throttle: IdleThrottle | None = None,
     ) -> Digest:
-        """Store a blob, as `put_blob` does, whose bytes `fill` copies into the store's buffers.
+        """Store a blob, as `put_blob` does. `fill` copies its bytes into the store's buffers.
 
-        `fill` is called in one thread, and only when a buffer is free. So the owner of the bytes,
-        who must not change them before they are copied, does not wait for the disk. With
+        `fill` is called in one thread, and only when a buffer is free. So a thread that has to wait
+        until its bytes are copied, before it may change them, does not wait for the disk. With
         `throttle`, the writing threads have a low priority and pause while all cores are busy.
         """
         if throttle is None:
@@ -226,41 +225,8 @@ class Store:
             with self._counting:
                 self._writing -= Counter((before,))
 
-    def manifest(self, digest: Digest) -> BlobManifest:
-        """Return the manifest. Raises ChunkMissing, ChunkCorrupt, ManifestInvalid."""
-        return BlobManifest.from_wire(self._objects.read_chunk(digest))
-
-    def holds_blob(self, digest: Digest) -> bool:
-        """Return whether all chunks of the blob are here. They are hashed only when they are
-        read.
-        """
-        try:
-            return not self.missing_chunks(digest)
-        except (ChunkMissing, ChunkCorrupt):
-            return False
-
-    def missing_chunks(self, digest: Digest) -> list[Digest]:
-        """Return the missing chunks of the blob, each once, in order.
-
-        Raises ChunkMissing if the manifest is missing: fetch it first.
-        """
-        chunks = dict.fromkeys(self.manifest(digest).chunks)
-        return [chunk for chunk in chunks if not self.has_chunk(chunk)]
-
-    def read_blob(self, digest: Digest) -> bytes:
-        """Return the whole blob, with every chunk verified."""
-        return read_whole(self.manifest(digest), self._objects.read_into)
-
-    def read_blob_into(self, digest: Digest, *views: memoryview) -> BlobManifest:
-        """Fill `views`, one after another, with the blob; together they have its exact size.
-
-        After an error the views hold a mixture of old and new bytes.
-
-        Raises ChunkMissing, ChunkCorrupt, ManifestInvalid.
-        """
-        manifest = self.manifest(digest)
-        read_across(manifest, views, self._objects.read_into)
-        return manifest
+    def _read_into(self, digest: Digest, view: memoryview) -> None:
+        self._objects.read_into(digest, view)
 
     # the head
 
@@ -314,11 +280,13 @@ class Store:
         case nothing has been removed: fetch the root again first.
         """
         with self._collecting, self.lasting.held() as lasting:
-            # Without this, a crash could restore the previous head.
+            # Otherwise a crash could restore the previous head, which may reach chunks that are
+            # removed below.
             self._objects.make_durable()
             young, puts = self._objects.young()
-            roots = [*keep, *self._head_snapshot(), *self._pins]
-            reached = reached_from(self._objects, roots, lasting)
+            head = self.head()
+            of_head = [head.snapshot] if head is not None and head.snapshot is not None else []
+            reached = reached_from(self._objects, [*keep, *of_head, *self._pins], lasting)
             reached |= reached_from_young(self._objects, young)
             collected = sweep(self._objects, reached | set(keep_chunks))
             # Protect the first chunks of a blob that is being written.
@@ -326,7 +294,3 @@ class Store:
                 grown = min((puts, *self._writing))
             self._objects.grow_up(grown)
             return collected
-
-    def _head_snapshot(self) -> list[Digest]:
-        head = self.head()
-        return [head.snapshot] if head is not None and head.snapshot is not None else []

@@ -5,8 +5,8 @@ A node may be using the store at the same time, so a chunk that vanishes is not 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from p2ptrain.ids import Digest
@@ -19,7 +19,7 @@ LOOSE = "data"
 removed blob."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Usage:
     """The number of blobs of one kind, and the disk space that they take.
 
@@ -31,26 +31,32 @@ class Usage:
     bytes: int = 0
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Survey:
+    """Surveys the store under `root`."""
+
     root: Path
     disk: Disk
-    _sizes: dict[Digest, int] = field(default_factory=dict)
 
     def usage(self) -> dict[str, Usage]:
         """Return the usage by kind of blob, in alphabetical order. Raises StoreError."""
         reader = StoreReader(self.root, self.disk)
-        self._sizes = dict(reader.listed())
+        uncounted = dict(reader.listed())
         usage: dict[str, Usage] = {}
-        for digest in list(self._sizes):
+
+        def count(kind: str, chunks: Iterable[Digest], blobs: int) -> None:
+            sizes = [uncounted.pop(chunk) for chunk in chunks if chunk in uncounted]
+            known = usage.get(kind, Usage())
+            usage[kind] = Usage(
+                known.blobs + blobs, known.chunks + len(sizes), known.bytes + sum(sizes)
+            )
+
+        for digest in list(uncounted):
             manifest = reader.manifest_if_any(digest)
             if manifest is not None:
-                of_kind = usage.setdefault(manifest.kind, Usage())
-                of_kind.blobs += 1
-                for chunk in (digest, *manifest.chunks):
-                    self._count(of_kind, chunk)
-        for digest in list(self._sizes):
-            self._count(usage.setdefault(LOOSE, Usage()), digest)
+                count(manifest.kind, (digest, *manifest.chunks), 1)
+        if uncounted:
+            count(LOOSE, list(uncounted), 0)
         return dict(sorted(usage.items()))
 
     def damaged(self) -> Iterator[tuple[Digest, bool]]:
@@ -65,9 +71,3 @@ class Survey:
                 yield digest, digest_of(data) != digest
         for digest in reader.set_aside():
             yield digest, True
-
-    def _count(self, usage: Usage, chunk: Digest) -> None:
-        size = self._sizes.pop(chunk, None)
-        if size is not None:
-            usage.chunks += 1
-            usage.bytes += size

@@ -2,9 +2,8 @@
 
 from p2ptrain.swarm.chunk_cache import HotChunks
 from p2ptrain.swarm.fetch import FetchHandle, fetch_blob, fetch_chunks
-from p2ptrain.swarm.lanes import FetchSource
 from p2ptrain.swarm.picker import Picker
-from p2ptrain.swarm.report import DroppedPeer, DropReason, FetchProgress, FetchReport
+from p2ptrain.swarm.report import DropReason, FetchProgress, FetchReport
 from p2ptrain.swarm.server import ChunkServer
 from p2ptrain.swarm.wire import PURPOSE
 
@@ -12,11 +11,9 @@ __all__ = [
     "PURPOSE",
     "ChunkServer",
     "DropReason",
-    "DroppedPeer",
     "FetchHandle",
     "FetchProgress",
     "FetchReport",
-    "FetchSource",
     "HotChunks",
     "Picker",
     "fetch_blob",

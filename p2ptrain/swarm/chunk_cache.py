@@ -1,9 +1,9 @@
 """A cache in memory for chunks that several peers want at about the same time.
 
-After a commit all peers that missed the reduce want the same update, and joiners want the same
-snapshot. Without the cache, each request would cost a disk read that bypasses the page cache, a
-hash, and memory for as long as the chunk is being sent. With the cache, all requests share one
-copy. This module knows nothing about sockets or peers.
+After a commit, all peers that missed the reduce want the same update, and joiners want the same
+snapshot. Without the cache, each request would cost a read, a hash, and memory for as long as the
+chunk is being sent. With the cache, all requests share one copy. This module knows nothing about
+sockets or peers.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from p2ptrain.store.blob import CHUNK_BYTES_MAX
 from p2ptrain.swarm.server import ChunkSource
 
 HOT_BYTES = 16 * CHUNK_BYTES_MAX
-"""Maximum bytes in the cache. A fetch requests only a few chunks at a time, so 16 chunks are enough
-for peers that fetch the same blob at the same time."""
+"""Maximum bytes in the cache: 16 chunks of maximum length. A fetch requests only a few chunks at a
+time."""
 
 
 class HotChunks:
@@ -36,7 +36,7 @@ class HotChunks:
         self._changed = threading.Condition()
 
     def get_chunk(self, digest: Digest) -> bytes:
-        """Return the bytes, which have been verified. Raises StoreError."""
+        """Return the verified bytes. Raises StoreError."""
         with self._changed:
             self._changed.wait_for(lambda: digest not in self._reading)
             if digest in self._kept:
@@ -48,14 +48,11 @@ class HotChunks:
             chunk = self._source.get_chunk(digest)
             return chunk
         finally:
-            self._ended(digest, chunk)
-
-    def _ended(self, digest: Digest, chunk: bytes | None) -> None:
-        with self._changed:
-            self._reading.discard(digest)
-            if chunk is not None:
-                self._kept[digest] = chunk
-                self._bytes += len(chunk)
-            while self._bytes > self._bytes_max:
-                self._bytes -= len(self._kept.popitem(last=False)[1])
-            self._changed.notify_all()
+            with self._changed:
+                self._reading.discard(digest)
+                if chunk is not None:
+                    self._kept[digest] = chunk
+                    self._bytes += len(chunk)
+                while self._bytes > self._bytes_max:
+                    self._bytes -= len(self._kept.popitem(last=False)[1])
+                self._changed.notify_all()

@@ -1,7 +1,7 @@
 """Fetch chunks from many peers at once, in threads. All bytes are verified before they are used.
 
-Chunks that the store holds are not fetched, so an interrupted fetch resumes when it is called
-again. `lanes` moves the bytes, and `picker` decides what to request from which source.
+Chunks that the store already holds are not fetched, so calling an interrupted fetch again resumes
+it. `lanes` transfers the bytes, and `picker` decides what to request from which source.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class FetchHandle(Generic[SourceT]):
             fetch.cancel()
 
     def offer(self, source: SourceT) -> None:
-        """Use this source as well. It may be offered repeatedly. A source that is in use, or that
-        was dropped for another reason than a lost connection, is ignored.
+        """Use this source as well. The call has no effect if the source is already in use, or was
+        dropped for a reason other than a failed connection.
         """
         with self._lock:
             fetch = self._fetch
@@ -49,20 +49,16 @@ class FetchHandle(Generic[SourceT]):
 
     @property
     def blamed(self) -> tuple[PeerId, ...]:
-        """The peers to report so far; available even if the fetch fails."""
-        with self._lock:
-            fetch = self._fetch
-        return () if fetch is None else blamed(fetch.dropped)
+        """The peers found at fault so far; available even if the fetch fails."""
+        return () if self._fetch is None else blamed(self._fetch.dropped)
 
     @property
     def chunks_fetched(self) -> int:
         """Number of chunks that have arrived so far; available even if the fetch fails."""
-        with self._lock:
-            fetch = self._fetch
-        return 0 if fetch is None else fetch.chunks_fetched
+        return 0 if self._fetch is None else self._fetch.chunks_fetched
 
     def bind(self, fetch: Fetch[SourceT]) -> None:
-        """Attach the fetch, and apply earlier calls to it."""
+        """Attach the fetch, and apply earlier calls of `offer` and `cancel` to it."""
         with self._lock:
             self._fetch, early, cancelled = fetch, self._early, self._cancelled
         for source in early:
@@ -111,7 +107,7 @@ def fetch_blob(
             deadline_s,
             stall_s,
             streams_per_peer,
-            progress or _nobody_listens,
+            progress,
             patience,
             is_urgent=not has_manifest,
         )
@@ -130,18 +126,14 @@ def fetch_chunks(
     stall_s: float = STALL_S,
     handle: FetchHandle[SourceT] | None = None,
 ) -> FetchReport:
-    """Fetch chunks without a blob, such as a lease's data blocks, as `fetch_blob` does."""
+    """Fetch chunks that do not form a blob, such as the data blocks of a lease. Arguments and
+    errors are those of `fetch_blob`.
+    """
     wanted = list(dict.fromkeys(digests))
     with store.pin(wanted):
+        missing = _shuffled(digest for digest in wanted if not store.has_chunk(digest))
         plan = FetchPlan(
-            _in_an_order_of_our_own(digest for digest in wanted if not store.has_chunk(digest)),
-            sources,
-            dial,
-            lambda _: [],
-            deadline_s,
-            stall_s,
-            streams_per_peer,
-            progress or _nobody_listens,
+            missing, sources, dial, lambda _: [], deadline_s, stall_s, streams_per_peer, progress
         )
         return _run(Fetch(store, plan), handle)
 
@@ -154,17 +146,13 @@ def _run(fetch: Fetch[SourceT], handle: FetchHandle[SourceT] | None) -> FetchRep
 
 def _missing(store: Store, digest: Digest) -> list[Digest]:
     store.manifest(digest).sizes()  # refuse a contradictory manifest before fetching
-    return _in_an_order_of_our_own(store.missing_chunks(digest))
+    return _shuffled(store.missing_chunks(digest))
 
 
-def _in_an_order_of_our_own(digests: Iterable[Digest]) -> list[Digest]:
-    """Return the digests in random order, so that peers that start together can soon exchange
-    chunks.
+def _shuffled(digests: Iterable[Digest]) -> list[Digest]:
+    """Return the digests in random order, so that peers that start together soon hold different
+    chunks and can exchange them.
     """
     drawn = list(digests)
     random.shuffle(drawn)
     return drawn
-
-
-def _nobody_listens(progress: FetchProgress) -> None:
-    pass

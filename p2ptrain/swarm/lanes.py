@@ -5,7 +5,8 @@ against the requested digest. Other threads store correct chunks while the lane 
 lane that fails is dropped for this fetch, and its open requests go to other lanes. A peer that
 sends a wrong chunk loses all its lanes.
 
-The picker decides; this module handles threads and sockets. It knows nothing about blobs.
+The picker decides what to request; this module handles threads and sockets. It knows nothing about
+blobs.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from p2ptrain.ids import Digest, PeerId
 from p2ptrain.store import CheckedChunk, Store, checked
 from p2ptrain.swarm.patience import PATIENCE, Patience
 from p2ptrain.swarm.picker import Picker
-from p2ptrain.swarm.report import DroppedPeer, FetchProgress, FetchReport
+from p2ptrain.swarm.report import DroppedPeer, FetchProgress, FetchReport, drop_reason
 from p2ptrain.swarm.wire import receive_response, send_request
 from p2ptrain.swarm.write_behind import WriteBehind
 
@@ -45,7 +46,8 @@ STALL_S = 60.0
 sooner."""
 
 RECONSIDER_S = 0.01
-"""Minimum wait before asking the picker again, so that a thread does not spin due to rounding."""
+"""Minimum seconds before a thread asks the picker again. Without a minimum, rounding errors in
+times could make the thread ask in a busy loop."""
 
 
 class FetchSource(Protocol):
@@ -70,8 +72,9 @@ class Lane:
 class FetchPlan(Generic[SourceT]):
     """The chunks that a fetch should get, its sources, and its limits.
 
-    `more_after(digest)` is called when a chunk has arrived and returns further chunks to fetch.
-    With `is_urgent`, the rest has to wait for the chunks in `wanted`.
+    `more_after(digest)` is called when a chunk has been stored, and returns further chunks to
+    fetch. With `is_urgent`, the chunks in `wanted` are short and further chunks depend on them, as
+    on a manifest. `progress` is called after each chunk.
     """
 
     wanted: Sequence[Digest]
@@ -81,7 +84,7 @@ class FetchPlan(Generic[SourceT]):
     deadline_s: float
     stall_s: float
     streams_per_peer: int
-    progress: Callable[[FetchProgress], None]
+    progress: Callable[[FetchProgress], None] | None
     patience: Patience = PATIENCE
     is_urgent: bool = False
 
@@ -101,7 +104,7 @@ class Fetch(Generic[SourceT]):
     """The state of one fetch, shared by its lanes and guarded by `_changed`."""
 
     def __init__(
-        self, store: Store, plan: FetchPlan[SourceT], landing: WriteBehind | None = None
+        self, store: Store, plan: FetchPlan[SourceT], write_behind: WriteBehind | None = None
     ) -> None:
         self._store = store
         self._plan = plan
@@ -112,12 +115,13 @@ class Fetch(Generic[SourceT]):
         self._sockets: dict[Lane, SecureSocket] = {}
         self._dropped: dict[PeerId, DroppedPeer] = {}
         self._lacked: Counter[PeerId] = Counter()
-        self._write_behind = landing or WriteBehind(len(self._lanes))
+        self._write_behind = write_behind or WriteBehind(len(self._lanes))
         self._pool: ThreadPoolExecutor | None = None
         """The lanes' threads; None until the fetch runs."""
         self._telling = threading.Lock()
         self._bytes_by_peer: Counter[PeerId] = Counter()
-        self._chunks_fetched = 0
+        self.chunks_fetched = 0
+        """Number of chunks that this fetch has added to the store."""
         self._storing = 0
         """Number of chunks that the picker counts as arrived but that are not in the store yet."""
         self._over = False
@@ -132,7 +136,7 @@ class Fetch(Generic[SourceT]):
         self._store.make_durable()
         self._judge()
         return FetchReport(
-            self._chunks_fetched,
+            self.chunks_fetched,
             dict(self._bytes_by_peer),
             time.monotonic() - started,
             tuple(self._dropped.values()),
@@ -151,7 +155,7 @@ class Fetch(Generic[SourceT]):
         """Use this source as well. Call from another thread.
 
         A source that is in use is ignored. A dropped source is used again only if its connection
-        had failed: it may not have known us yet, or may have restarted since.
+        had failed: the source may not have known us yet, or may have restarted since.
         """
         with self._changed:
             known, dropped = self._lanes_of(source.peer), self._dropped.get(source.peer)
@@ -168,12 +172,6 @@ class Fetch(Generic[SourceT]):
         """The sources dropped so far."""
         with self._changed:
             return tuple(self._dropped.values())
-
-    @property
-    def chunks_fetched(self) -> int:
-        """Number of chunks that this fetch has added to the store."""
-        with self._changed:
-            return self._chunks_fetched
 
     def _new_lanes(self, peer: PeerId) -> list[Lane]:
         lanes = [Lane(peer, stream) for stream in range(self._plan.streams_per_peer)]
@@ -222,11 +220,11 @@ class Fetch(Generic[SourceT]):
                 do="nothing: the chunks that arrived are kept, and the node requests the rest",
             )
         raise StoreError(
-            f"no source has {self._picker.left} of the missing chunks",
+            f"no source has the chunks that are still missing ({self._picker.left})",
             code="CKPT-NO-SOURCE",
             evidence=evidence or ["no source is known"],
             likely="the peers that have them are not connected, or have only newer snapshots",
-            do="nothing: the node retries with the peers that are connected then",
+            do="nothing: the node tries again later, with the peers that it is connected to then",
         )
 
     # The methods below run in the threads of lanes.
@@ -287,25 +285,19 @@ class Fetch(Generic[SourceT]):
             self._write_behind.give_back(buffer)
 
     def _assigned(self, lane: Lane, *, idle: bool) -> list[Digest]:
-        """Return the chunks to request now. An idle lane waits for a chunk, or returns [] at the
-        end.
+        """Return the chunks to request now. An idle lane waits until there is one, or returns []
+        when the fetch is over.
         """
         with self._changed:
             while not self._is_over():
                 now = time.monotonic()
-                assigned = self._picks(lane, now)
+                assigned = list(iter(partial(self._picker.next, lane, now), None))
                 if assigned or not idle:
                     return assigned
                 reconsider_at = self._picker.reconsider_at(lane, now)
                 wait_s = None if reconsider_at is None else max(RECONSIDER_S, reconsider_at - now)
                 self._changed.wait(wait_s)
             return []
-
-    def _picks(self, lane: Lane, now: float) -> list[Digest]:
-        picks: list[Digest] = []
-        while (digest := self._picker.next(lane, now)) is not None:
-            picks.append(digest)
-        return picks
 
     def _is_first(self, lane: Lane, chunk: CheckedChunk) -> bool:
         """Return whether this copy arrived first and so should be stored."""
@@ -323,12 +315,13 @@ class Fetch(Generic[SourceT]):
             with self._changed:
                 self._picker.want(more)
                 self._storing -= 1
-                self._chunks_fetched += 1
+                self.chunks_fetched += 1
                 self._bytes_by_peer[lane.peer] += len(chunk.data)
                 left = self._picker.left + self._storing
-                progress = FetchProgress(self._chunks_fetched, left, self._bytes_by_peer.total())
+                progress = FetchProgress(self.chunks_fetched, left, self._bytes_by_peer.total())
                 self._changed.notify_all()
-            self._plan.progress(progress)
+            if self._plan.progress is not None:
+                self._plan.progress(progress)
 
     def _note_lack(self, lane: Lane, digest: Digest) -> None:
         with self._changed:
@@ -339,7 +332,7 @@ class Fetch(Generic[SourceT]):
             self._changed.notify_all()
 
     def _drop(self, lane: Lane, exc: P2PTrainError, *, connected: bool) -> None:
-        dropped = DroppedPeer.by(lane.peer, exc, connected=connected)
+        dropped = DroppedPeer(lane.peer, drop_reason(exc, connected=connected), exc.what)
         with self._changed:
             if self._over:
                 return  # we closed the connection ourselves

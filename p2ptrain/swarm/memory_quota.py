@@ -1,9 +1,9 @@
 """A limit on the memory for chunks that are being sent to peers.
 
 A pending request costs little memory. An answer occupies a whole chunk until the peer has read it.
-So a peer that has used up its share waits until it has read some of its answers, and the total
-stays within the limit for any number of connections. This module only counts chunks; it does not
-handle their bytes or sockets.
+So a peer that has used up its share gets its next answer only when it has read an earlier one, and
+the total stays within the limit for any number of connections. This module only counts chunks; it
+does not handle their bytes or sockets.
 """
 
 from __future__ import annotations

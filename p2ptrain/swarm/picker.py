@@ -1,8 +1,8 @@
 """Choose the next chunk to request from each source: a pure decision from events and times.
 
 Rules, in this order:
-1. Of the chunks that some sources lack, request the rarest that this source may have.
-2. Otherwise, request any chunk that is not requested anywhere, in the order given.
+1. Of the chunks that some sources lack, request the rarest one that this source may have.
+2. Otherwise, request the first chunk, in the order given, that is not requested from any source.
 3. Otherwise, request a chunk that this source lacked before, since it may have it by now: fetchers
    that start together are each other's sources. After each further miss the pause is longer.
 4. Otherwise, at the end, request a second copy of a chunk: one that this source would deliver much
@@ -17,10 +17,11 @@ source that has just reported a missing chunk gets one request at a time until i
 A source is assumed to have everything until it reports that it lacks a chunk. A chunk that all
 sources have lacked counts as unavailable; asking for it again does not delay the end of the fetch.
 Each source is a *lane*, one connection to one peer, identified by any hashable value. The picker
-knows nothing about sockets or stores. Its caller must lock it.
+knows nothing about sockets or stores. It is not thread-safe; its caller must hold a lock.
 
 Chunks are numbered, and a set of chunks is an integer with one bit per chunk. So for a blob of
-100,000 chunks, the sets of 64 sources take one megabyte, and a pick costs few operations a source.
+100,000 chunks, the sets of 64 sources take one megabyte, and choosing a chunk costs only a few
+operations per source.
 """
 
 from __future__ import annotations
@@ -36,15 +37,18 @@ from p2ptrain.swarm.patience import PATIENCE, Patience
 LaneT = TypeVar("LaneT", bound=Hashable)
 
 IN_FLIGHT_FIRST = 1
-"""Open requests before the rate of a lane is known. One request costs a single extra round trip.
-With more, a short blob would be requested only from the first sources, even if they are slow. With
-two, a long fetch took 0.2 % less time, and a short one from unequal sources a third more."""
+"""Maximum open requests of a lane whose rate is not known yet. Starting with one request costs a
+single extra round trip. With more, a short blob would be requested only from the first sources,
+even if they are slow. With two, a long fetch took 0.2 % less time, and a short one from unequal
+sources a third more."""
 
 IN_FLIGHT_MAX = 16
 """Maximum open requests of a lane: 16 × 4 MiB are enough for 10 Gbit/s over 50 ms."""
 
 AHEAD_S = 1.0
-"""Seconds of work for which a lane has open requests. It is longer than any round trip."""
+"""A lane has open requests for about this many seconds of work. This is longer than any round
+trip.
+"""
 
 COPIES_MAX = 4
 """Maximum number of lanes that may be asked for the same overdue chunk. For each further lane the
@@ -57,10 +61,10 @@ is larger than the measurement error."""
 
 AGAIN_S = 0.002
 AGAIN_S_MAX = 10.0
-"""How long a lane is not asked again for chunks that it lacked before. The pause is
-min(AGAIN_S_MAX, AGAIN_S × lanes × (1 + consecutive misses)). With four lanes, a source that never
-has any of the chunks gets 900 such requests in an hour. If sixteen joiners start together, each
-gets 40 misses a second (`tests/swarm/crowd.py`)."""
+"""For how many seconds a lane is not asked again for chunks that it lacked before: min(AGAIN_S_MAX,
+AGAIN_S × lanes × (1 + consecutive misses)). With four lanes, a source that never has any of the
+chunks gets 900 such requests in an hour. If sixteen joiners start together, each gets 40 misses a
+second (`tests/swarm/crowd.py`)."""
 
 _LEARNING_RATE = 0.25
 
@@ -70,15 +74,17 @@ class LaneRate:
     """The measured rate of one lane. `interval_s` is the time between chunks while it is busy."""
 
     open: dict[Digest, float] = field(default_factory=dict)
-    """When each request was sent that the lane has not answered yet."""
+    """The time of each request that the lane has not answered yet."""
     interval_s: float | None = None
     heard_at: float = -math.inf
+    """When the lane last answered a request."""
     free_at: float = -math.inf
     """When all open requests should have been answered."""
     doubtful: bool = False
     """Whether the lane's last answer was that it lacks the chunk."""
 
     def in_flight_max(self, limit: int) -> int:
+        """Return how many open requests the lane may have, at most `limit`."""
         if self.doubtful:
             return 1
         if self.interval_s is None:
@@ -88,7 +94,9 @@ class LaneRate:
         return min(limit, 1 + math.ceil(AHEAD_S / self.interval_s))
 
     def asked(self, digest: Digest, now: float, usual_s: float | None) -> float | None:
-        """Record a request. Return when its answer is expected, or None if the rate is unknown."""
+        """Record a request. Return when its answer is expected, or None if that is unknown.
+        `usual_s` is the interval to assume if the lane's own is unknown.
+        """
         self.open[digest] = now
         interval_s = usual_s if self.interval_s is None else self.interval_s
         if interval_s is None:
@@ -102,8 +110,7 @@ class LaneRate:
         """
         if is_usual:
             taken_s = now - max(self.open[digest], self.heard_at)
-            known_s = taken_s if self.interval_s is None else self.interval_s
-            self.interval_s = known_s + _LEARNING_RATE * (taken_s - known_s)
+            self.interval_s = _averaged(self.interval_s, taken_s)
         self.doubtful = False
         self._answered(digest, now)
 
@@ -120,8 +127,9 @@ class LaneRate:
 
 @dataclass(slots=True)
 class MissingReports:
-    """The chunks that a lane has reported missing. `ever` is all of them; `lately` is cleared when
-    the lane has been asked again for all of them. This record outlives the lane, which may return.
+    """The chunks that a lane has reported missing, as sets: all of them (`ever`), and those since
+    the last round of asking again (`lately`). A lane keeps its record when it is dropped, since the
+    lane may return.
     """
 
     ever: int = 0
@@ -134,10 +142,11 @@ class MissingReports:
         self.ever |= chunk
         self.lately |= chunk
 
-    def rest(self, chunk: int, now: float, lanes: int) -> None:
-        """Record a miss, and set how long the lane is not asked for such chunks."""
+    def missed(self, chunk: int, now: float, lanes: int) -> None:
+        """Record a miss, and set how long the lane is not asked again for chunks that it lacked."""
         self.in_vain += bool(self.ever & chunk)
         self.again_at = now + min(AGAIN_S_MAX, AGAIN_S * lanes * (1 + self.in_vain))
+        self.note(chunk)
 
     def has_some(self) -> None:
         """Record that the lane has delivered a chunk."""
@@ -183,6 +192,7 @@ class Picker(Generic[LaneT]):
         self._asked: dict[Digest, dict[LaneT, PendingRequest]] = {}
         self._urgent: set[Digest] = set()
         self._usual_s: float | None = None
+        """The usual time from request to arrival, over all lanes; None before the first arrival."""
         for lane in lanes:
             self.add(lane)
 
@@ -194,8 +204,8 @@ class Picker(Generic[LaneT]):
     def want(self, digests: Iterable[Digest], *, urgent: bool = False) -> None:
         """Add chunks. Chunks that are already wanted are not changed.
 
-        An urgent chunk is short and the rest has to wait for it, such as a manifest. It counts as
-        overdue after the minimum time from the start.
+        An urgent chunk, such as a manifest, is short, and other chunks become known only when it
+        has arrived. So it counts as overdue after `Patience.least_s`.
         """
         digests = list(digests)
         if urgent:
@@ -253,9 +263,8 @@ class Picker(Generic[LaneT]):
         # copies occupy the connections until then.
         copies = self._asked.pop(digest, None)
         asked = None if copies is None else copies.get(lane)
-        pace = self._paces.get(lane)
         is_usual = digest not in self._urgent
-        if pace is not None:
+        if (pace := self._paces.get(lane)) is not None:
             pace.brought(digest, now, is_usual=is_usual)
         self._lacks[lane].has_some()
         if copies is None:
@@ -263,18 +272,15 @@ class Picker(Generic[LaneT]):
         self._left ^= self._bit(digest)
         del self._numbers[digest]
         if asked is not None and is_usual:
-            self._learn(now - asked.at)
+            self._usual_s = _averaged(self._usual_s, now - asked.at)
         return True
 
     def lacks(self, lane: LaneT, digest: Digest, now: float) -> None:
         """Record that the lane does not have the chunk."""
-        pace = self._paces.get(lane)
-        if pace is not None:
+        if (pace := self._paces.get(lane)) is not None:
             pace.lacked(digest, now)
         if digest in self._asked:
-            chunk = self._bit(digest)
-            self._lacks[lane].rest(chunk, now, len(self._paces))
-            self._lacks[lane].note(chunk)
+            self._lacks[lane].missed(self._bit(digest), now, len(self._paces))
             self._withdraw(lane, digest)
 
     def lacks_too(self, lane: LaneT, digest: Digest) -> None:
@@ -289,9 +295,9 @@ class Picker(Generic[LaneT]):
             self._withdraw(lane, digest)
 
     def reconsider_at(self, lane: LaneT, now: float) -> float | None:
-        """Return when `next` may give this lane a new answer if no other event comes first.
-
-        Chunks that are already overdue need no new call: `next` offers them to every caller.
+        """Return when `next` may return a chunk for this lane although nothing else has happened;
+        None if there is no such time. Chunks that are already overdue are left out, because `next`
+        has offered them already.
         """
         late_at = map(self._late_at, self._asked_of_others(lane))
         again_at = [self._lacks[lane].again_at] if self._free else []
@@ -322,25 +328,18 @@ class Picker(Generic[LaneT]):
         chunks = self._free & ~lacks.ever or self._again(lacks, now)
         if not chunks:
             return None
-        # Among the chunks that one lane lacks, prefer those that the next lane lacks too,
-        # and so on.
+        # Prefer chunks that another lane lacks; of these, chunks that the next lane lacks too; etc.
         for other in self._paces:
             chunks = chunks & self._lacks[other].ever or chunks
         return self._digests[(chunks & -chunks).bit_length() - 1]
 
     def _again(self, lacks: MissingReports, now: float) -> int:
-        """Return the chunks to request again from a lane that lacked all unrequested chunks
-        before.
-        """
-        if now < lacks.again_at or not self._is_coming():
-            return 0
+        """Return the chunks to request again from a lane that lacked all unrequested chunks."""
+        if now < lacks.again_at or not self._left & ~self._lacked_by_all():
+            return 0  # it is too early, or no lane may have a chunk that is still wanted
         if not self._free & ~lacks.lately:
             lacks.lately = 0
         return self._free & ~lacks.lately
-
-    def _is_coming(self) -> bool:
-        """Return whether some lane may have a chunk that is still wanted."""
-        return bool(self._left & ~self._lacked_by_all())
 
     def _copy(self, lane: LaneT, now: float) -> Digest | None:
         """Return the most urgent chunk to request from this lane as an additional copy."""
@@ -395,6 +394,7 @@ class Picker(Generic[LaneT]):
         further = max(0, len(copies) + 1 - COPIES_MAX)
         return max(each.at for each in copies) + patience_s * 2.0**further
 
-    def _learn(self, taken_s: float) -> None:
-        known = taken_s if self._usual_s is None else self._usual_s
-        self._usual_s = known + _LEARNING_RATE * (taken_s - known)
+
+def _averaged(known_s: float | None, taken_s: float) -> float:
+    """Return the moving average after a new value. `known_s` is None before the first value."""
+    return taken_s if known_s is None else known_s + _LEARNING_RATE * (taken_s - known_s)

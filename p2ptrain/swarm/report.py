@@ -11,8 +11,8 @@ from p2ptrain.ids import PeerId
 
 
 class DropReason(Enum):
-    """Why a source was dropped. The first two are the source's fault; the path may have caused the
-    rest.
+    """Why a source was dropped. The first two reasons are the source's fault. The path to the
+    source may have caused the others.
     """
 
     CORRUPT = "sent a chunk that does not match its digest"
@@ -23,12 +23,12 @@ class DropReason(Enum):
 
     @property
     def is_blame(self) -> bool:
-        """Whether the peer should be reported for it."""
+        """Whether the peer is at fault and should be reported."""
         return self in (DropReason.CORRUPT, DropReason.PROTOCOL)
 
     @property
     def is_passing(self) -> bool:
-        """Whether it may be temporary: the peer does not know us yet, or is restarting."""
+        """Whether the reason may be temporary: the peer does not know us yet, or is restarting."""
         return self in (DropReason.UNREACHABLE, DropReason.LOST)
 
 
@@ -40,16 +40,12 @@ class DroppedPeer:
     fault: DropReason
     detail: str
 
-    @classmethod
-    def by(cls, peer: PeerId, exc: P2PTrainError, *, connected: bool) -> DroppedPeer:
-        """Return the record for a peer whose connection failed with `exc`."""
-        return cls(peer, _fault_of(exc, connected), exc.what)
-
     def __str__(self) -> str:
         return f"{self.peer} {self.fault.value}: {self.detail}"
 
 
-def _fault_of(exc: P2PTrainError, connected: bool) -> DropReason:
+def drop_reason(exc: P2PTrainError, *, connected: bool) -> DropReason:
+    """Return the reason to drop a source whose connection, or dial, failed with `exc`."""
     if not connected:
         return DropReason.UNREACHABLE  # a different peer may have answered at that address
     if isinstance(exc, ChunkCorrupt):
@@ -90,10 +86,10 @@ class FetchReport:
 
     @property
     def blamed(self) -> tuple[PeerId, ...]:
-        """The peers to report, for faults that the path to them cannot have caused."""
+        """The peers that are at fault and should be reported."""
         return blamed(self.dropped)
 
 
 def blamed(dropped: Iterable[DroppedPeer]) -> tuple[PeerId, ...]:
-    """Return the peers to report."""
+    """Return the peers that were dropped for faults that the path to them cannot have caused."""
     return tuple(drop.peer for drop in dropped if drop.fault.is_blame)

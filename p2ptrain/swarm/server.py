@@ -8,7 +8,6 @@ blobs or runs.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -21,10 +20,12 @@ from p2ptrain.swarm.memory_quota import MemoryQuota
 from p2ptrain.swarm.wire import receive_request, send_response
 
 PeerLimit = Callable[[PeerId, int], object]
-"""Called with a peer and a number of bytes before they are sent; blocks until they may be sent."""
+"""Called with a peer and a number of bytes before they are sent; blocks until they may be sent.
+`wait_to_send` of the uplink's `PeerShares` is such a function; it gives the ring precedence."""
 
 IDLE_S = 120.0
-"""Seconds that a client may pause between requests: longer than it waits for other sources."""
+"""Seconds that a client may pause between requests. This is longer than a client waits for other
+sources."""
 
 SEND_S = 120.0
 """Seconds that sending one chunk may take: 4 MiB at 280 kbit/s; slower clients are not served. If
@@ -44,12 +45,7 @@ class ChunkSource(Protocol):
 
 
 class ChunkServer:
-    """A listener's handler for `swarm.PURPOSE`.
-
-    `limit` is called with a peer and a number of bytes before they are sent, and blocks until they
-    may be sent. `wait_to_send` of the uplink's `PeerShares` is such a function; it gives the ring
-    precedence.
-    """
+    """A listener's handler for connections with the purpose `swarm.PURPOSE`."""
 
     def __init__(
         self,
@@ -65,13 +61,6 @@ class ChunkServer:
         self._idle_s = idle_s
         self._quota = quota or MemoryQuota()
         self._pause = pause
-        self._counting = threading.Lock()
-        self._bytes_sent = 0
-
-    @property
-    def bytes_sent(self) -> int:
-        """Number of chunk bytes sent since the start."""
-        return self._bytes_sent
 
     def __call__(self, sock: SecureSocket, hello: Mapping[str, object]) -> None:
         """Serve one connection until the client closes it.
@@ -83,7 +72,7 @@ class ChunkServer:
             while True:
                 misses = 0 if self._serve_one(sock, misses) else misses + 1
         except PeerError:
-            return  # The client has everything it wanted, or has left. Both cases are fine.
+            return  # The client has everything that it wanted, or has left. Both are fine.
 
     def _serve_one(self, sock: SecureSocket, misses: int) -> bool:
         """Answer one request, after `misses` consecutive misses. Return whether we had the
@@ -97,8 +86,6 @@ class ChunkServer:
             chunk = self._chunk(digest)
             sock.set_deadline(SEND_S)
             send_response(sock, chunk, self._limit and partial(self._may_send, sock, self._limit))
-        with self._counting:
-            self._bytes_sent += len(chunk or b"")
         return chunk is not None
 
     def _may_send(self, sock: SecureSocket, limit: PeerLimit, count: int) -> None:

@@ -27,8 +27,8 @@ REQUEST_BYTES_MAX = 64 * 2**10
 version."""
 
 SLICE_BYTES = 64 * 2**10
-"""Bytes sent at a time. The rate limiter is called before each slice. Slices are short, so the ring
-can send in between. A client also measures progress in slices."""
+"""Bytes sent at a time. The rate limiter is called before each slice. Slices are short, so a reduce
+can send its data in between. A client also measures progress in slices."""
 
 HELD, MISSING = 0, 1
 _RESPONSE = struct.Struct(">BI")
@@ -70,7 +70,7 @@ def receive_response(
     """Return the received bytes as a view of `buffer`; None if the peer lacks the chunk.
 
     `buffer` must have the length of the longest chunk, and can be reused for the next one. Each
-    slice may take `stall_s`, because a peer is slow but not stuck while the ring uses most of its
+    slice may take `stall_s`, because a peer is slow but not stuck while a reduce uses most of its
     uplink.
     """
     assert len(buffer) == CHUNK_BYTES_MAX

@@ -1,4 +1,5 @@
-"""Write-behind: received chunks are written to disk while their lanes continue to read.
+"""Write-behind: received chunks are written to disk while their lanes continue to read. (A lane is
+a connection to a source, with its own thread.)
 
 A chunk gets its name in the store only after its bytes are synced. A lane that waited for the sync
 would stop reading, and its connection would stall once TCP's buffers are full. At 1 Gbit/s a chunk
@@ -51,15 +52,13 @@ class WriteBehind:
         self._empty.put(buffer)
 
     def store(self, buffer: memoryview, put: Callable[[], None]) -> Future[None]:
-        """Call `put` in a thread; after that the buffer is empty again."""
+        """Call `put`, which stores the buffer's chunk, in a thread. Then the buffer is empty
+        again.
+        """
 
-        def put_and_empty() -> None:
-            try:
-                put()
-            finally:
-                self.give_back(buffer)
-
-        return self._threads.submit(put_and_empty)
+        stored = self._threads.submit(put)
+        stored.add_done_callback(lambda _: self.give_back(buffer))
+        return stored
 
     def close(self) -> None:
         """Wait until all chunks have been stored or have failed."""

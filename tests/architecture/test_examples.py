@@ -1,4 +1,4 @@
-"""Hypothesis examples have no time limit: see `tests/conftest.py`."""
+"""No single example of a Hypothesis test has a time limit. `tests/conftest.py` gives the reason."""
 
 from __future__ import annotations
 

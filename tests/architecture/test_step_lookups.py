@@ -12,8 +12,9 @@ from tests.architecture.sources import PACKAGE, Module, modules
 REDUCE = PACKAGE / "node" / "reduce"
 
 LOOKUPS_MAX = 4
-"""Maximum number of lookups by step number. Today there are three: of the step's terms, of the
-record in the residual file that a reduce has begun, and of the end of an earlier outer step.
+"""Maximum number of lookups by step number. Today there are three lookups. They find the step's
+terms, the record in the residual file which says that a reduce has begun, and the end of an earlier
+outer step.
 """
 
 

@@ -39,7 +39,7 @@ def test_corrupt_chunk_is_fetched_from_another_store(
         empty.saw("snapshot-fetched")
         found = rotten.saw("chunk-damaged", digest=genesis)
         rotten.saw("caught-up")
-    assert "no source has 1 of the missing chunks" in delayed["reason"]
+    assert "no source has the chunks that are still missing (1)" in delayed["reason"]
     assert delayed["evidence"] == [f"{run.manifest.organiser} does not have 1 of the chunks"]
     assert chunk in found["reason"]
     with Store(organiser / "store") as store:

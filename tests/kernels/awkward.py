@@ -58,7 +58,7 @@ def mixed(numel: int, seed: int, name: str = "int8") -> Array:
 
 
 def tame(numel: int, seed: int, name: str = "int8") -> Array:
-    """Return `vector` scaled down so that sums of a few such vectors with large weights stay in
+    """Return `mixed(…)` scaled down, so that sums of a few such vectors with large weights stay in
     range.
     """
     return mixed(numel, seed, name) / np.float32(2**13 if name == "fp16" else 1e10)

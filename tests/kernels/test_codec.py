@@ -189,7 +189,7 @@ def test_malformed_payload_does_not_change_the_weights(name: CodecName, kind: st
 
 
 @codecs
-def test_outer_step_in_several_threads_gives_the_bits_of_one_thread(name: CodecName) -> None:
+def test_outer_step_gives_the_same_bits_in_one_or_several_threads(name: CodecName) -> None:
     codec = kernels.codec(name, 256)
     payload = encoded(name, 256, random(100_000, 0))
     theta, momentum = random(100_000, 1), random(100_000, 2)

@@ -1,5 +1,5 @@
-"""Error feedback: over many reduces nothing is lost, since each rounding loss is added to a later
-reduce.
+"""Error feedback: over many reduces no rounding loss accumulates, since each loss is added to a
+later contribution.
 
 Whenever a peer quantises its vector or requantises a sum, it adds its residual first and keeps the
 new loss as its residual. So at any time the sum of the outputs differs from the sum of the true

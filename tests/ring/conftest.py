@@ -222,7 +222,9 @@ def tls() -> Iterator[Connect]:
 
 @pytest.fixture
 def plaintext() -> Iterator[Connect]:
-    """Like `tls`, but for a run that does not encrypt its bulk data."""
+    """Return a function that connects two peers as `tls` does, but in a run that does not encrypt
+    its bulk data.
+    """
     with ExitStack() as stack:
         yield _Secured(stack, encrypted=False)
 

@@ -78,7 +78,7 @@ def test_reason_names_every_schedule_that_was_compared() -> None:
     found = arrangement(named(16), 250_000, FAR)
     assert found.reason == (
         "estimated: ring 1.5 s, direct 0.17 s, grid 0.23 s; "
-        "the order: its slowest edge is the fastest that was found"
+        "the order: no order that was tried has a faster bottleneck"
     )
 
 

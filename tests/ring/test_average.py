@@ -21,8 +21,8 @@ WEIGHTS = [(3,), (1, 1), (5, 3), (1, 2, 4), (7, 7, 7, 7), (100, 1, 50, 1, 20_000
 
 
 def dumb_average(ring: Ring) -> bytes:
-    """Return the same mean, computed part by part in numpy, without streams, segments, sockets or
-    threads.
+    """Return the mean that all peers should get, computed part by part in numpy, without streams,
+    segments, sockets or threads.
     """
     request = ring.requests[0]
     peers, numel, block = len(request.peers), request.numel, request.codec.block

@@ -34,8 +34,8 @@ Frame = tuple[Header, bytes]
 
 
 def first_frame(ring: Ring, scale: float = 1.0) -> Frame:
-    """Return the first segment that the hostile peer owes its neighbour, with codes of zero and
-    `scale`.
+    """Return the first segment that the hostile peer must send to its neighbour. All its codes are
+    zero, and the scale of its first block is `scale`.
     """
     request = ring.requests[HOSTILE]
     segment: Segment = request.plan().lanes[0][HOSTILE][0]
@@ -175,7 +175,7 @@ def test_sender_of_a_bad_frame_is_named(build: Build, fault: str) -> None:
 
 @pytest.mark.parametrize("scale", [float("nan"), float("inf"), -0.0])
 def test_sender_of_a_bad_mean_is_named(build: Build, scale: float) -> None:
-    """The ring has two peers. The hostile peer sends a correct sum, then a bad mean."""
+    """There are two peers. The hostile peer sends a correct sum, then a bad mean."""
 
     def script(ring: Ring, me: int) -> None:
         (sock,) = ring.next(me)
@@ -210,7 +210,7 @@ def test_stalled_peer_is_named_by_all(build: Build, peers: int, numel: int) -> N
 
 
 @pytest.mark.parametrize("patient_s", [1.2, 10.0], ids=["noticed", "not-noticed"])
-def test_abort_counts_as_own_observation_if_the_peer_has_noticed_the_silence(
+def test_aborted_peer_reports_a_silence_that_it_has_noticed_itself(
     build: Build, patient_s: float
 ) -> None:
     """The peer with the shortest time limit aborts the reduce. Another peer reports the silence as
@@ -303,7 +303,7 @@ def test_aborting_peer_does_not_wait_for_neighbours_that_have_not_started(build:
     assert ring.took_s < SOON_S
 
 
-def test_abort_before_the_start_takes_effect(build: Build) -> None:
+def test_reduce_aborted_before_its_start_fails_with_the_first_reason(build: Build) -> None:
     ring = build((1, 1, 1), 5000)
     for me in range(3):
         ring.reduce(me).abort("never mind")
@@ -333,7 +333,7 @@ def test_abort_message_is_shortened_and_made_printable(build: Build) -> None:
 def test_process_that_was_suspended_does_not_blame_anyone(
     build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All clocks jump in the middle of the reduce, as after a suspend of the machine."""
+    """All clocks jump in the middle of the reduce, as if the machine had been suspended."""
     leap_s = 0.0
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + leap_s)
     for each in (lane, watch):

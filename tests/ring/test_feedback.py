@@ -84,8 +84,8 @@ def test_error_of_the_sum_of_means_equals_the_residuals(name: CodecName, seed: i
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("peers", [2, 5, 12])
 def test_peer_finishes_only_after_all_peers_have_rounded(schedule: Schedule, peers: int) -> None:
-    """When the first peer has finished, even the latest peer already knows its own rounding losses,
-    and its residual is contained in the sums.
+    """When the first peer has finished, every other peer has computed all its rounding losses, and
+    has added its residual to the sums.
     """
     for seed in range(8):
         crowd = Crowd(schedule, peers, streams=2, depth=3, seed=seed)

@@ -137,8 +137,10 @@ def crumbs(hostile: Hostile) -> None:
         at += 1
 
 
-def half_a_header(hostile: Hostile) -> None:
-    """Like `crumbs`, but stop in the middle of the header, and then claim to wait for itself."""
+def slow_header(hostile: Hostile) -> None:
+    """Send the bytes of a header as slowly as `crumbs` does, but no body. Then claim that the
+    hostile peer waits for itself.
+    """
     hostile.body = b""
     crumbs(hostile)
     waits(itself)(hostile)
@@ -172,7 +174,7 @@ ATTACKS = {
     "stalls": Attack(nothing, "it did not send anything for 0.4 s", SILENCE_S),
     "sends crumbs": Attack(crumbs, "this node's neighbour in the exchange: it ", SILENCE_S),
     "sends crumbs of a header": Attack(
-        half_a_header, "this node's neighbour in the exchange: it ", SILENCE_S
+        slow_header, "this node's neighbour in the exchange: it ", SILENCE_S
     ),
     "claims to wait for itself": Attack(waits(itself), "has not sent its segments", STALL_S),
     "falsely claims to wait": Attack(

@@ -1,4 +1,4 @@
-"""A peer that leaves an attempt stops in time, whatever its neighbours do."""
+"""A peer that leaves an attempt does not wait longer than `grace_s`, whatever its neighbours do."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from p2ptrain.ring.abort import tell_neighbours
 from p2ptrain.ring.blame import Blame
 from p2ptrain.ring.link import Link
 from p2ptrain.ring.neighbour import Connection, Neighbour
+from p2ptrain.ring.wire import Header, Kind
 
 FLOOD, QUIET = PeerId("flood"), PeerId("quiet")
 ENDLESS = 100_000
@@ -39,9 +40,9 @@ class PaperSocket:
 
 def test_flooding_neighbour_does_not_delay_leaving() -> None:
     sockets = {FLOOD: PaperSocket(floods=True), QUIET: PaperSocket(floods=False)}
-    request = SimpleNamespace(step=3, attempt=0)
     verdict = SimpleNamespace(blame=Blame((), "the ledger has moved on"))
-    attempt = SimpleNamespace(request=request, verdict=verdict, tag=bytes(8), grace_s=0.05)
+    header = Header(Kind.ABORT, 0, 0, 0, 0, step=3, attempt=0, tag=bytes(8))
+    attempt = SimpleNamespace(verdict=verdict, grace_s=0.05, header=lambda *_: header)
     neighbours = [
         Neighbour(number, peer, [Connection(0, Link(socket))])  # type: ignore[arg-type]
         for number, (peer, socket) in enumerate(sockets.items())

@@ -1,5 +1,5 @@
-"""The chosen order is the best order or almost as good. It is found quickly, and does not change
-without need.
+"""The chosen order is the best order or almost as good. It is found quickly, and is not replaced by
+one that is hardly better.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def test_current_order_of_other_peers_is_ignored() -> None:
 @pytest.mark.parametrize("count", [0, 1])
 def test_ring_without_edges_has_no_slowest_edge(count: int) -> None:
     assert best_order(named(count), {}, assumed=1.0) == RingOrder(
-        tuple(named(count)), float("inf"), "its slowest edge is the fastest that was found"
+        tuple(named(count)), float("inf"), "no order that was tried has a faster bottleneck"
     )
 
 

@@ -26,8 +26,8 @@ from tests.ring.conftest import Build, Connect
 from .conftest import DEADLINE_S
 
 RATE = 500_000
-"""The cap on the uplink, in bytes per second. It is so low that each sender's open request covers
-half a second of traffic. A busy machine wakes threads late, and no thread should lose its turn
+"""The cap on the uplink, in bytes per second. It is so low that the open request of each sender
+takes half a second to send. A busy machine wakes threads late, and no thread should lose its turn
 because of that.
 """
 FETCHERS = 3
@@ -116,8 +116,8 @@ def test_ring_and_swarm_share_the_cap_and_the_ring_has_priority(build: Build, tc
 
 
 class Stopped:
-    """An uplink that never lets anything through, and its share. `asked` has the byte counts of the
-    requests.
+    """A fake uplink that never allows sending. It is also its own share. `asked` contains the
+    number of bytes of each request for a ticket.
     """
 
     def __init__(self) -> None:
@@ -141,9 +141,8 @@ class Stopped:
 def test_capped_neighbours_take_turns_segment_by_segment(
     build: Build, schedule: Schedule, peers: int, asked: int
 ) -> None:
-    """With several neighbours, each has one open request, whatever the number of connections.
-
-    A single neighbour has several open requests.
+    """Peer 0 has an open request for a ticket for each of its eight neighbours with `direct`,
+    whatever the number of connections. In a ring it has four for its only receiver.
     """
     uplink = Stopped()
     ring = build((1,) * peers, 200_000, schedule=schedule, streams=4, deadline_s=0.3)

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from contextlib import closing
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from p2ptrain.state import Frozen
-from p2ptrain.state.frozen import Bytes, FrozenStatistics
+from p2ptrain.state.frozen import Bytes
 
 PIECE = 4
 
@@ -33,12 +34,12 @@ def taken(frozen: Frozen, size: int) -> bytes:
 
 def test_memory_of_finished_copies_is_reused() -> None:
     memory = regions(4 * PIECE + 1)
-    with frozen_over(memory) as frozen:
+    with closing(frozen_over(memory)) as frozen:
         change(frozen, memory, 0, 0, 2 * PIECE)
-        assert frozen.statistics() == FrozenStatistics(copied=2, memory_pieces=2)
+        assert (frozen.copied, frozen.memory_pieces) == (2, 2)
         assert taken(frozen, 2 * PIECE) == bytes(range(2 * PIECE))
         change(frozen, memory, 0, 2 * PIECE, 2 * PIECE + 1)
-        assert frozen.statistics() == FrozenStatistics(copied=3, memory_pieces=3)
+        assert (frozen.copied, frozen.memory_pieces) == (3, 3)
         assert taken(frozen, 99) == bytes(range(2 * PIECE, 4 * PIECE + 1))
 
 
@@ -55,7 +56,7 @@ def test_writes_after_the_freeze_are_not_visible(
     expected = b"".join(memory)
     due = sorted(zip(moments, writes, strict=False))
     read = b""
-    with frozen_over(memory) as frozen:
+    with closing(frozen_over(memory)) as frozen:
         for moment in range(30):
             while due and due[0][0] <= moment:
                 _, (region, start, length) = due.pop(0)
@@ -76,16 +77,16 @@ def change(
 
 def test_only_pieces_not_yet_read_are_copied() -> None:
     memory = regions(12)
-    with frozen_over(memory) as frozen:
+    with closing(frozen_over(memory)) as frozen:
         assert taken(frozen, 6) == bytes(range(6))
         frozen.before_write(0, 0, 4)
-        assert frozen.statistics().copied == 0
+        assert frozen.copied == 0
         frozen.before_write(0, 8, 9)
-        assert frozen.statistics().copied == 1
+        assert frozen.copied == 1
         frozen.before_write(0, 4, 5)  # half of this piece is not read yet
-        assert frozen.statistics().copied == 2
+        assert frozen.copied == 2
         assert taken(frozen, 6) == bytes(range(6, 12))
-        assert frozen.statistics().copied == 0
+        assert frozen.copied == 0
 
 
 class HeldUpCopy:
@@ -104,7 +105,7 @@ class HeldUpCopy:
 def test_writer_waits_only_while_its_own_piece_is_being_copied() -> None:
     memory, copy = regions(12), HeldUpCopy()
     view, written = bytearray(4), threading.Event()
-    with Frozen([memoryview(region) for region in memory], PIECE, copy) as frozen:
+    with closing(Frozen([memoryview(region) for region in memory], PIECE, copy)) as frozen:
         reader = threading.Thread(target=frozen.fill, args=(memoryview(view),))
         reader.start()
         assert copy.begun.wait(100)
@@ -122,12 +123,12 @@ def test_writer_waits_only_while_its_own_piece_is_being_copied() -> None:
         writer.join(100)
         assert written.is_set()
         assert view == bytes(range(4))
-        assert frozen.statistics().copied == 2
+        assert frozen.copied == 2
 
 
 def test_stalled_reader_does_not_block_writers() -> None:
     memory = regions(12)
-    with frozen_over(memory) as frozen:
+    with closing(frozen_over(memory)) as frozen:
         assert taken(frozen, 6) == bytes(range(6))
         # The writer runs in the reader's thread, so a wait would never end.
         change(frozen, memory, 0, 0, 12)
@@ -141,5 +142,5 @@ def test_after_close_nothing_is_copied_and_nothing_can_be_read() -> None:
     frozen.before_write(0, 4, 8)
     frozen.close()
     frozen.before_write(0, 0, 8)
-    assert frozen.statistics().copied == 0
+    assert frozen.copied == 0
     assert taken(frozen, 8) == b""

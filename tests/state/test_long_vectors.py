@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator
+from contextlib import closing
 from typing import cast
 
 import numpy as np
@@ -17,8 +18,7 @@ from p2ptrain import kernels
 from p2ptrain.ids import Digest
 from p2ptrain.state import Frozen, Layout, OuterState
 from p2ptrain.state.outer_state import SHARE_ELEMENTS, SNAPSHOT
-from p2ptrain.store import CHUNK_BYTES, BlobManifest, digest_of
-from p2ptrain.store.blob import read_across
+from p2ptrain.store import CHUNK_BYTES, BlobManifest, BlobReader, digest_of
 
 # NUMEL is not a multiple of the share or chunk size: the last share and chunk are short, and one
 # chunk holds the end of θ and the beginning of m.
@@ -107,7 +107,7 @@ def test_kernel_checks_the_last_block_and_reports_its_number(name: kernels.Codec
 def test_unread_part_of_a_snapshot_is_copied_from_the_right_offset(state: OuterState) -> None:
     regions = [state.theta_vector.bytes_view, memoryview(state.momentum.data).cast("B")]
     state.momentum[-1] = 5.0
-    with Frozen(regions, CHUNK_BYTES) as frozen:
+    with closing(Frozen(regions, CHUNK_BYTES)) as frozen:
         frozen.before_write(1, 4 * LAST_SHARE, 4 * NUMEL)
         state.momentum[-1] = 6.0
         (index,) = frozen._copies
@@ -115,9 +115,9 @@ def test_unread_part_of_a_snapshot_is_copied_from_the_right_offset(state: OuterS
         assert frozen._copies[index].view(np.float32)[-1] == 5.0
 
 
-class Sparse:
-    """A snapshot with zeros everywhere except in two chunks: the last chunk, and the chunk that
-    holds the end of θ and the beginning of m.
+class Sparse(BlobReader):
+    """A store with one snapshot, with zeros everywhere except in two chunks: the last chunk, and
+    the chunk that holds the end of θ and the beginning of m.
     """
 
     def __init__(self) -> None:
@@ -132,15 +132,17 @@ class Sparse:
     def manifest(self, digest: Digest) -> BlobManifest:
         return self._manifest
 
+    def has_chunk(self, digest: Digest) -> bool:
+        return True
+
+    def get_chunk(self, digest: Digest) -> bytes:
+        raise AssertionError("chunks must be read directly into θ and m")
+
     def read_blob(self, digest: Digest) -> bytes:
         raise AssertionError("the whole snapshot must not be held in memory")
 
-    def read_blob_into(self, digest: Digest, *views: memoryview) -> BlobManifest:
-        read_across(self._manifest, views, self._read_into)
-        return self._manifest
-
-    def _read_into(self, chunk: Digest, view: memoryview) -> None:
-        if chunk != self._manifest.chunks[0]:
+    def _read_into(self, digest: Digest, view: memoryview) -> None:
+        if digest != self._manifest.chunks[0]:
             view[:] = np.arange(len(view) // 4, dtype=np.uint32).tobytes()
 
 

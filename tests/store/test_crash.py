@@ -189,7 +189,7 @@ def test_disk_error_at_any_write_is_reported_and_loses_nothing(fail_at: int, fai
         error = exc
     assert isinstance(error, StoreFull) == (failure == errno.ENOSPC and error is not None)
     if error is None:
-        assert WRITES[fail_at - 1].startswith("remove")  # not reported
+        assert WRITES[fail_at - 1].startswith("remove")  # only a failed removal is not reported
         return
     assert error.evidence
     assert error.do

@@ -93,7 +93,7 @@ def test_pin_protects_a_blob_even_before_its_manifest_is_stored(store: Store) ->
     assert not store.has_chunk(whole)
 
 
-class DiskThatIsListened(MemoryDisk):
+class DiskWithListingHook(MemoryDisk):
     """Calls `on_listing` whenever a sweep lists the files of a directory."""
 
     on_listing = staticmethod(lambda: None)
@@ -104,7 +104,7 @@ class DiskThatIsListened(MemoryDisk):
 
 
 def test_chunk_stored_during_a_sweep_is_spared() -> None:
-    disk = DiskThatIsListened()
+    disk = DiskWithListingHook()
     store = Store(Path("/store"), disk=disk, chunk_bytes=1024)
     digest = store.put_chunk(b"garbage until this very moment")
     grown_up(store)
@@ -240,8 +240,8 @@ def test_blob_being_written_protects_only_its_own_chunks(store: Store) -> None:
 
     def parts() -> Iterator[bytes]:
         yield b"first" * 1024
-        store.collect_garbage([])  # spares both new blobs
-        # removes the old blob; the new one is still being written
+        store.collect_garbage([])  # spares both blobs, since their chunks are new
+        # This collection removes the old blob, but not the new one, which is still being written.
         assert store.collect_garbage([]).chunks == 4
         yield b"second" * 1024
 

@@ -38,7 +38,7 @@ class Machine:
     def write(self, chunks: int, each_s: float = 0.004) -> None:
         for _ in range(chunks):
             self.throttle.rest()
-            self.throttle.run_counted(lambda: self.work(each_s))
+            self.throttle.counted(self.work)(each_s)
 
 
 def test_writer_uses_only_its_share_of_a_core_on_a_busy_machine() -> None:

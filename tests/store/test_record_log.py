@@ -252,8 +252,8 @@ def test_log_that_cannot_be_cut_back_refuses_appends(disk: MemoryDisk) -> None:
 
 
 def story(log: RecordLog, durable: list[int]) -> None:
-    """Append in all ways. After each durable write, add to `durable` the number of records that
-    must survive.
+    """Append and rewrite records in every way that the log offers. After each durable write, add to
+    `durable` the number of records that must survive.
     """
     log.append([b"0"])
     durable.append(1)

@@ -39,7 +39,8 @@ from p2ptrain.store import (
     StoreReader,
     digest_of,
 )
-from p2ptrain.store.lanes import STAND_BACK, filling
+from p2ptrain.store.blob import filling
+from p2ptrain.store.lanes import STAND_BACK
 from p2ptrain.store.objects import Objects
 
 ABSENT = Digest("ab" * 32)
@@ -318,7 +319,7 @@ class FailingDisk(MemoryDisk):
         return super().read(path, offset, size)
 
 
-def test_survey_counts_damaged_chunks_as_missing() -> None:
+def test_examined_chunk_that_is_damaged_or_unreadable_is_set_aside() -> None:
     disk = FailingDisk()
     store = Store(Path("/store"), disk=disk)
     sound, rotten, unreadable = (store.put_chunk(data) for data in (b"one", b"two", b"three"))
@@ -377,7 +378,7 @@ class VanishingDisk(MemoryDisk):
         return super().read(path, offset, size)
 
 
-def test_chunk_collected_during_a_survey_counts_as_missing_not_damaged() -> None:
+def test_chunk_removed_just_before_it_is_read_is_missing_not_damaged() -> None:
     disk = VanishingDisk()
     store = Store(Path("/store"), disk=disk)
     read, examined = store.put_chunk(b"one"), store.put_chunk(b"two")

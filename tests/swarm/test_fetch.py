@@ -677,7 +677,7 @@ def test_garbage_collection_during_a_fetch_removes_nothing(seed: Seed, dialled: 
 
     def collect(progress: FetchProgress) -> None:
         everything = [digest for fan in range(mine.fans) for digest in mine.chunks_in(fan)]
-        mine.collect_garbage([], keep_chunks=everything)  # its chunks are no longer new
+        mine.collect_garbage([], keep_chunks=everything)  # the next one finds no new chunks
         collected.append(mine.collect_garbage([]).chunks)
 
     source = fake("a", good(store))

@@ -73,7 +73,7 @@ def test_missing_chunk_is_looked_for_again_each_time() -> None:
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_only_one_of_many_threads_that_want_a_chunk_reads_it(fails: bool) -> None:
-    """If its read fails, the next thread tries."""
+    """If the first thread fails to read the chunk, the next thread tries."""
     begun, go_on = threading.Event(), threading.Event()
 
     def before() -> None:

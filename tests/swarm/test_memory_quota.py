@@ -1,5 +1,5 @@
-"""Peers can cause only bounded work for a server: chunks held for them, and requests for missing
-chunks.
+"""A peer can make a server hold only a few chunks in memory, and can request missing chunks only at
+a limited rate.
 """
 
 from __future__ import annotations

@@ -38,8 +38,8 @@ def picker_of(
 
 
 def proven(lanes: Sequence[LaneT], digests: Iterable[Digest], took_s: float = 1.0) -> Picker[LaneT]:
-    """Like `picker_of`, but each lane has already delivered one chunk in `took_s` seconds, and the
-    current time is 0.
+    """Return a picker that wants `digests`. Each of its lanes has already delivered one chunk, in
+    `took_s` seconds. The current time is 0.
     """
     warm = [Digest(f"{number:064x}") for number, _ in enumerate(lanes)]
     picker = picker_of(lanes, warm)
@@ -334,14 +334,14 @@ SOURCES = st.dictionaries(
 
 
 @given(SOURCES, st.integers(1, 12), st.integers(1, 4), st.randoms(use_true_random=False))
-def test_every_chunk_of_a_lasting_source_arrives(
+def test_every_chunk_of_a_source_that_stays_alive_arrives(
     sources: dict[str, tuple[set[int], int | None]],
     count: int,
     in_flight_max: int,
     rng: random.Random,
 ) -> None:
     """`sources` has, for each lane, the chunks of a source and the number of requests after which
-    it dies.
+    the source dies; None if it stays alive.
     """
     digests = [Digest(f"{number:064x}") for number in range(count)]
     picker = picker_of(sources, digests, in_flight_max)
@@ -369,6 +369,6 @@ def test_every_chunk_of_a_lasting_source_arrives(
             elif picker.arrived(lane, digest, now):
                 assert digest not in arrived
                 arrived.add(digest)
-    lasting = [held for held, dies_after in sources.values() if dies_after is None]
-    assert arrived >= {d for d in digests if any(int(d, 16) in held for held in lasting)}
+    alive = [held for held, dies_after in sources.values() if dies_after is None]
+    assert arrived >= {d for d in digests if any(int(d, 16) in held for held in alive)}
     assert picker.done == (arrived == set(digests))

@@ -42,12 +42,12 @@ class Turns(MemoryDisk):
 
 
 def test_buffer_that_was_given_back_is_reused() -> None:
-    landing = WriteBehind(1)
-    first = landing.buffer()
+    write_behind = WriteBehind(1)
+    first = write_behind.buffer()
     for _ in range(3 * STORING_MAX):
-        landing.give_back(first)
-        assert landing.buffer() is first
-    landing.close()
+        write_behind.give_back(first)
+        assert write_behind.buffer() is first
+    write_behind.close()
 
 
 def test_lane_gives_its_buffer_back_when_it_ends() -> None:
@@ -74,7 +74,7 @@ def test_lane_gives_its_buffer_back_when_it_ends() -> None:
         streams_per_peer=1,
         progress=lambda _: None,
     )
-    with pytest.raises(StoreError, match="no source has 1 of the missing chunks"):
+    with pytest.raises(StoreError, match=r"no source has the chunks that are still missing \(1\)"):
         Fetch(Store(Path("/mine"), disk=MemoryDisk()), plan, Counting(1)).run()
     assert held == []
 
@@ -105,33 +105,33 @@ def test_lane_reads_the_next_chunk_while_the_disk_stores_the_last_one() -> None:
 
 
 def test_lane_waits_when_all_buffers_are_being_stored() -> None:
-    landing, disk_is_free = WriteBehind(2), threading.Event()
+    write_behind, disk_is_free = WriteBehind(2), threading.Event()
 
     def wait_for_the_disk() -> None:
         disk_is_free.wait()
 
-    buffers = [landing.buffer() for _ in range(2 + STORING_MAX)]
+    buffers = [write_behind.buffer() for _ in range(2 + STORING_MAX)]
     assert {len(buffer) for buffer in buffers} == {CHUNK_BYTES_MAX}
-    stuck = [landing.store(buffer, wait_for_the_disk) for buffer in buffers[:STORING_MAX]]
+    stuck = [write_behind.store(buffer, wait_for_the_disk) for buffer in buffers[:STORING_MAX]]
     got: list[memoryview] = []
-    waiting = threading.Thread(target=lambda: got.append(landing.buffer()))
+    waiting = threading.Thread(target=lambda: got.append(write_behind.buffer()))
     waiting.start()
     assert not any(put.done() for put in stuck)
     disk_is_free.set()
     waiting.join(DEADLINE_S)
-    landing.close()
+    write_behind.close()
     assert all(put.done() for put in stuck)
     assert any(got[0] is buffer for buffer in buffers[:STORING_MAX])
 
 
 def test_failed_write_is_reported_and_its_buffer_is_reused() -> None:
-    landing = WriteBehind(1)
-    buffers = [landing.buffer() for _ in range(1 + STORING_MAX)]
+    write_behind = WriteBehind(1)
+    buffers = [write_behind.buffer() for _ in range(1 + STORING_MAX)]
 
     def full() -> None:
         raise StoreFull("no room")
 
-    told = landing.store(buffers[0], full)
+    told = write_behind.store(buffers[0], full)
     assert isinstance(told.exception(DEADLINE_S), StoreFull)
-    assert landing.buffer() is buffers[0]
-    landing.close()
+    assert write_behind.buffer() is buffers[0]
+    write_behind.close()
