@@ -4,9 +4,9 @@
     ─────────────────────────────────────────     ──────────────────────────────────────
                                                   Welcome, once all ranks have joined; or Refused
     ReadTheta   these ranges of θ                 their bytes, one range after another
-    WriteLocal  these ranges, then their bytes    one byte, once all are in `local`
+    WriteLocal  these ranges, then their bytes    one byte, once the node has stored all bytes
     ReadBlock   a data block, by its path         its length as u32, its bytes; 0 if it is missing
-    Ending      with this exit status             nothing
+    Ending      the rank's exit status            nothing
 
 A message is a big-endian u32 length and a canonical msgpack map, like a frame. Weights that follow
 a message are little-endian fp32, as in memory. A rank has one open request at a time. Ranges count
@@ -40,6 +40,11 @@ Ranges = Sequence[tuple[int, int]]
 """Start and end of each range, in elements."""
 
 
+def _check_text(name: str, value: object, characters_max: int) -> None:
+    if not isinstance(value, str) or len(value) > characters_max:
+        raise ValueError(f"{name} is not a string of at most {characters_max} characters")
+
+
 def _check_ranges(ranges: object) -> None:
     if not isinstance(ranges, tuple) or not 0 < len(ranges) <= RANGES_MAX:
         raise ValueError(f"not a tuple of 1 to {RANGES_MAX} ranges")
@@ -53,7 +58,9 @@ def _check_ranges(ranges: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """`generation` is new each time the ranks gather; `config` is the TrainerConfig as JSON."""
+    """The node's answer once all ranks have connected. `generation` differs each time the ranks
+    connect anew; `config` is the TrainerConfig as JSON.
+    """
 
     kind: ClassVar[str] = "welcome"
     generation: int
@@ -62,10 +69,7 @@ class Welcome:
     def __post_init__(self) -> None:
         if type(self.generation) is not int or self.generation < 0:
             raise ValueError(f"generation is {self.generation!r}, not a count")
-        if not isinstance(self.config, str) or len(self.config) > CONFIG_CHARACTERS_MAX:
-            raise ValueError(
-                f"config is not a string of at most {CONFIG_CHARACTERS_MAX} characters"
-            )
+        _check_text("config", self.config, CONFIG_CHARACTERS_MAX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,28 +80,25 @@ class Refused:
     reason: str
 
     def __post_init__(self) -> None:
-        if not isinstance(self.reason, str) or len(self.reason) > REASON_CHARACTERS_MAX:
-            raise ValueError(
-                f"reason is not a string of at most {REASON_CHARACTERS_MAX} characters"
-            )
+        _check_text("reason", self.reason, REASON_CHARACTERS_MAX)
 
 
 @dataclass(frozen=True, slots=True)
-class ReadTheta:
+class _OfRanges:
+    ranges: tuple[tuple[int, int], ...]
+
+    def __post_init__(self) -> None:
+        _check_ranges(self.ranges)
+
+
+class ReadTheta(_OfRanges):
+    __slots__ = ()
     kind: ClassVar[str] = "read-theta"
-    ranges: tuple[tuple[int, int], ...]
-
-    def __post_init__(self) -> None:
-        _check_ranges(self.ranges)
 
 
-@dataclass(frozen=True, slots=True)
-class WriteLocal:
+class WriteLocal(_OfRanges):
+    __slots__ = ()
     kind: ClassVar[str] = "write-local"
-    ranges: tuple[tuple[int, int], ...]
-
-    def __post_init__(self) -> None:
-        _check_ranges(self.ranges)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +107,7 @@ class ReadBlock:
     path: str
 
     def __post_init__(self) -> None:
-        if not isinstance(self.path, str) or len(self.path) > PATH_CHARACTERS_MAX:
-            raise ValueError(f"path is not a string of at most {PATH_CHARACTERS_MAX} characters")
+        _check_text("path", self.path, PATH_CHARACTERS_MAX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +159,10 @@ def receive(sock: socket.socket) -> Message | None:
 
 
 def decode(body: bytes) -> Message:
-    """Return the message in `body`. Raises RemoteProtocolError unless `body` is exactly one valid
-    message.
+    """Return the message that `body` encodes.
+
+    Raises:
+        RemoteProtocolError: `body` is not exactly one valid message.
     """
     value = unpack(body, bytes_max=MESSAGE_BYTES_MAX)
     kind = value.pop("kind", None) if isinstance(value, dict) else None
@@ -178,7 +180,7 @@ def decode(body: bytes) -> Message:
 
 
 def receive_into(sock: socket.socket, view: memoryview) -> None:
-    """Fill `view`. Raises OSError."""
+    """Fill `view` with bytes from `sock`. Raises OSError."""
     while view:
         got = sock.recv_into(view, min(len(view), PIECE_BYTES))
         if got == 0:
@@ -202,9 +204,9 @@ def stay_alert(sock: socket.socket) -> None:
 
 
 def bear_silence(sock: socket.socket) -> None:
-    """Disable the send timeout that `stay_alert` sets. Use this if the other side sometimes does
-    not read for minutes. With the timeout, the kernel would close the connection once the send
-    buffer is full, although the other side is alive. A different connection detects whether the
-    other side is gone.
+    """Disable the send timeout that `stay_alert` sets. Use this on the connection for frames: a
+    busy rank does not read frames for minutes, and the timeout would close the connection half a
+    minute after the send buffer is full, although the rank is alive. A lost machine is still
+    detected on the rank's connection for slices.
     """
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 0)

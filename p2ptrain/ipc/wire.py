@@ -1,6 +1,6 @@
 """Frames as bytes: a big-endian u32 length, then a canonical msgpack map of fields and `kind`.
 
-This module does no I/O. `encode` returns bytes; `FrameReader` accepts them in pieces of any size.
+This module does no I/O.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ipc.frames import BLOCKS_MAX, KINDS, PATH_BYTES_MAX, Frame
 
 FRAME_BYTES_MAX = BLOCKS_MAX * (PATH_BYTES_MAX + 3) + 2**16
-"""Maximum bytes of a frame, large enough for every frame. Typically a path has 130 bytes, and a
-lease has 500 blocks."""
+"""Maximum bytes of a frame: room for the longest list of blocks with the longest paths. In a
+typical frame, a path has 130 bytes and the list has 500 blocks."""
 
 _LENGTH = struct.Struct(">I")
 
@@ -27,6 +27,7 @@ def encode(frame: Frame) -> bytes:
 
 
 def encode_body(frame: Frame) -> bytes:
+    """Return the frame without its length prefix."""
     return pack({"kind": frame.kind} | {f.name: getattr(frame, f.name) for f in fields(frame)})
 
 
@@ -42,8 +43,8 @@ def decode_body(body: bytes | memoryview) -> Frame:
     frame_type = KINDS.get(kind := value.pop("kind"))
     if frame_type is None:
         raise RemoteProtocolError(f"a trainer frame has the unknown kind {kind[:40]!r}")
-    if "block_paths" in value and isinstance(value["block_paths"], list):
-        value["block_paths"] = tuple(value["block_paths"])
+    if isinstance(paths := value.get("block_paths"), list):
+        value["block_paths"] = tuple(paths)
     if set(value) != {field.name for field in fields(frame_type)}:
         raise RemoteProtocolError(f"a {kind} frame has the wrong fields: {sorted(value)[:8]}")
     try:
@@ -53,7 +54,7 @@ def decode_body(body: bytes | memoryview) -> Frame:
 
 
 class FrameReader:
-    """Turns bytes, in pieces of any size, into frames. It does no I/O of its own.
+    """Turns the bytes of a stream, in pieces of any size, into frames.
 
     After an error, close the stream, because frame boundaries can no longer be found.
     """

@@ -1,4 +1,4 @@
-"""The signed documents of a run: its manifest, its allowlist, requests to join, its data index.
+"""The documents of a run: manifest, allowlist, amendments, requests to join, and data index.
 
 `draft` is not imported here, because it loads pydantic, which only publishing a run needs.
 """

@@ -16,7 +16,7 @@ from p2ptrain.identity import Identity, is_peer_id, verify
 from p2ptrain.ids import PeerId
 
 PAYLOAD_BYTES_MAX = 512 * 1024
-"""Maximum length of a payload: twice that of an allowlist of `ALLOWLIST_PEERS_MAX` peers."""
+"""Maximum length of a payload: about twice the longest allowlist, which is the longest document."""
 
 ENVELOPE_BYTES_MAX = 1024
 """Maximum bytes in addition to the payload. Kind, peer id, signature and field names take about
@@ -80,24 +80,17 @@ class Signed:
                 f"this {kind} is too long: it has {len(data)} bytes, more than the limit of "
                 f"{bytes_max}"
             )
-        value = fields(
-            unpack(data, bytes_max=bytes_max),
-            kind=str,
-            payload=bytes,
-            signer=str,
-            signature=bytes,
-        )
-        found, payload, signer = value["kind"], value["payload"], value["signer"]
+        types = {"kind": str, "payload": bytes, "signer": str, "signature": bytes}
+        value = fields(unpack(data, bytes_max=bytes_max), **types)
+        found, signer = str(value["kind"]), str(value["signer"])
+        payload, signature = value["payload"], value["signature"]
         assert isinstance(payload, bytes)
+        assert isinstance(signature, bytes)
         if found != kind:
-            raise RemoteProtocolError(
-                f"expected a document of kind {kind}, not {str(found)[:40]!r}"
-            )
+            raise RemoteProtocolError(f"expected a document of kind {kind}, not {found[:40]!r}")
         if not is_peer_id(signer):
             raise RemoteProtocolError(f"the signer of this {kind} is not a peer id")
-        signature = value["signature"]
-        assert isinstance(signature, bytes)
-        return cls(kind, payload, PeerId(str(signer)), signature)
+        return cls(kind, payload, PeerId(signer), signature)
 
 
 def _message(kind: str, payload: bytes) -> bytes:

@@ -1,7 +1,7 @@
-"""Store the run's documents on this machine's disk, and load them.
+"""Store a run's signed documents on this machine's disk, and load them.
 
-A document is replaced atomically: it is written to a new file, synced and renamed. An invalid file
-on our own disk is not a peer's fault, so it is reported as a ConfigError that names the file.
+A document is replaced atomically: it is written to a new file, synced and renamed. An invalid
+document on our own disk is not a peer's fault, so the error is a ConfigError that names the file.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def amendments_in(data: bytes, run: Run) -> tuple[SignedAmendment, ...]:
     """Return the amendments of `run` in a list that may come from any peer.
 
     Raises:
-        RunMismatch, RemoteProtocolError: an amendment is invalid; then all are refused.
+        RunMismatch, RemoteProtocolError: at least one amendment is invalid, so the list is refused.
     """
     items = unpack(data, bytes_max=AMENDMENTS_BYTES_MAX)
     if not isinstance(items, list) or not all(isinstance(item, bytes) for item in items):
