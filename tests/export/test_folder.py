@@ -217,5 +217,5 @@ def test_too_small_disk_is_noticed_before_anything_is_written(tmp_path: Path) ->
     with pytest.raises(StoreFull) as caught:
         export(plan, ThetaInMemory(trained(SPEC)), tmp_path / "out", free=lambda folder: 4_000_000)
     assert list(tmp_path.iterdir()) == []
-    assert caught.value.what == f"the export takes 4.3 MB, and {tmp_path} has 4.0 MB free"
+    assert caught.value.what == (f"the export takes 4.3 MB, but {tmp_path} has only 4.0 MB free")
     export(plan, ThetaInMemory(trained(SPEC)), tmp_path / "out", free=lambda folder: 5_000_000)
