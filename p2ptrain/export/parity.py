@@ -87,9 +87,7 @@ def compare(folder: Path, python: str = sys.executable) -> Parity:
         TrainerDiverged: the logits are not finite.
     """
     done = subprocess.run(
-        [python, "-m", "p2ptrain.trainer.tools.parity", str(folder)],
-        capture_output=True,
-        text=True,
+        [python, "-m", "p2ptrain.trainer.tools.parity", str(folder)], capture_output=True, text=True
     )
     if done.returncode:
         why = done.stderr.splitlines()[-6:]

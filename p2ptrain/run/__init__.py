@@ -16,14 +16,7 @@ from p2ptrain.run.files import (
     save_run,
 )
 from p2ptrain.run.join_request import JoinRequest
-from p2ptrain.run.manifest import (
-    CodecSpec,
-    DataSpec,
-    OuterSpec,
-    Policy,
-    Run,
-    RunManifest,
-)
+from p2ptrain.run.manifest import CodecSpec, DataSpec, OuterSpec, Policy, Run, RunManifest
 
 __all__ = [
     "Allowlist",

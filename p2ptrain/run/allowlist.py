@@ -86,12 +86,7 @@ class SignedAllowlist:
                 organiser.
         """
         allowlist, signed = said_by_organiser(
-            Allowlist,
-            data,
-            run,
-            kind=KIND,
-            bytes_max=ALLOWLIST_BYTES_MAX,
-            code="ALLOWLIST-SIGNER",
+            Allowlist, data, run, kind=KIND, bytes_max=ALLOWLIST_BYTES_MAX, code="ALLOWLIST-SIGNER"
         )
         return cls(allowlist, signed)
 

@@ -21,14 +21,7 @@ from p2ptrain.identity import Identity
 from p2ptrain.ids import Digest, RunId
 from p2ptrain.ledger.chain.values import Terms
 from p2ptrain.run.envelope import Signed
-from p2ptrain.run.manifest import (
-    BLOCK_MAX,
-    BLOCK_MIN,
-    INFLUENCE_MAX,
-    CodecName,
-    Run,
-    RunManifest,
-)
+from p2ptrain.run.manifest import BLOCK_MAX, BLOCK_MIN, INFLUENCE_MAX, CodecName, Run, RunManifest
 from p2ptrain.run.organiser import said_by_organiser
 from p2ptrain.run.reading import plain
 
@@ -205,12 +198,7 @@ class SignedAmendment:
                 run's organiser.
         """
         amendment, signed = said_by_organiser(
-            Amendment,
-            data,
-            run,
-            kind=KIND,
-            bytes_max=AMENDMENT_BYTES_MAX,
-            code="AMEND-SIGNER",
+            Amendment, data, run, kind=KIND, bytes_max=AMENDMENT_BYTES_MAX, code="AMEND-SIGNER"
         )
         try:
             amendment.check(run.manifest)

@@ -20,12 +20,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from p2ptrain.errors import (
-    RemoteProtocolError,
-    TrainerError,
-    TrainerOutOfMemory,
-    TrainerStalled,
-)
+from p2ptrain.errors import RemoteProtocolError, TrainerError, TrainerOutOfMemory, TrainerStalled
 from p2ptrain.ipc.channel import Channel, ChannelClosed
 from p2ptrain.ipc.frames import Evaluate, Frame, Hello, Stop, ToTrainer, Train
 from p2ptrain.ipc.trainer_config import TrainerConfig

@@ -52,11 +52,7 @@ def own_pieces(rows: Tokens, ranks: Ranks, micro_batch: int) -> list[Tensor]:
 
 
 def train_on(
-    rows: Tokens,
-    model: Llama,
-    optimizer: InnerOptimizer,
-    ranks: Ranks,
-    config: TrainerConfig,
+    rows: Tokens, model: Llama, optimizer: InnerOptimizer, ranks: Ranks, config: TrainerConfig
 ) -> InnerStep:
     """Do one inner step.
 

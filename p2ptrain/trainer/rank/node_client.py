@@ -89,9 +89,7 @@ def join(caller: NodeCredentials, limit_s: float = CALL_LIMIT_S) -> NodeLink:
             trouble = str(exc)
         except RemoteProtocolError as exc:
             raise ConfigError(
-                exc.what,
-                code="RANKS-SECRET",
-                do="copy the secret file from the node's home again",
+                exc.what, code="RANKS-SECRET", do="copy the secret file from the node's home again"
             ) from exc
         else:
             if isinstance(message, slices.Welcome):
