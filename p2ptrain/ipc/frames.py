@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, get_args
 
 from p2ptrain.ids import Digest, is_digest
 
@@ -358,10 +358,4 @@ ToTrainer = Load | Rates | Train | Merge | Rebase | Evaluate | Pause | Resume | 
 ToNode = Hello | Resumed | Progress | FragmentReady | Evaluated | Failed
 Frame = ToTrainer | ToNode
 
-KINDS: Mapping[str, type[Frame]] = {
-    frame.kind: frame
-    for frame in (
-        *(Load, Rates, Train, Merge, Rebase, Evaluate, Pause, Resume, Stop),
-        *(Hello, Resumed, Progress, FragmentReady, Evaluated, Failed),
-    )
-}
+KINDS: Mapping[str, type[Frame]] = {frame.kind: frame for frame in get_args(Frame)}

@@ -19,11 +19,11 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import ClassVar, get_args
 
-from p2ptrain.encoding import pack, unpack
 from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.ipc.wire import decode_map, encode_body
 
 MESSAGE_BYTES_MAX = 2**20
 RANGES_MAX = 2**15
@@ -121,15 +121,12 @@ class Ending:
 
 
 Message = Welcome | Refused | ReadTheta | WriteLocal | ReadBlock | Ending
-_KINDS: dict[str, type[Message]] = {
-    each.kind: each for each in (Welcome, Refused, ReadTheta, WriteLocal, ReadBlock, Ending)
-}
+_KINDS: dict[str, type[Message]] = {each.kind: each for each in get_args(Message)}
 
 
 def send(sock: socket.socket, message: Message) -> None:
     """Send one message. Raises OSError."""
-    plain = {each.name: getattr(message, each.name) for each in fields(message)}
-    body = pack({"kind": message.kind, **plain})
+    body = encode_body(message)
     assert len(body) <= MESSAGE_BYTES_MAX, f"a {message.kind} message of {len(body)} bytes"
     sock.sendall(LENGTH.pack(len(body)) + body)
 
@@ -164,19 +161,7 @@ def decode(body: bytes) -> Message:
     Raises:
         RemoteProtocolError: `body` is not exactly one valid message.
     """
-    value = unpack(body, bytes_max=MESSAGE_BYTES_MAX)
-    kind = value.pop("kind", None) if isinstance(value, dict) else None
-    made = _KINDS.get(kind) if isinstance(kind, str) else None
-    if made is None or not isinstance(value, dict):
-        raise RemoteProtocolError("a message between a rank and its node has an unknown kind")
-    if set(value) != {each.name for each in fields(made)}:
-        raise RemoteProtocolError(f"a {kind} message has the wrong fields: {sorted(value)[:8]}")
-    if isinstance(ranges := value.get("ranges"), list):
-        value["ranges"] = tuple(tuple(each) if isinstance(each, list) else each for each in ranges)
-    try:
-        return made(**value)
-    except ValueError as exc:
-        raise RemoteProtocolError(f"a {kind} message is invalid: {exc}") from exc
+    return decode_map(body, _KINDS, MESSAGE_BYTES_MAX, "message")
 
 
 def receive_into(sock: socket.socket, view: memoryview) -> None:

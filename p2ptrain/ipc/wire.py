@@ -6,7 +6,9 @@ This module does no I/O.
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from dataclasses import fields
+from typing import Any, TypeVar
 
 from p2ptrain.encoding import pack, unpack
 from p2ptrain.errors import RemoteProtocolError
@@ -18,6 +20,8 @@ typical frame, a path has 130 bytes and the list has 500 blocks."""
 
 _LENGTH = struct.Struct(">I")
 
+T = TypeVar("T")
+
 
 def encode(frame: Frame) -> bytes:
     """Return the frame with its length prefix, ready to be sent."""
@@ -26,9 +30,10 @@ def encode(frame: Frame) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
-def encode_body(frame: Frame) -> bytes:
-    """Return the frame without its length prefix."""
-    return pack({"kind": frame.kind} | {f.name: getattr(frame, f.name) for f in fields(frame)})
+def encode_body(message: Any) -> bytes:
+    """Return a frame, or another dataclass with a `kind`, as a map without a length prefix."""
+    values = {each.name: getattr(message, each.name) for each in fields(message)}
+    return pack({"kind": message.kind, **values})
 
 
 def decode_body(body: bytes | memoryview) -> Frame:
@@ -37,20 +42,35 @@ def decode_body(body: bytes | memoryview) -> Frame:
     Raises:
         RemoteProtocolError: `body` is not exactly one valid frame.
     """
-    value = unpack(body, bytes_max=FRAME_BYTES_MAX)
+    return decode_map(body, KINDS, FRAME_BYTES_MAX, "frame")
+
+
+def decode_map(
+    body: bytes | memoryview, kinds: Mapping[str, type[T]], bytes_max: int, what: str
+) -> T:
+    """Return the dataclass that `body` encodes, one of `kinds`. `what` is its name in errors.
+
+    Raises:
+        RemoteProtocolError: `body` is not exactly one valid map.
+    """
+    value = unpack(body, bytes_max=bytes_max)
     if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
-        raise RemoteProtocolError("a trainer frame is not a map with a kind")
-    frame_type = KINDS.get(kind := value.pop("kind"))
-    if frame_type is None:
-        raise RemoteProtocolError(f"a trainer frame has the unknown kind {kind[:40]!r}")
-    if isinstance(paths := value.get("block_paths"), list):
-        value["block_paths"] = tuple(paths)
-    if set(value) != {field.name for field in fields(frame_type)}:
-        raise RemoteProtocolError(f"a {kind} frame has the wrong fields: {sorted(value)[:8]}")
+        raise RemoteProtocolError(f"a {what} of a trainer is not a map with a kind")
+    made: Any = kinds.get(kind := value.pop("kind"))
+    if made is None:
+        raise RemoteProtocolError(f"a {what} of a trainer has the unknown kind {kind[:40]!r}")
+    if set(value) != {field.name for field in fields(made)}:
+        raise RemoteProtocolError(f"a {kind} {what} has the wrong fields: {sorted(value)[:8]}")
     try:
-        return frame_type(**value)
+        decoded: T = made(**{name: _tuples(item) for name, item in value.items()})
     except ValueError as exc:
-        raise RemoteProtocolError(f"a {kind} frame is invalid: {exc}") from exc
+        raise RemoteProtocolError(f"a {kind} {what} is invalid: {exc}") from exc
+    return decoded
+
+
+def _tuples(item: object) -> object:
+    """Return `item` with tuples instead of lists, since no field of these messages is a list."""
+    return tuple(map(_tuples, item)) if isinstance(item, list) else item
 
 
 class FrameReader:

@@ -113,7 +113,7 @@ def check_publishing(home: Home, numel: int) -> None:
 
     Raises MachineUnfit: MEM-HOST, DISK-LOW.
     """
-    _require_none_is_a_fault(list(publishing_findings(machine_of(home), numel)))
+    _require_none_is_a_fault(list(_publishing(machine_of(home), numel)))
 
 
 def _require_none_is_a_fault(found: list[MachineFinding]) -> None:
@@ -137,29 +137,21 @@ def findings(config: NodeConfig, machine: Machine, run: Run | None) -> Iterator[
         yield from _disk(config, machine, run)
 
 
-def publishing_findings(machine: Machine, numel: int) -> Iterator[MachineFinding]:
+def _publishing(machine: Machine, numel: int) -> Iterator[MachineFinding]:
     """Yield faults that prevent `machine` from creating the first weights (θ and the momentum m).
-    Pure.
 
     The whole θ is created in memory. On disk, m takes only one chunk, because it is zero and equal
     chunks are stored once.
     """
     theta, room = 4 * numel, machine.disk_free + machine.stored
+    takes = f"the first weights take {size(theta)} of"
     if theta > machine.memory:
-        yield MachineFinding(
-            "MEM-HOST",
-            f"the first weights take {size(theta)} of memory, but this machine has only "
-            f"{size(machine.memory)}",
-            "publish from a machine with more memory, or add swap",
-            is_fault=True,
-        )
+        what = f"{takes} memory, but this machine has only {size(machine.memory)}"
+        do = "publish from a machine with more memory, or add swap"
+        yield MachineFinding("MEM-HOST", what, do, is_fault=True)
     if theta > room:
-        yield MachineFinding(
-            "DISK-LOW",
-            f"the first weights take {size(theta)} of disk, but only {size(room)} are free",
-            FREE_DISK,
-            is_fault=True,
-        )
+        what = f"{takes} disk, but only {size(room)} are free"
+        yield MachineFinding("DISK-LOW", what, FREE_DISK, is_fault=True)
 
 
 def _devices(config: NodeConfig, machine: Machine) -> Iterator[MachineFinding]:

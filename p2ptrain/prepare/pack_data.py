@@ -207,10 +207,11 @@ def _named(section: DataSection, path: str, beside: Path) -> Vocabulary:
 
 
 def _taken_from(folder: Path, beside: Path, run_file: RunFile, store: Store) -> PackedData:
-    made = _facts(folder)
-    _require_same("model.sequence", run_file.model.sequence, made.sequence, folder)
-    batch = run_file.inner.batch_sequences
-    _require_same("inner.batch_sequences", batch, made.block_sequences, folder)
+    made, batch = _facts(folder), run_file.inner.batch_sequences
+    if made.sequence != run_file.model.sequence:
+        raise _made_for("model.sequence", run_file.model.sequence, str(made.sequence), folder)
+    if made.block_sequences != batch:
+        raise _made_for("inner.batch_sequences", batch, str(made.block_sequences), folder)
     if made.vocab > run_file.model.vocab:
         raise _made_for("model.vocab", run_file.model.vocab, f"{made.vocab} or more", folder)
     try:
@@ -278,11 +279,6 @@ def _facts(folder: Path) -> PackedData:
             do="pack the data again with p2ptrain data pack",
         )
     return made
-
-
-def _require_same(field: str, wanted: int, found: int, folder: Path) -> None:
-    if wanted != found:
-        raise _made_for(field, wanted, str(found), folder)
 
 
 def _made_for(field: str, wanted: int, found: str, folder: Path) -> ConfigError:

@@ -217,12 +217,6 @@ def _shape(run: RunFile, costs: RunCosts) -> Iterator[Lint]:
 
 
 _ADVISERS: tuple[Adviser, ...] = (
-    _block,
-    _length,
-    _slow_reduce,
-    _policy,
-    _muon,
-    _coarse_ring,
-    _fragments,
-    _shape,
+    *(_block, _length, _slow_reduce, _policy),
+    *(_muon, _coarse_ring, _fragments, _shape),
 )

@@ -287,8 +287,7 @@ class RunManifest:
 
     def to_payload(self) -> bytes:
         """Return the canonical bytes. Their digest is the run id."""
-        sections = ("model", "data", "inner", "outer", "sync", "codec", "policy")
-        value = {**plain(self), **{name: plain(getattr(self, name)) for name in sections}}
+        value = {**plain(self), **{name: plain(getattr(self, name)) for name in _SECTIONS}}
         return pack({**value, "sync": {**plain(self.sync), "merge": MERGE}})
 
     @classmethod

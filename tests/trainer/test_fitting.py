@@ -30,6 +30,7 @@ from p2ptrain.trainer.host.micro_batch import (
 )
 from p2ptrain.trainer.host.stall_watch import RestartBudget
 from p2ptrain.trainer.host.supervisor import Supervisor
+from tests.trainer.receiving import receive
 
 if TYPE_CHECKING:
     from tests.trainer.conftest import Vectors
@@ -123,7 +124,7 @@ def test_next_start_halves_the_batch_and_does_not_count_as_a_restart(
     while len(said) < 5:
         trainer = supervisor.start()
         with pytest.raises(TrainerOutOfMemory) as caught:
-            trainer.receive(timeout_s=120.0)
+            receive(trainer, timeout_s=120.0)
         said.append(caught.value)
         trainer.kill()
     with pytest.raises(TrainerError) as ended:
@@ -154,7 +155,7 @@ def test_next_try_halves_the_number_that_the_ranks_found_to_fit(
     hello = Hello(0, 1, vectors.layout.digest, 9, "A GPU", 2, 700)
     assert trainer.feed(encode(hello)) == [hello]
     with pytest.raises(TrainerOutOfMemory, match="with 2 sequences at once; trying 1"):
-        trainer.receive(timeout_s=120.0)
+        receive(trainer, timeout_s=120.0)
     trainer.kill()
     supervisor.start().kill()
     assert [each.micro_batch for each in launch.configs] == [0, 1]

@@ -30,6 +30,7 @@ from p2ptrain.trainer.host.micro_batch import OUT_OF_MEMORY_EXIT_CODE
 from p2ptrain.trainer.host.stall_watch import AnswerTimeout, RestartBudget
 from p2ptrain.trainer.host.torchrun_trainer import AWAY, ExternalRanks, ExternalTrainers, open_door
 from p2ptrain.trainer.rank.node_client import NodeCredentials, NodeLink, join
+from tests.trainer.receiving import receive
 
 LAYOUT = Layout.of([("a", (6,)), ("b", (4,))])
 SECRET = b"s" * 32
@@ -106,7 +107,7 @@ def error_of(running: ExternalRanks) -> TrainerError:
     """Wait for the trainer to end, and return its error."""
     with pytest.raises(TrainerError) as caught:
         while True:
-            running.receive(timeout_s=LIMIT_S)
+            receive(running, timeout_s=LIMIT_S)
     return caught.value
 
 
@@ -150,7 +151,7 @@ def test_frames_go_through_rank_0_and_stop_ends_all_ranks(node: Node) -> None:
     links = node.gathered()
     channel = links[0].channel()
     channel.send(Hello(0, 2, LAYOUT.digest, 10, "cpu", 3))
-    assert running.receive(timeout_s=LIMIT_S) == Hello(0, 2, LAYOUT.digest, 10, "cpu", 3)
+    assert receive(running, timeout_s=LIMIT_S) == Hello(0, 2, LAYOUT.digest, 10, "cpu", 3)
     running.send(Load(0))
     assert channel.receive(timeout_s=LIMIT_S) == Load(0)
 
@@ -172,7 +173,7 @@ def test_rank_0_can_leave_a_long_frame_unread_while_its_host_lives(node: Node) -
     first = node.gathered()[0]
     channel, lease = first.channel(), Train(0, ("/" + 128 * "x",) * 2000, 0)
     channel.send(Hello(0, 2, LAYOUT.digest, 10, "cpu", 3))
-    assert isinstance(running.receive(timeout_s=LIMIT_S), Hello)
+    assert isinstance(receive(running, timeout_s=LIMIT_S), Hello)
     passing, seat = running._gathering._frames, running._gathering._seats[0]
     assert [_silence_borne_ms(sock) for sock in (passing, first._frames)] == [0, 0]
     assert [_silence_borne_ms(sock) for sock in (seat, first._socket)] == [30_000, 30_000]
@@ -302,7 +303,7 @@ def test_reduced_size_is_below_what_the_ranks_found_to_fit(node: Node) -> None:
     told: list[Halving] = []
     node.trainers.on_halving = told.append
     first.channel().send(Hello(0, 2, LAYOUT.digest, 10, "A GPU", 2, 700))
-    assert isinstance(running.receive(timeout_s=LIMIT_S), Hello)
+    assert isinstance(receive(running, timeout_s=LIMIT_S), Hello)
     first.report_end(OUT_OF_MEMORY_EXIT_CODE)
     assert "with 2 sequences at once; trying 1" in error_of(running).what
     running.stop(0.0, again=True)
@@ -403,7 +404,7 @@ def test_frames_are_sent_once_and_only_to_rank_0(node: Node) -> None:
     early.close()
     hello = Hello(0, 2, LAYOUT.digest, 10, "cpu", 3)
     node.gathered()[0].channel().send(hello)
-    assert running.receive(timeout_s=10.0) == hello
+    assert receive(running, timeout_s=10.0) == hello
     second = node.caller(0).call(Purpose.FRAMES)
     assert second.recv(1) == b""
     second.close()

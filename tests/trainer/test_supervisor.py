@@ -45,6 +45,7 @@ from p2ptrain.trainer.host.micro_batch import UNFIT_EXIT_CODE
 from p2ptrain.trainer.host.stall_watch import AnswerTimeout, RestartBudget, StallWatch
 from p2ptrain.trainer.host.supervisor import LocalTrainer, Supervisor, failure
 from p2ptrain.trainer.rank.schedule import learning_rate
+from tests.trainer.receiving import receive
 from tests.trainer.reference import read, reference
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def started() -> Iterator[Callable[[Supervisor], LocalTrainer]]:
 
 def wait_for(trainer: LocalTrainer, kind: type[AnyFrame]) -> AnyFrame:
     while True:
-        frame = trainer.receive(timeout_s=0.5)
+        frame = receive(trainer, timeout_s=0.5)
         if isinstance(frame, kind):
             return frame
 

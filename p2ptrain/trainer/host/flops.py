@@ -2,12 +2,12 @@
 
     FLOPs per token = 6 · N + 12 · L · W · T        MFU = tokens/s · FLOPs per token ÷ peak
 
-N counts the parameters of matrix products. An untied embedding is only looked up and does not
-count; a tied one counts as the head. L is the number of layers, W the width, T the sequence length.
-The forward pass takes two of the six operations, the backward pass four. The second term is
-attention. As in PaLM (arXiv 2204.02311, appendix B) and torchtitan, attention is not halved for the
-causal mask, so that figures can be compared. The repeated arithmetic of `--recompute` is not
-counted.
+N is the number of parameters that take part in matrix products. An embedding does not count, since
+its rows are only looked up, unless the head uses the same matrix (tied). L is the number of layers,
+W the width, T the sequence length. For each parameter, the forward pass takes two operations and
+the backward pass four. The second term is attention. As in PaLM (arXiv 2204.02311, appendix B) and
+torchtitan, attention is not halved for the causal mask, so that figures can be compared. The
+repeated arithmetic of `--recompute` is not counted.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ PEAK_FLOPS_PER_S = {
 words all occur in the device's name applies."""
 
 OTHERS = frozenset({"MIG", "Laptop", "D", "Ti"})
-"""Words that mark a slice, a laptop version or a variant of a GPU, which has a different peak."""
+"""Words in a device's name that mark a slice (MIG), a laptop version or another variant of a GPU.
+Its peak differs from that of the GPU in the table."""
 
 
 def flops_per_token(spec: ModelSpec) -> int:
@@ -62,6 +63,8 @@ def peak_flops_per_s(device_name: str) -> float | None:
 
 
 def mfu(spec: ModelSpec, device_name: str, devices: int, tokens_per_s: float) -> float | None:
-    """Return the share of the peak of all `devices` that is used; None if the peak is unknown."""
+    """Return the MFU of training at `tokens_per_s` on this number of `devices`; None if the peak is
+    unknown.
+    """
     peak = peak_flops_per_s(device_name)
     return None if peak is None else tokens_per_s * flops_per_token(spec) / (peak * devices)

@@ -1,19 +1,19 @@
 """Accept ranks that the node did not start, and serve them until one of them disconnects.
 
-Use it in a node whose ranks come from torchrun, perhaps on several hosts. Each rank connects,
-proves that it knows the secret (`ipc.admission`), and waits. When all ranks are connected, each
-gets a Welcome. It then reads slices of θ and blocks, and writes slices of its weights
-(`ipc.slices`). So ranks do not have to be on the node's host, and all are treated alike. Shared
-memory for ranks on the node's host would save a copy through loopback, but would make a second,
-less tested path.
+Use this in a node whose ranks (the processes of its trainer) are started by torchrun, perhaps on
+several hosts. Each rank connects, proves that it knows the secret (`ipc.admission`), and waits.
+When all ranks are connected, each gets a Welcome. From then on, the rank reads slices of θ and data
+blocks, and writes slices of its weights (`ipc.slices`). Ranks on the node's host are treated in the
+same way. Shared memory would save them a copy through loopback, but would be a second, less tested
+way to transfer vectors.
 
 Rank 0's second connection carries frames. The frames are copied between this connection and one end
-of a socketpair; the node uses the other end (`socket`) as with ranks that it started itself.
+of a socketpair. The node uses the other end (`socket`) as with ranks that it started itself.
 
-A gathering ends for good when a rank disconnects, connects again or breaks the protocol, because
-the other ranks would hang in a collective. Then all connections are shut down, which ends every
-rank, and torchrun starts them again. Each connection has its own thread; shutting down its socket
-ends the thread.
+The `RankGathering` of one start ends when a rank disconnects, connects again or breaks the
+protocol, because the other ranks would then hang in a collective. All connections are shut down,
+which ends every rank, and torchrun starts the ranks again for the next gathering. Each connection
+has its own thread; shutting down its socket ends the thread.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.trainer.host.micro_batch import OUT_OF_MEMORY_EXIT_CODE, at_once
 
 STRANGERS_MAX = 16
-"""Maximum number of connections beyond those of the expected ranks."""
+"""Maximum number of connections in addition to those of the expected ranks."""
 PATHS_MAX = 4 * BLOCKS_MAX
-"""Number of recent block paths that ranks can read: enough for several leases."""
+"""Number of recently announced block paths that ranks can read: those of four of the longest
+frames."""
 DEAF_S = 1.0
-"""Seconds to wait after a failed accept: file descriptors may be free again then."""
+"""Pause after a failed accept. Afterwards, file descriptors may be free again."""
 _RECEIVE_BYTES = 65_536
 _FLOAT_BYTES = 4
 
@@ -49,7 +50,8 @@ WriteEvent = Callable[..., None]
 class RankGathering:
     """All ranks of one start of the trainer, from the first connection to the end.
 
-    `door` is the listening socket, closed by `close`; `theta` and `local` are the arena's bytes.
+    `door` is the listening socket, closed by `close`. `theta` and `local` are the bytes of the
+    node's vectors, which are the same at every start. `generation` is the number of this gathering.
     """
 
     def __init__(
@@ -65,7 +67,8 @@ class RankGathering:
     ) -> None:
         self.ranks = ranks
         self.micro_batch = at_once(config, ranks)
-        """Sequences that each rank computes at once. The ranks' Hello may reduce it."""
+        """Number of sequences that each rank computes at once. Set to a smaller number if the
+        ranks' Hello says so."""
         self.socket, self._theirs = socket.socketpair()
         self._door, self._secret, self._config = door, secret, config
         self._theta, self._local = theta, local
@@ -85,10 +88,11 @@ class RankGathering:
 
     @property
     def here(self) -> int:
+        """The number of ranks that are connected."""
         return len(self._seats)
 
     def allow(self, paths: Iterable[str]) -> None:
-        """Allow ranks to read these blocks."""
+        """Allow ranks to read the files of these blocks, and no others but recent ones."""
         with self._changed:
             self._paths.update(dict.fromkeys(paths))
             while len(self._paths) > PATHS_MAX:
@@ -105,8 +109,9 @@ class RankGathering:
             return self._changed.wait_for(lambda: not self._seats, limit_s)
 
     def end(self, error: TrainerError) -> None:
-        """End the gathering and shut down every socket. `error` is the reason unless there is an
-        earlier one."""
+        """End the gathering and shut down every socket. `error` is the reason; an earlier reason
+        is kept.
+        """
         with self._changed:
             self.error = self.error or error
             self._changed.notify_all()
@@ -148,8 +153,9 @@ class RankGathering:
             sock.close()
 
     def _is_over_soon(self, exc: OSError) -> bool:
-        """Handle a failed accept. Return True if the gathering is over. Otherwise file descriptors
-        may have run out: wait `DEAF_S`, and continue to listen."""
+        """Handle a failed accept. Return True if the gathering is over, or ends within `DEAF_S`.
+        Otherwise file descriptors may have run out, and the caller should accept again.
+        """
         with self._changed:
             if self.error is None:
                 self._write_event("rank-not-heard", reason=exc.strerror)
@@ -167,7 +173,7 @@ class RankGathering:
         except RemoteProtocolError as exc:
             self._write_event("rank-refused", host=host, reason=exc.what)
         except OSError:
-            pass  # The rank closed it, or we shut it down. `_leave` has already been called.
+            pass  # The rank closed the connection, or the gathering ended.
         finally:
             with self._changed:
                 self._calls.discard(sock)
@@ -188,9 +194,9 @@ class RankGathering:
             self._leave(sock, claim.rank, gone)
 
     def _seat(self, sock: socket.socket, claim: Claim) -> str:
-        """Seat the rank. When the last rank is seated, welcome all of them.
+        """Register the rank's connection. When the last rank is registered, welcome all of them.
 
-        Return the reason if there is no seat for the rank, else "".
+        Return "", or why the rank is refused. Raises ConnectionError: the rank must connect again.
         """
         with self._changed:
             if claim.ranks != self.ranks:
@@ -202,7 +208,7 @@ class RankGathering:
                 self.end(_lost(f"rank {claim.rank} has connected again"))
                 raise ConnectionError("the rank must connect once more")
             if (before := self._seats.get(claim.rank)) is not None:
-                with suppress(OSError):  # The socket's other end may be gone.
+                with suppress(OSError):  # The old connection may already be broken.
                     before.shutdown(socket.SHUT_RDWR)
             self._seats[claim.rank] = sock
             if len(self._seats) == self.ranks:
@@ -250,7 +256,7 @@ class RankGathering:
         """
         with self._changed:
             if path not in self._paths:
-                raise RemoteProtocolError("it asks for a file that the node did not announce")
+                raise RemoteProtocolError("it asked for a file that the node did not announce")
         try:
             with Path(path).open("rb") as file:
                 data = file.read(BLOCK_BYTES_MAX + 1)
@@ -270,8 +276,9 @@ class RankGathering:
         self._pass(sock, self._theirs)
 
     def _pass(self, source: socket.socket, to: socket.socket) -> None:
-        """Copy all bytes from `source` to `to` until one of them is closed. That a rank has ended
-        is noticed on its connection for slices, not here."""
+        """Copy all bytes from `source` to `to` until one of them is closed. A closed connection is
+        ignored here, because the end of a rank is noticed on its connection for slices.
+        """
         with suppress(OSError):
             while data := source.recv(_RECEIVE_BYTES):
                 to.sendall(data)

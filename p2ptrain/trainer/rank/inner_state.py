@@ -2,21 +2,21 @@
 
 At each Load except the first, and each time all fragments have been merged, all ranks write their
 rows' state into one file (see `inner_format`). So the next start can have a different number of
-ranks. With θ of the same outer step from the ledger, the same blocks then give bit-identical
-losses. This does not hold if the local weights differ from θ (with fragments or delayed averages),
-nor on a GPU whose fused attention sums gradients in a varying order.
+ranks. With θ of the same outer step, the same blocks then give bit-identical losses. There are two
+exceptions: the local weights differ from θ (with fragments or delayed averages), or a GPU's fused
+attention sums gradients in a varying order.
 
-The state belongs to one peer; for a joiner, the node may put other members' checked state there.
-One file is kept, and two exist while the next one is written. The file is not fsynced: the checksum
-detects a file that a crash cut short. Such a file is not used, so the optimizer warms up again, as
-after a join. A full disk has the same cost.
+The state belongs to one peer. For a peer that has just joined, the node may put a state there that
+it computed from other members' states. One file is kept, and two exist while the next one is
+written. The file is not fsynced, because the checksum detects a file that a crash cut short. Such a
+file is not used; then the optimizer warms up again, as after a join. The same happens if a full
+disk prevents the writing.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -34,16 +34,7 @@ from p2ptrain.trainer.rank.optimizer import InnerOptimizer
 from p2ptrain.trainer.rank.ranks import Ranks
 
 _VECTORS = {"exp_avg": 0, "momentum_buffer": 0, "exp_avg_sq": 1}
-"""For each tensor of the optimizer's state: the number of the file's vector that stores it."""
-
-
-@dataclass(frozen=True, slots=True)
-class RestoredState:
-    """The outer step of a restored state, and the number of inner steps since the optimizer last
-    began with an empty state."""
-
-    step: int
-    warmed: int
+"""Number of the vector in the file that stores each tensor of the optimizer's state."""
 
 
 class InnerState:
@@ -84,9 +75,9 @@ class InnerState:
             inner_format.publish(new, self._folder, step)
         return ""
 
-    def restore(self, step: int) -> RestoredState | None:
-        """Load the state of `step`, or the newest of an earlier step. Return None if there is no
-        usable state.
+    def restore(self, step: int) -> tuple[int, int] | None:
+        """Load the state of `step`, or the newest of an earlier step. Return its outer step and its
+        `warmed` (see `save`), or None if there is no usable state.
         """
         header = None
         if self._ranks.first:
@@ -100,10 +91,10 @@ class InnerState:
         with inner_format.path_of(self._folder, found).open("rb", buffering=0) as file:
             for share, offset in self._shares():
                 _read(file.fileno(), share, offset)
-        return RestoredState(found, warmed)
+        return found, warmed
 
     def _count(self) -> int:
-        """Return the number of steps that AdamW has made. It is the same for every parameter."""
+        """Return the number of steps that AdamW has made, which is the same for all parameters."""
         return int(self._optimizer.state_of(self._model.embedding.weight).get("step", 0))
 
     def _prepare(self, parameter: Tensor, count: int) -> None:

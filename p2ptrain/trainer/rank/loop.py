@@ -1,17 +1,18 @@
-"""The trainer's main loop: obey a frame, or do one inner step, until Stop.
+"""The trainer's main loop: carry out a frame from the node, or do one inner step, until Stop.
 
     state        becomes          by
     ─────────    ─────────        ─────────────────────────────────────
     empty        standing by      Load
     standing by  training         Train
-    training     ready            the end of its last block; `local` then holds the weights
-    ready        training         Train (after a Skip, or ahead)
-    ready        standing by      Merge (the reported work is in θ; work trained ahead stays)
+    training     ready            the end of its last block; `local` then contains the weights
+    ready        training         Train (in the next outer step after a skipped one, or ahead)
+    ready        standing by      Merge (the reported work is in θ; work trained ahead is kept)
     ready        ready            Rebase (writes `local` again)
     any          standing by      Load
 
 Frames are read between two inner steps, so an order waits for one inner step at most. Every rank
-runs this loop on the same frames; only rank 0 receives from the node and answers it.
+(process of the trainer) runs this loop on the same frames; only rank 0 exchanges frames with the
+node. `local` is the memory in which the node reads the trained weights.
 
 If an order cannot be carried out, the trainer answers with Failed, drops the blocks that were still
 to be trained, and leaves the weights as they are. The node decides what to do next.
@@ -41,9 +42,9 @@ from p2ptrain.trainer.rank.optimizer import InnerOptimizer
 from p2ptrain.trainer.rank.ranks import Ranks
 from p2ptrain.trainer.rank.schedule import join_share, learning_rate
 
-# While rank 0 waits for the node, the other ranks wait in a collective. Sharing "no frame" at this
-# interval keeps that wait far below the collectives' time limit.
 IDLE_PULSE_S = 60.0
+"""Maximum time for which rank 0 waits for a frame before it tells the other ranks that there is
+none. They wait in a collective, whose time limit is much longer."""
 
 
 class ReadTokens(Protocol):
@@ -52,6 +53,7 @@ class ReadTokens(Protocol):
 
 
 def read_file(path: str, *, vocab: int, sequence: int) -> Tokens:
+    """Return the tokens of a block in a file on this machine."""
     return read_block(Path(path), vocab=vocab, sequence=sequence)
 
 
@@ -67,17 +69,19 @@ class StepWork:
     ahead: bool = False
     ready: bool = False
     offered: tuple[int, int, float] = (0, 0, 0.0)
-    """Tokens, blocks and sum of losses that the last report covered. Written by `report`."""
+    """Tokens, blocks and sum of losses of the last report. Written by `report`."""
     set_aside: bool = False
-    """Whether the reported work exists only in the arena's `local` (delayed averaging)."""
+    """Whether the reported work is no longer in the weights, but only in `local`, as with delayed
+    averaging. Written by the loop."""
 
     def report(self) -> frames.FragmentReady:
+        """Return the frame that offers this work to the node."""
         self.offered = (self.tokens, len(self.trained), self.loss_sum)
         loss = self.loss_sum / max(1, self.tokens)
         return frames.FragmentReady(self.step, self.tokens, tuple(self.trained), loss)
 
     def taken(self, step: int) -> StepWork:
-        """Return the work that remains when θ of `step` contains the last report."""
+        """Return the work that remains now that θ of `step` contains the reported work."""
         tokens, blocks, loss_sum = self.offered
         left = self.trained[blocks:]
         return StepWork(step, self.tokens - tokens, left, self.loss_sum - loss_sum, self.queue)
@@ -85,11 +89,11 @@ class StepWork:
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """How a loop reads a block, trains on it, and measures time."""
+    """The functions with which a loop reads a block, trains on it, and measures time."""
 
     read: ReadTokens = read_file
     train: Callable[..., InnerStep] = train_on
-    """The function that does one inner step. It takes the arguments of `train_on`."""
+    """Does one inner step. It takes the arguments of `train_on`."""
     clock: Callable[[], float] = time.monotonic
 
 
@@ -97,7 +101,7 @@ USUAL_MEANS = Means()
 
 
 class TrainerLoop:
-    """Serves one node over `channel` (None on every rank but the first)."""
+    """Carries out a node's frames. `channel` leads to the node; it is None except on rank 0."""
 
     def __init__(
         self,
@@ -111,9 +115,7 @@ class TrainerLoop:
         means: Means = USUAL_MEANS,
     ) -> None:
         self._config = config
-        self._read_block = means.read
-        self._train_on = means.train
-        self._clock = means.clock
+        self._means = means
         self._model = model
         self._optimizer = optimizer
         self._arena = arena
@@ -144,8 +146,9 @@ class TrainerLoop:
         return self._work is not None and bool(self._work.queue) and not self._paused
 
     def _next_frame(self) -> frames.Frame | None:
-        """Return the next frame, the same on all ranks, or None. While there is work, do not wait
-        for one."""
+        """Return the next frame, the same on all ranks, or None if there is none yet. While there
+        are blocks to train, do not wait for a frame.
+        """
         frame: frames.Frame | None = None
         if self._channel is not None:
             try:
@@ -159,7 +162,7 @@ class TrainerLoop:
             self._channel.send(frame)
 
     def obey(self, frame: frames.Frame) -> None:
-        """Carry out one order. Training on its blocks is left to `inner_step`."""
+        """Carry out one frame. A Train frame only adds its blocks to the queue of `inner_step`."""
         match frame:
             case frames.Load(step):
                 self._arena.load()
@@ -188,7 +191,7 @@ class TrainerLoop:
         self._merges_unkept = 0
         first = self._work is None
         if first and step == 0:
-            # A founder needs only the run's own warm-up.
+            # At the start of the run, the schedule itself warms up, so no other warm-up is needed.
             self._steps_since_cold = self._config.inner.join_warmup_steps
         if self._state is None:
             return
@@ -197,9 +200,9 @@ class TrainerLoop:
                 self._send(frames.Resumed(step, None, trouble))
             return
         found = self._state.restore(step)
-        self._send(frames.Resumed(step, None if found is None else found.step))
-        if found is not None:
-            self._steps_since_cold = found.warmed
+        self._send(frames.Resumed(step, found[0] if found else None))
+        if found:
+            self._steps_since_cold = found[1]
 
     def _train(self, order: frames.Train) -> None:
         if self._work is None:
@@ -221,8 +224,8 @@ class TrainerLoop:
             self._arena.merge(self._work.step, step, self._config.mixing)
         self._merges_unkept += 1
         if self._merges_unkept >= self._config.fragments:
-            # Save only when all fragments have been merged, which is as often as with one fragment.
-            # A slightly older state costs little at a restart.
+            # Save once all fragments have been merged, which is as often as with one fragment. A
+            # restart with a slightly older state costs little.
             self._keep_state(step)
         self._work = self._work.taken(step)
 
@@ -242,15 +245,16 @@ class TrainerLoop:
             work.set_aside = False
 
     def inner_step(self) -> None:
-        """Train on the next block and report it. Call this only while `busy`."""
-        work, started_s = self._work, self._clock()
+        """Train on the next block and send Progress. Call this only while `busy`."""
+        work, clock = self._work, self._means.clock
+        started_s = clock()
         assert work is not None
         inner_step, path = work.queue.popleft()
         try:
             rows = self._read_tokens(path)
-            data_wait_s = self._clock() - started_s
+            data_wait_s = clock() - started_s
             lr = self._set_rate(inner_step)
-            done = self._train_on(rows, self._model, self._optimizer, self._ranks, self._config)
+            done = self._means.train(rows, self._model, self._optimizer, self._ranks, self._config)
         except StoreError as exc:
             return self._fail("DATA", exc.what)
         except TrainerDiverged as exc:
@@ -260,7 +264,7 @@ class TrainerLoop:
         work.tokens += tokens
         work.trained.append(path)
         work.loss_sum += done.loss * tokens
-        tokens_per_s = tokens / max(1e-9, self._clock() - started_s)
+        tokens_per_s = tokens / max(1e-9, clock() - started_s)
         ranks = self._ranks
         progress = frames.Progress(
             work.step,
@@ -285,7 +289,9 @@ class TrainerLoop:
         return lr
 
     def _publish_if_done(self, work: StepWork) -> None:
-        """If no block is left, write the weights to `local`; report once all ranks have done so."""
+        """If no block is left, write the weights to `local`, wait until all ranks have done so, and
+        send FragmentReady.
+        """
         if work.queue or work.ahead:
             return
         self._arena.store(work.step)
@@ -314,10 +320,11 @@ class TrainerLoop:
         self._send(answer)
 
     def _read_tokens(self, path: str) -> Tokens:
-        """Return the tokens of a block once every rank has them, or raise on every rank.
+        """Return the tokens of a block once every rank has read it. If one rank cannot read it,
+        raise StoreError on every rank.
 
-        A rank that continued alone, or gave up alone, would leave the ranks waiting in a
-        collective. On different hosts, some ranks may be able to read a block and others not.
+        On different hosts, some ranks may be able to read a block and others not. If only some
+        ranks continued, they would wait for the others in a collective.
         """
         rows, trouble = None, None
         try:
@@ -332,7 +339,7 @@ class TrainerLoop:
 
     def _read_here(self, path: str) -> Tokens:
         spec, inner = self._config.model, self._config.inner
-        rows = self._read_block(path, vocab=spec.vocab, sequence=spec.sequence)
+        rows = self._means.read(path, vocab=spec.vocab, sequence=spec.sequence)
         if len(rows) != inner.batch_sequences:
             raise ChunkCorrupt(
                 f"data block {path} has {len(rows)} sequences; the run has {inner.batch_sequences}"

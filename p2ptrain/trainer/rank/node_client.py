@@ -1,12 +1,13 @@
-"""A rank's connection to a node that did not start it, and the vectors that it mirrors.
+"""The connection between a node and a rank (a process of its trainer) that torchrun started. The
+rank has copies of the node's vectors instead of shared memory.
 
-The vectors are in this process's memory and as long as the node's vectors, but only this rank's
-share of them is ever touched. `fetch` copies slices of θ from the node before they are read, and
-`push` copies slices of `local` to the node after they are written. The rest of the trainer works as
-with shared memory.
+The copies are as long as the node's vectors, but only this rank's share of them is ever used.
+`fetch` copies slices of θ from the node before they are read, and `push` copies slices of `local`
+(the trained weights) to the node after they are written. The rest of the trainer works as with
+shared memory.
 
-The connection is also the lifeline. When the node closes it, this process ends at once, with an
-exit status that makes torchrun start it again.
+When the node closes the connection, this process ends at once, with an exit status that makes
+torchrun start it again.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ from p2ptrain.state.layout import Layout
 NODE_GONE_EXIT_CODE = 75
 
 CALL_LIMIT_S = 600.0
-"""Seconds to retry: a restarted node first verifies its chain, and only then listens for ranks."""
+"""Time for which a rank tries to connect. It is long because a restarted node first verifies its
+ledger, and only then listens for ranks."""
 CALL_EVERY_S = 1.0
 _FLOAT_BYTES = 4
 _SIOCGIFADDR = 0x8915
@@ -75,7 +77,7 @@ class NodeCredentials:
 
 
 def join(caller: NodeCredentials, limit_s: float = CALL_LIMIT_S) -> NodeLink:
-    """Retry until the node answers, and wait until it has all ranks.
+    """Connect to the node, and wait until all ranks have connected.
 
     Raises:
         ConfigError: the node does not expect this rank, or has a different secret.
@@ -100,13 +102,13 @@ def join(caller: NodeCredentials, limit_s: float = CALL_LIMIT_S) -> NodeLink:
                     message.reason,
                     do="start as many ranks with torchrun as the node's --ranks says",
                 )
-            trouble = "it closed the connection"
+            trouble = "the node closed the connection"
         pause.wait(CALL_EVERY_S)
     raise NetworkUnreachable(
-        f"cannot connect to a node for ranks at {caller.host}:{caller.port}",
+        f"cannot connect to a node that accepts ranks at {caller.host}:{caller.port}",
         evidence=[trouble],
         likely="the node is not running, or its --ranks-listen or its secret is a different one",
-        do="run p2ptrain status at the node to see what it waits for",
+        do="run p2ptrain status on the node's machine to see what the node waits for",
     )
 
 
@@ -124,7 +126,7 @@ def _greeted(caller: NodeCredentials) -> tuple[socket.socket, slices.Message | N
 
 
 class NodeLink:
-    """The connections of a welcomed rank to its node: configuration, slices, blocks, frames."""
+    """The connections of a rank to its node once the node has accepted it."""
 
     def __init__(
         self, caller: NodeCredentials, sock: socket.socket, welcome: slices.Welcome
@@ -137,7 +139,7 @@ class NodeLink:
         self._vectors: tuple[memoryview, memoryview] | None = None
 
     def die_with_the_node(self) -> None:
-        """Watch in a thread, and end this process when the node closes the connection."""
+        """Start a thread that ends this process when the node closes the connection."""
 
         def wait() -> None:
             poller = select.poll()
@@ -160,7 +162,7 @@ class NodeLink:
                 sock.close()
 
     def vectors(self, layout: Layout) -> tuple[Tensor, Tensor]:
-        """Allocate θ and `local`. Pages that are never touched take no memory."""
+        """Allocate θ and `local`. Pages that are never used take no memory."""
         size = layout.numel * _FLOAT_BYTES
         theta, local = mmap.mmap(-1, size), mmap.mmap(-1, size)
         self._vectors = memoryview(theta), memoryview(local)
@@ -179,7 +181,7 @@ class NodeLink:
                 slices.receive_into(self._socket, view)
 
     def push(self, places: Sequence[slice]) -> None:
-        """Copy these slices of `local` to the node, and wait until it has them."""
+        """Copy these slices of `local` to the node, and wait until the node has received them."""
         assert self._vectors is not None
         for ranges in _ranges(places):
             slices.send(self._socket, slices.WriteLocal(ranges))
@@ -208,7 +210,7 @@ class NodeLink:
 
     @property
     def interface(self) -> str | None:
-        """The network interface that leads to the node, or None. Gloo should use the same one."""
+        """The network interface that leads to the node; None if its address is not IPv4."""
         mine = self._socket.getsockname()[0]
         for _, name in socket.if_nameindex():
             asked = struct.pack("256s", name.encode()[:15])
@@ -222,8 +224,9 @@ class NodeLink:
 
 
 class FrameChannel(Channel):
-    """A frame channel that treats a lost node as an error, so that the rank exits non-zero and
-    torchrun restarts it."""
+    """A channel that raises an error if the node is gone, so that the rank exits non-zero and
+    torchrun restarts it. The loop treats `ChannelClosed` of other channels as Stop.
+    """
 
     def receive(self, timeout_s: float | None = None) -> Frame | None:
         try:

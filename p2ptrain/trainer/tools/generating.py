@@ -5,8 +5,8 @@ The model was trained on positions up to its sequence length. When all positions
 newest tokens of the text (half a sequence) are read again from position 0, and the older tokens are
 dropped.
 
-`CachedModel` computes the same as `model.Llama.forward`; a test compares the two. There is no
-batch.
+`CachedModel` computes the same as `model.Llama.forward`, for one text at a time; a test compares
+the two.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ from p2ptrain.errors import ConfigError, TrainerDiverged
 from p2ptrain.trainer.rank.model import Block, Llama, rotary_table, rotate
 
 TEMPERATURE_MIN = 1e-6
-"""Below this temperature the likeliest token is chosen, since a division would overflow in fp32."""
+"""Below this temperature, the likeliest token is chosen, because dividing by such a small number
+would overflow in fp32."""
 
 POSITIONS_AT_FIRST = 2048
-"""Positions in the first table of rotary angles, which grows when needed. A config.json can claim
-any number of positions, and a table for all of them could fill the machine's memory."""
+"""Number of positions for which rotary angles are computed at first; more are computed when needed.
+A config.json can claim any number of positions, and a table for all of them could fill the
+machine's memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,9 @@ class _Cache:
 
 @dataclass(slots=True)
 class CachedModel:
-    """A model that reads a text once, from its beginning."""
+    """A model that reads a text from its beginning, in several calls, and keeps its keys and
+    values.
+    """
 
     model: Llama
     _cache: _Cache = field(init=False)
@@ -147,14 +151,12 @@ def pick(logits: Tensor, sampling: Sampling, random: torch.Generator) -> int:
         raise TrainerDiverged(
             "the model's output has numbers that are not finite",
             likely="the weights are not finite: training diverged, or the files are damaged",
-            do=(
-                "use p2ptrain export --snapshot STEP to export the weights of an earlier outer step"
-            ),
+            do="export an earlier outer step: p2ptrain export --snapshot STEP",
         )
     if sampling.temperature < TEMPERATURE_MIN:
         return int(logits.argmax())
     heights = (logits - logits.max()) / sampling.temperature
     shares, order = heights.softmax(-1).sort(descending=True, stable=True)
-    # Keep a token if the tokens before it add up to less than top_p; this always keeps the first.
+    # Keep a token if the likelier tokens add up to less than top_p; this always keeps the first.
     shares[shares.cumsum(-1) - shares >= sampling.top_p] = 0.0
     return int(order[torch.multinomial(shares, 1, generator=random)])

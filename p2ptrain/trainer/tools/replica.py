@@ -1,9 +1,8 @@
 """One peer's model and inner optimizer in this process, on a flat vector shared with numpy.
 
-Use it to simulate peers, not to train in a run: it does not use shards, an arena or a node. Model,
-loss, optimizer, clipping and rounding to bf16 are the trainer's own. FSDP2 is left out, since each
-of a dozen peers in one process would bear its cost. `weights` is the flat vector in the canonical
-layout: writing to it sets the parameters.
+Use this to simulate peers, not to train in a run: there are no shards, no arena and no node. Model,
+loss, optimizer, clipping and rounding to bf16 are the trainer's own. FSDP2 is left out, because its
+cost would arise for each of a dozen peers in one process.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def one_thread() -> None:
 
 
 class Replica:
-    """A simulated peer. Its weights start at zero; its optimizer starts without state."""
+    """A simulated peer. Its weights start at zero, and its optimizer starts without a state."""
 
     def __init__(
         self, model: ModelSpec, inner: InnerSpec, precision: Precision, *, compiled: bool = False
@@ -61,6 +60,7 @@ class Replica:
 
     @property
     def weights(self) -> Floats:
+        """The parameters as one vector in the canonical layout. Writing to it sets them."""
         return self._flat.numpy()
 
     def train(self, rows: Tokens, rate: float) -> float:
@@ -113,7 +113,7 @@ class Replica:
         return {**kept, "step": np.array([steps], np.float32)}
 
     def set_moments(self, moments: dict[str, Floats]) -> None:
-        """Replace the optimizer's state by `moments`, the result of an earlier `moments()`."""
+        """Replace the optimizer's state by `moments`, which `moments()` returned earlier."""
         for parameter, entry in self._places:
             run = slice(entry.offset, entry.end)
             has_muon = self._optimizer.has_muon(parameter)
@@ -135,7 +135,9 @@ Losses = Callable[[Mapping[str, Tensor], Tensor, Tensor], tuple[Tensor, Tensor]]
 
 @cache
 def _losses_of(model: ModelSpec, precision: Precision, z_loss: float, compiled: bool) -> Losses:
-    """Return one function for all peers of a process, so that it is compiled only once."""
+    """Return the function that computes losses. All peers of a process share it, so that it is
+    compiled only once.
+    """
     skeleton = Llama(model)
     skeleton(torch.zeros(1, model.sequence, dtype=torch.int64))  # This call makes the rotary table.
     if precision == "bf16" and not multiplies_bf16("cpu"):
@@ -159,7 +161,7 @@ def _losses_of(model: ModelSpec, precision: Precision, z_loss: float, compiled: 
 
 
 def _lay(model: nn.Module, layout: Layout, flat: Tensor) -> list[tuple[nn.Parameter, LayoutEntry]]:
-    """Make the model's parameters views of `flat`."""
+    """Make the model's parameters views of `flat`. Return them with their places in the layout."""
     parameters = dict(model.named_parameters())
     places = []
     for entry in layout.entries:
