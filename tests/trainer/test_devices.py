@@ -103,7 +103,7 @@ def test_losses_and_gradients_are_computed_on_the_weights_device(
 
 
 class Attended(TorchFunctionMode):
-    """Records the number of heads that have keys."""
+    """Records the number of heads for which attention gets keys."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ class Attended(TorchFunctionMode):
 
 
 def place(module: nn.Module, mode: FakeTensorMode, dtype: torch.dtype, device: str) -> None:
-    """Place its fake weights on this device."""
+    """Give the module fake weights on this device."""
     shapes = {name: each.shape for name, each in module.state_dict().items()}
     with mode:
         weights = {
@@ -238,7 +238,7 @@ def test_bf16_is_refused_on_a_gpu_that_would_emulate_it(show: Callable[..., None
 def test_error_for_a_too_small_gpu_says_what_fills_it(
     free_gb: int, code: str, show: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process has used 16 of 24 GB."""
+    """This process uses 16 of the GPU's 24 GB. What is neither free nor ours belongs to others."""
     show(1)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free_gb * 10**9, 24 * 10**9))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 16 * 10**9)

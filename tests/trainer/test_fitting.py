@@ -48,9 +48,10 @@ def test_batch_is_halved_rounding_up_until_one_is_left(config: TrainerConfig) ->
     assert two.micro_batch == 2
 
 
-def test_first_try_takes_no_more_than_there_is_room_for(config: TrainerConfig) -> None:
-    """A batch has 5 sequences. The first try takes a rank's whole share if the shares of all ranks
-    fit. Otherwise it takes as many sequences as fit, but at least one."""
+def test_first_try_computes_only_as_many_sequences_as_fit(config: TrainerConfig) -> None:
+    """A batch has 5 sequences. If the memory has room for the shares of all ranks, each rank
+    computes its whole share at once. Otherwise it computes as many sequences as fit, but at least
+    one."""
     memory = trainer_memory(config.model, config.inner, "fp32", eager=False)
     each = memory.activations
     rooms = [0, each, 3 * each - 1, 3 * each, 5 * each]

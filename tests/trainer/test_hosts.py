@@ -164,4 +164,5 @@ def test_two_hosts_match_two_local_ranks_and_survive_a_dead_rank(
 
     if not place.can_cut:
         with capsys.disabled():  # pytest drops the output of a passing test.
-            sys.stderr.write("this was on loopback alone: network namespaces need root\n")
+            text = "this test used only loopback, because network namespaces need root\n"
+            sys.stderr.write(text)
