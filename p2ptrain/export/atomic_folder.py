@@ -19,8 +19,7 @@ from pathlib import Path
 @contextmanager
 def appearing(target: Path) -> Iterator[Path]:
     """Yield a new folder to write in. If the `with` block succeeds, the new folder replaces
-    `target`. If the block raises, the new folder is removed and `target` stays as it was.
-    """
+    `target`. If the block raises, the new folder is removed and `target` stays as it was."""
     partial, replaced = _hidden(target, os.getpid())
     partial.mkdir()
     try:
@@ -48,8 +47,10 @@ def clear_away(target: Path) -> list[Path]:
     removed = []
     for process in _writers(target):
         partial, replaced = _hidden(target, process)
-        if partial.exists() and _is_locked(partial):
-            continue
+        if partial.exists():
+            with _descriptor(partial) as descriptor:
+                if not _lock(descriptor):
+                    continue
         if partial.exists() and replaced.exists() and not os.path.lexists(target):
             replaced.rename(target)
         for left in (partial, replaced):
@@ -81,15 +82,9 @@ def _writers(target: Path) -> set[int]:
     return {int(end) for end in ends if end.isascii() and end.isdigit()}
 
 
-def _is_locked(folder: Path) -> bool:
-    with _descriptor(folder) as descriptor:
-        return not _lock(descriptor)
-
-
 def _lock(descriptor: int) -> bool:
     """Lock a folder. Return False if another process has the lock, or if the file system does not
-    lock folders (NFS). `clear_away` keeps such a folder, since its writer may be alive.
-    """
+    lock folders (NFS). `clear_away` keeps such a folder, since its writer may be alive."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

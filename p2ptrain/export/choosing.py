@@ -42,8 +42,7 @@ class ChainContents:
 @dataclass(frozen=True, slots=True)
 class ExportableState:
     """The weights to export, and their origin. `updates_after` is the number of newer outer steps
-    in the ledger.
-    """
+    in the ledger."""
 
     origin: Provenance
     theta: Theta

@@ -32,8 +32,7 @@ by about 1e-6. A wrong rotary convention or a swapped matrix makes a difference 
 @dataclass(frozen=True, slots=True)
 class Parity:
     """The result of a comparison. `difference` is the largest difference between two logits of the
-    same token, and `largest` is the largest logit.
-    """
+    same token, and `largest` is the largest logit."""
 
     tokens: int
     difference: float

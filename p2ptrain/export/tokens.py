@@ -84,8 +84,7 @@ def _letters(tree: Mapping[str, object]) -> set[str]:
 
 def _added(tree: Mapping[str, object], *, special: bool = False) -> Iterator[tuple[str, int]]:
     """Yield the names and ids of the tokens that were added to the vocabulary. If `special`, yield
-    only the special tokens, which ordinary text never produces.
-    """
+    only the special tokens, which ordinary text never produces."""
     added = tree.get("added_tokens")
     for each in added if isinstance(added, list) else ():
         match each:

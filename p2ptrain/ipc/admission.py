@@ -48,12 +48,10 @@ class Purpose(IntEnum):
 
     SLICES = 1
     """For slices of θ and of the weights, and for data blocks. Each rank has one such connection;
-    when the connection closes, the node treats the rank as gone.
-    """
+    when the connection closes, the node treats the rank as gone."""
     FRAMES = 2
     """For the frames of `ipc.frames`: the node's orders and the trainer's answers. Only rank 0 has
-    such a connection.
-    """
+    such a connection."""
 
 
 @dataclass(frozen=True, slots=True)

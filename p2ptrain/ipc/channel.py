@@ -61,8 +61,7 @@ class Channel:
         While there is no room, `meanwhile` is called every `ask_every_s`. It may raise an exception
         to end the wait; the rest of the frame is then sent before the next one.
 
-        Raises:
-            ChannelClosed: the other side is gone, or did not read enough within `deadline_s`.
+        Raises ChannelClosed: the other side is gone, or did not read enough within `deadline_s`.
         """
         self._unsent += encode(frame)
         give_up_at = time.monotonic() + deadline_s
@@ -122,8 +121,7 @@ class Channel:
 
 def _wait(sock: socket.socket, events: int, give_up_at: float | None) -> bool:
     """Wait until `sock` is ready, and return whether it was ready before the monotonic time
-    `give_up_at`. This uses poll(), because select() fails for file descriptors above 1023.
-    """
+    `give_up_at`. This uses poll(), because select() fails for file descriptors above 1023."""
     timeout_ms = None if give_up_at is None else max(0.0, give_up_at - time.monotonic()) * 1000
     poller = select.poll()
     try:

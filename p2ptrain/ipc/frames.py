@@ -57,7 +57,7 @@ def _check_finite(frame: object, *names: str) -> None:
             raise ValueError(f"{name} is {value!r}, not a finite number")
 
 
-def _check_text(name: str, value: object, characters_max: int = TEXT_CHARACTERS_MAX) -> None:
+def check_text(name: str, value: object, characters_max: int = TEXT_CHARACTERS_MAX) -> None:
     if not isinstance(value, str) or len(value) > characters_max:
         raise ValueError(f"{name} is not a string of at most {characters_max} characters")
 
@@ -80,8 +80,7 @@ class _OfStep:
 
 class Load(_OfStep):
     """Load θ of outer step `step` from the arena. Any earlier local work is already part of θ, or
-    is discarded.
-    """
+    is discarded."""
 
     __slots__ = ()
     kind: ClassVar[str] = "load"
@@ -214,8 +213,7 @@ class Stop:
 class Hello:
     """The trainer's first frame: all `ranks` have started, and the arena has the size of the model.
     Each rank computes `micro_batch` sequences at once, and had at least `memory_bytes` of free
-    memory on its device. `device` is the name of rank 0's device.
-    """
+    memory on its device. `device` is the name of rank 0's device."""
 
     kind: ClassVar[str] = "hello"
     rank: int
@@ -229,7 +227,7 @@ class Hello:
     def __post_init__(self) -> None:
         _check_counts(self, "ranks", "parameters", "micro_batch", least=1)
         _check_counts(self, "rank", "memory_bytes")
-        _check_text("device", self.device)
+        check_text("device", self.device)
         if not self.rank < self.ranks:
             raise ValueError(f"rank {self.rank} is not below {self.ranks}, the number of ranks")
         if not is_digest(self.layout_digest):
@@ -240,8 +238,7 @@ class Hello:
 class Resumed:
     """Sent at the first Load by a trainer that stores its optimizer's state on disk. `state_step`
     is the outer step of the state that was restored, or None if there was none. The trainer sends
-    another Resumed if the state could not be stored; `trouble` then gives the reason.
-    """
+    another Resumed if the state could not be stored; `trouble` then gives the reason."""
 
     kind: ClassVar[str] = "resumed"
     step: int
@@ -252,7 +249,7 @@ class Resumed:
         _check_count("step", self.step)
         if self.state_step is not None:
             _check_count("state_step", self.state_step)
-        _check_text("trouble", self.trouble)
+        check_text("trouble", self.trouble)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,8 +283,7 @@ class Progress:
     def duration_s(self, block_tokens: int) -> float:
         """Return the duration of the inner step in seconds, by the trainer's clock. The time
         between two reports can be longer, because the trainer also loads θ, saves its optimizer's
-        state, or measures a loss.
-        """
+        state, or measures a loss."""
         return block_tokens / self.tokens_per_s if self.tokens_per_s > 0 else 0.0
 
     def computed_s(self, block_tokens: int) -> float:
@@ -299,8 +295,7 @@ class Progress:
 class FragmentReady:
     """Every rank's weights are in the arena. Since the last Load or Merge, they were trained on the
     blocks in `block_paths`, in this order. `tokens` is the number of tokens in these blocks, and
-    `loss` is the mean over them.
-    """
+    `loss` is the mean over them."""
 
     kind: ClassVar[str] = "fragment_ready"
     step: int
@@ -348,8 +343,8 @@ class Failed:
     evaluation: int | None = None
 
     def __post_init__(self) -> None:
-        _check_text("code", self.code, 32)
-        _check_text("text", self.text)
+        check_text("code", self.code, 32)
+        check_text("text", self.text)
         if self.evaluation is not None:
             _check_count("evaluation", self.evaluation)
 

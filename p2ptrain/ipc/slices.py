@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import ClassVar, get_args
 
 from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.ipc.frames import check_text
 from p2ptrain.ipc.wire import decode_map, encode_body
 
 MESSAGE_BYTES_MAX = 2**20
@@ -40,11 +41,6 @@ Ranges = Sequence[tuple[int, int]]
 """Start and end of each range, in elements."""
 
 
-def _check_text(name: str, value: object, characters_max: int) -> None:
-    if not isinstance(value, str) or len(value) > characters_max:
-        raise ValueError(f"{name} is not a string of at most {characters_max} characters")
-
-
 def _check_ranges(ranges: object) -> None:
     if not isinstance(ranges, tuple) or not 0 < len(ranges) <= RANGES_MAX:
         raise ValueError(f"not a tuple of 1 to {RANGES_MAX} ranges")
@@ -59,8 +55,7 @@ def _check_ranges(ranges: object) -> None:
 @dataclass(frozen=True, slots=True)
 class Welcome:
     """The node's answer once all ranks have connected. `generation` differs each time the ranks
-    connect anew; `config` is the TrainerConfig as JSON.
-    """
+    connect anew; `config` is the TrainerConfig as JSON."""
 
     kind: ClassVar[str] = "welcome"
     generation: int
@@ -69,7 +64,7 @@ class Welcome:
     def __post_init__(self) -> None:
         if type(self.generation) is not int or self.generation < 0:
             raise ValueError(f"generation is {self.generation!r}, not a count")
-        _check_text("config", self.config, CONFIG_CHARACTERS_MAX)
+        check_text("config", self.config, CONFIG_CHARACTERS_MAX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +75,7 @@ class Refused:
     reason: str
 
     def __post_init__(self) -> None:
-        _check_text("reason", self.reason, REASON_CHARACTERS_MAX)
+        check_text("reason", self.reason, REASON_CHARACTERS_MAX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +102,7 @@ class ReadBlock:
     path: str
 
     def __post_init__(self) -> None:
-        _check_text("path", self.path, PATH_CHARACTERS_MAX)
+        check_text("path", self.path, PATH_CHARACTERS_MAX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,26 +137,27 @@ def receive(sock: socket.socket) -> Message | None:
         return None
     if not first:
         return None
-    length = bytearray(LENGTH.size)
-    length[:1] = first
-    receive_into(sock, memoryview(length)[1:])
-    (count,) = LENGTH.unpack(length)
+    (count,) = LENGTH.unpack(first + receive_bytes(sock, LENGTH.size - 1))
     if count > MESSAGE_BYTES_MAX:
         raise RemoteProtocolError(
             f"a message of {count} bytes exceeds the limit of {MESSAGE_BYTES_MAX}"
         )
-    body = bytearray(count)
-    receive_into(sock, memoryview(body))
-    return decode(bytes(body))
+    return decode(receive_bytes(sock, count))
 
 
 def decode(body: bytes) -> Message:
     """Return the message that `body` encodes.
 
-    Raises:
-        RemoteProtocolError: `body` is not exactly one valid message.
+    Raises RemoteProtocolError: `body` is not exactly one valid message.
     """
     return decode_map(body, _KINDS, MESSAGE_BYTES_MAX, "message")
+
+
+def receive_bytes(sock: socket.socket, count: int) -> bytes:
+    """Return the next `count` bytes. Raises OSError."""
+    data = bytearray(count)
+    receive_into(sock, memoryview(data))
+    return bytes(data)
 
 
 def receive_into(sock: socket.socket, view: memoryview) -> None:
@@ -175,8 +171,7 @@ def receive_into(sock: socket.socket, view: memoryview) -> None:
 
 def stay_alert(sock: socket.socket) -> None:
     """Make the kernel detect within half a minute that the other machine is gone, even on a
-    connection that is idle for hours.
-    """
+    connection that is idle for hours."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     for option, value in (
@@ -192,6 +187,5 @@ def bear_silence(sock: socket.socket) -> None:
     """Disable the send timeout that `stay_alert` sets. Use this on the connection for frames: a
     busy rank does not read frames for minutes, and the timeout would close the connection half a
     minute after the send buffer is full, although the rank is alive. A lost machine is still
-    detected on the rank's connection for slices.
-    """
+    detected on the rank's connection for slices."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 0)

@@ -148,8 +148,7 @@ memory differs a little from start to start, although the machine is the same.""
 @dataclass(frozen=True, slots=True)
 class Halving:
     """A limit that was found when a trainer ran out of memory: a rank on `device`, with
-    `memory_bytes` free, can compute at most `micro_batch` sequences at once.
-    """
+    `memory_bytes` free, can compute at most `micro_batch` sequences at once."""
 
     device: str
     memory_bytes: int

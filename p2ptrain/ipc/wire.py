@@ -39,8 +39,7 @@ def encode_body(message: Any) -> bytes:
 def decode_body(body: bytes | memoryview) -> Frame:
     """Return the frame that `body` (without length prefix) encodes.
 
-    Raises:
-        RemoteProtocolError: `body` is not exactly one valid frame.
+    Raises RemoteProtocolError: `body` is not exactly one valid frame.
     """
     return decode_map(body, KINDS, FRAME_BYTES_MAX, "frame")
 
@@ -50,8 +49,7 @@ def decode_map(
 ) -> T:
     """Return the dataclass that `body` encodes, one of `kinds`. `what` is its name in errors.
 
-    Raises:
-        RemoteProtocolError: `body` is not exactly one valid map.
+    Raises RemoteProtocolError: `body` is not exactly one valid map.
     """
     value = unpack(body, bytes_max=bytes_max)
     if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
@@ -85,14 +83,10 @@ class FrameReader:
     def feed(self, data: bytes) -> list[Frame]:
         """Return all frames that `data` completes, in order.
 
-        Raises:
-            RemoteProtocolError: a frame is too long or invalid.
+        Raises RemoteProtocolError: a frame is too long or invalid.
         """
         self._pending += data
-        frames: list[Frame] = []
-        while (body := self._take_body()) is not None:
-            frames.append(decode_body(body))
-        return frames
+        return [decode_body(body) for body in iter(self._take_body, None)]
 
     def end(self) -> None:
         """Report the end of the stream. Raises RemoteProtocolError if it ended inside a frame."""

@@ -209,8 +209,7 @@ def _memory(config: NodeConfig, machine: Machine, run: Run) -> Iterator[MachineF
 def room_for_activations(run: RunId, manifest: RunManifest, memory: int) -> int:
     """Return the memory in bytes that a trainer on CPUs may use for activations: half of `memory`,
     after the vectors of node and trainer. The other half is for other programs and for errors in
-    the estimate.
-    """
+    the estimate."""
     return max(0, memory - memory_of(run, manifest).total - _of_trainer(manifest)) // 2
 
 
@@ -222,8 +221,7 @@ def _of_trainer(manifest: RunManifest) -> int:
 def _disk(config: NodeConfig, machine: Machine, run: Run) -> Iterator[MachineFinding]:
     """Yield faults and warnings about the disk. A node needs room for one more snapshot than it
     keeps, because the oldest is deleted only when the next one is complete. For the same reason the
-    node needs room for two states of the inner optimizer, each as large as a snapshot.
-    """
+    node needs room for two states of the inner optimizer, each as large as a snapshot."""
     snapshot = 8 * layout_of(run.manifest.model).numel
     inner = 0 if config.seed or not config.keep_inner else 2 * snapshot
     room, kept = machine.disk_free + machine.stored, config.keep_snapshots
@@ -260,8 +258,7 @@ def machine_of(home: Home) -> Machine:
 
 def multiplies_bf16(cpu_info: Path) -> bool:
     """Return whether the CPU has instructions for bf16. Return True if it is unknown, because the
-    kernel does not list the CPU's flags.
-    """
+    kernel does not list the CPU's flags."""
     try:
         words = cpu_info.read_text(errors="replace").split()
     except OSError:
@@ -271,8 +268,7 @@ def multiplies_bf16(cpu_info: Path) -> bool:
 
 def memory_bytes() -> int:
     """Return the memory without swap that this node would have if no other program ran. The number
-    is the same at every start.
-    """
+    is the same at every start."""
     return min(psutil.virtual_memory().total, container_limit(CGROUP))
 
 

@@ -14,8 +14,7 @@ from p2ptrain.sync.fragments import Fragment
 @dataclass(frozen=True, slots=True)
 class NodeMemory:
     """The memory of a node in bytes, in addition to about 150 MB for the process itself (129 MB
-    were measured for an idle seed).
-    """
+    were measured for an idle seed)."""
 
     theta: int
     momentum: int

@@ -234,8 +234,7 @@ def _require_tokenizer(
     section: DataSection, beside: Path, folder: Path, made: PackedData, packed: bytes
 ) -> None:
     """If the run file names a tokenizer, check that the data were packed with this tokenizer.
-    `packed` is the JSON of the tokenizer with which they were packed.
-    """
+    `packed` is the JSON of the tokenizer with which they were packed."""
     if section.tokenizer is None:
         return
     named = _named(section, section.tokenizer, beside)

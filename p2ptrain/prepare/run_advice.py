@@ -91,8 +91,7 @@ def _seed(text: str) -> Iterator[Lint]:
 
 def founders_lints(run: RunFile, founders: int) -> list[Lint]:
     """Return a lint if an open run has too few founders. Only founders vote in an open run, so with
-    too few of them the loss of one can stop the run.
-    """
+    too few of them the loss of one can stop the run."""
     least = survives_a_loss(run.policy.quorum)
     if run.run.admission != "open" or founders >= least:
         return []
@@ -131,8 +130,7 @@ def _length(run: RunFile, costs: RunCosts) -> Iterator[Lint]:
 
 def is_unknown(costs: RunCosts) -> bool:
     """Return whether the training time is unknown, because the user did not give a training rate,
-    and the model is too small for an estimate.
-    """
+    and the model is too small for an estimate."""
     return not costs.is_told and costs.parameters < GUESSED_PARAMETERS_MIN
 
 

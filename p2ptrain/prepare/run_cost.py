@@ -47,8 +47,7 @@ class ReduceCost:
 @dataclass(frozen=True, slots=True)
 class RunScenario:
     """A run in which each peer has an internet connection of `mbit` Mbit/s, and trains for
-    `inner_s` seconds in each outer step.
-    """
+    `inner_s` seconds in each outer step."""
 
     exchange: ReduceCost
     mbit: float
@@ -107,8 +106,7 @@ class RunCosts:
 
 def costs_of(run: RunFile, peers: Sequence[int], tokens_per_s: float | None = None) -> RunCosts:
     """Return the costs of `run`, with one scenario for each number in `peers` and each connection
-    in `RATES_MBIT`. `tokens_per_s` is the training rate of one peer, if the user gave it.
-    """
+    in `RATES_MBIT`. `tokens_per_s` is the training rate of one peer, if the user gave it."""
     model, inner = model_spec(run), inner_spec(run)
     layout, sync = layout_of(model), run.sync
     cut, of_run = fragments(layout, sync.fragments), codec(run.codec.name, run.codec.block)
@@ -151,8 +149,7 @@ def costs_of(run: RunFile, peers: Sequence[int], tokens_per_s: float | None = No
 def sent_bytes(update_bytes: int, peers: int) -> int:
     """Return the bytes that each of `peers` peers sends in an exchange. Each peer computes the
     average of one part of the update. It sends the other parts to be averaged, and then sends its
-    own average to the others.
-    """
+    own average to the others."""
     return 2 * update_bytes * (peers - 1) // peers
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from p2ptrain.run import Run, RunManifest
+    from p2ptrain.run import Run
     from p2ptrain.sync import SyncSpec
 
 
@@ -46,12 +46,11 @@ def _without_quorum(run: Run) -> str:
 
 def run_lines(run: Run) -> list[str]:
     """Return lines for one screen: the organiser, the model, the settings, and the traffic of an
-    exchange.
-    """
+    exchange."""
     from p2ptrain.archive.update_format import payload_bytes_mean, published_formats
     from p2ptrain.names import label
     from p2ptrain.observe.states import size
-    from p2ptrain.trainer.formats.shapes import parameter_count
+    from p2ptrain.trainer.formats.shapes import layout_of, parameter_count
 
     manifest = run.manifest
     model, inner, outer, data = manifest.model, manifest.inner, manifest.outer, manifest.data
@@ -73,7 +72,7 @@ def run_lines(run: Run) -> list[str]:
         f"outer     {outer.steps} steps of {lease_tokens} tokens per peer, "
         f"learning rate {outer.lr:g}, momentum {outer.momentum:g}",
         *_sync_lines(manifest.sync),
-        *_joining_lines(manifest),
+        *_joining_lines(inner.donors_max, size(8 * layout_of(model).numel)),
         f"exchange  about {size(2 * update_bytes)} up and down for each peer and outer step "
         f"({manifest.codec.name}, blocks of {manifest.codec.block}), {secrecy}",
         f"quorum    {manifest.policy.quorum}; at least {manifest.policy.participants_min} trainers",
@@ -83,14 +82,10 @@ def run_lines(run: Run) -> list[str]:
     ]
 
 
-def _joining_lines(manifest: RunManifest) -> Iterator[str]:
-    """Yield the line about the optimizer states that joining peers fetch, if they fetch any."""
-    from p2ptrain.observe.states import size
-    from p2ptrain.trainer.formats.shapes import layout_of
-
-    asked = manifest.inner.donors_max
+def _joining_lines(asked: int, state: str) -> Iterator[str]:
+    """Yield the line about the `asked` optimizer states that joining peers fetch. `state` is the
+    size of one."""
     if asked:
-        state = size(8 * layout_of(manifest.model).numel)
         one = "the inner optimizer of a member"
         told = one if asked == 1 else f"the inner optimizers of {asked} members"
         yield f"joiners   fetch {told}; each such member uploads and stores {state}"
@@ -98,8 +93,7 @@ def _joining_lines(manifest: RunManifest) -> Iterator[str]:
 
 def _sync_lines(sync: SyncSpec) -> Iterator[str]:
     """Yield the lines about synchronisation; none for a run that averages the whole model while
-    training waits (plain DiLoCo).
-    """
+    training waits (plain DiLoCo)."""
     if sync.fragments > 1:
         yield f"sync      {sync.fragments} fragments take turns, one in each outer step"
     if sync.overlap_steps:

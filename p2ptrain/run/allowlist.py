@@ -66,8 +66,7 @@ class Allowlist:
 @dataclass(frozen=True, slots=True)
 class SignedAllowlist:
     """A list with its signature, as sent to peers and stored in `run/allowlist.signed` in a node's
-    home (the folder with its files).
-    """
+    home (the folder with its files)."""
 
     allowlist: Allowlist
     signed: Signed

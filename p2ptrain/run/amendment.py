@@ -91,8 +91,7 @@ class Amendment:
 
     def check(self, manifest: RunManifest) -> None:
         """Raise ValueError, with a message for the user, if the amendment is invalid for a run of
-        this manifest, whatever the earlier amendments are.
-        """
+        this manifest, whatever the earlier amendments are."""
         last, steps = manifest.outer.steps - 1, self.inner_steps
         _require(self.step <= last, "outer step", self.step, f"at most {last}")
         blocks = manifest.data.train_blocks
@@ -122,8 +121,7 @@ _WORDS = {
 @dataclass(frozen=True, slots=True)
 class Leg:
     """The run from outer step `step` to the next amendment. `inner_step` is the number of inner
-    steps before `step`.
-    """
+    steps before `step`."""
 
     manifest: RunManifest
     step: int = 0
@@ -140,8 +138,7 @@ class Leg:
 
     def first_inner_step(self, step: int) -> int:
         """Return the number of inner steps before `step`, for a peer that took part from the
-        start.
-        """
+        start."""
         return self.inner_step + (step - self.step) * self.manifest.blocks_per_step
 
     def amended(self, amendment: Amendment) -> Leg:
@@ -183,8 +180,7 @@ class SignedAmendment:
     @classmethod
     def publish(cls, identity: Identity, amendment: Amendment, run: Run) -> SignedAmendment:
         """Sign `amendment`. Raises ValueError, with a message for the user, if it is invalid for
-        `run`.
-        """
+        `run`."""
         amendment.check(run.manifest)
         return cls._of(amendment, Signed.by(identity, KIND, pack(plain(amendment))), run)
 

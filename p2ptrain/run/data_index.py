@@ -18,8 +18,7 @@ DIGEST_BYTES = 32
 @dataclass(frozen=True, slots=True)
 class DataIndex:
     """The digest of each block. Training block number b is `train[b % len(train)]`: after the last
-    block, the data are used again from the first one.
-    """
+    block, the data are used again from the first one."""
 
     train: tuple[Digest, ...]
     validation: tuple[Digest, ...]
@@ -35,8 +34,7 @@ class DataIndex:
     def from_bytes(cls, data: bytes, *, train_blocks: int, validation_blocks: int) -> DataIndex:
         """Return the index in `data`; the manifest gives the counts.
 
-        Raises:
-            ManifestInvalid: the length does not fit the counts.
+        Raises ManifestInvalid: the length does not fit the counts.
         """
         if len(data) != (train_blocks + validation_blocks) * DIGEST_BYTES:
             raise ManifestInvalid(

@@ -47,8 +47,7 @@ class JoinRequest:
     @classmethod
     def from_bytes(cls, data: bytes | memoryview) -> JoinRequest:
         """Return the request in `data`. Raises RemoteProtocolError if it is too long, malformed, or
-        not signed by the peer that it names.
-        """
+        not signed by the peer that it names."""
         signed = Signed.from_bytes(data, kind=KIND, bytes_max=BYTES_MAX)
         request = from_plain(cls, unpack(signed.payload, bytes_max=BYTES_MAX), "the join request")
         if request.peer != signed.signer:

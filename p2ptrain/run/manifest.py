@@ -250,8 +250,7 @@ class RunManifest:
     @property
     def founders_vote(self) -> bool:
         """Whether only founders vote. In an open run anybody can create identities at no cost, so
-        new identities must not get votes. Runs of version 1 use the old rules.
-        """
+        new identities must not get votes. Runs of version 1 use the old rules."""
         return self.admission == "open" and self.version >= 2
 
     @property
@@ -267,22 +266,19 @@ class RunManifest:
     @property
     def delayed(self) -> bool:
         """Whether each outer step is averaged while the next one is trained, so that the average
-        arrives a whole outer step late.
-        """
+        arrives a whole outer step late."""
         return SyncSchedule.of(self.sync, self.inner.steps).delayed
 
     @property
     def blocks_per_step(self) -> int:
         """Number of data blocks that one member trains on in an outer step. A block is the batch
-        of one inner step.
-        """
+        of one inner step."""
         return self.inner.steps // self.sync.fragments
 
     @property
     def blocks_per_lease(self) -> int:
         """Number of data blocks in a lease: those of an outer step, plus those that the member
-        trains on during the exchange (`overlap_steps`).
-        """
+        trains on during the exchange (`overlap_steps`)."""
         return self.blocks_per_step + self.sync.overlap_steps
 
     def to_payload(self) -> bytes:
@@ -336,8 +332,7 @@ _FIELDS: dict[str, type] = {
 
 def _parameters_at_least(model: ModelSpec) -> int:
     """Return a lower bound on the number of parameters, to refuse absurd sizes. It counts only the
-    large matrices.
-    """
+    large matrices."""
     attention = 2 * model.width * model.width
     return model.vocab * model.width + model.layers * (attention + 3 * model.width * model.ffn)
 

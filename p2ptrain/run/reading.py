@@ -31,23 +31,20 @@ with any other annotation (a NewType or a Literal) is a string."""
 def from_plain(kind: type[T], value: object, what: str) -> T:
     """Return a `kind` with the fields of the map `value`. `what` is the document's name in errors.
 
-    Raises:
-        RemoteProtocolError: a field is missing, unknown, of a wrong type, or invalid.
+    Raises RemoteProtocolError: a field is missing, unknown, of a wrong type, or invalid.
     """
     assert dataclasses.is_dataclass(kind)
-    types = {field.name: _type_of(str(field.type)) for field in dataclasses.fields(kind)}
+    annotations = {field.name: str(field.type) for field in dataclasses.fields(kind)}
+    types = {
+        name: list if text.startswith("tuple[") else _TYPES.get(text, str)
+        for name, text in annotations.items()
+    }
     try:
         checked = encoding.fields(value, **types)
         return kind(**{name: _settled(item, types[name]) for name, item in checked.items()})
     except (RemoteProtocolError, ConfigError, ValueError, TypeError) as exc:
         text = exc.what if isinstance(exc, RemoteProtocolError | ConfigError) else str(exc)
         raise RemoteProtocolError(f"{what}: {text}") from exc
-
-
-def _type_of(annotation: str) -> type | tuple[type, ...]:
-    if annotation.startswith("tuple["):
-        return list
-    return _TYPES.get(annotation, str)
 
 
 def _settled(item: object, kind: type | tuple[type, ...]) -> object:

@@ -8,8 +8,7 @@ VERSION = 2
 """The version of the protocol between peers in new runs. A run's version never changes. A node can
 take part in runs of all `VERSIONS`:
     1    learners earn votes, even in open runs
-    2    in an open run only the founders vote
-"""
+    2    in an open run only the founders vote"""
 
 VERSIONS = (1, 2)
 
@@ -34,8 +33,7 @@ def check_version(version: object) -> None:
 
 def without_merge(sync: object) -> object:
     """Return the map `sync` without its field `merge`. Raises VersionMismatch if `merge` is "rda",
-    and RemoteProtocolError if it is any other value than `MERGE`.
-    """
+    and RemoteProtocolError if it is any other value than `MERGE`."""
     if not isinstance(sync, dict):
         return sync
     rest = dict(sync)

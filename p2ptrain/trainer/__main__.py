@@ -75,8 +75,7 @@ def _end_at_once(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
     """Print an unexpected exception and exit at once. A normal exit runs torch's clean-up, which
-    may wait for the other ranks while they wait for this one.
-    """
+    may wait for the other ranks while they wait for this one."""
     # Do not use sys.stderr: during this call, torch replaces it in order to print the text later.
     traceback.print_exception(kind, error, trace, file=sys.__stderr__)
     if sys.__stderr__ is not None:

@@ -43,8 +43,7 @@ zero in fp32. A step with such a mean is negligible, because AdamW's ε is 1e-8.
 
 def is_muons(entry: LayoutEntry, inner: InnerSpec) -> bool:
     """Return whether Muon trains this parameter. If the run uses Muon, it trains the matrices
-    inside transformer blocks (see `rank.optimizer`).
-    """
+    inside transformer blocks (see `rank.optimizer`)."""
     return inner.is_muon and len(entry.shape) == 2 and entry.name.startswith("blocks.")
 
 

@@ -120,8 +120,7 @@ def reserve(path: Path, layout: Layout) -> None:
 
 def publish(new: Path, folder: Path, step: int) -> None:
     """Rename the complete file `new` to its final name, and remove the states of other steps.
-    Raises OSError.
-    """
+    Raises OSError."""
     older = steps_in(folder)
     new.replace(path_of(folder, step))
     for each in older:

@@ -18,8 +18,7 @@ EMBEDDING_DEVIATION = 0.02  # GPT-2 and most later models have this value.
 @dataclass(frozen=True, slots=True)
 class Parameter:
     """One parameter. Its elements start as random numbers with the standard deviation `deviation`;
-    None means a gain, whose elements start at one.
-    """
+    None means a gain, whose elements start at one."""
 
     name: str
     shape: tuple[int, ...]

@@ -28,15 +28,13 @@ Precision = Literal["fp32", "bf16"]
 @dataclass(frozen=True, slots=True)
 class TrainerMemory:
     """Memory in bytes. Activations are those of one sequence; a trainer computes one or more
-    sequences at once.
-    """
+    sequences at once."""
 
     weights: int
     gathered: int
     """The copy of the weights that FSDP2 gathers for computation. A single rank also has such a
     copy, and keeps all of it from the forward to the backward pass. With several ranks, each rank
-    holds the copy of one or two blocks at a time, and of embedding and head.
-    """
+    holds the copy of one or two blocks at a time, and of embedding and head."""
     gradients: int
     optimizer: int
     anchor: int
@@ -65,8 +63,7 @@ def trainer_memory(
     model: ModelSpec, inner: InnerSpec, precision: Precision, *, eager: bool
 ) -> TrainerMemory:
     """Return the memory that a trainer needs. Only activations and gathered weights depend on
-    `precision`; everything else is fp32.
-    """
+    `precision`; everything else is fp32."""
     count = parameter_count(model)
     moments = 2 * count - (_muon_elements(model) if inner.is_muon else 0)
     one_copy = count * FP32_BYTES
@@ -112,7 +109,6 @@ def block_activations(model: ModelSpec, element: int) -> int:
 def end_activations(model: ModelSpec, element: int) -> int:
     """Return the bytes that are kept for each position after the blocks: the inputs of norm and
     head, three fp32 vectors (logits, log-softmax, and its gradient), and the logits in their
-    original type.
-    """
+    original type."""
     logits = (3 * FP32_BYTES + element) * model.vocab
     return FP32_BYTES * model.width + element * model.width + logits

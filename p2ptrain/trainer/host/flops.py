@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import re
 
-from p2ptrain.ipc.trainer_config import ModelSpec, TrainerConfig
+from p2ptrain.ipc.trainer_config import ModelSpec
 from p2ptrain.trainer.formats.shapes import parameters
 
 PEAK_FLOPS_PER_S = {
@@ -49,12 +49,6 @@ def flops_per_token(spec: ModelSpec) -> int:
     return 6 * multiplied + 12 * spec.layers * spec.width * spec.sequence
 
 
-def flops_per_step(config: TrainerConfig) -> int:
-    """Return the operations of one inner step on all ranks together."""
-    tokens = config.inner.batch_sequences * config.model.sequence
-    return tokens * flops_per_token(config.model)
-
-
 def peak_flops_per_s(device_name: str) -> float | None:
     """Return the peak of a device; None for CPUs, slices of a GPU (MIG) and unknown devices."""
     words = set(re.findall(r"\w+", device_name))
@@ -64,7 +58,6 @@ def peak_flops_per_s(device_name: str) -> float | None:
 
 def mfu(spec: ModelSpec, device_name: str, devices: int, tokens_per_s: float) -> float | None:
     """Return the MFU of training at `tokens_per_s` on this number of `devices`; None if the peak is
-    unknown.
-    """
+    unknown."""
     peak = peak_flops_per_s(device_name)
     return None if peak is None else tokens_per_s * flops_per_token(spec) / (peak * devices)

@@ -57,8 +57,7 @@ class StderrTail:
 @dataclass(frozen=True, slots=True)
 class LaunchedRanks:
     """The processes by rank, the node's end of the socketpair, and the node's end of the lifeline:
-    a pipe whose closing ends the ranks.
-    """
+    a pipe whose closing ends the ranks."""
 
     processes: tuple[subprocess.Popen[bytes], ...]
     socket: socket.socket
@@ -68,8 +67,7 @@ class LaunchedRanks:
 
 def launch(config: TrainerConfig, theta_fd: int, local_fd: int, ranks: int) -> LaunchedRanks:
     """Start `ranks` processes that inherit the vectors θ and `local`. If one cannot start, end the
-    others and raise its error.
-    """
+    others and raise its error."""
     with ExitStack() as always, ExitStack() as on_failure:
         ours, theirs = socket.socketpair()
         always.callback(theirs.close)

@@ -67,8 +67,7 @@ def at_once(config: TrainerConfig, ranks: int) -> int:
 
 def within(config: TrainerConfig, ranks: int, room_bytes: int) -> TrainerConfig:
     """Return `config` with at most as many sequences at once as have room for their activations in
-    `room_bytes`, which all ranks share, but at least one.
-    """
+    `room_bytes`, which all ranks share, but at least one."""
     fit = max(1, room_bytes // (ranks * _of_one_sequence(config)))
     return config if fit >= at_once(config, ranks) else replace(config, micro_batch=fit)
 
@@ -91,8 +90,7 @@ def _of_one_sequence(config: TrainerConfig) -> int:
 
 def as_found(config: TrainerConfig, ranks: int, device: str, free_bytes: int) -> TrainerConfig:
     """Return `config` with the limit of an earlier halving, if that halving applies to this device
-    and this much free memory.
-    """
+    and this much free memory."""
     found = config.halving
     if found is None or not found.holds(device, free_bytes):
         return config
@@ -109,8 +107,7 @@ def ignore_halving(halving: Halving) -> None:
 
 def report_halving(on_halving: OnHalving, hello: Hello | None, smaller: TrainerConfig) -> None:
     """Report that the ranks that sent `hello` ran out of memory. `smaller` are the settings of the
-    next start. Ranks that ended before their Hello are not reported: their device is unknown.
-    """
+    next start. Ranks that ended before their Hello are not reported: their device is unknown."""
     if hello is not None:
         on_halving(Halving(hello.device, hello.memory_bytes, smaller.micro_batch))
 

@@ -23,6 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from p2ptrain.data.blocks import BLOCK_BYTES_MAX
@@ -47,6 +48,7 @@ WriteEvent = Callable[..., None]
 """Called with an event and its fields, like `Journal.write`, from any thread."""
 
 
+@dataclass(eq=False)
 class RankGathering:
     """All ranks of one start of the trainer, from the first connection to the end.
 
@@ -54,25 +56,20 @@ class RankGathering:
     node's vectors, which are the same at every start. `generation` is the number of this gathering.
     """
 
-    def __init__(
-        self,
-        door: socket.socket,
-        secret: bytes,
-        config: TrainerConfig,
-        ranks: int,
-        theta: memoryview,
-        local: memoryview,
-        generation: int,
-        write_event: WriteEvent,
-    ) -> None:
-        self.ranks = ranks
-        self.micro_batch = at_once(config, ranks)
+    door: socket.socket
+    secret: bytes
+    config: TrainerConfig
+    ranks: int
+    theta: memoryview
+    local: memoryview
+    generation: int
+    write_event: WriteEvent
+
+    def __post_init__(self) -> None:
+        self.micro_batch = at_once(self.config, self.ranks)
         """Number of sequences that each rank computes at once. Set to a smaller number if the
         ranks' Hello says so."""
         self.socket, self._theirs = socket.socketpair()
-        self._door, self._secret, self._config = door, secret, config
-        self._theta, self._local = theta, local
-        self._generation, self._write_event = generation, write_event
         self._changed = threading.Condition()
         self._calls: set[socket.socket] = set()
         self._seats: dict[int, socket.socket] = {}
@@ -110,12 +107,11 @@ class RankGathering:
 
     def end(self, error: TrainerError) -> None:
         """End the gathering and shut down every socket. `error` is the reason; an earlier reason
-        is kept.
-        """
+        is kept."""
         with self._changed:
             self.error = self.error or error
             self._changed.notify_all()
-            for sock in (self._door, self._theirs, *self._calls):
+            for sock in (self.door, self._theirs, *self._calls):
                 with suppress(OSError):
                     sock.shutdown(socket.SHUT_RDWR)
 
@@ -124,7 +120,7 @@ class RankGathering:
         ends_s = time.monotonic() + limit_s
         for thread in self._threads:
             thread.join(max(0.0, ends_s - time.monotonic()))
-        for sock in (self._door, self._theirs, self.socket):
+        for sock in (self.door, self._theirs, self.socket):
             sock.close()
 
     # -- connections ----------------------------------------------------------------------------
@@ -138,7 +134,7 @@ class RankGathering:
     def _accept(self) -> None:
         while True:
             try:
-                sock, address = self._door.accept()
+                sock, address = self.door.accept()
             except OSError as exc:
                 if self._is_over_soon(exc):
                     return
@@ -154,24 +150,23 @@ class RankGathering:
 
     def _is_over_soon(self, exc: OSError) -> bool:
         """Handle a failed accept. Return True if the gathering is over, or ends within `DEAF_S`.
-        Otherwise file descriptors may have run out, and the caller should accept again.
-        """
+        Otherwise file descriptors may have run out, and the caller should accept again."""
         with self._changed:
             if self.error is None:
-                self._write_event("rank-not-heard", reason=exc.strerror)
+                self.write_event("rank-not-heard", reason=exc.strerror)
             return self._changed.wait_for(lambda: self.error is not None, DEAF_S)
 
     def _attend(self, sock: socket.socket, host: str) -> None:
         """Serve one connection from its handshake to its end."""
         try:
             slices.stay_alert(sock)
-            claim = challenge(sock, self._secret)
+            claim = challenge(sock, self.secret)
             if claim.purpose is Purpose.FRAMES:
                 self._pass_frames(sock)
             else:
                 self._attend_rank(sock, claim, host)
         except RemoteProtocolError as exc:
-            self._write_event("rank-refused", host=host, reason=exc.what)
+            self.write_event("rank-refused", host=host, reason=exc.what)
         except OSError:
             pass  # The rank closed the connection, or the gathering ended.
         finally:
@@ -183,7 +178,7 @@ class RankGathering:
         if reason := self._seat(sock, claim):
             slices.send(sock, slices.Refused(reason))
             raise RemoteProtocolError(reason)
-        self._write_event("rank-here", rank=claim.rank, ranks=claim.ranks, host=host)
+        self.write_event("rank-here", rank=claim.rank, ranks=claim.ranks, host=host)
         gone = f"rank {claim.rank} at {host} has disconnected"
         try:
             while (message := slices.receive(sock)) is not None:
@@ -213,7 +208,7 @@ class RankGathering:
             self._seats[claim.rank] = sock
             if len(self._seats) == self.ranks:
                 self.complete_s = time.monotonic()
-                welcome = slices.Welcome(self._generation, self._config.to_json())
+                welcome = slices.Welcome(self.generation, self.config.to_json())
                 for each in self._seats.values():
                     with suppress(OSError):  # That rank's own thread notices the failure.
                         slices.send(each, welcome)
@@ -234,10 +229,10 @@ class RankGathering:
             raise RemoteProtocolError(f"a {message.kind} message came before the welcome")
         match message:
             case slices.ReadTheta(ranges):
-                for view in _views(self._theta, ranges):
+                for view in _views(self.theta, ranges):
                     sock.sendall(view)
             case slices.WriteLocal(ranges):
-                for view in _views(self._local, ranges):
+                for view in _views(self.local, ranges):
                     slices.receive_into(sock, view)
                 sock.sendall(slices.DONE)
             case slices.ReadBlock(path):
@@ -277,8 +272,7 @@ class RankGathering:
 
     def _pass(self, source: socket.socket, to: socket.socket) -> None:
         """Copy all bytes from `source` to `to` until one of them is closed. A closed connection is
-        ignored here, because the end of a rank is noticed on its connection for slices.
-        """
+        ignored here, because the end of a rank is noticed on its connection for slices."""
         with suppress(OSError):
             while data := source.recv(_RECEIVE_BYTES):
                 to.sendall(data)

@@ -17,13 +17,12 @@ from dataclasses import dataclass, field
 
 from p2ptrain.ipc import frames
 from p2ptrain.ipc.trainer_config import TrainerConfig
-from p2ptrain.trainer.host.flops import flops_per_step, peak_flops_per_s
+from p2ptrain.trainer.host.flops import flops_per_token, peak_flops_per_s
 
 _PACES = 8
 LOOKS_S = 5.0
 """Longest usual time between two calls of `check_overdue`, which is called every second. A longer
-gap means that the node's own process was stopped, or did not get a core.
-"""
+gap means that the node's own process was stopped, or did not get a core."""
 
 STATE_BYTES = 8
 """Bytes of optimizer state per parameter: see `inner_format`."""
@@ -63,8 +62,7 @@ class AnswerTimeout:
 class StepCost:
     """The cost of an inner step: `flops` operations, in bf16 if `bf16`, else in fp32. A `compiled`
     model is compiled at its first inner step, and again at its first evaluation, which has no
-    backward pass.
-    """
+    backward pass."""
 
     flops: float = 0.0
     bf16: bool = False
@@ -72,7 +70,9 @@ class StepCost:
 
     @classmethod
     def of(cls, config: TrainerConfig) -> StepCost:
-        return cls(flops_per_step(config), config.precision == "bf16", config.compile)
+        tokens = config.inner.batch_sequences * config.model.sequence
+        flops = tokens * flops_per_token(config.model)
+        return cls(flops, config.precision == "bf16", config.compile)
 
     def slowest_s(self, device: str, ranks: int) -> float:
         """Return the longest time in seconds that a step may take on `ranks` ranks, each with a
@@ -84,8 +84,7 @@ class StepCost:
 
 class StallWatch:
     """Detects a stuck trainer. Report every frame with `sent` or `received`, and call
-    `check_overdue` about every second.
-    """
+    `check_overdue` about every second."""
 
     def __init__(self, now: float, patience: AnswerTimeout, cost: StepCost = StepCost()) -> None:
         self._patience = patience
@@ -157,8 +156,7 @@ class StallWatch:
     @property
     def limit_s(self) -> float:
         """Longest allowed silence in seconds: the time of many usual steps, of the evaluations, and
-        of writing or reading the optimizer's state.
-        """
+        of writing or reading the optimizer's state."""
         state_bytes = self._moves_state * STATE_BYTES * self._parameters
         return self._usual_limit_s + state_bytes / self._patience.disk_bytes_per_s
 
@@ -213,8 +211,7 @@ class RestartBudget:
 
     def spend(self, now: float, *, useful: bool) -> bool:
         """Return whether a restart is allowed now, and count it if so. `useful` says whether work
-        of the last trainer was offered.
-        """
+        of the last trainer was offered."""
         while self._spent and now - self._spent[0] >= self.window_s:
             self._spent.popleft()
         self.in_vain = 0 if useful else self.in_vain + 1

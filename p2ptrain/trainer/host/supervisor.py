@@ -103,8 +103,7 @@ class LocalTrainer:
         reads. That can take minutes while the trainer restores its optimizer; `check` detects a
         hang. `meanwhile` is called every second, and can raise an exception to end the wait.
 
-        Raises:
-            TrainerExited: the trainer is gone.
+        Raises TrainerExited: the trainer is gone.
         """
         self._watch.sent(frame, self._clock())
         try:
@@ -167,8 +166,7 @@ class LocalTrainer:
 
     def kill(self) -> int:
         """End all ranks now, close the node's ends of their socket and lifeline, and return the
-        exit status. May be repeated.
-        """
+        exit status. May be repeated."""
         self._kill_all()
         self._join(KILL_LIMIT_S)
         self.socket.close()
@@ -236,8 +234,7 @@ class Supervisor:
     def start(self) -> LocalTrainer:
         """Start all ranks. The first frame is Hello, a few seconds later.
 
-        Raises:
-            TrainerError: the trainer has ended too often; the restart budget is spent.
+        Raises TrainerError: the trainer has ended too often; the restart budget is spent.
         """
         if self._last is not None and not self._fits_better():
             spend(self.budget, self.clock(), useful=self._last.useful)

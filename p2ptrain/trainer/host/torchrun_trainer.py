@@ -38,29 +38,23 @@ CLOSE_LIMIT_S = 10.0
 but it may still be reading a block from a slow disk."""
 
 
+@dataclass(eq=False)
 class ExternalRanks:
     """The ranks of one start, from the first connection to the end. Created by
-    `ExternalTrainers.start`.
-    """
+    `ExternalTrainers.start`."""
 
-    pids: tuple[int, ...] = ()
+    _gathering: RankGathering
+    _address: str
+    _limit_s: float | None
+    """Time limit for all ranks to connect."""
+    _patience: AnswerTimeout
+    _config: TrainerConfig
+    hello: Hello | None = field(default=None, init=False)
+    useful: bool = field(default=False, init=False)
+    pids: tuple[int, ...] = field(default=(), init=False)
 
-    def __init__(
-        self,
-        gathering: RankGathering,
-        address: str,
-        limit_s: float | None,
-        patience: AnswerTimeout,
-        config: TrainerConfig,
-    ) -> None:
-        self.socket = gathering.socket
-        self._gathering = gathering
-        self._address = address
-        self._limit_s = limit_s
-        self._patience = patience
-        self._config = config
-        self.hello: Hello | None = None
-        self.useful = False
+    def __post_init__(self) -> None:
+        self.socket = self._gathering.socket
         self._began_s = time.monotonic()
         self._watch: StallWatch | None = None
         self._watch_lock = threading.Lock()
@@ -100,8 +94,7 @@ class ExternalRanks:
     def feed(self, data: bytes) -> list[Frame]:
         """Return the frames that `data`, read from `socket`, completes.
 
-        Raises:
-            TrainerError: a rank is gone, or rank 0 sent something that is not a frame.
+        Raises TrainerError: a rank is gone, or rank 0 sent something that is not a frame.
         """
         if not data:
             raise self._over("rank 0 has disconnected")
@@ -119,8 +112,7 @@ class ExternalRanks:
 
     def check(self) -> None:
         """Raise TrainerError if a rank is gone, counts as stuck, or did not connect in time. Call
-        this about every second.
-        """
+        this about every second."""
         now, complete_s = time.monotonic(), self._gathering.complete_s
         if self.error is not None:
             raise self.error
@@ -136,8 +128,7 @@ class ExternalRanks:
 
     def _watching(self) -> StallWatch | None:
         """Return the stall watch, or None until all ranks are connected. The first later call,
-        which can be in any thread, creates the watch.
-        """
+        which can be in any thread, creates the watch."""
         complete_s = self._gathering.complete_s
         with self._watch_lock:
             if self._watch is None and complete_s is not None:

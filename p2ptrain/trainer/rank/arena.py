@@ -34,8 +34,7 @@ _FLOAT_BYTES = 4
 def map_vector(fd: int, numel: int) -> Tensor:
     """Return the fp32 vector in the shared memory behind `fd`, as a tensor over the same memory.
 
-    Raises:
-        ConfigError: the memory holds fewer than `numel` elements.
+    Raises ConfigError: the memory holds fewer than `numel` elements.
     """
     size, needed = os.fstat(fd).st_size, numel * _FLOAT_BYTES
     if size < needed:
@@ -49,8 +48,7 @@ def map_vector(fd: int, numel: int) -> Tensor:
 
 class ArenaMirror(Protocol):
     """Copies slices between the node's vectors and this process's copies of them. Used if there is
-    no shared memory.
-    """
+    no shared memory."""
 
     def fetch(self, places: Sequence[slice]) -> None: ...
 
@@ -185,8 +183,7 @@ class RankArena:
 
     def rebase(self, since_step: int, step: int) -> None:
         """Add to the parameters the change of θ from `since_step` to `step`, so that local work is
-        kept.
-        """
+        kept."""
         count = len(self._fragments)
         for moved in range(max(since_step, step - count), step):
             self._of(moved).rebase()
@@ -204,8 +201,7 @@ class RankArena:
 
     def set_aside(self) -> None:
         """Reset the parameters to θ, or for an eager trainer to θ plus its deviation. Afterwards
-        the work that was stored exists only in `local`.
-        """
+        the work that was stored exists only in `local`."""
         for share in self._fragments:
             share.set_aside()
 

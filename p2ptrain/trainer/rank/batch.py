@@ -26,8 +26,7 @@ from p2ptrain.trainer.rank.ranks import Ranks
 @dataclass(frozen=True, slots=True)
 class InnerStep:
     """The result of an inner step: the block's mean cross-entropy in nats before the step, and the
-    norm of the whole gradient before clipping.
-    """
+    norm of the whole gradient before clipping."""
 
     loss: float
     gradient_norm: float
@@ -56,8 +55,7 @@ def train_on(
 ) -> InnerStep:
     """Do one inner step.
 
-    Raises:
-        TrainerDiverged: loss or gradient is not finite. Weights and optimizer have not changed.
+    Raises TrainerDiverged: loss or gradient is not finite. Weights and optimizer have not changed.
     """
     summed = accumulate(rows, model, ranks, config)
     norm = clip_gradients(model.parameters(), config.inner.clip)

@@ -19,8 +19,7 @@ from p2ptrain.sync.eager import coasting
 @dataclass(frozen=True, slots=True)
 class Pull:
     """How strongly a peer applies its own work: its `share` of the coming average, and the
-    learning rate and momentum of the outer optimizer.
-    """
+    learning rate and momentum of the outer optimizer."""
 
     share: float
     lr: float
@@ -30,8 +29,7 @@ class Pull:
 @dataclass(slots=True)
 class Deviation:
     """The deviation as tensors, one for each parameter. `momentum` and `added` are the outer
-    momentum of this trainer's own work, and the newest work that `deviation` contains.
-    """
+    momentum of this trainer's own work, and the newest work that `deviation` contains."""
 
     deviation: list[Tensor] = field(default_factory=list)
     momentum: list[Tensor] = field(default_factory=list)

@@ -25,7 +25,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
 
 from p2ptrain.data.blocks import Tokens, read_block
 from p2ptrain.errors import ChunkCorrupt, StoreError, TrainerDiverged
@@ -45,11 +44,6 @@ from p2ptrain.trainer.rank.schedule import join_share, learning_rate
 IDLE_PULSE_S = 60.0
 """Maximum time for which rank 0 waits for a frame before it tells the other ranks that there is
 none. They wait in a collective, whose time limit is much longer."""
-
-
-class ReadTokens(Protocol):
-    def __call__(self, path: str, *, vocab: int, sequence: int) -> Tokens:
-        """Return the tokens of a block. Raises StoreError."""
 
 
 def read_file(path: str, *, vocab: int, sequence: int) -> Tokens:
@@ -91,7 +85,8 @@ class StepWork:
 class Means:
     """The functions with which a loop reads a block, trains on it, and measures time."""
 
-    read: ReadTokens = read_file
+    read: Callable[..., Tokens] = read_file
+    """Returns the tokens of a block. It takes the arguments of `read_file`. Raises StoreError."""
     train: Callable[..., InnerStep] = train_on
     """Does one inner step. It takes the arguments of `train_on`."""
     clock: Callable[[], float] = time.monotonic
@@ -100,34 +95,29 @@ class Means:
 USUAL_MEANS = Means()
 
 
+@dataclass(slots=True)
 class TrainerLoop:
     """Carries out a node's frames. `channel` leads to the node; it is None except on rank 0."""
 
-    def __init__(
-        self,
-        config: TrainerConfig,
-        model: Llama,
-        optimizer: InnerOptimizer,
-        arena: RankArena,
-        ranks: Ranks,
-        channel: Channel | None,
-        state: InnerState | None = None,
-        means: Means = USUAL_MEANS,
-    ) -> None:
-        self._config = config
-        self._means = means
-        self._model = model
-        self._optimizer = optimizer
-        self._arena = arena
-        self._ranks = ranks
-        self._channel = channel
-        self._state = state
-        self._steps_since_cold = 0
-        self._merges_unkept = 0
-        self._work: StepWork | None = None
-        self._paused = False
-        self._pull = Pull(0.0, 0.0, 0.0)
-        self._rates = frames.Rates(config.inner.lr)
+    config: TrainerConfig
+    model: Llama
+    optimizer: InnerOptimizer
+    arena: RankArena
+    ranks: Ranks
+    channel: Channel | None
+    state: InnerState | None = None
+    means: Means = USUAL_MEANS
+    _steps_since_cold: int = field(default=0, init=False)
+    """Number of inner steps since the optimizer last began with an empty state."""
+    _merges_unkept: int = field(default=0, init=False)
+    """Number of merges since the optimizer's state was last saved."""
+    _work: StepWork | None = field(default=None, init=False)
+    _paused: bool = field(default=False, init=False)
+    _pull: Pull = field(default=Pull(0.0, 0.0, 0.0), init=False)
+    _rates: frames.Rates = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._rates = frames.Rates(self.config.inner.lr)
 
     def run(self) -> None:
         """Run until Stop, or until the node is gone."""
@@ -147,29 +137,28 @@ class TrainerLoop:
 
     def _next_frame(self) -> frames.Frame | None:
         """Return the next frame, the same on all ranks, or None if there is none yet. While there
-        are blocks to train, do not wait for a frame.
-        """
+        are blocks to train, do not wait for a frame."""
         frame: frames.Frame | None = None
-        if self._channel is not None:
+        if self.channel is not None:
             try:
-                frame = self._channel.receive(0.0 if self.busy else IDLE_PULSE_S)
+                frame = self.channel.receive(0.0 if self.busy else IDLE_PULSE_S)
             except ChannelClosed:
                 frame = frames.Stop()
-        return self._ranks.share(frame)
+        return self.ranks.share(frame)
 
     def _send(self, frame: frames.ToNode) -> None:
-        if self._channel is not None:
-            self._channel.send(frame)
+        if self.channel is not None:
+            self.channel.send(frame)
 
     def obey(self, frame: frames.Frame) -> None:
         """Carry out one frame. A Train frame only adds its blocks to the queue of `inner_step`."""
         match frame:
             case frames.Load(step):
-                self._arena.load()
+                self.arena.load()
                 self._keep_state(step)
                 self._work = StepWork(step)
             case frames.Rates(lr):
-                self._config = replace(self._config, inner=replace(self._config.inner, lr=lr))
+                self.config = replace(self.config, inner=replace(self.config.inner, lr=lr))
                 self._rates = frame
             case frames.Train():
                 self._train(frame)
@@ -192,14 +181,14 @@ class TrainerLoop:
         first = self._work is None
         if first and step == 0:
             # At the start of the run, the schedule itself warms up, so no other warm-up is needed.
-            self._steps_since_cold = self._config.inner.join_warmup_steps
-        if self._state is None:
+            self._steps_since_cold = self.config.inner.join_warmup_steps
+        if self.state is None:
             return
         if not first:
-            if trouble := self._state.save(step, self._steps_since_cold):
+            if trouble := self.state.save(step, self._steps_since_cold):
                 self._send(frames.Resumed(step, None, trouble))
             return
-        found = self._state.restore(step)
+        found = self.state.restore(step)
         self._send(frames.Resumed(step, found[0] if found else None))
         if found:
             self._steps_since_cold = found[1]
@@ -218,12 +207,12 @@ class TrainerLoop:
     def _merge(self, step: int) -> None:
         if self._work is None or not self._work.offered[1]:
             return self._fail("ORDER", "a Merge frame came before any work was ready")
-        if self._config.delayed:
-            self._arena.rebase(self._work.step, step)
+        if self.config.delayed:
+            self.arena.rebase(self._work.step, step)
         else:
-            self._arena.merge(self._work.step, step, self._config.mixing)
+            self.arena.merge(self._work.step, step, self.config.mixing)
         self._merges_unkept += 1
-        if self._merges_unkept >= self._config.fragments:
+        if self._merges_unkept >= self.config.fragments:
             # Save once all fragments have been merged, which is as often as with one fragment. A
             # restart with a slightly older state costs little.
             self._keep_state(step)
@@ -233,7 +222,7 @@ class TrainerLoop:
         if self._work is None:
             return self._fail("ORDER", "a Rebase frame came before the first Load")
         self._take_back(self._work)
-        self._arena.rebase(self._work.step, step)
+        self.arena.rebase(self._work.step, step)
         self._work.step = step
         if self._work.ready:
             self._publish_if_done(self._work)
@@ -241,12 +230,12 @@ class TrainerLoop:
     def _take_back(self, work: StepWork) -> None:
         """Add the work that was set aside to the weights, if there is any."""
         if work.set_aside:
-            self._arena.take_back()
+            self.arena.take_back()
             work.set_aside = False
 
     def inner_step(self) -> None:
         """Train on the next block and send Progress. Call this only while `busy`."""
-        work, clock = self._work, self._means.clock
+        work, clock = self._work, self.means.clock
         started_s = clock()
         assert work is not None
         inner_step, path = work.queue.popleft()
@@ -254,7 +243,7 @@ class TrainerLoop:
             rows = self._read_tokens(path)
             data_wait_s = clock() - started_s
             lr = self._set_rate(inner_step)
-            done = self._means.train(rows, self._model, self._optimizer, self._ranks, self._config)
+            done = self.means.train(rows, self.model, self.optimizer, self.ranks, self.config)
         except StoreError as exc:
             return self._fail("DATA", exc.what)
         except TrainerDiverged as exc:
@@ -265,7 +254,7 @@ class TrainerLoop:
         work.trained.append(path)
         work.loss_sum += done.loss * tokens
         tokens_per_s = tokens / max(1e-9, clock() - started_s)
-        ranks = self._ranks
+        ranks = self.ranks
         progress = frames.Progress(
             work.step,
             inner_step,
@@ -273,7 +262,7 @@ class TrainerLoop:
             tokens_per_s,
             work.tokens,
             data_wait_s,
-            mfu(self._config.model, ranks.device_name, ranks.count, tokens_per_s),
+            mfu(self.config.model, ranks.device_name, ranks.count, tokens_per_s),
             lr,
             done.gradient_norm,
         )
@@ -282,24 +271,23 @@ class TrainerLoop:
 
     def _set_rate(self, inner_step: int) -> float:
         """Set the optimizer's learning rate to that of `inner_step`, and return it."""
-        inner = self._config.inner
+        inner = self.config.inner
         agreed = learning_rate(inner, self._rates.schedule_step(inner_step))
         lr = agreed * join_share(inner, self._steps_since_cold)
-        self._optimizer.set_rate(lr)
+        self.optimizer.set_rate(lr)
         return lr
 
     def _publish_if_done(self, work: StepWork) -> None:
         """If no block is left, write the weights to `local`, wait until all ranks have done so, and
-        send FragmentReady.
-        """
+        send FragmentReady."""
         if work.queue or work.ahead:
             return
-        self._arena.store(work.step)
-        self._ranks.meet()
-        if self._config.eager:
-            self._arena.deviate(work.step, self._pull)
-        if self._config.delayed:
-            self._arena.set_aside()
+        self.arena.store(work.step)
+        self.ranks.meet()
+        if self.config.eager:
+            self.arena.deviate(work.step, self._pull)
+        if self.config.delayed:
+            self.arena.set_aside()
             work.set_aside = True
         work.ready = True
         self._send(work.report())
@@ -307,10 +295,10 @@ class TrainerLoop:
     def _evaluate(self, request: int, paths: Sequence[str]) -> None:
         loss_sum, tokens = 0.0, 0
         try:
-            with self._arena.outer_parameters():
+            with self.arena.outer_parameters():
                 for path in paths:
                     rows = self._read_tokens(path)
-                    loss_sum += loss_on(rows, self._model, self._ranks, self._config)
+                    loss_sum += loss_on(rows, self.model, self.ranks, self.config)
                     tokens += predicted_tokens(rows)
             answer = frames.Evaluated(request, loss_sum / max(1, tokens), tokens)
         except StoreError as exc:
@@ -331,15 +319,15 @@ class TrainerLoop:
             rows = self._read_here(path)
         except StoreError as exc:
             trouble = exc
-        if self._ranks.any_rank(trouble is not None):
-            said = self._ranks.any_words("" if trouble is None else trouble.what)
+        if self.ranks.any_rank(trouble is not None):
+            said = self.ranks.any_words("" if trouble is None else trouble.what)
             raise trouble or StoreError(f"another rank reports: {said}")
         assert rows is not None, "no rank failed, so this rank has read the rows"
         return rows
 
     def _read_here(self, path: str) -> Tokens:
-        spec, inner = self._config.model, self._config.inner
-        rows = self._means.read(path, vocab=spec.vocab, sequence=spec.sequence)
+        spec, inner = self.config.model, self.config.inner
+        rows = self.means.read(path, vocab=spec.vocab, sequence=spec.sequence)
         if len(rows) != inner.batch_sequences:
             raise ChunkCorrupt(
                 f"data block {path} has {len(rows)} sequences; the run has {inner.batch_sequences}"

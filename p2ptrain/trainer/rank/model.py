@@ -67,9 +67,9 @@ class Attention(nn.Module):
         self.key_norm = RMSNorm(spec.head_width) if spec.qk_norm else nn.Identity()
 
     def forward(self, x: Tensor, rotary: Tensor, visible: Tensor | None) -> Tensor:
-        q = rotate(self.query_norm(self._heads(self.query(x))), rotary)  # [B, H, T, D]
-        k = rotate(self.key_norm(self._heads(self.key(x))), rotary)  # [B, K, T, D]
-        v = self._heads(self.value(x))
+        q = rotate(self.query_norm(self.in_heads(self.query(x))), rotary)  # [B, H, T, D]
+        k = rotate(self.key_norm(self.in_heads(self.key(x))), rotary)  # [B, K, T, D]
+        v = self.in_heads(self.value(x))
         grouped = self.grouped and not lacks_grouped_kernel(q, visible)
         if self.grouped and not grouped:
             k, v = (each.repeat_interleave(self.sharing, dim=1) for each in (k, v))
@@ -78,7 +78,8 @@ class Attention(nn.Module):
         )
         return self.output(y.transpose(1, 2).flatten(2))
 
-    def _heads(self, x: Tensor) -> Tensor:
+    def in_heads(self, x: Tensor) -> Tensor:
+        """Split the features of x [B, T, W] into heads: [B, heads, T, D]."""
         return x.unflatten(-1, (-1, self.head_width)).transpose(1, 2)
 
 
@@ -169,8 +170,7 @@ def within_documents(tokens: Tensor, document_token: int) -> Tensor:
 def bias_of(visible: Tensor, dtype: torch.dtype) -> Tensor:
     """Return the bias to add to attention scores: −∞ at invisible positions, else 0. With a boolean
     mask, torch would build this bias in every block again, and keep all of them for the backward
-    pass.
-    """
+    pass."""
     return torch.zeros_like(visible, dtype=dtype).masked_fill_(~visible, -torch.inf)
 
 

@@ -187,22 +187,17 @@ class NodeLink:
             slices.send(self._socket, slices.WriteLocal(ranges))
             for start, end in ranges:
                 self._socket.sendall(self._vectors[1][start * _FLOAT_BYTES : end * _FLOAT_BYTES])
-            done = bytearray(len(slices.DONE))
-            slices.receive_into(self._socket, memoryview(done))
+            slices.receive_bytes(self._socket, len(slices.DONE))
 
     def read_block(self, path: str, *, vocab: int, sequence: int) -> Tokens:
         """Read a block like `data.blocks.read_block`, but from a file at the node."""
         slices.send(self._socket, slices.ReadBlock(path))
-        length = bytearray(slices.LENGTH.size)
-        slices.receive_into(self._socket, memoryview(length))
-        (count,) = slices.LENGTH.unpack(length)
+        (count,) = slices.LENGTH.unpack(slices.receive_bytes(self._socket, slices.LENGTH.size))
         if count > BLOCK_BYTES_MAX:
             raise TrainerError(f"the node sent a block of {count} bytes, which is too long")
-        block = bytearray(count)
-        slices.receive_into(self._socket, memoryview(block))
-        if not block:
+        if not (block := slices.receive_bytes(self._socket, count)):
             raise ChunkMissing(f"data block {path} cannot be read at the node")
-        return decode_block(bytes(block), vocab=vocab, sequence=sequence, name=path)
+        return decode_block(block, vocab=vocab, sequence=sequence, name=path)
 
     def report_end(self, status: int) -> None:
         """Tell the node that this rank is about to exit with `status`."""
@@ -225,8 +220,7 @@ class NodeLink:
 
 class FrameChannel(Channel):
     """A channel that raises an error if the node is gone, so that the rank exits non-zero and
-    torchrun restarts it. The loop treats `ChannelClosed` of other channels as Stop.
-    """
+    torchrun restarts it. The loop treats `ChannelClosed` of other channels as Stop."""
 
     def receive(self, timeout_s: float | None = None) -> Frame | None:
         try:

@@ -88,7 +88,6 @@ def make_adamw(parameters: Iterable[Tensor], inner: InnerSpec) -> torch.optim.Ad
 
 def clip_gradients(parameters: Iterable[nn.Parameter], norm_max: float) -> float:
     """Scale the gradients of all parameters on all ranks so that their common norm is at most
-    `norm_max`; 0 means no limit. Return the norm before scaling.
-    """
+    `norm_max`; 0 means no limit. Return the norm before scaling."""
     norm = nn.utils.clip_grad_norm_(parameters, norm_max if norm_max > 0 else float("inf"))
     return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)

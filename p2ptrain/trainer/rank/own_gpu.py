@@ -20,8 +20,7 @@ Capability = tuple[int, int]
 BF16_SINCE: Capability = (8, 0)
 """The first capability with bf16 hardware. Older GPUs emulate bf16 products and have no fused
 attention for bf16. So on them bf16 is slower than fp32, and each transformer block keeps heads ×
-positions² numbers for a sequence.
-"""
+positions² numbers for a sequence."""
 
 OTHERS_SHARE = 0.1
 """If other programs use more than this share of a GPU's memory, the error for a full GPU names them

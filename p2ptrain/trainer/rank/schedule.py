@@ -28,8 +28,7 @@ def learning_rate(inner: InnerSpec, inner_step: int) -> float:
 def join_share(inner: InnerSpec, steps_since: int) -> float:
     """Return the share of the learning rate to use `steps_since` inner steps after a trainer began
     in the middle of a run. The warm-up is needed because AdamW's means over few gradients are
-    mostly noise, and without it the steps would have full length.
-    """
+    mostly noise, and without it the steps would have full length."""
     return min(1.0, (steps_since + 1) / max(1, inner.join_warmup_steps))
 
 

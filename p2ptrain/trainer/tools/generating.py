@@ -49,21 +49,14 @@ class Sampling:
 
 
 @dataclass(slots=True)
-class _Cache:
-    """Keys and values of each block, [1, K, T, D], for the T tokens that were read."""
-
-    blocks: list[tuple[Tensor, Tensor] | None]
-    length: int = 0
-
-
-@dataclass(slots=True)
 class CachedModel:
     """A model that reads a text from its beginning, in several calls, and keeps its keys and
-    values.
-    """
+    values."""
 
     model: Llama
-    _cache: _Cache = field(init=False)
+    _blocks: list[tuple[Tensor, Tensor] | None] = field(init=False)
+    """Keys and values of each block, [1, K, T, D], for the T tokens that were read."""
+    _length: int = field(init=False)
     _rotary: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
@@ -78,18 +71,18 @@ class CachedModel:
 
     def forget(self) -> None:
         """Begin again at position 0."""
-        self._cache = _Cache([None] * len(self.model.blocks))
+        self._blocks, self._length = [None] * len(self.model.blocks), 0
 
     @property
     def room(self) -> int:
         """The number of tokens that can still be read."""
-        return self.model.spec.sequence - self._cache.length
+        return self.model.spec.sequence - self._length
 
     @torch.inference_mode()
     def read_tokens(self, tokens: Sequence[int]) -> Tensor:
         """Return the logits [vocab] of the next token, fp32 on the CPU. Only the first call may
         pass several tokens."""
-        begin, end = self._cache.length, self._cache.length + len(tokens)
+        begin, end = self._length, self._length + len(tokens)
         assert begin == 0 or len(tokens) == 1, "a later call with several tokens needs a mask"
         assert 0 < len(tokens) <= self.room, "the model does not have enough positions left"
         model = self.model
@@ -100,24 +93,20 @@ class CachedModel:
         for index, block in enumerate(model.blocks):
             assert isinstance(block, Block)
             x = self._through(block, index, x, rotary)
-        self._cache.length = end
+        self._length = end
         logits: Tensor = model.head(model.norm(x[:, -1:]))
         return logits[0, 0].float().cpu()
 
     def _through(self, block: Block, index: int, x: Tensor, rotary: Tensor) -> Tensor:
-        attention = block.attention
-        normed = block.attention_norm(x)
-        heads = (-1, attention.head_width)
-        query, key, value = (
-            part(normed).unflatten(-1, heads).transpose(1, 2)
-            for part in (attention.query, attention.key, attention.value)
-        )
+        attention, normed = block.attention, block.attention_norm(x)
+        parts = (attention.query, attention.key, attention.value)
+        query, key, value = (attention.in_heads(part(normed)) for part in parts)
         query = rotate(attention.query_norm(query), rotary)  # [1, H, T, D]
         key = rotate(attention.key_norm(key), rotary)  # [1, K, T, D]
-        before = self._cache.blocks[index]
+        before = self._blocks[index]
         if before is not None:
             key, value = torch.cat((before[0], key), 2), torch.cat((before[1], value), 2)
-        self._cache.blocks[index] = (key, value)
+        self._blocks[index] = (key, value)
         y = F.scaled_dot_product_attention(
             query, key, value, is_causal=before is None, enable_gqa=attention.grouped
         )

@@ -39,8 +39,7 @@ MUON_MOMENTS = ("momentum_buffer",)
 
 def one_thread() -> None:
     """Compute with one thread from now on. Results are then bit-identical on all machines of the
-    same kind, and several processes can run in parallel.
-    """
+    same kind, and several processes can run in parallel."""
     torch.set_num_threads(1)
 
 
@@ -70,7 +69,8 @@ class Replica:
         """
         tokens = predicted_tokens(rows)
         batch = torch.from_numpy(rows)
-        loss, objective = self._losses(self._parameters, batch[:, :-1], batch[:, 1:])
+        weights = dict[str, Tensor](self._model.named_parameters())
+        loss, objective = self._losses(weights, batch[:, :-1], batch[:, 1:])
         (objective / tokens).backward()
         norm = clip_gradients(self._model.parameters(), self._inner.clip)
         mean = float(loss.detach()) / tokens
@@ -84,8 +84,7 @@ class Replica:
     @torch.no_grad()
     def losses_of(self, weights: Floats, rows: Tokens) -> Floats:
         """Return the cross-entropy of these weights on each predicted token, computed in fp32. A
-        row of n + 1 tokens has n predicted tokens.
-        """
+        row of n + 1 tokens has n predicted tokens."""
         kept = self._flat.clone()
         self._flat.copy_(torch.from_numpy(weights))
         found = []
@@ -124,10 +123,6 @@ class Replica:
             if not has_muon:
                 state["step"] = torch.tensor(float(moments["step"][0]))
 
-    @property
-    def _parameters(self) -> dict[str, Tensor]:
-        return dict(self._model.named_parameters())
-
 
 Losses = Callable[[Mapping[str, Tensor], Tensor, Tensor], tuple[Tensor, Tensor]]
 """Maps parameters by name, tokens and targets to the cross-entropy and the objective."""
@@ -136,8 +131,7 @@ Losses = Callable[[Mapping[str, Tensor], Tensor, Tensor], tuple[Tensor, Tensor]]
 @cache
 def _losses_of(model: ModelSpec, precision: Precision, z_loss: float, compiled: bool) -> Losses:
     """Return the function that computes losses. All peers of a process share it, so that it is
-    compiled only once.
-    """
+    compiled only once."""
     skeleton = Llama(model)
     skeleton(torch.zeros(1, model.sequence, dtype=torch.int64))  # This call makes the rotary table.
     if precision == "bf16" and not multiplies_bf16("cpu"):

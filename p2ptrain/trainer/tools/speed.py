@@ -50,8 +50,7 @@ Step = Callable[[Tokens], float]
 class Speed:
     """The speed of a contender in its best round. `mfu` and `memory_bytes` (the peak) are measured
     on a GPU only. On a CPU, processor time is measured, so that other programs do not distort the
-    rate.
-    """
+    rate."""
 
     contender: str
     tokens_per_s: float
@@ -111,8 +110,7 @@ CONTENDERS: dict[str, Callable[[TrainerConfig, Ranks], Step]] = {
 class RoundedModel:
     """Imitates FSDP2's mixed precision on one rank for a plain model. The model's parameters become
     bf16. Before each step they are rounded from the fp32 parameters `trained`; after each backward
-    pass their gradients are added to those of `trained`. Buffers stay as they are.
-    """
+    pass their gradients are added to those of `trained`. Buffers stay as they are."""
 
     def __init__(self, model: nn.Module) -> None:
         self._computing: list[Tensor] = list(model.parameters())
@@ -140,8 +138,7 @@ def _loop(
     rounded: bool,
 ) -> Step:
     """Return the step of a plain training loop around `forward`, which uses the parameters of
-    `model`. In bf16 it computes under autocast, or with `rounded` parameters.
-    """
+    `model`. In bf16 it computes under autocast, or with `rounded` parameters."""
     _start(model)
     inner, device = config.inner, ranks.device.type
     copy = RoundedModel(model) if rounded else None
