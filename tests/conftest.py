@@ -87,8 +87,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def no_thread_lingers() -> Iterator[None]:
-    """Fail a test that leaves threads running. Some end by their own deadline, so wait for them
-    first."""
+    """Fail a test that leaves threads running. Some threads end by their own deadline, so wait for
+    `LINGER_S` at most."""
     before = set(threading.enumerate())
     yield
     patience_ends = monotonic() + LINGER_S

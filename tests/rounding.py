@@ -42,8 +42,8 @@ MARGIN_BF16 = 2.0
 """Like `MARGIN`, for computations that round intermediate results to bf16.
 
 The rounding to bf16 causes nearly the entire error against fp64, and this error is nearly the same
-for every order of the sums. In AdamW's first four steps it was 12 % of the distance that the
-weights moved, and for five orders it differed by at most 1 %.
+for every order of the sums. In AdamW's first four steps, the error was 12 % of the distance that
+the weights moved. The errors of five orders differed by at most 1 %.
 """
 
 

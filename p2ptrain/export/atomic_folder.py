@@ -84,7 +84,8 @@ def _writers(target: Path) -> set[int]:
 
 def _lock(descriptor: int) -> bool:
     """Lock a folder. Return False if another process has the lock, or if the file system does not
-    lock folders (NFS). `clear_away` keeps such a folder, since its writer may be alive."""
+    lock folders (NFS). `clear_away` keeps a folder that it cannot lock, since the writer may be
+    alive."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -15,8 +15,8 @@ The arena is the memory that the node and its trainer share: θ, which the node 
 weights, which the trainer writes. A block is a file with the tokens of one inner step.
 
 Each dataclass checks itself on construction, so neither side can send or accept an invalid value.
-The trainer is our own code, but it shares its process with GPU drivers that may corrupt memory, so
-the node checks its frames as carefully as a peer's. `wire` converts frames to bytes.
+The trainer is our own code, but GPU drivers in its process may corrupt memory, so the node checks a
+trainer's frames as carefully as a peer's. `wire` converts frames to bytes.
 """
 
 from __future__ import annotations
@@ -91,9 +91,9 @@ class Train:
     """Train for outer step `step`: one inner step per block, in this order.
 
     `first_inner_step` counts from the start of the run and determines the learning rate. The work
-    done since the last Load is kept: if the outer step was skipped, another Train adds to the same
-    pseudo-gradient. With `ahead` the trainer does not send FragmentReady after these blocks,
-    because the weights in the arena are still being averaged.
+    done since the last Load is kept: if the outer step was skipped, another Train adds to the
+    change that the peer contributes. With `ahead` the trainer does not send FragmentReady after
+    these blocks, because the weights in the arena are still being averaged.
 
     An eager trainer moves its own weights by `share` of the work that it has just reported, as an
     outer step with `outer_lr` and `outer_momentum` would.

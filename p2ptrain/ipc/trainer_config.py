@@ -19,7 +19,7 @@ Optimizer = Literal["adamw", "muon"]
 JoinOptimizer = Literal["fresh", "donor", "donors"]
 DONORS = 3
 """Number of members whose optimizer states are averaged for a joining peer, which downloads that
-many states. This is the number that was measured (docs/results/learning.md)."""
+many states. With this number, the losses in docs/results/learning.md were measured."""
 Precision = Literal["fp32", "bf16"]
 Device = Literal["cpu", "cuda"]
 
@@ -131,7 +131,7 @@ class InnerSpec:
 
     @property
     def donors_max(self) -> int:
-        """The number of members that a joiner asks for their optimizer state."""
+        """The number of members that a joining peer asks for their optimizer state."""
         return {"fresh": 0, "donor": 1, "donors": DONORS}[self.join_optimizer]
 
     @property

@@ -148,8 +148,8 @@ def costs_of(run: RunFile, peers: Sequence[int], tokens_per_s: float | None = No
 
 def sent_bytes(update_bytes: int, peers: int) -> int:
     """Return the bytes that each of `peers` peers sends in an exchange. Each peer computes the
-    average of one part of the update. It sends the other parts to be averaged, and then sends its
-    own average to the others."""
+    average of one part of the update. A peer sends the other parts to the peers that average them,
+    and then sends its own average to all."""
     return 2 * update_bytes * (peers - 1) // peers
 
 

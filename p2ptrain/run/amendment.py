@@ -175,7 +175,7 @@ class SignedAmendment:
     amendment: Amendment
     signed: Signed
     terms: Terms
-    """The amendment as it appears in the ledger entry with which members agree on it."""
+    """The contents of the ledger entry with which members agree on the amendment."""
 
     @classmethod
     def publish(cls, identity: Identity, amendment: Amendment, run: Run) -> SignedAmendment:

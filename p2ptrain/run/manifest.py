@@ -116,9 +116,11 @@ class OuterSpec:
 
 @dataclass(frozen=True, slots=True)
 class CodecSpec:
-    """The encoding of a pseudo-gradient on the wire: `block` elements share one scale.
+    """The encoding in which peers send the changes of their weights: `block` elements share one
+    scale.
 
-    With `feedback`, every peer adds its own rounding error to its next contribution.
+    With `feedback`, every peer adds the error of rounding its contribution to its next
+    contribution.
     """
 
     name: CodecName

@@ -39,8 +39,8 @@ from tests.trainer.ought import Offered, Ought, Vector
 US, OTHER, ELSE = PeerId("us"), PeerId("other"), PeerId("else")
 FOR_EVER = 1e12
 TOLERANCE = 1e-2
-"""Largest allowed difference of a weight. Traces are whole numbers, but eager or mixed weights are
-not."""
+"""Largest allowed difference of a weight. The traces of blocks (see `ought`) are whole numbers, but
+eager or mixed weights are not."""
 
 
 class Trainer(Protocol):
@@ -279,7 +279,7 @@ class LateNode:
         self.start_trainer()
 
     def restart(self) -> None:
-        """Restart the node itself: it forgets what it had reported."""
+        """Restart the node itself, which forgets the reported work."""
         self.work = self.offer = None
         self.averaged = False
         self.local[:] = np.nan
@@ -312,7 +312,8 @@ class LateNode:
         np.testing.assert_allclose(self.local[inside], due.weights[inside], rtol=0, atol=TOLERANCE)
 
     def check_work(self) -> None:
-        """Check that the reported work is in the arena for as long as the report is valid."""
+        """Check that the reported work stays in the shared memory for as long as the report is
+        valid."""
         if self.work is not None and self.work.step == self.step:
             assert self.offer is not None
             self.check_local(self.offer)

@@ -1,10 +1,10 @@
 """The node's vectors are in its memory and the trainer's weights on a GPU. Only copies cross
 between them.
 
-This test needs no GPU: torch knows the device of a fake tensor, which has no memory. For gradients,
-torch needs a device that it was built for, so "meta" stands for the GPU there: it differs from the
-CPU as well. The test shows nothing about whether kernels exist, what they compute, or how much time
-and memory they take. It does not cover FSDP either, which needs real process groups.
+These tests need no GPU: torch knows the device of a fake tensor, which has no memory. Gradients do
+not work on a GPU for which torch was not built, so "meta" stands for the GPU in that test. These
+tests do not show whether kernels exist, what they compute, or how much time and memory they take.
+They do not cover FSDP, which needs real process groups.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""A joiner adopts the state of a member's inner optimizer, if training could have made it."""
+"""A joining peer adopts the state of a member's inner optimizer, if training can produce such a
+state."""
 
 from __future__ import annotations
 

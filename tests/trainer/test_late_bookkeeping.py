@@ -1,5 +1,5 @@
-"""Under random events, each report of a trainer must describe the work that the arena contains. A
-simple independent model (`ought`) says what a trainer should report."""
+"""Under random events, each report of a trainer must describe the weights that the trainer has
+written for the node. A simple independent model (`ought`) says what a trainer should report."""
 
 from __future__ import annotations
 

@@ -67,7 +67,8 @@ def test_lease_is_trained_and_its_weights_are_in_the_arena(
 def test_training_is_bit_for_bit_repeatable(
     make_driver: MakeDriver, config: TrainerConfig, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
-    """Earlier use of random number generators and earlier contents of the arena do not matter."""
+    """Earlier use of random number generators and earlier contents of the shared memory do not
+    matter."""
     results = []
     for seed in (1, 2):
         torch.manual_seed(seed)

@@ -19,7 +19,7 @@ SPEC = ModelSpec(vocab=301, layers=2, width=36, heads=6, kv_heads=2, ffn=75, seq
 
 
 def started(spec: ModelSpec, noise: float = 0.3, document_token: int | None = None) -> Llama:
-    """Return the model at genesis with noise, so that matrices that are zero at genesis take part.
+    """Return the model with the first weights of a run plus noise, so that no matrix is zero.
 
     It is in fp64, where rounding is 10^8 times smaller than what torch's assert_close allows.
     """

@@ -1,5 +1,5 @@
-"""The table of parameters, made without torch, matches the model, and genesis fills it
-reproducibly."""
+"""The table of parameters, made without torch, matches the model. `genesis` makes the same first
+weights each time."""
 
 from __future__ import annotations
 

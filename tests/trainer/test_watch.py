@@ -1,5 +1,5 @@
-"""The limit for a trainer's silence depends on its own pace, and applies only while it owes an
-answer."""
+"""The limit for a trainer's silence depends on the trainer's pace. It applies only while the
+trainer owes an answer."""
 
 from __future__ import annotations
 

@@ -66,8 +66,8 @@ class LaunchedRanks:
 
 
 def launch(config: TrainerConfig, theta_fd: int, local_fd: int, ranks: int) -> LaunchedRanks:
-    """Start `ranks` processes that inherit the vectors θ and `local`. If one cannot start, end the
-    others and raise its error."""
+    """Start `ranks` processes that inherit the vectors θ and `local`. If one process cannot start,
+    end the others and raise the error."""
     with ExitStack() as always, ExitStack() as on_failure:
         ours, theirs = socket.socketpair()
         always.callback(theirs.close)

@@ -11,9 +11,8 @@ of two thousand sequences could take half a dozen starts. On a GPU, the ranks es
 memory, and halve the number if the estimate was wrong. On a CPU, the node makes a cautious
 estimate: Linux does not refuse memory that it lacks, but later kills a process.
 
-The node is told about each halving (`OnHalving`). It stores the limit and passes it to later ranks,
-so that they do not run out of memory again. They use the limit if they have the same device and no
-more memory.
+The node is told about each halving (`OnHalving`), and passes the limit to later ranks, so that
+memory does not run out again. Ranks with a different device, or with more memory, ignore the limit.
 
 The gradient does not depend on this number (see `rank.batch`). This module does not import torch.
 """
@@ -45,8 +44,8 @@ _TEXTS = (
 )
 """Parts of torch's messages when memory runs out. torch's own exception class is for devices only,
 and the CPU's allocator raises a RuntimeError. The last two come from cuBLAS and cuDNN, which take
-memory outside torch's allocator. They report status_not_initialized if no memory is left at their
-first use."""
+memory outside torch's allocator. They report status_not_initialized if they are first used when no
+memory is left."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -107,7 +106,8 @@ def ignore_halving(halving: Halving) -> None:
 
 def report_halving(on_halving: OnHalving, hello: Hello | None, smaller: TrainerConfig) -> None:
     """Report that the ranks that sent `hello` ran out of memory. `smaller` are the settings of the
-    next start. Ranks that ended before their Hello are not reported: their device is unknown."""
+    next start. Nothing is reported if the ranks ended before their Hello, because their device is
+    unknown."""
     if hello is not None:
         on_halving(Halving(hello.device, hello.memory_bytes, smaller.micro_batch))
 

@@ -116,7 +116,8 @@ class RankGathering:
                     sock.shutdown(socket.SHUT_RDWR)
 
     def close(self, limit_s: float) -> None:
-        """Wait for the threads after `end`, so that none of them still writes into the arena."""
+        """Wait for the threads after `end`, so that none of them still writes into the node's
+        vectors."""
         ends_s = time.monotonic() + limit_s
         for thread in self._threads:
             thread.join(max(0.0, ends_s - time.monotonic()))

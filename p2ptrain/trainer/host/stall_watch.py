@@ -54,8 +54,8 @@ class AnswerTimeout:
     silence_floor_s: float = 15.0
     silence_factor: float = 20.0
     disk_bytes_per_s: float = 100e6
-    """Lowest rate in bytes per second at which a disk is expected to write the optimizer's state
-    and read it again for its checksum."""
+    """Lowest expected rate of a disk, in bytes per second. It includes the time to read the
+    optimizer's state once more for the checksum."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ from p2ptrain.trainer.host.stall_watch import AnswerTimeout, RestartBudget, Stal
 KILL_LIMIT_S = 10.0
 """Time limit for processes to end after SIGKILL, which has to wait if the kernel uses a device."""
 EXIT_LIMIT_S = 1.0
-"""Time limit for processes to end after their socket closed, which happens at their very end."""
+"""Time limit for processes to end after their socket closed. A trainer closes its socket last."""
 
 
 class LocalTrainer:
@@ -165,8 +165,8 @@ class LocalTrainer:
         return self.kill()
 
     def kill(self) -> int:
-        """End all ranks now, close the node's ends of their socket and lifeline, and return the
-        exit status. May be repeated."""
+        """End all ranks now, close the node's ends of their socket and pipe, and return the exit
+        status. May be repeated."""
         self._kill_all()
         self._join(KILL_LIMIT_S)
         self.socket.close()
@@ -215,8 +215,7 @@ class Supervisor:
     inherit them. One Supervisor serves all starts; only one trainer may run at a time.
 
     If memory ran out, the next start uses half as many sequences at once. Such a start does not
-    count against the budget, because it can happen only a few times. `on_halving` is called with
-    the new limit.
+    count as a restart, because there can be only a few. `on_halving` is called with the new limit.
     """
 
     config: TrainerConfig

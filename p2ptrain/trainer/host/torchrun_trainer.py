@@ -68,7 +68,7 @@ class ExternalRanks:
 
     @property
     def error(self) -> TrainerError | None:
-        """Why the gathering is over; None while it is not."""
+        """Why the ranks' connections have ended; None while they have not."""
         return self._gathering.error
 
     @property

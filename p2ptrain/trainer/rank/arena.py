@@ -6,8 +6,8 @@ of rank, and rows of a row-major matrix are contiguous. So a rank's share of a p
 slice of the flat vector, and the shares of all ranks together are the vector, for any W. Each copy
 is one call over all slices.
 
-The node changes θ only while the trainer does not read it (between the frames that it sends), and
-reads `local` only after FragmentReady.
+The node changes θ only between two frames to the trainer, and reads `local` only after
+FragmentReady.
 """
 
 from __future__ import annotations

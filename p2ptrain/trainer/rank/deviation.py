@@ -2,8 +2,8 @@
 until the average with that work has arrived.
 
 `sync.eager` explains the mathematics. This module keeps a rank's shares of three vectors, each as
-large as its parameters. A deviation is updated in each outer step. Only this process knows it:
-peers do not contribute it to averages, and a restarted trainer begins without one.
+large as its parameters. A deviation is updated in each outer step. A deviation never leaves this
+process: it is not part of a peer's contribution, and a restarted trainer begins without one.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Deviation:
 
     def step(self, work: list[Tensor], pull: Pull, steps: int) -> None:
         """Update the deviation with the offered `work`; the tensors of `work` are overwritten.
-        `steps` is the number of outer steps since the last offer. It is 0 if this offer replaces
-        the last one, whose work it contains.
+        `steps` is the number of outer steps since the last offer. It is 0 if this offer contains
+        the same work as the last one, and replaces it.
 
         An amendment that changes the outer optimizer resets the deviation. Otherwise, the part that
         was added with the old settings could not be removed with the new ones, and would remain.

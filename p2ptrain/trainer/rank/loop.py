@@ -42,8 +42,8 @@ from p2ptrain.trainer.rank.ranks import Ranks
 from p2ptrain.trainer.rank.schedule import join_share, learning_rate
 
 IDLE_PULSE_S = 60.0
-"""Maximum time for which rank 0 waits for a frame before it tells the other ranks that there is
-none. They wait in a collective, whose time limit is much longer."""
+"""Rank 0 waits at most this long for a frame, and then tells the other ranks that there is none.
+They wait in a collective, which would otherwise reach its time limit."""
 
 
 def read_file(path: str, *, vocab: int, sequence: int) -> Tokens:

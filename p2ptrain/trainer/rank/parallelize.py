@@ -1,7 +1,7 @@
 """Distribute a model over a peer's ranks. The model's own code does not know about this.
 
-FSDP2 is always used, even with one rank. So there is only one case to test, and shards, checkpoints
-and the arena behave the same everywhere.
+FSDP2 is always used, even with one rank. So there is only one case to test, and the copying of
+parameters to files and to the node works the same everywhere.
 """
 
 from __future__ import annotations

@@ -122,9 +122,9 @@ def open_ranks(device: str, store_fd: int | None, generation: int | None = None)
     a part of torchrun's store named after their `generation`, because the store may still contain
     entries of earlier ranks.
 
-    End the process after an exception inside the `with` block, which does not disconnect the ranks:
-    NCCL ends a communicator only together with all of its ranks, and the other ranks are waiting
-    for this rank in other calls.
+    After an exception inside the `with` block, the ranks are not disconnected, and the caller
+    should end the process: NCCL ends a communicator only together with all ranks, and the other
+    ranks are waiting for this rank in other calls.
 
     Raises MachineUnfit: this rank needs a GPU, but there is none that it can use.
     """

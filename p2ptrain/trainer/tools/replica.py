@@ -59,7 +59,8 @@ class Replica:
 
     @property
     def weights(self) -> Floats:
-        """The parameters as one vector in the canonical layout. Writing to it sets them."""
+        """The parameters as one vector in the canonical layout. Write to this vector to set the
+        parameters."""
         return self._flat.numpy()
 
     def train(self, rows: Tokens, rate: float) -> float:
@@ -130,8 +131,8 @@ Losses = Callable[[Mapping[str, Tensor], Tensor, Tensor], tuple[Tensor, Tensor]]
 
 @cache
 def _losses_of(model: ModelSpec, precision: Precision, z_loss: float, compiled: bool) -> Losses:
-    """Return the function that computes losses. All peers of a process share it, so that it is
-    compiled only once."""
+    """Return the function that computes losses. All peers of a process share this function, so that
+    it is compiled only once."""
     skeleton = Llama(model)
     skeleton(torch.zeros(1, model.sequence, dtype=torch.int64))  # This call makes the rotary table.
     if precision == "bf16" and not multiplies_bf16("cpu"):

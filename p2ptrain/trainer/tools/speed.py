@@ -14,8 +14,8 @@ There are two ways to compute in bf16. `plain` and `transformers` have fp32 para
 autocast, like most training loops: each product rounds its inputs, and everything else stays fp32.
 FSDP2's mixed precision computes with bf16 parameters, which are rounded once per step from the fp32
 parameters that are trained. So all activations are bf16, too. The `_bf16` contenders do the same
-(`RoundedModel`). A comparison with them shows the cost of FSDP2 itself; a comparison with the
-others includes the cost of autocast.
+(`RoundedModel`). A comparison with a `_bf16` contender shows the cost of FSDP2 itself; the others
+also have the cost of autocast.
 """
 
 from __future__ import annotations
