@@ -123,22 +123,16 @@ def check_target(target: Path, *, force: bool) -> None:
     ours = not target.is_symlink() and (target / MARK).is_file()
     if force and ours:
         return
-    likely, do = f"it is not an export of p2ptrain: it does not contain {MARK}", ""
+    likely = f"it is not an export of p2ptrain: it does not contain {MARK}"
+    do = "write to another folder"
     if ours:
-        likely, do = "it is an earlier export", ", or replace this one with --force"
-    raise ConfigError(
-        f"{target} already exists",
-        code="EXPORT-EXISTS",
-        likely=likely,
-        do=f"write to another folder{do}",
-    )
+        likely, do = "it is an earlier export", f"{do}, or replace this one with --force"
+    raise ConfigError(f"{target} already exists", code="EXPORT-EXISTS", likely=likely, do=do)
 
 
 def _shards(plan: ExportPlan) -> tuple[Shard, ...]:
-    tensors = [
-        Tensor(name_of(entry.name), entry.name, entry.shape, entry.numel)
-        for entry in layout_of(plan.spec).entries
-    ]
+    entries = layout_of(plan.spec).entries
+    tensors = [Tensor(name_of(each.name), each.name, each.shape, each.numel) for each in entries]
     return sharded(tensors, plan.dtype, plan.shard_bytes_max)
 
 

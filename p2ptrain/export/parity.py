@@ -85,9 +85,8 @@ def compare(folder: Path, python: str = sys.executable) -> Parity:
         P2PTrainError: (EXPORT-PARITY) the logits differ, or transformers cannot read the folder.
         TrainerDiverged: the logits are not finite.
     """
-    done = subprocess.run(
-        [python, "-m", "p2ptrain.trainer.tools.parity", str(folder)], capture_output=True, text=True
-    )
+    command = [python, "-m", "p2ptrain.trainer.tools.parity", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         why = done.stderr.splitlines()[-6:]
         raise _fails("the comparison with transformers could not run", why)

@@ -84,11 +84,8 @@ def header(shard: Shard, dtype: Dtype, metadata: Mapping[str, str]) -> bytes:
     begin = 0
     for tensor in shard.tensors:
         end = begin + tensor.numel * BYTES[dtype]
-        table[tensor.name] = {
-            "dtype": _CODES[dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [begin, end],
-        }
+        shape = list(tensor.shape)
+        table[tensor.name] = {"dtype": _CODES[dtype], "shape": shape, "data_offsets": [begin, end]}
         begin = end
     text = json.dumps(table, separators=(",", ":")).encode()
     text += b" " * (-len(text) % _HEADER_ALIGN)

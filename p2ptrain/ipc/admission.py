@@ -149,9 +149,7 @@ def prove(
     sock.settimeout(limit_s)
     greeting = receive_exactly(sock, len(_MAGIC) + _NONCE_BYTES, ends_s)
     if not greeting.startswith(_MAGIC):
-        raise RemoteProtocolError(
-            "the program that is listening there is not a node that accepts ranks"
-        )
+        raise RemoteProtocolError("the program that listens there is not a node that accepts ranks")
     ours = secrets.token_bytes(_NONCE_BYTES)
     nonces = greeting[len(_MAGIC) :] + ours
     told = _CLAIM.pack(claim.rank, claim.ranks, claim.purpose)
@@ -159,7 +157,7 @@ def prove(
     answer = receive_exactly(sock, _MAC_BYTES, ends_s)
     if not hmac.compare_digest(_mac(secret, b"node", nonces, told), answer):
         raise RemoteProtocolError(
-            "the node that is listening there has a different secret for its ranks"
+            "the node that listens there has a different secret for its ranks"
         )
     sock.settimeout(None)
 

@@ -113,9 +113,7 @@ class Channel:
         try:
             self._reader.end()
         except RemoteProtocolError as exc:
-            raise ChannelClosed(
-                f"the other side closed the channel in the middle of a frame: {exc.what}"
-            ) from exc
+            raise ChannelClosed(f"the channel closed in the middle of a frame: {exc.what}") from exc
         raise ChannelClosed("the other side closed the channel")
 
 

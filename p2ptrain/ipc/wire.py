@@ -99,7 +99,7 @@ class FrameReader:
         (length,) = _LENGTH.unpack_from(self._pending)
         if length > FRAME_BYTES_MAX:
             raise RemoteProtocolError(
-                f"a frame of {length} bytes exceeds the limit of {FRAME_BYTES_MAX}"
+                f"a frame of {length} bytes exceeds the limit: {FRAME_BYTES_MAX}"
             )
         end = _LENGTH.size + length
         if len(self._pending) < end:

@@ -206,10 +206,8 @@ def _fragments(run: RunFile, costs: RunCosts) -> Iterator[Lint]:
 def _shape(run: RunFile, costs: RunCosts) -> Iterator[Lint]:
     model = run.model
     if model.width >= 512 and model.vocab % 64:
-        yield Lint(
-            "model.vocab",
-            f"{model.vocab} is not a multiple of 64, which makes matrices slower on GPUs",
-        )
+        words = f"{model.vocab} is not a multiple of 64, which makes matrices slower on GPUs"
+        yield Lint("model.vocab", words)
     if model.width // model.heads > 256:
         yield Lint("model.heads", "heads wider than 256 cannot use fast attention on GPUs")
 

@@ -41,8 +41,6 @@ class DataIndex:
                 f"a data index of {len(data)} bytes does not list {train_blocks} training "
                 f"and {validation_blocks} validation blocks"
             )
-        digests = [
-            Digest(data[start : start + DIGEST_BYTES].hex())
-            for start in range(0, len(data), DIGEST_BYTES)
-        ]
+        starts = range(0, len(data), DIGEST_BYTES)
+        digests = [Digest(data[start : start + DIGEST_BYTES].hex()) for start in starts]
         return cls(tuple(digests[:train_blocks]), tuple(digests[train_blocks:]))

@@ -25,6 +25,7 @@ ENVELOPE_BYTES_MAX = 1024
 SIGNED_BYTES_MAX = PAYLOAD_BYTES_MAX + ENVELOPE_BYTES_MAX
 _DOMAIN = "p2ptrain signed document 1"
 _KIND = re.compile(r"[a-z][a-z-]{0,31}")
+_TYPES = {"kind": str, "payload": bytes, "signer": str, "signature": bytes}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +57,7 @@ class Signed:
         return cls(kind, payload, identity.peer, signature)
 
     def to_bytes(self) -> bytes:
-        return pack(
-            {
-                "kind": self.kind,
-                "payload": self.payload,
-                "signer": self.signer,
-                "signature": self.signature,
-            }
-        )
+        return pack({name: getattr(self, name) for name in _TYPES})
 
     @classmethod
     def from_bytes(
@@ -80,8 +74,7 @@ class Signed:
                 f"this {kind} is too long: it has {len(data)} bytes, more than the limit of "
                 f"{bytes_max}"
             )
-        types = {"kind": str, "payload": bytes, "signer": str, "signature": bytes}
-        value = fields(unpack(data, bytes_max=bytes_max), **types)
+        value = fields(unpack(data, bytes_max=bytes_max), **_TYPES)
         found, signer = str(value["kind"]), str(value["signer"])
         payload, signature = value["payload"], value["signature"]
         assert isinstance(payload, bytes)

@@ -33,9 +33,8 @@ class JoinRequest:
         if not is_digest(self.run):
             raise ValueError("the run is not a run id")
         if len(self.note) > NOTE_CHARACTERS_MAX or not self.note.isprintable():
-            raise ValueError(
-                f"the note must be one line of at most {NOTE_CHARACTERS_MAX} printable characters"
-            )
+            most = f"{NOTE_CHARACTERS_MAX} printable characters"
+            raise ValueError(f"the note must be one line of at most {most}")
         if self.created_unix < 0:
             raise ValueError("the time is before 1970")
 
@@ -51,7 +50,6 @@ class JoinRequest:
         signed = Signed.from_bytes(data, kind=KIND, bytes_max=BYTES_MAX)
         request = from_plain(cls, unpack(signed.payload, bytes_max=BYTES_MAX), "the join request")
         if request.peer != signed.signer:
-            raise RemoteProtocolError(
-                "the join request was not signed by the peer that it names", code="SIGNATURE"
-            )
+            what = "the join request was not signed by the peer that it names"
+            raise RemoteProtocolError(what, code="SIGNATURE")
         return request

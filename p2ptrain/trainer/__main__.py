@@ -202,9 +202,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--theta-fd", type=int, help="shared memory with θ")
     parser.add_argument("--local-fd", type=int, help="shared memory with the local weights")
     parser.add_argument("--socket-fd", type=int, help="socket to the node; rank 0 only")
-    parser.add_argument(
-        "--store-fd", type=int, help="listening socket of the rendezvous; rank 0 only"
-    )
+    parser.add_argument("--store-fd", type=int, help="socket to serve the store on; rank 0 only")
     parser.add_argument("--lifeline-fd", type=int, help="pipe that closes when the node ends")
     return parser.parse_args()
 

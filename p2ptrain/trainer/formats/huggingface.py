@@ -146,14 +146,11 @@ def spec_of(config: object) -> ModelSpec:
         raise foreign(f"its config.json lacks {exc.args[0]}") from exc
     except ConfigError as exc:
         raise foreign(f"{exc.what}; {exc.do}") from exc
-    if config.get("head_dim") not in (None, spec.head_width):
-        raise foreign(
-            f"head_dim is {config['head_dim']!r}; p2ptrain's models have {spec.head_width}"
-        )
-    if config.get("rms_norm_eps", 1e-6) != RMS_EPSILON:
-        raise foreign(
-            f"rms_norm_eps is {config.get('rms_norm_eps')!r}; p2ptrain's models have {RMS_EPSILON}"
-        )
+    width, epsilon = config.get("head_dim", spec.head_width), config.get("rms_norm_eps", 1e-6)
+    if width not in (None, spec.head_width):
+        raise foreign(f"head_dim is {width!r}; p2ptrain's models have {spec.head_width}")
+    if epsilon != RMS_EPSILON:
+        raise foreign(f"rms_norm_eps is {epsilon!r}; p2ptrain's models have {RMS_EPSILON}")
     if spec.layers > LAYERS_MAX:
         raise foreign(f"it has {spec.layers} layers; the limit is {LAYERS_MAX}")
     for ours, theirs in SIZES.items():
@@ -165,14 +162,10 @@ def spec_of(config: object) -> ModelSpec:
 def _rope_base(config: Mapping[str, object]) -> float:
     parameters = config.get("rope_parameters") or {}
     if not isinstance(parameters, dict) or parameters.get("rope_type", "default") != "default":
-        raise foreign(
-            f"rope_parameters are {parameters!r}; only plain rotary embeddings are supported"
-        )
+        raise foreign(f"rope_parameters are {parameters!r}; only the default is supported")
     base = parameters.get("rope_theta", config.get("rope_theta", 10_000.0))
     if type(base) not in (int, float) or not 1 < base < ROPE_BASE_MAX:
-        raise foreign(
-            f"rope_theta is {str(base)[:40]}, not a number between 1 and {ROPE_BASE_MAX:g}"
-        )
+        raise foreign(f"rope_theta is {str(base)[:40]}; it must be from 1 to {ROPE_BASE_MAX:g}")
     return float(base)
 
 

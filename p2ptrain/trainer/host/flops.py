@@ -43,9 +43,7 @@ Its peak differs from that of the GPU in the table."""
 def flops_per_token(spec: ModelSpec) -> int:
     """Return the operations to train on one token, forward and backward."""
     looked_up = () if spec.tied else ("embedding.weight",)
-    multiplied = sum(
-        math.prod(each.shape) for each in parameters(spec) if each.name not in looked_up
-    )
+    multiplied = sum(math.prod(p.shape) for p in parameters(spec) if p.name not in looked_up)
     return 6 * multiplied + 12 * spec.layers * spec.width * spec.sequence
 
 

@@ -326,12 +326,10 @@ class TrainerLoop:
         return rows
 
     def _read_here(self, path: str) -> Tokens:
-        spec, inner = self.config.model, self.config.inner
+        spec, batch = self.config.model, self.config.inner.batch_sequences
         rows = self.means.read(path, vocab=spec.vocab, sequence=spec.sequence)
-        if len(rows) != inner.batch_sequences:
-            raise ChunkCorrupt(
-                f"data block {path} has {len(rows)} sequences; the run has {inner.batch_sequences}"
-            )
+        if len(rows) != batch:
+            raise ChunkCorrupt(f"data block {path} has {len(rows)} sequences; the run has {batch}")
         return rows
 
     def _fail(self, code: str, text: str) -> None:

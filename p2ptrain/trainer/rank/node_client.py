@@ -90,18 +90,15 @@ def join(caller: NodeCredentials, limit_s: float = CALL_LIMIT_S) -> NodeLink:
         except OSError as exc:
             trouble = str(exc)
         except RemoteProtocolError as exc:
-            raise ConfigError(
-                exc.what, code="RANKS-SECRET", do="copy the secret file from the node's home again"
-            ) from exc
+            do = "copy the secret file from the node's home again"
+            raise ConfigError(exc.what, code="RANKS-SECRET", do=do) from exc
         else:
             if isinstance(message, slices.Welcome):
                 return NodeLink(caller, sock, message)
             sock.close()
             if isinstance(message, slices.Refused):
-                raise ConfigError(
-                    message.reason,
-                    do="start as many ranks with torchrun as the node's --ranks says",
-                )
+                do = "start as many ranks with torchrun as the node's --ranks says"
+                raise ConfigError(message.reason, do=do)
             trouble = "the node closed the connection"
         pause.wait(CALL_EVERY_S)
     raise NetworkUnreachable(
@@ -166,10 +163,8 @@ class NodeLink:
         size = layout.numel * _FLOAT_BYTES
         theta, local = mmap.mmap(-1, size), mmap.mmap(-1, size)
         self._vectors = memoryview(theta), memoryview(local)
-        return (
-            torch.frombuffer(theta, dtype=torch.float32),
-            torch.frombuffer(local, dtype=torch.float32),
-        )
+        read, written = (torch.frombuffer(each, dtype=torch.float32) for each in (theta, local))
+        return read, written
 
     def fetch(self, places: Sequence[slice]) -> None:
         """Copy these slices of θ from the node."""

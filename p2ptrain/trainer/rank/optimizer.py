@@ -68,9 +68,8 @@ def make_optimizer(model: Llama, inner: InnerSpec) -> InnerOptimizer:
     adamw = make_adamw((p for p in model.parameters() if id(p) not in taken), inner)
     if not inside:
         return InnerOptimizer(adamw)
-    muon = ShardedMuon(
-        inside, lr=inner.lr, weight_decay=inner.weight_decay, adjust_lr_fn="match_rms_adamw"
-    )
+    decay = inner.weight_decay
+    muon = ShardedMuon(inside, lr=inner.lr, weight_decay=decay, adjust_lr_fn="match_rms_adamw")
     return InnerOptimizer(adamw, muon)
 
 
