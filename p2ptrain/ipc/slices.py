@@ -140,7 +140,7 @@ def receive(sock: socket.socket) -> Message | None:
     (count,) = LENGTH.unpack(first + receive_bytes(sock, LENGTH.size - 1))
     if count > MESSAGE_BYTES_MAX:
         raise RemoteProtocolError(
-            f"a message of {count} bytes exceeds the limit of {MESSAGE_BYTES_MAX}"
+            f"a message of {count} bytes exceeds the limit: {MESSAGE_BYTES_MAX}"
         )
     return decode(receive_bytes(sock, count))
 

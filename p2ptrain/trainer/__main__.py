@@ -74,8 +74,8 @@ def main() -> None:
 def _end_at_once(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """Print an unexpected exception and exit at once. A normal exit runs torch's clean-up, which
-    may wait for the other ranks while they wait for this one."""
+    """Print an unexpected exception and exit immediately. A normal exit runs torch's clean-up,
+    which may wait for the other ranks while they wait for this one."""
     # Do not use sys.stderr: during this call, torch replaces it in order to print the text later.
     traceback.print_exception(kind, error, trace, file=sys.__stderr__)
     if sys.__stderr__ is not None:
@@ -149,7 +149,7 @@ def _serve(
     except (RuntimeError, MemoryError) as exc:
         if not is_out_of_memory(exc):
             raise
-        # Exit at once: a clean shutdown would wait for the other ranks, which wait for this one.
+        # Exit immediately: a clean shutdown would wait for the other ranks, which wait for this one.
         sys.stderr.write(f"{str(exc).splitlines()[0]}\n")
         sys.stderr.flush()
         if link is not None:

@@ -65,8 +65,8 @@ def at_once(config: TrainerConfig, ranks: int) -> int:
 
 
 def within(config: TrainerConfig, ranks: int, room_bytes: int) -> TrainerConfig:
-    """Return `config` with at most as many sequences at once as have room for their activations in
-    `room_bytes`, which all ranks share, but at least one."""
+    """Return `config` with at most as many sequences at once as have activations that fit into
+    `room_bytes`, but at least one. All ranks share `room_bytes`."""
     fit = max(1, room_bytes // (ranks * _of_one_sequence(config)))
     return config if fit >= at_once(config, ranks) else replace(config, micro_batch=fit)
 

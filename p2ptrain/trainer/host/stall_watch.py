@@ -54,8 +54,8 @@ class AnswerTimeout:
     silence_floor_s: float = 15.0
     silence_factor: float = 20.0
     disk_bytes_per_s: float = 100e6
-    """Lowest expected rate of a disk, in bytes per second. It includes the time to read the
-    optimizer's state once more for the checksum."""
+    """Lowest expected rate of a disk, in bytes per second. The rate allows for a second reading of
+    the optimizer's state, for its checksum."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ trainer, check it or end it can block, so trio calls them in a thread.
     trainer.send(Load(step=0))
     frames = trainer.feed(trainer.socket.recv(65_536))
 
-If one rank ends, all ranks of that trainer end at once, because the others would hang in a
-collective; then the socket closes. A terminal's Ctrl-C does not reach the ranks, which are in
-separate sessions. It reaches only the node, which stops the ranks in an orderly way. The ranks hold
-one end of a pipe; when the node ends, its end closes, and the ranks end.
+If one rank ends, the others are ended immediately, because they would hang in a collective. Then
+the socket closes. A terminal's Ctrl-C does not reach the ranks, which are in separate sessions. It
+reaches only the node, which stops the ranks in an orderly way. The ranks hold one end of a pipe;
+when the node ends, its end closes, and the ranks end.
 """
 
 from __future__ import annotations
@@ -214,8 +214,9 @@ class Supervisor:
     `theta_fd` and `local_fd` are shared memory in the canonical layout; the trainer's processes
     inherit them. One Supervisor serves all starts; only one trainer may run at a time.
 
-    If memory ran out, the next start uses half as many sequences at once. Such a start does not
-    count as a restart, because there can be only a few. `on_halving` is called with the new limit.
+    If memory ran out, each rank of the next start computes half as many sequences at once. Such a
+    start does not count as a restart, because there can be only a few. `on_halving` is called with
+    the new limit.
     """
 
     config: TrainerConfig

@@ -228,8 +228,8 @@ class ExternalTrainers:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def _look_back(self, last: ExternalRanks) -> None:
-        """Prepare the next start: reduce the sequences at once if the last ranks ran out of memory;
-        otherwise count a restart.
+        """Prepare the next start. If the last ranks ran out of memory, halve the number of
+        sequences at once. Otherwise count a restart.
 
         Raises TrainerError: the ranks did not connect in time, or the restart budget is spent.
         """

@@ -6,7 +6,7 @@ The copies are as long as the node's vectors, but only this rank's share of them
 (the trained weights) to the node after they are written. The rest of the trainer works as with
 shared memory.
 
-When the node closes the connection, this process ends at once, with an exit status that makes
+When the node closes the connection, this process ends immediately, with an exit status that makes
 torchrun start it again.
 """
 
