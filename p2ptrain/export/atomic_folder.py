@@ -62,10 +62,9 @@ def clear_away(target: Path) -> list[Path]:
 
 def _hidden(target: Path, process: int) -> tuple[Path, Path]:
     """Return the path to which `process` writes, and the path to which it moves the old folder."""
-    return (
-        target.with_name(f".{target.name}.partial-{process}"),
-        target.with_name(f".{target.name}.replaced-{process}"),
-    )
+    names = (f".{target.name}.{kind}-{process}" for kind in ("partial", "replaced"))
+    partial, replaced = map(target.with_name, names)
+    return partial, replaced
 
 
 def _writers(target: Path) -> set[int]:

@@ -149,7 +149,7 @@ def _serve(
     except (RuntimeError, MemoryError) as exc:
         if not is_out_of_memory(exc):
             raise
-        # Exit immediately: a clean shutdown would wait for the other ranks, which wait for this one.
+        # Exit now: a clean shutdown would wait for the other ranks, which wait for this one.
         sys.stderr.write(f"{str(exc).splitlines()[0]}\n")
         sys.stderr.flush()
         if link is not None:

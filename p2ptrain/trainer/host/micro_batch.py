@@ -36,11 +36,8 @@ UNFIT_EXIT_CODE = 78
 sysexits.h)."""
 
 _TEXTS = (
-    "out of memory",
-    "can't allocate memory",
-    "not enough memory",
-    "status_alloc_failed",
-    "status_not_initialized",
+    *("out of memory", "can't allocate memory", "not enough memory"),
+    *("status_alloc_failed", "status_not_initialized"),
 )
 """Parts of torch's messages when memory runs out. torch's own exception class is for devices only,
 and the CPU's allocator raises a RuntimeError. The last two come from cuBLAS and cuDNN, which take
