@@ -66,7 +66,7 @@ def load_model(folder: Path, device: torch.device) -> Llama:
         raise MachineUnfit(
             "the model does not fit into the GPU's memory",
             code="MEM-GPU",
-            do="stop other programs on the GPU; or use the CPU: CUDA_VISIBLE_DEVICES= p2ptrain …",
+            do="stop other programs on the GPU, or set CUDA_VISIBLE_DEVICES= to use the CPU",
         ) from exc
 
 
