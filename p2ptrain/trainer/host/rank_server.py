@@ -48,7 +48,7 @@ WriteEvent = Callable[..., None]
 """Called with an event and its fields, like `Journal.write`, from any thread."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class RankGathering:
     """All ranks of one start of the trainer, from the first connection to the end.
 

@@ -38,7 +38,7 @@ CLOSE_LIMIT_S = 10.0
 but it may still be reading a block from a slow disk."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class ExternalRanks:
     """The ranks of one start, from the first connection to the end. Created by
     `ExternalTrainers.start`."""
@@ -182,7 +182,7 @@ class ExternalTrainers:
     config: TrainerConfig
     theta: memoryview
     local: memoryview
-    secret: bytes
+    secret: bytes = field(repr=False)
     host: str
     port: int
     ranks: int

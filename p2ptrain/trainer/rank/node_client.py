@@ -21,7 +21,7 @@ import struct
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -57,7 +57,7 @@ class NodeCredentials:
 
     host: str
     port: int
-    secret: bytes
+    secret: bytes = field(repr=False)
     rank: int
     ranks: int
 
