@@ -257,8 +257,8 @@ def machine_of(home: Home) -> Machine:
 
 
 def multiplies_bf16(cpu_info: Path) -> bool:
-    """Return whether the CPU has instructions for bf16. Return True if it is unknown, because the
-    kernel does not list the CPU's flags."""
+    """Return whether the CPU has instructions for bf16. Return True if the kernel does not list the
+    CPU's flags, since the answer is then unknown."""
     try:
         words = cpu_info.read_text(errors="replace").split()
     except OSError:

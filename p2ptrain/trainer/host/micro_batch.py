@@ -62,8 +62,8 @@ def at_once(config: TrainerConfig, ranks: int) -> int:
 
 
 def within(config: TrainerConfig, ranks: int, room_bytes: int) -> TrainerConfig:
-    """Return `config` with at most as many sequences at once as have activations that fit into
-    `room_bytes`, but at least one. All ranks share `room_bytes`."""
+    """Return `config`, with fewer sequences at once if their activations do not fit into
+    `room_bytes`, but with at least one. All ranks share `room_bytes`."""
     fit = max(1, room_bytes // (ranks * _of_one_sequence(config)))
     return config if fit >= at_once(config, ranks) else replace(config, micro_batch=fit)
 

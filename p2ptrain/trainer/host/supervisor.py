@@ -1,6 +1,6 @@
 """Start a trainer's ranks (its processes), exchange frames with them, and end them.
 
-The node uses this module. It does not load torch, and its methods are not asynchronous. A trio task
+The node uses this module, which does not load torch. The methods are not asynchronous. A trio task
 waits on `LocalTrainer.socket` and passes what it reads to `feed`. All methods that send to a
 trainer, check it or end it can block, so trio calls them in a thread.
 
@@ -156,7 +156,8 @@ class LocalTrainer:
         """Ask the trainer to end after its inner step; kill it after `deadline_s`. `again` has no
         effect here.
 
-        Return the exit status: 0 if the trainer ended by itself. This may be called after the end.
+        Return the exit status: 0 if the trainer ended by itself. The trainer may have ended before
+        this call.
         """
         if self._first_exit is None:
             with suppress(ChannelClosed):  # The trainer may already be ending.
@@ -166,7 +167,7 @@ class LocalTrainer:
 
     def kill(self) -> int:
         """End all ranks now, close the node's ends of their socket and pipe, and return the exit
-        status. May be repeated."""
+        status. Later calls only return the status."""
         self._kill_all()
         self._join(KILL_LIMIT_S)
         self.socket.close()

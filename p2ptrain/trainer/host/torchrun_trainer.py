@@ -139,7 +139,7 @@ class ExternalRanks:
         """End all ranks. With `again`, cut their connections, so that the ranks exit non-zero and
         torchrun restarts them. Otherwise ask them to stop first, so that torchrun ends, too.
 
-        Return 0 if all ranks stopped when asked, else 1. May be repeated.
+        Return 0 if all ranks stopped when asked, else 1. Later calls change nothing.
         """
         kindly = False
         if not again and self.error is None and self._gathering.complete_s is not None:

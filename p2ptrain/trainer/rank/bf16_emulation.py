@@ -43,7 +43,8 @@ class RoundedLinear(nn.Linear):
 
 
 def round_products(model: nn.Module) -> None:
-    """Turn all linear maps of the model into `RoundedLinear`. None of them has a bias."""
+    """Turn all linear maps of the model into `RoundedLinear`. The model's linear maps have no
+    bias."""
     for module in model.modules():
         if isinstance(module, nn.Linear):
             module.__class__ = RoundedLinear

@@ -76,8 +76,8 @@ class InnerState:
         return ""
 
     def restore(self, step: int) -> tuple[int, int] | None:
-        """Load the state of `step`, or the newest of an earlier step. Return its outer step and its
-        `warmed` (see `save`), or None if there is no usable state."""
+        """Load the state of `step`, or the newest of an earlier step. Return the outer step and the
+        `warmed` (see `save`) of that state, or None if there is no usable state."""
         header = None
         if self.ranks.first:
             header = inner_format.newest(self.folder, self.layout, step)
