@@ -20,8 +20,9 @@ PARAMETERS_MAX = 2_000_000_000
 """Largest model that is compared by default: the two fp32 copies take 16 GB."""
 
 WANTED = "transformers>=4.56"
-"""What users without transformers are told to install with pip. The message does not name
-p2ptrain's extra "hf", because pip would then replace fastecdsa by a version that must be compiled.
+"""The package that users without transformers are told to install with pip. The message does not
+name p2ptrain's extra "hf", because pip would then replace fastecdsa by a version that must be
+compiled.
 """
 
 RELATIVE_MAX = 1e-3

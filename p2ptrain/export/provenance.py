@@ -8,7 +8,7 @@ from typing import Literal
 from p2ptrain.ids import Digest, PeerId, RunId
 
 Standing = Literal["certified", "replayed", "uncertified"]
-"""What makes the weights trustworthy. "certified": a ledger entry that a quorum signed names the
+"""How far the weights are certified. "certified": a ledger entry that a quorum signed names the
 digest of the snapshot; the organiser signed that of the first weights. "replayed": this machine
 computed the weights from a certified snapshot and certified updates. "uncertified": there is only
 the word of this machine."""

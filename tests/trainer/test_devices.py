@@ -238,7 +238,8 @@ def test_bf16_is_refused_on_a_gpu_that_would_emulate_it(show: Callable[..., None
 def test_error_for_a_too_small_gpu_says_what_fills_it(
     free_gb: int, code: str, show: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This process uses 16 of the GPU's 24 GB. What is neither free nor ours belongs to others."""
+    """This process uses 16 of the GPU's 24 GB. Memory that is neither free nor ours belongs to
+    others."""
     show(1)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free_gb * 10**9, 24 * 10**9))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 16 * 10**9)

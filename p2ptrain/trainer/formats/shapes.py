@@ -31,9 +31,9 @@ def parameters(spec: ModelSpec) -> tuple[Parameter, ...]:
     Matrices start with a deviation of 1/√fan-in, so that activations keep their size at any width.
     Matrices that write to the residual stream start at zero, so that every block begins as the
     identity, whatever the depth. The embedding and the head start small, so that the first loss is
-    that of a uniform guess. (If the matrices that write to the residual stream start with
-    1/√(2 · layers · fan-in) instead, their output is large compared with such a small embedding:
-    in a model of 0.9 M parameters, the loss after 120 inner steps of 3 peers was 1.0 nat higher.)
+    that of a uniform guess. (With 1/√(2 · layers · fan-in) instead of zero, the output of these
+    matrices is large compared with such a small embedding. In a model of 0.9 M parameters, the loss
+    after 120 inner steps of 3 peers was 1.0 nat higher.)
     """
     table = [
         Parameter("embedding.weight", (spec.vocab, spec.width), EMBEDDING_DEVIATION),
