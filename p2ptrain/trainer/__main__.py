@@ -116,9 +116,8 @@ def _serve(
             theta, local = (map_vector(fd, layout.numel) for fd in fds)
         else:
             theta, local = link.vectors(layout)
-        arena = RankArena(
-            model, layout, theta, local, count=config.fragments, mirror=link, eager=config.eager
-        )
+        count, eager = config.fragments, config.eager
+        arena = RankArena(model, layout, theta, local, count=count, mirror=link, eager=eager)
     free_bytes = ranks.least(ranks.free_bytes())
     config = _fitted(config, ranks, free_bytes)
     channel = None

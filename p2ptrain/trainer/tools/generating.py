@@ -107,9 +107,8 @@ class CachedModel:
         if before is not None:
             key, value = torch.cat((before[0], key), 2), torch.cat((before[1], value), 2)
         self._blocks[index] = (key, value)
-        y = F.scaled_dot_product_attention(
-            query, key, value, is_causal=before is None, enable_gqa=attention.grouped
-        )
+        first, grouped = before is None, attention.grouped
+        y = F.scaled_dot_product_attention(query, key, value, is_causal=first, enable_gqa=grouped)
         x = x + attention.output(y.transpose(1, 2).flatten(2))
         return x + block.feed_forward(block.feed_forward_norm(x))
 
