@@ -31,11 +31,12 @@ TEST_S = 240.0
 (`faulthandler_timeout`), which ends the entire run."""
 
 LINGER_S = 30.0
-"""The time in seconds that a test's threads have to end. It is longer than a dial of the swarm,
-since some threads wait for a dial before they end."""
+"""Time limit in seconds for a test's threads to end. It is longer than a connection attempt of the
+swarm, because some threads wait for such an attempt before they end."""
 
 IDLE_THREADS = ("Trio thread", "_background_cleanup")
-"""Name prefixes of threads that trio keeps for its next call, and of a daemon thread of libp2p."""
+"""Parts of the names of threads that may keep running: those that trio keeps for its next call, and
+a daemon thread of libp2p."""
 
 
 VARIANT = os.environ.get("P2PTRAIN_TEST_KERNELS", "")
@@ -86,13 +87,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def no_thread_lingers() -> Iterator[None]:
-    """Fail a test that leaves threads running. Some end by their own deadline, so wait for them
-    first."""
+    """Fail a test that leaves threads running. Some threads end by their own deadline, so wait for
+    `LINGER_S` at most."""
     before = set(threading.enumerate())
     yield
     patience_ends = monotonic() + LINGER_S
     while (busy := busy_since(before)) and monotonic() < patience_ends:
-        # Do not wait longer: an idle trio thread lives on under a different name.
+        # Wait only briefly: a trio thread that becomes idle does not end, but changes its name.
         busy[0].join(0.05)
     assert [thread.name for thread in busy] == []
 

@@ -8,7 +8,7 @@ experience:
 - A short computation, such as a norm, has a bound: `of_sum`, `of_additions`.
 - A long computation, such as training steps, is repeated in fp64. The distance of one fp32 result
   from the fp64 result is the rounding error of this computation. Any other order of its sums has
-  an error of the same size, so `assert_rounded_alike` allows `MARGIN` times as much.
+  an error of the same size, so `assert_rounded_alike` allows `MARGIN` times this error.
 
 Kernels, ledger, ring results and outer state are guaranteed to the bit: their tests compare bits.
 """
@@ -42,8 +42,8 @@ MARGIN_BF16 = 2.0
 """Like `MARGIN`, for computations that round intermediate results to bf16.
 
 The rounding to bf16 causes nearly the entire error against fp64, and this error is nearly the same
-for every order of the sums. In AdamW's first four steps it was 12 % of the distance that the
-weights moved, and for five orders it differed by at most 1 %.
+for every order of the sums. In AdamW's first four steps, the error was 12 % of the distance that
+the weights moved. The errors of five orders differed by at most 1 %.
 """
 
 
@@ -90,8 +90,8 @@ def nudged(weights: NDArray[np.float32], random: np.random.Generator) -> NDArray
     """Return each weight as one more rounding could have left it: the next number up or down, or
     unchanged.
 
-    For training with sums that we cannot reorder: nudge its weights at each step, and see how far
-    the result moves.
+    Use this for training whose sums cannot be reordered: nudge the weights at each step, and see
+    how far the result moves.
     """
     toward = random.choice(np.array([-np.inf, 0.0, np.inf]), weights.shape)
     moved = np.nextafter(weights, np.where(toward == 0, weights, toward).astype(np.float32))

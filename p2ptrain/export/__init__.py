@@ -1,1 +1,1 @@
-"""Export weights: a folder that other programs can load, with its provenance."""
+"""Export a run's weights to a folder that other programs can load, and say where they come from."""

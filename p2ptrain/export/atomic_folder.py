@@ -1,9 +1,9 @@
-"""Create a folder atomically, and remove the remains of killed writers.
+"""Create a folder atomically, and remove what killed writers left behind.
 
-The folder is written next to its final path under a hidden name, then synced and renamed. Its
-writer holds a lock that the kernel releases when the writer ends for any reason. A killed writer
-leaves the hidden folder, perhaps of gigabytes: the next writer finds it unlocked and removes it.
-This module does not know what is in the folder.
+The folder is written next to its final path under a hidden name, then synced and renamed. The
+writing process holds a lock on the hidden folder, which the kernel releases when the process ends
+for any reason. A killed process leaves its hidden folder, perhaps of gigabytes. The next process
+finds this folder unlocked and removes it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from pathlib import Path
 
 @contextmanager
 def appearing(target: Path) -> Iterator[Path]:
-    """Yield a new folder to write in. If the `with` block succeeds, the folder replaces `target`;
-    if it raises, the folder is removed.
-    """
+    """Yield a new folder to write in. If the `with` block succeeds, the new folder replaces
+    `target`. If the block raises, the new folder is removed and `target` stays as it was."""
     partial, replaced = _hidden(target, os.getpid())
     partial.mkdir()
     try:
@@ -48,8 +47,10 @@ def clear_away(target: Path) -> list[Path]:
     removed = []
     for process in _writers(target):
         partial, replaced = _hidden(target, process)
-        if partial.exists() and _is_locked(partial):
-            continue
+        if partial.exists():
+            with _descriptor(partial) as descriptor:
+                if not _lock(descriptor):
+                    continue
         if partial.exists() and replaced.exists() and not os.path.lexists(target):
             replaced.rename(target)
         for left in (partial, replaced):
@@ -61,14 +62,13 @@ def clear_away(target: Path) -> list[Path]:
 
 def _hidden(target: Path, process: int) -> tuple[Path, Path]:
     """Return the path to which `process` writes, and the path to which it moves the old folder."""
-    return (
-        target.with_name(f".{target.name}.partial-{process}"),
-        target.with_name(f".{target.name}.replaced-{process}"),
-    )
+    names = (f".{target.name}.{kind}-{process}" for kind in ("partial", "replaced"))
+    partial, replaced = map(target.with_name, names)
+    return partial, replaced
 
 
 def _writers(target: Path) -> set[int]:
-    """Return the ids of processes that have left a hidden folder or are writing one."""
+    """Return the ids of the processes that have left a hidden folder or are writing one now."""
     if not target.parent.is_dir():
         return set()
     prefixes = (f".{target.name}.partial-", f".{target.name}.replaced-")
@@ -81,15 +81,10 @@ def _writers(target: Path) -> set[int]:
     return {int(end) for end in ends if end.isascii() and end.isdigit()}
 
 
-def _is_locked(folder: Path) -> bool:
-    with _descriptor(folder) as descriptor:
-        return not _lock(descriptor)
-
-
 def _lock(descriptor: int) -> bool:
-    """Lock a folder; return False if another process has the lock or folders cannot be locked
-    (NFS). Such a folder is not removed, since its writer may be alive.
-    """
+    """Lock a folder. Return False if another process has the lock, or if the file system does not
+    lock folders (NFS). `clear_away` keeps a folder that it cannot lock, since the writer may be
+    alive."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

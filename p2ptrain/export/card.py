@@ -1,4 +1,4 @@
-"""The model card: README.md of an exported folder, for readers who may not know its origin."""
+"""The model card: the README.md of an exported folder, for readers who do not know the run."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def card(origin: Provenance, spec: ModelSpec, dtype: Dtype, theta: Digest, examp
             f"{origin.block_tokens:,} tokens |",
             f"| snapshot | `{origin.snapshot}` of outer step {origin.snapshot_step} |",
             f"| certified by | {origin.words} |",
-            f"| ledger | height {origin.ledger_height}, head `{origin.ledger_head}` |",
+            f"| ledger | height {origin.ledger_height}, newest entry `{origin.ledger_head}` |",
             f"| blake3 of θ, fp32 | `{theta}` |",
             f"| weights here | {_BITS[dtype]} |",
             f"| model | {spec.layers} layers of width {spec.width}, {spec.heads} heads, "

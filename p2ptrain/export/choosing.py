@@ -1,8 +1,8 @@
-"""Find the state to export in the local store, together with its provenance.
+"""Find the weights to export in this machine's store, and say who certified them.
 
-The caller has read the ledger and checked its certificates. A snapshot that no entry names can also
-be exported, but only by its full digest, to prevent mistakes. The result is then marked as
-uncertified.
+The caller has read the ledger and checked its certificates. A snapshot that no ledger entry names
+can also be exported, but only if the user gives its full digest, so that nobody exports one by
+mistake. The export is then marked as uncertified.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from p2ptrain.suggested_command import to_paste
 from p2ptrain.trainer.formats.shapes import layout_of
 
 HEAD = "head"
+"""The user's word for the newest outer step in the ledger, whose weights a replay computes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChainContents:
-    """The content of the ledger. `tokens_before` maps each outer step to the tokens committed
-    before it; `height` and `head` are those of the last entry. `amendments` are the ones held on
-    this machine."""
+    """The content of the ledger on this machine. `tokens_before` maps each outer step to the tokens
+    committed before it. `height` and `head` are the height and the digest of the last entry.
+    `amendments` are the changes of the run's settings that this machine knows."""
 
     account: ChainFacts
     tokens_before: Mapping[int, int]
@@ -40,7 +41,8 @@ class ChainContents:
 
 @dataclass(frozen=True, slots=True)
 class ExportableState:
-    """A state to export. `updates_after` is the number of outer steps that have ended after it."""
+    """The weights to export, and their origin. `updates_after` is the number of newer outer steps
+    in the ledger."""
 
     origin: Provenance
     theta: Theta
@@ -54,13 +56,14 @@ def find(
     wanted: str,
     print_line: Callable[[str], None],
 ) -> ExportableState:
-    """Return the state for `wanted`: "newest", "genesis", an outer step, the first characters of a
-    digest, or "head". `print_line` is called with the progress of a replay.
+    """Return the weights that `wanted` names: "newest" or "genesis" for a snapshot, an outer step,
+    the first characters of a snapshot's digest, or "head" for a replay up to the newest outer step.
+    `print_line` is called with the progress of the replay.
 
     Raises:
-        ConfigError: there is no such state, or its snapshot is not held completely.
-        StoreError: the store is damaged, or does not hold any snapshot.
-        TryLater: the head was wanted, but some updates are not held; code AUDIT-PARTIAL.
+        ConfigError: there is no such snapshot, or parts of it are not in the store.
+        StoreError: the store is damaged, or does not contain any complete snapshot.
+        TryLater: (AUDIT-PARTIAL) "head" was wanted, but some updates are not in the store.
     """
     if wanted == HEAD:
         return _replayed(run, chain, store, print_line)
@@ -118,7 +121,7 @@ def _origin(
 
 
 def _check_meta(run: Run, manifest: BlobManifest, named: CertifiedSnapshot) -> None:
-    """Check that the certified snapshot is of this run and step. Raises ManifestInvalid."""
+    """Check that the certified snapshot describes this run and step. Raises ManifestInvalid."""
     ours = snapshot_meta(run.id if named.step else None, named.step, run.manifest.layout)
     if dict(manifest.meta) != {"numel": layout_of(run.manifest.model).numel, **ours}:
         raise ManifestInvalid(
@@ -166,7 +169,7 @@ def _replayed(
 
 
 def _check_whole(verdict: ReplayResult, end: int, store: StoreReader) -> None:
-    """Check that the replay reached the requested head. Raises StoreError, TryLater."""
+    """Check that the replay reached the newest outer step. Raises StoreError, TryLater."""
     home = store.root.parent
     if verdict.difference is not None:
         raise StoreError(
@@ -179,7 +182,7 @@ def _check_whole(verdict: ReplayResult, end: int, store: StoreReader) -> None:
     if verdict.missing is not None:
         lacking = verdict.missing
         raise TryLater(
-            f"the head cannot be reached: this home does not hold the {lacking.kind} of outer "
+            f"the head cannot be reached: this home does not contain the {lacking.kind} of outer "
             f"step {lacking.step}, and {end - verdict.reached} outer steps are missing",
             code="AUDIT-PARTIAL",
             evidence=[lacking.digest],
@@ -190,11 +193,10 @@ def _check_whole(verdict: ReplayResult, end: int, store: StoreReader) -> None:
 
 def _nothing_held(account: ChainFacts, store: StoreReader) -> ChunkMissing:
     newest = max(account.snapshots, default=None)
+    told = f"the newest certified snapshot is that of outer step {newest}"
     return ChunkMissing(
-        "this home does not hold a complete certified snapshot",
-        evidence=[]
-        if newest is None
-        else [(f"the newest certified snapshot is that of outer step {newest}")],
+        "this home does not contain a complete certified snapshot",
+        evidence=[] if newest is None else [told],
         likely="this node has not fetched a snapshot yet",
         do=to_paste(store.root.parent, "ckpt fetch"),
     )

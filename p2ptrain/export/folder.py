@@ -8,8 +8,8 @@
     p2ptrain.json                the same facts for programs; marks the folder as an export
 
 The folder is written next to its final path under a different name, checked by the caller's
-`check_folder`, synced, and then renamed. An existing folder is replaced only on demand, and only if
-it is an export.
+`check_folder`, synced, and then renamed. An existing folder is replaced only if the caller asks for
+it (`force`), and only if it is an export.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -41,18 +41,18 @@ from p2ptrain.export.tokens import Tokenizer
 from p2ptrain.ids import Digest
 from p2ptrain.ipc.trainer_config import ModelSpec
 from p2ptrain.observe.states import size
-from p2ptrain.state.layout import Layout, aligned
+from p2ptrain.state.layout import aligned
 from p2ptrain.trainer.formats.huggingface import config_of, name_of
 from p2ptrain.trainer.formats.shapes import layout_of, parameter_count
 
 MARK = "p2ptrain.json"
 SHARD_BYTES_MAX = 5_000_000_000
-"""Maximum size of a weights file: the usual limit of transformers. Some file systems and servers do
+"""Maximum size of a file of weights: the default of transformers. Some file systems and servers do
 not accept much larger files."""
 
 SPARE_BYTES = 4 * 2**20
-"""Space for all files but the weights and the tokenizer. It is twice the size of 10,000 tensor
-names with their offsets."""
+"""Disk space reserved for all files but the weights and the tokenizer: twice the size of 10,000
+tensor names with their offsets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class ExportPlan:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """A finished export."""
+    """A finished export. `bytes` is the size of all files; `theta` is the digest of θ."""
 
     folder: Path
     files: tuple[str, ...]
@@ -77,10 +77,6 @@ class Exported:
 
 
 CheckFolder = Callable[[Path], None]
-
-
-def no_check(folder: Path) -> None:
-    """Accept every folder: the default `CheckFolder`."""
 
 
 def free_bytes(folder: Path) -> int:
@@ -94,11 +90,12 @@ def export(
     target: Path,
     *,
     force: bool = False,
-    check_folder: CheckFolder = no_check,
+    check_folder: CheckFolder | None = None,
     free: Callable[[Path], int] = free_bytes,
 ) -> Exported:
-    """Write `theta` to the folder `target` as `plan` says. `check_folder` can reject it by raising.
-    `free` returns the free bytes on the disk of a folder.
+    """Write `theta` to the folder `target` as `plan` says. `check_folder` is called with the folder
+    before it appears as `target`; if it raises, nothing is exported. `free` returns the free bytes
+    on the disk of a folder.
 
     Raises:
         ConfigError: `target` already exists, or transformers does not support this model.
@@ -112,7 +109,8 @@ def export(
         if len(shards) > 1:
             _write_json(partial / "model.safetensors.index.json", index_of(shards, plan.dtype))
         _write_rest(plan, digest, partial)
-        check_folder(partial)
+        if check_folder is not None:
+            check_folder(partial)
         files = tuple(sorted(path.name for path in partial.iterdir()))
         written_bytes = sum((partial / name).stat().st_size for name in files)
     return Exported(target, files, written_bytes, digest)
@@ -125,21 +123,16 @@ def check_target(target: Path, *, force: bool) -> None:
     ours = not target.is_symlink() and (target / MARK).is_file()
     if force and ours:
         return
-    raise ConfigError(
-        f"{target} already exists",
-        code="EXPORT-EXISTS",
-        likely="it is an earlier export"
-        if ours
-        else f"it is not an export of p2ptrain: it does not contain {MARK}",
-        do="write to another folder" + (", or replace this one with --force" if ours else ""),
-    )
+    likely = f"it is not an export of p2ptrain: it does not contain {MARK}"
+    do = "write to another folder"
+    if ours:
+        likely, do = "it is an earlier export", f"{do}, or replace this one with --force"
+    raise ConfigError(f"{target} already exists", code="EXPORT-EXISTS", likely=likely, do=do)
 
 
 def _shards(plan: ExportPlan) -> tuple[Shard, ...]:
-    tensors = [
-        Tensor(name_of(entry.name), entry.name, entry.shape, entry.numel)
-        for entry in layout_of(plan.spec).entries
-    ]
+    entries = layout_of(plan.spec).entries
+    tensors = [Tensor(name_of(each.name), each.name, each.shape, each.numel) for each in entries]
     return sharded(tensors, plan.dtype, plan.shard_bytes_max)
 
 
@@ -150,7 +143,7 @@ def _check_room(folder: Path, plan: ExportPlan, free: Callable[[Path], int]) -> 
     left = free(folder)
     if left < needed:
         raise StoreFull(
-            f"the export takes {size(needed)}, and {folder} has {size(left)} free",
+            f"the export takes {size(needed)}, but {folder} has only {size(left)} free",
             do="make room, or choose a folder on another disk",
         )
 
@@ -160,22 +153,16 @@ def _write_weights(
 ) -> Digest:
     """Write all files of weights in one pass over θ; return θ's digest, padding included."""
     about = {"run": plan.origin.run, "step": str(plan.origin.step), "source": "p2ptrain"}
-    layout = layout_of(plan.spec)
-    padding = dict(_paddings(layout))
+    ends = {entry.name: entry.end for entry in layout_of(plan.spec).entries}
     for shard in shards:
         with (folder / shard.file).open("xb") as file:
             file.write(header(shard, plan.dtype, about))
             for tensor in shard.tensors:
                 write_pieces(file, theta.pieces(tensor.numel), plan.dtype)
-                for _ in theta.pieces(padding[tensor.parameter]):
-                    pass
+                end = ends[tensor.parameter]
+                for _ in theta.pieces(aligned(end) - end):
+                    pass  # Padding after a parameter is part of θ's digest, but not of the file.
     return theta.digest
-
-
-def _paddings(layout: Layout) -> Iterator[tuple[str, int]]:
-    """Yield each parameter with the number of padding elements after it."""
-    for entry in layout.entries:
-        yield entry.name, aligned(entry.end) - entry.end
 
 
 def _write_rest(plan: ExportPlan, theta: Digest, folder: Path) -> None:

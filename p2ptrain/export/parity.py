@@ -1,7 +1,7 @@
 """Check that `transformers` computes the same results as our model from an exported folder.
 
-A separate program makes the comparison (`trainer.tools.parity`), because it loads torch, and the
-process that exports does not.
+The comparison loads torch, and the process that exports does not. So the comparison is a program of
+its own (`trainer.tools.parity`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ PARAMETERS_MAX = 2_000_000_000
 """Largest model that is compared by default: the two fp32 copies take 16 GB."""
 
 WANTED = "transformers>=4.56"
-"""The requirement that we suggest installing with pip. We do not suggest p2ptrain's extra, because
-pip would then replace fastecdsa by a version that it has to compile."""
+"""The package that users without transformers are told to install with pip. The message does not
+name p2ptrain's extra "hf", because pip would then replace fastecdsa by a version that must be
+compiled.
+"""
 
 RELATIVE_MAX = 1e-3
 """Largest difference, as a share of the largest logit. Different orders of summation in fp32 differ
@@ -30,7 +32,8 @@ by about 1e-6. A wrong rotary convention or a swapped matrix makes a difference 
 
 @dataclass(frozen=True, slots=True)
 class Parity:
-    """`difference` is the largest difference of any logit, `largest` the largest logit."""
+    """The result of a comparison. `difference` is the largest difference between two logits of the
+    same token, and `largest` is the largest logit."""
 
     tokens: int
     difference: float
@@ -51,10 +54,10 @@ class Parity:
 
 
 def is_wanted(asked: bool | None, parameters: int, *, installed: bool) -> bool:
-    """Return whether to compare. `installed` says whether transformers can be imported.
+    """Return whether to compare: as the user `asked`, or by default unless there is a `hindrance`.
+    `installed` says whether transformers can be imported.
 
-    Raises ConfigError: a comparison was requested, but transformers
-    is not installed.
+    Raises ConfigError: the user asked for a comparison, but transformers is not installed.
     """
     if asked and not installed:
         raise ConfigError(
@@ -65,7 +68,7 @@ def is_wanted(asked: bool | None, parameters: int, *, installed: bool) -> bool:
 
 
 def hindrance(parameters: int, *, installed: bool) -> str:
-    """Return why a comparison is not made by default, and what to do; "" if it is made."""
+    """Return why the comparison is not made by default, and what to do; "" if it is made."""
     if not installed:
         return f"not installed ({install(WANTED)})"
     if parameters > PARAMETERS_MAX:
@@ -83,24 +86,18 @@ def compare(folder: Path, python: str = sys.executable) -> Parity:
         P2PTrainError: (EXPORT-PARITY) the logits differ, or transformers cannot read the folder.
         TrainerDiverged: the logits are not finite.
     """
-    done = subprocess.run(
-        [python, "-m", "p2ptrain.trainer.tools.parity", str(folder)],
-        capture_output=True,
-        text=True,
-    )
+    command = [python, "-m", "p2ptrain.trainer.tools.parity", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
-        raise _fails(
-            "the comparison with transformers could not run", done.stderr.splitlines()[-6:]
-        )
+        why = done.stderr.splitlines()[-6:]
+        raise _fails("the comparison with transformers could not run", why)
     parity = Parity(**json.loads(done.stdout.splitlines()[-1]))
     if not math.isfinite(parity.difference):
         raise TrainerDiverged(
             "the model's output has numbers that are not finite, so it cannot be compared",
             likely="training diverged",
-            do=(
-                "choose an earlier outer step with --snapshot; --no-parity exports without a "
-                "comparison"
-            ),
+            do="choose an earlier outer step with --snapshot; --no-parity exports without a "
+            "comparison",
         )
     if not parity.holds:
         raise _fails(

@@ -8,18 +8,20 @@ from typing import Literal
 from p2ptrain.ids import Digest, PeerId, RunId
 
 Standing = Literal["certified", "replayed", "uncertified"]
-"""certified: the ledger names the digest of this snapshot, signed by a quorum or, at genesis, by
-the organiser. replayed: computed here from a certified snapshot and certified updates.
-uncertified: only this machine vouches for it."""
+"""How far the weights are certified. "certified": a ledger entry that a quorum signed names the
+digest of the snapshot; the organiser signed that of the first weights. "replayed": this machine
+computed the weights from a certified snapshot and certified updates. "uncertified": there is only
+the word of this machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """θ before outer step `step` of a run. `tokens` is None if the local ledger does not show it.
+    """The origin of exported weights, which are θ before outer step `step` of a run.
 
-    `entry_height` is the height of the ledger entry that names the `snapshot`; 0 is the run's
-    manifest, and None means uncertified. `updates` is the number of updates replayed on the
-    snapshot.
+    `tokens` is the number of tokens trained on until then; None if this machine's ledger does not
+    show it. `entry_height` is the height of the ledger entry that names `snapshot`; 0 means the
+    run's manifest, and None means uncertified. `updates` is the number of updates that were
+    replayed on the snapshot.
     """
 
     run: RunId

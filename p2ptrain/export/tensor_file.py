@@ -1,12 +1,12 @@
-"""Write files in the safetensors format sequentially, a piece at a time.
+"""Write files in the safetensors format from their first byte to their last, a piece at a time.
 
     8 bytes    length of the header, little-endian
     header     JSON: for each name its dtype, shape and [begin, end) in the data; then spaces
     data       the tensors, row-major, without gaps
 
-The safetensors library needs all tensors of a file in memory, but an exported model may be larger.
-The header depends only on the model's sizes, so it can be written before the data. Tests read the
-files with the library.
+The safetensors library needs all tensors of a file in memory, and an exported model may be larger
+than the memory. The header depends only on the model's sizes, so it can be written before the data.
+Tests read the files with the library.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Shard:
 def sharded(tensors: Sequence[Tensor], dtype: Dtype, bytes_max: int) -> tuple[Shard, ...]:
     """Distribute `tensors`, in their order, over files of at most `bytes_max` bytes of data.
 
-    A tensor is never split: one that is larger than `bytes_max` gets a file of its own.
+    A tensor is never split: a tensor larger than `bytes_max` gets a file of its own.
     """
     groups: list[list[Tensor]] = [[]]
     held_bytes = 0
@@ -84,11 +84,8 @@ def header(shard: Shard, dtype: Dtype, metadata: Mapping[str, str]) -> bytes:
     begin = 0
     for tensor in shard.tensors:
         end = begin + tensor.numel * BYTES[dtype]
-        table[tensor.name] = {
-            "dtype": _CODES[dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [begin, end],
-        }
+        shape = list(tensor.shape)
+        table[tensor.name] = {"dtype": _CODES[dtype], "shape": shape, "data_offsets": [begin, end]}
         begin = end
     text = json.dumps(table, separators=(",", ":")).encode()
     text += b" " * (-len(text) % _HEADER_ALIGN)
@@ -96,6 +93,7 @@ def header(shard: Shard, dtype: Dtype, metadata: Mapping[str, str]) -> bytes:
 
 
 def write_pieces(file: BinaryIO, pieces: Iterable[Float32Vector], dtype: Dtype) -> None:
+    """Convert the pieces to `dtype` and append them to `file`, little-endian."""
     for piece in pieces:
         values = piece if dtype == "fp32" else bf16(piece)
         file.write(values.astype(values.dtype.newbyteorder("<"), copy=False).data)

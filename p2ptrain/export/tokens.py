@@ -1,8 +1,9 @@
 """The run's tokenizer in an exported folder: the same bytes, and the roles of its special tokens.
 
-tokenizer.json is what the organiser published, byte for byte. If the run marks the beginning of
-each document with a token, that token also begins a text. Otherwise that token is found by its
-usual names, and so are the tokens of the other roles. A role without such a token is left out.
+The exported tokenizer.json has the bytes that the organiser published. A role is "the token that
+begins a text" (bos), "the token that ends a text" (eos) and so on. If the run marks the beginning
+of each document with a token, that token is bos. Otherwise bos is found by its usual names, as are
+the tokens of the other roles. A role for which no token is found is left out.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ ROLES = {
     "pad": ("<|pad|>", "<pad>", "[PAD]"),
     "unk": ("<|unk|>", "<unk>", "[UNK]"),
 }
-"""Usual names of the special token for each role. As in packing, the first name that the tokenizer
-has is used. <|endoftext|> separates documents, so it both begins and ends a document."""
+"""Usual names of the special token for each role. The first name that the tokenizer has is used, as
+when data are packed. <|endoftext|> separates documents, so it both begins and ends a document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class Tokenizer:
     names: Mapping[str, str] = field(default_factory=dict)
     numbers: Mapping[str, int] = field(default_factory=dict)
     example: str = "Once upon"
-    """A text that the tokenizer can encode, to try the model with."""
+    """A text that the tokenizer can encode. The model card suggests it as a first prompt."""
 
     @classmethod
     def of(cls, json_bytes: bytes, begin: int | None = None) -> Tokenizer:
@@ -82,7 +83,8 @@ def _letters(tree: Mapping[str, object]) -> set[str]:
 
 
 def _added(tree: Mapping[str, object], *, special: bool = False) -> Iterator[tuple[str, int]]:
-    """Yield the added tokens, or only the special ones, which texts cannot contain."""
+    """Yield the names and ids of the tokens that were added to the vocabulary. If `special`, yield
+    only the special tokens, which ordinary text never produces."""
     added = tree.get("added_tokens")
     for each in added if isinstance(added, list) else ():
         match each:

@@ -1,21 +1,21 @@
-"""The handshake in which a node and ranks that it did not start prove their identity to each other.
+"""The handshake between a node and a rank (one process of its trainer) that the node did not start.
 
-Use it for ranks on other machines of a private network. Both ends read the same 32 secret bytes
-from a file that only its owner can read; the secret is never sent. Each side sends 32 random bytes
-(a nonce), and proves that it knows the secret with an HMAC over both nonces and the rank's claim:
+Use it for ranks that torchrun starts, on this or other machines of a private network. Both ends
+read the same 32 secret bytes from a file that only its owner can read; the secret is never sent.
+Each side sends 32 random bytes (a nonce), and proves that it knows the secret with an HMAC over
+both nonces and the rank's claim (who the rank says it is):
 
     node → rank   magic, nonce of the node
     rank → node   nonce of the rank, claim (rank, ranks, purpose), HMAC("rank", …)
     node → rank   HMAC("node", …)
 
 The node speaks first but proves itself last, so a caller without the secret learns only that a node
-is there. The two labels prevent one side's proof from being replayed as the other side's proof. The
-data that follow on the connection are neither encrypted nor signed. So the network must be private:
-an attacker who can alter packets between these machines could also alter the gradients that the
-ranks exchange.
+is there. The labels "rank" and "node" prevent one side's proof from being replayed as the other
+side's proof. The data that follow on the connection are neither encrypted nor signed. So the
+network must be private: an attacker who can alter packets between these machines could also alter
+the gradients that the ranks exchange.
 
-This module uses sockets but knows nothing about the trainer. `slices` defines the messages that
-follow.
+`slices` defines the messages that follow the handshake.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from p2ptrain.errors import ConfigError, RemoteProtocolError
 
 SECRET_BYTES = 32
 GREETING_LIMIT_S = 10.0
-"""Seconds for all three messages. A slow caller occupies one of the few places for unknown callers.
-"""
+"""Time limit for all three messages. It is short because the node serves only a few unknown callers
+at a time, and a slow caller keeps others out."""
 
 _MAGIC = b"p2prank\x01"
 _NONCE_BYTES = 32
@@ -47,11 +47,11 @@ class Purpose(IntEnum):
     """The purpose of a connection."""
 
     SLICES = 1
-    """For slices of θ, weights and data blocks. Each rank has one such connection; when it closes,
-    the rank is gone.
-    """
+    """For slices of θ and of the weights, and for data blocks. Each rank has one such connection;
+    when the connection closes, the node treats the rank as gone."""
     FRAMES = 2
-    """For orders and answers. Only rank 0 has such a connection."""
+    """For the frames of `ipc.frames`: the node's orders and the trainer's answers. Only rank 0 has
+    such a connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,8 @@ def load(path: Path) -> bytes:
             f"{path} does not contain {SECRET_BYTES} bytes as hexadecimal text",
             code="RANKS-SECRET",
             likely="the file is damaged, or it is not the file that the node created",
-            do="copy it again; or remove it on the node's machine, and the node creates a new one",
+            do="copy the file again from the node's home; or remove it there, and the node creates "
+            "a new one",
         )
     return secret
 
@@ -127,7 +128,7 @@ def challenge(sock: socket.socket, secret: bytes, limit_s: float = GREETING_LIMI
     try:
         claim = Claim(rank, ranks, Purpose(purpose))
     except ValueError as exc:
-        raise RemoteProtocolError(f"its claim is invalid: {exc}") from exc
+        raise RemoteProtocolError(f"the caller's claim is invalid: {exc}") from exc
     sock.sendall(_mac(secret, b"node", nonces, told))
     sock.settimeout(None)
     return claim
@@ -148,9 +149,7 @@ def prove(
     sock.settimeout(limit_s)
     greeting = receive_exactly(sock, len(_MAGIC) + _NONCE_BYTES, ends_s)
     if not greeting.startswith(_MAGIC):
-        raise RemoteProtocolError(
-            "the program that is listening there is not a node that accepts ranks"
-        )
+        raise RemoteProtocolError("the program that listens there is not a node that accepts ranks")
     ours = secrets.token_bytes(_NONCE_BYTES)
     nonces = greeting[len(_MAGIC) :] + ours
     told = _CLAIM.pack(claim.rank, claim.ranks, claim.purpose)
@@ -158,7 +157,7 @@ def prove(
     answer = receive_exactly(sock, _MAC_BYTES, ends_s)
     if not hmac.compare_digest(_mac(secret, b"node", nonces, told), answer):
         raise RemoteProtocolError(
-            "the node that is listening there has a different secret for its ranks"
+            "the node that listens there has a different secret for its ranks"
         )
     sock.settimeout(None)
 

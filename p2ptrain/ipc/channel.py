@@ -1,11 +1,13 @@
 """A blocking frame channel over one end of a socketpair.
 
-The trainer uses it between inner steps, and a thread of the node uses it too. A trio task needs
-only the raw socket and a `wire.FrameReader`. The channel works in either blocking mode of the
-socket. It must, because trio makes its own socket non-blocking, and that socket shares its open
-file with the channel's socket. It waits with poll() and transfers with MSG_DONTWAIT.
+The trainer uses the channel between inner steps, and a thread of the node uses one too. (A trio
+task does not need this module, but only a socket and a `wire.FrameReader`.)
 
-The module does not know what the frames mean, or which side it serves.
+The channel waits with poll() and transfers with MSG_DONTWAIT, so that it works whether the socket
+is in blocking mode or not. The mode is not ours to choose: trio makes its copy of the node's socket
+non-blocking, and both copies share one open file, hence one mode.
+
+This module does not know what the frames mean, or whether it runs in the node or in the trainer.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ from p2ptrain.ipc.frames import Frame
 from p2ptrain.ipc.wire import FrameReader, encode
 
 ASK_EVERY_S = 1.0
+"""Interval at which a waiting `send` calls its argument `meanwhile`."""
+
 _RECEIVE_BYTES = 65_536
 
 
@@ -52,13 +56,12 @@ class Channel:
         meanwhile: Callable[[], None] | None = None,
     ) -> None:
         """Send the whole frame, waiting until it fits into the socket's buffer. The buffer holds a
-        few hundred small frames, but not a lease of 2,000 blocks.
+        few hundred small frames, but not a Train frame with the paths of 2,000 blocks.
 
         While there is no room, `meanwhile` is called every `ask_every_s`. It may raise an exception
         to end the wait; the rest of the frame is then sent before the next one.
 
-        Raises:
-            ChannelClosed: the other side is gone, or did not read enough within `deadline_s`.
+        Raises ChannelClosed: the other side is gone, or did not read enough within `deadline_s`.
         """
         self._unsent += encode(frame)
         give_up_at = time.monotonic() + deadline_s
@@ -83,13 +86,12 @@ class Channel:
         del self._unsent[:sent]
 
     def receive(self, timeout_s: float | None = None) -> Frame | None:
-        """Return the next frame, or None if no frame is complete within `timeout_s`. With
-        `timeout_s` None, wait for ever.
+        """Return the next frame, or None if no frame is complete within `timeout_s`. If `timeout_s`
+        is None, wait without a limit.
 
         Raises:
-            ChannelClosed: the other side is gone and all its frames have been received.
-            RemoteProtocolError: it sent something that is not a frame, or the stream ended inside a
-                frame.
+            ChannelClosed: the other side is gone, and all its complete frames have been received.
+            RemoteProtocolError: the other side sent something that is not a frame.
         """
         give_up_at = None if timeout_s is None else time.monotonic() + timeout_s
         while not self._arrived:
@@ -111,14 +113,13 @@ class Channel:
         try:
             self._reader.end()
         except RemoteProtocolError as exc:
-            raise ChannelClosed(
-                f"the other side closed the channel in the middle of a frame: {exc.what}"
-            ) from exc
+            raise ChannelClosed(f"the channel closed in the middle of a frame: {exc.what}") from exc
         raise ChannelClosed("the other side closed the channel")
 
 
 def _wait(sock: socket.socket, events: int, give_up_at: float | None) -> bool:
-    """Return whether `sock` is ready in time. Uses poll(), since select() fails above fd 1023."""
+    """Wait until `sock` is ready, and return whether it was ready before the monotonic time
+    `give_up_at`. This uses poll(), because select() fails for file descriptors above 1023."""
     timeout_ms = None if give_up_at is None else max(0.0, give_up_at - time.monotonic()) * 1000
     poller = select.poll()
     try:

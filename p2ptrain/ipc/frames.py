@@ -6,15 +6,17 @@
                                               Resumed        which inner state was restored
     Rates      an amended learning rate
     Train      one inner step per block       Progress       an inner step is done
-    Merge      θ moved; it includes your work    FragmentReady  local weights are in the arena
-    Rebase     θ moved; keep local work
+    Merge      θ includes the reported work   FragmentReady  local weights are in the arena
+    Rebase     θ changed without that work
     Evaluate   loss of θ on these blocks      Evaluated      the loss
-    Pause, Resume, Stop                       Failed         cannot continue, and why
+    Pause, Resume, Stop                       Failed         an order failed, and why
+
+The arena is the memory that the node and its trainer share: θ, which the node writes, and the local
+weights, which the trainer writes. A block is a file with the tokens of one inner step.
 
 Each dataclass checks itself on construction, so neither side can send or accept an invalid value.
-The trainer is our own code, but it shares its process with GPU drivers that may corrupt memory, so
-we check its frames as carefully as a peer's. `wire` converts frames to bytes; this module defines
-only their content.
+The trainer is our own code, but GPU drivers in its process may corrupt memory, so the node checks a
+trainer's frames as carefully as a peer's. `wire` converts frames to bytes.
 """
 
 from __future__ import annotations
@@ -22,13 +24,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, get_args
 
 from p2ptrain.ids import Digest, is_digest
 
 BLOCKS_MAX = 16_384
-"""Maximum number of blocks in a frame: four leases of 4,096 blocks, which a trainer may hold after
-skipped outer steps. Leases cannot be longer; see `run.manifest`."""
+"""Maximum number of blocks in a frame: those of four leases of 4,096 blocks. A lease is the list of
+blocks that a member may train on in one outer step; after skipped outer steps, the member holds
+several. `run.manifest` refuses runs with longer leases."""
 PATH_BYTES_MAX = 4096
 """Maximum bytes of a path: the longest path that Linux opens."""
 TEXT_CHARACTERS_MAX = 4096
@@ -42,12 +45,19 @@ def _check_count(name: str, value: object, least: int = 0) -> None:
         raise ValueError(f"{name} is {value!r}, not a count of at least {least}")
 
 
-def _check_finite(name: str, value: object) -> None:
-    if type(value) not in (int, float) or not math.isfinite(value):  # type: ignore[arg-type]
-        raise ValueError(f"{name} is {value!r}, not a finite number")
+def _check_counts(frame: object, *names: str, least: int = 0) -> None:
+    for name in names:
+        _check_count(name, getattr(frame, name), least)
 
 
-def _check_text(name: str, value: object, characters_max: int = TEXT_CHARACTERS_MAX) -> None:
+def _check_finite(frame: object, *names: str) -> None:
+    for name in names:
+        value = getattr(frame, name)
+        if type(value) not in (int, float) or not math.isfinite(value):
+            raise ValueError(f"{name} is {value!r}, not a finite number")
+
+
+def check_text(name: str, value: object, characters_max: int = TEXT_CHARACTERS_MAX) -> None:
     if not isinstance(value, str) or len(value) > characters_max:
         raise ValueError(f"{name} is not a string of at most {characters_max} characters")
 
@@ -61,28 +71,31 @@ def _check_paths(paths: object) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
-    """Load θ of outer step `step` from the arena. Earlier local work was committed or is
-    dropped.
-    """
-
-    kind: ClassVar[str] = "load"
+class _OfStep:
     step: int
 
     def __post_init__(self) -> None:
         _check_count("step", self.step)
 
 
+class Load(_OfStep):
+    """Load θ of outer step `step` from the arena. Any earlier local work is already part of θ, or
+    is discarded."""
+
+    __slots__ = ()
+    kind: ClassVar[str] = "load"
+
+
 @dataclass(frozen=True, slots=True)
 class Train:
     """Train for outer step `step`: one inner step per block, in this order.
 
-    `first_inner_step` counts from the start of the run and determines the learning rate. Work since
-    the last Load still counts: after a Skip, another Train adds to the same pseudo-gradient. With
-    `ahead` the trainer does not send FragmentReady after these blocks, because the arena's weights
-    are being averaged.
+    `first_inner_step` counts from the start of the run and determines the learning rate. The work
+    done since the last Load is kept: if the outer step was skipped, another Train adds to the
+    change that the peer contributes. With `ahead` the trainer does not send FragmentReady after
+    these blocks, because the weights in the arena are still being averaged.
 
-    An eager trainer applies `share` of the work that it has just reported to its own weights, as an
+    An eager trainer moves its own weights by `share` of the work that it has just reported, as an
     outer step with `outer_lr` and `outer_momentum` would.
     """
 
@@ -96,24 +109,24 @@ class Train:
     outer_momentum: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_count("step", self.step)
-        _check_count("first_inner_step", self.first_inner_step)
+        _check_counts(self, "step", "first_inner_step")
         _check_paths(self.block_paths)
         if type(self.ahead) is not bool:
             raise ValueError("ahead is not a bool")
-        for name in ("share", "outer_lr", "outer_momentum"):
-            _check_finite(name, getattr(self, name))
+        _check_finite(self, "share", "outer_lr", "outer_momentum")
         if not (0 <= self.share <= 1 and self.outer_lr >= 0 and 0 <= self.outer_momentum < 1):
             raise ValueError("share, outer_lr or outer_momentum is out of range")
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Use `lr` as the peak inner learning rate from the next inner step on, after an amendment.
+    """Use `lr` as the peak inner learning rate from the next inner step on, after an amendment (a
+    signed change of the run's settings).
 
-    If H was amended, the schedule continues at a different pace. At inner step `since` the schedule
-    is where inner step `reached` of the published run would be. From there, every `inner_steps`
-    inner steps advance it by `schedule_steps` steps of the published run.
+    If the number of inner steps per outer step was amended, the schedule of the learning rate
+    continues at a different pace. At inner step `since`, the learning rate is the one that the
+    published schedule has at inner step `reached`. From there, every `inner_steps` inner steps
+    advance the published schedule by `schedule_steps` steps.
     """
 
     kind: ClassVar[str] = "rates"
@@ -124,54 +137,45 @@ class Rates:
     schedule_steps: int = 1
 
     def __post_init__(self) -> None:
-        _check_finite("lr", self.lr)
+        _check_finite(self, "lr")
         if self.lr <= 0:
             raise ValueError(f"lr is {self.lr!r}, which is not a usable learning rate")
-        for name, least in (("since", 0), ("reached", 0), ("inner_steps", 1)):
-            _check_count(name, getattr(self, name), least=least)
-        _check_count("schedule_steps", self.schedule_steps, least=1)
+        _check_counts(self, "since", "reached")
+        _check_counts(self, "inner_steps", "schedule_steps", least=1)
 
     def schedule_step(self, inner_step: int) -> int:
-        """Return the inner step of the published run that the schedule has reached at
-        `inner_step`.
-        """
+        """Return the inner step of the published schedule that applies at `inner_step`."""
         gone = (inner_step - self.since) * self.schedule_steps // self.inner_steps
         return max(0, self.reached + gone)
 
 
-@dataclass(frozen=True, slots=True)
-class Merge:
-    """θ is now that of `step`, and includes the work that the trainer reported as ready.
+class Merge(_OfStep):
+    """The arena now has θ of outer step `step`, which includes the work that the trainer reported
+    as ready.
 
     In the reported fragment, the weights become θ, or are mixed with θ if the run uses mixing. In
     other fragments, the weights shift by the change of θ. Work done after the report is kept.
     """
 
+    __slots__ = ()
     kind: ClassVar[str] = "merge"
-    step: int
-
-    def __post_init__(self) -> None:
-        _check_count("step", self.step)
 
 
-@dataclass(frozen=True, slots=True)
-class Rebase:
-    """θ is now that of `step`, without our work: shift the weights by the change of θ, and keep the
-    work.
+class Rebase(_OfStep):
+    """The arena now has θ of outer step `step`, which does not include this trainer's work. Shift
+    the weights by the change of θ, so that they keep the work.
 
-    A trainer that was ready writes its weights again and sends FragmentReady for `step`.
+    A trainer that had sent FragmentReady writes its weights again and sends FragmentReady for
+    `step`.
     """
 
+    __slots__ = ()
     kind: ClassVar[str] = "rebase"
-    step: int
-
-    def __post_init__(self) -> None:
-        _check_count("step", self.step)
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluate:
-    """Measure the loss of the θ in the arena. Local weights are restored afterwards."""
+    """Measure the loss of the arena's θ on these blocks. Local weights are restored afterwards."""
 
     kind: ClassVar[str] = "evaluate"
     request: int
@@ -184,10 +188,10 @@ class Evaluate:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Finish the current inner step, then wait for Resume. Other frames are still processed.
+    """Finish the current inner step, and do not begin another until Resume. Other frames are still
+    processed.
 
-    Trainers support this frame, but nodes do not send it yet: there is no command to pause a
-    trainer.
+    No node sends this frame yet, because no command pauses a trainer.
     """
 
     kind: ClassVar[str] = "pause"
@@ -207,9 +211,9 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The trainer's first frame: all `ranks` have started and the arena fits the layout. Each rank
-    computes `micro_batch` sequences at once, and had `memory_bytes` of free memory on its `device`.
-    """
+    """The trainer's first frame: all `ranks` have started, and the arena has the size of the model.
+    Each rank computes `micro_batch` sequences at once, and had at least `memory_bytes` of free
+    memory on its device. `device` is the name of rank 0's device."""
 
     kind: ClassVar[str] = "hello"
     rank: int
@@ -221,12 +225,9 @@ class Hello:
     memory_bytes: int = 0
 
     def __post_init__(self) -> None:
-        _check_count("ranks", self.ranks, least=1)
-        _check_count("rank", self.rank)
-        _check_count("parameters", self.parameters, least=1)
-        _check_count("micro_batch", self.micro_batch, least=1)
-        _check_count("memory_bytes", self.memory_bytes)
-        _check_text("device", self.device)
+        _check_counts(self, "ranks", "parameters", "micro_batch", least=1)
+        _check_counts(self, "rank", "memory_bytes")
+        check_text("device", self.device)
         if not self.rank < self.ranks:
             raise ValueError(f"rank {self.rank} is not below {self.ranks}, the number of ranks")
         if not is_digest(self.layout_digest):
@@ -236,9 +237,8 @@ class Hello:
 @dataclass(frozen=True, slots=True)
 class Resumed:
     """Sent at the first Load by a trainer that stores its optimizer's state on disk. `state_step`
-    is the outer step of the state that was restored, or None if there was none. It is sent again if
-    the state could not be stored; `trouble` gives the reason.
-    """
+    is the outer step of the state that was restored, or None if there was none. The trainer sends
+    another Resumed if the state could not be stored; `trouble` then gives the reason."""
 
     kind: ClassVar[str] = "resumed"
     step: int
@@ -249,16 +249,17 @@ class Resumed:
         _check_count("step", self.step)
         if self.state_step is not None:
             _check_count("state_step", self.state_step)
-        _check_text("trouble", self.trouble)
+        check_text("trouble", self.trouble)
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One inner step is done. `tokens` counts since the last Load; `loss` is this step's mean.
+    """One inner step is done. `loss` is the mean loss of this step, and `tokens` is the number of
+    tokens trained since the last Load.
 
     `data_wait_s` is the time that the step waited for its block; `tokens_per_s` includes that time.
-    `mfu` is None if the device's peak is unknown (see `trainer.host.flops`). `gradient_norm` is the
-    norm before clipping.
+    `mfu` is the share of the device's peak speed that the step reached, or None if the peak is
+    unknown (see `trainer.host.flops`). `gradient_norm` is the norm before clipping.
     """
 
     kind: ClassVar[str] = "progress"
@@ -273,35 +274,28 @@ class Progress:
     gradient_norm: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_count("step", self.step)
-        _check_count("inner_step", self.inner_step)
-        _check_count("tokens", self.tokens)
-        _check_finite("loss", self.loss)
-        _check_finite("tokens_per_s", self.tokens_per_s)
-        _check_finite("data_wait_s", self.data_wait_s)
-        _check_finite("learning_rate", self.learning_rate)
-        _check_finite("gradient_norm", self.gradient_norm)
+        _check_counts(self, "step", "inner_step", "tokens")
+        _check_finite(self, "loss", "tokens_per_s", "data_wait_s")
+        _check_finite(self, "learning_rate", "gradient_norm")
         if self.mfu is not None:
-            _check_finite("mfu", self.mfu)
+            _check_finite(self, "mfu")
 
     def duration_s(self, block_tokens: int) -> float:
         """Return the duration of the inner step in seconds, by the trainer's clock. The time
         between two reports can be longer, because the trainer also loads θ, saves its optimizer's
-        state, or measures a loss.
-        """
+        state, or measures a loss."""
         return block_tokens / self.tokens_per_s if self.tokens_per_s > 0 else 0.0
 
     def computed_s(self, block_tokens: int) -> float:
-        """Return that duration without the wait for the block, in seconds."""
+        """Return the duration of the inner step without the wait for its block, in seconds."""
         return max(0.0, self.duration_s(block_tokens) - self.data_wait_s)
 
 
 @dataclass(frozen=True, slots=True)
 class FragmentReady:
-    """Every rank's weights are in the arena. They include `tokens` of the blocks read from
-    `block_paths`, trained in this order since the last Load or Merge. `loss` is the mean over these
-    blocks.
-    """
+    """Every rank's weights are in the arena. Since the last Load or Merge, they were trained on the
+    blocks in `block_paths`, in this order. `tokens` is the number of tokens in these blocks, and
+    `loss` is the mean over them."""
 
     kind: ClassVar[str] = "fragment_ready"
     step: int
@@ -310,10 +304,9 @@ class FragmentReady:
     loss: float
 
     def __post_init__(self) -> None:
-        _check_count("step", self.step)
-        _check_count("tokens", self.tokens)
+        _check_counts(self, "step", "tokens")
         _check_paths(self.block_paths)
-        _check_finite("loss", self.loss)
+        _check_finite(self, "loss")
 
     @property
     def blocks(self) -> int:
@@ -330,18 +323,18 @@ class Evaluated:
     tokens: int
 
     def __post_init__(self) -> None:
-        _check_count("request", self.request)
-        _check_count("tokens", self.tokens)
-        _check_finite("loss", self.loss)
+        _check_counts(self, "request", "tokens")
+        _check_finite(self, "loss")
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The trainer could not carry out a frame. The trainer is alive and waits for the next frame.
+    """The trainer could not do what a frame asked for. The trainer is alive and waits for the next
+    frame.
 
     `code` is NAN (the loss is not finite), DATA (a block is missing or damaged) or ORDER (the frame
-    is not allowed now, which is a bug of the node). `evaluation` is the `request` of the Evaluate
-    that failed.
+    is not allowed now, which means a bug in the node). If an Evaluate failed, `evaluation` is its
+    `request`.
     """
 
     kind: ClassVar[str] = "failed"
@@ -350,8 +343,8 @@ class Failed:
     evaluation: int | None = None
 
     def __post_init__(self) -> None:
-        _check_text("code", self.code, 32)
-        _check_text("text", self.text)
+        check_text("code", self.code, 32)
+        check_text("text", self.text)
         if self.evaluation is not None:
             _check_count("evaluation", self.evaluation)
 
@@ -360,10 +353,4 @@ ToTrainer = Load | Rates | Train | Merge | Rebase | Evaluate | Pause | Resume | 
 ToNode = Hello | Resumed | Progress | FragmentReady | Evaluated | Failed
 Frame = ToTrainer | ToNode
 
-KINDS: Mapping[str, type[Frame]] = {
-    frame.kind: frame
-    for frame in (
-        *(Load, Rates, Train, Merge, Rebase, Evaluate, Pause, Resume, Stop),
-        *(Hello, Resumed, Progress, FragmentReady, Evaluated, Failed),
-    )
-}
+KINDS: Mapping[str, type[Frame]] = {frame.kind: frame for frame in get_args(Frame)}

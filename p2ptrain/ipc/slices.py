@@ -4,9 +4,9 @@
     ─────────────────────────────────────────     ──────────────────────────────────────
                                                   Welcome, once all ranks have joined; or Refused
     ReadTheta   these ranges of θ                 their bytes, one range after another
-    WriteLocal  these ranges, then their bytes    one byte, once all are in `local`
+    WriteLocal  these ranges, then their bytes    one byte, once the node has stored all bytes
     ReadBlock   a data block, by its path         its length as u32, its bytes; 0 if it is missing
-    Ending      with this exit status             nothing
+    Ending      the rank's exit status            nothing
 
 A message is a big-endian u32 length and a canonical msgpack map, like a frame. Weights that follow
 a message are little-endian fp32, as in memory. A rank has one open request at a time. Ranges count
@@ -19,11 +19,12 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import ClassVar, get_args
 
-from p2ptrain.encoding import pack, unpack
 from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.ipc.frames import check_text
+from p2ptrain.ipc.wire import decode_map, encode_body
 
 MESSAGE_BYTES_MAX = 2**20
 RANGES_MAX = 2**15
@@ -53,7 +54,8 @@ def _check_ranges(ranges: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """`generation` is new each time the ranks gather; `config` is the TrainerConfig as JSON."""
+    """The node's answer once all ranks have connected. `generation` differs each time the ranks
+    connect anew; `config` is the TrainerConfig as JSON."""
 
     kind: ClassVar[str] = "welcome"
     generation: int
@@ -62,10 +64,7 @@ class Welcome:
     def __post_init__(self) -> None:
         if type(self.generation) is not int or self.generation < 0:
             raise ValueError(f"generation is {self.generation!r}, not a count")
-        if not isinstance(self.config, str) or len(self.config) > CONFIG_CHARACTERS_MAX:
-            raise ValueError(
-                f"config is not a string of at most {CONFIG_CHARACTERS_MAX} characters"
-            )
+        check_text("config", self.config, CONFIG_CHARACTERS_MAX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,28 +75,25 @@ class Refused:
     reason: str
 
     def __post_init__(self) -> None:
-        if not isinstance(self.reason, str) or len(self.reason) > REASON_CHARACTERS_MAX:
-            raise ValueError(
-                f"reason is not a string of at most {REASON_CHARACTERS_MAX} characters"
-            )
+        check_text("reason", self.reason, REASON_CHARACTERS_MAX)
 
 
 @dataclass(frozen=True, slots=True)
-class ReadTheta:
+class _OfRanges:
+    ranges: tuple[tuple[int, int], ...]
+
+    def __post_init__(self) -> None:
+        _check_ranges(self.ranges)
+
+
+class ReadTheta(_OfRanges):
+    __slots__ = ()
     kind: ClassVar[str] = "read-theta"
-    ranges: tuple[tuple[int, int], ...]
-
-    def __post_init__(self) -> None:
-        _check_ranges(self.ranges)
 
 
-@dataclass(frozen=True, slots=True)
-class WriteLocal:
+class WriteLocal(_OfRanges):
+    __slots__ = ()
     kind: ClassVar[str] = "write-local"
-    ranges: tuple[tuple[int, int], ...]
-
-    def __post_init__(self) -> None:
-        _check_ranges(self.ranges)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +102,7 @@ class ReadBlock:
     path: str
 
     def __post_init__(self) -> None:
-        if not isinstance(self.path, str) or len(self.path) > PATH_CHARACTERS_MAX:
-            raise ValueError(f"path is not a string of at most {PATH_CHARACTERS_MAX} characters")
+        check_text("path", self.path, PATH_CHARACTERS_MAX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,15 +116,12 @@ class Ending:
 
 
 Message = Welcome | Refused | ReadTheta | WriteLocal | ReadBlock | Ending
-_KINDS: dict[str, type[Message]] = {
-    each.kind: each for each in (Welcome, Refused, ReadTheta, WriteLocal, ReadBlock, Ending)
-}
+_KINDS: dict[str, type[Message]] = {each.kind: each for each in get_args(Message)}
 
 
 def send(sock: socket.socket, message: Message) -> None:
     """Send one message. Raises OSError."""
-    plain = {each.name: getattr(message, each.name) for each in fields(message)}
-    body = pack({"kind": message.kind, **plain})
+    body = encode_body(message)
     assert len(body) <= MESSAGE_BYTES_MAX, f"a {message.kind} message of {len(body)} bytes"
     sock.sendall(LENGTH.pack(len(body)) + body)
 
@@ -145,40 +137,31 @@ def receive(sock: socket.socket) -> Message | None:
         return None
     if not first:
         return None
-    length = bytearray(LENGTH.size)
-    length[:1] = first
-    receive_into(sock, memoryview(length)[1:])
-    (count,) = LENGTH.unpack(length)
+    (count,) = LENGTH.unpack(first + receive_bytes(sock, LENGTH.size - 1))
     if count > MESSAGE_BYTES_MAX:
         raise RemoteProtocolError(
-            f"a message of {count} bytes exceeds the limit of {MESSAGE_BYTES_MAX}"
+            f"a message of {count} bytes exceeds the limit: {MESSAGE_BYTES_MAX}"
         )
-    body = bytearray(count)
-    receive_into(sock, memoryview(body))
-    return decode(bytes(body))
+    return decode(receive_bytes(sock, count))
 
 
 def decode(body: bytes) -> Message:
-    """Return the message in `body`. Raises RemoteProtocolError unless `body` is exactly one valid
-    message.
+    """Return the message that `body` encodes.
+
+    Raises RemoteProtocolError: `body` is not exactly one valid message.
     """
-    value = unpack(body, bytes_max=MESSAGE_BYTES_MAX)
-    kind = value.pop("kind", None) if isinstance(value, dict) else None
-    made = _KINDS.get(kind) if isinstance(kind, str) else None
-    if made is None or not isinstance(value, dict):
-        raise RemoteProtocolError("a message between a rank and its node has an unknown kind")
-    if set(value) != {each.name for each in fields(made)}:
-        raise RemoteProtocolError(f"a {kind} message has the wrong fields: {sorted(value)[:8]}")
-    if isinstance(ranges := value.get("ranges"), list):
-        value["ranges"] = tuple(tuple(each) if isinstance(each, list) else each for each in ranges)
-    try:
-        return made(**value)
-    except ValueError as exc:
-        raise RemoteProtocolError(f"a {kind} message is invalid: {exc}") from exc
+    return decode_map(body, _KINDS, MESSAGE_BYTES_MAX, "message")
+
+
+def receive_bytes(sock: socket.socket, count: int) -> bytes:
+    """Return the next `count` bytes. Raises OSError."""
+    data = bytearray(count)
+    receive_into(sock, memoryview(data))
+    return bytes(data)
 
 
 def receive_into(sock: socket.socket, view: memoryview) -> None:
-    """Fill `view`. Raises OSError."""
+    """Fill `view` with bytes from `sock`. Raises OSError."""
     while view:
         got = sock.recv_into(view, min(len(view), PIECE_BYTES))
         if got == 0:
@@ -188,8 +171,7 @@ def receive_into(sock: socket.socket, view: memoryview) -> None:
 
 def stay_alert(sock: socket.socket) -> None:
     """Make the kernel detect within half a minute that the other machine is gone, even on a
-    connection that is idle for hours.
-    """
+    connection that is idle for hours."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     for option, value in (
@@ -202,9 +184,8 @@ def stay_alert(sock: socket.socket) -> None:
 
 
 def bear_silence(sock: socket.socket) -> None:
-    """Disable the send timeout that `stay_alert` sets. Use this if the other side sometimes does
-    not read for minutes. With the timeout, the kernel would close the connection once the send
-    buffer is full, although the other side is alive. A different connection detects whether the
-    other side is gone.
-    """
+    """Disable the send timeout that `stay_alert` sets. Use this on the connection for frames: a
+    busy rank does not read frames for minutes, and the timeout would close the connection half a
+    minute after the send buffer is full, although the rank is alive. A lost machine is still
+    detected on the rank's connection for slices."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 0)

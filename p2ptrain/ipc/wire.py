@@ -1,22 +1,26 @@
 """Frames as bytes: a big-endian u32 length, then a canonical msgpack map of fields and `kind`.
 
-This module does no I/O. `encode` returns bytes; `FrameReader` accepts them in pieces of any size.
+This module does no I/O.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from dataclasses import fields
+from typing import Any, TypeVar
 
 from p2ptrain.encoding import pack, unpack
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ipc.frames import BLOCKS_MAX, KINDS, PATH_BYTES_MAX, Frame
 
 FRAME_BYTES_MAX = BLOCKS_MAX * (PATH_BYTES_MAX + 3) + 2**16
-"""Maximum bytes of a frame, large enough for every frame. Typically a path has 130 bytes, and a
-lease has 500 blocks."""
+"""Maximum bytes of a frame: room for the longest list of blocks with the longest paths. In a
+typical frame, a path has 130 bytes and the list has 500 blocks."""
 
 _LENGTH = struct.Struct(">I")
+
+T = TypeVar("T")
 
 
 def encode(frame: Frame) -> bytes:
@@ -26,34 +30,49 @@ def encode(frame: Frame) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
-def encode_body(frame: Frame) -> bytes:
-    return pack({"kind": frame.kind} | {f.name: getattr(frame, f.name) for f in fields(frame)})
+def encode_body(message: Any) -> bytes:
+    """Return a frame, or another dataclass with a `kind`, as a map without a length prefix."""
+    values = {each.name: getattr(message, each.name) for each in fields(message)}
+    return pack({"kind": message.kind, **values})
 
 
 def decode_body(body: bytes | memoryview) -> Frame:
     """Return the frame that `body` (without length prefix) encodes.
 
-    Raises:
-        RemoteProtocolError: `body` is not exactly one valid frame.
+    Raises RemoteProtocolError: `body` is not exactly one valid frame.
     """
-    value = unpack(body, bytes_max=FRAME_BYTES_MAX)
+    return decode_map(body, KINDS, FRAME_BYTES_MAX, "frame")
+
+
+def decode_map(
+    body: bytes | memoryview, kinds: Mapping[str, type[T]], bytes_max: int, what: str
+) -> T:
+    """Return the dataclass that `body` encodes, one of `kinds`. `what` is its name in errors.
+
+    Raises RemoteProtocolError: `body` is not exactly one valid map.
+    """
+    value = unpack(body, bytes_max=bytes_max)
     if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
-        raise RemoteProtocolError("a trainer frame is not a map with a kind")
-    frame_type = KINDS.get(kind := value.pop("kind"))
-    if frame_type is None:
-        raise RemoteProtocolError(f"a trainer frame has the unknown kind {kind[:40]!r}")
-    if "block_paths" in value and isinstance(value["block_paths"], list):
-        value["block_paths"] = tuple(value["block_paths"])
-    if set(value) != {field.name for field in fields(frame_type)}:
-        raise RemoteProtocolError(f"a {kind} frame has the wrong fields: {sorted(value)[:8]}")
+        raise RemoteProtocolError(f"a {what} of a trainer is not a map with a kind")
+    made: Any = kinds.get(kind := value.pop("kind"))
+    if made is None:
+        raise RemoteProtocolError(f"a {what} of a trainer has the unknown kind {kind[:40]!r}")
+    if set(value) != {field.name for field in fields(made)}:
+        raise RemoteProtocolError(f"a {kind} {what} has the wrong fields: {sorted(value)[:8]}")
     try:
-        return frame_type(**value)
+        decoded: T = made(**{name: _tuples(item) for name, item in value.items()})
     except ValueError as exc:
-        raise RemoteProtocolError(f"a {kind} frame is invalid: {exc}") from exc
+        raise RemoteProtocolError(f"a {kind} {what} is invalid: {exc}") from exc
+    return decoded
+
+
+def _tuples(item: object) -> object:
+    """Return `item` with tuples instead of lists, since no field of these messages is a list."""
+    return tuple(map(_tuples, item)) if isinstance(item, list) else item
 
 
 class FrameReader:
-    """Turns bytes, in pieces of any size, into frames. It does no I/O of its own.
+    """Turns the bytes of a stream, in pieces of any size, into frames.
 
     After an error, close the stream, because frame boundaries can no longer be found.
     """
@@ -64,14 +83,10 @@ class FrameReader:
     def feed(self, data: bytes) -> list[Frame]:
         """Return all frames that `data` completes, in order.
 
-        Raises:
-            RemoteProtocolError: a frame is too long or invalid.
+        Raises RemoteProtocolError: a frame is too long or invalid.
         """
         self._pending += data
-        frames: list[Frame] = []
-        while (body := self._take_body()) is not None:
-            frames.append(decode_body(body))
-        return frames
+        return [decode_body(body) for body in iter(self._take_body, None)]
 
     def end(self) -> None:
         """Report the end of the stream. Raises RemoteProtocolError if it ended inside a frame."""
@@ -84,7 +99,7 @@ class FrameReader:
         (length,) = _LENGTH.unpack_from(self._pending)
         if length > FRAME_BYTES_MAX:
             raise RemoteProtocolError(
-                f"a frame of {length} bytes exceeds the limit of {FRAME_BYTES_MAX}"
+                f"a frame of {length} bytes exceeds the limit: {FRAME_BYTES_MAX}"
             )
         end = _LENGTH.size + length
         if len(self._pending) < end:

@@ -1,13 +1,13 @@
 """Check that this machine can run a node, before the node joins a run.
 
-A fault means that the node cannot work, and it does not start. A doubt is only a warning, because
-the node may work anyway. So faults depend on the total memory and disk, and only doubts depend on
-what is free now. Before a newcomer knows its run, only devices and ports can be checked; the rest
-is checked later.
+A finding is a fault or a warning. With a fault, the node could not work, and it does not start.
+With a warning, the node may work, and it starts. So faults depend on the machine's total memory,
+and only warnings depend on the memory that is free now. A new node does not know its run yet; then
+only devices and ports are checked, and the rest after it has fetched the manifest.
 
 Three things are not checked here. `cli.process_limits` raises the limit on open files before this
-check. The control plane binds its port at the start. Only the trainer knows what fits on a GPU, and
-it adapts (`trainer.host.micro_batch`).
+check. The control plane binds its port at the start. Only the trainer knows how many sequences fit
+on a GPU at once, and it adapts their number (`trainer.host.micro_batch`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,12 +36,12 @@ from p2ptrain.trainer.host.cost import trainer_memory
 from p2ptrain.trainer.host.torchrun_trainer import open_door
 
 OTHER_GPUS = ("kfd", "dxg")
-"""Devices of AMD's driver and of WSL. Only the user knows whether torch can use such a GPU."""
-
-CGROUP_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")
-"""The files with a container's memory limit under /sys/fs/cgroup, for both versions of cgroups."""
+"""Names in /dev of AMD's driver and of WSL. Only the user knows whether torch can use such a GPU.
+"""
 
 CGROUP = Path("/sys/fs/cgroup")
+CGROUP_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")
+"""The files in `CGROUP` with a container's memory limit, for both versions of cgroups."""
 
 CPU_INFO = Path("/proc/cpuinfo")
 
@@ -49,8 +50,8 @@ BF16_FLAGS = frozenset({"avx512bw", "avx_ne_convert", "bf16"})
 with torch's own answer."""
 
 RANK_SHM_BYTES = 32 << 20
-"""NCCL's buffers between two ranks on one machine. A container has 64 MiB for all ranks by
-default."""
+"""Bytes of /dev/shm for each rank: NCCL's buffers between two ranks on one machine. By default, a
+container has 64 MiB for all ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +59,9 @@ class Machine:
     """The resources of this machine; sizes are in bytes."""
 
     memory: int
-    """The maximum memory that this node can ever have, including swap."""
+    """Memory and swap that this node would have if no other program ran."""
     memory_free: int
+    """Memory that is available now without swapping."""
     disk_free: int
     stored: int
     """Bytes already used by the store."""
@@ -75,20 +77,25 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class MachineFinding:
+    """A fault, or a warning, about this machine. `do` says what the user can do about it."""
+
     code: str
     what: str
     do: str
     is_fault: bool = False
 
 
+FREE_DISK = "free some disk space, or set --home to a folder on a larger disk"
+
+
 def check(
     config: NodeConfig, home: Home, run: Run | None, machine: Machine | None = None
 ) -> list[MachineFinding]:
-    """Return the doubts about `machine`; the default is the machine that runs this. The call blocks
-    while it looks at every file of the store.
+    """Return the warnings about `machine`, which is by default the machine that runs this. The call
+    blocks while it adds up the sizes of all files of the store.
 
     Raises:
-        MachineUnfit: a fault; MEM-HOST, DISK-LOW, GPU-NONE, EXTRA-MISSING.
+        MachineUnfit: there is a fault: MEM-HOST, DISK-LOW, GPU-NONE, EXTRA-MISSING.
         ConfigError: the data plane's port cannot be bound.
         TrainerError: the ranks' port cannot be bound.
     """
@@ -101,11 +108,12 @@ def check(
 
 
 def check_publishing(home: Home, numel: int) -> None:
-    """Check that the first weights of a run of `numel` elements can be created in `home`.
+    """Check that the first weights of a run of `numel` elements can be created in `home` (the
+    folder with the organiser's files).
 
     Raises MachineUnfit: MEM-HOST, DISK-LOW.
     """
-    _require_none_is_a_fault(list(publishing_findings(machine_of(home), numel)))
+    _require_none_is_a_fault(list(_publishing(machine_of(home), numel)))
 
 
 def _require_none_is_a_fault(found: list[MachineFinding]) -> None:
@@ -120,7 +128,7 @@ def _require_none_is_a_fault(found: list[MachineFinding]) -> None:
 
 
 def findings(config: NodeConfig, machine: Machine, run: Run | None) -> Iterator[MachineFinding]:
-    """Yield all findings about `machine`. Pure."""
+    """Yield all faults and warnings about `machine`. Pure."""
     if not config.seed and not config.ranks_host:
         yield from _devices(config, machine)
     if run is not None:
@@ -129,26 +137,21 @@ def findings(config: NodeConfig, machine: Machine, run: Run | None) -> Iterator[
         yield from _disk(config, machine, run)
 
 
-def publishing_findings(machine: Machine, numel: int) -> Iterator[MachineFinding]:
-    """Yield findings about creating the first weights. The whole θ is created in memory. On disk, m
-    takes only one chunk, because it is zero and equal chunks are stored once. Pure.
+def _publishing(machine: Machine, numel: int) -> Iterator[MachineFinding]:
+    """Yield faults that prevent `machine` from creating the first weights (θ and the momentum m).
+
+    The whole θ is created in memory. On disk, m takes only one chunk, because it is zero and equal
+    chunks are stored once.
     """
     theta, room = 4 * numel, machine.disk_free + machine.stored
+    takes = f"the first weights take {size(theta)} of"
     if theta > machine.memory:
-        yield MachineFinding(
-            "MEM-HOST",
-            f"the first weights take {size(theta)} of memory, but this machine has only "
-            f"{size(machine.memory)}",
-            "publish from a machine with more memory, or add swap",
-            is_fault=True,
-        )
+        what = f"{takes} memory, but this machine has only {size(machine.memory)}"
+        do = "publish from a machine with more memory, or add swap"
+        yield MachineFinding("MEM-HOST", what, do, is_fault=True)
     if theta > room:
-        yield MachineFinding(
-            "DISK-LOW",
-            f"the first weights take {size(theta)} of disk, but only {size(room)} are free",
-            "free some disk space, or set --home to a folder on a larger disk",
-            is_fault=True,
-        )
+        what = f"{takes} disk, but only {size(room)} are free"
+        yield MachineFinding("DISK-LOW", what, FREE_DISK, is_fault=True)
 
 
 def _devices(config: NodeConfig, machine: Machine) -> Iterator[MachineFinding]:
@@ -163,7 +166,7 @@ def _devices(config: NodeConfig, machine: Machine) -> Iterator[MachineFinding]:
     if config.device == "cuda" and not machine.has_gpu:
         yield MachineFinding(
             "GPU-NONE",
-            "you asked for a GPU, but no GPU was found on this machine",
+            "you set --device cuda, but no GPU was found on this machine",
             "use --device cpu, or install the driver; a container needs --gpus all",
             is_fault=True,
         )
@@ -193,26 +196,20 @@ def _memory(config: NodeConfig, machine: Machine, run: Run) -> Iterator[MachineF
     needed = node.of_seed if config.seed else node.total
     if _on_cpu(config, machine) and not config.seed and not config.ranks_host:
         needed += _of_trainer(run.manifest)
+    takes = f"this run takes {size(needed)} of memory, but"
     do = "close other programs, or use a machine with more memory"
     if needed > machine.memory:
-        what = (
-            f"this run takes {size(needed)} of memory, but this machine has only "
-            f"{size(machine.memory)}"
-        )
+        what = f"{takes} this machine has only {size(machine.memory)}"
         yield MachineFinding("MEM-HOST", what, do, is_fault=True)
     elif needed > machine.memory_free:
-        free = size(machine.memory_free)
-        what = (
-            f"this run takes {size(needed)} of memory, but only {free} were free when the node "
-            "started"
-        )
+        what = f"{takes} only {size(machine.memory_free)} were free when the node started"
         yield MachineFinding("MEM-HOST", what, do)
 
 
 def room_for_activations(run: RunId, manifest: RunManifest, memory: int) -> int:
-    """Return the memory that a CPU trainer may use for activations: half of what it and its node
-    leave free. The other half is for other programs and for errors in the estimate.
-    """
+    """Return the memory in bytes that a trainer on CPUs may use for activations: half of `memory`,
+    after the vectors of node and trainer. The other half is for other programs and for errors in
+    the estimate."""
     return max(0, memory - memory_of(run, manifest).total - _of_trainer(manifest)) // 2
 
 
@@ -222,32 +219,28 @@ def _of_trainer(manifest: RunManifest) -> int:
 
 
 def _disk(config: NodeConfig, machine: Machine, run: Run) -> Iterator[MachineFinding]:
-    """Yield findings about the disk. A node needs room for one more snapshot than it keeps, because
-    the oldest is deleted only when the next one is complete. For the same reason it needs room for
-    two states of the inner optimizer, each as large as a snapshot.
-    """
+    """Yield faults and warnings about the disk. A node needs room for one more snapshot than it
+    keeps, because the oldest is deleted only when the next one is complete. For the same reason the
+    node needs room for two states of the inner optimizer, each as large as a snapshot."""
     snapshot = 8 * layout_of(run.manifest.model).numel
     inner = 0 if config.seed or not config.keep_inner else 2 * snapshot
-    room = machine.disk_free + machine.stored
-    do = "free some disk space, or set --home to a folder on a larger disk"
+    room, kept = machine.disk_free + machine.stored, config.keep_snapshots
+    has = f"only {size(room)} of disk are free for this node"
     if snapshot > room:
-        what = (
-            f"a snapshot of this run takes {size(snapshot)}, but only {size(room)} of disk are free"
-        )
-        yield MachineFinding("DISK-LOW", what, do, is_fault=True)
-    elif config.keep_snapshots and (config.keep_snapshots + 1) * snapshot + inner > room:
-        beside = f", and {size(inner)} for the inner optimizer" if inner else ""
-        what = (
-            f"{config.keep_snapshots} snapshots of {size(snapshot)}, and the next "
-            f"one{beside}, do not fit on this disk, which has only {size(room)} free"
-        )
-        yield MachineFinding("DISK-LOW", what, f"set --keep-snapshots to a smaller number, or {do}")
+        what = f"a snapshot of this run takes {size(snapshot)}, but {has}"
+        yield MachineFinding("DISK-LOW", what, FREE_DISK, is_fault=True)
+    elif kept and (kept + 1) * snapshot + inner > room:
+        beside = f", and the inner optimizer takes {size(inner)}" if inner else ""
+        what = f"{kept} snapshots and the next one take {size(snapshot)} each{beside}, but {has}"
+        do = f"set --keep-snapshots to a smaller number, or {FREE_DISK}"
+        yield MachineFinding("DISK-LOW", what, do)
 
 
 # ── measurements ─────────────────────────────────────────────────────────────────────────────────
 
 
 def machine_of(home: Home) -> Machine:
+    """Measure this machine. `home` is the folder with the node's files."""
     shm = Path("/dev/shm")
     nvidia = gpus.has_nvidia_gpu(gpus.DEVICES, os.environ)
     return Machine(
@@ -264,9 +257,8 @@ def machine_of(home: Home) -> Machine:
 
 
 def multiplies_bf16(cpu_info: Path) -> bool:
-    """Return whether the CPU multiplies in bf16. Return True if the kernel does not list its
-    flags.
-    """
+    """Return whether the CPU has instructions for bf16. Return True if the kernel does not list the
+    CPU's flags, since the answer is then unknown."""
     try:
         words = cpu_info.read_text(errors="replace").split()
     except OSError:
@@ -275,9 +267,8 @@ def multiplies_bf16(cpu_info: Path) -> bool:
 
 
 def memory_bytes() -> int:
-    """Return the maximum memory that this node can ever have, without swap. This maximum is the
-    same at every start.
-    """
+    """Return the memory without swap that this node would have if no other program ran. The number
+    is the same at every start."""
     return min(psutil.virtual_memory().total, container_limit(CGROUP))
 
 
@@ -288,24 +279,18 @@ def memory_free_bytes() -> int:
 
 def container_limit(cgroup: Path) -> int:
     """Return the memory limit of this process's container; 2^62 if there is none."""
-    limits = [1 << 62]
+    limit = 1 << 62
     for name in CGROUP_LIMITS:
-        try:
-            limits.append(int((cgroup / name).read_text()))
-        except (OSError, ValueError):
-            continue
-    return min(limits)
+        with suppress(OSError, ValueError):
+            limit = min(limit, int((cgroup / name).read_text()))
+    return limit
 
 
 def stored_bytes(folder: Path) -> int:
-    """Return the total size of all files under `folder`. Files that disappear meanwhile are
-    ignored.
-    """
+    """Return the total size of all files under `folder`. Ignore files that disappear meanwhile."""
     total = 0
     for where, _, names in os.walk(folder):
         for name in names:
-            try:
+            with suppress(OSError):
                 total += os.lstat(os.path.join(where, name)).st_size
-            except OSError:
-                continue
     return total

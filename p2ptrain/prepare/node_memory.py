@@ -13,21 +13,21 @@ from p2ptrain.sync.fragments import Fragment
 
 @dataclass(frozen=True, slots=True)
 class NodeMemory:
-    """Memory in bytes, in addition to about 150 MB for the process itself (129 MB in an idle
-    seed).
-    """
+    """The memory of a node in bytes, in addition to about 150 MB for the process itself (129 MB
+    were measured for an idle seed)."""
 
     theta: int
     momentum: int
     local: int
     """The trainers' local weights, in memory shared with the node."""
     updates: int
-    """The update that is being computed, and the update that is being applied."""
+    """Two updates: the one that is being computed, and the one that is being applied."""
     residual: int
-    """Rounding errors kept by error feedback: those still to be added to a contribution, and those
-    of the reduce in progress."""
+    """Two vectors of rounding errors, if the codec has error feedback: those that the next
+    contribution will correct, and those of the exchange in progress."""
     fragment: int
-    """Copies of θ and `local` for an exchanged fragment that is not contiguous."""
+    """Copies of a fragment of θ and of `local`, for the exchange of a fragment that is not
+    contiguous in these vectors."""
 
     @property
     def total(self) -> int:
@@ -46,14 +46,8 @@ def node_memory(
     """Return the memory of a node that trains; `cut` contains all fragments."""
     vector = 4 * numel
     copied = max((8 * each.numel for each in cut if len(each.ranges) > 1), default=0)
-    return NodeMemory(
-        vector,
-        vector,
-        vector,
-        2 * update_bytes,
-        2 * vector * feedback,
-        copied,
-    )
+    residual = 2 * vector * feedback
+    return NodeMemory(vector, vector, vector, 2 * update_bytes, residual, copied)
 
 
 def memory_of(run: RunId, manifest: RunManifest) -> NodeMemory:

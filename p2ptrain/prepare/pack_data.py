@@ -5,7 +5,7 @@
     DIR/data.json   facts about the data: counts, sizes, digests
     DIR/store/      the blocks, their index, the tokenizer
 
-It is created in DIR.partial and renamed when it is complete.
+The folder is created as DIR.partial/whole and renamed when it is complete.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ PrintLine = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class PackedData:
-    """Packed data and its digests in the store.
+    """Facts about packed data, with the digests of what was put into the store.
 
     `sequence` and `block_sequences` are the run's context length and inner batch. The token `begin`
-    precedes each document. It is also the `document_token`, unless documents may attend to each
-    other. A text file counts as one of `documents`.
+    precedes each document. `document_token` is the same token, or None if attention may cross the
+    borders of documents. `documents` counts each text file as one document.
     """
 
     index: Digest
@@ -82,8 +82,9 @@ class PackedData:
 def make_data(
     run_file: RunFile, beside: Path, store: Store, scratch: Path, print_line: PrintLine
 ) -> PackedData:
-    """Put the data of this run file into `store`: pack them, or copy a folder created by `data
-    pack`.
+    """Put the data of this run file into `store`: pack them, or copy them from a folder that `data
+    pack` has created. Relative paths in the run file start from the folder `beside`. `scratch` is a
+    folder for temporary files.
 
     Raises:
         ConfigError: the source is damaged or too small, or was packed for other sizes.
@@ -135,7 +136,7 @@ def pack_folder(run_file: RunFile, beside: Path, out: Path, print_line: PrintLin
 
 @contextmanager
 def _empty_folder(folder: Path) -> Iterator[None]:
-    """Create `folder`, empty, and always delete it at the end."""
+    """Create `folder` without content, and delete it at the end, also after an exception."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     try:
@@ -188,7 +189,7 @@ def _packed(
 def _vocabulary(
     section: DataSection, source: DataSource, spec: PackSpec, beside: Path
 ) -> Vocabulary:
-    """Return the tokenizer that the run file sets, or learn one."""
+    """Return the tokenizer that the run file names. If it names none, learn one from the source."""
     if section.tokenizer is not None:
         return _named(section, section.tokenizer, beside)
     texts = (piece.text for piece in source.pieces())
@@ -206,10 +207,11 @@ def _named(section: DataSection, path: str, beside: Path) -> Vocabulary:
 
 
 def _taken_from(folder: Path, beside: Path, run_file: RunFile, store: Store) -> PackedData:
-    made = _facts(folder)
-    _require_same("model.sequence", run_file.model.sequence, made.sequence, folder)
-    batch = run_file.inner.batch_sequences
-    _require_same("inner.batch_sequences", batch, made.block_sequences, folder)
+    made, batch = _facts(folder), run_file.inner.batch_sequences
+    if made.sequence != run_file.model.sequence:
+        raise _made_for("model.sequence", run_file.model.sequence, str(made.sequence), folder)
+    if made.block_sequences != batch:
+        raise _made_for("inner.batch_sequences", batch, str(made.block_sequences), folder)
     if made.vocab > run_file.model.vocab:
         raise _made_for("model.vocab", run_file.model.vocab, f"{made.vocab} or more", folder)
     try:
@@ -231,9 +233,8 @@ def _taken_from(folder: Path, beside: Path, run_file: RunFile, store: Store) -> 
 def _require_tokenizer(
     section: DataSection, beside: Path, folder: Path, made: PackedData, packed: bytes
 ) -> None:
-    """Check that the data were packed with the tokenizer in the run file, if there is one. `packed`
-    is the JSON of the tokenizer that was used.
-    """
+    """If the run file names a tokenizer, check that the data were packed with this tokenizer.
+    `packed` is the JSON of the tokenizer with which they were packed."""
     if section.tokenizer is None:
         return
     named = _named(section, section.tokenizer, beside)
@@ -246,7 +247,7 @@ def _require_tokenizer(
 
 
 def _copy(theirs: StoreReader, store: Store, made: PackedData) -> None:
-    """Copy every chunk. Each is verified against its digest when it is read."""
+    """Copy every chunk. `get_chunk` verifies each chunk against its digest."""
     index = DataIndex.from_bytes(
         theirs.read_blob(made.index),
         train_blocks=made.train_blocks,
@@ -277,11 +278,6 @@ def _facts(folder: Path) -> PackedData:
             do="pack the data again with p2ptrain data pack",
         )
     return made
-
-
-def _require_same(field: str, wanted: int, found: int, folder: Path) -> None:
-    if wanted != found:
-        raise _made_for(field, wanted, str(found), folder)
 
 
 def _made_for(field: str, wanted: int, found: str, folder: Path) -> ConfigError:

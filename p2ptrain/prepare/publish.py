@@ -1,7 +1,7 @@
 """Publish a run: pack the data, create the first weights, store both, and sign the manifest.
 
-An interrupted publish does not create a run. The manifest is written last; without it, the rest is
-garbage that the next attempt reuses.
+The manifest is written last, so an interrupted `run publish` does not create a run. The next
+`run publish` reuses the data that the interrupted one has already stored.
 """
 
 from __future__ import annotations
@@ -21,13 +21,7 @@ from p2ptrain.observe.states import size
 from p2ptrain.prepare.machine_check import check_publishing
 from p2ptrain.prepare.pack_data import PrintLine, make_data
 from p2ptrain.prepare.run_advice import founders_lints
-from p2ptrain.run import (
-    Allowlist,
-    Run,
-    SignedAllowlist,
-    save_allowlist,
-    save_run,
-)
+from p2ptrain.run import Allowlist, Run, SignedAllowlist, save_allowlist, save_run
 from p2ptrain.run.draft import DraftedRun, draft_manifest, model_spec
 from p2ptrain.state import snapshot_meta, write_state
 from p2ptrain.store import Store
@@ -43,10 +37,11 @@ def publish_run(
     allowed: Sequence[PeerId],
     print_line: PrintLine,
 ) -> Run:
-    """Create the run that `run_path` describes, and store it in `home`.
+    """Create the run that the file `run_path` describes, and store it in `home` (the folder with
+    the organiser's files).
 
-    If `founders` is empty, the organiser is the only founder. Founders and the organiser are always
-    allowed.
+    If `founders` is empty, the organiser is the only founder. The organiser and all founders are
+    put on the allowlist, as are the peers in `allowed`.
 
     Raises:
         ConfigError: the run file is invalid, its text cannot be read or is too short, or the home
@@ -85,7 +80,7 @@ def _make(
     run_file: RunFile, folder: Path, home: Home, store: Store, print_line: PrintLine
 ) -> DraftedRun:
     """Create and store the data and the first weights. Return their digests."""
-    # Check this before the data are packed, which may take hours.
+    # Check the machine first, because packing the data may take hours.
     check_publishing(home, layout_of(model_spec(run_file)).numel)
     data = make_data(run_file, folder, store, home.root / "packing", print_line)
     print_line(data.words)
@@ -102,10 +97,11 @@ def _make(
 
 
 def _store_genesis(run_file: RunFile, store: Store, print_line: PrintLine) -> tuple[Digest, Digest]:
-    """Store the snapshot of θ and m before outer step 0. Return its digest and the layout's.
+    """Store the snapshot of θ and m before outer step 0. Return the digests of the snapshot and of
+    the layout.
 
-    The snapshot's `meta` does not contain the run's id, because the id depends on the snapshot's
-    digest.
+    The snapshot's `meta` does not contain the run's id, because the id is a digest of the manifest,
+    which contains the snapshot's digest.
     """
     spec = model_spec(run_file)
     layout = layout_of(spec)

@@ -1,8 +1,7 @@
 """Warn an organiser about weaknesses of a run file before anybody is invited to the run.
 
-Each lint is a pure function of the run and its costs. A run with a fault cannot work; a run with a
-warning can. Each threshold comes from a paper or from our own measurements; its comment gives the
-source.
+A finding is a `Lint`: a fault, with which the run cannot work, or a warning. Findings depend only
+on the run file and its estimated costs.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from p2ptrain.ring.arrangement import COARSE_RING_PEERS_MAX
 from p2ptrain.store import CHUNK_BYTES_MAX
 
 OUTER_STEPS_MIN = 60
-"""Recommended minimum of outer steps. With fewer averages, the loss relative to data-parallel
-training grows quickly (arXiv 2503.09799)."""
+"""Recommended minimum number of averages. With fewer, the loss becomes much higher than that of
+data-parallel training (arXiv 2503.09799)."""
 
 TOKENS_PER_PARAMETER_MIN = 5.0
 """Recommended minimum of tokens per parameter. With fewer tokens, a smaller model would be better
@@ -30,17 +29,17 @@ WARMUP_SHARE_MAX = 0.2
 UTILISATION_MIN = 0.8
 USUAL_MBIT = 50
 GUESSED_PARAMETERS_MIN = 100_000_000
-"""Minimum size of a model whose training rate is estimated. For smaller models, kernel launches
-dominate, and a device's peak rate does not predict the speed."""
+"""Minimum number of parameters of a model whose training rate is estimated. In smaller models,
+launching kernels takes most of the time, so a device's peak rate does not predict the speed."""
 
 SNAPSHOT_TURNS_MIN = 4
-"""Recommended minimum number of averages of each fragment between two snapshots. A participant's
-weight counts only work since the newest snapshot. So in the first average of each fragment after a
-snapshot, older work may have too little weight."""
+"""Recommended minimum number of averages of each fragment between two snapshots. The weight of a
+participant in an average counts only its work since the newest snapshot. So in the first average of
+each fragment after a snapshot, work from before the snapshot has too little weight."""
 
 STEP_RATES_MAX = 1.2
-"""The maximum step of AdamW with betas of 0.9 and 0.95, as a multiple of the learning rate. With a
-smaller bound, honest work is refused."""
+"""The longest step of AdamW with betas of 0.9 and 0.95, as a multiple of the learning rate. If
+policy.influence_max is smaller, honest work is refused."""
 
 MUON_MOMENTUM_MAX = 0.5
 """Recommended maximum of the outer momentum with Muon. Outer momenta of 0.64 and 0.9 mostly
@@ -91,7 +90,8 @@ def _seed(text: str) -> Iterator[Lint]:
 
 
 def founders_lints(run: RunFile, founders: int) -> list[Lint]:
-    """Return a lint if there are too few founders: in an open run only founders vote."""
+    """Return a lint if an open run has too few founders. Only founders vote in an open run, so with
+    too few of them the loss of one can stop the run."""
     least = survives_a_loss(run.policy.quorum)
     if run.run.admission != "open" or founders >= least:
         return []
@@ -129,9 +129,8 @@ def _length(run: RunFile, costs: RunCosts) -> Iterator[Lint]:
 
 
 def is_unknown(costs: RunCosts) -> bool:
-    """Return whether the training time is unknown: the user did not give a rate, and the model is
-    too small for an estimate.
-    """
+    """Return whether the training time is unknown, because the user did not give a training rate,
+    and the model is too small for an estimate."""
     return not costs.is_told and costs.parameters < GUESSED_PARAMETERS_MIN
 
 
@@ -142,9 +141,9 @@ def _slow_reduce(run: RunFile, costs: RunCosts) -> Iterator[Lint]:
         if plan.mbit == USUAL_MBIT and plan.utilisation < UTILISATION_MIN:
             yield Lint(
                 "inner.steps",
-                f"on lines of {plan.mbit} Mbit/s, {plan.exchange.peers} peers would train "
-                f"only {plan.utilisation:.0%} of the time: use more inner steps, or a smaller "
-                "codec",
+                f"with internet connections of {plan.mbit} Mbit/s, {plan.exchange.peers} peers "
+                f"would train only {plan.utilisation:.0%} of the time: use more inner steps, or a "
+                "codec with fewer bits",
             )
             return
 
@@ -154,7 +153,7 @@ def _policy(run: RunFile, costs: RunCosts) -> Iterator[Lint]:
     if policy.encryption == "none":
         yield Lint("policy.encryption", "anybody on the network path can read and change bulk data")
     if policy.participants_min < 2:
-        yield Lint("policy.participants_min", "a single peer can take outer steps alone")
+        yield Lint("policy.participants_min", "a single peer can make outer steps alone")
     if policy.influence_max < INFLUENCE_ROOM:
         is_fault = policy.influence_max < STEP_RATES_MAX
         what = "ordinary work" if is_fault else "the work of a peer that missed several outer steps"
@@ -183,10 +182,11 @@ def _coarse_ring(run: RunFile, costs: RunCosts) -> Iterator[Lint]:
     if run.codec.name == "int4" and most > COARSE_RING_PEERS_MAX:
         yield Lint(
             "codec.name",
-            f"int4 in a ring of more than {COARSE_RING_PEERS_MAX} peers: every hop rounds, so the "
-            "error of a mean is 17 % with 4 peers, 33 % with 16 and 71 % with 64; with direct it "
-            "is 15 %. Nodes use direct or grid unless too few pairs of peers can connect, so make "
-            "every peer dialable, or choose int8",
+            f"int4 loses precision in a ring of more than {COARSE_RING_PEERS_MAX} peers: every "
+            "hop rounds, so the error of a mean is 17 % with 4 peers, 33 % with 16 and 71 % with "
+            "64. If each peer sends directly to all others, the error is 15 %. Nodes use a ring "
+            "only if too few pairs of peers can connect, so make every peer dialable, or choose "
+            "int8",
         )
 
 
@@ -197,30 +197,22 @@ def _fragments(run: RunFile, costs: RunCosts) -> Iterator[Lint]:
         yield Lint(
             "policy.snapshot_every",
             f"the run takes a snapshot every {every} outer steps, and {fragments} fragments "
-            "take turns. A participant's weight counts only work since the newest snapshot, so "
-            "in the first turn after it, work of several outer steps has too little weight: use "
-            f"{turns * fragments} or more",
+            "take turns. A participant's weight in an average counts only work since the newest "
+            "snapshot, so in the first average of a fragment after a snapshot, older work has too "
+            f"little weight: use {turns * fragments} or more",
         )
 
 
 def _shape(run: RunFile, costs: RunCosts) -> Iterator[Lint]:
     model = run.model
     if model.width >= 512 and model.vocab % 64:
-        yield Lint(
-            "model.vocab",
-            f"{model.vocab} is not a multiple of 64, which makes matrices slower on GPUs",
-        )
+        words = f"{model.vocab} is not a multiple of 64, which makes matrices slower on GPUs"
+        yield Lint("model.vocab", words)
     if model.width // model.heads > 256:
         yield Lint("model.heads", "heads wider than 256 cannot use fast attention on GPUs")
 
 
 _ADVISERS: tuple[Adviser, ...] = (
-    _block,
-    _length,
-    _slow_reduce,
-    _policy,
-    _muon,
-    _coarse_ring,
-    _fragments,
-    _shape,
+    *(_block, _length, _slow_reduce, _policy),
+    *(_muon, _coarse_ring, _fragments, _shape),
 )

@@ -1,7 +1,7 @@
 """Estimate what a run costs its participants: memory, disk, bytes per outer step, and time.
 
-This is pure arithmetic on the run's sizes, for planning. Real machines and lines may be slower.
-`trainer.host.cost` estimates the trainer's share.
+The estimates are arithmetic on the run's sizes. Real machines and connections may be slower.
+`trainer.host.cost` estimates the memory of the trainer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ RATES_MBIT = (10, 50, 200)
 """Rates in Mbit/s of a slow, a typical and a fast home connection."""
 
 USUAL_UTILISATION = 0.4
-"""MFU assumed for an H100 if the user gives no rate. A well-tuned trainer reaches it."""
+"""Share of an H100's peak speed that is assumed if the user does not give a training rate. A
+well-tuned trainer reaches this share."""
 
 H100_BYTES = 80 * 10**9
 
@@ -45,7 +46,8 @@ class ReduceCost:
 
 @dataclass(frozen=True, slots=True)
 class RunScenario:
-    """A run in which each peer has a line of `mbit` and trains `inner_s` per outer step."""
+    """A run in which each peer has an internet connection of `mbit` Mbit/s, and trains for
+    `inner_s` seconds in each outer step."""
 
     exchange: ReduceCost
     mbit: float
@@ -54,7 +56,7 @@ class RunScenario:
     tokens: int
     """Tokens of all peers in all outer steps."""
     overlap_s: float = 0.0
-    """Seconds for which training continues during an exchange."""
+    """Maximum number of seconds for which training continues during an exchange."""
 
     @property
     def reduce_s(self) -> float:
@@ -103,9 +105,10 @@ class RunCosts:
 
 
 def costs_of(run: RunFile, peers: Sequence[int], tokens_per_s: float | None = None) -> RunCosts:
+    """Return the costs of `run`, with one scenario for each number in `peers` and each connection
+    in `RATES_MBIT`. `tokens_per_s` is the training rate of one peer, if the user gave it."""
     model, inner = model_spec(run), inner_spec(run)
     layout, sync = layout_of(model), run.sync
-    numel = layout.numel
     cut, of_run = fragments(layout, sync.fragments), codec(run.codec.name, run.codec.block)
     update = sum(of_run.encoded_bytes(each.numel) for each in cut) // len(cut)
     step_tokens = inner.steps // sync.fragments * inner.batch_sequences * model.sequence
@@ -115,14 +118,13 @@ def costs_of(run: RunFile, peers: Sequence[int], tokens_per_s: float | None = No
     h100s = -(-trainer_bf16.least // H100_BYTES)
     usual = h100s * PEAK_FLOPS_PER_S["H100"] * USUAL_UTILISATION / operations
     rate = tokens_per_s or usual
-    vector = 4 * numel
     return RunCosts(
         parameters=parameter_count(model),
         trainer_bf16=trainer_bf16,
         trainer_fp32=trainer_memory(model, inner, "fp32", eager=sync.eager),
-        node=node_memory(numel, update, feedback=run.codec.feedback, cut=cut),
+        node=node_memory(layout.numel, update, feedback=run.codec.feedback, cut=cut),
         update_bytes=update,
-        snapshot_bytes=2 * vector,
+        snapshot_bytes=8 * layout.numel,
         block_bytes=block_bytes(run),
         step_tokens=step_tokens,
         step_operations=step_tokens * operations,
@@ -145,9 +147,9 @@ def costs_of(run: RunFile, peers: Sequence[int], tokens_per_s: float | None = No
 
 
 def sent_bytes(update_bytes: int, peers: int) -> int:
-    """Return the bytes that each of `peers` peers sends in an exchange: every part except its own,
-    once while summing and once while distributing the averages.
-    """
+    """Return the bytes that each of `peers` peers sends in an exchange. Each peer computes the
+    average of one part of the update. A peer sends the other parts to the peers that average them,
+    and then sends its own average to all."""
     return 2 * update_bytes * (peers - 1) // peers
 
 

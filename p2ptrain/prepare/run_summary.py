@@ -1,4 +1,4 @@
-"""Describe a run: as lines for people, and as facts for programs."""
+"""Describe a run: as lines for people, and as a map for programs."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from p2ptrain.run import Run, RunManifest
+    from p2ptrain.run import Run
     from p2ptrain.sync import SyncSpec
 
 
 def run_facts(run: Run) -> dict[str, object]:
-    """Return the facts for `--json`."""
+    """Return the description of a run for `--json`."""
     manifest = run.manifest
     return {
         "run": run.id,
@@ -37,20 +37,20 @@ def run_facts(run: Run) -> dict[str, object]:
 
 
 def _without_quorum(run: Run) -> str:
+    """Return what happens while too few voters are up to decide anything."""
     policy = run.manifest.policy
     if policy.quorum_loss == "wait":
-        return "all members wait until there is one again"
-    return f"the remaining voters branch off after {policy.branch_after_s:g} s"
+        return "all members wait until enough voters are back"
+    return f"the remaining voters continue in a branch after {policy.branch_after_s:g} s"
 
 
 def run_lines(run: Run) -> list[str]:
     """Return lines for one screen: the organiser, the model, the settings, and the traffic of an
-    exchange.
-    """
+    exchange."""
     from p2ptrain.archive.update_format import payload_bytes_mean, published_formats
     from p2ptrain.names import label
     from p2ptrain.observe.states import size
-    from p2ptrain.trainer.formats.shapes import parameter_count
+    from p2ptrain.trainer.formats.shapes import layout_of, parameter_count
 
     manifest = run.manifest
     model, inner, outer, data = manifest.model, manifest.inner, manifest.outer, manifest.data
@@ -72,38 +72,35 @@ def run_lines(run: Run) -> list[str]:
         f"outer     {outer.steps} steps of {lease_tokens} tokens per peer, "
         f"learning rate {outer.lr:g}, momentum {outer.momentum:g}",
         *_sync_lines(manifest.sync),
-        *_joining_lines(manifest),
+        *_joining_lines(inner.donors_max, size(8 * layout_of(model).numel)),
         f"exchange  about {size(2 * update_bytes)} up and down for each peer and outer step "
         f"({manifest.codec.name}, blocks of {manifest.codec.block}), {secrecy}",
         f"quorum    {manifest.policy.quorum}; at least {manifest.policy.participants_min} trainers",
         f"          if the quorum is lost, {_without_quorum(run)}",
-        f"bound     a participant moves each weight by at most {manifest.influence_max:.3g} in an "
-        "outer step, before the mean is taken",
+        f"bound     a participant may change each weight by at most {manifest.influence_max:.3g} "
+        "before the average of an outer step",
     ]
 
 
-def _joining_lines(manifest: RunManifest) -> Iterator[str]:
-    """Yield the line about donors, unless joiners start with a fresh optimizer."""
-    from p2ptrain.observe.states import size
-    from p2ptrain.trainer.formats.shapes import layout_of
-
-    asked = manifest.inner.donors_max
+def _joining_lines(asked: int, state: str) -> Iterator[str]:
+    """Yield the line about the `asked` optimizer states that joining peers fetch. `state` is the
+    size of one."""
     if asked:
-        state = size(8 * layout_of(manifest.model).numel)
         one = "the inner optimizer of a member"
         told = one if asked == 1 else f"the inner optimizers of {asked} members"
-        yield f"joiners   fetch {told}, which costs each member {state} of upload and disk space"
+        yield f"joiners   fetch {told}; each such member uploads and stores {state}"
 
 
 def _sync_lines(sync: SyncSpec) -> Iterator[str]:
-    """Yield the lines about synchronisation. Plain DiLoCo has none."""
-    late = (
-        f"each peer takes {sync.overlap_steps} inner steps during an exchange; {sync.mixing:.0%} "
-        "of the local weights are kept"
-    )
+    """Yield the lines about synchronisation; none for a run that averages the whole model while
+    training waits (plain DiLoCo)."""
     if sync.fragments > 1:
         yield f"sync      {sync.fragments} fragments take turns, one in each outer step"
     if sync.overlap_steps:
-        yield f"overlap   {late}"
+        yield (
+            f"overlap   each peer trains for {sync.overlap_steps} inner steps during an exchange; "
+            f"afterwards its weights are {sync.mixing:.0%} its own and {1 - sync.mixing:.0%} the "
+            "average"
+        )
     if sync.eager:
-        yield "eager     each peer continues from its own newest work until the mean arrives"
+        yield "eager     each peer continues from its own newest work until the average arrives"

@@ -1,4 +1,4 @@
-"""The signed documents of a run: its manifest, its allowlist, requests to join, its data index.
+"""The documents of a run: manifest, allowlist, amendments, requests to join, and data index.
 
 `draft` is not imported here, because it loads pydantic, which only publishing a run needs.
 """
@@ -16,14 +16,7 @@ from p2ptrain.run.files import (
     save_run,
 )
 from p2ptrain.run.join_request import JoinRequest
-from p2ptrain.run.manifest import (
-    CodecSpec,
-    DataSpec,
-    OuterSpec,
-    Policy,
-    Run,
-    RunManifest,
-)
+from p2ptrain.run.manifest import CodecSpec, DataSpec, OuterSpec, Policy, Run, RunManifest
 
 __all__ = [
     "Allowlist",

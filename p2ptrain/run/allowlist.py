@@ -1,8 +1,8 @@
 """The list of peers that may take part, numbered and signed by the run's organiser.
 
 Lists spread by gossip, in any order, and all peers must end up with the same list. So the list with
-the highest sequence number wins. A peer does not replace its list with one that has the same
-number; the organiser's tool never creates two such lists.
+the highest sequence number wins. The organiser's tool never gives two lists the same number; if it
+happens anyway, each peer keeps the list that arrived first.
 
 This module does not know how a list is sent, or what happens to removed peers.
 """
@@ -22,7 +22,7 @@ from p2ptrain.run.reading import plain
 
 KIND = "allowlist"
 ALLOWLIST_PEERS_MAX = 4096
-"""Maximum number of peers on a list. A node keeps track of the same number."""
+"""Maximum number of peers on a list. A node keeps track of at most this many peers, too."""
 
 ALLOWLIST_BYTES_MAX = 54 * ALLOWLIST_PEERS_MAX + 2 * ENVELOPE_BYTES_MAX
 """Maximum length of a signed list. Each peer takes 54 bytes: an id of 52 letters, and a msgpack
@@ -65,7 +65,8 @@ class Allowlist:
 
 @dataclass(frozen=True, slots=True)
 class SignedAllowlist:
-    """A list with its signature, as sent to peers and stored in `HOME/run/allowlist.signed`."""
+    """A list with its signature, as sent to peers and stored in `run/allowlist.signed` in a node's
+    home (the folder with its files)."""
 
     allowlist: Allowlist
     signed: Signed
@@ -84,12 +85,7 @@ class SignedAllowlist:
                 organiser.
         """
         allowlist, signed = said_by_organiser(
-            Allowlist,
-            data,
-            run,
-            kind=KIND,
-            bytes_max=ALLOWLIST_BYTES_MAX,
-            code="ALLOWLIST-SIGNER",
+            Allowlist, data, run, kind=KIND, bytes_max=ALLOWLIST_BYTES_MAX, code="ALLOWLIST-SIGNER"
         )
         return cls(allowlist, signed)
 

@@ -1,18 +1,17 @@
-"""A change to a run in progress: new values for some of the manifest's numbers, from a given outer
-step on. The run's organiser numbers and signs it.
+"""A change to a run in progress: new values for some of the manifest's settings, from a given outer
+step on. The run's organiser numbers and signs each amendment.
 
 An amendment does not take effect by itself: members must agree on it in their ledger before the
-outer step that it names. From that step on, the amended manifest applies. A `Leg` of the run is the
-outer steps from one amendment to the next, with the manifest that applies to them. An amendment
-changes only the values that it contains. This module does not know how amendments are sent, or
-which of them were agreed on.
+outer step that it names. From that step on, the amended manifest applies. The outer steps from one
+amendment to the next are a `Leg` of the run; one manifest applies to all of them. This module does
+not know how amendments are sent, or which of them were agreed on.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TypeVar, cast, get_args
+from typing import Any, get_args
 
 from blake3 import blake3
 
@@ -22,23 +21,14 @@ from p2ptrain.identity import Identity
 from p2ptrain.ids import Digest, RunId
 from p2ptrain.ledger.chain.values import Terms
 from p2ptrain.run.envelope import Signed
-from p2ptrain.run.manifest import (
-    BLOCK_MAX,
-    BLOCK_MIN,
-    INFLUENCE_MAX,
-    CodecName,
-    Run,
-    RunManifest,
-)
+from p2ptrain.run.manifest import BLOCK_MAX, BLOCK_MIN, INFLUENCE_MAX, CodecName, Run, RunManifest
 from p2ptrain.run.organiser import said_by_organiser
 from p2ptrain.run.reading import plain
 
-T = TypeVar("T")
-
 KIND = "amendment"
 AMENDMENT_BYTES_MAX = 1024
-"""Maximum length of a signed amendment. Typical ones have about 500 bytes; lists of amendments must
-be cheap to send."""
+"""Maximum length of a signed amendment; typical ones have about 500 bytes. The limit is low so that
+lists of amendments are cheap to send."""
 
 NUMBER_MAX = 2**53
 RATE_MAX = 100.0
@@ -47,10 +37,11 @@ RATE_MAX = 100.0
 
 @dataclass(frozen=True, slots=True)
 class Amendment:
-    """Amendment `number` of `run`, which applies from outer step `step` on. None means no change.
+    """Amendment `number` of `run`, which applies from outer step `step` on. A setting that is None
+    does not change.
 
-    `lr` is the peak of the inner learning rate, `inner_steps` is H, and `codec_block` is the
-    codec's block length.
+    `lr` is the peak of the inner learning rate, `inner_steps` is H (inner steps for each average),
+    and `codec_block` is the codec's block length.
     """
 
     run: RunId
@@ -94,35 +85,26 @@ class Amendment:
 
     @property
     def words(self) -> str:
+        """The amendment in words, for users."""
         said = ", ".join(f"{_WORDS[name]} {value}" for name, value in self.changes.items())
         return f"{said} from outer step {self.step} on"
 
     def check(self, manifest: RunManifest) -> None:
-        """Raises ValueError, with a message for the user, if no run of this manifest could continue
-        with this amendment, whatever the earlier amendments are.
-        """
+        """Raise ValueError, with a message for the user, if the amendment is invalid for a run of
+        this manifest, whatever the earlier amendments are."""
         last, steps = manifest.outer.steps - 1, self.inner_steps
         _require(self.step <= last, "outer step", self.step, f"at most {last}")
         blocks = manifest.data.train_blocks
-        _require(
-            (steps or 0) <= blocks,
-            "inner_steps",
-            steps,
-            f"at most {blocks}, the number of data blocks",
-        )
+        most = f"at most {blocks}, the number of data blocks"
+        _require((steps or 0) <= blocks, "inner_steps", steps, most)
         whole = Leg(manifest).amended(self).manifest
-        delayed, kept = whole.delayed == manifest.delayed, manifest.inner.steps
-        _require(
-            delayed,
-            "inner_steps",
-            steps,
-            f"{kept}: it cannot change in a run with delayed averaging",
-        )
-        # Check with the largest rate and H that any amendment may set: a valid amendment must not
-        # become invalid in combination with others.
-        most = max(RATE_MAX, manifest.inner.lr) * blocks
-        fits = manifest.policy.influence_max * most <= INFLUENCE_MAX
-        bound = f"at most {INFLUENCE_MAX / most:.3g} in a run that is amended"
+        same = f"{manifest.inner.steps}: it cannot change in a run with delayed averaging"
+        _require(whole.delayed == manifest.delayed, "inner_steps", steps, same)
+        # Check with the largest learning rate and H that any amendment may set, so that an
+        # amendment that is valid alone is valid in combination with others, too.
+        unit = max(RATE_MAX, manifest.inner.lr) * blocks
+        fits = manifest.policy.influence_max * unit <= INFLUENCE_MAX
+        bound = f"at most {INFLUENCE_MAX / unit:.3g} in a run that is amended"
         _require(fits, "policy.influence_max", manifest.policy.influence_max, bound)
 
 
@@ -138,7 +120,8 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """The run from outer step `step` on. `inner_step` is the number of inner steps before it."""
+    """The run from outer step `step` to the next amendment. `inner_step` is the number of inner
+    steps before `step`."""
 
     manifest: RunManifest
     step: int = 0
@@ -146,7 +129,7 @@ class Leg:
     number: int = 0
     """Number of the amendment with which the leg begins; 0 for the published manifest."""
     stride_before: int = 0
-    """Inner steps per outer step when the run was published; 0 means the same as now."""
+    """Inner steps per outer step when the run was published; 0 if the number has not changed."""
 
     @property
     def published_stride(self) -> int:
@@ -155,8 +138,7 @@ class Leg:
 
     def first_inner_step(self, step: int) -> int:
         """Return the number of inner steps before `step`, for a peer that took part from the
-        start.
-        """
+        start."""
         return self.inner_step + (step - self.step) * self.manifest.blocks_per_step
 
     def amended(self, amendment: Amendment) -> Leg:
@@ -168,33 +150,22 @@ class Leg:
 
         Raises ValueError: the result is not a valid run.
         """
-        before, change = self.manifest, amendment
-        done = self.first_inner_step(change.step)
-        inner, codec, outer = before.inner, before.codec, before.outer
-        steps = _or(change.inner_steps, inner.steps)
+        old, new = self.manifest, amendment
+        inner = _given(lr=new.lr, steps=new.inner_steps)
+        codec = _given(name=new.codec, block=new.codec_block)
+        outer = _given(lr=new.outer_lr, momentum=new.outer_momentum)
         try:
             manifest = replace(
-                before,
-                inner=replace(
-                    inner,
-                    lr=_or(change.lr, inner.lr),
-                    steps=steps,
-                ),
-                codec=replace(
-                    codec,
-                    name=cast(CodecName, _or(change.codec, codec.name)),
-                    block=_or(change.codec_block, codec.block),
-                ),
-                outer=replace(
-                    outer,
-                    lr=_or(change.outer_lr, outer.lr),
-                    momentum=_or(change.outer_momentum, outer.momentum),
-                ),
+                old,
+                inner=replace(old.inner, **inner),
+                codec=replace(old.codec, **codec),
+                outer=replace(old.outer, **outer),
             )
         except ConfigError as exc:
             raise ValueError(exc.what) from exc
-        stride = self.stride_before if steps == inner.steps else self.published_stride
-        return Leg(manifest, change.step, done, change.number, stride)
+        is_same = manifest.inner.steps == old.inner.steps
+        stride = self.stride_before if is_same else self.published_stride
+        return Leg(manifest, new.step, self.first_inner_step(new.step), new.number, stride)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,13 +175,12 @@ class SignedAmendment:
     amendment: Amendment
     signed: Signed
     terms: Terms
-    """The amendment as it appears in the ledger entry with which members agree on it."""
+    """The contents of the ledger entry with which members agree on the amendment."""
 
     @classmethod
     def publish(cls, identity: Identity, amendment: Amendment, run: Run) -> SignedAmendment:
         """Sign `amendment`. Raises ValueError, with a message for the user, if it is invalid for
-        `run`.
-        """
+        `run`."""
         amendment.check(run.manifest)
         return cls._of(amendment, Signed.by(identity, KIND, pack(plain(amendment))), run)
 
@@ -224,12 +194,7 @@ class SignedAmendment:
                 run's organiser.
         """
         amendment, signed = said_by_organiser(
-            Amendment,
-            data,
-            run,
-            kind=KIND,
-            bytes_max=AMENDMENT_BYTES_MAX,
-            code="AMEND-SIGNER",
+            Amendment, data, run, kind=KIND, bytes_max=AMENDMENT_BYTES_MAX, code="AMEND-SIGNER"
         )
         try:
             amendment.check(run.manifest)
@@ -239,8 +204,9 @@ class SignedAmendment:
 
     @classmethod
     def _of(cls, amendment: Amendment, signed: Signed, run: Run) -> SignedAmendment:
-        """Return the amendment with its terms. A new lease size follows from H alone: fragments and
-        overlap are fixed by the manifest."""
+        """Return the amendment with its terms. They contain the new number of blocks in a lease
+        (the blocks that a member may train on), if H changes. This number depends on no other
+        amendment, because the manifest fixes fragments and overlap."""
         blocks = None
         if amendment.inner_steps is not None:
             blocks = Leg(run.manifest).amended(amendment).manifest.blocks_per_lease
@@ -255,8 +221,8 @@ class SignedAmendment:
         return self.signed.to_bytes()
 
 
-def _or(change: T | None, before: T) -> T:
-    return before if change is None else change
+def _given(**values: object) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _require(holds: bool, name: str, value: object, should: str) -> None:

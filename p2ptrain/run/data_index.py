@@ -1,7 +1,7 @@
-"""The digests of a run's data blocks, in the order in which leases number them.
+"""The digests of a run's data blocks, in the order of the block numbers that the ledger uses.
 
-The index is stored as one blob of kind "index", and the manifest contains its digest. So a peer
-that knows the manifest's digest can verify all data without trusting anybody.
+The index is stored as one blob of kind "index", and the manifest contains the blob's digest. So a
+peer that knows the manifest's digest can verify all data without trusting anybody.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ DIGEST_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class DataIndex:
-    """Each block's digest. A lease's block b is `train[b % len(train)]`."""
+    """The digest of each block. Training block number b is `train[b % len(train)]`: after the last
+    block, the data are used again from the first one."""
 
     train: tuple[Digest, ...]
     validation: tuple[Digest, ...]
@@ -33,16 +34,13 @@ class DataIndex:
     def from_bytes(cls, data: bytes, *, train_blocks: int, validation_blocks: int) -> DataIndex:
         """Return the index in `data`; the manifest gives the counts.
 
-        Raises:
-            ManifestInvalid: the length does not fit the counts.
+        Raises ManifestInvalid: the length does not fit the counts.
         """
         if len(data) != (train_blocks + validation_blocks) * DIGEST_BYTES:
             raise ManifestInvalid(
                 f"a data index of {len(data)} bytes does not list {train_blocks} training "
                 f"and {validation_blocks} validation blocks"
             )
-        digests = [
-            Digest(data[start : start + DIGEST_BYTES].hex())
-            for start in range(0, len(data), DIGEST_BYTES)
-        ]
+        starts = range(0, len(data), DIGEST_BYTES)
+        digests = [Digest(data[start : start + DIGEST_BYTES].hex()) for start in starts]
         return cls(tuple(digests[:train_blocks]), tuple(digests[train_blocks:]))

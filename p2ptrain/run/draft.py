@@ -1,4 +1,4 @@
-"""Build the manifest from the run file and the blobs created for publishing. Pure."""
+"""Build a run's manifest from its run file and from the digests of the data and first weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from p2ptrain.sync import SyncSpec
 
 @dataclass(frozen=True, slots=True)
 class DraftedRun:
-    """The data created for publishing: digests of stored blobs, and counts."""
+    """Digests and counts of what `run publish` has stored: tokenizer, data, first weights."""
 
     tokenizer: Digest
     index: Digest

@@ -16,7 +16,7 @@ from p2ptrain.identity import Identity, is_peer_id, verify
 from p2ptrain.ids import PeerId
 
 PAYLOAD_BYTES_MAX = 512 * 1024
-"""Maximum length of a payload: twice that of an allowlist of `ALLOWLIST_PEERS_MAX` peers."""
+"""Maximum length of a payload: about twice the longest allowlist, which is the longest document."""
 
 ENVELOPE_BYTES_MAX = 1024
 """Maximum bytes in addition to the payload. Kind, peer id, signature and field names take about
@@ -25,6 +25,7 @@ ENVELOPE_BYTES_MAX = 1024
 SIGNED_BYTES_MAX = PAYLOAD_BYTES_MAX + ENVELOPE_BYTES_MAX
 _DOMAIN = "p2ptrain signed document 1"
 _KIND = re.compile(r"[a-z][a-z-]{0,31}")
+_TYPES = {"kind": str, "payload": bytes, "signer": str, "signature": bytes}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +57,7 @@ class Signed:
         return cls(kind, payload, identity.peer, signature)
 
     def to_bytes(self) -> bytes:
-        return pack(
-            {
-                "kind": self.kind,
-                "payload": self.payload,
-                "signer": self.signer,
-                "signature": self.signature,
-            }
-        )
+        return pack({name: getattr(self, name) for name in _TYPES})
 
     @classmethod
     def from_bytes(
@@ -80,24 +74,16 @@ class Signed:
                 f"this {kind} is too long: it has {len(data)} bytes, more than the limit of "
                 f"{bytes_max}"
             )
-        value = fields(
-            unpack(data, bytes_max=bytes_max),
-            kind=str,
-            payload=bytes,
-            signer=str,
-            signature=bytes,
-        )
-        found, payload, signer = value["kind"], value["payload"], value["signer"]
+        value = fields(unpack(data, bytes_max=bytes_max), **_TYPES)
+        found, signer = str(value["kind"]), str(value["signer"])
+        payload, signature = value["payload"], value["signature"]
         assert isinstance(payload, bytes)
+        assert isinstance(signature, bytes)
         if found != kind:
-            raise RemoteProtocolError(
-                f"expected a document of kind {kind}, not {str(found)[:40]!r}"
-            )
+            raise RemoteProtocolError(f"expected a document of kind {kind}, not {found[:40]!r}")
         if not is_peer_id(signer):
             raise RemoteProtocolError(f"the signer of this {kind} is not a peer id")
-        signature = value["signature"]
-        assert isinstance(signature, bytes)
-        return cls(kind, payload, PeerId(str(signer)), signature)
+        return cls(kind, payload, PeerId(signer), signature)
 
 
 def _message(kind: str, payload: bytes) -> bytes:

@@ -1,15 +1,15 @@
-"""Store the run's documents on this machine's disk, and load them.
+"""Store a run's signed documents on this machine's disk, and load them.
 
-A document is replaced atomically: it is written to a new file, synced and renamed. An invalid file
-on our own disk is not a peer's fault, so it is reported as a ConfigError that names the file.
+A document is replaced atomically: it is written to a new file, synced and renamed. An invalid
+document on our own disk is not a peer's fault, so the error is a ConfigError that names the file.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TypeVar
 
 from p2ptrain.encoding import pack, unpack
 from p2ptrain.errors import ConfigError, RemoteProtocolError, RunMismatch
@@ -17,6 +17,8 @@ from p2ptrain.run.allowlist import SignedAllowlist
 from p2ptrain.run.amendment import AMENDMENT_BYTES_MAX, SignedAmendment
 from p2ptrain.run.envelope import SIGNED_BYTES_MAX
 from p2ptrain.run.manifest import Run
+
+T = TypeVar("T")
 
 AMENDMENTS_MAX = 128
 """Maximum number of amendments in a list: twice as many as a run can agree on."""
@@ -36,11 +38,7 @@ def load_run(path: Path) -> Run | None:
         ConfigError: the file is damaged or forged.
         VersionMismatch: the run uses another protocol version.
     """
-    data = _read(path)
-    if data is None:
-        return None
-    with _damage_of(path):
-        return Run.from_bytes(data)
+    return _load(path, Run.from_bytes)
 
 
 def save_allowlist(path: Path, allowlist: SignedAllowlist) -> None:
@@ -51,14 +49,9 @@ def save_allowlist(path: Path, allowlist: SignedAllowlist) -> None:
 def load_allowlist(path: Path, run: Run) -> SignedAllowlist | None:
     """Return the allowlist of `run` stored at `path`; None if there is none.
 
-    Raises:
-        ConfigError: the file is damaged, forged, or of another run.
+    Raises ConfigError: the file is damaged, forged, or of another run.
     """
-    data = _read(path)
-    if data is None:
-        return None
-    with _damage_of(path):
-        return SignedAllowlist.from_bytes(data, run)
+    return _load(path, lambda data: SignedAllowlist.from_bytes(data, run))
 
 
 def save_amendments(path: Path, amendments: Iterable[SignedAmendment]) -> None:
@@ -69,21 +62,16 @@ def save_amendments(path: Path, amendments: Iterable[SignedAmendment]) -> None:
 def load_amendments(path: Path, run: Run) -> tuple[SignedAmendment, ...]:
     """Return the amendments of `run` stored at `path`; () if there are none.
 
-    Raises:
-        ConfigError: the file is damaged, or an amendment is forged or of another run.
+    Raises ConfigError: the file is damaged, or an amendment is forged or of another run.
     """
-    data = _read(path, AMENDMENTS_BYTES_MAX)
-    if data is None:
-        return ()
-    with _damage_of(path):
-        return amendments_in(data, run)
+    return _load(path, lambda data: amendments_in(data, run), AMENDMENTS_BYTES_MAX) or ()
 
 
 def amendments_in(data: bytes, run: Run) -> tuple[SignedAmendment, ...]:
     """Return the amendments of `run` in a list that may come from any peer.
 
     Raises:
-        RunMismatch, RemoteProtocolError: an amendment is invalid; then all are refused.
+        RunMismatch, RemoteProtocolError: at least one amendment is invalid, so the list is refused.
     """
     items = unpack(data, bytes_max=AMENDMENTS_BYTES_MAX)
     if not isinstance(items, list) or not all(isinstance(item, bytes) for item in items):
@@ -93,10 +81,16 @@ def amendments_in(data: bytes, run: Run) -> tuple[SignedAmendment, ...]:
     return tuple(SignedAmendment.from_bytes(item, run) for item in items)
 
 
-@contextmanager
-def _damage_of(path: Path) -> Iterator[None]:
+def _load(path: Path, decode: Callable[[bytes], T], bytes_max: int = SIGNED_BYTES_MAX) -> T | None:
+    """Return the decoded document at `path`; None if there is no such file. A longer document than
+    `bytes_max` is read only as far as is needed for `decode` to refuse it."""
     try:
-        yield
+        with path.open("rb") as file:
+            data = file.read(bytes_max + 1)
+    except FileNotFoundError:
+        return None
+    try:
+        return decode(data)
     except (RemoteProtocolError, RunMismatch) as exc:
         raise ConfigError(
             f"{path} is not the expected document: {exc.what}",
@@ -105,14 +99,6 @@ def _damage_of(path: Path) -> Iterator[None]:
             likely="the file was damaged, or copied from another home",
             do=f"move {path} away; the node then fetches it from its peers",
         ) from exc
-
-
-def _read(path: Path, bytes_max: int = SIGNED_BYTES_MAX) -> bytes | None:
-    try:
-        with path.open("rb") as file:
-            return file.read(bytes_max + 1)
-    except FileNotFoundError:
-        return None
 
 
 def _replace(path: Path, data: bytes) -> None:

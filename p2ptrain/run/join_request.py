@@ -1,7 +1,7 @@
 """A volunteer's signed request to be put on the allowlist.
 
-It proves that the sender has the key of the requested peer id. So an organiser who approves the
-request admits only that machine.
+The signature proves that the sender holds the key of the peer id that asks to be admitted. So an
+organiser who approves the request admits only the holder of that key.
 """
 
 from __future__ import annotations
@@ -32,10 +32,9 @@ class JoinRequest:
     def __post_init__(self) -> None:
         if not is_digest(self.run):
             raise ValueError("the run is not a run id")
-        if len(self.note) > NOTE_CHARACTERS_MAX or not (self.note.isprintable()):
-            raise ValueError(
-                f"the note is not one line of at most {NOTE_CHARACTERS_MAX} characters"
-            )
+        if len(self.note) > NOTE_CHARACTERS_MAX or not self.note.isprintable():
+            most = f"{NOTE_CHARACTERS_MAX} printable characters"
+            raise ValueError(f"the note must be one line of at most {most}")
         if self.created_unix < 0:
             raise ValueError("the time is before 1970")
 
@@ -47,12 +46,10 @@ class JoinRequest:
     @classmethod
     def from_bytes(cls, data: bytes | memoryview) -> JoinRequest:
         """Return the request in `data`. Raises RemoteProtocolError if it is too long, malformed, or
-        not signed by the peer that it is for.
-        """
+        not signed by the peer that it names."""
         signed = Signed.from_bytes(data, kind=KIND, bytes_max=BYTES_MAX)
         request = from_plain(cls, unpack(signed.payload, bytes_max=BYTES_MAX), "the join request")
         if request.peer != signed.signer:
-            raise RemoteProtocolError(
-                "a join request is not signed by the peer that it is for", code="SIGNATURE"
-            )
+            what = "the join request was not signed by the peer that it names"
+            raise RemoteProtocolError(what, code="SIGNATURE")
         return request

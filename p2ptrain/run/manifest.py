@@ -1,13 +1,13 @@
 """The run manifest: everything that peers must agree on. Its digest is the run's id.
 
     model, tokenizer, data     the model, and the data to train on
-    inner, outer, sync, codec  the training of each peer, averaging, its timing, and the encoding
+    inner, outer, sync, codec  each peer's training; the averaging, its timing and its encoding
     policy                     quorum, timeouts, snapshots
     genesis, layout            the digests of the first θ and m, and of the parameter layout
     founders, admission        the first voters, and the peers that may take part
 
-The run's id is enough to verify a manifest from any source: a manifest with a different digest is a
-different run. The organiser's signature tells volunteers whose run they are helping.
+The run's id is enough to verify a manifest from any source, because it is the manifest's digest.
+The organiser's signature tells volunteers whose run they are helping.
 
 A manifest from a peer may be malicious, like any message. So every limit here is low enough that a
 manifest within the limits cannot break a node.
@@ -47,19 +47,20 @@ float's range."""
 SECONDS_MAX = 86_400.0
 PARAMETERS_MAX = 2**40
 INFLUENCE_MAX = 2.0**100
-"""Maximum value of the influence bound. Codecs do not accept larger magnitudes."""
+"""Maximum value of `RunManifest.influence_max`. Codecs do not accept larger magnitudes."""
 LAYERS_MAX = 4096
 SEQUENCE_MAX = 2**24
-"""Maximum number of layers, and maximum length of a sequence. Tables of these lengths are allocated
+"""Maximum number of layers, and maximum length of a sequence. They bound tables that are allocated
 before training starts."""
 
 LEASE_BLOCKS_MAX = BLOCKS_MAX // LEASES_HELD_MAX
-"""Maximum number of blocks in a lease: one frame to the trainer lists all blocks that a member
-holds at a time. The longest H in use is 2,000."""
+"""Maximum number of blocks in a lease (the blocks that a member may train on in one outer step). A
+member may hold `LEASES_HELD_MAX` leases, and one frame to its trainer lists all their blocks. The
+longest H in use is 2,000."""
 
 BLOCK_MIN = 32
-"""Minimum length of a codec block. In shorter blocks the scales would take too large a share of the
-bytes."""
+"""Minimum length of a codec block. Each block has a scale; in shorter blocks, the scales would take
+too large a share of the bytes."""
 BLOCK_MAX = 4096
 """Maximum length of a codec block that the kernels accept."""
 
@@ -81,8 +82,8 @@ def _require(holds: bool, name: str, value: object) -> None:
 class DataSpec:
     """The data: an index of block digests, training blocks first. See `DataIndex`.
 
-    A document begins at each `document_token`. If it is None, attention is not masked between
-    documents.
+    A document begins at each `document_token`, and attention does not cross that border. If
+    `document_token` is None, attention is not masked between documents.
     """
 
     index: Digest
@@ -95,11 +96,8 @@ class DataSpec:
         _require(is_digest(self.index), "data.index", self.index)
         for name in ("train_blocks", "validation_blocks", "block_tokens"):
             _require(0 < getattr(self, name) <= COUNT_MAX, f"data.{name}", getattr(self, name))
-        _require(
-            self.document_token is None or self.document_token >= 0,
-            "data.document_token",
-            self.document_token,
-        )
+        mark = self.document_token
+        _require(mark is None or mark >= 0, "data.document_token", mark)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +116,11 @@ class OuterSpec:
 
 @dataclass(frozen=True, slots=True)
 class CodecSpec:
-    """The encoding of a pseudo-gradient on the wire: `block` elements share one scale.
+    """The encoding in which peers send the changes of their weights: `block` elements share one
+    scale.
 
-    With `feedback`, every peer adds its own rounding error to its next contribution.
+    With `feedback`, every peer adds the error of rounding its contribution to its next
+    contribution.
     """
 
     name: CodecName
@@ -134,10 +134,13 @@ class CodecSpec:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How members decide. `snapshot_every` and `evaluate_every` count outer steps. `chunk_bytes` is
-    the chunk length of updates and snapshots; it is part of the manifest, so that all peers get the
-    same digests. `encryption` applies to bulk data; "none" is for a private network that all
-    members trust. `branch_after_s` applies if `quorum_loss` is "branch".
+    """How members decide, and what else all of them must do in the same way.
+
+    `snapshot_every` and `evaluate_every` count outer steps. `chunk_bytes` is the chunk length of
+    updates and snapshots; it is part of the manifest, so that all peers get the same digests.
+    `encryption` applies to bulk data; "none" is for a private network that all members trust. If
+    the quorum is lost for `branch_after_s` and `quorum_loss` is "branch", the remaining voters
+    continue in a branch (a separate continuation of the ledger).
 
     `influence_max` bounds how far each element of a participant's weights may be from θ. Its unit
     is H times the peak learning rate. With betas of 0.9 and 0.95, a step of AdamW moves a weight by
@@ -163,35 +166,31 @@ class Policy:
         _require(self.quorum in get_args(Quorum), "policy.quorum", self.quorum)
         _require(self.quorum_loss in get_args(QuorumLoss), "policy.quorum_loss", self.quorum_loss)
         _require(self.encryption in get_args(Encryption), "policy.encryption", self.encryption)
-        for name in ("grace_s", "patience_s"):
-            _require(0 <= getattr(self, name) <= SECONDS_MAX, f"policy.{name}", getattr(self, name))
-        _require(
-            0.01 <= self.round_timeout_s <= SECONDS_MAX,
-            "policy.round_timeout_s",
-            self.round_timeout_s,
-        )
-        _require(
-            1 <= self.branch_after_s <= SECONDS_MAX, "policy.branch_after_s", self.branch_after_s
-        )
-        _require(
-            CHUNK_BYTES_MIN <= self.chunk_bytes <= CHUNK_BYTES_MAX,
-            "policy.chunk_bytes",
-            self.chunk_bytes,
-        )
-        for name in ("attempts_max", "participants_min", "snapshot_every", "evaluate_every"):
-            _require(0 < getattr(self, name) <= COUNT_MAX, f"policy.{name}", getattr(self, name))
+        counts = ("attempts_max", "participants_min", "snapshot_every", "evaluate_every")
+        bounds = {
+            "grace_s": (0, SECONDS_MAX),
+            "patience_s": (0, SECONDS_MAX),
+            "round_timeout_s": (0.01, SECONDS_MAX),
+            "branch_after_s": (1, SECONDS_MAX),
+            "chunk_bytes": (CHUNK_BYTES_MIN, CHUNK_BYTES_MAX),
+            **dict.fromkeys(counts, (1, COUNT_MAX)),
+        }
+        for name, (least, most) in bounds.items():
+            value = getattr(self, name)
+            _require(least <= value <= most, f"policy.{name}", value)
 
 
-_LAYERS_APART = 2
-"""Number of matrices that do not belong to a layer: embedding and head."""
+_OUTSIDE_LAYERS = 2
+"""Number of matrices of an untied model that do not belong to a layer: embedding and head."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunManifest:
     """One run, as its organiser defined it.
 
-    `inner.steps` (H) is the number of inner steps between two averages of the same fragment.
-    `outer.steps` counts the averages of all fragments.
+    `inner.steps` (H) is the number of inner steps between two averages of the same fragment (the
+    part of the parameters that one outer step averages). `outer.steps` counts the averages of all
+    fragments.
     """
 
     name: str
@@ -227,9 +226,8 @@ class RunManifest:
         _require(self.model.sequence <= SEQUENCE_MAX, "model.sequence", self.model.sequence)
         _require(_parameters_at_least(self.model) <= PARAMETERS_MAX, "model", self.model)
         _require(self.inner.steps <= self.data.train_blocks, "inner.steps", self.inner.steps)
-        _require(
-            0 < self.influence_max <= INFLUENCE_MAX, "policy.influence_max", self.influence_max
-        )
+        bound = self.influence_max
+        _require(0 < bound <= INFLUENCE_MAX, "policy.influence_max", bound)
         self._check_sync()
         block_tokens = self.inner.batch_sequences * self.model.sequence
         _require(block_tokens == self.data.block_tokens, "data.block_tokens", block_tokens)
@@ -237,8 +235,8 @@ class RunManifest:
         _require(mark is None or mark < self.model.vocab, "data.document_token", mark)
 
     def _check_sync(self) -> None:
-        sync, own = self.sync, 1 if self.model.tied else _LAYERS_APART
-        fits = sync.fragments == 1 or 1 <= sync.fragments - own <= self.model.layers
+        sync, outside = self.sync, 1 if self.model.tied else _OUTSIDE_LAYERS
+        fits = sync.fragments == 1 or 1 <= sync.fragments - outside <= self.model.layers
         _require(fits, "sync.fragments", sync.fragments)
         stride, over = divmod(self.inner.steps, sync.fragments)
         _require(over == 0 and sync.overlap_steps <= stride, "sync", sync)
@@ -253,9 +251,8 @@ class RunManifest:
 
     @property
     def founders_vote(self) -> bool:
-        """Whether only founders vote. In an open run, identities cost nothing, so they must not
-        have votes. Runs of version 1 use the old rules.
-        """
+        """Whether only founders vote. In an open run anybody can create identities at no cost, so
+        new identities must not get votes. Runs of version 1 use the old rules."""
         return self.admission == "open" and self.version >= 2
 
     @property
@@ -270,25 +267,25 @@ class RunManifest:
 
     @property
     def delayed(self) -> bool:
-        """Whether an outer step is averaged while the whole next step is being trained."""
+        """Whether each outer step is averaged while the next one is trained, so that the average
+        arrives a whole outer step late."""
         return SyncSchedule.of(self.sync, self.inner.steps).delayed
 
     @property
     def blocks_per_step(self) -> int:
-        """Blocks that one member trains in an outer step. One block is one inner step's batch."""
+        """Number of data blocks that one member trains on in an outer step. A block is the batch
+        of one inner step."""
         return self.inner.steps // self.sync.fragments
 
     @property
     def blocks_per_lease(self) -> int:
-        """Blocks of an outer step, plus those of the `overlap_steps` during which the step is
-        agreed.
-        """
+        """Number of data blocks in a lease: those of an outer step, plus those that the member
+        trains on during the exchange (`overlap_steps`)."""
         return self.blocks_per_step + self.sync.overlap_steps
 
     def to_payload(self) -> bytes:
         """Return the canonical bytes. Their digest is the run id."""
-        sections = ("model", "data", "inner", "outer", "sync", "codec", "policy")
-        value = {**plain(self), **{name: plain(getattr(self, name)) for name in sections}}
+        value = {**plain(self), **{name: plain(getattr(self, name)) for name in _SECTIONS}}
         return pack({**value, "sync": {**plain(self.sync), "merge": MERGE}})
 
     @classmethod
@@ -337,17 +334,17 @@ _FIELDS: dict[str, type] = {
 
 def _parameters_at_least(model: ModelSpec) -> int:
     """Return a lower bound on the number of parameters, to refuse absurd sizes. It counts only the
-    large matrices.
-    """
+    large matrices."""
     attention = 2 * model.width * model.width
     return model.vocab * model.width + model.layers * (attention + 3 * model.width * model.ffn)
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A manifest with its organiser's signature, as stored in `HOME/run/manifest.signed`.
+    """A manifest with its organiser's signature, as stored in `run/manifest.signed` in a node's
+    home (the folder with its files).
 
-    Create one with `publish` or `from_bytes`; `manifest` is always the one that was signed.
+    Create a Run with `publish` or `from_bytes`, which guarantee that `manifest` is what was signed.
     """
 
     id: RunId
@@ -365,11 +362,11 @@ class Run:
         """Return the run in `data`, which may come from any peer.
 
         Raises:
-            VersionMismatch: it is for a different version of p2ptrain. RemoteProtocolError: it is
-                too long, truncated, altered, not signed by its organiser, or invalid.
+            VersionMismatch: it is for a different version of p2ptrain.
+            RemoteProtocolError: it is too long, truncated, altered, not signed by its organiser, or
+                invalid.
         """
-        signed = Signed.from_bytes(data, kind=KIND, bytes_max=SIGNED_BYTES_MAX)
-        return cls._of(signed)
+        return cls._of(Signed.from_bytes(data, kind=KIND, bytes_max=SIGNED_BYTES_MAX))
 
     @classmethod
     def _of(cls, signed: Signed) -> Run:

@@ -1,7 +1,7 @@
 """Decode documents that the organiser signs after publishing a run: allowlists and amendments.
 
 Such documents may come from any peer. This module checks the length, the organiser's signature, and
-that the document is for this run. The modules of the documents check the content.
+that the document is for this run. `allowlist` and `amendment` check the content.
 """
 
 from __future__ import annotations

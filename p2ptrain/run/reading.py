@@ -1,4 +1,4 @@
-"""Convert maps from outside to dataclasses with checked fields.
+"""Convert maps that come from other peers to dataclasses with checked fields, and back.
 
 The documents of a run are maps of plain values. A dataclass's annotations give the type of each
 field; its `__post_init__` checks the values. A wrong type and a wrong value each become a
@@ -24,30 +24,27 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "str | None": (str, type(None)),
     "float | None": (float, int, type(None)),
 }
-"""Types of values by annotation. Fields with other annotations are strings (NewTypes, Literals) or
-lists (tuples)."""
+"""Types of values by annotation. A field with a `tuple` annotation is a list in the map. A field
+with any other annotation (a NewType or a Literal) is a string."""
 
 
 def from_plain(kind: type[T], value: object, what: str) -> T:
-    """Return a `kind` with the fields of the map `value`. `what` is its name in errors.
+    """Return a `kind` with the fields of the map `value`. `what` is the document's name in errors.
 
-    Raises:
-        RemoteProtocolError: a field is missing, unknown, of a wrong type, or invalid.
+    Raises RemoteProtocolError: a field is missing, unknown, of a wrong type, or invalid.
     """
     assert dataclasses.is_dataclass(kind)
-    types = {field.name: _type_of(str(field.type)) for field in dataclasses.fields(kind)}
+    annotations = {field.name: str(field.type) for field in dataclasses.fields(kind)}
+    types = {
+        name: list if text.startswith("tuple[") else _TYPES.get(text, str)
+        for name, text in annotations.items()
+    }
     try:
         checked = encoding.fields(value, **types)
         return kind(**{name: _settled(item, types[name]) for name, item in checked.items()})
     except (RemoteProtocolError, ConfigError, ValueError, TypeError) as exc:
         text = exc.what if isinstance(exc, RemoteProtocolError | ConfigError) else str(exc)
         raise RemoteProtocolError(f"{what}: {text}") from exc
-
-
-def _type_of(annotation: str) -> type | tuple[type, ...]:
-    if annotation.startswith("tuple["):
-        return list
-    return _TYPES.get(annotation, str)
 
 
 def _settled(item: object, kind: type | tuple[type, ...]) -> object:
@@ -62,10 +59,5 @@ def _settled(item: object, kind: type | tuple[type, ...]) -> object:
 
 def plain(value: Any) -> dict[str, object]:
     """Return a map from which `from_plain` can rebuild the dataclass `value`."""
-    return {
-        field.name: _plain_item(getattr(value, field.name)) for field in dataclasses.fields(value)
-    }
-
-
-def _plain_item(item: object) -> object:
-    return list(item) if isinstance(item, tuple) else item
+    items = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    return {name: list(item) if isinstance(item, tuple) else item for name, item in items.items()}

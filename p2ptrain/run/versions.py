@@ -5,17 +5,16 @@ from __future__ import annotations
 from p2ptrain.errors import RemoteProtocolError, VersionMismatch
 
 VERSION = 2
-"""The version of the protocol between peers, which is fixed for a run. New runs have this
-version; a node can take part in runs of all `VERSIONS`.
+"""The version of the protocol between peers in new runs. A run's version never changes. A node can
+take part in runs of all `VERSIONS`:
     1    learners earn votes, even in open runs
-    2    in an open run only the founders vote
-"""
+    2    in an open run only the founders vote"""
 
 VERSIONS = (1, 2)
 
 MERGE = "mean"
-"""The value of `sync.merge` in every manifest. Earlier versions also had "rda". The field remains
-so that the format of manifests does not change (docs/decisions/023)."""
+"""The value of `sync.merge` in every manifest. Earlier versions also allowed "rda". The field stays
+in the manifest so that the format does not change (docs/decisions/023)."""
 
 
 def check_version(version: object) -> None:
@@ -33,9 +32,8 @@ def check_version(version: object) -> None:
 
 
 def without_merge(sync: object) -> object:
-    """Return the map of `sync` without its field `merge`. Raises VersionMismatch for "rda", and
-    RemoteProtocolError for any other value than `MERGE`.
-    """
+    """Return the map `sync` without its field `merge`. Raises VersionMismatch if `merge` is "rda",
+    and RemoteProtocolError if it is any other value than `MERGE`."""
     if not isinstance(sync, dict):
         return sync
     rest = dict(sync)

@@ -1,4 +1,4 @@
-"""Trains the model between two outer steps, in processes of its own.
+"""Trains the model between two outer steps, in processes separate from the node's.
 
 This is the only package that imports torch, and only two of its four subpackages do:
 

@@ -1,9 +1,9 @@
 """One rank of a trainer: `python -m p2ptrain.trainer`, started by `supervisor` or by torchrun.
 
-A supervisor passes settings, shared memory and a socket to the rank. Under torchrun, the rank
-connects to the node, which sends the settings and serves the vectors in place of shared memory
-(`node_client`). The option for its address is called `--call`, since torchrun would read `--node`
-as its own `--node-rank`.
+A rank is one of the processes that train the model together. A supervisor passes settings, shared
+memory and a socket to the rank. Under torchrun, the rank connects to the node, which sends the
+settings and serves the vectors in place of shared memory (`node_client`). The option for the node's
+address is called `--call`, since torchrun would read `--node` as its own `--node-rank`.
 """
 
 from __future__ import annotations
@@ -74,11 +74,9 @@ def main() -> None:
 def _end_at_once(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """Print an unexpected exception and exit at once. A normal exit runs torch's clean-up, which
-    may wait for the other ranks while they wait for this one.
-    """
-    # Do not use sys.stderr: torch replaces it during this call, to print the text with the rank
-    # later.
+    """Print an unexpected exception and exit immediately. A normal exit runs torch's clean-up,
+    which may wait for the other ranks while they wait for this one."""
+    # Do not use sys.stderr: during this call, torch replaces it in order to print the text later.
     traceback.print_exception(kind, error, trace, file=sys.__stderr__)
     if sys.__stderr__ is not None:
         sys.__stderr__.flush()
@@ -118,9 +116,8 @@ def _serve(
             theta, local = (map_vector(fd, layout.numel) for fd in fds)
         else:
             theta, local = link.vectors(layout)
-        arena = RankArena(
-            model, layout, theta, local, count=config.fragments, mirror=link, eager=config.eager
-        )
+        count, eager = config.fragments, config.eager
+        arena = RankArena(model, layout, theta, local, count=count, mirror=link, eager=eager)
     free_bytes = ranks.least(ranks.free_bytes())
     config = _fitted(config, ranks, free_bytes)
     channel = None
@@ -151,7 +148,7 @@ def _serve(
     except (RuntimeError, MemoryError) as exc:
         if not is_out_of_memory(exc):
             raise
-        # Exit at once: a clean shutdown would wait for the other ranks, which wait for this one.
+        # Exit now: a clean shutdown would wait for the other ranks, which wait for this one.
         sys.stderr.write(f"{str(exc).splitlines()[0]}\n")
         sys.stderr.flush()
         if link is not None:
@@ -160,10 +157,10 @@ def _serve(
 
 
 def _fitted(config: TrainerConfig, ranks: Ranks, free_bytes: int) -> TrainerConfig:
-    """Return `config` with the number of sequences computed at once.
+    """Return `config` with the number of sequences that a rank computes at once.
 
-    On a GPU, this is the number that is likely to fit, unless the settings give one. It is never
-    more than what an earlier start found to fit.
+    On a GPU, this is the number that is likely to fit, unless the settings give a number. If an
+    earlier start ran out of memory, it is at most the limit found then.
     """
     if ranks.device.type != "cpu" and not config.micro_batch:
         config = replace(config, micro_batch=on_gpu(config, ranks.count, free_bytes))
@@ -177,8 +174,9 @@ def _fitted(config: TrainerConfig, ranks: Ranks, free_bytes: int) -> TrainerConf
 def _die_with_the_node(lifeline_fd: int) -> None:
     """End this process, whatever it is doing, when the node's end of the pipe closes.
 
-    A rank that hangs in a collective or in a GPU call has no other sign that its node is gone.
-    (Linux's parent-death signal does not help: it fires when the *thread* that started us ends.)
+    A rank that hangs in a collective or in a GPU call would not notice otherwise that its node is
+    gone. (Linux's parent-death signal does not help: it is sent when the *thread* that started this
+    process ends.)
     """
 
     def wait() -> None:
@@ -203,9 +201,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--theta-fd", type=int, help="shared memory with θ")
     parser.add_argument("--local-fd", type=int, help="shared memory with the local weights")
     parser.add_argument("--socket-fd", type=int, help="socket to the node; rank 0 only")
-    parser.add_argument(
-        "--store-fd", type=int, help="listening socket of the rendezvous; rank 0 only"
-    )
+    parser.add_argument("--store-fd", type=int, help="socket to serve the store on; rank 0 only")
     parser.add_argument("--lifeline-fd", type=int, help="pipe that closes when the node ends")
     return parser.parse_args()
 

@@ -105,7 +105,7 @@ def test_head_without_its_update_fails_instead_of_using_an_older_state(
     done = export("--snapshot", "head")
     assert done.code == 75
     assert (
-        "[AUDIT-PARTIAL] the head cannot be reached: this home does not hold the update of outer"
+        "[AUDIT-PARTIAL] the head cannot be reached: this home does not contain the update of outer"
         in done.err
     )
     assert "1 outer steps are missing" in done.err

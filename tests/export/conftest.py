@@ -52,8 +52,8 @@ def plan(request: pytest.FixtureRequest) -> ExportPlan:
 
 
 def trained(spec: ModelSpec) -> Float32Vector:
-    """Return genesis plus random changes. In genesis itself, the matrices that write to the
-    residual stream are zero."""
+    """Return the first weights of a run plus random changes. Without the changes, some matrices
+    would be zero and would not affect the result."""
     theta = genesis(spec, seed=1)
     random = np.random.default_rng(2)
     for entry in layout_of(spec).entries:

@@ -1,8 +1,8 @@
-"""Hugging Face's Llama and Qwen3 in the simplest form: numpy, the files of a folder, one position
-at a time.
+"""A minimal implementation of Hugging Face's Llama and Qwen3. It reads an exported folder and
+computes one position at a time with numpy.
 
-The code does not use p2ptrain. It computes what any reader of an exported folder computes from
-config.json and the tensors' names.
+The code does not use p2ptrain. It uses only config.json and the tensors, like any other program
+that reads an exported folder.
 """
 
 from __future__ import annotations

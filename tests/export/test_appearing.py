@@ -45,7 +45,7 @@ def killed(process: subprocess.Popen[str]) -> None:
     process.stdout.close()
 
 
-def test_leftovers_of_a_killed_writer_are_removed_and_a_live_ones_kept(target: Path) -> None:
+def test_leftovers_of_a_killed_writer_are_removed_but_not_of_a_live_one(target: Path) -> None:
     process, partial = writing(target)
     assert clear_away(target) == []
     assert (partial / "weights").read_text() == "half"

@@ -83,8 +83,8 @@ def test_plain_reader_computes_the_same_as_the_trainer(
 def test_packed_documents_are_computed_as_if_each_were_alone(
     plan: ExportPlan, dtype: torch.dtype, bound: float, tmp_path: Path
 ) -> None:
-    """The model's heads share keys, and only its mask separates documents. In two rows a document
-    begins at token 7, after the end of one that began before the row."""
+    """Each token 7 begins a document. So TOKENS contains the end of a document that began earlier,
+    and two more documents. In our model, only the attention mask separates them."""
     theta = trained(plan.spec)
     folder = export(plan, ThetaInMemory(theta), tmp_path / "out").folder
     starts = [0, *(at for at, token in enumerate(TOKENS) if token == 7)]
@@ -127,7 +127,7 @@ def test_bf16_export_rounds_each_value_to_the_nearest(tmp_path: Path) -> None:
                 read, expected[each.offset : each.end], rtol=0, atol=0, equal_nan=True
             )
     assert done.theta == blake3(theta.tobytes()).hexdigest(), (
-        "the digest is the certified snapshot's"
+        "the digest must be that of the certified fp32 weights"
     )
     assert json.loads((done.folder / "config.json").read_text())["dtype"] == "bfloat16"
 
@@ -217,5 +217,5 @@ def test_too_small_disk_is_noticed_before_anything_is_written(tmp_path: Path) ->
     with pytest.raises(StoreFull) as caught:
         export(plan, ThetaInMemory(trained(SPEC)), tmp_path / "out", free=lambda folder: 4_000_000)
     assert list(tmp_path.iterdir()) == []
-    assert caught.value.what == f"the export takes 4.3 MB, and {tmp_path} has 4.0 MB free"
+    assert caught.value.what == (f"the export takes 4.3 MB, but {tmp_path} has only 4.0 MB free")
     export(plan, ThetaInMemory(trained(SPEC)), tmp_path / "out", free=lambda folder: 5_000_000)

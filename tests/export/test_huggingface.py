@@ -1,4 +1,5 @@
-"""Our model as transformers describes it: without reordering or approximation."""
+"""The conversion between our model and transformers' names and config.json is exact, and a model
+that cannot be converted exactly is refused. The special tokens are found in the tokenizer."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ def test_model_sizes_survive_conversion_to_a_config_and_back(spec: ModelSpec) ->
     assert spec_of(config_of(spec, "float32", {"eos": 3})) == spec
 
 
-def test_tokens_missing_from_the_tokenizer_are_reported() -> None:
+def test_special_token_that_is_unknown_is_null_in_the_config() -> None:
     config = config_of(SPEC, "float32", {"bos": 4, "pad": 0})
     named = {name: config[name] for name in config if name.endswith("_token_id")}
     assert named == {"bos_token_id": 4, "eos_token_id": None, "pad_token_id": 0}
@@ -114,7 +115,7 @@ def test_special_tokens_are_recognised_by_their_usual_names() -> None:
     assert Tokenizer.of(b"{}").config(8)["model_input_names"] == names
 
 
-def test_tokenizer_of_reads_has_an_example_that_it_can_encode() -> None:
+def test_tokenizer_for_dna_reads_has_an_example_that_it_can_encode() -> None:
     reads, text = learn_reads(["ACGTTGCA" * 9], 30), learn_text(["once upon a time"], 260)
     examples = [Tokenizer.of(each.to_json()).example for each in (reads, text)]
     assert examples == ["ACGTACGT", "Once upon"]
@@ -132,7 +133,8 @@ def test_generated_text_begins_with_the_runs_document_token() -> None:
 
 
 def test_if_several_usual_names_exist_the_one_used_for_packing_is_chosen() -> None:
-    """The manifest names a document token only if documents are separated by a mask."""
+    """The manifest does not always help, because it names a document token only if a mask separates
+    documents."""
     for first, other in permutations([*BEGINNINGS, *ENDINGS], 2):
         given = tokenizers.Tokenizer(models.BPE({"a": 0}, []))
         given.add_special_tokens(["<s>", "</s>", first, other])
@@ -141,7 +143,7 @@ def test_if_several_usual_names_exist_the_one_used_for_packing_is_chosen() -> No
         assert (found["bos"], found["eos"]) == (packed.begin, packed.end)
 
 
-def test_ordinary_token_serves_as_mark_only_if_there_is_no_special_one() -> None:
+def test_ordinary_token_is_used_as_bos_only_if_no_special_token_fits() -> None:
     plain, mark = '{"content":"<s>","id":1}', '{"content":"<bos>","id":2,"special":true}'
     for added, numbers in ((f"{plain},{mark}", {"bos": 2}), (plain, {"bos": 1})):
         assert Tokenizer.of(f'{{"added_tokens":[{added}]}}'.encode()).numbers == numbers

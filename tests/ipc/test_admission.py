@@ -1,5 +1,5 @@
-"""Ranks that the node did not start: both sides prove that they know the secret, and neither sends
-it."""
+"""The handshake between a node and a rank that the node did not start. Both prove that they know
+the secret, and neither sends the secret."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 def both(
     pair: tuple[socket.socket, socket.socket], node_secret: bytes, rank_secret: bytes
 ) -> tuple[object, object]:
-    """Return the results of the node's side and of the rank's."""
+    """Run the handshake with these secrets. Return what the node and the rank conclude."""
     told: list[object] = [None]
 
     def node() -> None:
@@ -97,8 +97,8 @@ def test_false_node_is_detected(pair: tuple[socket.socket, socket.socket]) -> No
 
 
 def test_rank_refuses_its_own_proof_sent_back(pair: tuple[socket.socket, socket.socket]) -> None:
-    """An impostor without the secret listens in place of the node, and sends back whatever it
-    gets."""
+    """An impostor without the secret listens in place of the node, and sends the rank's own proof
+    back."""
     impostor, rank = pair
     impostor.settimeout(admission.GREETING_LIMIT_S)
 

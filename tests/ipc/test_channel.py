@@ -85,8 +85,8 @@ LEASE = Train(1, ("/" + 128 * "x",) * 2000, 0)
 
 
 def test_sending_a_long_frame_waits_for_a_busy_reader_and_checks_meanwhile(pair: Pair) -> None:
-    """The reader is, for example, a trainer that restores its optimizer for five seconds. The
-    sender checks each second."""
+    """The reader does not read for a while, like a trainer that restores its optimizer. The sender
+    meanwhile calls `look` at each interval."""
     reader, arrived, looks = FrameReader(), [], 0
 
     def look() -> None:

@@ -65,7 +65,8 @@ def record(arm: Arm, loss: float | None, text: str = "stdlib") -> Record:
 
 
 def recorded(found: list[Arm], loss: float = 2.0) -> dict[Key, Record]:
-    """Return a record. The loss of a common start is 0.5 above that of all arms that follow it."""
+    """Return a record of each arm. The loss of a common start is 0.5 above that of the arms that
+    begin with it."""
     return {
         arm.key: record(arm, loss + arm.settings.seed / 100 + 0.5 * (arm.name == "start"))
         for arm in found
@@ -73,8 +74,8 @@ def recorded(found: list[Arm], loss: float = 2.0) -> dict[Key, Record]:
 
 
 def grown(momentum_costs: float = -1e-3) -> tuple[list[Arm], dict[Key, Record]]:
-    """Define all arms, step by step: each arm gets a record once it can be defined. Trials differ
-    in the loss that their outer momentum adds."""
+    """Return all arms and their records. Some arms can be defined only after others have a record,
+    so this is done step by step. The loss of a trial depends on its outer momentum."""
     found, records = _grown(momentum_costs)
     return list(found), dict(records)
 
@@ -138,7 +139,7 @@ def test_arms_begin_after_the_same_start_unless_compared_from_zero() -> None:
     assert starts == {arm.settings.beginning for arm in found if arm.settings.start}
     assert sorted(each.seed for each in starts) == [0, 1, 2, 3], "one for each seed"
     text = 4_248_000  # The number of tokens available for training.
-    assert (START.sequences + 1272 * 32) * 128 < 2.1 * text, "the third pass adds hardly any arms"
+    assert (START.sequences + 1272 * 32) * 128 < 2.1 * text, "arms read the text about twice"
 
 
 def test_ordinary_training_has_as_many_trials_as_peers_have() -> None:
@@ -386,7 +387,7 @@ def test_gap_is_plotted_over_outer_steps_batch_and_peers() -> None:
 def test_queue_trains_missing_arms_and_those_that_depend_on_them(
     texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Return two trials, and an arm that depends on the better of them."""
+    """There are two trials, and an arm that depends on the better of them."""
     grid = [Arm("tuning", f"trial-{lr}", toy(lr=lr, total_steps=8)) for lr in (1e-5, 1e-2)]
 
     def named(records: dict[Key, Record]) -> list[Arm]:
@@ -399,7 +400,7 @@ def test_queue_trains_missing_arms_and_those_that_depend_on_them(
     looks = iter([False] * 5)
     queue.work(lambda: next(looks, True))
     assert [arm.name for arm in queue.lacking()] == ["trial-1e-05", "trial-0.01"], (
-        "interrupted in the first arm"
+        "the queue was interrupted in the first arm"
     )
     queue.work(lambda: False)
     assert queue.lacking() == []

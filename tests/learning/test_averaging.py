@@ -1,4 +1,5 @@
-"""The average of peers in one process equals the ring's, bit for bit."""
+"""The average that `scripts/compare` computes in one process equals that of a real ring, bit for
+bit."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ def test_average_equals_that_of_threads_and_sockets(
     assert {each.tobytes() for each in ring.payloads} == {payload}
 
 
-def test_rounding_loss_equals_that_of_the_ring(build: Build) -> None:
+def test_rounding_errors_to_correct_later_equal_those_of_the_ring(build: Build) -> None:
     ring = build((4, 1, 2), 5000, codec="int4")
     owes = np.random.default_rng(3).standard_normal((3, 5000)).astype(np.float32)
     ring.residuals = dict(enumerate(owes))

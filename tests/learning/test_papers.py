@@ -1,8 +1,9 @@
-"""The sync modes, written as in their papers, sharing no code with ours except the inner step.
+"""An independent implementation of the sync modes that follows the papers. It shares only the inner
+step with our code.
 
 `late` is arXiv 2311.08105 and 2501.18512 (Algorithm 2), with the delay of 2502.12996. `eager` is
-from 2502.12996 too. There each peer has its own outer optimizer; we have one optimizer, and each
-peer's deviation from it.
+from 2502.12996, too. In that paper, each peer has its own outer optimizer. Our code has one outer
+optimizer, and stores by how much each peer's weights deviate from θ.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ Vector = NDArray[np.float64]
 
 
 class Nesterov:
-    """The update of torch.optim.SGD for this gradient."""
+    """The outer optimizer: Nesterov momentum, as torch.optim.SGD computes it."""
 
     def __init__(self, settings: Settings, size: int) -> None:
         self.lr, self.mu = settings.outer_lr, settings.momentum
@@ -42,11 +43,12 @@ class Nesterov:
 
 
 class Peers:
-    """The blocks of each peer: in each outer step, a peer has one block for each inner step, and
-    the next peer's blocks follow.
+    """The peers, each with the data blocks on which it trains. In each outer step, the first peer
+    trains on the first blocks (one for each inner step), the second peer on the next ones, and so
+    on.
 
-    With `random`, each write rounds the weights randomly. Our weights are fp32, which avoids such
-    rounding.
+    With `random`, the weights are rounded randomly each time they are set. The results then show
+    how large rounding errors can become.
     """
 
     def __init__(
@@ -84,7 +86,7 @@ def fragment_numbers(count: int) -> NDArray[np.int64]:
 
 
 def late(settings: Settings, corpus: Corpus, random: np.random.Generator | None = None) -> Vector:
-    """Return the final θ, including all updates that are still in flight."""
+    """Return the final θ, including the updates that are still delayed when training ends."""
     sync, every = settings.sync, settings.inner_steps
     peers, theta = Peers(settings, corpus, random), genesis(MODEL, settings.seed).astype(np.float64)
     outer, fragment_of = Nesterov(settings, theta.size), fragment_numbers(sync.fragments)
@@ -117,7 +119,7 @@ def late(settings: Settings, corpus: Corpus, random: np.random.Generator | None 
 def eager(
     settings: Settings, corpus: Corpus, random: np.random.Generator | None = None
 ) -> list[Vector]:
-    """Return where each peer starts after the last outer step."""
+    """Return the weights with which each peer would continue after the last outer step."""
     count = settings.peers
     peers, everything = Peers(settings, corpus, random), np.ones(layout_of(MODEL).numel, bool)
     thetas = [genesis(MODEL, settings.seed).astype(np.float64) for _ in range(count)]
@@ -184,7 +186,8 @@ def test_outer_step_is_torchs_nesterov_from_the_first_step_on() -> None:
         exact.outer_step(theta, momentum, payload, 0.7, 0.9)
         theirs.grad = torch.from_numpy(delta)
         sgd.step()
-        # Our outer step and torch's each add up to four numbers below 16 in a step, in fp32.
+        # In each step, our code and torch's each do at most four fp32 additions, of numbers below
+        # 16.
         lost = of_additions(2 * 4 * (step + 1), 16.0)
         assert np.allclose(theta, theirs.detach().numpy(), rtol=0, atol=lost)
 

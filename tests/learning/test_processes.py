@@ -1,4 +1,4 @@
-"""`scripts/compare`: which process stops which others."""
+"""`scripts/compare` starts several processes that share its work. They stop together."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ OURSELVES = os.getpid()
 
 
 class Processes:
-    """Replaces the processes that `main` starts, and what it asks: whether to stop, and the id of
-    its parent."""
+    """Stands in for the processes that `main` starts, for `Queue.work` and for `os.getppid`.
+    `answers` contains what the function `stop` of `main` returned."""
 
     def __init__(self) -> None:
         self.parent = 1000

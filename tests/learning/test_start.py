@@ -59,7 +59,7 @@ def test_interrupted_start_continues_and_gives_the_same_result(texts: Path, tmp_
     assert (record.loss, record.curve) == (again.loss, again.curve)
 
 
-def test_token_is_copyable_if_its_predecessor_was_last_followed_by_it() -> None:
+def test_token_is_copyable_if_it_followed_its_predecessor_last_time() -> None:
     rows = np.array([[1, 2, 1, 2, 1, 3, 1, 2], [5, 5, 5, 5, 6, 5, 5, 6]], np.uint16)
     assert copied(rows).astype(int).tolist() == [[0, 0, 1, 1, 0, 0, 0], [0, 1, 1, 0, 0, 0, 0]]
 

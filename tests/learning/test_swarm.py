@@ -104,7 +104,7 @@ def test_single_peer_that_averages_each_step_trains_as_if_alone(
 
 
 class Watched(Swarm):
-    """A swarm that records the inputs of each average, and the rows that were trained on."""
+    """A swarm that records the inputs of each average."""
 
     def __init__(self, *fields: Any) -> None:
         super().__init__(*fields)
@@ -165,7 +165,7 @@ def test_theta_does_not_change_for_two_steps_with_a_delay_of_one(corpus: Corpus)
     assert not np.array_equal(swarm.theta, genesis(MODEL, 1))
     assert [[each.anchor.tobytes() for each in read] for read in swarm.read] == [
         [genesis(MODEL, 1).tobytes()] * 2
-    ] * 2, "the first fragment was not read again"
+    ] * 2, "both averages must start from the first θ of the run"
     assert all(np.array_equal(peer.replica.weights, swarm.theta) for peer in swarm.peers)
 
 
@@ -256,10 +256,10 @@ def test_loss_of_a_joiner_is_recorded_for_each_step_since_joining(corpus: Corpus
         expected.append(joiner - sum(others) / 3)
     assert swarm.joiners == pytest.approx(expected, abs=1e-12)
     advanced(swarm, 8)
-    assert len(swarm.joiners) == 4, "sums over all joiners"
+    assert len(swarm.joiners) == 4, "there must be one sum for each step since joining"
 
 
-def test_sources_have_text_for_all_arms_and_seeds_differ_in_row_order(
+def test_every_seed_has_the_same_rows_in_a_different_order(
     corpus: Corpus,
 ) -> None:
     count = len(corpus.train)

@@ -266,7 +266,7 @@ async def test_state_that_training_cannot_produce_is_refused(spoilt: int, tmp_pa
         keep_state(r, 1, spoilt=spoilt)
         hear_of(r, ANN.peer)
         answering(r, {ANN.peer: offer_of(r).signed(ANN)})
-        with fresh(r, f"{label(ANN.peer)}: it holds a number that is not finite"):
+        with fresh(r, f"{label(ANN.peer)}: it contains a number that is not finite"):
             await take_inner_state(r.context)
 
 

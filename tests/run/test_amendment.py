@@ -83,7 +83,7 @@ def test_schedule_counts_outer_steps_however_often_h_changes(factors: list[int])
 @pytest.mark.parametrize("schedule", ["cosine", "wsd"])
 @pytest.mark.parametrize("factor", [2, 5])
 def test_change_of_h_does_not_make_the_learning_rate_jump(schedule: Schedule, factor: int) -> None:
-    """This is tested in the schedule's decay, where a jump would be largest."""
+    """H changes during the schedule's decay, where a jump would be largest."""
     inner = dataclasses.replace(INNER, steps=4, warmup_steps=0, total_steps=400, schedule=schedule)
     outer = dataclasses.replace(RUN.manifest.outer, steps=100)
     before = Leg(dataclasses.replace(RUN.manifest, inner=inner, outer=outer))

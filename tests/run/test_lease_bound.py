@@ -1,5 +1,6 @@
-"""The largest H: every H that a run file accepts still works after any number of skips, and a
-larger one can be neither published nor set by an amendment."""
+"""The largest H, the number of inner steps between two averages. Every H that a run file accepts
+still works after any number of skipped outer steps. A larger H can be neither published nor set by
+an amendment."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ def with_blocks(manifest: RunManifest, steps: int, sync: SyncSpec) -> RunManifes
     )
 
 
-def test_longest_lease_is_sent_and_reported_after_every_skip() -> None:
+def test_blocks_of_the_longest_leases_fit_into_frames_after_many_skips() -> None:
     run_file = parse_run_file(tree_with(LEASE_BLOCKS_MAX))
     book = leases.top_up(Leases({}), [ME], run_file.inner.steps)
     for _ in range(LEASES_HELD_MAX + 1):

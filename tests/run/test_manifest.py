@@ -199,7 +199,7 @@ def test_run_of_version_1_loads_and_keeps_its_rules(organiser: Identity, run: Ru
     assert run.manifest.version == 2, "new runs use the new rules"
 
 
-def test_too_little_data_for_a_lease_is_reported_before_signing(
+def test_too_little_data_for_an_outer_step_is_reported_before_signing(
     run_file: RunFile, organiser: Identity
 ) -> None:
     little: DraftedRun = dataclasses.replace(MADE, train_blocks=1, index=Digest("55" * 32))

@@ -1,4 +1,4 @@
-"""Later documents of the organiser: every kind passes the same checks first."""
+"""Documents that the organiser signs after publishing a run. The same checks apply to each kind."""
 
 from __future__ import annotations
 

@@ -43,7 +43,8 @@ CONFIG = TrainerConfig(MODEL, INNER, device=DEVICE, threads=THREADS)  # type: ig
 
 @dataclass
 class Vectors:
-    """θ and local as the node sees them."""
+    """The node's view of the memory that it shares with a trainer: θ, and `local` for the trained
+    weights."""
 
     layout: Layout
     theta_fd: int
@@ -53,7 +54,7 @@ class Vectors:
 
     @property
     def covered(self) -> np.ndarray:
-        """Return True at parameters, and False in the padding."""
+        """A mask that is True at parameters and False in the padding."""
         mask = np.zeros(self.layout.numel, dtype=bool)
         for entry in self.layout.entries:
             mask[entry.offset : entry.end] = True
@@ -103,11 +104,9 @@ AnyFrame = TypeVar("AnyFrame", bound=Frame)
 
 @dataclass
 class Script:
-    """The node's side: send the next frame of `frames` when the trainer is idle, and the frame
-    `after[n]` once the trainer has made n inner steps in total.
-
-    At the end of the script, send Stop.
-    """
+    """A simulated node. It sends the next frame of `frames` when the trainer is idle, and the frame
+    `after[n]` once the trainer has made n inner steps in total. After the last frame, it sends
+    Stop. `heard` contains the trainer's answers."""
 
     frames: list[Frame] = field(default_factory=list)
     after: dict[int, Frame] = field(default_factory=dict)
@@ -141,7 +140,7 @@ class Driver:
         return self.script.heard
 
     def last(self, kind: type[AnyFrame], *frames: Frame) -> AnyFrame:
-        """Send frames to it, and return its last answer, which must be of this kind."""
+        """Send frames to the trainer, and return its last answer, which must be of this kind."""
         answer = self.send(*frames)[-1]
         assert isinstance(answer, kind)
         return answer

@@ -17,7 +17,7 @@ Floats = NDArray[np.float32]
 
 def trained(layout: Layout, inner: InnerSpec, steps: int = 30) -> tuple[Floats, Floats]:
     """Return the first and second moments after `steps` gradients, each clipped to `inner.clip`.
-    Some elements grow and some fade."""
+    The gradients grow by a tenth from step to step."""
     random = np.random.default_rng(7)
     covered, muons = np.zeros(layout.numel, bool), np.zeros(layout.numel, bool)
     for entry in layout.entries:

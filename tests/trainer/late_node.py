@@ -39,8 +39,8 @@ from tests.trainer.ought import Offered, Ought, Vector
 US, OTHER, ELSE = PeerId("us"), PeerId("other"), PeerId("else")
 FOR_EVER = 1e12
 TOLERANCE = 1e-2
-"""Largest allowed difference of a weight. Traces are whole numbers, but eager or mixed weights are
-not."""
+"""Largest allowed difference of a weight. The traces of blocks (see `ought`) are whole numbers, but
+eager or mixed weights are not."""
 
 
 class Trainer(Protocol):
@@ -63,7 +63,7 @@ class LateNode:
     theta: np.ndarray
     local: np.ndarray
     move: Callable[[int], Vector]
-    """The distance by which outer step s moves θ, in its fragment alone."""
+    """Returns the change of θ in an outer step. It is zero outside the fragment of that step."""
     block_tokens: int
     eager: bool = False
     may_amend: bool = True
@@ -83,7 +83,7 @@ class LateNode:
     progress: TrainerProgress | None = None
     work: LocalWork | None = None
     offer: Offered | None = None
-    """The number of the current `work`."""
+    """The expected contents of the current `work`."""
     paths: tuple[str, ...] = ()
     to_train: int = 0
     answered_step: int | None = None
@@ -120,7 +120,7 @@ class LateNode:
             self.roster, self.averaged = (self.work.tokens, len(self.work.blocks)), False
 
     def reduce(self) -> None:
-        """Read the contribution. The reduce may still fail and be repeated."""
+        """Average our contribution. The reduce may still fail and be repeated."""
         if self.roster is None or self.outer_step != self.step or self.work is None:
             return
         ours = self.work.tokens, len(self.work.blocks)
@@ -129,7 +129,7 @@ class LateNode:
             self.averaged = self.chance.random() < 0.7
 
     def commit(self) -> None:
-        """Commit, with our work if it is in the ring."""
+        """Commit the outer step, with our work if the reduce has averaged it."""
         blocks = 0
         if self.roster is not None and self.averaged:
             assert self.offer is not None
@@ -162,7 +162,7 @@ class LateNode:
         self.book = grant(book, members, self.lease_blocks)
 
     def amend(self) -> None:
-        """Amend H from the next outer step on. Not every H suits every overlap."""
+        """Amend H from the next outer step on. H must not be smaller than the overlap."""
         if self.may_amend:
             stride = self.chance.randint(max(1, self.pace.overlap), self.pace.overlap + 3)
             self.amended[self.step + 1] = replace(self.pace, stride=stride)
@@ -279,7 +279,7 @@ class LateNode:
         self.start_trainer()
 
     def restart(self) -> None:
-        """Restart the node itself: it forgets what it had reported."""
+        """Restart the node itself, which forgets the reported work."""
         self.work = self.offer = None
         self.averaged = False
         self.local[:] = np.nan
@@ -312,7 +312,8 @@ class LateNode:
         np.testing.assert_allclose(self.local[inside], due.weights[inside], rtol=0, atol=TOLERANCE)
 
     def check_work(self) -> None:
-        """Check that the reported work is in the arena for as long as the report is valid."""
+        """Check that the reported work stays in the shared memory for as long as the report is
+        valid."""
         if self.work is not None and self.work.step == self.step:
             assert self.offer is not None
             self.check_local(self.offer)
@@ -332,10 +333,10 @@ class LateNode:
         overdue = self.watch.overdue(self.now + FOR_EVER)
         assert not (idle and overdue), overdue
         if self.trainer.busy and not self.inbox and not self.outbox:
-            assert overdue, "the watch would not notice that it is stuck"
+            assert overdue, "the watch would not notice if this busy trainer were stuck"
 
     def settle(self) -> None:
-        """Let each side do what is due until nothing is due."""
+        """Let node and trainer do everything that is due."""
         self.has_data = True
         for _ in range(1000):
             if self.inbox:
@@ -353,7 +354,7 @@ class LateNode:
         raise AssertionError("the system never becomes idle")
 
     def commit_calmly(self) -> None:
-        """Check that the next outer step contains our work, whatever has happened."""
+        """Commit the next outer step without faults, and check that it contains our work."""
         self.settle()
         if self.step == self.evicted_step and not self.ready:
             # A peer admitted again in the same outer step, with the same blocks, is left out.

@@ -20,6 +20,7 @@ from p2ptrain.ipc.frames import Evaluate, Frame, Load, Train
 from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.trainer.host.stall_watch import AnswerTimeout
 from p2ptrain.trainer.host.torchrun_trainer import ExternalRanks, ExternalTrainers
+from tests.trainer.receiving import receive
 
 LIMIT_S = 200.0
 
@@ -32,7 +33,7 @@ def tell(kind: str, **fields: object) -> None:
 def hear(ranks: ExternalRanks, kind: str) -> Frame:
     ends = time.monotonic() + LIMIT_S
     while time.monotonic() < ends:
-        frame = ranks.receive(timeout_s=0.2)
+        frame = receive(ranks, timeout_s=0.2)
         if frame is not None and frame.kind == kind:
             return frame
     raise TrainerError(f"no {kind} within {LIMIT_S} s")

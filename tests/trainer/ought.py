@@ -1,5 +1,6 @@
-"""The expected answers of a trainer, computed in the simplest way: a list of blocks for each
-fragment, and the sum of their traces."""
+"""The expected answers of a trainer, computed in the simplest way: there is a list of trained
+blocks for each fragment. Training on a block subtracts a fixed vector, the block's trace, from the
+weights."""
 
 from __future__ import annotations
 
@@ -22,9 +23,9 @@ class Offered:
     step: int
     paths: tuple[str, ...]
     within: tuple[str, ...]
-    """Blocks whose work is in the fragment of `step` and not yet in θ."""
+    """Blocks whose traces are in the weights of the fragment of `step`, but not yet in its θ."""
     weights: Vector
-    """A mask that is True in the fragment of `step`."""
+    """The weights in the fragment of `step`; zeros elsewhere."""
 
 
 @dataclass
@@ -90,8 +91,8 @@ class Ought:
         return Offered(self.step, tuple(self.trained), within, weights)
 
     def merge(self, theta: Vector, step: int) -> None:
-        """Account for a merge: the offered work is now in θ, either everything that the fragment
-        held, or exactly the offer."""
+        """Account for a merge. With delayed averaging, exactly the offered blocks are now in θ.
+        Otherwise all work in the fragment of the step counts as contained in θ."""
         if self.delayed:
             taken = self.trained[: self.offered]
             self.away += sum((self.traces[path] for path in taken), np.zeros_like(theta))

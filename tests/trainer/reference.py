@@ -73,7 +73,7 @@ def read(paths: Sequence[str], config: TrainerConfig) -> list[Tokens]:
 
 
 def reference(config: TrainerConfig, blocks: Sequence[Tokens], rates: Sequence[float]) -> Reference:
-    """Take one inner step for each block and rate, from genesis on."""
+    """Take one inner step for each block and rate, beginning with the first weights of a run."""
     dtype = torch.bfloat16 if config.precision == "bf16" else torch.float32
     orders = [np.random.default_rng(seed) for seed in range(ORDERS)]
     shuffled = [[order.permutation(rows) for rows in blocks] for order in orders]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @given(sequences=st.integers(1, 40), count=st.integers(1, 8), micro_batch=st.integers(0, 9))
-def test_every_row_is_trained_once_in_the_same_number_of_pieces(
+def test_each_row_is_trained_once_and_ranks_have_equally_many_pieces(
     sequences: int, count: int, micro_batch: int
 ) -> None:
     if sequences < count:
@@ -137,8 +137,8 @@ def test_bf16_learns_like_fp32_and_keeps_fp32_weights(
         assert {parameter.dtype for parameter in driver.model.parameters()} == {torch.float32}
         ends.append(ready.loss)
     assert ends[0] != ends[1]
-    # The tolerance allows for the rounding of each logit (at most 4 here), and of its share of the
-    # loss, to bf16.
+    # Each logit, whose magnitude is at most 4 here, is rounded to bf16, and so is its contribution
+    # to the loss. The tolerance allows for these errors.
     assert ends[1] == pytest.approx(ends[0], abs=4 * MARGIN * UNIT_BF16)
 
 

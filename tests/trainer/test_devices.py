@@ -1,10 +1,10 @@
 """The node's vectors are in its memory and the trainer's weights on a GPU. Only copies cross
 between them.
 
-This test needs no GPU: torch knows the device of a fake tensor, which has no memory. For gradients,
-torch needs a device that it was built for, so "meta" stands for the GPU there: it differs from the
-CPU as well. The test shows nothing about whether kernels exist, what they compute, or how much time
-and memory they take. It does not cover FSDP either, which needs real process groups.
+These tests need no GPU: torch knows the device of a fake tensor, which has no memory. Gradients do
+not work on a GPU for which torch was not built, so "meta" stands for the GPU in that test. These
+tests do not show whether kernels exist, what they compute, or how much time and memory they take.
+They do not cover FSDP, which needs real process groups.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def test_losses_and_gradients_are_computed_on_the_weights_device(
 
 
 class Attended(TorchFunctionMode):
-    """Records the number of heads that have keys."""
+    """Records the number of heads for which attention gets keys."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ class Attended(TorchFunctionMode):
 
 
 def place(module: nn.Module, mode: FakeTensorMode, dtype: torch.dtype, device: str) -> None:
-    """Place its fake weights on this device."""
+    """Give the module fake weights on this device."""
     shapes = {name: each.shape for name, each in module.state_dict().items()}
     with mode:
         weights = {
@@ -238,7 +238,8 @@ def test_bf16_is_refused_on_a_gpu_that_would_emulate_it(show: Callable[..., None
 def test_error_for_a_too_small_gpu_says_what_fills_it(
     free_gb: int, code: str, show: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process has used 16 of 24 GB."""
+    """This process uses 16 of the GPU's 24 GB. Memory that is neither free nor ours belongs to
+    others."""
     show(1)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free_gb * 10**9, 24 * 10**9))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 16 * 10**9)

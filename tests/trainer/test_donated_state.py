@@ -1,4 +1,5 @@
-"""A joiner adopts the state of a member's inner optimizer, if training could have made it."""
+"""A joining peer adopts the state of a member's inner optimizer, if training can produce such a
+state."""
 
 from __future__ import annotations
 
@@ -25,6 +26,7 @@ from p2ptrain.trainer.formats.shapes import layout_of
 from p2ptrain.trainer.host.supervisor import Supervisor
 from tests.trainer.conftest import INNER, MODEL
 from tests.trainer.inner_states import Floats, trained, write_state
+from tests.trainer.receiving import receive
 
 if TYPE_CHECKING:
     from tests.trainer.conftest import MakeDriver, Vectors
@@ -84,7 +86,7 @@ def test_joiner_continues_with_its_donors_bytes_on_any_number_of_ranks(
                 trainer.send(frame)
             heard: list[Frame] = []
             while not any(isinstance(frame, Resumed) for frame in heard):
-                heard += filter(None, [trainer.receive(timeout_s=0.5)])
+                heard += filter(None, [receive(trainer, timeout_s=0.5)])
             assert isinstance(heard[0], Hello)
             assert (heard[0].ranks, heard[1]) == (2, Resumed(1, 1))
         finally:

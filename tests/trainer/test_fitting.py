@@ -30,6 +30,7 @@ from p2ptrain.trainer.host.micro_batch import (
 )
 from p2ptrain.trainer.host.stall_watch import RestartBudget
 from p2ptrain.trainer.host.supervisor import Supervisor
+from tests.trainer.receiving import receive
 
 if TYPE_CHECKING:
     from tests.trainer.conftest import Vectors
@@ -47,9 +48,10 @@ def test_batch_is_halved_rounding_up_until_one_is_left(config: TrainerConfig) ->
     assert two.micro_batch == 2
 
 
-def test_first_try_takes_no_more_than_there_is_room_for(config: TrainerConfig) -> None:
-    """A batch has 5 sequences. The first try takes a rank's whole share if the shares of all ranks
-    fit. Otherwise it takes as many sequences as fit, but at least one."""
+def test_first_try_computes_only_as_many_sequences_as_fit(config: TrainerConfig) -> None:
+    """A batch has 5 sequences. If the memory has room for the shares of all ranks, each rank
+    computes its whole share at once. Otherwise it computes as many sequences as fit, but at least
+    one."""
     memory = trainer_memory(config.model, config.inner, "fp32", eager=False)
     each = memory.activations
     rooms = [0, each, 3 * each - 1, 3 * each, 5 * each]
@@ -123,7 +125,7 @@ def test_next_start_halves_the_batch_and_does_not_count_as_a_restart(
     while len(said) < 5:
         trainer = supervisor.start()
         with pytest.raises(TrainerOutOfMemory) as caught:
-            trainer.receive(timeout_s=120.0)
+            receive(trainer, timeout_s=120.0)
         said.append(caught.value)
         trainer.kill()
     with pytest.raises(TrainerError) as ended:
@@ -154,7 +156,7 @@ def test_next_try_halves_the_number_that_the_ranks_found_to_fit(
     hello = Hello(0, 1, vectors.layout.digest, 9, "A GPU", 2, 700)
     assert trainer.feed(encode(hello)) == [hello]
     with pytest.raises(TrainerOutOfMemory, match="with 2 sequences at once; trying 1"):
-        trainer.receive(timeout_s=120.0)
+        receive(trainer, timeout_s=120.0)
     trainer.kill()
     supervisor.start().kill()
     assert [each.micro_batch for each in launch.configs] == [0, 1]

@@ -1,5 +1,5 @@
-"""A node that waits for ranks, and ranks that are threads of this process. No training is
-computed."""
+"""A node that waits until all ranks of its trainer have connected. The ranks are threads of this
+process and do not train."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from p2ptrain.trainer.host.micro_batch import OUT_OF_MEMORY_EXIT_CODE
 from p2ptrain.trainer.host.stall_watch import AnswerTimeout, RestartBudget
 from p2ptrain.trainer.host.torchrun_trainer import AWAY, ExternalRanks, ExternalTrainers, open_door
 from p2ptrain.trainer.rank.node_client import NodeCredentials, NodeLink, join
+from tests.trainer.receiving import receive
 
 LAYOUT = Layout.of([("a", (6,)), ("b", (4,))])
 SECRET = b"s" * 32
@@ -106,7 +107,7 @@ def error_of(running: ExternalRanks) -> TrainerError:
     """Wait for the trainer to end, and return its error."""
     with pytest.raises(TrainerError) as caught:
         while True:
-            running.receive(timeout_s=LIMIT_S)
+            receive(running, timeout_s=LIMIT_S)
     return caught.value
 
 
@@ -150,7 +151,7 @@ def test_frames_go_through_rank_0_and_stop_ends_all_ranks(node: Node) -> None:
     links = node.gathered()
     channel = links[0].channel()
     channel.send(Hello(0, 2, LAYOUT.digest, 10, "cpu", 3))
-    assert running.receive(timeout_s=LIMIT_S) == Hello(0, 2, LAYOUT.digest, 10, "cpu", 3)
+    assert receive(running, timeout_s=LIMIT_S) == Hello(0, 2, LAYOUT.digest, 10, "cpu", 3)
     running.send(Load(0))
     assert channel.receive(timeout_s=LIMIT_S) == Load(0)
 
@@ -166,21 +167,22 @@ def test_frames_go_through_rank_0_and_stop_ends_all_ranks(node: Node) -> None:
 
 
 def test_rank_0_can_leave_a_long_frame_unread_while_its_host_lives(node: Node) -> None:
-    """A lease of a thousand blocks fills the connection's buffer while rank 0 restores its
-    optimizer. The other connection shows whether its host is alive."""
+    """A frame with 2,000 blocks fills the connection's buffer while rank 0 restores its optimizer.
+    The kernel must not close this connection. It detects a lost host on the rank's connection for
+    slices, which keeps its timeout of 30 s."""
     running = node.start()
     first = node.gathered()[0]
     channel, lease = first.channel(), Train(0, ("/" + 128 * "x",) * 2000, 0)
     channel.send(Hello(0, 2, LAYOUT.digest, 10, "cpu", 3))
-    assert isinstance(running.receive(timeout_s=LIMIT_S), Hello)
+    assert isinstance(receive(running, timeout_s=LIMIT_S), Hello)
     passing, seat = running._gathering._frames, running._gathering._seats[0]
-    assert [_silence_borne_ms(sock) for sock in (passing, first._frames)] == [0, 0]
-    assert [_silence_borne_ms(sock) for sock in (seat, first._socket)] == [30_000, 30_000]
+    assert [_timeout_ms(sock) for sock in (passing, first._frames)] == [0, 0]
+    assert [_timeout_ms(sock) for sock in (seat, first._socket)] == [30_000, 30_000]
     running.send(lease)
     assert channel.receive(timeout_s=LIMIT_S) == lease
 
 
-def _silence_borne_ms(sock: socket.socket | None) -> int:
+def _timeout_ms(sock: socket.socket | None) -> int:
     assert sock is not None
     return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
 
@@ -204,7 +206,7 @@ def test_rank_that_disconnects_ends_the_others_and_all_can_return(node: Node) ->
     assert caught.value.code == "TRAINER-RESTARTS"
 
 
-def test_absent_ranks_are_waited_for_with_a_limit_after_the_first_start(node: Node) -> None:
+def test_first_wait_for_ranks_has_no_limit_but_later_waits_do(node: Node) -> None:
     running = node.start()
     running.check()  # There is no limit the first time.
     running.stop(0.0, again=True)
@@ -270,7 +272,7 @@ def test_rank_gets_its_place_even_if_its_old_socket_fails_to_close(node: Node) -
     again.start()
     ends = time.monotonic() + LIMIT_S
     while isinstance(seats[0], Reset) and time.monotonic() < ends:
-        node.news.wait(0.01)  # with the old connection, the other rank would complete the set
+        node.news.wait(0.01)  # Otherwise the other rank would complete the group with the old one.
     node.links.append(join(node.caller(1), limit_s=LIMIT_S))
     again.join()
     assert len(node.links) == 2
@@ -278,7 +280,7 @@ def test_rank_gets_its_place_even_if_its_old_socket_fails_to_close(node: Node) -
 
 
 def test_rank_that_connects_again_ends_its_old_group(node: Node) -> None:
-    """The rank's host was cut off, and no process has noticed. The newer connection is believed."""
+    """The rank's host has lost its old connection, and the node has not noticed."""
     running = node.start()
     node.gathered()
     late = node.caller(1).call(Purpose.SLICES)
@@ -297,12 +299,12 @@ def test_rank_out_of_memory_makes_the_next_ranks_use_less(node: Node) -> None:
     assert node.trainers.config == replace(before, micro_batch=2)
 
 
-def test_reduced_size_is_below_what_the_ranks_found_to_fit(node: Node) -> None:
+def test_halving_begins_with_the_number_that_the_ranks_used(node: Node) -> None:
     running, first = node.start(), node.gathered()[0]
     told: list[Halving] = []
     node.trainers.on_halving = told.append
     first.channel().send(Hello(0, 2, LAYOUT.digest, 10, "A GPU", 2, 700))
-    assert isinstance(running.receive(timeout_s=LIMIT_S), Hello)
+    assert isinstance(receive(running, timeout_s=LIMIT_S), Hello)
     first.report_end(OUT_OF_MEMORY_EXIT_CODE)
     assert "with 2 sequences at once; trying 1" in error_of(running).what
     running.stop(0.0, again=True)
@@ -321,7 +323,7 @@ def test_access_beyond_the_layout_is_refused(node: Node, place: slice) -> None:
     assert "beyond the layout" in error_of(running).what
 
 
-def test_silence_is_counted_from_when_all_ranks_are_connected(node: Node) -> None:
+def test_silence_counts_only_after_all_ranks_have_connected(node: Node) -> None:
     node.trainers.patience = AnswerTimeout(start_limit_s=0.0)
     running = node.start()
     running.check()
@@ -343,7 +345,8 @@ def test_answers_are_received_and_invalid_ones_refused(node: Node) -> None:
 
 
 def test_hello_within_the_first_second_counts(node: Node) -> None:
-    """A node checks for silence once a second. Ranks of a small model are ready before that."""
+    """Ranks of a small model send Hello before the node's first check for silence, which it makes
+    once a second."""
     node.trainers.patience = AnswerTimeout(start_limit_s=0.0)
     running = node.start()
     channel = node.gathered()[0].channel()
@@ -403,7 +406,7 @@ def test_frames_are_sent_once_and_only_to_rank_0(node: Node) -> None:
     early.close()
     hello = Hello(0, 2, LAYOUT.digest, 10, "cpu", 3)
     node.gathered()[0].channel().send(hello)
-    assert running.receive(timeout_s=10.0) == hello
+    assert receive(running, timeout_s=10.0) == hello
     second = node.caller(0).call(Purpose.FRAMES)
     assert second.recv(1) == b""
     second.close()

@@ -22,6 +22,7 @@ from p2ptrain.ipc.frames import Evaluate, Evaluated, FragmentReady, Hello, Load,
 from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.testing.network_namespaces import NodeNetwork, opened
 from p2ptrain.trainer.host.supervisor import LocalTrainer, Supervisor
+from tests.trainer.receiving import receive
 
 if TYPE_CHECKING:
     from tests.trainer.conftest import Vectors
@@ -107,7 +108,7 @@ def with_two_local_ranks(
 
 def wait_for(trainer: LocalTrainer, kind: type) -> object:
     while True:
-        frame = trainer.receive(timeout_s=0.5)
+        frame = receive(trainer, timeout_s=0.5)
         if isinstance(frame, kind):
             return frame
 
@@ -163,4 +164,5 @@ def test_two_hosts_match_two_local_ranks_and_survive_a_dead_rank(
 
     if not place.can_cut:
         with capsys.disabled():  # pytest drops the output of a passing test.
-            sys.stderr.write("this was on loopback alone: network namespaces need root\n")
+            text = "this test used only loopback, because network namespaces need root\n"
+            sys.stderr.write(text)

@@ -45,7 +45,7 @@ def test_losses_and_weights_after_a_restart_are_bit_identical(
     vectors: Vectors,
     block_paths: tuple[str, ...],
 ) -> None:
-    # Each inner step has a different rate, which shows the position in the schedule.
+    # Each inner step has a different learning rate, so a wrong position in the schedule would show.
     moving = replace(kept.inner, schedule="cosine", total_steps=9, optimizer=optimizer)
     kept = replace(kept, inner=moving)
     twin = make_driver(replace(kept, state_folder=""))

@@ -1,5 +1,5 @@
-"""Compare trainers that receive the averaged update late with a simple independent model of their
-work, under random events."""
+"""Under random events, each report of a trainer must describe the weights that the trainer has
+written for the node. A simple independent model (`ought`) says what a trainer should report."""
 
 from __future__ import annotations
 
@@ -88,7 +88,8 @@ Shared = list[tuple[int, np.ndarray]]
 
 
 class Traces(dict[str, Vector]):
-    """The trace of training on each block: whole numbers, so that sums are exact."""
+    """The vector that training on each block subtracts from the weights (its trace). Its elements
+    are whole numbers, so that sums are exact."""
 
     def __missing__(self, path: str) -> Vector:
         made = np.random.default_rng(int(path)).integers(1, 9, LAYOUT.numel).astype(np.float64)
@@ -129,7 +130,7 @@ def shared() -> Iterator[Shared]:
 
 @pytest.fixture
 def traces(monkeypatch: pytest.MonkeyPatch) -> Traces:
-    """Return what the simulated trainer adds to the weights for each block."""
+    """Return the traces, and make the fake trainer use them."""
     traces = Traces()
     monkeypatch.setattr(fake_trainer, "trace", lambda block, _: traces[block].astype(np.float32))
     monkeypatch.setattr(Path, "exists", lambda _: True)

@@ -83,7 +83,7 @@ def trainer(of: Settings, theta_fd: int, local_fd: int, ranks: Ranks) -> Driver:
 
 
 def blocks_of(corpus: Corpus, of: Settings, peer: int, step: int, folder: Path) -> tuple[str, ...]:
-    """Return the blocks that the harness's lease book gives to this peer for this outer step."""
+    """Return the blocks on which this peer trains in this outer step in the harness."""
     paths = []
     for number in range(H):
         block = (step * of.peers + peer) * H + number

@@ -67,7 +67,8 @@ def test_lease_is_trained_and_its_weights_are_in_the_arena(
 def test_training_is_bit_for_bit_repeatable(
     make_driver: MakeDriver, config: TrainerConfig, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
-    """Earlier use of random number generators and earlier contents of the arena do not matter."""
+    """Earlier use of random number generators and earlier contents of the shared memory do not
+    matter."""
     results = []
     for seed in (1, 2):
         torch.manual_seed(seed)
@@ -93,7 +94,8 @@ def test_training_is_bit_for_bit_repeatable(
 def test_amended_rates_train_as_if_they_had_been_set_from_the_start(
     make_driver: MakeDriver, config: TrainerConfig, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
-    """Both runs take the second inner step at the rate of step 1."""
+    """In the last two cases, both inner steps are trained at the rate that the published schedule
+    has at inner step 1."""
     rates, twice = Rates(config.inner.lr / 4), Rates(config.inner.lr / 4, 4, 1, 2, 1)
     inner = replace(config.inner, lr=rates.lr)
     same = replace(config, inner=inner)
@@ -257,7 +259,7 @@ def test_damaged_block_ends_the_lease_and_keeps_earlier_work(
 
 @dataclass(frozen=True, slots=True)
 class WithAnother(Ranks):
-    """One more rank, on a host where some blocks cannot be read. This rank can read them."""
+    """This rank, and a simulated second rank on a host where some blocks cannot be read."""
 
     lacks: Iterator[bool]
 
@@ -271,8 +273,8 @@ class WithAnother(Ranks):
 def test_block_that_a_different_rank_cannot_read_ends_the_lease_here(
     make_driver: MakeDriver, config: TrainerConfig, ranks: Ranks, block_paths: tuple[str, ...]
 ) -> None:
-    """The rank here can read the block. If it continued alone, the two ranks would wait for each
-    other in different collectives."""
+    """This rank can read the block. If it continued alone, the two ranks would wait for each other
+    in different collectives."""
     parts = {each.name: getattr(ranks, each.name) for each in fields(Ranks)}
     lacks = iter([False, False, True, False, True])
     driver = make_driver(config, ranks=WithAnother(**parts, lacks=lacks))

@@ -19,7 +19,7 @@ SPEC = ModelSpec(vocab=301, layers=2, width=36, heads=6, kv_heads=2, ffn=75, seq
 
 
 def started(spec: ModelSpec, noise: float = 0.3, document_token: int | None = None) -> Llama:
-    """Return the model at genesis with noise, so that matrices that are zero at genesis take part.
+    """Return the model with the first weights of a run plus noise, so that no matrix is zero.
 
     It is in fp64, where rounding is 10^8 times smaller than what torch's assert_close allows.
     """
@@ -112,8 +112,8 @@ def test_objective_and_its_gradient_follow_their_formula() -> None:
 
 @torch.no_grad()
 def test_length_of_queries_and_keys_has_no_effect_after_normalisation(tokens: torch.Tensor) -> None:
-    """The model has a single block, since later blocks would see larger values. The scale still
-    enters through the norm's epsilon, 1e-5 against mean squares near 0.1."""
+    """The model has a single block, so that differences cannot grow in later blocks. The scale
+    still has a small effect, because the norm adds 1e-5 to mean squares near 0.1."""
     model = started(replace(SPEC, layers=1, qk_norm=True))
     before = model(tokens)
     block = model.blocks[0]

@@ -39,8 +39,9 @@ def test_three_steps_match_torch_bit_for_bit_where_bf16_exists(
         torchs.step()
     if multiplies_bf16(ranks.device.type):
         assert torch.equal(full(sharded), plain)
-    # The sums are in a different order, so a few in a hundred round to a different bf16 number.
     else:
+        # Emulated bf16 products add in a different order, so a few in a hundred are rounded
+        # differently.
         moved = distance(plain.detach(), start)
         apart = distance(full(sharded.detach()), plain.detach())
         assert apart < MARGIN * UNIT_BF16 * moved

@@ -97,7 +97,7 @@ def test_mfu_is_reported_if_the_devices_peak_is_known(
     assert told.mfu == (None if peak is None else pytest.approx(flops_per_s / peak))
 
 
-def test_gradient_norm_is_reported_as_before_clipping(
+def test_reported_gradient_norm_is_the_norm_before_clipping(
     make_driver: MakeDriver,
     ranks: Ranks,
     config: TrainerConfig,
@@ -118,7 +118,7 @@ def test_gradient_norm_is_reported_as_before_clipping(
 def test_reported_learning_rate_is_that_of_the_step(
     make_driver: MakeDriver, config: TrainerConfig, block_paths: tuple[str, ...]
 ) -> None:
-    """A trainer that starts during the run without an inner state warms up."""
+    """A trainer that starts in the middle of the run without an optimizer state warms up."""
     inner = replace(config.inner, join_warmup_steps=4)
     agreed = [learning_rate(inner, step) for step in range(12, 16)]
     driver = make_driver(replace(config, inner=inner))

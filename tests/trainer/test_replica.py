@@ -1,4 +1,5 @@
-"""A simulated peer trains like a trainer, and its flat vector holds its weights."""
+"""A `Replica` (a simulated peer) trains like a real trainer, and its flat vector contains the
+weights."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Real trainer processes, with one rank and with two: killed, stopped, frozen, orphaned, and given
-wrong orders."""
+"""Real trainer processes, with one rank and with two. They are killed, stopped and frozen, lose
+their node, and get blocks that cannot be read."""
 
 from __future__ import annotations
 
@@ -45,6 +45,7 @@ from p2ptrain.trainer.host.micro_batch import UNFIT_EXIT_CODE
 from p2ptrain.trainer.host.stall_watch import AnswerTimeout, RestartBudget, StallWatch
 from p2ptrain.trainer.host.supervisor import LocalTrainer, Supervisor, failure
 from p2ptrain.trainer.rank.schedule import learning_rate
+from tests.trainer.receiving import receive
 from tests.trainer.reference import read, reference
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def started() -> Iterator[Callable[[Supervisor], LocalTrainer]]:
 
 def wait_for(trainer: LocalTrainer, kind: type[AnyFrame]) -> AnyFrame:
     while True:
-        frame = trainer.receive(timeout_s=0.5)
+        frame = receive(trainer, timeout_s=0.5)
         if isinstance(frame, kind):
             return frame
 
@@ -151,7 +152,8 @@ def test_block_that_one_rank_cannot_read_ends_no_rank(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each rank has a separate folder. At first the block's path does not exist in either."""
+    """Each rank runs in a different folder, so the relative path `it` is a different file for each
+    rank."""
     good = Path(block_paths[0]).read_bytes()
     for rank in range(2):
         (tmp_path / str(rank)).mkdir()
@@ -225,7 +227,8 @@ def test_frozen_trainer_counts_as_stalled_and_can_be_killed(
 
 
 def test_suspended_node_does_not_consider_its_trainer_stalled() -> None:
-    """The node checks before it reads. Frames sent during the pause are still unread."""
+    """The node was suspended for 30 s. It checks its trainer before it reads the frame that arrived
+    in the meantime."""
     now = 100.0
     ours, theirs = socket.socketpair()
     process = subprocess.Popen(["sleep", "600"])
@@ -248,7 +251,8 @@ def test_suspended_node_does_not_consider_its_trainer_stalled() -> None:
 def test_node_gives_up_on_trainers_that_hang_at_every_start(
     supervise: Supervise, useful: bool
 ) -> None:
-    """A hang is noticed only after three minutes, so the hangs are never close together."""
+    """A hang is noticed only after three minutes, so the limit on restarts within ten minutes is
+    never reached."""
     now, starts, theirs = 0.0, 0, []
 
     def launch(*_: object) -> LaunchedRanks:

@@ -35,7 +35,7 @@ def weights(driver: Driver, vectors: Vectors) -> np.ndarray:
 
 
 def mask(vectors: Vectors, count: int, number: int) -> np.ndarray:
-    """Return True in the parameters of one fragment."""
+    """Return a mask that is True for the parameters of one fragment."""
     inside = np.zeros(vectors.layout.numel, dtype=bool)
     for start, stop in fragments(vectors.layout, count)[number].ranges:
         inside[start:stop] = True
@@ -80,7 +80,7 @@ def test_merge_changes_only_the_fragment_that_was_offered(
     np.testing.assert_allclose(after[inside], expected[inside], rtol=0, atol=MOVED)
 
 
-def test_fragments_that_moved_without_us_move_under_our_work(
+def test_change_of_theta_in_a_fragment_that_we_missed_keeps_our_work(
     make_driver: MakeDriver, cut: TrainerConfig, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
     driver = make_driver(cut)
@@ -109,7 +109,7 @@ def test_blocks_trained_ahead_are_counted_for_the_next_step(
     assert (second.step, second.blocks, second.tokens) == (1, 3, 3 * BLOCK_TOKENS)
 
 
-def test_merge_in_a_run_with_one_fragment_is_a_load_that_keeps_no_work(
+def test_merge_in_a_run_with_one_fragment_acts_like_load(
     driver: Driver, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
     driver.send(Load(0), Train(0, block_paths[:2], 0))
@@ -118,7 +118,7 @@ def test_merge_in_a_run_with_one_fragment_is_a_load_that_keeps_no_work(
     np.testing.assert_array_equal(vectors.local, vectors.theta)
 
 
-def test_merge_before_any_report_is_an_error_of_the_node(driver: Driver) -> None:
+def test_merge_before_any_report_is_reported_as_a_node_bug(driver: Driver) -> None:
     (answer,) = driver.send(Load(0), Merge(1))
     assert isinstance(answer, Failed)
     assert answer.code == "ORDER"
@@ -126,8 +126,8 @@ def test_merge_before_any_report_is_an_error_of_the_node(driver: Driver) -> None
 
 @pytest.fixture
 def late(make_driver: MakeDriver, config: TrainerConfig, block_paths: tuple[str, ...]) -> Driver:
-    """Return a trainer that gets averages one whole outer step late. It was ready at step 0 and has
-    trained ahead."""
+    """Return a trainer that gets averages one whole outer step late. It has reported its work of
+    outer step 0."""
     driver = make_driver(replace(config, delayed=True))
     driver.send(Load(0), Train(0, block_paths[:2], 0))
     return driver
@@ -170,7 +170,7 @@ def test_late_trainer_that_gets_more_blocks_after_a_wait_offers_all_its_work(
     block_paths: tuple[str, ...],
     orders: tuple[Rebase, ...],
 ) -> None:
-    """The trainer had nothing to train ahead: its lease was used up, or its next blocks had not
+    """The trainer had no blocks to train ahead: its lease was used up, or its next blocks had not
     arrived."""
     late.send(*orders, Train(len(orders), block_paths[2:4], 2))
     offered = vectors.local.copy()
@@ -192,7 +192,7 @@ def eager(make_driver: MakeDriver, config: TrainerConfig, block_paths: tuple[str
     return driver
 
 
-def test_eager_trainer_starts_where_its_share_would_move_theta(
+def test_eager_trainer_continues_from_theta_moved_by_its_own_share(
     eager: Driver, vectors: Vectors
 ) -> None:
     share, lr, momentum = PULL
@@ -223,7 +223,8 @@ def test_eager_trainer_that_was_left_out_offers_its_work_once(
     ready = eager.last(FragmentReady, Rebase(1), Train(1, (), 4, False, *PULL))
     assert (ready.blocks, ready.tokens) == (4, 4 * BLOCK_TOKENS)
     np.testing.assert_allclose(vectors.local - vectors.theta, first + ahead, rtol=0, atol=MOVED)
-    # Only the momentum of an earlier outer step still has an effect. This step adds only new work.
+    # The second offer contains the first work again, so only the newer work is added. The momentum
+    # of the first step is kept.
     own = Eager(vectors.layout.numel)
     own.step(-first, *PULL)
     own.step(-first - ahead, *PULL)

@@ -1,5 +1,5 @@
-"""The limit for a trainer's silence depends on its own pace, and applies only while it owes an
-answer."""
+"""The limit for a trainer's silence depends on the trainer's pace. It applies only while the
+trainer owes an answer."""
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ def test_order_while_training_ahead_makes_a_report_due(watch: StallWatch) -> Non
 def test_ready_trainer_is_watched_from_the_moment_it_gets_a_new_order(
     watch: StallWatch,
 ) -> None:
-    """After a Skip it reports ready once more with its earlier work, and only then reads the new
-    order."""
+    """After a skipped outer step, the trainer first reports its earlier work again, and only then
+    reads the new order."""
     watch.sent(frames.Rebase(1), 1000.0)
     watch.sent(frames.Train(1, ("d", "e"), 3), 1000.0)
     watch.received(READY, 1000.5)
@@ -206,8 +206,8 @@ def test_slow_first_step_does_not_excuse_later_silence() -> None:
 
 
 def test_evaluation_before_the_first_step_gets_enough_time() -> None:
-    """The trainer is asked for the loss of the run's first θ on eight blocks, while its pace is not
-    known yet."""
+    """The node asks for the loss of the run's first θ on eight blocks, before the trainer's pace is
+    known."""
     watch = StallWatch(0.0, PATIENCE, COST)
     watch.received(A100, 5.0)
     watch.sent(LEASE, 10.0)
@@ -236,7 +236,7 @@ def test_fast_steps_have_a_minimum_limit() -> None:
 def test_node_that_was_suspended_does_not_blame_the_trainer(
     watch: StallWatch,
 ) -> None:
-    """The node was stopped or had no core. Frames sent since then are unread."""
+    """The node was stopped or did not get a core, so it has not read the trainer's frames."""
     watch.sent(LEASE, 1000.0)
     watch.received(progress(), 1002.0)
     assert watch.check_overdue(1003.0) is None

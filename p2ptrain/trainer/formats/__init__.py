@@ -1,1 +1,2 @@
-"""Layouts and files that the trainer shares with the node: shapes, genesis, inner state."""
+"""Layouts and files that the trainer shares with the node, and the first weights of a run
+(genesis)."""

@@ -1,12 +1,12 @@
 """Translate our model to and from Hugging Face `transformers`: parameter names and config.json.
 
-Our model is the Llama of transformers, or its Qwen3 if it has QK norm. The blocks are the same:
-pre-norm, RMSNorm, SwiGLU with the gate first, and rotary positions that rotate feature d with
-feature d + D/2 of a head. So weights are not reordered. A parameter that is not in the table is an
-error, and so is a setting of a foreign config.json that our model does not support: neither is
-approximated.
+Our model computes the same as the Llama of transformers, or as its Qwen3 if the run has `qk_norm`.
+The blocks are the same: pre-norm, RMSNorm, SwiGLU with the gate first, and rotary positions that
+rotate feature d with feature d + D/2 of a head of width D. So weights are not reordered. Nothing is
+approximated: it is an error if transformers lacks a parameter of our model, or if our model does
+not support a setting in a config.json, which may come from anybody.
 
-This module does not need torch or transformers. A config.json can come from an untrusted source.
+This module does not need torch or transformers.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ def name_of(parameter: str) -> str:
 
 
 def config_of(spec: ModelSpec, dtype: str, special: Mapping[str, int]) -> dict[str, object]:
-    """Return the config.json of the model. `special` maps bos, eos and pad to their ids, if known.
+    """Return the config.json of the model. `special` maps the names of special tokens (such as bos
+    and eos) to their ids, as far as they are known.
 
     The base of the rotary angles and the type of the weights are each given under two names,
     because transformers 4 and 5 read different ones. An unknown bos or eos id is written as null:
@@ -79,14 +80,8 @@ def config_of(spec: ModelSpec, dtype: str, special: Mapping[str, int]) -> dict[s
     return {
         "architectures": [architecture],
         "model_type": family,
-        "vocab_size": spec.vocab,
-        "hidden_size": spec.width,
-        "intermediate_size": spec.ffn,
-        "num_hidden_layers": spec.layers,
-        "num_attention_heads": spec.heads,
-        "num_key_value_heads": spec.kv_heads,
+        **{theirs: getattr(spec, ours) for ours, theirs in SIZES.items()},
         "head_dim": spec.head_width,
-        "max_position_embeddings": spec.sequence,
         "hidden_act": "silu",
         "rms_norm_eps": RMS_EPSILON,
         "rope_theta": spec.rope_base,
@@ -103,7 +98,7 @@ def config_of(spec: ModelSpec, dtype: str, special: Mapping[str, int]) -> dict[s
     }
 
 
-_SIZES = {
+SIZES = {
     "vocab": "vocab_size",
     "layers": "num_hidden_layers",
     "width": "hidden_size",
@@ -112,6 +107,8 @@ _SIZES = {
     "ffn": "intermediate_size",
     "sequence": "max_position_embeddings",
 }
+"""The names in config.json of the fields of `ModelSpec`."""
+
 _LIKE_OURS: dict[str, object] = {
     "hidden_act": "silu",
     "attention_bias": False,
@@ -119,13 +116,13 @@ _LIKE_OURS: dict[str, object] = {
     "rope_scaling": None,
     "use_sliding_window": False,
 }
-"""Settings that must have these values if a config.json has them."""
+"""The values that our model supports, for settings that a config.json may contain."""
 
 
 def spec_of(config: object) -> ModelSpec:
     """Return the sizes of the model that a config.json describes.
 
-    Raises ConfigError (MODEL-FOREIGN): we do not support this model. The error says what differs.
+    Raises ConfigError (MODEL-FOREIGN): p2ptrain cannot run this model. The error says what differs.
     """
     if not isinstance(config, dict):
         raise foreign("its config.json is not a JSON object")
@@ -140,7 +137,7 @@ def spec_of(config: object) -> ModelSpec:
     rope_base = _rope_base(config)
     try:
         spec = ModelSpec(
-            **{ours: config[theirs] for ours, theirs in _SIZES.items()},
+            **{ours: config[theirs] for ours, theirs in SIZES.items()},
             rope_base=rope_base,
             tied=config.get("tie_word_embeddings", False) is True,
             qk_norm=families[family],
@@ -149,17 +146,14 @@ def spec_of(config: object) -> ModelSpec:
         raise foreign(f"its config.json lacks {exc.args[0]}") from exc
     except ConfigError as exc:
         raise foreign(f"{exc.what}; {exc.do}") from exc
-    if config.get("head_dim") not in (None, spec.head_width):
-        raise foreign(
-            f"head_dim is {config['head_dim']!r}; p2ptrain's models have {spec.head_width}"
-        )
-    if config.get("rms_norm_eps", 1e-6) != RMS_EPSILON:
-        raise foreign(
-            f"rms_norm_eps is {config.get('rms_norm_eps')!r}; p2ptrain's models have {RMS_EPSILON}"
-        )
+    width, epsilon = config.get("head_dim", spec.head_width), config.get("rms_norm_eps", 1e-6)
+    if width not in (None, spec.head_width):
+        raise foreign(f"head_dim is {width!r}; p2ptrain's models have {spec.head_width}")
+    if epsilon != RMS_EPSILON:
+        raise foreign(f"rms_norm_eps is {epsilon!r}; p2ptrain's models have {RMS_EPSILON}")
     if spec.layers > LAYERS_MAX:
         raise foreign(f"it has {spec.layers} layers; the limit is {LAYERS_MAX}")
-    for ours, theirs in _SIZES.items():
+    for ours, theirs in SIZES.items():
         if getattr(spec, ours) > SIZE_MAX:
             raise foreign(f"{theirs} is {config[theirs]}; the limit is {SIZE_MAX}")
     return spec
@@ -168,18 +162,15 @@ def spec_of(config: object) -> ModelSpec:
 def _rope_base(config: Mapping[str, object]) -> float:
     parameters = config.get("rope_parameters") or {}
     if not isinstance(parameters, dict) or parameters.get("rope_type", "default") != "default":
-        raise foreign(
-            f"rope_parameters are {parameters!r}; only plain rotary embeddings are supported"
-        )
+        raise foreign(f"rope_parameters are {parameters!r}; only the default is supported")
     base = parameters.get("rope_theta", config.get("rope_theta", 10_000.0))
     if type(base) not in (int, float) or not 1 < base < ROPE_BASE_MAX:
-        raise foreign(
-            f"rope_theta is {str(base)[:40]}, not a number between 1 and {ROPE_BASE_MAX:g}"
-        )
+        raise foreign(f"rope_theta is {str(base)[:40]}; it must be from 1 to {ROPE_BASE_MAX:g}")
     return float(base)
 
 
 def foreign(reason: str) -> ConfigError:
+    """Return the error for a folder with a model that p2ptrain cannot run."""
     return ConfigError(
         f"p2ptrain cannot run this model: {reason}",
         code="MODEL-FOREIGN",
@@ -189,6 +180,7 @@ def foreign(reason: str) -> ConfigError:
 
 
 def lacks(path: Path) -> ConfigError:
+    """Return the error for a missing file of an exported folder."""
     there = path.parent.is_dir()
     return ConfigError(
         f"{path.parent} has no {path.name}" if there else f"there is no folder {path.parent}",

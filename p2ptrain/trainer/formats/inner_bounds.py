@@ -1,8 +1,8 @@
 """Check that another peer's inner optimizer state could be the result of training.
 
-A digest does not show that the bytes are sensible, and a state is used element by element for
-thousands of inner steps. Two statements hold for every state that training can produce, whatever
-the data:
+A matching digest does not mean that the values are sensible, and one bad value would disturb an
+element's training for thousands of inner steps. Two statements hold for every state that training
+can produce, whatever the data:
 
 - AdamW computes both of its means from the same gradients. With m = (1 − β₁) Σ β₁ⁱ gᵢ and
   v = (1 − β₂) Σ β₂ⁱ gᵢ², the Cauchy–Schwarz inequality gives
@@ -12,19 +12,15 @@ the data:
 - The gradient over all parameters is clipped to the length `clip`. The mean of vectors of at most
   that length has at most that length, too: Σ v ≤ clip², and for Muon's momentum Σ m² ≤ clip². So a
   lying peer cannot make a second moment so large that an element stops moving for the rest of the
-  run.
+  run. This check is skipped in a run that does not clip gradients.
 
-The second check is skipped in a run that does not clip gradients.
-
-A lying peer can still choose a direction that is wrong for about ten inner steps. This module does
-not know peers or torch.
+A lying peer can still send a momentum with a wrong direction, which affects about ten inner steps.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,26 +37,21 @@ SLACK = 1.05
 clipped gradient are computed in fp32."""
 
 TINY = 1e-18
-"""Difference that is always allowed. The square of such a small gradient underflows in fp32. Its
-step is negligible, because AdamW's ε is 1e-8."""
+"""Excess of |m| that is always allowed, because the squares of such small gradients underflow to
+zero in fp32. A step with such a mean is negligible, because AdamW's ε is 1e-8."""
 
 
 def is_muons(entry: LayoutEntry, inner: InnerSpec) -> bool:
-    """Return whether Muon trains this parameter: a matrix inside a block (see `optimizer`)."""
+    """Return whether Muon trains this parameter. If the run uses Muon, it trains the matrices
+    inside transformer blocks (see `rank.optimizer`)."""
     return inner.is_muon and len(entry.shape) == 2 and entry.name.startswith("blocks.")
 
 
 def ratio_max(inner: InnerSpec) -> float:
-    """Return the largest possible |m| ÷ √v."""
+    """Return the largest |m| ÷ √v that AdamW can reach: the factor in the first statement above."""
     slow, fast = inner.betas[1], inner.betas[0]
     assert fast**2 < slow, "checked by InnerSpec"
     return (1 - fast) / math.sqrt((1 - slow) * (1 - fast**2 / slow))
-
-
-@dataclass(slots=True)
-class _Sums:
-    squares: float = 0.0
-    muon: float = 0.0
 
 
 def check(fd: int, layout: Layout, inner: InnerSpec) -> None:
@@ -70,49 +61,51 @@ def check(fd: int, layout: Layout, inner: InnerSpec) -> None:
         RemoteProtocolError: training cannot produce such a state.
         OSError.
     """
-    sums, end = _Sums(), 0
+    of_adamw, of_muon, end = 0.0, 0.0, 0
     for entry in layout.entries:
         _check_padding(fd, layout, end, entry.offset)
         for start in range(entry.offset, entry.end, PIECE_ELEMENTS):
             stop = min(start + PIECE_ELEMENTS, entry.end)
             first, second = (_read(fd, layout, which, start, stop) for which in (0, 1))
-            _check_piece(first, second, inner, sums, muons=is_muons(entry, inner))
+            if not (np.isfinite(first).all() and np.isfinite(second).all()):
+                raise RemoteProtocolError("it contains a number that is not finite")
+            if is_muons(entry, inner):
+                of_muon += _check_muon(first, second)
+            else:
+                of_adamw += _check_adamw(first, second, inner)
         end = entry.end
     _check_padding(fd, layout, end, layout.numel)
     longest = inner.clip**2 * SLACK if inner.clip > 0 else math.inf
-    if not (sums.squares <= longest and sums.muon <= longest):
+    if not (of_adamw <= longest and of_muon <= longest):
         raise RemoteProtocolError(
             f"its means imply gradients longer than {inner.clip:g}, the length to which "
             "gradients are clipped"
         )
 
 
-def _check_piece(
-    first: NDArray[np.float32],
-    second: NDArray[np.float32],
-    inner: InnerSpec,
-    sums: _Sums,
-    *,
-    muons: bool,
-) -> None:
-    if not (np.isfinite(first).all() and np.isfinite(second).all()):
-        raise RemoteProtocolError("it holds a number that is not finite")
-    wide, squares = first.astype(np.float64), second.astype(np.float64)
-    if muons:
-        if second.any():
-            raise RemoteProtocolError("it holds second moments, which Muon does not have")
-        sums.muon += float(wide @ wide)
-        return
+def _check_muon(first: NDArray[np.float32], second: NDArray[np.float32]) -> float:
+    """Return Σ m² of a piece of Muon's momentum."""
+    if second.any():
+        raise RemoteProtocolError("it contains second moments, which Muon does not have")
+    wide = first.astype(np.float64)
+    return float(wide @ wide)
+
+
+def _check_adamw(
+    first: NDArray[np.float32], second: NDArray[np.float32], inner: InnerSpec
+) -> float:
+    """Return Σ v of a piece of AdamW's means."""
+    squares = second.astype(np.float64)
     if (second < 0).any():
-        raise RemoteProtocolError("it holds a mean of squares below zero")
-    if (np.abs(wide) > SLACK * ratio_max(inner) * np.sqrt(squares) + TINY).any():
-        raise RemoteProtocolError("it holds a mean that is too large for its mean of squares")
-    sums.squares += float(squares.sum())
+        raise RemoteProtocolError("it contains a mean of squares below zero")
+    if (np.abs(first) > SLACK * ratio_max(inner) * np.sqrt(squares) + TINY).any():
+        raise RemoteProtocolError("it contains a mean that is too large for its mean of squares")
+    return float(squares.sum())
 
 
 def _check_padding(fd: int, layout: Layout, start: int, stop: int) -> None:
     if any(_read(fd, layout, which, start, stop).any() for which in (0, 1)):
-        raise RemoteProtocolError("it holds numbers outside the parameters")
+        raise RemoteProtocolError("it contains numbers outside the parameters")
 
 
 def _read(fd: int, layout: Layout, which: int, start: int, stop: int) -> NDArray[np.float32]:

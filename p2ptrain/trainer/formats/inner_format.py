@@ -5,14 +5,13 @@ ranks.
 
     bytes    field
     4096     magic, length and canonical msgpack of the header: outer step, AdamW's count of steps,
-             inner steps since it last began with an empty state, elements, digest of the layout,
-             CRC-32 of the vectors; zeros
+             inner steps since the optimizer last began with an empty state, elements, digest of
+             the layout, CRC-32 of the vectors; then zeros
     4 · n    first vector: AdamW's mean of the gradients, or Muon's momentum
     4 · n    second vector: AdamW's mean of their squares; zeros for Muon
 
-A file is named by its outer step. The checksum detects a file that a crash cut short. It does not
-prove where a file comes from: `inner_bounds` checks another peer's vectors before the header is
-written.
+A file is named by its outer step. The checksum detects a file that a crash cut short. If the
+vectors come from another peer, `inner_bounds` checks them before the header is written.
 """
 
 from __future__ import annotations
@@ -33,7 +32,8 @@ HEADER_BYTES = 4096
 FLOAT_BYTES = 4
 PIECE_BYTES = 2**26
 WARM = 2**32
-"""Number of inner steps written to a state that does not need a warm-up: more than any warm-up."""
+"""Value of `InnerStateHeader.warmed` for a state that does not need a warm-up: more inner steps
+than any warm-up has."""
 _LENGTH = struct.Struct("<8sI")
 
 
@@ -119,7 +119,8 @@ def reserve(path: Path, layout: Layout) -> None:
 
 
 def publish(new: Path, folder: Path, step: int) -> None:
-    """Move a complete file to its place, and remove the states of other steps. Raises OSError."""
+    """Rename the complete file `new` to its final name, and remove the states of other steps.
+    Raises OSError."""
     older = steps_in(folder)
     new.replace(path_of(folder, step))
     for each in older:
@@ -135,7 +136,7 @@ def write_all(fd: int, data: memoryview, offset: int) -> None:
 
 
 def pieces_of(fd: int) -> Iterator[bytes]:
-    """Yield everything that follows the header, in pieces. Raises OSError."""
+    """Yield the bytes after the header, in pieces. Raises OSError."""
     offset = HEADER_BYTES
     while piece := os.pread(fd, PIECE_BYTES, offset):
         yield piece
@@ -143,7 +144,7 @@ def pieces_of(fd: int) -> Iterator[bytes]:
 
 
 def crc_of(fd: int) -> int:
-    """Return the CRC-32 of everything that follows the header. Raises OSError."""
+    """Return the CRC-32 of the bytes after the header. Raises OSError."""
     crc = 0
     for piece in pieces_of(fd):
         crc = zlib.crc32(piece, crc)

@@ -1,7 +1,7 @@
-"""The parameters of a model, from its sizes alone: names, shapes, and initial deviations.
+"""The names, shapes and initial values of a model's parameters, computed from the model's sizes.
 
-Nodes and organisers need the layout and the genesis bytes but never load torch. So this table
-lists the parameters that `model.py` defines as modules. A test compares the two.
+Nodes and organisers need the layout and the first weights but never load torch. So this module
+lists the same parameters as the torch modules in `rank/model.py`. A test compares the two.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ EMBEDDING_DEVIATION = 0.02  # GPT-2 and most later models have this value.
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter. `deviation` is its initial standard deviation; None means a gain, which
-    starts at one."""
+    """One parameter. Its elements start as random numbers with the standard deviation `deviation`;
+    None means a gain, whose elements start at one."""
 
     name: str
     shape: tuple[int, ...]
@@ -28,11 +28,12 @@ class Parameter:
 def parameters(spec: ModelSpec) -> tuple[Parameter, ...]:
     """Return all parameters, in no particular order.
 
-    Matrices start at 1/√fan-in, so that activations keep their size at any width. Matrices that
-    write to the residual stream start at zero: every block begins as the identity, whatever the
-    depth. The embedding and the head start small, so the first loss is that of a uniform guess.
-    (Residual writers that start at 1/√(2 · layers · fan-in) drown such a small embedding: in a
-    model of 0.9 M parameters, the loss after 120 inner steps of 3 peers was 1.0 nat higher.)
+    Matrices start with a deviation of 1/√fan-in, so that activations keep their size at any width.
+    Matrices that write to the residual stream start at zero, so that every block begins as the
+    identity, whatever the depth. The embedding and the head start small, so that the first loss is
+    that of a uniform guess. (With 1/√(2 · layers · fan-in) instead of zero, the output of these
+    matrices is large compared with such a small embedding. In a model of 0.9 M parameters, the loss
+    after 120 inner steps of 3 peers was 1.0 nat higher.)
     """
     table = [
         Parameter("embedding.weight", (spec.vocab, spec.width), EMBEDDING_DEVIATION),

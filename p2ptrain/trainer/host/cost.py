@@ -1,12 +1,12 @@
 """Estimate the memory that a trainer needs from the model's sizes alone.
 
 Weights, gradients, optimizer state and the other vectors are counted exactly. Activations are
-estimated by the formula below; a test compares it with what torch keeps. The estimate leaves out
-fragmentation, the kernels' workspace and the CUDA context (together a gigabyte or more), and memory
-that a caching allocator holds back.
+estimated (`block_activations`, `end_activations`); a test compares the estimate with what torch
+keeps. The estimate leaves out fragmentation, the kernels' workspace and the CUDA context (together
+a gigabyte or more), and memory that torch's allocator keeps for later use.
 
-All numbers are for one peer. Its ranks share the vectors, and each rank has the activations of its
-own sequences.
+All numbers are for one peer. Its ranks divide the vectors among them, and each rank has the
+activations of its own sequences.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from p2ptrain.trainer.formats.shapes import parameter_count, parameters
 
 FP32_BYTES = 4
 EAGER_VECTORS = 3
-"""Number of vectors of `deviation.Deviation`."""
+"""Number of model-sized vectors in a `rank.deviation.Deviation`, which only eager trainers have."""
 ELEMENT_BYTES = {"fp32": 4, "bf16": 2}
 Precision = Literal["fp32", "bf16"]
 
 
 @dataclass(frozen=True, slots=True)
 class TrainerMemory:
-    """Memory in bytes. Activations are for one sequence; a micro-batch has one or more."""
+    """Memory in bytes. Activations are those of one sequence; a trainer computes one or more
+    sequences at once."""
 
     weights: int
     gathered: int
-    """FSDP2's copy of the weights to compute with. A single rank also has this copy, and keeps all
-    of it from the forward to the backward pass. With several ranks, each holds the copy of a block
-    or two, and of embedding and head.
-    """
+    """The copy of the weights that FSDP2 gathers for computation. A single rank also has such a
+    copy, and keeps all of it from the forward to the backward pass. With several ranks, each rank
+    holds the copy of one or two blocks at a time, and of embedding and head."""
     gradients: int
     optimizer: int
     anchor: int
-    """θ as it was last read, to compute how far it has moved since."""
+    """θ as it was last read, with which the trainer computes by how much θ has changed since."""
     eager: int
-    """The three vectors of an eager trainer's `Deviation`. While a trainer reports, two more such
-    vectors exist; gradients and activations do not exist at that time."""
+    """The three vectors of an eager trainer's `Deviation`. While a trainer reports, it needs two
+    more vectors for a short time; gradients and activations do not exist at that time."""
     activations: int
     activations_recomputed: int
-    """Activations with `--recompute`: each block keeps its input, and one block at a time keeps the
-    rest."""
+    """Activations with `--recompute`: each block keeps its input, and only one block at a time
+    keeps its other activations."""
 
     @property
     def vectors(self) -> int:
@@ -62,8 +62,8 @@ class TrainerMemory:
 def trainer_memory(
     model: ModelSpec, inner: InnerSpec, precision: Precision, *, eager: bool
 ) -> TrainerMemory:
-    """Return the memory that a trainer needs. `precision` affects activations and gathered weights
-    only; everything else is fp32."""
+    """Return the memory that a trainer needs. Only activations and gathered weights depend on
+    `precision`; everything else is fp32."""
     count = parameter_count(model)
     moments = 2 * count - (_muon_elements(model) if inner.is_muon else 0)
     one_copy = count * FP32_BYTES
@@ -96,8 +96,8 @@ def block_activations(model: ModelSpec, element: int) -> int:
     8 W                   the inputs of both norms, in fp32
     e · (2 W)             the outputs of both norms
     e · (2 W + 2 K)       queries, keys, values, and the output of attention
-    e · W                 that output, its heads concatenated
-    e · 4 F               gate, its SiLU, up, and the product
+    e · W                 the output of attention again, with its heads concatenated
+    e · 4 F               the gate, SiLU of the gate, up, and the product of the last two
 
     for width W, key width K, feed-forward width F and elements of e bytes. Attention itself does
     not keep a T × T matrix. Document masks and QK norm keep more, which is not counted here.
@@ -107,7 +107,8 @@ def block_activations(model: ModelSpec, element: int) -> int:
 
 
 def end_activations(model: ModelSpec, element: int) -> int:
-    """Return the bytes kept for each position after the blocks: norm and head, three fp32 vectors
-    of logits (logits, log-softmax, and its gradient), and the logits in their original type."""
+    """Return the bytes that are kept for each position after the blocks: the inputs of norm and
+    head, three fp32 vectors (logits, log-softmax, and its gradient), and the logits in their
+    original type."""
     logits = (3 * FP32_BYTES + element) * model.vocab
     return FP32_BYTES * model.width + element * model.width + logits

@@ -2,12 +2,12 @@
 
     FLOPs per token = 6 · N + 12 · L · W · T        MFU = tokens/s · FLOPs per token ÷ peak
 
-N counts the parameters of matrix products. An untied embedding is only looked up and does not
-count; a tied one counts as the head. L is the number of layers, W the width, T the sequence length.
-The forward pass takes two of the six operations, the backward pass four. The second term is
-attention. As in PaLM (arXiv 2204.02311, appendix B) and torchtitan, attention is not halved for the
-causal mask, so that figures can be compared. The repeated arithmetic of `--recompute` is not
-counted.
+N is the number of parameters that take part in matrix products. An embedding does not count, since
+its rows are only looked up, unless the head uses the same matrix (tied). L is the number of layers,
+W the width, T the sequence length. For each parameter, the forward pass takes two operations and
+the backward pass four. The second term is attention. As in PaLM (arXiv 2204.02311, appendix B) and
+torchtitan, attention is not halved for the causal mask, so that figures can be compared. The
+repeated arithmetic of `--recompute` is not counted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import re
 
-from p2ptrain.ipc.trainer_config import ModelSpec, TrainerConfig
+from p2ptrain.ipc.trainer_config import ModelSpec
 from p2ptrain.trainer.formats.shapes import parameters
 
 PEAK_FLOPS_PER_S = {
@@ -36,22 +36,15 @@ PEAK_FLOPS_PER_S = {
 words all occur in the device's name applies."""
 
 OTHERS = frozenset({"MIG", "Laptop", "D", "Ti"})
-"""Words that mark a slice, a laptop version or a variant of a GPU, which has a different peak."""
+"""Words in a device's name that mark a slice (MIG), a laptop version or another variant of a GPU.
+Its peak differs from that of the GPU in the table."""
 
 
 def flops_per_token(spec: ModelSpec) -> int:
     """Return the operations to train on one token, forward and backward."""
     looked_up = () if spec.tied else ("embedding.weight",)
-    multiplied = sum(
-        math.prod(each.shape) for each in parameters(spec) if each.name not in looked_up
-    )
+    multiplied = sum(math.prod(p.shape) for p in parameters(spec) if p.name not in looked_up)
     return 6 * multiplied + 12 * spec.layers * spec.width * spec.sequence
-
-
-def flops_per_step(config: TrainerConfig) -> int:
-    """Return the operations of one inner step on all ranks together."""
-    tokens = config.inner.batch_sequences * config.model.sequence
-    return tokens * flops_per_token(config.model)
 
 
 def peak_flops_per_s(device_name: str) -> float | None:
@@ -62,6 +55,7 @@ def peak_flops_per_s(device_name: str) -> float | None:
 
 
 def mfu(spec: ModelSpec, device_name: str, devices: int, tokens_per_s: float) -> float | None:
-    """Return the share of the peak of all `devices` that is used; None if the peak is unknown."""
+    """Return the MFU of training at `tokens_per_s` on this number of `devices`; None if the peak is
+    unknown."""
     peak = peak_flops_per_s(device_name)
     return None if peak is None else tokens_per_s * flops_per_token(spec) / (peak * devices)

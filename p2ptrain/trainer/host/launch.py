@@ -1,6 +1,6 @@
-"""Start the rank processes of one trainer, and pass them their file descriptors.
+"""Start the processes of one trainer (its ranks), and pass them their file descriptors.
 
-`supervisor` receives their frames and ends them.
+`supervisor` exchanges frames with the ranks and ends them.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pathlib import Path
 import p2ptrain
 from p2ptrain.ipc.trainer_config import TrainerConfig
 
-# A Python traceback through torch takes about 3 KB; if several ranks fail, the first one matters.
 STDERR_TAIL_BYTES = 16_384
+"""Enough for several Python tracebacks through torch, which take about 3 KB each."""
 _LOOPBACK = "127.0.0.1"
 
 
 class StderrTail:
-    """The last bytes that the ranks wrote to stdout and stderr, read by a thread of its own."""
+    """The last bytes that the ranks wrote to stdout and stderr. A thread reads the pipe."""
 
     def __init__(self, read_fd: int) -> None:
         self._pieces: deque[bytes] = deque()
@@ -40,7 +40,7 @@ class StderrTail:
             return b"".join(self._pieces)[-STDERR_TAIL_BYTES:].decode(errors="replace")
 
     def finish(self, limit_s: float) -> str:
-        """Wait until every writer is gone, at most `limit_s`, and return the text."""
+        """Wait until all ranks have closed the pipe, at most `limit_s`, and return the text."""
         self._thread.join(limit_s)
         return self.text()
 
@@ -56,7 +56,8 @@ class StderrTail:
 
 @dataclass(frozen=True, slots=True)
 class LaunchedRanks:
-    """The processes by rank, our end of the socketpair, and our end of the lifeline pipe."""
+    """The processes by rank, the node's end of the socketpair, and the node's end of the lifeline:
+    a pipe whose closing ends the ranks."""
 
     processes: tuple[subprocess.Popen[bytes], ...]
     socket: socket.socket
@@ -65,7 +66,8 @@ class LaunchedRanks:
 
 
 def launch(config: TrainerConfig, theta_fd: int, local_fd: int, ranks: int) -> LaunchedRanks:
-    """Start `ranks` processes that inherit the two vectors. If one cannot start, end the others."""
+    """Start `ranks` processes that inherit the vectors θ and `local`. If one process cannot start,
+    end the others and raise the error."""
     with ExitStack() as always, ExitStack() as on_failure:
         ours, theirs = socket.socketpair()
         always.callback(theirs.close)
@@ -122,9 +124,9 @@ def _environment(rank: int, ranks: int, port: int, threads: int) -> dict[str, st
         "PYTHONUNBUFFERED": 1,
         "PYTHONPATH": os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH")))),
     }
-    # Without these variables, gloo would listen on the interface of the host's name, which may be
-    # open to the network or not exist. NCCL would listen on the first interface that is not
-    # loopback. NCCL treats a name as a prefix unless it begins with "=".
+    # Without these variables, gloo would listen at the address of the host's name. Other machines
+    # may reach that address, or it may not exist. NCCL would listen on the first interface that is
+    # not loopback. NCCL treats a name as a prefix unless it begins with "=".
     if "lo" in {name for _, name in socket.if_nameindex()}:
         added |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo"}
     return {**os.environ, **{name: str(value) for name, value in added.items()}}

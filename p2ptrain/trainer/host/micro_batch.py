@@ -3,20 +3,18 @@
 A rank that runs out of memory exits with `OUT_OF_MEMORY_EXIT_CODE`, and the supervisor starts all
 ranks again with half as many sequences. Continuing in the same process was rejected: the other
 ranks wait in a collective that this rank will not join, FSDP is in an intermediate state, and the
-free memory is fragmented. A new process has none of these problems, and all ranks agree because
-they get the same number. A restart takes a few seconds, and happens a few times in the life of a
-node.
+free memory is fragmented. New processes have none of these problems. A restart takes a few seconds,
+and happens a few times in the life of a node.
 
-The first try is at most the number that an estimate says will fit. Without an estimate, a block of
-two thousand sequences would take half a dozen starts. On a GPU, the ranks estimate from the free
-memory; a number that is too large is halved. On a CPU, the node makes a cautious estimate, because
-Linux grants more memory than it has, and later kills a process.
+The first try uses at most the number that an estimate says will fit. Without an estimate, a block
+of two thousand sequences could take half a dozen starts. On a GPU, the ranks estimate from the free
+memory, and halve the number if the estimate was wrong. On a CPU, the node makes a cautious
+estimate: Linux does not refuse memory that it lacks, but later kills a process.
 
-The result is reported to the owner of the trainer (`OnHalving`), so that a restarted node does not
-run out of memory again. The node stores the result and passes it to the next ranks. The ranks use
-it if they have the same device and no more memory.
+The node is told about each halving (`OnHalving`), and passes the limit to later ranks, so that
+memory does not run out again. Ranks with a different device, or with more memory, ignore the limit.
 
-The gradient does not depend on this number (see `batch`). This module does not import torch.
+The gradient does not depend on this number (see `rank.batch`). This module does not import torch.
 """
 
 from __future__ import annotations
@@ -38,16 +36,13 @@ UNFIT_EXIT_CODE = 78
 sysexits.h)."""
 
 _TEXTS = (
-    "out of memory",
-    "can't allocate memory",
-    "not enough memory",
-    "status_alloc_failed",
-    "status_not_initialized",
+    *("out of memory", "can't allocate memory", "not enough memory"),
+    *("status_alloc_failed", "status_not_initialized"),
 )
 """Parts of torch's messages when memory runs out. torch's own exception class is for devices only,
 and the CPU's allocator raises a RuntimeError. The last two come from cuBLAS and cuDNN, which take
-memory outside torch's allocator. They report status_not_initialized if no memory is left at their
-first use."""
+memory outside torch's allocator. They report status_not_initialized if they are first used when no
+memory is left."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -56,28 +51,27 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 GPU_SHARE = 0.9
-"""Share of a GPU's free memory to plan with: kernels need memory that is not counted, and some is
-fragmented."""
+"""Share of a GPU's free memory that the estimate uses. The rest is for the kernels' own memory and
+for fragmentation."""
 
 
 def at_once(config: TrainerConfig, ranks: int) -> int:
-    """Return how many sequences a forward pass of one of `ranks` ranks takes."""
+    """Return how many sequences each of `ranks` ranks computes at once."""
     share = math.ceil(config.inner.batch_sequences / ranks)
     return min(config.micro_batch or share, share)
 
 
 def within(config: TrainerConfig, ranks: int, room_bytes: int) -> TrainerConfig:
-    """Reduce the sequences at once to the number whose activations fit into `room_bytes`, but at
-    least one. Return the new `config`. All ranks share `room_bytes`.
-    """
+    """Return `config`, with fewer sequences at once if their activations do not fit into
+    `room_bytes`, but with at least one. All ranks share `room_bytes`."""
     fit = max(1, room_bytes // (ranks * _of_one_sequence(config)))
     return config if fit >= at_once(config, ranks) else replace(config, micro_batch=fit)
 
 
 def on_gpu(config: TrainerConfig, ranks: int, free_bytes: int) -> int:
-    """Return the number of sequences with which to begin on a GPU, at least one.
+    """Return how many sequences a rank should try to compute at once on its GPU, at least one.
 
-    There is one GPU per rank. `free_bytes` is its free memory after weights and arena are loaded.
+    There is one GPU per rank. `free_bytes` is its free memory once the weights are allocated.
     """
     memory = trainer_memory(config.model, config.inner, config.precision, eager=config.eager)
     to_come = (memory.gathered + memory.gradients + memory.optimizer) / ranks
@@ -91,9 +85,8 @@ def _of_one_sequence(config: TrainerConfig) -> int:
 
 
 def as_found(config: TrainerConfig, ranks: int, device: str, free_bytes: int) -> TrainerConfig:
-    """Return `config` with no more sequences at once than an earlier halving found to fit, if that
-    halving applies to this device and this much free memory.
-    """
+    """Return `config` with the limit of an earlier halving, if that halving applies to this device
+    and this much free memory."""
     found = config.halving
     if found is None or not found.holds(device, free_bytes):
         return config
@@ -105,11 +98,13 @@ OnHalving = Callable[[Halving], None]
 
 
 def ignore_halving(halving: Halving) -> None:
-    """Ignore the halving: an `OnHalving` for callers that do not store it."""
+    """Do nothing. This is the `OnHalving` of callers that do not store halvings."""
 
 
 def report_halving(on_halving: OnHalving, hello: Hello | None, smaller: TrainerConfig) -> None:
-    """Report that the ranks that sent `hello` ran out of memory, and that `smaller` is next."""
+    """Report that the ranks that sent `hello` ran out of memory. `smaller` are the settings of the
+    next start. Nothing is reported if the ranks ended before their Hello, because their device is
+    unknown."""
     if hello is not None:
         on_halving(Halving(hello.device, hello.memory_bytes, smaller.micro_batch))
 

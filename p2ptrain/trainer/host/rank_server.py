@@ -1,19 +1,19 @@
 """Accept ranks that the node did not start, and serve them until one of them disconnects.
 
-Use it in a node whose ranks come from torchrun, perhaps on several hosts. Each rank connects,
-proves that it knows the secret (`ipc.admission`), and waits. When all ranks are connected, each
-gets a Welcome. It then reads slices of θ and blocks, and writes slices of its weights
-(`ipc.slices`). So ranks do not have to be on the node's host, and all are treated alike. Shared
-memory for ranks on the node's host would save a copy through loopback, but would make a second,
-less tested path.
+Use this in a node whose ranks (the processes of its trainer) are started by torchrun, perhaps on
+several hosts. Each rank connects, proves that it knows the secret (`ipc.admission`), and waits.
+When all ranks are connected, each gets a Welcome. From then on, the rank reads slices of θ and data
+blocks, and writes slices of its weights (`ipc.slices`). Ranks on the node's host are treated in the
+same way. Shared memory would save them a copy through loopback, but would be a second, less tested
+way to transfer vectors.
 
 Rank 0's second connection carries frames. The frames are copied between this connection and one end
-of a socketpair; the node uses the other end (`socket`) as with ranks that it started itself.
+of a socketpair. The node uses the other end (`socket`) as with ranks that it started itself.
 
-A gathering ends for good when a rank disconnects, connects again or breaks the protocol, because
-the other ranks would hang in a collective. Then all connections are shut down, which ends every
-rank, and torchrun starts them again. Each connection has its own thread; shutting down its socket
-ends the thread.
+The `RankGathering` of one start ends when a rank disconnects, connects again or breaks the
+protocol, because the other ranks would then hang in a collective. All connections are shut down,
+which ends every rank, and torchrun starts the ranks again for the next gathering. Each connection
+has its own thread; shutting down its socket ends the thread.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from p2ptrain.data.blocks import BLOCK_BYTES_MAX
@@ -34,11 +35,12 @@ from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.trainer.host.micro_batch import OUT_OF_MEMORY_EXIT_CODE, at_once
 
 STRANGERS_MAX = 16
-"""Maximum number of connections beyond those of the expected ranks."""
+"""Maximum number of connections in addition to those of the expected ranks."""
 PATHS_MAX = 4 * BLOCKS_MAX
-"""Number of recent block paths that ranks can read: enough for several leases."""
+"""Number of recently announced block paths that ranks can read: those of four of the longest
+frames."""
 DEAF_S = 1.0
-"""Seconds to wait after a failed accept: file descriptors may be free again then."""
+"""Pause after a failed accept. Afterwards, file descriptors may be free again."""
 _RECEIVE_BYTES = 65_536
 _FLOAT_BYTES = 4
 
@@ -46,30 +48,28 @@ WriteEvent = Callable[..., None]
 """Called with an event and its fields, like `Journal.write`, from any thread."""
 
 
+@dataclass(eq=False, repr=False)
 class RankGathering:
     """All ranks of one start of the trainer, from the first connection to the end.
 
-    `door` is the listening socket, closed by `close`; `theta` and `local` are the arena's bytes.
+    `door` is the listening socket, closed by `close`. `theta` and `local` are the bytes of the
+    node's vectors, which are the same at every start. `generation` is the number of this gathering.
     """
 
-    def __init__(
-        self,
-        door: socket.socket,
-        secret: bytes,
-        config: TrainerConfig,
-        ranks: int,
-        theta: memoryview,
-        local: memoryview,
-        generation: int,
-        write_event: WriteEvent,
-    ) -> None:
-        self.ranks = ranks
-        self.micro_batch = at_once(config, ranks)
-        """Sequences that each rank computes at once. The ranks' Hello may reduce it."""
+    door: socket.socket
+    secret: bytes
+    config: TrainerConfig
+    ranks: int
+    theta: memoryview
+    local: memoryview
+    generation: int
+    write_event: WriteEvent
+
+    def __post_init__(self) -> None:
+        self.micro_batch = at_once(self.config, self.ranks)
+        """Number of sequences that each rank computes at once. Set to a smaller number if the
+        ranks' Hello says so."""
         self.socket, self._theirs = socket.socketpair()
-        self._door, self._secret, self._config = door, secret, config
-        self._theta, self._local = theta, local
-        self._generation, self._write_event = generation, write_event
         self._changed = threading.Condition()
         self._calls: set[socket.socket] = set()
         self._seats: dict[int, socket.socket] = {}
@@ -85,10 +85,11 @@ class RankGathering:
 
     @property
     def here(self) -> int:
+        """The number of ranks that are connected."""
         return len(self._seats)
 
     def allow(self, paths: Iterable[str]) -> None:
-        """Allow ranks to read these blocks."""
+        """Allow ranks to read the files of these blocks, and no others but recent ones."""
         with self._changed:
             self._paths.update(dict.fromkeys(paths))
             while len(self._paths) > PATHS_MAX:
@@ -105,21 +106,22 @@ class RankGathering:
             return self._changed.wait_for(lambda: not self._seats, limit_s)
 
     def end(self, error: TrainerError) -> None:
-        """End the gathering and shut down every socket. `error` is the reason unless there is an
-        earlier one."""
+        """End the gathering and shut down every socket. `error` is the reason; an earlier reason
+        is kept."""
         with self._changed:
             self.error = self.error or error
             self._changed.notify_all()
-            for sock in (self._door, self._theirs, *self._calls):
+            for sock in (self.door, self._theirs, *self._calls):
                 with suppress(OSError):
                     sock.shutdown(socket.SHUT_RDWR)
 
     def close(self, limit_s: float) -> None:
-        """Wait for the threads after `end`, so that none of them still writes into the arena."""
+        """Wait for the threads after `end`, so that none of them still writes into the node's
+        vectors."""
         ends_s = time.monotonic() + limit_s
         for thread in self._threads:
             thread.join(max(0.0, ends_s - time.monotonic()))
-        for sock in (self._door, self._theirs, self.socket):
+        for sock in (self.door, self._theirs, self.socket):
             sock.close()
 
     # -- connections ----------------------------------------------------------------------------
@@ -133,7 +135,7 @@ class RankGathering:
     def _accept(self) -> None:
         while True:
             try:
-                sock, address = self._door.accept()
+                sock, address = self.door.accept()
             except OSError as exc:
                 if self._is_over_soon(exc):
                     return
@@ -148,26 +150,26 @@ class RankGathering:
             sock.close()
 
     def _is_over_soon(self, exc: OSError) -> bool:
-        """Handle a failed accept. Return True if the gathering is over. Otherwise file descriptors
-        may have run out: wait `DEAF_S`, and continue to listen."""
+        """Handle a failed accept. Return True if the gathering is over, or ends within `DEAF_S`.
+        Otherwise file descriptors may have run out, and the caller should accept again."""
         with self._changed:
             if self.error is None:
-                self._write_event("rank-not-heard", reason=exc.strerror)
+                self.write_event("rank-not-heard", reason=exc.strerror)
             return self._changed.wait_for(lambda: self.error is not None, DEAF_S)
 
     def _attend(self, sock: socket.socket, host: str) -> None:
         """Serve one connection from its handshake to its end."""
         try:
             slices.stay_alert(sock)
-            claim = challenge(sock, self._secret)
+            claim = challenge(sock, self.secret)
             if claim.purpose is Purpose.FRAMES:
                 self._pass_frames(sock)
             else:
                 self._attend_rank(sock, claim, host)
         except RemoteProtocolError as exc:
-            self._write_event("rank-refused", host=host, reason=exc.what)
+            self.write_event("rank-refused", host=host, reason=exc.what)
         except OSError:
-            pass  # The rank closed it, or we shut it down. `_leave` has already been called.
+            pass  # The rank closed the connection, or the gathering ended.
         finally:
             with self._changed:
                 self._calls.discard(sock)
@@ -177,7 +179,7 @@ class RankGathering:
         if reason := self._seat(sock, claim):
             slices.send(sock, slices.Refused(reason))
             raise RemoteProtocolError(reason)
-        self._write_event("rank-here", rank=claim.rank, ranks=claim.ranks, host=host)
+        self.write_event("rank-here", rank=claim.rank, ranks=claim.ranks, host=host)
         gone = f"rank {claim.rank} at {host} has disconnected"
         try:
             while (message := slices.receive(sock)) is not None:
@@ -188,9 +190,9 @@ class RankGathering:
             self._leave(sock, claim.rank, gone)
 
     def _seat(self, sock: socket.socket, claim: Claim) -> str:
-        """Seat the rank. When the last rank is seated, welcome all of them.
+        """Register the rank's connection. When the last rank is registered, welcome all of them.
 
-        Return the reason if there is no seat for the rank, else "".
+        Return "", or why the rank is refused. Raises ConnectionError: the rank must connect again.
         """
         with self._changed:
             if claim.ranks != self.ranks:
@@ -202,12 +204,12 @@ class RankGathering:
                 self.end(_lost(f"rank {claim.rank} has connected again"))
                 raise ConnectionError("the rank must connect once more")
             if (before := self._seats.get(claim.rank)) is not None:
-                with suppress(OSError):  # The socket's other end may be gone.
+                with suppress(OSError):  # The old connection may already be broken.
                     before.shutdown(socket.SHUT_RDWR)
             self._seats[claim.rank] = sock
             if len(self._seats) == self.ranks:
                 self.complete_s = time.monotonic()
-                welcome = slices.Welcome(self._generation, self._config.to_json())
+                welcome = slices.Welcome(self.generation, self.config.to_json())
                 for each in self._seats.values():
                     with suppress(OSError):  # That rank's own thread notices the failure.
                         slices.send(each, welcome)
@@ -228,10 +230,10 @@ class RankGathering:
             raise RemoteProtocolError(f"a {message.kind} message came before the welcome")
         match message:
             case slices.ReadTheta(ranges):
-                for view in _views(self._theta, ranges):
+                for view in _views(self.theta, ranges):
                     sock.sendall(view)
             case slices.WriteLocal(ranges):
-                for view in _views(self._local, ranges):
+                for view in _views(self.local, ranges):
                     slices.receive_into(sock, view)
                 sock.sendall(slices.DONE)
             case slices.ReadBlock(path):
@@ -250,7 +252,7 @@ class RankGathering:
         """
         with self._changed:
             if path not in self._paths:
-                raise RemoteProtocolError("it asks for a file that the node did not announce")
+                raise RemoteProtocolError("it asked for a file that the node did not announce")
         try:
             with Path(path).open("rb") as file:
                 data = file.read(BLOCK_BYTES_MAX + 1)
@@ -270,8 +272,8 @@ class RankGathering:
         self._pass(sock, self._theirs)
 
     def _pass(self, source: socket.socket, to: socket.socket) -> None:
-        """Copy all bytes from `source` to `to` until one of them is closed. That a rank has ended
-        is noticed on its connection for slices, not here."""
+        """Copy all bytes from `source` to `to` until one of them is closed. A closed connection is
+        ignored here, because the end of a rank is noticed on its connection for slices."""
         with suppress(OSError):
             while data := source.recv(_RECEIVE_BYTES):
                 to.sendall(data)

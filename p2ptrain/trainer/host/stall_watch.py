@@ -2,11 +2,12 @@
 
 Both classes are fed with events and times; neither reads a clock or touches a process.
 
-A trainer that trains reports every inner step, so its usual pace is known and tells how long it can
-be silent. An idle trainer may be silent for ever. Before the first inner step on a new θ, the
-optimizer's state is written to disk or read from it; the time limit for that depends on the model's
-size. The pace is unknown until the second inner step has ended: the first one loads CUDA, connects
-the ranks and compiles the model. Until then, the limit depends on the amount of arithmetic.
+A trainer reports every inner step, so its usual pace is known, and the limit for its silence
+follows from the pace. An idle trainer may be silent without a limit. Before the first inner step on
+a new θ, the trainer writes or reads its optimizer's state; the time limit for that depends on the
+model's size. The pace is unknown until the second inner step has ended, because the first one also
+loads CUDA, connects the ranks and compiles the model. Until then, the limit depends on the amount
+of arithmetic in a step.
 """
 
 from __future__ import annotations
@@ -16,53 +17,52 @@ from dataclasses import dataclass, field
 
 from p2ptrain.ipc import frames
 from p2ptrain.ipc.trainer_config import TrainerConfig
-from p2ptrain.trainer.host.flops import flops_per_step, peak_flops_per_s
+from p2ptrain.trainer.host.flops import flops_per_token, peak_flops_per_s
 
 _PACES = 8
 LOOKS_S = 5.0
-"""Longest usual time in seconds between two calls of `check_overdue`, which is called every second.
-A longer gap means that this process itself stood still.
-"""
+"""Longest usual time between two calls of `check_overdue`, which is called every second. A longer
+gap means that the node's own process was stopped, or did not get a core."""
 
 STATE_BYTES = 8
 """Bytes of optimizer state per parameter: see `inner_format`."""
 
 SLOWEST_MFU = 0.05
-"""Lowest share of the peak expected of a device whose bf16 peak is known. A slower machine is of
-little use to its run."""
+"""Lowest share of the peak that a device with a known bf16 peak is expected to reach. A slower
+machine is of little use to its run."""
 SLOWEST_GPU_FLOPS_PER_S = 2e12
 SLOWEST_CPU_FLOPS_PER_S = 2e9
 """Lowest speeds expected of a rank if the peak of its device is unknown. One thread of an old and
-busy machine reaches the speed for a CPU."""
+busy machine reaches the lowest speed of a CPU."""
 FORWARD_SHARE = 1 / 3
-"""Time to measure the loss of a block, as a share of the time of an inner step."""
+"""Time that it takes to measure the loss of a block, as a share of the time of an inner step."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerTimeout:
     """How long a trainer that owes an answer can be silent.
 
-    Until two inner steps are done, the limit is `start_limit_s` plus the time that the step's
-    arithmetic takes on a badly used device. `start_limit_s` covers loading torch and CUDA, or
-    compiling, on a slow disk and a busy machine. Afterwards the limit is `silence_factor` usual
-    inner steps: throttling and other programs slow a step several times, but not twenty times. The
-    limit is at least `silence_floor_s`, since a machine that swaps stalls everything for a few
-    seconds.
+    Until two inner steps are done, the limit is `start_limit_s` plus the longest time that the
+    step's arithmetic should take (`StepCost.slowest_s`). `start_limit_s` covers loading torch and
+    CUDA, or compiling, on a slow disk and a busy machine. Afterwards the limit is `silence_factor`
+    times a usual inner step: throttling and other programs can make a step several times as long,
+    but not twenty times. The limit is at least `silence_floor_s`, since swapping can stop all
+    programs for a few seconds.
     """
 
     start_limit_s: float = 180.0
     silence_floor_s: float = 15.0
     silence_factor: float = 20.0
     disk_bytes_per_s: float = 100e6
-    """Lowest rate expected of any disk, in bytes per second. Written state is also read once more
-    for its checksum."""
+    """Lowest expected rate of a disk, in bytes per second. The rate allows for a second reading of
+    the optimizer's state, for its checksum."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """The cost of an inner step: `flops` operations in `bf16` or in fp32. A `compiled` model is
-    compiled at its first use, and again at its first evaluation, which has no backward pass.
-    """
+    """The cost of an inner step: `flops` operations, in bf16 if `bf16`, else in fp32. A `compiled`
+    model is compiled at its first inner step, and again at its first evaluation, which has no
+    backward pass."""
 
     flops: float = 0.0
     bf16: bool = False
@@ -70,7 +70,9 @@ class StepCost:
 
     @classmethod
     def of(cls, config: TrainerConfig) -> StepCost:
-        return cls(flops_per_step(config), config.precision == "bf16", config.compile)
+        tokens = config.inner.batch_sequences * config.model.sequence
+        flops = tokens * flops_per_token(config.model)
+        return cls(flops, config.precision == "bf16", config.compile)
 
     def slowest_s(self, device: str, ranks: int) -> float:
         """Return the longest time in seconds that a step may take on `ranks` ranks, each with a
@@ -81,7 +83,8 @@ class StepCost:
 
 
 class StallWatch:
-    """Detects a stuck trainer. Feed it every frame sent and received; call `overdue` regularly."""
+    """Detects a stuck trainer. Report every frame with `sent` or `received`, and call
+    `check_overdue` about every second."""
 
     def __init__(self, now: float, patience: AnswerTimeout, cost: StepCost = StepCost()) -> None:
         self._patience = patience
@@ -93,8 +96,8 @@ class StallWatch:
         self._paused = False
         self._blocks_due = 0
         self._owes_report = False
-        """Whether the trainer must send FragmentReady after the last due block. It is False for
-        blocks trained ahead. A FragmentReady that arrives while blocks are due does not count."""
+        """Whether the trainer must send FragmentReady after its last block. This is False for
+        blocks trained ahead. A FragmentReady that arrives before the last block does not count."""
         self._parameters = 0
         self._moves_state = False
         self._evaluations: dict[int, int] = {}
@@ -152,9 +155,8 @@ class StallWatch:
 
     @property
     def limit_s(self) -> float:
-        """Seconds of silence that are tolerated: many usual steps, plus the time of evaluations and
-        of state on the disk.
-        """
+        """Longest allowed silence in seconds: the time of many usual steps, of the evaluations, and
+        of writing or reading the optimizer's state."""
         state_bytes = self._moves_state * STATE_BYTES * self._parameters
         return self._usual_limit_s + state_bytes / self._patience.disk_bytes_per_s
 
@@ -171,11 +173,11 @@ class StallWatch:
         return silence_s + 2 * evaluated * pace_s
 
     def check_overdue(self, now: float) -> str | None:
-        """Like `overdue`, for a caller that calls every second.
+        """Return what `overdue` returns, but do not count a gap between two calls as silence. Call
+        this every second.
 
-        After a longer gap between calls, this process was stopped or did not get a core. The
-        trainer may have been stopped as well, and its frames have not been read yet. So such a gap
-        does not count as silence.
+        After a gap longer than `LOOKS_S`, the node was stopped or did not get a core. The trainer
+        may have been stopped as well, and its frames have not been read yet.
         """
         before, self._looked_at = self._looked_at, now
         if before is not None and now > before + LOOKS_S:
@@ -183,7 +185,7 @@ class StallWatch:
         return self.overdue(now)
 
     def overdue(self, now: float) -> str | None:
-        """Return why the trainer counts as stuck, in words; None if it is not stuck."""
+        """Return in words why the trainer counts as stuck; None if it does not."""
         silent_s = now - self._heard_at
         if not self._owed or silent_s <= self.limit_s:
             return None
@@ -193,22 +195,23 @@ class StallWatch:
 
 @dataclass(slots=True)
 class RestartBudget:
-    """Limits restarts: at most `restarts_max` in any `window_s`, and at most `restarts_max` in a
-    row after trainers that did not contribute work.
+    """Limits restarts: at most `restarts_max` within `window_s`, and at most `restarts_max` in a
+    row after trainers none of whose work was offered to the other peers.
 
     Without limits, a trainer that dies at every start, or always at the same block, would waste the
-    volunteer's power. The second limit also stops a trainer that fails slowly, since a hang is
-    noticed only after minutes. Rare crashes in a long run do not add up."""
+    volunteer's electricity. The second limit also stops a trainer that hangs at every start, since
+    a hang is noticed only after minutes. Rare crashes in a long run do not add up.
+    """
 
     restarts_max: int = 5
     window_s: float = 600.0
     in_vain: int = field(default=0, init=False)
-    """Number of trainers in a row that did not contribute work. Written by `spend`."""
+    """Number of trainers in a row none of whose work was offered. Written by `spend`."""
     _spent: deque[float] = field(default_factory=deque, init=False)
 
     def spend(self, now: float, *, useful: bool) -> bool:
-        """Take one restart if one is left, and return whether one was left. `useful` says whether
-        the last trainer's work was offered."""
+        """Return whether a restart is allowed now, and count it if so. `useful` says whether work
+        of the last trainer was offered."""
         while self._spent and now - self._spent[0] >= self.window_s:
             self._spent.popleft()
         self.in_vain = 0 if useful else self.in_vain + 1

@@ -1,17 +1,17 @@
-"""Start a trainer's ranks as subprocesses, exchange frames with them, and end them.
+"""Start a trainer's ranks (its processes), exchange frames with them, and end them.
 
-Use it from a node. This module does not load torch, and its methods are not asynchronous: a trio
-task waits on `LocalTrainer.socket` and passes what it reads to `feed`; a thread calls `receive`.
-All methods that send to a trainer, query it or end it can block, so trio calls them in a thread.
+The node uses this module, which does not load torch. The methods are not asynchronous. A trio task
+waits on `LocalTrainer.socket` and passes what it reads to `feed`. All methods that send to a
+trainer, check it or end it can block, so trio calls them in a thread.
 
     trainer = Supervisor(config, theta_fd, local_fd).start()
     trainer.send(Load(step=0))
-    frame = trainer.receive(timeout_s=1.0)
+    frames = trainer.feed(trainer.socket.recv(65_536))
 
-If one rank ends, all ranks of that trainer end at once, and the socket closes: one dead rank would
-leave the others in a collective for ever. The ranks have sessions of their own, so a terminal's
-Ctrl-C reaches only the node, which then stops them in an orderly way. The ranks hold one end of a
-pipe whose other end closes with the node, so they never outlive the node.
+If one rank ends, the others are ended immediately, because they would hang in a collective. Then
+the socket closes. A terminal's Ctrl-C does not reach the ranks, which are in separate sessions. It
+reaches only the node, which stops the ranks in an orderly way. The ranks hold one end of a pipe;
+when the node ends, its end closes, and the ranks end.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ from p2ptrain.trainer.host.micro_batch import (
 )
 from p2ptrain.trainer.host.stall_watch import AnswerTimeout, RestartBudget, StallWatch, StepCost
 
-# SIGKILL takes effect at once unless the kernel waits for a device.
 KILL_LIMIT_S = 10.0
-# A trainer closes its socket only at the end of its program.
+"""Time limit for processes to end after SIGKILL, which has to wait if the kernel uses a device."""
 EXIT_LIMIT_S = 1.0
+"""Time limit for processes to end after their socket closed. A trainer closes its socket last."""
 
 
 class LocalTrainer:
-    """The processes of one trainer, from start to end. Created by `Supervisor.start`.
+    """The processes of one trainer, from start to end. Created by `Supervisor.start`."""
 
-    Use either `feed` or `receive`, not both: each buffers partial frames separately.
-    """
+    waits_for: str = ""
+    """Always empty: the node starts these ranks itself and does not wait for them."""
 
     def __init__(
         self,
@@ -77,8 +77,8 @@ class LocalTrainer:
         self._lifeline_fd: int | None = launched.lifeline_fd
         self._tail = launched.tail
         self.useful = False
-        """Whether work of this trainer was offered. If so, it counts as having contributed when it
-        ends. Set by the code that offers the work."""
+        """Whether work of this trainer was offered to the other peers. Written by the code that
+        offers the work."""
         self._watch = watch
         self._channel = Channel(self.socket)
         self._reader = FrameReader()
@@ -97,14 +97,13 @@ class LocalTrainer:
         return tuple(process.pid for process in self._processes)
 
     def send(self, frame: ToTrainer, meanwhile: Callable[[], None] | None = None) -> None:
-        """Send a frame. It waits in the socket's buffer until the trainer's inner step is done.
+        """Send a frame. It stays in the socket's buffer until the trainer's inner step is done.
 
-        A long lease does not fit into that buffer, so this call blocks until the trainer reads; a
-        trainer that restores its optimizer does not read for minutes. `check` detects a hang.
-        `meanwhile` is called every second, and can raise to end the wait.
+        If a frame with many blocks does not fit into the buffer, this call blocks until the trainer
+        reads. That can take minutes while the trainer restores its optimizer; `check` detects a
+        hang. `meanwhile` is called every second, and can raise an exception to end the wait.
 
-        Raises:
-            TrainerExited: the trainer is gone.
+        Raises TrainerExited: the trainer is gone.
         """
         self._watch.sent(frame, self._clock())
         try:
@@ -112,31 +111,11 @@ class LocalTrainer:
         except ChannelClosed as exc:
             raise self._exited() from exc
 
-    def receive(self, timeout_s: float) -> Frame | None:
-        """Return the next frame, or None after `timeout_s`. It blocks: call it in a thread.
-
-        Raises:
-            TrainerExited: the trainer ended, and all frames before that have been returned.
-            TrainerStalled: the trainer owes an answer and is silent. It still runs: `kill` it.
-            TrainerError: the trainer sent something that is not a frame.
-        """
-        try:
-            frame = self._channel.receive(timeout_s)
-        except ChannelClosed as exc:
-            raise self._exited() from exc
-        except RemoteProtocolError as exc:
-            raise TrainerError(f"the trainer sent an invalid message: {exc.what}") from exc
-        if frame is None:
-            self._judge(self._watch.overdue(self._clock()))
-        else:
-            self._note_frame(frame)
-        return frame
-
     def feed(self, data: bytes) -> list[Frame]:
         """Return the frames that `data`, read from `socket`, completes.
 
-        Use it in a trio task: it blocks only at the end of the stream, until the processes have
-        ended. A killed trainer resets the socket: pass `b""` after an OSError, too.
+        At the end of the stream, pass `b""`. Do so after an OSError, too, because the socket of a
+        killed trainer is reset. Only then does this call block, until the processes have ended.
 
         Raises:
             TrainerExited: `data` is empty: the trainer ended.
@@ -149,58 +128,46 @@ class LocalTrainer:
         except RemoteProtocolError as exc:
             raise TrainerError(f"the trainer sent an invalid message: {exc.what}") from exc
         for frame in arrived:
-            self._note_frame(frame)
+            self._watch.received(frame, self._clock())
+            if isinstance(frame, Hello):
+                self.hello = frame
+                self.micro_batch = frame.micro_batch  # On a GPU it may be less than configured.
         return arrived
 
-    def _note_frame(self, frame: Frame) -> None:
-        self._watch.received(frame, self._clock())
-        if isinstance(frame, Hello):
-            self.hello = frame
-            self.micro_batch = frame.micro_batch  # On a GPU it may be less than in the settings.
-
     def check(self) -> None:
-        """Check the trainer's health. Raises TrainerExited or TrainerStalled.
+        """Raise TrainerExited if the trainer has ended, or TrainerStalled if it counts as stuck. A
+        stuck trainer still runs: `kill` it.
 
-        With `feed`, call it about every second. The last frames of an ended trainer may still be
-        unread in the socket. Call it in a thread: if the trainer has ended, it blocks until all
-        ranks are gone, or for KILL_LIMIT_S."""
+        Call this about every second, in a thread: if the trainer has ended, the call blocks until
+        all ranks are gone, or for KILL_LIMIT_S. The last frames of an ended trainer may still be
+        unread in the socket.
+        """
         if self.poll() is not None:
             raise self._exited()
-        self._judge(self._watch.check_overdue(self._clock()))
-
-    def _judge(self, reason: str | None) -> None:
-        if reason:
-            raise TrainerStalled(f"the trainer is {reason}", evidence=self._evidence())
+        if reason := self._watch.check_overdue(self._clock()):
+            evidence = self._tail.text().splitlines()[-12:]
+            raise TrainerStalled(f"the trainer is {reason}", evidence=evidence)
 
     def poll(self) -> int | None:
         """Return the exit status of the rank that ended first (negative: a signal), or None."""
         return self._first_exit
 
-    def stderr_tail(self) -> str:
-        """Return the last 16 KiB that the ranks printed."""
-        return self._tail.text()
-
-    @property
-    def waits_for(self) -> str:
-        """Always empty: the node starts these ranks itself and does not wait for them."""
-        return ""
-
     def stop(self, deadline_s: float, *, again: bool = False) -> int:
         """Ask the trainer to end after its inner step; kill it after `deadline_s`. `again` has no
         effect here.
 
-        Return the exit status: 0 if the trainer ended by itself. This may be called after the end.
+        Return the exit status: 0 if the trainer ended by itself. The trainer may have ended before
+        this call.
         """
         if self._first_exit is None:
-            with suppress(
-                ChannelClosed
-            ):  # The trainer is already ending; the reapers get its status.
+            with suppress(ChannelClosed):  # The trainer may already be ending.
                 self._channel.send(Stop(), deadline_s=deadline_s)
             self._join(deadline_s)
         return self.kill()
 
     def kill(self) -> int:
-        """End all ranks now, close their files, and return the exit status. May be repeated."""
+        """End all ranks now, close the node's ends of their socket and pipe, and return the exit
+        status. Later calls only return the status."""
         self._kill_all()
         self._join(KILL_LIMIT_S)
         self.socket.close()
@@ -221,9 +188,6 @@ class LocalTrainer:
     def _exit_code(self) -> int:
         """Return the status of the rank that ended first; -SIGKILL if none has ended yet."""
         return -signal.SIGKILL if self._first_exit is None else self._first_exit
-
-    def _evidence(self) -> list[str]:
-        return self._tail.text().splitlines()[-12:]
 
     def _join(self, limit_s: float) -> None:
         give_up_at = time.monotonic() + limit_s
@@ -246,14 +210,14 @@ class LocalTrainer:
 
 @dataclass(slots=True)
 class Supervisor:
-    """Starts this node's trainer, and starts it again within a budget.
+    """Starts this node's trainer, and restarts it as often as `budget` allows.
 
     `theta_fd` and `local_fd` are shared memory in the canonical layout; the trainer's processes
-    inherit them. These vectors and this object serve any number of starts, one at a time.
+    inherit them. One Supervisor serves all starts; only one trainer may run at a time.
 
-    If memory ran out, the next start uses half as many sequences at once. Such a start does not
-    count against the budget, because it can happen only a few times. `on_halving` is called with
-    the new number.
+    If memory ran out, each rank of the next start computes half as many sequences at once. Such a
+    start does not count as a restart, because there can be only a few. `on_halving` is called with
+    the new limit.
     """
 
     config: TrainerConfig
@@ -271,8 +235,7 @@ class Supervisor:
     def start(self) -> LocalTrainer:
         """Start all ranks. The first frame is Hello, a few seconds later.
 
-        Raises:
-            TrainerError: the trainer has ended too often; the restart budget is spent.
+        Raises TrainerError: the trainer has ended too often; the restart budget is spent.
         """
         if self._last is not None and not self._fits_better():
             spend(self.budget, self.clock(), useful=self._last.useful)
@@ -295,24 +258,24 @@ class Supervisor:
 
 
 def spend(budget: RestartBudget, now: float, *, useful: bool) -> None:
-    """Take a restart from `budget`. `useful` says whether the last trainer's work was offered.
+    """Count a restart in `budget`. `useful` says whether the last trainer's work was offered.
 
-    Raises TrainerError: no restart is left.
+    Raises TrainerError: the budget allows no restart now.
     """
     if budget.spend(now, useful=useful):
         return
     how_often = f"within {budget.window_s:.0f} s"
     if budget.in_vain > budget.restarts_max:
-        how_often = "without finishing its inner steps once"
+        how_often = "without finishing the inner steps of an outer step once"
     raise TrainerError(
         f"the trainer was restarted {budget.restarts_max} times {how_often} and ended again",
         code="TRAINER-RESTARTS",
         likely="a problem with this machine's memory, driver or installation",
-        do="read the lines above, remove the cause, and start the node again",
+        do="read the messages above, remove the cause, and start the node again",
     )
 
 
 def failure(frame: Failed) -> TrainerError:
-    """Return the error for a Failed frame, for a node that gives up."""
+    """Return the error with which a node ends that gives up after this frame."""
     error = TrainerDiverged if frame.code == "NAN" else TrainerError
     return error(frame.text, code=frame.code)

@@ -1,13 +1,13 @@
-"""A trainer whose ranks are started by torchrun, on this host or on several.
+"""A trainer whose ranks (processes) are started by torchrun, on this host or on several.
 
-Use it if a peer trains on more machines than the one its node runs on. The node binds an address of
-a private network and waits for the configured number of ranks. If one rank ends, all ranks end, and
-the node waits for them to connect again. The first wait has no limit, since torchrun may be started
-much later than the node. Later waits last at most `RETURN_LIMIT_S`, since the other peers rely on
-this one.
+Use this if a peer trains on more machines than the one on which its node runs. The node binds an
+address of a private network and waits for the configured number of ranks. If one rank ends, all
+ranks end, and the node waits until they connect again. The first wait has no limit, since torchrun
+may be started much later than the node. Later waits last at most `RETURN_LIMIT_S`, since the other
+peers expect this peer to train.
 
-The classes have the same interface as those of `supervisor`, and `rank_server` does the work. This
-module does not load torch.
+The classes have the same interface as those of `supervisor`; `rank_server` serves the connections.
+This module does not load torch.
 """
 
 from __future__ import annotations
@@ -20,12 +20,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from p2ptrain.errors import (
-    RemoteProtocolError,
-    TrainerError,
-    TrainerOutOfMemory,
-    TrainerStalled,
-)
+from p2ptrain.errors import RemoteProtocolError, TrainerError, TrainerOutOfMemory, TrainerStalled
 from p2ptrain.ipc.channel import Channel, ChannelClosed
 from p2ptrain.ipc.frames import Evaluate, Frame, Hello, Stop, ToTrainer, Train
 from p2ptrain.ipc.trainer_config import TrainerConfig
@@ -36,35 +31,30 @@ from p2ptrain.trainer.host.stall_watch import AnswerTimeout, RestartBudget, Stal
 from p2ptrain.trainer.host.supervisor import spend
 
 RETURN_LIMIT_S = 600.0
-"""Seconds to wait for ranks to return: a restarted host is up within that time."""
+"""Time limit for ranks to connect again. A host that restarts is up within that time."""
 AWAY = "TRAINER-AWAY"
 CLOSE_LIMIT_S = 10.0
-"""Seconds to wait for threads. A thread ends when its socket is shut down, but it may still be
-reading a block from a slow disk."""
+"""Time limit for the threads of the connections to end. A thread ends when its socket is shut down,
+but it may still be reading a block from a slow disk."""
 
 
+@dataclass(eq=False, repr=False)
 class ExternalRanks:
-    """One gathering of ranks, from the first connection to the end. Created by
+    """The ranks of one start, from the first connection to the end. Created by
     `ExternalTrainers.start`."""
 
-    pids: tuple[int, ...] = ()
+    _gathering: RankGathering
+    _address: str
+    _limit_s: float | None
+    """Time limit for all ranks to connect."""
+    _patience: AnswerTimeout
+    _config: TrainerConfig
+    hello: Hello | None = field(default=None, init=False)
+    useful: bool = field(default=False, init=False)
+    pids: tuple[int, ...] = field(default=(), init=False)
 
-    def __init__(
-        self,
-        gathering: RankGathering,
-        address: str,
-        limit_s: float | None,
-        patience: AnswerTimeout,
-        config: TrainerConfig,
-    ) -> None:
-        self.socket = gathering.socket
-        self._gathering = gathering
-        self._address = address
-        self._limit_s = limit_s
-        self._patience = patience
-        self._config = config
-        self.hello: Hello | None = None
-        self.useful = False
+    def __post_init__(self) -> None:
+        self.socket = self._gathering.socket
         self._began_s = time.monotonic()
         self._watch: StallWatch | None = None
         self._watch_lock = threading.Lock()
@@ -78,7 +68,7 @@ class ExternalRanks:
 
     @property
     def error(self) -> TrainerError | None:
-        """Why the gathering is over; None while it is not."""
+        """Why the ranks' connections have ended; None while they have not."""
         return self._gathering.error
 
     @property
@@ -101,25 +91,10 @@ class ExternalRanks:
         except ChannelClosed as exc:
             raise self._over("rank 0 does not accept frames") from exc
 
-    def receive(self, timeout_s: float) -> Frame | None:
-        """Return the next frame, or None after `timeout_s`. It blocks: call it in a thread.
-
-        Raises what `feed` and `check` raise.
-        """
-        try:
-            frame = self._channel.receive(timeout_s)
-        except ChannelClosed as exc:
-            raise self._over("rank 0 has disconnected") from exc
-        if frame is not None:
-            self._note_frame(frame)
-        self.check()
-        return frame
-
     def feed(self, data: bytes) -> list[Frame]:
         """Return the frames that `data`, read from `socket`, completes.
 
-        Raises:
-            TrainerError: a rank is gone, or rank 0 sent something that is not a frame.
+        Raises TrainerError: a rank is gone, or rank 0 sent something that is not a frame.
         """
         if not data:
             raise self._over("rank 0 has disconnected")
@@ -128,18 +103,16 @@ class ExternalRanks:
         except RemoteProtocolError as exc:
             raise self._over(f"rank 0 sent an invalid message: {exc.what}") from exc
         for frame in arrived:
-            self._note_frame(frame)
+            if (watch := self._watching()) is not None:
+                watch.received(frame, time.monotonic())
+            if isinstance(frame, Hello):
+                self.hello = frame
+                self._gathering.micro_batch = frame.micro_batch
         return arrived
 
-    def _note_frame(self, frame: Frame) -> None:
-        if (watch := self._watching()) is not None:
-            watch.received(frame, time.monotonic())
-        if isinstance(frame, Hello):
-            self.hello = frame
-            self._gathering.micro_batch = frame.micro_batch
-
     def check(self) -> None:
-        """Check the ranks. Raises TrainerError: one is gone, stuck, or did not connect in time."""
+        """Raise TrainerError if a rank is gone, counts as stuck, or did not connect in time. Call
+        this about every second."""
         now, complete_s = time.monotonic(), self._gathering.complete_s
         if self.error is not None:
             raise self.error
@@ -154,9 +127,8 @@ class ExternalRanks:
             raise TrainerStalled(f"the trainer is {reason}")
 
     def _watching(self) -> StallWatch | None:
-        """Return the stall watch, created at first use after all ranks are connected; None before.
-        The first use can be for a frame or a check, in any thread.
-        """
+        """Return the stall watch, or None until all ranks are connected. The first later call,
+        which can be in any thread, creates the watch."""
         complete_s = self._gathering.complete_s
         with self._watch_lock:
             if self._watch is None and complete_s is not None:
@@ -164,10 +136,11 @@ class ExternalRanks:
             return self._watch
 
     def stop(self, deadline_s: float, *, again: bool = False) -> int:
-        """End all ranks. Ask them to stop first, unless they are to start `again`. In that case cut
-        their connections, so that they exit non-zero and torchrun restarts them.
+        """End all ranks. With `again`, cut their connections, so that the ranks exit non-zero and
+        torchrun restarts them. Otherwise ask them to stop first, so that torchrun ends, too.
 
-        Return 0 if they ended by themselves, else 1. May be repeated."""
+        Return 0 if all ranks stopped when asked, else 1. Later calls change nothing.
+        """
         kindly = False
         if not again and self.error is None and self._gathering.complete_s is not None:
             self._gathering.expect_leaving()
@@ -179,7 +152,7 @@ class ExternalRanks:
         return 0 if kindly else 1
 
     def _over(self, what: str, code: str = "TRAINER-RANKS") -> TrainerError:
-        """End the gathering, and return its error: an earlier one, or a new one with `what`."""
+        """End the connections. Return the error that ended them earlier, or a new one: `what`."""
         self._gathering.end(TrainerError(what, code=code))
         assert self._gathering.error is not None
         return self._gathering.error
@@ -209,7 +182,7 @@ class ExternalTrainers:
     config: TrainerConfig
     theta: memoryview
     local: memoryview
-    secret: bytes
+    secret: bytes = field(repr=False)
     host: str
     port: int
     ranks: int
@@ -227,19 +200,22 @@ class ExternalTrainers:
         """Listen for ranks. The first frame is Hello, a few seconds after the last rank connects.
 
         Raises:
-            TrainerError: the address cannot be bound, ranks ended too often, or ranks stayed away.
+            TrainerError: the address cannot be bound, the ranks ended too often, or they did not
+                connect in time.
         """
         if self._last is not None:
             self._look_back(self._last)
+        door = self.listen(self.host, self.port)
+        self.port = door.getsockname()[1]
         gathering = RankGathering(
-            self._open_door(),
+            door,
             self.secret,
             self.config,
             self.ranks,
             self.theta,
             self.local,
-            # The number is random. So ranks do not mistake old entries in torchrun's store for
-            # their own, even if torchrun has run for longer than this node's process.
+            # A random number never repeats. So ranks do not mistake old entries in torchrun's store
+            # for their own, even if torchrun has run for longer than this node's process.
             generation=secrets.randbits(48),
             write_event=self.write_event,
         )
@@ -252,9 +228,10 @@ class ExternalTrainers:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def _look_back(self, last: ExternalRanks) -> None:
-        """Use the end of the last ranks to prepare the next start.
+        """Prepare the next start. If the last ranks ran out of memory, halve the number of
+        sequences at once. Otherwise count a restart.
 
-        Raises TrainerError: ranks stayed away, or the restart budget is spent.
+        Raises TrainerError: the ranks did not connect in time, or the restart budget is spent.
         """
         if last.error is not None and last.error.code == AWAY:
             raise last.error
@@ -267,8 +244,3 @@ class ExternalTrainers:
             report_halving(self.on_halving, last.hello, smaller)
         else:
             spend(self.budget, time.monotonic(), useful=last.useful)
-
-    def _open_door(self) -> socket.socket:
-        door = self.listen(self.host, self.port)
-        self.port = door.getsockname()[1]
-        return door

@@ -1,1 +1,1 @@
-"""One rank's training: model, optimizer, parallelism, loop."""
+"""The code that runs in each rank (process) of a trainer: model, optimizer, parallelism, loop."""

@@ -1,11 +1,13 @@
 """Copy this rank's share of the parameters to and from the node's flat vectors in shared memory.
 
-θ and `local` are fp32 vectors that the node owns, in the run's canonical layout. FSDP2 gives each
-of W ranks ⌈rows / W⌉ consecutive rows, in order of rank, and rows of a row-major matrix are
-contiguous. So a rank's share of a parameter is one slice of the flat vector, and the ranks together
-fill the vector for any W. Each copy is one call over all slices.
+The arena is this shared memory: the fp32 vectors θ and `local` (the trained weights), in the run's
+canonical layout. FSDP2 gives each of W ranks ⌈rows / W⌉ consecutive rows of a parameter, in order
+of rank, and rows of a row-major matrix are contiguous. So a rank's share of a parameter is one
+slice of the flat vector, and the shares of all ranks together are the vector, for any W. Each copy
+is one call over all slices.
 
-The node writes θ only between frames that it sends, and reads `local` only after FragmentReady.
+The node changes θ only between two frames to the trainer, and reads `local` only after
+FragmentReady.
 """
 
 from __future__ import annotations
@@ -32,8 +34,7 @@ _FLOAT_BYTES = 4
 def map_vector(fd: int, numel: int) -> Tensor:
     """Return the fp32 vector in the shared memory behind `fd`, as a tensor over the same memory.
 
-    Raises:
-        ConfigError: the memory holds fewer than `numel` elements.
+    Raises ConfigError: the memory holds fewer than `numel` elements.
     """
     size, needed = os.fstat(fd).st_size, numel * _FLOAT_BYTES
     if size < needed:
@@ -46,7 +47,8 @@ def map_vector(fd: int, numel: int) -> Tensor:
 
 
 class ArenaMirror(Protocol):
-    """Copies slices of the vectors from and to the node, if there is no shared memory."""
+    """Copies slices between the node's vectors and this process's copies of them. Used if there is
+    no shared memory."""
 
     def fetch(self, places: Sequence[slice]) -> None: ...
 
@@ -55,13 +57,14 @@ class ArenaMirror(Protocol):
 
 @dataclass(slots=True)
 class FragmentShard:
-    """This rank's share of one fragment. `own` are the tensors in the model, `theta` and `local`
-    are slices of the arena. `anchor` is θ as it was last read; a Rebase moves the parameters by the
-    difference between the new θ and `anchor`. An eager trainer starts from `anchor` plus the
-    deviation in `beside`, and offers the change that it made from there.
+    """This rank's share of one fragment (a part of the model that is averaged separately). `own`
+    are the model's tensors, detached from autograd; `theta` and `local` are slices of the arena.
+    `anchor` is θ as it was last read; a rebase moves the parameters by the difference between the
+    new θ and `anchor`. An eager trainer trains from `anchor` plus the deviation in `beside`, and
+    offers the change that it made from there.
 
     A share can be empty: if an embedding is a fragment of its own, the last of many ranks have none
-    of its rows. torch raises an error for a copy of zero tensors.
+    of its rows. Then the methods do nothing, since torch raises an error for a copy of no tensors.
     """
 
     own: list[Tensor] = field(default_factory=list)
@@ -73,67 +76,58 @@ class FragmentShard:
     mirror: ArenaMirror | None = None
 
     def fetch(self) -> None:
-        """Copy the node's current θ to this process, if there is no shared memory."""
+        """If there is no shared memory, copy the node's current θ to this process."""
         if self.mirror is not None and self.places:
             self.mirror.fetch(self.places)
 
-    @torch.no_grad()
     def show(self) -> None:
         """Set the parameters to θ, and leave `anchor` as it is."""
-        if not self.own:
-            return
         self.fetch()
-        torch._foreach_copy_(self.own, self.theta)
+        _copy(self.own, self.theta)
 
-    @torch.no_grad()
     def merge(self, mixing: float) -> None:
-        if not self.own:
-            return
         self.fetch()
-        torch._foreach_copy_(self.anchor, self.theta)
+        _copy(self.anchor, self.theta)
         if mixing == 0:
-            torch._foreach_copy_(self.own, self.anchor)
-        else:
+            _copy(self.own, self.anchor)
+        elif self.own:
             torch._foreach_lerp_(self.own, self.anchor, 1 - mixing)
 
-    @torch.no_grad()
     def rebase(self) -> None:
-        if not self.own:
-            return
-        self.fetch()
-        torch._foreach_sub_(self.own, self.anchor)
-        torch._foreach_copy_(self.anchor, self.theta)
-        torch._foreach_add_(self.own, self.anchor)
-
-    @torch.no_grad()
-    def store(self) -> None:
         if self.own:
-            torch._foreach_copy_(self.local, self.own)
+            self.fetch()
+            torch._foreach_sub_(self.own, self.anchor)
+            torch._foreach_copy_(self.anchor, self.theta)
+            torch._foreach_add_(self.own, self.anchor)
+
+    def store(self) -> None:
+        _copy(self.local, self.own)
         if self.beside.deviation:
             torch._foreach_copy_(self.local, torch._foreach_sub(self.own, self.beside.deviation))
         if self.mirror is not None and self.places:
             self.mirror.push(self.places)
 
-    @torch.no_grad()
     def deviate(self, pull: Pull, steps: int) -> None:
         if self.beside.deviation:
             work = torch._foreach_add(self.anchor, self.beside.deviation)
             torch._foreach_sub_(work, self.own)
             self.beside.step(list(work), pull, steps)
 
-    @torch.no_grad()
     def set_aside(self) -> None:
-        if self.own:
-            torch._foreach_copy_(self.own, self.anchor)
+        _copy(self.own, self.anchor)
         if self.beside.deviation:
             torch._foreach_add_(self.own, self.beside.deviation)
 
-    @torch.no_grad()
     def take_back(self) -> None:
         if self.own:
             torch._foreach_sub_(self.own, self.anchor)
         for own, kept in zip(self.own, self.local, strict=True):
             own.add_(kept.to(own.device))  # `to` copies only to another device.
+
+
+def _copy(to: list[Tensor], source: list[Tensor]) -> None:
+    if to:
+        torch._foreach_copy_(to, source)
 
 
 class RankArena:
@@ -180,15 +174,16 @@ class RankArena:
     def merge(self, ready_step: int, step: int, mixing: float) -> None:
         """Adopt θ of `step`, which contains the work that was stored at `ready_step`.
 
-        The parameters of that fragment become θ, except for a share `mixing` of their old values.
-        The parameters of fragments that outer steps have changed since then are rebased.
+        The parameters in the fragment of `ready_step` become `mixing` times their old values plus
+        (1 − `mixing`) times θ. The fragments of the outer steps between `ready_step` and `step` are
+        rebased.
         """
         self._of(ready_step).merge(mixing)
         self.rebase(ready_step + 1, step)
 
     def rebase(self, since_step: int, step: int) -> None:
-        """Move the parameters by as much as θ moved from `since_step` to `step`, so that local work
-        is kept."""
+        """Add to the parameters the change of θ from `since_step` to `step`, so that local work is
+        kept."""
         count = len(self._fragments)
         for moved in range(max(since_step, step - count), step):
             self._of(moved).rebase()
@@ -205,14 +200,13 @@ class RankArena:
         self._deviated_step = step
 
     def set_aside(self) -> None:
-        """Reset the parameters to θ, or for an eager trainer to θ plus its deviation. The stored
-        work then exists only in `local`.
-        """
+        """Reset the parameters to θ, or for an eager trainer to θ plus its deviation. Afterwards
+        the work that was stored exists only in `local`."""
         for share in self._fragments:
             share.set_aside()
 
     def take_back(self) -> None:
-        """Add the work that was set aside to the work done since then."""
+        """Undo `set_aside`: add the work in `local` to the parameters, which keep newer work."""
         for share in self._fragments:
             share.take_back()
 
@@ -223,16 +217,13 @@ class RankArena:
     def outer_parameters(self) -> Iterator[None]:
         """Set the parameters to the arena's θ inside the `with` block; restore them afterwards."""
         own = [shard for share in self._fragments for shard in share.own]
-        with torch.no_grad():
-            kept = [shard.clone() for shard in own]
-            for share in self._fragments:
-                share.show()
+        kept = [shard.clone() for shard in own]
+        for share in self._fragments:
+            share.show()
         try:
             yield
         finally:
-            with torch.no_grad():
-                if own:
-                    torch._foreach_copy_(own, kept)
+            _copy(own, kept)
 
 
 def own_share(parameter: Tensor, entry: LayoutEntry) -> tuple[Tensor, int]:

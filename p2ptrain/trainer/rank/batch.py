@@ -1,8 +1,8 @@
-"""One inner step on one block, and the loss of one block, for any ranks and micro-batches.
+"""One inner step on one block of data, and the loss of one block, for any number of ranks.
 
-The gradient is that of the mean loss over all tokens of the block. Each rank takes its share of
-the rows and divides by the number of all tokens. So the result is the same up to rounding for one
-rank, two ranks, or five ranks with unequal shares.
+The gradient is that of the mean loss over all tokens of the block. Each rank computes its share of
+the block's rows and divides by the number of tokens in the whole block. So the result is the same
+up to rounding for one rank, two ranks, or five ranks with unequal shares.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from p2ptrain.trainer.rank.ranks import Ranks
 @dataclass(frozen=True, slots=True)
 class InnerStep:
     """The result of an inner step: the block's mean cross-entropy in nats before the step, and the
-    norm of its gradient over all ranks before clipping."""
+    norm of the whole gradient before clipping."""
 
     loss: float
     gradient_norm: float
@@ -38,11 +38,10 @@ def predicted_tokens(rows: Tokens) -> int:
 
 
 def own_pieces(rows: Tokens, ranks: Ranks, micro_batch: int) -> list[Tensor]:
-    """Return this rank's rows in pieces of at most `micro_batch` rows. All ranks get the same
-    number of pieces.
+    """Return this rank's rows in pieces of at most `micro_batch` rows; 0 means one piece.
 
-    The number must agree, because each piece's forward pass gathers parameters from all ranks. A
-    rank with fewer rows gets smaller pieces, at worst an empty one.
+    All ranks get the same number of pieces, because the forward pass of each piece gathers
+    parameters from all ranks. A rank with fewer rows gets smaller pieces, at worst an empty one.
     """
     assert len(rows) >= ranks.count, f"{len(rows)} sequences for {ranks.count} ranks"
     share = math.ceil(len(rows) / ranks.count)
@@ -52,16 +51,11 @@ def own_pieces(rows: Tokens, ranks: Ranks, micro_batch: int) -> list[Tensor]:
 
 
 def train_on(
-    rows: Tokens,
-    model: Llama,
-    optimizer: InnerOptimizer,
-    ranks: Ranks,
-    config: TrainerConfig,
+    rows: Tokens, model: Llama, optimizer: InnerOptimizer, ranks: Ranks, config: TrainerConfig
 ) -> InnerStep:
     """Do one inner step.
 
-    Raises:
-        TrainerDiverged: loss or gradient is not finite. Weights and optimizer are unchanged.
+    Raises TrainerDiverged: loss or gradient is not finite. Weights and optimizer have not changed.
     """
     summed = accumulate(rows, model, ranks, config)
     norm = clip_gradients(model.parameters(), config.inner.clip)
@@ -75,12 +69,12 @@ def train_on(
 
 
 def accumulate(rows: Tokens, model: Llama, ranks: Ranks, config: TrainerConfig) -> Tensor:
-    """Add the gradient of the block's mean objective. Return the summed cross-entropy of this
-    rank's rows in nats; on a GPU its computation may still be running.
+    """Add the gradient of the block's mean objective to the parameters' gradients. Return the
+    summed cross-entropy of this rank's rows in nats, which a GPU may still be computing.
 
-    Several ranks reduce-scatter the gradient after each piece, as in torchtitan. Waiting for the
-    last piece would save traffic, but until then each rank would hold the gradient of the whole
-    model in fp32. Then a smaller `micro_batch` would need more memory, not less.
+    Several ranks reduce-scatter the gradient after each piece, as in torchtitan. To do so only
+    after the last piece would save traffic, but until then each rank would hold the gradient of the
+    whole model in fp32. Then a smaller `micro_batch` would need more memory, not less.
     """
     tokens = predicted_tokens(rows)
     loss_sum = torch.zeros((), device=ranks.device)
@@ -89,7 +83,7 @@ def accumulate(rows: Tokens, model: Llama, ranks: Ranks, config: TrainerConfig) 
         at_once = ranks.count > 1 or index == len(pieces) - 1
         model.set_requires_gradient_sync(at_once)  # type: ignore[operator]
         loss, objective = token_losses(model(piece[:, :-1]), piece[:, 1:], config.inner.z_loss)
-        # FSDP averages gradients over the ranks: undo that, and divide by the number of all tokens.
+        # FSDP averages gradients over the ranks. Undo that, and divide by the block's tokens.
         (objective * (ranks.count / tokens)).backward()
         loss_sum += loss.detach()
     return loss_sum

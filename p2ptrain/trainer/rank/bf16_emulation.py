@@ -1,9 +1,9 @@
 """Products of bf16 matrices on CPUs that do not have instructions for them.
 
 On such a CPU, torch multiplies number by number, which takes 35 times as long as in fp32 (AVX2,
-1024 × 128 × 400, one core). So multiply in fp32 and round the result. The bf16 instructions of
-other CPUs also sum in fp32 and round once. Only the order of the sums differs, as between any two
-CPUs.
+1024 × 128 × 400, one core). So this module multiplies in fp32 and rounds the result. The bf16
+instructions of other CPUs also sum in fp32 and round once. Only the order of the sums differs, as
+between any two CPUs.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ def multiplies_bf16(device: str) -> bool:
 
 
 def to_multiply(matrix: Tensor) -> Tensor:
-    """Return a matrix of bf16 numbers in the type in which to multiply it."""
+    """Return `matrix`, which is bf16, as fp32 if its device does not multiply bf16 natively."""
     return matrix if multiplies_bf16(matrix.device.type) else matrix.float()
 
 
 def rounded(product: Tensor) -> Tensor:
-    """Return `product` rounded to bf16 values, but in its own type."""
+    """Round the values of `product` to bf16 numbers, but keep its type."""
     return product.bfloat16().to(product.dtype)
 
 
@@ -43,7 +43,8 @@ class RoundedLinear(nn.Linear):
 
 
 def round_products(model: nn.Module) -> None:
-    """Turn all linear maps of the model into `RoundedLinear`. None of them has a bias."""
+    """Turn all linear maps of the model into `RoundedLinear`. The model's linear maps have no
+    bias."""
     for module in model.modules():
         if isinstance(module, nn.Linear):
             module.__class__ = RoundedLinear

@@ -1,9 +1,9 @@
-"""The deviation of an eager trainer's weights from θ: its own newest work, before the average that
-contains it has arrived.
+"""The deviation of an eager trainer's weights from θ. It contains the trainer's own newest work,
+until the average with that work has arrived.
 
-`sync.eager` has the maths. This module keeps a rank's shares of three vectors, as large as its
-parameters. A deviation is updated with each outer step. It is an estimate by this process alone:
-peers do not contribute it, and a restarted trainer begins without one.
+`sync.eager` explains the mathematics. This module keeps a rank's shares of three vectors, each as
+large as its parameters. A deviation is updated in each outer step. A deviation never leaves this
+process: it is not part of a peer's contribution, and a restarted trainer begins without one.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from p2ptrain.sync.eager import coasting
 @dataclass(frozen=True, slots=True)
 class Pull:
     """How strongly a peer applies its own work: its `share` of the coming average, and the
-    learning rate and momentum of the outer optimizer.
-    """
+    learning rate and momentum of the outer optimizer."""
 
     share: float
     lr: float
@@ -29,8 +28,8 @@ class Pull:
 
 @dataclass(slots=True)
 class Deviation:
-    """`deviation` is added to θ. It is computed from `momentum` and from `added`, the newest work
-    that it contains."""
+    """The deviation as tensors, one for each parameter. `momentum` and `added` are the outer
+    momentum of this trainer's own work, and the newest work that `deviation` contains."""
 
     deviation: list[Tensor] = field(default_factory=list)
     momentum: list[Tensor] = field(default_factory=list)
@@ -43,19 +42,19 @@ class Deviation:
         for each in (self.deviation, self.momentum, self.added):
             each.append(torch.zeros_like(shard))
 
-    @torch.no_grad()
     def forget(self) -> None:
+        """Set the deviation to zero."""
         for each in (self.deviation, self.momentum, self.added):
             if each:
                 torch._foreach_zero_(each)
 
-    @torch.no_grad()
     def step(self, work: list[Tensor], pull: Pull, steps: int) -> None:
-        """Update the deviation for the offered `work`, which is overwritten. `steps` is the number
-        of outer steps since the last offer; 0 if `work` contains that same work.
+        """Update the deviation with the offered `work`; the tensors of `work` are overwritten.
+        `steps` is the number of outer steps since the last offer. It is 0 if this offer contains
+        the same work as the last one, and replaces it.
 
-        An amendment that changes the outer optimizer resets the deviation: a part that was added
-        with the old numbers cannot be removed with the new ones, and would stay for ever.
+        An amendment that changes the outer optimizer resets the deviation. Otherwise, the part that
+        was added with the old settings could not be removed with the new ones, and would remain.
         """
         if not work:
             return

@@ -2,14 +2,15 @@
 
 At each Load except the first, and each time all fragments have been merged, all ranks write their
 rows' state into one file (see `inner_format`). So the next start can have a different number of
-ranks. With θ of the same outer step from the ledger, the same blocks then give bit-identical
-losses. This does not hold if the local weights differ from θ (with fragments or delayed averages),
-nor on a GPU whose fused attention sums gradients in a varying order.
+ranks. With θ of the same outer step, the same blocks then give bit-identical losses. There are two
+exceptions: the local weights differ from θ (with fragments or delayed averages), or a GPU's fused
+attention sums gradients in a varying order.
 
-The state belongs to one peer; for a joiner, the node may put other members' checked state there.
-One file is kept, and two exist while the next one is written. The file is not fsynced: the checksum
-detects a file that a crash cut short. Such a file is not used, so the optimizer warms up again, as
-after a join. A full disk has the same cost.
+The state belongs to one peer. For a peer that has just joined, the node may put a state there that
+it computed from other members' states. One file is kept, and two exist while the next one is
+written. The file is not fsynced, because the checksum detects a file that a crash cut short. Such a
+file is not used; then the optimizer warms up again, as after a join. The same happens if a full
+disk prevents the writing.
 """
 
 from __future__ import annotations
@@ -34,30 +35,19 @@ from p2ptrain.trainer.rank.optimizer import InnerOptimizer
 from p2ptrain.trainer.rank.ranks import Ranks
 
 _VECTORS = {"exp_avg": 0, "momentum_buffer": 0, "exp_avg_sq": 1}
-"""For each tensor of the optimizer's state: the number of the file's vector that stores it."""
+"""Number of the vector in the file that stores each tensor of the optimizer's state."""
 
 
 @dataclass(frozen=True, slots=True)
-class RestoredState:
-    """The outer step of a restored state, and the number of inner steps since the optimizer last
-    began with an empty state."""
-
-    step: int
-    warmed: int
-
-
 class InnerState:
     """The state file of one trainer's optimizer. All ranks make the same calls in the same
     order."""
 
-    def __init__(
-        self, folder: Path, model: Llama, optimizer: InnerOptimizer, layout: Layout, ranks: Ranks
-    ) -> None:
-        self._folder = folder
-        self._model = model
-        self._optimizer = optimizer
-        self._layout = layout
-        self._ranks = ranks
+    folder: Path
+    model: Llama
+    optimizer: InnerOptimizer
+    layout: Layout
+    ranks: Ranks
 
     def save(self, step: int, warmed: int = WARM) -> str:
         """Write the state of outer step `step`. `warmed` is the number of inner steps since the
@@ -66,50 +56,50 @@ class InnerState:
         count = self._count()
         if count == 0:
             return ""
-        new, trouble = self._folder / "new", ""
+        new, trouble = self.folder / "new", ""
         try:
-            if self._ranks.first:
-                inner_format.reserve(new, self._layout)
+            if self.ranks.first:
+                inner_format.reserve(new, self.layout)
         except OSError as exc:
             trouble = f"the inner optimizer's state cannot be written: {exc.strerror}"
-        if self._ranks.any_rank(bool(trouble)):
+        if self.ranks.any_rank(bool(trouble)):
             return trouble
         with new.open("r+b", buffering=0) as file:
             for share, offset in self._shares():
-                _write(file.fileno(), share, offset)
-        self._ranks.meet()
-        if self._ranks.first:
+                array: NDArray[np.uint8] = share.cpu().contiguous().numpy().view(np.uint8)
+                inner_format.write_all(file.fileno(), array.reshape(-1).data, offset)
+        self.ranks.meet()
+        if self.ranks.first:
             with new.open("r+b", buffering=0) as file:
-                inner_format.write_header(file.fileno(), self._layout, step, count, warmed)
-            inner_format.publish(new, self._folder, step)
+                inner_format.write_header(file.fileno(), self.layout, step, count, warmed)
+            inner_format.publish(new, self.folder, step)
         return ""
 
-    def restore(self, step: int) -> RestoredState | None:
-        """Load the state of `step`, or the newest of an earlier step. Return None if there is no
-        usable state.
-        """
+    def restore(self, step: int) -> tuple[int, int] | None:
+        """Load the state of `step`, or the newest of an earlier step. Return the outer step and the
+        `warmed` (see `save`) of that state, or None if there is no usable state."""
         header = None
-        if self._ranks.first:
-            header = inner_format.newest(self._folder, self._layout, step)
+        if self.ranks.first:
+            header = inner_format.newest(self.folder, self.layout, step)
         known = [-1, 0, 0] if header is None else [header.step, header.count, header.warmed]
-        found, count, warmed = self._ranks.broadcast(known)
+        found, count, warmed = self.ranks.broadcast(known)
         if found < 0:
             return None
-        for parameter in self._model.parameters():
+        for parameter in self.model.parameters():
             self._prepare(parameter, count)
-        with inner_format.path_of(self._folder, found).open("rb", buffering=0) as file:
+        with inner_format.path_of(self.folder, found).open("rb", buffering=0) as file:
             for share, offset in self._shares():
                 _read(file.fileno(), share, offset)
-        return RestoredState(found, warmed)
+        return found, warmed
 
     def _count(self) -> int:
-        """Return the number of steps that AdamW has made. It is the same for every parameter."""
-        return int(self._optimizer.state_of(self._model.embedding.weight).get("step", 0))
+        """Return the number of steps that AdamW has made, which is the same for all parameters."""
+        return int(self.optimizer.state_of(self.model.embedding.weight).get("step", 0))
 
     def _prepare(self, parameter: Tensor, count: int) -> None:
         """Create the tensors that the optimizer's first step would have created."""
-        state = self._optimizer.state_of(parameter)
-        if self._optimizer.has_muon(parameter):
+        state = self.optimizer.state_of(parameter)
+        if self.optimizer.has_muon(parameter):
             state["momentum_buffer"] = torch.zeros_like(parameter)
             return
         state["step"] = torch.tensor(float(count), device=_local(parameter).device)
@@ -118,23 +108,18 @@ class InnerState:
 
     def _shares(self) -> Iterator[tuple[Tensor, int]]:
         """Yield this rank's part of every stored tensor, with its offset in the file in bytes."""
-        parameters = dict(self._model.named_parameters())
-        for entry in self._layout.entries:
-            state = self._optimizer.state_of(parameters[entry.name])
+        parameters = dict(self.model.named_parameters())
+        for entry in self.layout.entries:
+            state = self.optimizer.state_of(parameters[entry.name])
             for name, tensor in state.items():
                 if name in _VECTORS:
                     share, offset = own_share(tensor, entry)
-                    start = HEADER_BYTES + _VECTORS[name] * inner_format.vector_bytes(self._layout)
+                    start = HEADER_BYTES + _VECTORS[name] * inner_format.vector_bytes(self.layout)
                     yield share, start + offset * FLOAT_BYTES
 
 
 def _local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
-def _write(fd: int, share: Tensor, offset: int) -> None:
-    array: NDArray[np.uint8] = share.cpu().contiguous().numpy().reshape(-1).view(np.uint8)
-    inner_format.write_all(fd, array.data, offset)
 
 
 def _read(fd: int, share: Tensor, offset: int) -> None:

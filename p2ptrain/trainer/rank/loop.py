@@ -1,17 +1,18 @@
-"""The trainer's main loop: obey a frame, or do one inner step, until Stop.
+"""The trainer's main loop: carry out a frame from the node, or do one inner step, until Stop.
 
     state        becomes          by
     ─────────    ─────────        ─────────────────────────────────────
     empty        standing by      Load
     standing by  training         Train
-    training     ready            the end of its last block; `local` then holds the weights
-    ready        training         Train (after a Skip, or ahead)
-    ready        standing by      Merge (the reported work is in θ; work trained ahead stays)
+    training     ready            the end of its last block; `local` then contains the weights
+    ready        training         Train (in the next outer step after a skipped one, or ahead)
+    ready        standing by      Merge (the reported work is in θ; work trained ahead is kept)
     ready        ready            Rebase (writes `local` again)
     any          standing by      Load
 
 Frames are read between two inner steps, so an order waits for one inner step at most. Every rank
-runs this loop on the same frames; only rank 0 receives from the node and answers it.
+(process of the trainer) runs this loop on the same frames; only rank 0 exchanges frames with the
+node. `local` is the memory in which the node reads the trained weights.
 
 If an order cannot be carried out, the trainer answers with Failed, drops the blocks that were still
 to be trained, and leaves the weights as they are. The node decides what to do next.
@@ -24,7 +25,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
 
 from p2ptrain.data.blocks import Tokens, read_block
 from p2ptrain.errors import ChunkCorrupt, StoreError, TrainerDiverged
@@ -41,17 +41,13 @@ from p2ptrain.trainer.rank.optimizer import InnerOptimizer
 from p2ptrain.trainer.rank.ranks import Ranks
 from p2ptrain.trainer.rank.schedule import join_share, learning_rate
 
-# While rank 0 waits for the node, the other ranks wait in a collective. Sharing "no frame" at this
-# interval keeps that wait far below the collectives' time limit.
 IDLE_PULSE_S = 60.0
-
-
-class ReadTokens(Protocol):
-    def __call__(self, path: str, *, vocab: int, sequence: int) -> Tokens:
-        """Return the tokens of a block. Raises StoreError."""
+"""Rank 0 waits at most this long for a frame, and then tells the other ranks that there is none.
+They wait in a collective, which would otherwise reach its time limit."""
 
 
 def read_file(path: str, *, vocab: int, sequence: int) -> Tokens:
+    """Return the tokens of a block in a file on this machine."""
     return read_block(Path(path), vocab=vocab, sequence=sequence)
 
 
@@ -67,17 +63,19 @@ class StepWork:
     ahead: bool = False
     ready: bool = False
     offered: tuple[int, int, float] = (0, 0, 0.0)
-    """Tokens, blocks and sum of losses that the last report covered. Written by `report`."""
+    """Tokens, blocks and sum of losses of the last report. Written by `report`."""
     set_aside: bool = False
-    """Whether the reported work exists only in the arena's `local` (delayed averaging)."""
+    """Whether the reported work is no longer in the weights, but only in `local`, as with delayed
+    averaging. Written by the loop."""
 
     def report(self) -> frames.FragmentReady:
+        """Return the frame that offers this work to the node."""
         self.offered = (self.tokens, len(self.trained), self.loss_sum)
         loss = self.loss_sum / max(1, self.tokens)
         return frames.FragmentReady(self.step, self.tokens, tuple(self.trained), loss)
 
     def taken(self, step: int) -> StepWork:
-        """Return the work that remains when θ of `step` contains the last report."""
+        """Return the work that remains now that θ of `step` contains the reported work."""
         tokens, blocks, loss_sum = self.offered
         left = self.trained[blocks:]
         return StepWork(step, self.tokens - tokens, left, self.loss_sum - loss_sum, self.queue)
@@ -85,47 +83,41 @@ class StepWork:
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """How a loop reads a block, trains on it, and measures time."""
+    """The functions with which a loop reads a block, trains on it, and measures time."""
 
-    read: ReadTokens = read_file
+    read: Callable[..., Tokens] = read_file
+    """Returns the tokens of a block. It takes the arguments of `read_file`. Raises StoreError."""
     train: Callable[..., InnerStep] = train_on
-    """The function that does one inner step. It takes the arguments of `train_on`."""
+    """Does one inner step. It takes the arguments of `train_on`."""
     clock: Callable[[], float] = time.monotonic
 
 
 USUAL_MEANS = Means()
 
 
+@dataclass(slots=True)
 class TrainerLoop:
-    """Serves one node over `channel` (None on every rank but the first)."""
+    """Carries out a node's frames. `channel` leads to the node; it is None except on rank 0."""
 
-    def __init__(
-        self,
-        config: TrainerConfig,
-        model: Llama,
-        optimizer: InnerOptimizer,
-        arena: RankArena,
-        ranks: Ranks,
-        channel: Channel | None,
-        state: InnerState | None = None,
-        means: Means = USUAL_MEANS,
-    ) -> None:
-        self._config = config
-        self._read_block = means.read
-        self._train_on = means.train
-        self._clock = means.clock
-        self._model = model
-        self._optimizer = optimizer
-        self._arena = arena
-        self._ranks = ranks
-        self._channel = channel
-        self._state = state
-        self._steps_since_cold = 0
-        self._merges_unkept = 0
-        self._work: StepWork | None = None
-        self._paused = False
-        self._pull = Pull(0.0, 0.0, 0.0)
-        self._rates = frames.Rates(config.inner.lr)
+    config: TrainerConfig
+    model: Llama
+    optimizer: InnerOptimizer
+    arena: RankArena
+    ranks: Ranks
+    channel: Channel | None
+    state: InnerState | None = None
+    means: Means = USUAL_MEANS
+    _steps_since_cold: int = field(default=0, init=False)
+    """Number of inner steps since the optimizer last began with an empty state."""
+    _merges_unkept: int = field(default=0, init=False)
+    """Number of merges since the optimizer's state was last saved."""
+    _work: StepWork | None = field(default=None, init=False)
+    _paused: bool = field(default=False, init=False)
+    _pull: Pull = field(default=Pull(0.0, 0.0, 0.0), init=False)
+    _rates: frames.Rates = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._rates = frames.Rates(self.config.inner.lr)
 
     def run(self) -> None:
         """Run until Stop, or until the node is gone."""
@@ -144,29 +136,29 @@ class TrainerLoop:
         return self._work is not None and bool(self._work.queue) and not self._paused
 
     def _next_frame(self) -> frames.Frame | None:
-        """Return the next frame, the same on all ranks, or None. While there is work, do not wait
-        for one."""
+        """Return the next frame, the same on all ranks, or None if there is none yet. While there
+        are blocks to train, do not wait for a frame."""
         frame: frames.Frame | None = None
-        if self._channel is not None:
+        if self.channel is not None:
             try:
-                frame = self._channel.receive(0.0 if self.busy else IDLE_PULSE_S)
+                frame = self.channel.receive(0.0 if self.busy else IDLE_PULSE_S)
             except ChannelClosed:
                 frame = frames.Stop()
-        return self._ranks.share(frame)
+        return self.ranks.share(frame)
 
     def _send(self, frame: frames.ToNode) -> None:
-        if self._channel is not None:
-            self._channel.send(frame)
+        if self.channel is not None:
+            self.channel.send(frame)
 
     def obey(self, frame: frames.Frame) -> None:
-        """Carry out one order. Training on its blocks is left to `inner_step`."""
+        """Carry out one frame. A Train frame only adds its blocks to the queue of `inner_step`."""
         match frame:
             case frames.Load(step):
-                self._arena.load()
+                self.arena.load()
                 self._keep_state(step)
                 self._work = StepWork(step)
             case frames.Rates(lr):
-                self._config = replace(self._config, inner=replace(self._config.inner, lr=lr))
+                self.config = replace(self.config, inner=replace(self.config.inner, lr=lr))
                 self._rates = frame
             case frames.Train():
                 self._train(frame)
@@ -188,18 +180,18 @@ class TrainerLoop:
         self._merges_unkept = 0
         first = self._work is None
         if first and step == 0:
-            # A founder needs only the run's own warm-up.
-            self._steps_since_cold = self._config.inner.join_warmup_steps
-        if self._state is None:
+            # At the start of the run, the schedule itself warms up, so no other warm-up is needed.
+            self._steps_since_cold = self.config.inner.join_warmup_steps
+        if self.state is None:
             return
         if not first:
-            if trouble := self._state.save(step, self._steps_since_cold):
+            if trouble := self.state.save(step, self._steps_since_cold):
                 self._send(frames.Resumed(step, None, trouble))
             return
-        found = self._state.restore(step)
-        self._send(frames.Resumed(step, None if found is None else found.step))
-        if found is not None:
-            self._steps_since_cold = found.warmed
+        found = self.state.restore(step)
+        self._send(frames.Resumed(step, found[0] if found else None))
+        if found:
+            self._steps_since_cold = found[1]
 
     def _train(self, order: frames.Train) -> None:
         if self._work is None:
@@ -215,14 +207,14 @@ class TrainerLoop:
     def _merge(self, step: int) -> None:
         if self._work is None or not self._work.offered[1]:
             return self._fail("ORDER", "a Merge frame came before any work was ready")
-        if self._config.delayed:
-            self._arena.rebase(self._work.step, step)
+        if self.config.delayed:
+            self.arena.rebase(self._work.step, step)
         else:
-            self._arena.merge(self._work.step, step, self._config.mixing)
+            self.arena.merge(self._work.step, step, self.config.mixing)
         self._merges_unkept += 1
-        if self._merges_unkept >= self._config.fragments:
-            # Save only when all fragments have been merged, which is as often as with one fragment.
-            # A slightly older state costs little at a restart.
+        if self._merges_unkept >= self.config.fragments:
+            # Save once all fragments have been merged, which is as often as with one fragment. A
+            # restart with a slightly older state costs little.
             self._keep_state(step)
         self._work = self._work.taken(step)
 
@@ -230,7 +222,7 @@ class TrainerLoop:
         if self._work is None:
             return self._fail("ORDER", "a Rebase frame came before the first Load")
         self._take_back(self._work)
-        self._arena.rebase(self._work.step, step)
+        self.arena.rebase(self._work.step, step)
         self._work.step = step
         if self._work.ready:
             self._publish_if_done(self._work)
@@ -238,19 +230,20 @@ class TrainerLoop:
     def _take_back(self, work: StepWork) -> None:
         """Add the work that was set aside to the weights, if there is any."""
         if work.set_aside:
-            self._arena.take_back()
+            self.arena.take_back()
             work.set_aside = False
 
     def inner_step(self) -> None:
-        """Train on the next block and report it. Call this only while `busy`."""
-        work, started_s = self._work, self._clock()
+        """Train on the next block and send Progress. Call this only while `busy`."""
+        work, clock = self._work, self.means.clock
+        started_s = clock()
         assert work is not None
         inner_step, path = work.queue.popleft()
         try:
             rows = self._read_tokens(path)
-            data_wait_s = self._clock() - started_s
+            data_wait_s = clock() - started_s
             lr = self._set_rate(inner_step)
-            done = self._train_on(rows, self._model, self._optimizer, self._ranks, self._config)
+            done = self.means.train(rows, self.model, self.optimizer, self.ranks, self.config)
         except StoreError as exc:
             return self._fail("DATA", exc.what)
         except TrainerDiverged as exc:
@@ -260,8 +253,8 @@ class TrainerLoop:
         work.tokens += tokens
         work.trained.append(path)
         work.loss_sum += done.loss * tokens
-        tokens_per_s = tokens / max(1e-9, self._clock() - started_s)
-        ranks = self._ranks
+        tokens_per_s = tokens / max(1e-9, clock() - started_s)
+        ranks = self.ranks
         progress = frames.Progress(
             work.step,
             inner_step,
@@ -269,7 +262,7 @@ class TrainerLoop:
             tokens_per_s,
             work.tokens,
             data_wait_s,
-            mfu(self._config.model, ranks.device_name, ranks.count, tokens_per_s),
+            mfu(self.config.model, ranks.device_name, ranks.count, tokens_per_s),
             lr,
             done.gradient_norm,
         )
@@ -278,22 +271,23 @@ class TrainerLoop:
 
     def _set_rate(self, inner_step: int) -> float:
         """Set the optimizer's learning rate to that of `inner_step`, and return it."""
-        inner = self._config.inner
+        inner = self.config.inner
         agreed = learning_rate(inner, self._rates.schedule_step(inner_step))
         lr = agreed * join_share(inner, self._steps_since_cold)
-        self._optimizer.set_rate(lr)
+        self.optimizer.set_rate(lr)
         return lr
 
     def _publish_if_done(self, work: StepWork) -> None:
-        """If no block is left, write the weights to `local`; report once all ranks have done so."""
+        """If no block is left, write the weights to `local`, wait until all ranks have done so, and
+        send FragmentReady."""
         if work.queue or work.ahead:
             return
-        self._arena.store(work.step)
-        self._ranks.meet()
-        if self._config.eager:
-            self._arena.deviate(work.step, self._pull)
-        if self._config.delayed:
-            self._arena.set_aside()
+        self.arena.store(work.step)
+        self.ranks.meet()
+        if self.config.eager:
+            self.arena.deviate(work.step, self._pull)
+        if self.config.delayed:
+            self.arena.set_aside()
             work.set_aside = True
         work.ready = True
         self._send(work.report())
@@ -301,10 +295,10 @@ class TrainerLoop:
     def _evaluate(self, request: int, paths: Sequence[str]) -> None:
         loss_sum, tokens = 0.0, 0
         try:
-            with self._arena.outer_parameters():
+            with self.arena.outer_parameters():
                 for path in paths:
                     rows = self._read_tokens(path)
-                    loss_sum += loss_on(rows, self._model, self._ranks, self._config)
+                    loss_sum += loss_on(rows, self.model, self.ranks, self.config)
                     tokens += predicted_tokens(rows)
             answer = frames.Evaluated(request, loss_sum / max(1, tokens), tokens)
         except StoreError as exc:
@@ -314,29 +308,28 @@ class TrainerLoop:
         self._send(answer)
 
     def _read_tokens(self, path: str) -> Tokens:
-        """Return the tokens of a block once every rank has them, or raise on every rank.
+        """Return the tokens of a block once every rank has read it. If one rank cannot read it,
+        raise StoreError on every rank.
 
-        A rank that continued alone, or gave up alone, would leave the ranks waiting in a
-        collective. On different hosts, some ranks may be able to read a block and others not.
+        On different hosts, some ranks may be able to read a block and others not. If only some
+        ranks continued, they would wait for the others in a collective.
         """
         rows, trouble = None, None
         try:
             rows = self._read_here(path)
         except StoreError as exc:
             trouble = exc
-        if self._ranks.any_rank(trouble is not None):
-            said = self._ranks.any_words("" if trouble is None else trouble.what)
+        if self.ranks.any_rank(trouble is not None):
+            said = self.ranks.any_words("" if trouble is None else trouble.what)
             raise trouble or StoreError(f"another rank reports: {said}")
         assert rows is not None, "no rank failed, so this rank has read the rows"
         return rows
 
     def _read_here(self, path: str) -> Tokens:
-        spec, inner = self._config.model, self._config.inner
-        rows = self._read_block(path, vocab=spec.vocab, sequence=spec.sequence)
-        if len(rows) != inner.batch_sequences:
-            raise ChunkCorrupt(
-                f"data block {path} has {len(rows)} sequences; the run has {inner.batch_sequences}"
-            )
+        spec, batch = self.config.model, self.config.inner.batch_sequences
+        rows = self.means.read(path, vocab=spec.vocab, sequence=spec.sequence)
+        if len(rows) != batch:
+            raise ChunkCorrupt(f"data block {path} has {len(rows)} sequences; the run has {batch}")
         return rows
 
     def _fail(self, code: str, text: str) -> None:

@@ -1,13 +1,14 @@
-"""A Llama-style language model: the mathematics, without its distribution over devices.
+"""A Llama-style language model: the mathematics only. `parallelize` distributes it over devices.
 
 Pre-norm blocks of grouped-query attention with rotary positions and a SwiGLU feed-forward, RMSNorm,
-no biases. The head may be tied to the embedding. Sizes come as data (`ModelSpec`).
-`shapes.parameters` lists the same parameters without torch and defines how they start. This module
-leaves them unset, because a trainer always loads θ before it trains.
+no biases. The head may be tied to the embedding. `ModelSpec` gives the sizes. `shapes.parameters`
+lists the same parameters without torch and defines their initial values. This module leaves them
+unset, because a trainer always loads θ before it trains.
 
-Packed sequences hold several documents. If the run marks where they begin, a position sees only
-positions of its own document. Positions are counted on across the beginnings of documents: rotary
-attention depends only on distances, so a document's logits are the same anywhere in the sequence.
+Packed sequences contain several documents. If the run marks where they begin, a position sees only
+positions of its own document. Positions are not counted from 0 again at the beginning of a
+document: rotary attention depends only on distances, so a document's logits are the same anywhere
+in the sequence.
 
 Shapes in comments: B sequences, T positions, W width, H heads, K key-value heads, D head width.
 """
@@ -24,7 +25,7 @@ NORM_EPSILON = 1e-5
 
 
 class RMSNorm(nn.Module):
-    """x / rms(x) · gain, in fp32 at least: bf16 keeps too few digits of a sum of squares."""
+    """x / rms(x) · gain, in fp32 or wider, because a sum of squares in bf16 is too inexact."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -66,9 +67,9 @@ class Attention(nn.Module):
         self.key_norm = RMSNorm(spec.head_width) if spec.qk_norm else nn.Identity()
 
     def forward(self, x: Tensor, rotary: Tensor, visible: Tensor | None) -> Tensor:
-        q = rotate(self.query_norm(self._heads(self.query(x))), rotary)  # [B, H, T, D]
-        k = rotate(self.key_norm(self._heads(self.key(x))), rotary)  # [B, K, T, D]
-        v = self._heads(self.value(x))
+        q = rotate(self.query_norm(self.in_heads(self.query(x))), rotary)  # [B, H, T, D]
+        k = rotate(self.key_norm(self.in_heads(self.key(x))), rotary)  # [B, K, T, D]
+        v = self.in_heads(self.value(x))
         grouped = self.grouped and not lacks_grouped_kernel(q, visible)
         if self.grouped and not grouped:
             k, v = (each.repeat_interleave(self.sharing, dim=1) for each in (k, v))
@@ -77,17 +78,19 @@ class Attention(nn.Module):
         )
         return self.output(y.transpose(1, 2).flatten(2))
 
-    def _heads(self, x: Tensor) -> Tensor:
+    def in_heads(self, x: Tensor) -> Tensor:
+        """Split the features of x [B, T, W] into heads: [B, heads, T, D]."""
         return x.unflatten(-1, (-1, self.head_width)).transpose(1, 2)
 
 
 def lacks_grouped_kernel(query: Tensor, visible: Tensor | None) -> bool:
-    """Return whether a fused kernel for keys and values shared by groups of heads is missing.
+    """Return whether no fused attention kernel accepts groups of query heads that share keys and
+    values. Then keys and values must be repeated for each query head.
 
-    On a GPU, flash attention accepts them, but it does not accept a mask or fp32. The kernel that
-    accepts a mask and fp32 needs a key for each query head, and cuDNN's kernel is not used
-    (`ranks`). Without a kernel, each block keeps H · T² fp32 numbers for a sequence. For 32 heads
-    and 2,048 positions these take 0.5 GB, compared with 17 MB for keys and values.
+    On a GPU, flash attention accepts such groups, but it does not accept a mask or fp32. The kernel
+    that accepts a mask and fp32 needs a key for each query head, and cuDNN's kernel is not used
+    (`ranks`). Unfused attention would keep H · T² fp32 numbers in each block for a sequence. For 32
+    heads and 2,048 positions these take 0.5 GB, compared with 17 MB for repeated keys and values.
     """
     on_gpu = query.device.type == "cuda"
     return on_gpu and (visible is not None or query.dtype == torch.float32)
@@ -154,9 +157,10 @@ def within_documents(tokens: Tensor, document_token: int) -> Tensor:
     """Return a mask [B, 1, T, T] of visible positions: earlier positions of the same document, and
     the position itself.
 
-    The tokens before a sequence's first mark are the end of a document that began elsewhere. The
-    mask takes B · T² elements, and SDPA cannot use its fastest kernel with it. That is acceptable
-    for sequences of a few thousand tokens; runs without marked documents do not use a mask.
+    The tokens before the first `document_token` of a sequence are the end of a document that began
+    in another sequence. The mask takes B · T² elements, and torch's attention cannot use its
+    fastest kernel with a mask. That is acceptable for sequences of a few thousand tokens. Runs
+    without marked documents do not use a mask.
     """
     document = (tokens == document_token).cumsum(-1)
     same = document[:, :, None] == document[:, None, :]
@@ -164,18 +168,17 @@ def within_documents(tokens: Tensor, document_token: int) -> Tensor:
 
 
 def bias_of(visible: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the bias to add to attention scores: −∞ at invisible positions, else 0. Given a
-    boolean mask, attention would build this bias in every block and keep each for the backward
-    pass.
-    """
+    """Return the bias to add to attention scores: −∞ at invisible positions, else 0. With a boolean
+    mask, torch would build this bias in every block again, and keep all of them for the backward
+    pass."""
     return torch.zeros_like(visible, dtype=dtype).masked_fill_(~visible, -torch.inf)
 
 
 def token_losses(logits: Tensor, targets: Tensor, z_loss: float) -> tuple[Tensor, Tensor]:
     """Return the summed cross-entropy in nats, and the objective: cross-entropy + z_loss · log²Z.
 
-    Both are sums over tokens. So the caller divides once, by all tokens of the batch on all ranks,
-    and the z-loss is normalised in the same way as the cross-entropy.
+    Both are sums over tokens. The caller divides both by the number of tokens of the batch on all
+    ranks.
     """
     flat = logits.to(torch.promote_types(logits.dtype, torch.float32)).flatten(0, 1)
     cross_entropy = F.cross_entropy(flat, targets.flatten(), reduction="sum")

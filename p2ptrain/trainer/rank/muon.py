@@ -2,17 +2,18 @@
 
 Muon's step is an orthogonal matrix near the momentum, which can only be computed from the whole
 matrix. torch.optim.Muon computes the same from shards, but multiplies sharded matrices, which takes
-fifteen all-gathers per matrix instead of one. Here each rank computes the whole step and applies
-its own rows of it. So the step does not depend on the number of ranks.
+fifteen all-gathers per matrix instead of one. Here each rank computes the step of the whole matrix
+and applies only its own rows. So the step does not depend on the number of ranks.
 
-Therefore W ranks together do W times the arithmetic of one. Let n be a matrix's smaller side, and T
-the tokens of an inner step. Then Muon on all W ranks takes at most 5 n W / T times the arithmetic
-of the forward and backward passes. That is 4 % for n = 1,024, W = 4 and half a million tokens.
-Distributing the matrices would divide this by W, but would need a second transfer of each matrix,
-in an order on which all ranks agree. For the few ranks of one peer that is not worth it.
+Therefore W ranks together do W times the arithmetic of one rank. Let n be a matrix's smaller side,
+and T the tokens of an inner step. Then Muon on all W ranks takes at most 5 n W / T times the
+arithmetic of the forward and backward passes. That is 4 % for n = 1,024, W = 4 and half a million
+tokens. If each rank computed only some of the matrices, this cost would be divided by W. But then
+each matrix would be sent twice, in an order on which all ranks agree. For the few ranks of one peer
+that is not worth it.
 
-The settings are those of torch. With one rank, the results are also equal to torch's if the
-processor can multiply in bf16. A test compares the two.
+The settings are those of torch. With one rank, the results are bit-identical to torch's on a
+processor that multiplies in bf16. A test compares the two.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from p2ptrain.trainer.rank.bf16_emulation import rounded, to_multiply
 class ShardedMuon(torch.optim.Muon):
     """Muon for matrices that are sharded by rows; `adjust_lr_fn` is always "match_rms_adamw".
 
-    With this setting, a step is about as long as AdamW's (a root mean square of 0.2 learning rates,
-    as its authors measured), so one learning rate serves both.
+    With this setting, a step has about the same size as AdamW's: its root mean square is 0.2 times
+    the learning rate, as the authors of this setting measured. So one learning rate suits both.
     """
 
     @torch.no_grad()
@@ -58,8 +59,8 @@ class ShardedMuon(torch.optim.Muon):
 def orthogonal(matrix: Tensor, group: dict[str, Any]) -> Tensor:
     """Approximate U Vᵀ of `matrix` = U S Vᵀ in bf16, with five Newton–Schulz steps as in torch.
 
-    The coefficients maximise the slope at zero, and the iteration does not converge: singular
-    values end anywhere from 0.5 to 1.5. Muon's authors found that this is harmless.
+    The coefficients are chosen so that small singular values grow fast. The iteration does not
+    converge: singular values end anywhere from 0.5 to 1.5. Muon's authors found this harmless.
     """
     a, b, c = group["ns_coefficients"]
     x = matrix.bfloat16()

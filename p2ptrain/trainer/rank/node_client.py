@@ -1,12 +1,13 @@
-"""A rank's connection to a node that did not start it, and the vectors that it mirrors.
+"""The connection between a node and a rank (a process of its trainer) that torchrun started. The
+rank has copies of the node's vectors instead of shared memory.
 
-The vectors are in this process's memory and as long as the node's vectors, but only this rank's
-share of them is ever touched. `fetch` copies slices of θ from the node before they are read, and
-`push` copies slices of `local` to the node after they are written. The rest of the trainer works as
-with shared memory.
+The copies are as long as the node's vectors, but only this rank's share of them is ever used.
+`fetch` copies slices of θ from the node before they are read, and `push` copies slices of `local`
+(the trained weights) to the node after they are written. The rest of the trainer works as with
+shared memory.
 
-The connection is also the lifeline. When the node closes it, this process ends at once, with an
-exit status that makes torchrun start it again.
+When the node closes the connection, this process ends immediately, with an exit status that makes
+torchrun start it again.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import struct
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -43,7 +44,8 @@ from p2ptrain.state.layout import Layout
 NODE_GONE_EXIT_CODE = 75
 
 CALL_LIMIT_S = 600.0
-"""Seconds to retry: a restarted node first verifies its chain, and only then listens for ranks."""
+"""Time for which a rank tries to connect. It is long because a restarted node first verifies its
+ledger, and only then listens for ranks."""
 CALL_EVERY_S = 1.0
 _FLOAT_BYTES = 4
 _SIOCGIFADDR = 0x8915
@@ -55,7 +57,7 @@ class NodeCredentials:
 
     host: str
     port: int
-    secret: bytes
+    secret: bytes = field(repr=False)
     rank: int
     ranks: int
 
@@ -75,7 +77,7 @@ class NodeCredentials:
 
 
 def join(caller: NodeCredentials, limit_s: float = CALL_LIMIT_S) -> NodeLink:
-    """Retry until the node answers, and wait until it has all ranks.
+    """Connect to the node, and wait until all ranks have connected.
 
     Raises:
         ConfigError: the node does not expect this rank, or has a different secret.
@@ -88,27 +90,22 @@ def join(caller: NodeCredentials, limit_s: float = CALL_LIMIT_S) -> NodeLink:
         except OSError as exc:
             trouble = str(exc)
         except RemoteProtocolError as exc:
-            raise ConfigError(
-                exc.what,
-                code="RANKS-SECRET",
-                do="copy the secret file from the node's home again",
-            ) from exc
+            do = "copy the secret file from the node's home again"
+            raise ConfigError(exc.what, code="RANKS-SECRET", do=do) from exc
         else:
             if isinstance(message, slices.Welcome):
                 return NodeLink(caller, sock, message)
             sock.close()
             if isinstance(message, slices.Refused):
-                raise ConfigError(
-                    message.reason,
-                    do="start as many ranks with torchrun as the node's --ranks says",
-                )
-            trouble = "it closed the connection"
+                do = "start as many ranks with torchrun as the node's --ranks says"
+                raise ConfigError(message.reason, do=do)
+            trouble = "the node closed the connection"
         pause.wait(CALL_EVERY_S)
     raise NetworkUnreachable(
-        f"cannot connect to a node for ranks at {caller.host}:{caller.port}",
+        f"cannot connect to a node that accepts ranks at {caller.host}:{caller.port}",
         evidence=[trouble],
         likely="the node is not running, or its --ranks-listen or its secret is a different one",
-        do="run p2ptrain status at the node to see what it waits for",
+        do="run p2ptrain status on the node's machine to see what the node waits for",
     )
 
 
@@ -126,7 +123,7 @@ def _greeted(caller: NodeCredentials) -> tuple[socket.socket, slices.Message | N
 
 
 class NodeLink:
-    """The connections of a welcomed rank to its node: configuration, slices, blocks, frames."""
+    """The connections of a rank to its node once the node has accepted it."""
 
     def __init__(
         self, caller: NodeCredentials, sock: socket.socket, welcome: slices.Welcome
@@ -139,7 +136,7 @@ class NodeLink:
         self._vectors: tuple[memoryview, memoryview] | None = None
 
     def die_with_the_node(self) -> None:
-        """Watch in a thread, and end this process when the node closes the connection."""
+        """Start a thread that ends this process when the node closes the connection."""
 
         def wait() -> None:
             poller = select.poll()
@@ -162,14 +159,12 @@ class NodeLink:
                 sock.close()
 
     def vectors(self, layout: Layout) -> tuple[Tensor, Tensor]:
-        """Allocate θ and `local`. Pages that are never touched take no memory."""
+        """Allocate θ and `local`. Pages that are never used take no memory."""
         size = layout.numel * _FLOAT_BYTES
         theta, local = mmap.mmap(-1, size), mmap.mmap(-1, size)
         self._vectors = memoryview(theta), memoryview(local)
-        return (
-            torch.frombuffer(theta, dtype=torch.float32),
-            torch.frombuffer(local, dtype=torch.float32),
-        )
+        read, written = (torch.frombuffer(each, dtype=torch.float32) for each in (theta, local))
+        return read, written
 
     def fetch(self, places: Sequence[slice]) -> None:
         """Copy these slices of θ from the node."""
@@ -181,28 +176,23 @@ class NodeLink:
                 slices.receive_into(self._socket, view)
 
     def push(self, places: Sequence[slice]) -> None:
-        """Copy these slices of `local` to the node, and wait until it has them."""
+        """Copy these slices of `local` to the node, and wait until the node has received them."""
         assert self._vectors is not None
         for ranges in _ranges(places):
             slices.send(self._socket, slices.WriteLocal(ranges))
             for start, end in ranges:
                 self._socket.sendall(self._vectors[1][start * _FLOAT_BYTES : end * _FLOAT_BYTES])
-            done = bytearray(len(slices.DONE))
-            slices.receive_into(self._socket, memoryview(done))
+            slices.receive_bytes(self._socket, len(slices.DONE))
 
     def read_block(self, path: str, *, vocab: int, sequence: int) -> Tokens:
         """Read a block like `data.blocks.read_block`, but from a file at the node."""
         slices.send(self._socket, slices.ReadBlock(path))
-        length = bytearray(slices.LENGTH.size)
-        slices.receive_into(self._socket, memoryview(length))
-        (count,) = slices.LENGTH.unpack(length)
+        (count,) = slices.LENGTH.unpack(slices.receive_bytes(self._socket, slices.LENGTH.size))
         if count > BLOCK_BYTES_MAX:
             raise TrainerError(f"the node sent a block of {count} bytes, which is too long")
-        block = bytearray(count)
-        slices.receive_into(self._socket, memoryview(block))
-        if not block:
+        if not (block := slices.receive_bytes(self._socket, count)):
             raise ChunkMissing(f"data block {path} cannot be read at the node")
-        return decode_block(bytes(block), vocab=vocab, sequence=sequence, name=path)
+        return decode_block(block, vocab=vocab, sequence=sequence, name=path)
 
     def report_end(self, status: int) -> None:
         """Tell the node that this rank is about to exit with `status`."""
@@ -210,7 +200,7 @@ class NodeLink:
 
     @property
     def interface(self) -> str | None:
-        """The network interface that leads to the node, or None. Gloo should use the same one."""
+        """The network interface that leads to the node; None if its address is not IPv4."""
         mine = self._socket.getsockname()[0]
         for _, name in socket.if_nameindex():
             asked = struct.pack("256s", name.encode()[:15])
@@ -224,8 +214,8 @@ class NodeLink:
 
 
 class FrameChannel(Channel):
-    """A frame channel that treats a lost node as an error, so that the rank exits non-zero and
-    torchrun restarts it."""
+    """A channel that raises an error if the node is gone, so that the rank exits non-zero and
+    torchrun restarts it. The loop treats `ChannelClosed` of other channels as Stop."""
 
     def receive(self, timeout_s: float | None = None) -> Frame | None:
         try:

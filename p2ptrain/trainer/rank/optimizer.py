@@ -1,7 +1,8 @@
-"""The inner optimizer: AdamW, or Muon for matrices. Its rate is set for every inner step.
+"""The inner optimizer: AdamW, or Muon for matrices and AdamW for the rest. The learning rate is set
+for every inner step.
 
-Its state stays with this trainer over all outer steps. The authors of DiLoCo found that averaging
-it does not help.
+The optimizer's state is not averaged in outer steps. The authors of DiLoCo found that averaging it
+does not help.
 """
 
 from __future__ import annotations
@@ -30,19 +31,17 @@ class InnerOptimizer:
 
     def state_of(self, parameter: Tensor) -> dict[str, Any]:
         """Return the optimizer's mutable state of `parameter`; empty before the first step."""
-        for part in self.parts:
-            if any(parameter is each for group in part.param_groups for each in group["params"]):
-                return part.state[parameter]
-        raise AssertionError("none of the optimizers has this parameter")
+        return self._part_of(parameter).state[parameter]
 
     def has_muon(self, parameter: Tensor) -> bool:
-        return any(
-            parameter is each
-            for part in self.parts
-            if isinstance(part, ShardedMuon)
-            for group in part.param_groups
-            for each in group["params"]
-        )
+        """Return whether Muon trains this parameter."""
+        return isinstance(self._part_of(parameter), ShardedMuon)
+
+    def _part_of(self, parameter: Tensor) -> torch.optim.Optimizer:
+        for part in self.parts:
+            if any(parameter is each for group in part.param_groups for each in group["params"]):
+                return part
+        raise AssertionError("none of the optimizers has this parameter")
 
     def set_rate(self, rate: float) -> None:
         for group in self.groups:
@@ -61,29 +60,33 @@ def make_optimizer(model: Llama, inner: InnerSpec) -> InnerOptimizer:
     """Return the inner optimizer of the model.
 
     Weight decay is not applied to gains and other vectors, because small gains have no benefit.
-    Muon trains the matrices inside the blocks. The embedding and the head are tables with a row per
-    token rather than linear maps, so AdamW trains them and all vectors.
+    With "muon", Muon trains the matrices inside the blocks. AdamW trains the vectors, and also the
+    embedding and the head, because these matrices are tables with a row for each token.
     """
     inside = [p for p in model.blocks.parameters() if p.ndim == 2] if inner.is_muon else []
     taken = set(map(id, inside))
-    others = [parameter for parameter in model.parameters() if id(parameter) not in taken]
-    groups = [
-        {"params": [p for p in others if p.ndim >= 2], "weight_decay": inner.weight_decay},
-        {"params": [p for p in others if p.ndim < 2], "weight_decay": 0.0},
-    ]
-    adamw = torch.optim.AdamW(groups, lr=inner.lr, betas=inner.betas, fused=True)
+    adamw = make_adamw((p for p in model.parameters() if id(p) not in taken), inner)
     if not inside:
         return InnerOptimizer(adamw)
-    muon = ShardedMuon(
-        inside, lr=inner.lr, weight_decay=inner.weight_decay, adjust_lr_fn="match_rms_adamw"
-    )
+    decay = inner.weight_decay
+    muon = ShardedMuon(inside, lr=inner.lr, weight_decay=decay, adjust_lr_fn="match_rms_adamw")
     return InnerOptimizer(adamw, muon)
 
 
-def clip_gradients(parameters: Iterable[nn.Parameter], norm_max: float) -> float:
-    """Scale all gradients, over all ranks, to a common norm of at most `norm_max`; 0: no limit.
+def make_adamw(parameters: Iterable[Tensor], inner: InnerSpec) -> torch.optim.AdamW:
+    """Return AdamW for `parameters`, without weight decay for vectors."""
+    matrices, vectors = list[Tensor](), list[Tensor]()
+    for each in parameters:
+        (matrices if each.ndim >= 2 else vectors).append(each)
+    groups: list[dict[str, Any]] = [
+        {"params": matrices, "weight_decay": inner.weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=inner.lr, betas=inner.betas, fused=True)
 
-    Return the norm before scaling.
-    """
+
+def clip_gradients(parameters: Iterable[nn.Parameter], norm_max: float) -> float:
+    """Scale the gradients of all parameters on all ranks so that their common norm is at most
+    `norm_max`; 0 means no limit. Return the norm before scaling."""
     norm = nn.utils.clip_grad_norm_(parameters, norm_max if norm_max > 0 else float("inf"))
     return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)

@@ -1,5 +1,5 @@
-"""Find the GPU of a rank, and check that torch can compute on it. A rank does this first, because
-torch itself would fail only in the first step, with a traceback.
+"""Find the GPU of a rank (a process of a trainer), and check that torch can compute on it. Without
+this check, torch would fail only in the first inner step, with a traceback.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ Capability = tuple[int, int]
 
 BF16_SINCE: Capability = (8, 0)
 """The first capability with bf16 hardware. Older GPUs emulate bf16 products and have no fused
-attention for bf16. So bf16 is slower than fp32, and each block keeps H · T² numbers per sequence.
-"""
+attention for bf16. So on them bf16 is slower than fp32, and each transformer block keeps heads ×
+positions² numbers for a sequence."""
 
 OTHERS_SHARE = 0.1
-"""Share of a GPU's memory. If other programs use more than this share, the error for a full GPU
-blames them. The few hundred MB that CUDA takes in each process also count as used by others."""
+"""If other programs use more than this share of a GPU's memory, the error for a full GPU names them
+as the cause. The few hundred MB that CUDA takes in each process also count as used by others."""
 
 
 def own_gpu() -> torch.device:
@@ -51,13 +51,14 @@ def own_gpu() -> torch.device:
             f"{torch.cuda.get_device_name(number)} (sm_{capability[0]}{capability[1]}), only "
             f"for {', '.join(built_for)}",
             code="GPU-OLD",
-            do="use --device cpu, or install a build of torch that has them (P2PTRAIN_TORCH)",
+            do="use --device cpu, or install a build of torch that has kernels for this GPU "
+            "(P2PTRAIN_TORCH)",
         )
     return torch.device("cuda", number)
 
 
 def require_bf16(device: torch.device) -> None:
-    """Check that a GPU has bf16 hardware. Raises MachineUnfit (GPU-OLD): it would emulate bf16."""
+    """Raise MachineUnfit (GPU-OLD) if `device` is a GPU without bf16 hardware."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device) >= BF16_SINCE:
         return
     raise MachineUnfit(
@@ -71,9 +72,9 @@ def require_bf16(device: torch.device) -> None:
 def runs_on(capability: Capability, built_for: list[str]) -> bool:
     """Return whether a GPU of this capability can run code that was built for `built_for`.
 
-    A GPU runs machine code ("sm") that was built for its own generation, unless it was built for a
-    newer GPU. The driver also compiles intermediate code ("compute") for any GPU that is not older
-    than that code.
+    Machine code ("sm") runs on GPUs of the same generation (the first number of the capability)
+    that are not older than the GPU for which the code was built. Intermediate code ("compute") runs
+    on all GPUs that are not older, because the driver compiles it.
     """
     known = [found for each in built_for if (found := re.match(r"(sm|compute)_(\d+)(\d)", each))]
     built = [(each[1], (int(each[2]), int(each[3]))) for each in known]
@@ -85,12 +86,12 @@ def runs_on(capability: Capability, built_for: list[str]) -> bool:
 
 @contextmanager
 def room_for_the_model(device: torch.device) -> Iterator[None]:
-    """If the GPU's memory runs out inside the `with` block, report whether the model or others
-    filled it.
+    """If the GPU's memory runs out inside the `with` block, raise an error that says whether the
+    model is too large or other programs use the memory.
 
     Raises:
-        MachineUnfit: MEM-GPU, this rank's share of the weights does not fit.
-        TrainerError: GPU-BUSY, other programs use the memory, so a later start may succeed.
+        MachineUnfit: (MEM-GPU) this rank's share of the weights does not fit.
+        TrainerError: (GPU-BUSY) other programs use the memory, so a later start may succeed.
     """
     try:
         yield
@@ -114,5 +115,5 @@ def no_room(name: str, total_bytes: int, others_bytes: int) -> P2PTrainError:
     return MachineUnfit(
         f"the model does not fit into the {total_bytes / 1e9:.1f} GB of {name}",
         code="MEM-GPU",
-        do="use more --ranks, each with a GPU of its own",
+        do="use more --ranks, each on a separate GPU",
     )

@@ -1,7 +1,7 @@
-"""Distribute a model over a peer's ranks from outside, without code in the model.
+"""Distribute a model over a peer's ranks. The model's own code does not know about this.
 
-FSDP2 is always used, even with one rank. So there is one path to test, and shards, checkpoints and
-the arena behave the same everywhere.
+FSDP2 is always used, even with one rank. So there is only one case to test, and the copying of
+parameters to files and to the node works the same everywhere.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from p2ptrain.trainer.rank.ranks import Ranks
 def build(config: TrainerConfig, ranks: Ranks) -> Llama:
     """Return the model, sharded over `ranks`. Its parameters are fp32 and unset until θ is loaded.
 
-    The model is built on the meta device, so a rank never holds more than its share. `bf16`
-    computes in bfloat16 and reduces gradients in fp32; the trained parameters stay fp32.
+    The model is built on the meta device, so that a rank never allocates more than its share. With
+    precision "bf16", the model computes in bfloat16 and reduces gradients in fp32; the trained
+    parameters stay fp32.
 
-    The order for each block matters. Recomputation comes first, so that the compiler sees it.
-    Sharding comes last, because recomputation must not repeat its all-gather.
+    The order of the calls for each block matters. `recompute` comes first, so that the compiler
+    sees the recomputation. `fully_shard` comes last, because the recomputation must not repeat its
+    all-gather.
     """
     with torch.device("meta"):
         model = Llama(config.model, config.document_token)
@@ -45,8 +47,7 @@ def build(config: TrainerConfig, ranks: Ranks) -> Llama:
 
 def recompute(block: nn.Module) -> None:
     """Keep only the block's input, and compute its other activations again in the backward pass.
-
-    This costs a third more arithmetic. Per layer, only the block's input stays in memory.
+    This costs a third more arithmetic.
 
     The wrapper is a Python function and not a `partial`, because the compiler starts at a Python
     frame. The first frame of a partial would be torch's checkpoint function, which the compiler

@@ -1,8 +1,9 @@
-"""The ranks of one peer: how they find each other, and the small values that they exchange.
+"""The ranks (processes) of one peer's trainer: how they find each other, and the small values that
+they exchange.
 
-Every peer uses this, even with one rank, so other code does not need a special case for it. On
-GPUs, NCCL carries the parameters, but gloo carries frames and sums of losses. So waiting for the
-next frame never occupies a GPU.
+A single rank uses this module, too, so that other code needs no special case. On GPUs, NCCL
+transfers parameters, but gloo transfers frames and sums of losses. So a rank that waits for the
+next frame does not occupy its GPU.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from p2ptrain.ipc.frames import Frame
 from p2ptrain.ipc.wire import decode_body, encode_body
 from p2ptrain.trainer.rank.own_gpu import own_gpu
 
-# The supervisor's stall watch ends a rank that does not start or hangs in a collective long before
-# this limit. The limit is for processes that no supervisor watches.
 TIMEOUT = timedelta(minutes=20)
+"""Time limit of a collective, for ranks that no node watches. A node ends a rank that hangs in a
+collective long before this limit (`stall_watch`)."""
 
 WORDS_BYTES_MAX = 1024
-"""Maximum length in bytes of a text that ranks send each other; the rest is cut off."""
+"""Maximum length in bytes of an error message that ranks send each other; the rest is cut off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +62,8 @@ class Ranks:
     def share(self, frame: Frame | None) -> Frame | None:
         """Return rank 0's frame on every rank.
 
-        The frame travels as bytes for the strict decoder, not as a pickle: a process that listens
-        on a local port must not run code that a connection sends.
+        The frame is sent in its own encoding and not as a pickle. Ranks accept connections, and a
+        pickle from a malicious connection could run code.
         """
         if self.count == 1:
             return frame
@@ -98,7 +99,7 @@ class Ranks:
         return float(self.sum(torch.tensor(float(yes)))) > 0
 
     def any_words(self, words: str) -> str:
-        """Return on every rank the `words` of the first rank that has any."""
+        """Return on every rank the first `words` that are not empty, in the order of the ranks."""
         mine = words.encode()[:WORDS_BYTES_MAX].ljust(WORDS_BYTES_MAX, b"\0")
         said = [torch.empty(WORDS_BYTES_MAX, dtype=torch.uint8) for _ in range(self.count)]
         told = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
@@ -113,17 +114,19 @@ class Ranks:
 
 @contextmanager
 def open_ranks(device: str, store_fd: int | None, generation: int | None = None) -> Iterator[Ranks]:
-    """Join the ranks that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT describe, as torchrun does.
+    """Connect this process with the other ranks. The environment variables RANK, WORLD_SIZE,
+    MASTER_ADDR and MASTER_PORT say where they are.
 
-    `store_fd` is the listening socket on which rank 0 serves the rendezvous. The supervisor binds
-    it, so a port is never chosen twice. Ranks that torchrun started use a part of its store named
-    after their `generation`, because the store may still hold entries of earlier ranks.
+    `store_fd` is the listening socket on which rank 0 serves the store for the rendezvous. The
+    supervisor binds it, so that no other program can take its port. Ranks that torchrun started use
+    a part of torchrun's store named after their `generation`, because the store may still contain
+    entries of earlier ranks.
 
-    After an exception inside the `with` block there is no clean-up: NCCL ends a communicator only
-    together with all of its ranks, and the other ranks are waiting for this rank in other calls.
-    End the process.
+    After an exception inside the `with` block, the ranks are not disconnected, and the caller
+    should end the process: NCCL ends a communicator only together with all ranks, and the other
+    ranks are waiting for this rank in other calls.
 
-    Raises MachineUnfit: this rank needs a GPU, but cannot have one.
+    Raises MachineUnfit: this rank needs a GPU, but there is none that it can use.
     """
     rank, count = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     chosen = torch.device("cpu")

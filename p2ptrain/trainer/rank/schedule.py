@@ -1,7 +1,7 @@
-"""The inner learning rate as a pure function of the run's inner step.
+"""The inner learning rate as a function of the run's inner step alone.
 
-So a joiner, a restarted trainer and a peer that has trained from the start use the same rate, and
-schedule state does not have to be sent.
+So a peer that joins, a restarted trainer and a peer that has trained from the start use the same
+rate, and peers need not exchange a schedule's state.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ def learning_rate(inner: InnerSpec, inner_step: int) -> float:
 
 def join_share(inner: InnerSpec, steps_since: int) -> float:
     """Return the share of the learning rate to use `steps_since` inner steps after a trainer began
-    in the middle of a run. AdamW's means over few gradients are noise, but its steps would have
-    full length.
-    """
+    in the middle of a run. The warm-up is needed because AdamW's means over few gradients are
+    mostly noise, and without it the steps would have full length."""
     return min(1.0, (steps_since + 1) / max(1, inner.join_warmup_steps))
 
 

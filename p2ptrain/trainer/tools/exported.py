@@ -1,4 +1,4 @@
-"""Load our model from an exported folder, which may come from anyone.
+"""Load a model from a folder that `p2ptrain export` has written. The folder may come from anyone.
 
 The files contain JSON and tensors; nothing in them is executed. The loader rejects missing or
 unknown tensors, wrong shapes and unsupported models, and its error says what is wrong.
@@ -66,10 +66,7 @@ def load_model(folder: Path, device: torch.device) -> Llama:
         raise MachineUnfit(
             "the model does not fit into the GPU's memory",
             code="MEM-GPU",
-            do=(
-                "stop other programs on the GPU; or set CUDA_VISIBLE_DEVICES to nothing to use "
-                "the CPU"
-            ),
+            do="stop other programs on the GPU, or set CUDA_VISIBLE_DEVICES= to use the CPU",
         ) from exc
 
 

@@ -5,8 +5,8 @@ The model was trained on positions up to its sequence length. When all positions
 newest tokens of the text (half a sequence) are read again from position 0, and the older tokens are
 dropped.
 
-`CachedModel` computes the same as `model.Llama.forward`; a test compares the two. There is no
-batch.
+`CachedModel` computes the same as `model.Llama.forward`, for one text at a time; a test compares
+the two.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ from p2ptrain.errors import ConfigError, TrainerDiverged
 from p2ptrain.trainer.rank.model import Block, Llama, rotary_table, rotate
 
 TEMPERATURE_MIN = 1e-6
-"""Below this temperature the likeliest token is chosen, since a division would overflow in fp32."""
+"""Below this temperature, the likeliest token is chosen, because dividing by such a small number
+would overflow in fp32."""
 
 POSITIONS_AT_FIRST = 2048
-"""Positions in the first table of rotary angles, which grows when needed. A config.json can claim
-any number of positions, and a table for all of them could fill the machine's memory."""
+"""Number of positions for which rotary angles are computed at first; more are computed when needed.
+A config.json can claim any number of positions, and a table for all of them could fill the
+machine's memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +49,14 @@ class Sampling:
 
 
 @dataclass(slots=True)
-class _Cache:
-    """Keys and values of each block, [1, K, T, D], for the T tokens that were read."""
-
-    blocks: list[tuple[Tensor, Tensor] | None]
-    length: int = 0
-
-
-@dataclass(slots=True)
 class CachedModel:
-    """A model that reads a text once, from its beginning."""
+    """A model that reads a text from its beginning, in several calls, and keeps its keys and
+    values."""
 
     model: Llama
-    _cache: _Cache = field(init=False)
+    _blocks: list[tuple[Tensor, Tensor] | None] = field(init=False)
+    """Keys and values of each block, [1, K, T, D], for the T tokens that were read."""
+    _length: int = field(init=False)
     _rotary: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
@@ -74,18 +71,18 @@ class CachedModel:
 
     def forget(self) -> None:
         """Begin again at position 0."""
-        self._cache = _Cache([None] * len(self.model.blocks))
+        self._blocks, self._length = [None] * len(self.model.blocks), 0
 
     @property
     def room(self) -> int:
         """The number of tokens that can still be read."""
-        return self.model.spec.sequence - self._cache.length
+        return self.model.spec.sequence - self._length
 
     @torch.inference_mode()
     def read_tokens(self, tokens: Sequence[int]) -> Tensor:
         """Return the logits [vocab] of the next token, fp32 on the CPU. Only the first call may
         pass several tokens."""
-        begin, end = self._cache.length, self._cache.length + len(tokens)
+        begin, end = self._length, self._length + len(tokens)
         assert begin == 0 or len(tokens) == 1, "a later call with several tokens needs a mask"
         assert 0 < len(tokens) <= self.room, "the model does not have enough positions left"
         model = self.model
@@ -96,27 +93,22 @@ class CachedModel:
         for index, block in enumerate(model.blocks):
             assert isinstance(block, Block)
             x = self._through(block, index, x, rotary)
-        self._cache.length = end
+        self._length = end
         logits: Tensor = model.head(model.norm(x[:, -1:]))
         return logits[0, 0].float().cpu()
 
     def _through(self, block: Block, index: int, x: Tensor, rotary: Tensor) -> Tensor:
-        attention = block.attention
-        normed = block.attention_norm(x)
-        heads = (-1, attention.head_width)
-        query, key, value = (
-            part(normed).unflatten(-1, heads).transpose(1, 2)
-            for part in (attention.query, attention.key, attention.value)
-        )
+        attention, normed = block.attention, block.attention_norm(x)
+        parts = (attention.query, attention.key, attention.value)
+        query, key, value = (attention.in_heads(part(normed)) for part in parts)
         query = rotate(attention.query_norm(query), rotary)  # [1, H, T, D]
         key = rotate(attention.key_norm(key), rotary)  # [1, K, T, D]
-        before = self._cache.blocks[index]
+        before = self._blocks[index]
         if before is not None:
             key, value = torch.cat((before[0], key), 2), torch.cat((before[1], value), 2)
-        self._cache.blocks[index] = (key, value)
-        y = F.scaled_dot_product_attention(
-            query, key, value, is_causal=before is None, enable_gqa=attention.grouped
-        )
+        self._blocks[index] = (key, value)
+        first, grouped = before is None, attention.grouped
+        y = F.scaled_dot_product_attention(query, key, value, is_causal=first, enable_gqa=grouped)
         x = x + attention.output(y.transpose(1, 2).flatten(2))
         return x + block.feed_forward(block.feed_forward_norm(x))
 
@@ -147,14 +139,12 @@ def pick(logits: Tensor, sampling: Sampling, random: torch.Generator) -> int:
         raise TrainerDiverged(
             "the model's output has numbers that are not finite",
             likely="the weights are not finite: training diverged, or the files are damaged",
-            do=(
-                "use p2ptrain export --snapshot STEP to export the weights of an earlier outer step"
-            ),
+            do="export an earlier outer step: p2ptrain export --snapshot STEP",
         )
     if sampling.temperature < TEMPERATURE_MIN:
         return int(logits.argmax())
     heights = (logits - logits.max()) / sampling.temperature
     shares, order = heights.softmax(-1).sort(descending=True, stable=True)
-    # Keep a token if the tokens before it add up to less than top_p; this always keeps the first.
+    # Keep a token if the likelier tokens add up to less than top_p; this always keeps the first.
     shares[shares.cumsum(-1) - shares >= sampling.top_p] = 0.0
     return int(order[torch.multinomial(shares, 1, generator=random)])

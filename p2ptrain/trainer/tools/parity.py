@@ -16,12 +16,13 @@ import torch
 from p2ptrain.trainer.tools.exported import load_model
 
 SEQUENCE_MAX = 128
-"""Maximum length of the compared sequences. It is enough to show a wrong rotary convention; longer
-sequences would make the comparison slow."""
+"""Maximum length of the compared sequences. This length is enough to detect a wrong rotary
+convention; longer sequences would make the comparison slow."""
 
 
 @torch.inference_mode()
 def measure(folder: Path) -> dict[str, object]:
+    """Return the fields of `p2ptrain.export.parity.Parity`."""
     import transformers
 
     ours = load_model(folder, torch.device("cpu"))

@@ -1,9 +1,8 @@
 """One peer's model and inner optimizer in this process, on a flat vector shared with numpy.
 
-Use it to simulate peers, not to train in a run: it does not use shards, an arena or a node. Model,
-loss, optimizer, clipping and rounding to bf16 are the trainer's own. FSDP2 is left out, since each
-of a dozen peers in one process would bear its cost. `weights` is the flat vector in the canonical
-layout: writing to it sets the parameters.
+Use this to simulate peers, not to train in a run: there are no shards, no arena and no node. Model,
+loss, optimizer, clipping and rounding to bf16 are the trainer's own. FSDP2 is left out, because its
+cost would arise for each of a dozen peers in one process.
 """
 
 from __future__ import annotations
@@ -40,13 +39,12 @@ MUON_MOMENTS = ("momentum_buffer",)
 
 def one_thread() -> None:
     """Compute with one thread from now on. Results are then bit-identical on all machines of the
-    same kind, and several processes can run in parallel.
-    """
+    same kind, and several processes can run in parallel."""
     torch.set_num_threads(1)
 
 
 class Replica:
-    """A simulated peer. Its weights start at zero; its optimizer starts without state."""
+    """A simulated peer. Its weights start at zero, and its optimizer starts without a state."""
 
     def __init__(
         self, model: ModelSpec, inner: InnerSpec, precision: Precision, *, compiled: bool = False
@@ -61,6 +59,8 @@ class Replica:
 
     @property
     def weights(self) -> Floats:
+        """The parameters as one vector in the canonical layout. Write to this vector to set the
+        parameters."""
         return self._flat.numpy()
 
     def train(self, rows: Tokens, rate: float) -> float:
@@ -70,7 +70,8 @@ class Replica:
         """
         tokens = predicted_tokens(rows)
         batch = torch.from_numpy(rows)
-        loss, objective = self._losses(self._parameters, batch[:, :-1], batch[:, 1:])
+        weights = dict[str, Tensor](self._model.named_parameters())
+        loss, objective = self._losses(weights, batch[:, :-1], batch[:, 1:])
         (objective / tokens).backward()
         norm = clip_gradients(self._model.parameters(), self._inner.clip)
         mean = float(loss.detach()) / tokens
@@ -84,8 +85,7 @@ class Replica:
     @torch.no_grad()
     def losses_of(self, weights: Floats, rows: Tokens) -> Floats:
         """Return the cross-entropy of these weights on each predicted token, computed in fp32. A
-        row of n + 1 tokens has n predicted tokens.
-        """
+        row of n + 1 tokens has n predicted tokens."""
         kept = self._flat.clone()
         self._flat.copy_(torch.from_numpy(weights))
         found = []
@@ -113,7 +113,7 @@ class Replica:
         return {**kept, "step": np.array([steps], np.float32)}
 
     def set_moments(self, moments: dict[str, Floats]) -> None:
-        """Replace the optimizer's state by `moments`, the result of an earlier `moments()`."""
+        """Replace the optimizer's state by `moments`, which `moments()` returned earlier."""
         for parameter, entry in self._places:
             run = slice(entry.offset, entry.end)
             has_muon = self._optimizer.has_muon(parameter)
@@ -124,10 +124,6 @@ class Replica:
             if not has_muon:
                 state["step"] = torch.tensor(float(moments["step"][0]))
 
-    @property
-    def _parameters(self) -> dict[str, Tensor]:
-        return dict(self._model.named_parameters())
-
 
 Losses = Callable[[Mapping[str, Tensor], Tensor, Tensor], tuple[Tensor, Tensor]]
 """Maps parameters by name, tokens and targets to the cross-entropy and the objective."""
@@ -135,7 +131,8 @@ Losses = Callable[[Mapping[str, Tensor], Tensor, Tensor], tuple[Tensor, Tensor]]
 
 @cache
 def _losses_of(model: ModelSpec, precision: Precision, z_loss: float, compiled: bool) -> Losses:
-    """Return one function for all peers of a process, so that it is compiled only once."""
+    """Return the function that computes losses. All peers of a process share this function, so that
+    it is compiled only once."""
     skeleton = Llama(model)
     skeleton(torch.zeros(1, model.sequence, dtype=torch.int64))  # This call makes the rotary table.
     if precision == "bf16" and not multiplies_bf16("cpu"):
@@ -159,7 +156,7 @@ def _losses_of(model: ModelSpec, precision: Precision, z_loss: float, compiled: 
 
 
 def _lay(model: nn.Module, layout: Layout, flat: Tensor) -> list[tuple[nn.Parameter, LayoutEntry]]:
-    """Make the model's parameters views of `flat`."""
+    """Make the model's parameters views of `flat`. Return them with their places in the layout."""
     parameters = dict(model.named_parameters())
     places = []
     for entry in layout.entries:

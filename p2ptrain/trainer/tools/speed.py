@@ -1,20 +1,21 @@
 """Compare this trainer's speed with a plain loop and transformers' model, for `bench trainer`.
 
-`python -m p2ptrain.trainer.tools.speed JSON` trains the contenders alternately on the same
-synthetic blocks, with the same sizes, optimizer and clipping, and prints one JSON object for each.
+`python -m p2ptrain.trainer.tools.speed JSON` trains several models (the contenders) alternately on
+the same synthetic blocks, with the same sizes, optimizer and clipping. It prints one JSON object
+for each contender.
 
     fsdp2               as in a run: `batch.train_on` on the model that `parallelize` distributes
-    plain               the same model without FSDP2
-    transformers        LlamaForCausalLM in the same loop, if it is installed
-    plain_bf16,         the same two, computing in bf16 as FSDP2 does
+    plain               the same model without FSDP2, in a plain loop
+    transformers        LlamaForCausalLM in the plain loop, if transformers is installed
+    plain_bf16,         like the previous two, but with bf16 parameters, as in FSDP2
     transformers_bf16
 
 There are two ways to compute in bf16. `plain` and `transformers` have fp32 parameters under
 autocast, like most training loops: each product rounds its inputs, and everything else stays fp32.
 FSDP2's mixed precision computes with bf16 parameters, which are rounded once per step from the fp32
 parameters that are trained. So all activations are bf16, too. The `_bf16` contenders do the same
-(`RoundedModel`). A ratio to them shows the cost of FSDP2 itself; a ratio to the others includes
-autocast.
+(`RoundedModel`). A comparison with a `_bf16` contender shows the cost of FSDP2 itself; the others
+also have the cost of autocast.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -33,11 +33,12 @@ from torch import Tensor, nn
 
 from p2ptrain.data.blocks import Tokens
 from p2ptrain.ipc.trainer_config import TrainerConfig
+from p2ptrain.trainer.formats.huggingface import SIZES
 from p2ptrain.trainer.formats.shapes import parameter_count
 from p2ptrain.trainer.host.flops import mfu
 from p2ptrain.trainer.rank.batch import own_pieces, predicted_tokens, train_on
 from p2ptrain.trainer.rank.model import Llama, token_losses
-from p2ptrain.trainer.rank.optimizer import clip_gradients, make_optimizer
+from p2ptrain.trainer.rank.optimizer import clip_gradients, make_adamw, make_optimizer
 from p2ptrain.trainer.rank.parallelize import build, recompute
 from p2ptrain.trainer.rank.ranks import Ranks, open_ranks
 
@@ -47,10 +48,9 @@ Step = Callable[[Tokens], float]
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """The rate of the best round. `mfu` and `memory_bytes` (the peak) are measured on a GPU only.
-
-    On a CPU, processor time is measured, so that other programs do not distort the rate.
-    """
+    """The speed of a contender in its best round. `mfu` and `memory_bytes` (the peak) are measured
+    on a GPU only. On a CPU, processor time is measured, so that other programs do not distort the
+    rate."""
 
     contender: str
     tokens_per_s: float
@@ -83,26 +83,19 @@ def transformers(config: TrainerConfig, ranks: Ranks, *, rounded: bool = False) 
     """Return a step of transformers' Llama. Raises ImportError: it is not installed."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    spec = config.model
-    sizes = LlamaConfig(
-        vocab_size=spec.vocab,
-        hidden_size=spec.width,
-        intermediate_size=spec.ffn,
-        num_hidden_layers=spec.layers,
-        num_attention_heads=spec.heads,
-        num_key_value_heads=spec.kv_heads,
-        max_position_embeddings=spec.sequence,
-        tie_word_embeddings=spec.tied,
-        use_cache=False,
-    )
+    sizes = {theirs: getattr(config.model, ours) for ours, theirs in SIZES.items()}
+    of_model = LlamaConfig(**sizes, tie_word_embeddings=config.model.tied, use_cache=False)
     with ranks.device:
-        model = LlamaForCausalLM(sizes)
+        model = LlamaForCausalLM(of_model)
     if config.recompute:
         model.gradient_checkpointing_enable()
     forward = torch.compile(model) if config.compile else model
-    return _loop(
-        model, lambda tokens: forward(input_ids=tokens).logits, config, ranks, rounded=rounded
-    )
+
+    def logits_of(tokens: Tensor) -> Tensor:
+        logits: Tensor = forward(input_ids=tokens).logits
+        return logits
+
+    return _loop(model, logits_of, config, ranks, rounded=rounded)
 
 
 CONTENDERS: dict[str, Callable[[TrainerConfig, Ranks], Step]] = {
@@ -117,8 +110,7 @@ CONTENDERS: dict[str, Callable[[TrainerConfig, Ranks], Step]] = {
 class RoundedModel:
     """Imitates FSDP2's mixed precision on one rank for a plain model. The model's parameters become
     bf16. Before each step they are rounded from the fp32 parameters `trained`; after each backward
-    pass their gradients are added to those of `trained`. Buffers stay as they are.
-    """
+    pass their gradients are added to those of `trained`. Buffers stay as they are."""
 
     def __init__(self, model: nn.Module) -> None:
         self._computing: list[Tensor] = list(model.parameters())
@@ -146,20 +138,13 @@ def _loop(
     rounded: bool,
 ) -> Step:
     """Return the step of a plain training loop around `forward`, which uses the parameters of
-    `model`. In bf16 it computes under autocast, or with `rounded` parameters.
-    """
+    `model`. In bf16 it computes under autocast, or with `rounded` parameters."""
     _start(model)
     inner, device = config.inner, ranks.device.type
     copy = RoundedModel(model) if rounded else None
     parameters = list(model.parameters()) if copy is None else copy.trained
     autocast = config.precision == "bf16" and copy is None
-    groups: list[dict[str, Any]] = [
-        {"params": [each for each in parameters if each.ndim >= 2]},
-        {"params": [each for each in parameters if each.ndim < 2], "weight_decay": 0.0},
-    ]
-    optimizer = torch.optim.AdamW(
-        groups, lr=inner.lr, betas=inner.betas, weight_decay=inner.weight_decay, fused=True
-    )
+    optimizer = make_adamw(parameters, inner)
 
     def step(rows: Tokens) -> float:
         tokens, loss_sum = predicted_tokens(rows), 0.0
@@ -183,7 +168,7 @@ def _loop(
 
 @torch.no_grad()
 def _start(model: nn.Module) -> None:
-    torch.manual_seed(0)  # Contenders whose parameters have the same order begin with equal values.
+    torch.manual_seed(0)  # Contenders with the same order of parameters begin with equal values.
     for parameter in model.parameters():
         if parameter.ndim >= 2:
             parameter.normal_(0.0, DEVIATION)
@@ -191,12 +176,16 @@ def _start(model: nn.Module) -> None:
             parameter.fill_(1.0)
 
 
+def random_rows(config: TrainerConfig) -> Tokens:
+    """Return a block of random tokens."""
+    shape = config.inner.batch_sequences, config.model.sequence + 1
+    return np.random.default_rng(0).integers(0, config.model.vocab, shape)
+
+
 def measure(config: TrainerConfig, names: list[str], steps: int, rounds: int) -> Iterator[Speed]:
     """Measure all `names` alternately, in `rounds` rounds of `steps` inner steps each; the best
     round counts."""
-    spec, inner = config.model, config.inner
-    random = np.random.default_rng(0)
-    rows = random.integers(0, spec.vocab, (inner.batch_sequences, spec.sequence + 1))
+    rows = random_rows(config)
     torch.set_num_threads(config.threads)
     with open_ranks(config.device, None) as ranks:
         ready = {name: CONTENDERS[name](config, ranks) for name in names}
@@ -207,9 +196,9 @@ def measure(config: TrainerConfig, names: list[str], steps: int, rounds: int) ->
                 rate, losses[name], memory[name] = _timed(step, rows, steps, ranks)
                 best[name] = max(best[name], rate if lap else 0.0)
         for name in names:
-            share = mfu(spec, ranks.device_name, 1, best[name])
+            share = mfu(config.model, ranks.device_name, 1, best[name])
             told = memory[name] if config.device == "cuda" else None
-            size = parameter_count(spec)
+            size = parameter_count(config.model)
             yield Speed(name, best[name], losses[name], size, ranks.device_name, share, told)
 
 

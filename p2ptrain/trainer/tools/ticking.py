@@ -1,8 +1,8 @@
-"""A trainer for benchmarks that trains until it is killed and prints when each inner step ended.
+"""A program for benchmarks that trains until it is killed and prints when each inner step ended.
 
-Run it as `python -m p2ptrain.trainer.tools.ticking JSON`, where JSON is a `TrainerConfig`. Times
-are seconds of the machine's monotonic clock. All processes share that clock, so another process can
-tell which inner steps coincided with its own work.
+Run it as `python -m p2ptrain.trainer.tools.ticking JSON`, where JSON is a `TrainerConfig`. The
+times are seconds of the machine's monotonic clock. All processes share that clock, so the benchmark
+can tell which inner steps coincided with its own work.
 """
 
 from __future__ import annotations
@@ -11,19 +11,16 @@ import sys
 import time
 import warnings
 
-import numpy as np
 import torch
 
 from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.trainer.rank.ranks import open_ranks
-from p2ptrain.trainer.tools.speed import fsdp2
+from p2ptrain.trainer.tools.speed import fsdp2, random_rows
 
 
 def main() -> None:
     config = TrainerConfig.from_json(sys.argv[1])
-    spec, inner = config.model, config.inner
-    random = np.random.default_rng(0)
-    rows = random.integers(0, spec.vocab, (inner.batch_sequences, spec.sequence + 1))
+    rows = random_rows(config)
     torch.set_num_threads(config.threads)
     # Ignore a warning about random initial weights: they do not affect how long a step takes.
     warnings.filterwarnings("ignore", "DTensor random operators", UserWarning)

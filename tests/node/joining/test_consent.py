@@ -54,8 +54,7 @@ def test_screen_says_whose_optimizer_states_joiners_fetch(run: Run, tmp_path: Pa
         each = publish(Home(tmp_path / option), join_optimizer=option)
         lines = consent.screen(each, NodeConfig(tmp_path), BOB.peer)
         assert [line for line in lines if line.startswith("joiners ")] == [
-            f"joiners   fetch {what}, which costs each member {state} of upload and disk space"
-            for what in asked
+            f"joiners   fetch {what}; each such member uploads and stores {state}" for what in asked
         ]
 
 
