@@ -1,4 +1,6 @@
-"""Find the home of a command, and load what the command needs from it."""
+"""Find the home that a command uses (the folder with a node's files), and load what the command
+needs from it.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +32,12 @@ HomeOption = Annotated[
 
 def home_path(given: Path | None) -> Path:
     """Return the given folder, or the user's default home."""
-    if given is not None:
-        return given.expanduser().absolute()
-    return usual_home()
+    return usual_home() if given is None else given.expanduser().absolute()
 
 
 def open_home(given: Path | None, *, to_write: bool = True, to_make: bool = False) -> Home:
-    """Open the home. It is created only if `to_make`, so that a mistyped name does not create a
-    folder. Without `to_write`, the disk can be read-only.
+    """Open the home. Create it only if `to_make` is set, so that a mistyped name does not create a
+    folder. Without `to_write`, the disk may be read-only.
 
     Raises ConfigError: the path does not exist, is not a folder, or is not writable by this
         process; or another user could write to it.
@@ -104,7 +104,7 @@ def organiser_of(home: Home, run: Run) -> Identity:
     from p2ptrain.identity import load_or_create
     from p2ptrain.names import label
 
-    # If the home has no key, it was restored without one. A new key would only hide that.
+    # If the home of a run has no key, it was restored without it. A new key would only hide that.
     identity = load_or_create(home.identity) if home.identity.exists() else None
     if identity is None or identity.peer != run.manifest.organiser:
         key = "there is no key" if identity is None else f"the key of {label(identity.peer)} is"

@@ -21,7 +21,7 @@ from typing import Any, get_type_hints
 
 
 def grouped(function: Callable[..., None]) -> Callable[..., None]:
-    """Return `function` for the parser, with the fields of its groups as parameters."""
+    """Return `function` for the parser, with each group replaced by the fields of the group."""
     kinds = get_type_hints(function, include_extras=True)
     groups: dict[str, Any] = {name: kind for name, kind in kinds.items() if is_dataclass(kind)}
 

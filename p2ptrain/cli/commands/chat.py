@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
@@ -133,7 +133,7 @@ def _loaded(folder: Path) -> ChatModel:
     if not (folder / "config.json").exists():
         from p2ptrain.trainer.formats.huggingface import lacks
 
-        raise lacks(folder / "config.json")  # Check before torch, which takes seconds to load.
+        raise lacks(folder / "config.json")  # Checked before torch is loaded, which takes seconds.
     if not outside().is_installed("torch"):
         raise ConfigError(
             "torch is not installed, and the model cannot run without it",
@@ -163,9 +163,8 @@ def _loaded(folder: Path) -> ChatModel:
 
 
 def _check_memory(folder: Path) -> None:
-    """Check the free memory. If memory ran out, Linux might kill a node that trains here.
-
-    Raises MachineUnfit (MEM-HOST).
+    """Raise MachineUnfit (MEM-HOST) if the model does not fit into the free memory. Otherwise Linux
+    might kill a node that trains here.
     """
     from p2ptrain.trainer.formats.shapes import parameter_count
     from p2ptrain.trainer.tools.exported import load_spec
@@ -187,7 +186,7 @@ def _numbers(value: Any) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class ChatSession:
-    """The settings of a conversation and its output."""
+    """A conversation with a model: the settings, and the functions that print its texts."""
 
     speaker: ChatModel
     sampling: Sampling
@@ -217,9 +216,7 @@ class ChatSession:
                 "tokens": count,
                 "tokens_per_s": round(count / seconds, 2),
                 "ended": ended,
-                "temperature": self.sampling.temperature,
-                "top_p": self.sampling.top_p,
-                "seed": self.sampling.seed,
+                **asdict(self.sampling),
             }
         )
 
@@ -243,8 +240,9 @@ class ChatSession:
 
 
 def _converse(talk: ChatSession) -> None:
-    """Ask for a text and continue it, until Ctrl-D. Ctrl-C ends the output, or, at the prompt, the
-    program."""
+    """Ask for texts and continue them, until Ctrl-D. Ctrl-C stops the text that is being printed;
+    at the prompt, it ends the program.
+    """
     progress("type a text and press Enter; Ctrl-C stops the answer, Ctrl-D exits")
     try:
         while True:

@@ -62,8 +62,8 @@ def pack(
 ) -> None:
     """Turn text or reads into blocks of tokens for a run.
 
-    The blocks are shuffled and hashed. Set data.source in the run file to the folder; `run
-    publish` then uses the blocks as they are.
+    The blocks are shuffled and hashed. If data.source in the run file names the created folder,
+    `run publish` uses these blocks unchanged.
     """
     from p2ptrain.config.run_file import load_run_file, with_data
     from p2ptrain.prepare.pack_data import pack_folder
@@ -109,7 +109,7 @@ def synthesise(
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of all random choices.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Write artificial sequencing reads to test a run with."""
+    """Write artificial sequencing reads, to try out a run without real data."""
     from p2ptrain.data.synthesis import SynthesisSpec, write_reads
 
     spec = SynthesisSpec(

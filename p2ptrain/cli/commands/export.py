@@ -50,7 +50,7 @@ SnapshotOption = Annotated[
         metavar="WHICH",
         help=(
             "newest, genesis, an outer step, or the first characters of a digest. head is the "
-            "newest snapshot with all later updates applied; it needs memory for θ and m."
+            "newest snapshot with all later updates applied, which takes memory for θ and m."
         ),
     ),
 ]
@@ -129,8 +129,8 @@ def export(
             result(line)
     if found.updates_after:
         progress(
-            f"{found.updates_after} outer steps ended after that snapshot; --snapshot head "
-            "includes those whose updates are held here"
+            f"{found.updates_after} outer steps ended after that snapshot; --snapshot head applies "
+            "the updates that this home holds"
         )
 
 
@@ -205,7 +205,7 @@ def _facts(origin: Provenance, exported: Exported, seen: list[Parity]) -> dict[s
 def _lines(
     origin: Provenance, exported: Exported, seen: list[Parity], lacking: str
 ) -> Iterator[str]:
-    """Return the lines to print. `lacking` says why logits were not compared if `seen` is empty."""
+    """Yield the lines to print. If `seen` is empty, `lacking` says why no logits were compared."""
     from p2ptrain.observe.states import size
 
     if origin.loudly is not None:

@@ -86,7 +86,7 @@ def verify(
     chain = (
         chain_of(run, open_home(home, to_write=False).ledger)
         if file is None
-        else _exported(run, file)
+        else chain_of(run, file, exported=True)
     )
     folder = open_home(home, to_write=False).run if manifest is None else manifest.parent
     amended = agreed_amendments(run, chain, folder)
@@ -96,12 +96,13 @@ def verify(
     _print_summary(run, chain)
     for each in amended:
         result(f"amendment {each['number']}: {each['words']}")
-    first = "" if chain.origin is None else f" from {chain.links[0].after.height} on"
+    first = "" if chain.origin is None else f" from height {chain.links[0].after.height} on"
     result(f"all {len(chain.links)} entries{first} are valid")
     if chain.origin is not None and file is not None:
         result(
             f"this file begins at checkpoint {chain.origin.base.checkpoint} and does not show "
-            "earlier entries: compare the checkpoint with one from a person whom you trust"
+            "earlier entries: ask a person whom you trust for the run's entry at that height, and "
+            "compare the two digests"
         )
 
 
@@ -157,24 +158,22 @@ def prune(
         result(f"the ledger now begins at checkpoint {origin.base.checkpoint}")
 
 
-def chain_of(run: Run, log: Path) -> CheckedChain:
-    from p2ptrain.archive.chain_reader import checked, records_in
+def chain_of(run: Run, file: Path, *, exported: bool = False) -> CheckedChain:
+    """Return the chain in a node's log or in an exported file, after verifying every entry. Raises
+    StoreError.
+    """
+    from p2ptrain.archive.chain_reader import checked, lines_in, records_in
     from p2ptrain.archive.ledger_on_disk import rules_of
 
-    return checked(rules_of(run), records_in(log), log)
-
-
-def _exported(run: Run, file: Path) -> CheckedChain:
-    from p2ptrain.archive.chain_reader import checked, lines_in
-    from p2ptrain.archive.ledger_on_disk import rules_of
-
-    return checked(rules_of(run), lines_in(file), file)
+    return checked(rules_of(run), lines_in(file) if exported else records_in(file), file)
 
 
 def agreed_amendments(run: Run, chain: CheckedChain, folder: Path) -> list[dict[str, object]]:
-    """Return the agreed amendments. Each is compared with the signed one if this home holds it.
+    """Return the amendments that the chain agreed on, oldest first: number, first outer step,
+    digest, a description, and whether `folder` holds the signed amendment. If it does, the two are
+    compared.
 
-    Raises RemoteProtocolError with code AMEND-DIFFERS.
+    Raises RemoteProtocolError (AMEND-DIFFERS): they are different.
     """
     from p2ptrain.archive.amendments import Amendments
 
@@ -288,8 +287,8 @@ def _roster_words(before: LedgerState, roster: Roster) -> str:
     left = [peer for peer in before.members if peer not in roster.members]
     promoted = [peer for peer in roster.voters if peer in before.learners]
     changes = [
-        f"{verb} {_names(peers)}"
-        for verb, peers in (("joined by", joined), ("left by", left), ("now voting", promoted))
+        f"{what}: {_names(peers)}"
+        for what, peers in (("joined", joined), ("left", left), ("now voting", promoted))
         if peers
     ]
     if roster.participants:

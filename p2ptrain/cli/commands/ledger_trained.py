@@ -1,6 +1,6 @@
 """`p2ptrain ledger trained`: compare the ledger with the trainers' journals, block by block.
 
-Nodes do not publish their journals: you give the command the journal files to read.
+A node does not send its journal to other peers. So the user names the journal files to read.
 """
 
 from __future__ import annotations
@@ -94,4 +94,4 @@ def _print_audit(where: Home, found: TrainingAudit) -> None:
         "held its lease"
     )
     if found.unseen:
-        result(f"the journals given do not mention {found.unseen} other committed blocks")
+        result(f"the given journals do not cover {found.unseen} other committed blocks")

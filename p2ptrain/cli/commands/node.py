@@ -100,7 +100,7 @@ def _config(
 
 
 def start(config: NodeConfig) -> int:
-    """Run the node, which imports the slow packages. All cheap checks come first."""
+    """Check the home and the process limits, and only then run the node, which loads slowly."""
     open_home(config.home, to_make=True)
     allow_open_files()
     return outside().run_node(config)

@@ -208,7 +208,7 @@ AmendInnerSteps = Annotated[
     typer.Option(
         "--inner-steps",
         metavar="H",
-        help="Inner steps in each outer step, as inner.steps in a run file.",
+        help="Inner steps between two averages of the same parameters; inner.steps in a run file.",
     ),
 ]
 
@@ -259,8 +259,8 @@ def amend(
 ) -> None:
     """Change a run, starting at a later outer step.
 
-    Only the organiser can do this. The amendment takes effect if members agree on it, which they do
-    at their next roster.
+    Only the organiser can do this. The change takes effect at that step if the members have agreed
+    on it by then; the next roster (list of members) proposes it.
     """
     from p2ptrain.cli.commands.run_amend import amend as amended
     from p2ptrain.cli.commands.run_amend import wanted_amendment
@@ -292,8 +292,8 @@ def amend(
 def show(home: HomeOption = None, as_json: JsonOption = False) -> None:
     """Show the run in this home, and its amendments.
 
-    The output shows what the organiser signed. To see what members have agreed on, use p2ptrain
-    status.
+    The output shows what the organiser signed. p2ptrain status shows on which amendments the
+    members have agreed.
     """
     from p2ptrain.run import load_amendments
 

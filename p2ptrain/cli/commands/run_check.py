@@ -46,7 +46,7 @@ def lines(amended: AmendedFile, costs: RunCosts, lints: Sequence[Lint]) -> Itera
 
 
 def absences(run: RunFile, beside: Path) -> Iterator[Lint]:
-    """Return a fault for each file that the run file names and that does not exist."""
+    """Yield a warning for each file that the run file names and that does not exist."""
     named = {"data.source": run.data.source, "data.tokenizer": run.data.tokenizer}
     for field, name in named.items():
         if name is None or name == STANDARD_LIBRARY:
@@ -59,7 +59,7 @@ def absences(run: RunFile, beside: Path) -> Iterator[Lint]:
 
 
 def _time(costs: RunCosts) -> str:
-    """Return the estimated training time as text, or the option that is needed to estimate it."""
+    """Return the estimated training time as text, or ask for the option that it depends on."""
     if is_unknown(costs):
         return "; give --tokens-per-s to see how long that takes"
     count = costs.h100s

@@ -14,10 +14,10 @@ from p2ptrain.errors import ConfigError
 if TYPE_CHECKING:
     from p2ptrain.simulation.campaign import CampaignPlan, CampaignSums
 
-SIMULATE_EXAMPLES = examples(
+EXAMPLES = examples(
     "p2ptrain simulate --seeds 1000 --json",
     "p2ptrain simulate --profile liars --seeds 500 --processes 4",
-    "p2ptrain simulate --seeds 100000 --results chaos.jsonl    may be interrupted",
+    "p2ptrain simulate --seeds 100000 --results chaos.jsonl    can be interrupted and resumed",
     "p2ptrain simulate --seeds 1 --first-seed 4711    run one seed again",
 )
 
@@ -42,15 +42,18 @@ def simulate(
     ] = 1,
     results: Annotated[
         Path | None,
-        typer.Option("--results", help="File for results. An existing file is continued."),
+        typer.Option(
+            "--results",
+            help="File for results; a campaign that is in this file already is resumed.",
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Test the agreement in many simulated runs with faults.
+    """Test the consensus protocol in many simulated runs with faults.
 
     Peers crash, stop, lie and have wrong clocks; networks lose and delay messages, and split. The
-    profile chooses the faults. Every step of every run is checked. The first seed that fails is
-    reduced to a smaller case that still fails.
+    profile chooses the faults. Every step of every run is checked. If a seed fails, the command
+    looks for the smallest case of that seed that still fails, and shows it.
     """
     from p2ptrain.simulation import PROFILES
     from p2ptrain.simulation.campaign import CampaignPlan, run_campaign
@@ -85,7 +88,7 @@ def _print_story(plan: CampaignPlan, sums: CampaignSums) -> None:
     from p2ptrain.simulation.shrink import FailingCase, shrink, transcript
 
     first = sums.failures[0]
-    progress(f"looking for the smallest case of seed {first.seed} that fails")
+    progress(f"looking for the smallest case of seed {first.seed} that still fails")
     small = shrink(FailingCase(first.seed, plan.peers, plan.steps, PROFILES[plan.profile]))
     for line in transcript(small):
         progress(line)
@@ -117,5 +120,5 @@ def _words(sums: CampaignSums) -> str:
     return (
         f"{sums.seeds} runs, {sums.outer_steps} outer steps, {sums.restarts} restarts: "
         f"{sums.violations} violations, {sums.stuck} stuck, {sums.pausing} ended in a long "
-        f"pause, {sums.outer_steps_per_s:g} outer steps per second and core"
+        f"pause, {sums.outer_steps_per_s:g} outer steps per second per core"
     )

@@ -34,7 +34,8 @@ def status(home: HomeOption = None, as_json: JsonOption = False) -> None:
 def identity(home: HomeOption = None, as_json: JsonOption = False) -> None:
     """Show this node's peer id.
 
-    The organiser needs the id to admit you. The first call creates the key.
+    The organiser needs the id to admit you. The first call creates the key from which the id is
+    computed.
     """
     from p2ptrain.identity import load_or_create
     from p2ptrain.names import peer_name

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import threading
 import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from p2ptrain.cli.commands.node_options import BootstrapOption
 from p2ptrain.cli.control_client import send_command
 from p2ptrain.cli.homes import HomeOption, open_home, run_of
 from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
@@ -48,7 +48,7 @@ DigestArgument = Annotated[
 
 @app.command(epilog=examples("p2ptrain store du", "p2ptrain store du --home /srv/seed --json"))
 def du(home: HomeOption = None, as_json: JsonOption = False) -> None:
-    """Show the disk space that each kind of content takes.
+    """Show how much disk space snapshots, updates, data and the rest take.
 
     Works whether or not a node runs in the home.
     """
@@ -84,12 +84,7 @@ def check(
     repair: Annotated[
         bool, typer.Option("--repair", help="Fetch damaged chunks again from the run's peers.")
     ] = False,
-    bootstrap: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--bootstrap", metavar="ADDR", help="Address of a peer to ask; may be repeated."
-        ),
-    ] = None,
+    bootstrap: BootstrapOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Read every chunk and compare it with its digest.
@@ -107,7 +102,7 @@ def check(
         raise ChunkCorrupt(
             f"{len(left)} of {looked} chunks are damaged",
             evidence=[f"chunk {digest}" for digest in left[:SHOWN_MAX]],
-            likely="the disk under the store has a fault",
+            likely="the disk that holds the store is faulty",
             do=(
                 "move the home to a healthy disk; if no peer of the run was reached, try again "
                 "with --bootstrap; chunks that no peer holds are no longer needed"
@@ -125,7 +120,7 @@ def check(
 
 
 def _looked_at(where: Home) -> tuple[int, list[Digest]]:
-    """Return the number of chunks, and the damaged ones."""
+    """Return the number of chunks in the store, and the damaged chunks."""
     from p2ptrain.store import LocalDisk, Survey
 
     looked, bad = 0, list[Digest]()
@@ -158,10 +153,9 @@ def _wait_for(where: Home, bad: list[Digest]) -> list[Digest]:
     """Wait until the node has repaired the chunks; return those still damaged at the deadline."""
     from p2ptrain.store import StoreReader
 
-    reader, never, give_up_at = StoreReader(where.store), threading.Event(), time.monotonic()
-    give_up_at += REPAIR_S
-    while bad and time.monotonic() < give_up_at:
-        never.wait(LOOK_S)
+    reader, give_up_at_s = StoreReader(where.store), time.monotonic() + REPAIR_S
+    while bad and time.monotonic() < give_up_at_s:
+        time.sleep(LOOK_S)
         bad = [digest for digest in bad if not _is_sound(reader, digest)]
     return bad
 
@@ -196,9 +190,10 @@ def gc(
     seed: Annotated[bool, typer.Option("--seed", help="Keep all data, as a seed does.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove what a node with these options would not keep.
+    """Remove everything that a node with these options would not keep.
 
-    Stop the node first. A running node does this by itself whenever a snapshot is certified.
+    Stop the node first. A running node removes such content by itself whenever a snapshot is
+    certified.
     """
     where = open_home(home)
     snapshots = parse_snapshots(keep_snapshots)

@@ -112,8 +112,10 @@ def _audited(where: Home, run: Run, start: str) -> AuditFindings:
     try:
         log = RecordLog(where.ledger, disk=ReadOnlyDisk()) if where.ledger.exists() else None
         if log is not None and log.torn_bytes:
-            findings.torn = f"{where.ledger.name} ends in {log.torn_bytes} bytes of a torn record"
-            progress(f"{findings.torn}: a node is writing it, or a crash left it; it is ignored")
+            findings.torn = (
+                f"{where.ledger.name} ends in {log.torn_bytes} bytes of an incomplete record"
+            )
+            progress(f"{findings.torn}, which a node is writing or a crash left; this is ignored")
         walk = ChainVerifier(rules_of(run), log or (), where.ledger)
         account = chain_facts(run.manifest, walk.begins, _with_progress(walk))
     except (EntryBroken, LogCorrupt) as exc:
@@ -222,20 +224,24 @@ _KINDS = {
     "snapshot": "the snapshot in this home is not the certified one",
     "state": "the updates do not lead to the certified snapshot",
 }
-_FETCHED_AGAIN = "{repair}; or start the node, which fetches it again from peers"
+_CORRUPT = (
+    "CKPT-HASH",
+    "the disk that holds the store is faulty",
+    "{repair}; or start the node, which fetches the bytes again from peers",
+)
 _ADVICE = {
     "entry": (
         "LEDGER-BROKEN",
         "the file is damaged or was altered, or it belongs to another run",
         "move ledger.log away; the node fetches the ledger again from its peers",
     ),
-    "update": ("CKPT-HASH", "the disk under the store has a fault", _FETCHED_AGAIN),
+    "update": _CORRUPT,
     "amendment": (
         "AMEND-DIFFERS",
         "a quorum of the voters certified an amendment that the organiser did not sign",
         "show this to the run's organiser",
     ),
-    "snapshot": ("CKPT-HASH", "the disk under the store has a fault", _FETCHED_AGAIN),
+    "snapshot": _CORRUPT,
     "state": (
         "AUDIT-DIFFERS",
         "a majority of the voters broke the run's rules, or this machine computes wrongly",
@@ -255,7 +261,7 @@ def _incomplete(where: Home, findings: AuditFindings, missing: MissingBytes) -> 
         f"{done}; this home does not hold the {missing.kind} of outer step {missing.step}",
         code="AUDIT-PARTIAL",
         evidence=[missing.digest],
-        likely="this home keeps only what the run needs, or its node is still fetching",
+        likely="this home keeps only what the run needs, or its node is still fetching it",
         do=f"{to_paste(where.root, 'ckpt fetch')}, or verify in the home of a node with "
         "--keep-snapshots all",
     )
