@@ -111,10 +111,7 @@ def organiser_of(home: Home, run: Run) -> Identity:
         raise NotAuthorised(
             f"only the organiser of run {run.manifest.name!r} can amend it or change its allowlist",
             code="AUTH-ORGANISER",
-            evidence=[
-                f"the organiser is {label(run.manifest.organiser)}",
-                f"{key} in {home.root}",
-            ],
+            evidence=[f"the organiser is {label(run.manifest.organiser)}", f"{key} in {home.root}"],
             do="use --home with the folder that the run was published from",
         )
     return identity

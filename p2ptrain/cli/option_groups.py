@@ -45,8 +45,5 @@ def _flat(grouped: Signature, kinds: dict[str, type]) -> Iterator[Parameter]:
         hints = get_type_hints(kind, include_extras=True)
         for each in fields(kind):
             yield Parameter(
-                each.name,
-                Parameter.KEYWORD_ONLY,
-                default=each.default,
-                annotation=hints[each.name],
+                each.name, Parameter.KEYWORD_ONLY, default=each.default, annotation=hints[each.name]
             )

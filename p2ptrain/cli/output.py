@@ -13,8 +13,7 @@ from p2ptrain.standard_error import write_line
 SCHEMA = 1
 
 JsonOption = Annotated[
-    bool,
-    typer.Option("--json", help="Print JSON on stdout: one object, or one object per line."),
+    bool, typer.Option("--json", help="Print JSON on stdout: one object, or one object per line.")
 ]
 
 

@@ -51,7 +51,7 @@ def error_json(error: P2PTrainError) -> dict[str, object]:
             "evidence": list(error.evidence),
             "likely": error.likely,
             "do": error.do,
-        },
+        }
     }
 
 

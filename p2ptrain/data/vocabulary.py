@@ -14,15 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import (
-    Encoding,
-    Tokenizer,
-    decoders,
-    models,
-    pre_tokenizers,
-    processors,
-    trainers,
-)
+from tokenizers import Encoding, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from p2ptrain.data.piece import Piece
 from p2ptrain.data.splitmix import draws

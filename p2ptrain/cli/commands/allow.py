@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     help="Decide which peers may take part in your run.",
-    epilog=examples(
-        "p2ptrain allow list",
-        "p2ptrain allow add 12D3KooW… --home ORGANISER",
-    ),
+    epilog=examples("p2ptrain allow list", "p2ptrain allow add 12D3KooW… --home ORGANISER"),
     no_args_is_help=True,
     rich_markup_mode=None,
 )

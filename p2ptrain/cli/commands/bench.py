@@ -28,10 +28,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     help="Measure what this machine can do.",
-    epilog=examples(
-        "p2ptrain bench kernels",
-        "p2ptrain bench snapshot --folder /srv",
-    ),
+    epilog=examples("p2ptrain bench kernels", "p2ptrain bench snapshot --folder /srv"),
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -104,8 +101,7 @@ BadLink = Annotated[
 AllreduceStreams = Annotated[
     str,
     typer.Option(
-        "--streams",
-        help="Connections to each neighbour; several numbers separated by commas.",
+        "--streams", help="Connections to each neighbour; several numbers separated by commas."
     ),
 ]
 
@@ -255,8 +251,7 @@ def utilisation(
         int, typer.Option("--fragments", min=2, help="Number of fragments (P), a divisor of H.")
     ] = 4,
     overlap: Annotated[
-        int,
-        typer.Option("--overlap", min=1, help="Inner steps trained during an exchange (τ)."),
+        int, typer.Option("--overlap", min=1, help="Inner steps trained during an exchange (τ).")
     ] = 10,
     mixing: Annotated[
         float, typer.Option("--mixing", min=0, help="Weight of local changes at a merge (α).")

@@ -67,8 +67,7 @@ JoinDisturbance = Annotated[
 )
 def join(
     peers: Annotated[
-        int,
-        typer.Option("--peers", min=1, max=64, help="Number of peers that serve the snapshot."),
+        int, typer.Option("--peers", min=1, max=64, help="Number of peers that serve the snapshot.")
     ] = 4,
     megabytes: Annotated[
         int, typer.Option("--megabytes", min=1, help="Size of the snapshot in MB.")
@@ -90,8 +89,7 @@ def join(
     addresses: JoinAddresses = "",
     disturbance: JoinDisturbance = 0,
     up: Annotated[
-        float,
-        typer.Option("--up-mbit", min=0.1, help="Upload limit in Mbit/s, for --disturbance."),
+        float, typer.Option("--up-mbit", min=0.1, help="Upload limit in Mbit/s, for --disturbance.")
     ] = 10.0,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -165,8 +163,7 @@ def replay(
         int, typer.Option("--elements", min=1, help="Number of parameters.")
     ] = 100_000_000,
     threads: Annotated[
-        int,
-        typer.Option("--threads", min=1, max=64, help="Threads that apply updates, or copy."),
+        int, typer.Option("--threads", min=1, max=64, help="Threads that apply updates, or copy.")
     ] = 2,
     codec: Annotated[str, typer.Option("--codec", help="Codec: fp32, fp16, int8, int4.")] = "int8",
     rounds: RoundsOption = 5,

@@ -51,8 +51,7 @@ def chat(
     top_p: Annotated[
         float,
         typer.Option(
-            "--top-p",
-            help="Sample from the likeliest tokens whose probabilities add up to this.",
+            "--top-p", help="Sample from the likeliest tokens whose probabilities add up to this."
         ),
     ] = 0.95,
     seed: Annotated[

@@ -31,10 +31,7 @@ SHOWN_MAX = 20
 
 app = typer.Typer(
     help="List, fetch, check and keep the certified snapshots of the run.",
-    epilog=examples(
-        "p2ptrain ckpt ls",
-        "p2ptrain ckpt fetch --bootstrap ADDRESS",
-    ),
+    epilog=examples("p2ptrain ckpt ls", "p2ptrain ckpt fetch --bootstrap ADDRESS"),
     no_args_is_help=True,
     rich_markup_mode=None,
 )

@@ -53,9 +53,7 @@ def pack(
     limit_mb: Annotated[
         float | None,
         typer.Option(
-            "--limit-mb",
-            help="Maximum amount of text to use, in MB.",
-            show_default="data.limit_mb",
+            "--limit-mb", help="Maximum amount of text to use, in MB.", show_default="data.limit_mb"
         ),
     ] = None,
     as_json: JsonOption = False,

@@ -22,10 +22,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     help="Show and check what the members of the run have agreed on.",
-    epilog=examples(
-        "p2ptrain ledger show --last 50",
-        "p2ptrain ledger verify",
-    ),
+    epilog=examples("p2ptrain ledger show --last 50", "p2ptrain ledger verify"),
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -132,8 +129,7 @@ def export(
 @app.command(epilog=examples("p2ptrain ledger prune --keep-entries 1000"))
 def prune(
     keep_entries: Annotated[
-        int,
-        typer.Option("--keep-entries", metavar="N", min=16, help="Number of entries to keep."),
+        int, typer.Option("--keep-entries", metavar="N", min=16, help="Number of entries to keep.")
     ],
     home: HomeOption = None,
     as_json: JsonOption = False,

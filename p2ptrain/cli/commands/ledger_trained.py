@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from p2ptrain.observe.trained import TrainingAudit
 
 EXAMPLES = examples(
-    "p2ptrain ledger trained",
-    "p2ptrain ledger trained ann/journal.jsonl bob/journal.jsonl --json",
+    "p2ptrain ledger trained", "p2ptrain ledger trained ann/journal.jsonl bob/journal.jsonl --json"
 )
 FAULTS_SHOWN_MAX = 10
 

@@ -86,9 +86,7 @@ class TrainingOptions:
     precision: Annotated[
         str,
         typer.Option(
-            "--precision",
-            metavar="TYPE",
-            help="Number format: auto (bf16 on GPUs), fp32 or bf16.",
+            "--precision", metavar="TYPE", help="Number format: auto (bf16 on GPUs), fp32 or bf16."
         ),
     ] = "auto"
     compile: Annotated[

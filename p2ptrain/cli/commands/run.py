@@ -228,8 +228,7 @@ AmendFromStep = Annotated[
 )
 def amend(
     run: Annotated[
-        str,
-        typer.Argument(metavar="RUN", help="The run's name, or the beginning of its id."),
+        str, typer.Argument(metavar="RUN", help="The run's name, or the beginning of its id.")
     ],
     from_step: AmendFromStep,
     lr: Annotated[

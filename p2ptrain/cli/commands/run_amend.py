@@ -203,10 +203,7 @@ def _check_step(
 
 
 def _check_leap(before: RunManifest, change: Amendment) -> None:
-    rates = (
-        ("inner", before.inner.lr, change.lr),
-        ("outer", before.outer.lr, change.outer_lr),
-    )
+    rates = (("inner", before.inner.lr, change.lr), ("outer", before.outer.lr, change.outer_lr))
     for name, old, new in rates:
         if new is not None and not old / FAR <= new <= old * FAR:
             raise ConfigError(

@@ -34,8 +34,7 @@ def simulate(
     ] = 5,
     steps: Annotated[int, typer.Option("--steps", min=1, help="Outer steps of each run.")] = 20,
     profile: Annotated[
-        str,
-        typer.Option("--profile", help="Faults to inject; an unknown name lists all profiles."),
+        str, typer.Option("--profile", help="Faults to inject; an unknown name lists all profiles.")
     ] = "chaos",
     processes: Annotated[
         int, typer.Option("--processes", "--jobs", min=1, help="Number of cores to use.")

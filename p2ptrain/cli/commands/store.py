@@ -34,10 +34,7 @@ LOOK_S = 0.25
 
 app = typer.Typer(
     help="Show, check and clean up what this node keeps on its disk.",
-    epilog=examples(
-        "p2ptrain store du",
-        "p2ptrain store check --repair",
-    ),
+    epilog=examples("p2ptrain store du", "p2ptrain store check --repair"),
     no_args_is_help=True,
     rich_markup_mode=None,
 )
