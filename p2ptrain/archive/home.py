@@ -10,7 +10,7 @@ HOME/evidence.log          proofs that a voter lied
 HOME/store/                chunks, snapshots, updates
 HOME/inner/                the trainer's optimizer state, 8 bytes per parameter
 HOME/ranks.secret          for ranks that torchrun starts; copy it to their hosts
-HOME/halving.json          how many sequences fit in memory; written if memory ran out
+HOME/halving.json          how many sequences at once fit in memory; written if memory ran out
 HOME/starts                how many times this identity was started
 HOME/peers.json            addresses of peers met before
 HOME/journal.jsonl         log of events              HOME/control.sock  for `p2ptrain status`
@@ -22,105 +22,50 @@ import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from p2ptrain.archive.home_safety import refuse_unsafe_home
 from p2ptrain.errors import IdentityInUse
 from p2ptrain.suggested_command import to_paste
 
 
-@dataclass(frozen=True, slots=True)
 class Home:
-    """The paths of one node's files. Constructing a Home creates its folders, which only this user
-    can read.
+    """The paths of one node's files. Constructing a Home creates the folders `root` and `run`,
+    which only this user can read.
     """
 
-    root: Path
-
-    def __post_init__(self) -> None:
-        self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    def __init__(self, root: Path) -> None:
+        self.root: Final = root
+        self.identity: Final = root / "identity.key"
+        self.run: Final = root / "run"
+        self.manifest: Final = self.run / "manifest.signed"
+        self.allowlist: Final = self.run / "allowlist.signed"
+        self.amendments: Final = self.run / "amendments.signed"
+        self.agreed: Final = self.run / "agreed"
+        self.ledger: Final = root / "ledger.log"
+        self.votes: Final = root / "votes.log"
+        self.evidence: Final = root / "evidence.log"
+        self.store: Final = root / "store"
+        self.inner: Final = root / "inner"
+        self.ranks_secret: Final = root / "ranks.secret"
+        self.halving: Final = root / "halving.json"
+        self.starts: Final = root / "starts"
+        self.peers: Final = root / "peers.json"
+        self.journal: Final = root / "journal.jsonl"
+        self.control: Final = root / "control.sock"
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.run.mkdir(exist_ok=True, mode=0o700)
 
     def refuse_if_unsafe(self) -> None:
         """Raise ConfigError (HOME-UNSAFE) if another user could write to this home."""
         refuse_unsafe_home(self.root, (self.run, self.store, self.inner))
 
-    @property
-    def identity(self) -> Path:
-        return self.root / "identity.key"
-
-    @property
-    def run(self) -> Path:
-        return self.root / "run"
-
-    @property
-    def manifest(self) -> Path:
-        return self.run / "manifest.signed"
-
-    @property
-    def allowlist(self) -> Path:
-        return self.run / "allowlist.signed"
-
-    @property
-    def amendments(self) -> Path:
-        return self.run / "amendments.signed"
-
-    @property
-    def agreed(self) -> Path:
-        return self.run / "agreed"
-
-    @property
-    def store(self) -> Path:
-        return self.root / "store"
-
-    @property
-    def ledger(self) -> Path:
-        return self.root / "ledger.log"
-
-    @property
-    def inner(self) -> Path:
-        return self.root / "inner"
-
-    @property
-    def ranks_secret(self) -> Path:
-        return self.root / "ranks.secret"
-
-    @property
-    def halving(self) -> Path:
-        return self.root / "halving.json"
-
-    @property
-    def votes(self) -> Path:
-        return self.root / "votes.log"
-
-    @property
-    def evidence(self) -> Path:
-        return self.root / "evidence.log"
-
-    @property
-    def peers(self) -> Path:
-        return self.root / "peers.json"
-
-    @property
-    def starts(self) -> Path:
-        return self.root / "starts"
-
-    @property
-    def journal(self) -> Path:
-        return self.root / "journal.jsonl"
-
-    @property
-    def control(self) -> Path:
-        return self.root / "control.sock"
-
 
 @contextmanager
 def sole_use(home: Home) -> Iterator[None]:
-    """Lock the home against a second node on this machine.
-
-    Two nodes with the same identity would vote twice. The kernel releases the lock when the process
-    ends, so nothing needs to be cleaned up after a crash.
+    """Lock the home against a second node on this machine: two nodes with the same identity would
+    vote twice. The kernel releases the lock when the process ends, even after a crash.
 
     Raises:
         ConfigError: another user could write to this home.
@@ -140,8 +85,8 @@ def sole_use(home: Home) -> Iterator[None]:
                 likely="it was started earlier and is still running",
                 do=f"{to_paste(home.root, 'status')}; or use a different --home for this node",
             ) from exc
-        # The process id is only for display. On a full disk, a process that frees space must still
-        # be able to start.
+        # The process id is only for display. If the disk is full, it cannot be written, but a
+        # process that frees space must still be able to start.
         with suppress(OSError):
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, str(os.getpid()).encode(), 0)

@@ -171,8 +171,8 @@ def replay(
 ) -> None:
     """Apply updates to θ and m, and compare with memcpy.
 
-    Also compares the size of the updates with that of a snapshot. Takes 13 bytes of memory for
-    each parameter.
+    Also compares the size of the updates with that of a snapshot. Takes 13 bytes of memory for each
+    parameter.
     """
     from p2ptrain import kernels
     from p2ptrain.bench.replay import measure

@@ -246,7 +246,7 @@ def _summary(run: Run, chain: CheckedChain) -> dict[str, object]:
 
 
 def _line(link: CheckedEntry) -> str:
-    """Return a line such as "7  commit  step 3: update 1f2e3d4c, 4,096 tokens from brave-otter"."""
+    """Return a line such as "7 commit step 3: update 1f2e3d4c, 4,096 tokens from brave-otter"."""
     return f"{link.after.height:>5}  {_kind(link):<6}  step {link.before.step}: {_words(link)}"
 
 

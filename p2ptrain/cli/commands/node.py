@@ -48,8 +48,8 @@ def node(
     """Take part in a run, or serve one.
 
     The node finds the run, asks once whether you agree to it, fetches its state, trains, and
-    exchanges updates with the other peers. Press Ctrl-C once to leave in an orderly way, twice
-    to stop at once.
+    exchanges updates with the other peers. Press Ctrl-C once to leave in an orderly way, twice to
+    stop at once.
     """
     config = _config(home_path(home), reach, training, limits, joining, telling)
     raise typer.Exit(start(config))

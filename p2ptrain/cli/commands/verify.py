@@ -55,8 +55,8 @@ def verify(
     """Replay the run in this home and check everything.
 
     Checks certificates and updates, and compares θ and m with every certified snapshot. Names the
-    first difference: its height, its outer step, and its signers. Does not use the network or
-    trust other peers. Needs memory for θ and m. Works whether or not a node runs in the home.
+    first difference: its height, its outer step, and its signers. Does not use the network or trust
+    other peers. Needs memory for θ and m. Works whether or not a node runs in the home.
     """
     where = open_home(home, to_write=False)
     held = run_of(where)
