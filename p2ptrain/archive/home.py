@@ -1,19 +1,5 @@
-"""The files that a node keeps across restarts, and the lock that prevents a second node.
-
-HOME/identity.key          the peer's secret
-HOME/run/manifest.signed   the run, as its organiser signed it
-HOME/run/allowlist.signed  the newest allowlist that was received
-HOME/run/amendments.signed all amendments to the run that were received
-HOME/run/agreed            the run that the user agreed to
-HOME/ledger.log            certified entries          HOME/votes.log   our promises and votes
-HOME/evidence.log          proofs that a voter lied
-HOME/store/                chunks, snapshots, updates
-HOME/inner/                the trainer's optimizer state, 8 bytes per parameter
-HOME/ranks.secret          for ranks that torchrun starts; copy it to their hosts
-HOME/halving.json          how many sequences at once fit in memory; written if memory ran out
-HOME/starts                how many times this identity was started
-HOME/peers.json            addresses of peers met before
-HOME/journal.jsonl         log of events              HOME/control.sock  for `p2ptrain status`
+"""A node's home: the files that a node keeps across restarts, and the lock that prevents a second
+node.
 """
 
 from __future__ import annotations
@@ -37,23 +23,23 @@ class Home:
 
     def __init__(self, root: Path) -> None:
         self.root: Final = root
-        self.identity: Final = root / "identity.key"
+        self.identity: Final = root / "identity.key"  # the peer's secret
         self.run: Final = root / "run"
-        self.manifest: Final = self.run / "manifest.signed"
-        self.allowlist: Final = self.run / "allowlist.signed"
-        self.amendments: Final = self.run / "amendments.signed"
-        self.agreed: Final = self.run / "agreed"
-        self.ledger: Final = root / "ledger.log"
-        self.votes: Final = root / "votes.log"
-        self.evidence: Final = root / "evidence.log"
-        self.store: Final = root / "store"
-        self.inner: Final = root / "inner"
-        self.ranks_secret: Final = root / "ranks.secret"
-        self.halving: Final = root / "halving.json"
-        self.starts: Final = root / "starts"
-        self.peers: Final = root / "peers.json"
-        self.journal: Final = root / "journal.jsonl"
-        self.control: Final = root / "control.sock"
+        self.manifest: Final = self.run / "manifest.signed"  # the run, as its organiser signed it
+        self.allowlist: Final = self.run / "allowlist.signed"  # the newest one that was received
+        self.amendments: Final = self.run / "amendments.signed"  # all that were received
+        self.agreed: Final = self.run / "agreed"  # the run that the user agreed to
+        self.ledger: Final = root / "ledger.log"  # certified entries
+        self.votes: Final = root / "votes.log"  # the promises and votes of this node
+        self.evidence: Final = root / "evidence.log"  # proofs that a voter lied
+        self.store: Final = root / "store"  # chunks, snapshots, updates
+        self.inner: Final = root / "inner"  # the trainer's optimizer state, 8 bytes per parameter
+        self.ranks_secret: Final = root / "ranks.secret"  # for the hosts on which torchrun runs
+        self.halving: Final = root / "halving.json"  # how many sequences at once fit in memory
+        self.starts: Final = root / "starts"  # how many times this identity was started
+        self.peers: Final = root / "peers.json"  # addresses of peers met before
+        self.journal: Final = root / "journal.jsonl"  # log of events
+        self.control: Final = root / "control.sock"  # the socket of `p2ptrain status`
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.run.mkdir(exist_ok=True, mode=0o700)
 

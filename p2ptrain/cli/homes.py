@@ -16,6 +16,7 @@ from p2ptrain.suggested_command import HOME_VARIABLE, to_paste, usual_home
 if TYPE_CHECKING:
     from p2ptrain.archive.home import Home
     from p2ptrain.identity import Identity
+    from p2ptrain.ids import PeerId
     from p2ptrain.run import Run
 
 HomeOption = Annotated[
@@ -129,14 +130,15 @@ def check_asked_for(asked: str, run: Run) -> None:
         )
 
 
-def peer_from(text: str) -> str:
+def peer_from(text: str) -> PeerId:
     """Return the peer id in `text`: a bare peer id, or an address that ends in /p2p/PEERID.
 
     Raises ConfigError: `text` does not contain a peer id.
     """
     from p2ptrain.identity import is_peer_id
+    from p2ptrain.ids import PeerId
 
-    peer = text.rpartition("/p2p/")[2]
+    peer = PeerId(text.rpartition("/p2p/")[2])
     if not is_peer_id(peer):
         raise ConfigError(
             f"{text!r} is not a peer id",

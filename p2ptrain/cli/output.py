@@ -30,6 +30,14 @@ def result_json(value: Mapping[str, object]) -> None:
     print(json.dumps({"schema": SCHEMA, **value}))
 
 
+def result_or_json(text: str, value: Mapping[str, object], *, as_json: bool) -> None:
+    """Print `value` as JSON if the user asked for JSON; otherwise print `text`."""
+    if as_json:
+        result_json(value)
+    else:
+        result(text)
+
+
 def progress(text: str) -> None:
     write_line(text)
 

@@ -20,6 +20,7 @@ from p2ptrain.cli.outside import Outside
 from p2ptrain.cli.rendering import error_lines, printable, show_error
 from p2ptrain.config import samples
 from p2ptrain.config.node import NodeConfig
+from tests.architecture.test_language import endless, headless, sentences
 from tests.cli.conftest import Command
 
 REFUSED = errors.NetworkUnreachable(
@@ -290,6 +291,11 @@ def test_all_codes_are_listed_on_one_line_each(p2ptrain: Command) -> None:
     lines = p2ptrain("explain").out.splitlines()
     assert [line.split()[0] for line in lines] == sorted(CODES)
     assert all(line.endswith(".") for line in lines)
+
+
+def test_explanations_have_no_headless_or_overlong_sentences() -> None:
+    explained = [sentence for text in CODES.values() for sentence in sentences(text)]
+    assert [each for each in explained if headless(each) or endless(each)] == []
 
 
 def test_unknown_code_is_answered_with_similar_ones(p2ptrain: Command) -> None:

@@ -27,10 +27,8 @@ PHRASES: list[tuple[states.State, str]] = [
     (states.Exchanging(), "exchanging"),
     (states.Exchanging(5, 14, 26.5e6), "exchanging (part 5/14, 212 Mbit/s)"),
     (states.Serving(), "serving"),
-    (states.Paused("on battery"), "paused: on battery"),
     (states.Leaving(), "leaving"),
     (states.Isolated("2 of 5 members"), "isolated: 2 of 5 members"),
-    (states.Stopped("the run has ended"), "stopped: the run has ended"),
 ]
 
 

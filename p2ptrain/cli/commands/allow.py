@@ -128,14 +128,13 @@ def _pending(root: Path) -> tuple[list[PeerId], P2PTrainError | None]:
 
 def _change(home: HomeOption, peer_text: str, *, add: bool, anyway: bool, as_json: bool) -> None:
     from p2ptrain.cli.commands.allow_checks import changed_list
-    from p2ptrain.ids import PeerId
     from p2ptrain.names import label
     from p2ptrain.run import SignedAllowlist, save_allowlist
 
     where = open_home(home)
     run = run_of(where)
     organiser = organiser_of(where, run)
-    peer = PeerId(peer_from(peer_text))
+    peer = peer_from(peer_text)
     after, changed = changed_list(where, run, peer, add=add, anyway=anyway)
     if changed:
         save_allowlist(where.allowlist, SignedAllowlist.publish(organiser, after))

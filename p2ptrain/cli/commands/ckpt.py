@@ -15,7 +15,7 @@ from p2ptrain.cli.commands.node_options import (
     NoWaitOption,
 )
 from p2ptrain.cli.homes import HomeOption, home_path, open_home, run_of
-from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
+from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json, result_or_json
 from p2ptrain.cli.process_limits import allow_open_files
 from p2ptrain.config.node import DATA_LISTEN, LISTEN, NodeConfig, parse_host_port
 from p2ptrain.errors import ChunkCorrupt, ChunkMissing
@@ -174,14 +174,12 @@ def fetch(
     from p2ptrain.node.observer import fetch as fetched_by
 
     fetched = fetched_by(config, snapshot, updates=updates, pin=pin, print_line=progress)
-    if as_json:
-        result_json(asdict(fetched))
-        return
-    result(
+    words = (
         f"fetched the snapshot of outer step {fetched.step}, {fetched.digest}, and the "
         f"{fetched.updates} updates after it: {fetched.bytes_fetched / 1e6:,.1f} MB in "
         f"{fetched.seconds:.0f} s"
     )
+    result_or_json(words, asdict(fetched), as_json=as_json)
 
 
 @app.command(epilog=examples("p2ptrain ckpt verify", "p2ptrain ckpt verify 4000 --json"))
@@ -254,8 +252,7 @@ def pin(
     where = open_home(home)
     named = snapshot_named(account_in(where), snapshot)
     changed = Pins(where.store, LocalDisk()).change(add=named.digest)
-    if as_json:
-        result_json({"step": named.step, "digest": named.digest, "changed": changed})
-        return
-    words = "is pinned" if changed else "is already pinned"
-    result(f"the snapshot of outer step {named.step} {words}: {named.digest}")
+    what = "is pinned" if changed else "is already pinned"
+    words = f"the snapshot of outer step {named.step} {what}: {named.digest}"
+    facts = {"step": named.step, "digest": named.digest, "changed": changed}
+    result_or_json(words, facts, as_json=as_json)

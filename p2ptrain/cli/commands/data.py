@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
+from p2ptrain.cli.output import JsonOption, examples, progress, result_or_json
 
 app = typer.Typer(
     help="Prepare the data of a run.",
@@ -70,10 +70,7 @@ def pack(
         source = str(Path(source).expanduser().absolute())
     given = {"source": source, "field": field, "limit_mb": limit_mb}
     made = pack_folder(with_data(load_run_file(run_file), given), run_file.parent, out, progress)
-    if as_json:
-        result_json({"folder": str(out), **asdict(made)})
-    else:
-        result(made.words)
+    result_or_json(made.words, {"folder": str(out), **asdict(made)}, as_json=as_json)
     progress(f'set data.source = "{out.absolute()}" in {run_file}, then run: p2ptrain run publish')
 
 
@@ -119,7 +116,5 @@ def synthesise(
         seed=seed,
     )
     write_reads(out, spec)
-    if as_json:
-        result_json({"file": str(out), **asdict(spec)})
-    else:
-        result(f"{out}: {reads} reads of {read_bases} bases from {genomes} genomes")
+    words = f"{out}: {reads} reads of {read_bases} bases from {genomes} genomes"
+    result_or_json(words, {"file": str(out), **asdict(spec)}, as_json=as_json)

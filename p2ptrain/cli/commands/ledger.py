@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from p2ptrain.cli.homes import HomeOption, open_home, run_of
-from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
+from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json, result_or_json
 from p2ptrain.cli.rendering import printable
 from p2ptrain.errors import ConfigError
 
@@ -146,12 +146,11 @@ def prune(
     run = run_of(where)
     with sole_use(where):
         origin = prune_home(where, run, keep_entries)
-    if as_json:
-        result_json({"begins_at": None if origin is None else str(origin.base.checkpoint)})
-    elif origin is None:
-        result("nothing was pruned: this home has no certified snapshot that is old enough")
-    else:
-        result(f"the ledger now begins at checkpoint {origin.base.checkpoint}")
+    begins_at = None if origin is None else str(origin.base.checkpoint)
+    words = f"the ledger now begins at checkpoint {begins_at}"
+    if begins_at is None:
+        words = "nothing was pruned: this home has no certified snapshot that is old enough"
+    result_or_json(words, {"begins_at": begins_at}, as_json=as_json)
 
 
 def chain_of(run: Run, file: Path, *, exported: bool = False) -> CheckedChain:

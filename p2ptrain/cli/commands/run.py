@@ -15,7 +15,7 @@ from p2ptrain.cli.homes import (
     peer_from,
     run_of,
 )
-from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
+from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json, result_or_json
 from p2ptrain.errors import ConfigError
 from p2ptrain.prepare.run_summary import run_facts, run_lines
 from p2ptrain.suggested_command import to_paste
@@ -173,21 +173,17 @@ def publish(
     Prepares the data and the initial weights, and signs the manifest and the allowlist. You and the
     founders are always on the allowlist.
     """
-    from p2ptrain.ids import PeerId
     from p2ptrain.prepare.publish import publish_run
 
     where = open_home(home, to_make=True)
     published = publish_run(
         run_file,
         where,
-        founders=[PeerId(peer_from(peer)) for peer in founder or ()],
-        allowed=[PeerId(peer_from(peer)) for peer in allow or ()],
+        founders=[peer_from(peer) for peer in founder or ()],
+        allowed=[peer_from(peer) for peer in allow or ()],
         print_line=progress,
     )
-    if as_json:
-        result_json(run_facts(published))
-    else:
-        result(published.id)
+    result_or_json(published.id, run_facts(published), as_json=as_json)
     progress(f"start a seed for the run: {to_paste(where.root, 'node --seed')}")
 
 
@@ -277,10 +273,8 @@ def amend(
     }
     wanted = wanted_amendment(held, from_step, changes)
     made = amended(where, held, organiser_of(where, held), wanted, far=far)
-    if as_json:
-        result_json(made.amendment.facts | {"digest": made.digest})
-    else:
-        result(f"amendment {made.amendment.number}: {made.amendment.words}")
+    words = f"amendment {made.amendment.number}: {made.amendment.words}"
+    result_or_json(words, made.amendment.facts | {"digest": made.digest}, as_json=as_json)
     progress(
         "the amendment takes effect when members have agreed on it; to check, run: "
         f"{to_paste(where.root, 'status')}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
+from p2ptrain.cli.output import JsonOption, examples, progress, result_or_json
 from p2ptrain.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -74,10 +74,7 @@ def simulate(
         book.end(facts)
     if not sums.good:
         _print_story(plan, sums)
-    if as_json:
-        result_json(facts)
-    else:
-        result(_words(sums))
+    result_or_json(_words(sums), facts, as_json=as_json)
     if not sums.good:
         raise typer.Exit(FAILED)
 

@@ -11,7 +11,7 @@ import typer
 from p2ptrain.cli.commands.node_options import BootstrapOption
 from p2ptrain.cli.control_client import send_command
 from p2ptrain.cli.homes import HomeOption, open_home, run_of
-from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
+from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json, result_or_json
 from p2ptrain.config.node import NodeConfig, parse_size, parse_snapshots
 from p2ptrain.errors import ChunkCorrupt, ChunkMissing, ConfigError
 from p2ptrain.ids import Digest, is_digest
@@ -205,17 +205,9 @@ def gc(
         data_cache_bytes=parse_size(data_cache),
     )
     collected = _collected(where, config)
-    if as_json:
-        result_json(
-            {
-                "chunks": collected.chunks,
-                "bytes": collected.bytes_freed,
-                "left": collected.chunks_left,
-            }
-        )
-    else:
-        freed = f"{collected.bytes_freed / 1e6:,.1f} MB in {collected.chunks} chunks"
-        result(f"removed {freed}; {collected.chunks_left} chunks are left")
+    chunks, freed, left = collected.chunks, collected.bytes_freed, collected.chunks_left
+    words = f"removed {freed / 1e6:,.1f} MB in {chunks} chunks; {left} chunks are left"
+    result_or_json(words, {"chunks": chunks, "bytes": freed, "left": left}, as_json=as_json)
 
 
 @app.command(epilog=examples("p2ptrain store pin DIGEST"))
@@ -228,10 +220,8 @@ def pin(digest: DigestArgument, home: HomeOption = None, as_json: JsonOption = F
 
     where = _home_of_a_run(home)
     changed = Pins(where.store, LocalDisk()).change(add=_digest(where, digest))
-    if as_json:
-        result_json({"digest": digest, "changed": changed})
-    else:
-        result("pinned" if changed else "it is already pinned")
+    words = "pinned" if changed else "it is already pinned"
+    result_or_json(words, {"digest": digest, "changed": changed}, as_json=as_json)
 
 
 @app.command(epilog=examples("p2ptrain store unpin DIGEST"))
@@ -241,10 +231,8 @@ def unpin(digest: DigestArgument, home: HomeOption = None, as_json: JsonOption =
 
     where = _home_of_a_run(home)
     changed = Pins(where.store, LocalDisk()).change(remove=_digest(where, digest))
-    if as_json:
-        result_json({"digest": digest, "changed": changed})
-    else:
-        result("the pin is removed" if changed else "it was not pinned")
+    words = "the pin is removed" if changed else "it was not pinned"
+    result_or_json(words, {"digest": digest, "changed": changed}, as_json=as_json)
 
 
 def _home_of_a_run(given: Path | None, *, to_write: bool = True) -> Home:
@@ -258,12 +246,9 @@ def _home_of_a_run(given: Path | None, *, to_write: bool = True) -> Home:
 
 def _digest(where: Home, text: str) -> Digest:
     if not is_digest(text):
+        prints = f"{to_paste(where.root, 'ledger show --json')} prints digests"
         raise ConfigError(
-            f"{text[:80]!r} is not a digest",
-            do=(
-                f"give 64 hexadecimal characters; {to_paste(where.root, 'ledger show --json')} "
-                "prints digests"
-            ),
+            f"{text[:80]!r} is not a digest", do=f"give 64 hexadecimal characters; {prints}"
         )
     return Digest(text)
 
