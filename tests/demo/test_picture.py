@@ -35,7 +35,7 @@ def test_screen_scrolls(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_terminal_is_recorded_and_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A screen that follows another too soon is left out, unless it is the last screen."""
+    """A screen is left out if it follows the previous one within FRAME_S, unless it is the last."""
     monkeypatch.setattr(demo_picture, "FRAME_S", 0.05)
     program = """import time
 for text in ("<0>\\n", "<1>\\n", "<2>\\n", "<3>θ"):

@@ -1,4 +1,4 @@
-"""Each state is described by one phrase, which is the same everywhere."""
+"""Each state of a node has a phrase for users; durations, rates and sizes have suitable units."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_every_state_is_tested_and_its_phrase_begins_with_its_name() -> None:
     assert all(words(state).startswith(state.name) for state, _ in PHRASES)
 
 
-def test_names_are_distinct() -> None:
+def test_states_have_distinct_names() -> None:
     names = [state.name for state in typing.get_args(states.State)]
     assert len(set(names)) == len(names)
 

@@ -48,6 +48,12 @@ def wanted_amendment(run: Run, step: int, changes: Mapping[str, object]) -> Amen
     """Return the wanted amendment, not yet numbered. Raises ConfigError, code AMEND-VALUE."""
     from p2ptrain.run import Amendment
 
+    if all(value is None for value in changes.values()):
+        raise ConfigError(
+            "the amendment changes nothing",
+            code="AMEND-VALUE",
+            do="give a new value, such as --lr 0.001; p2ptrain run amend --help lists the options",
+        )
     try:
         return Amendment(run.id, 1, step, **changes)  # type: ignore[arg-type]  # checked there
     except ValueError as exc:
