@@ -142,7 +142,7 @@ def snapshot(
     ] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Write snapshots of θ and m, and compare with dd."""
+    """Write snapshots of θ and m (weights and outer momentum), and compare with dd."""
     from p2ptrain.bench import beside_trainer
     from p2ptrain.bench.processes import ProcessFailed
     from p2ptrain.bench.snapshot import measure

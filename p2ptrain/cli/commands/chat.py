@@ -37,10 +37,15 @@ SEED_MAX = 2**63 - 1
 
 
 def chat(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", show_default=False)],
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR", help="Exported weights or a node's home.", show_default=False
+        ),
+    ],
     prompt: Annotated[
         str | None,
-        typer.Argument(metavar="[TEXT]", help="Text that the model continues.", show_default=False),
+        typer.Argument(metavar="TEXT", help="Text that the model continues.", show_default=False),
     ] = None,
     temperature: Annotated[
         float,
@@ -70,9 +75,9 @@ def chat(
 ) -> None:
     """Continue a text with the run's model.
 
-    DIR is a folder of exported weights or a node's home; from a home, the newest snapshot is used.
-    Without TEXT, the command prompts for texts on a terminal, or reads one text from stdin. A model
-    trained on plain text continues a text; it does not answer questions.
+    From a home, the newest snapshot is used. Without TEXT, the command prompts for texts on a
+    terminal, or reads one text from stdin. A model trained on plain text continues a text; it does
+    not answer questions.
     """
     with _load_chat_model(folder.expanduser().absolute()) as speaker:
         from p2ptrain.trainer.tools.generating import Sampling

@@ -38,7 +38,7 @@ app = typer.Typer(
 SnapshotArgument = Annotated[
     str,
     typer.Argument(
-        metavar="[SNAPSHOT]",
+        metavar="SNAPSHOT",
         help="newest, genesis, an outer step, or the first characters of a digest.",
     ),
 ]
@@ -157,7 +157,8 @@ def fetch(
     """Fetch a certified snapshot from peers, without training.
 
     Joins the network as an observer, checks the ledger, fetches chunks from all peers, checks each
-    chunk, and exits. Stop the node in this home first. Your identity must be on the allowlist.
+    chunk, and exits. Stop the node in this home first. Unless the run is open, your identity must
+    be on its allowlist.
     """
     host, port = parse_host_port(data_listen)
     config = NodeConfig(

@@ -32,7 +32,7 @@ def pack(
     source: Annotated[
         str | None,
         typer.Argument(
-            metavar="[SOURCE]",
+            metavar="SOURCE",
             help="A file or folder of text, JSON lines, parquet, FASTA or FASTQ.",
             show_default="data.source of the run file",
         ),
@@ -104,7 +104,10 @@ def synthesise(
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of all random choices.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Write artificial sequencing reads, to try out a run without real data."""
+    """Write artificial DNA sequencing reads.
+
+    With them you can try out a run without real data.
+    """
     from p2ptrain.data.synthesis import SynthesisSpec, write_reads
 
     spec = SynthesisSpec(

@@ -71,13 +71,15 @@ ParityOption = Annotated[
     typer.Option(
         "--parity/--no-parity",
         help="Compare the logits with those of transformers.",
-        show_default="if it is installed",
+        show_default="if transformers is installed",
     ),
 ]
 
 
 def export(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", show_default=False)],
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder to create.", show_default=False)
+    ],
     to: Annotated[ExportTarget, typer.Option("--to", help="Format to write.")] = ExportTarget.HF,
     snapshot: SnapshotOption = "newest",
     dtype: DtypeOption = NumberFormat.FP32,

@@ -31,7 +31,7 @@ LastOption = Annotated[int, typer.Option("--last", min=1, help="Number of entrie
 FileArgument = Annotated[
     Path | None,
     typer.Argument(
-        metavar="[FILE]",
+        metavar="FILE",
         help="An exported ledger; by default, the ledger of this home.",
         show_default=False,
     ),
@@ -129,15 +129,18 @@ def export(
 @app.command(epilog=examples("p2ptrain ledger prune --keep-entries 1000"))
 def prune(
     keep_entries: Annotated[
-        int, typer.Option("--keep-entries", metavar="N", min=16, help="Number of entries to keep.")
+        int,
+        typer.Option(
+            "--keep-entries", metavar="N", min=16, help="Minimum number of entries to keep."
+        ),
     ],
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Drop old ledger entries of a stopped node.
+    """Delete old ledger entries of a stopped node.
 
-    A certified snapshot replaces the entries. Afterwards this home cannot show other peers how the
-    run began, so make sure that another peer keeps all entries.
+    Only entries before a certified snapshot are deleted. Afterwards this home cannot show other
+    peers how the run began, so make sure that another peer keeps all entries.
     """
     from p2ptrain.archive.home import sole_use
     from p2ptrain.node.consensus.pruning import prune_home
@@ -245,7 +248,7 @@ def _summary(run: Run, chain: CheckedChain) -> dict[str, object]:
 
 
 def _line(link: CheckedEntry) -> str:
-    """Return a line such as "7 commit step 3: update 1f2e3d4c, 4,096 tokens from brave-otter"."""
+    """Return a line such as "7  commit  step 3: update 1f2e3d4c, 4,096 tokens from brave-otter"."""
     return f"{link.after.height:>5}  {_kind(link):<6}  step {link.before.step}: {_words(link)}"
 
 

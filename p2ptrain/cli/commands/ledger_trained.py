@@ -1,4 +1,4 @@
-"""`p2ptrain ledger trained`: compare the ledger with the trainers' journals, block by block.
+"""`p2ptrain ledger trained`: compare the ledger with the journals of nodes, block by block.
 
 A node does not send its journal to other peers. So the user names the journal files to read.
 """
@@ -30,7 +30,7 @@ def trained(
     journals: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="[JOURNAL]...",
+            metavar="JOURNAL",
             help="journal.jsonl files from the homes of nodes.",
             show_default="this home's own",
         ),
@@ -41,7 +41,7 @@ def trained(
     """Check that each committed block was trained once.
 
     The member that held the block's lease must have trained it. Compares this home's ledger with
-    the journals that the trainers of nodes wrote.
+    the journals of nodes, which record what their trainers have trained.
     """
     from p2ptrain.archive.chain_reader import ChainVerifier, records_in
     from p2ptrain.archive.ledger_on_disk import rules_of

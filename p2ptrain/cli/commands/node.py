@@ -48,9 +48,9 @@ def node(
 ) -> None:
     """Take part in a run, or serve one.
 
-    The node finds the run, asks once whether you agree to it, fetches its state, trains, and
-    exchanges updates with the other peers. Press Ctrl-C once to leave in an orderly way, twice to
-    stop at once.
+    The node finds the run, asks once whether you agree to take part, fetches the run's state,
+    trains, and exchanges updates with the other peers. Press Ctrl-C once to leave in an orderly
+    way, twice to stop at once.
     """
     config = _config(home_path(home), reach, training, limits, joining, telling)
     raise typer.Exit(start(config))

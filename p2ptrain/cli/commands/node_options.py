@@ -71,8 +71,8 @@ class TrainingOptions:
             "--ranks-listen",
             metavar="HOST:PORT",
             help=(
-                "Do not start trainers: torchrun starts the ranks, on one or more hosts, and they "
-                "connect to this address."
+                "Do not start trainers. Instead, torchrun starts the ranks, on one or more hosts, "
+                "and the ranks connect to this address."
             ),
         ),
     ] = None
@@ -137,7 +137,7 @@ class LimitOptions:
             "--keep-snapshots",
             metavar="N",
             help=(
-                "Number of newest snapshots to keep, with the updates since the oldest of them; "
+                "Number of newest snapshots to keep, with the updates after the oldest of these; "
                 "or all."
             ),
         ),
@@ -155,7 +155,7 @@ class LimitOptions:
         typer.Option(
             "--scrub",
             metavar="RATE",
-            help="Re-read the store at this rate per second to detect disk corruption, or off.",
+            help="Rate per second at which the store is re-read to detect corruption; or off.",
         ),
     ] = "8MB"
     keep_entries: Annotated[

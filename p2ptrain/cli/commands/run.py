@@ -31,6 +31,10 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+RunFileArgument = Annotated[
+    Path, typer.Argument(metavar="RUN.TOML", help="The run file.", show_default=False)
+]
+
 
 @app.command(epilog=examples("p2ptrain run new", "p2ptrain run new --out my.toml --size tiny"))
 def new(
@@ -87,7 +91,7 @@ CheckPeers = Annotated[
     )
 )
 def check(
-    run_file: Annotated[Path, typer.Argument(metavar="RUN.TOML", show_default=False)],
+    run_file: RunFileArgument,
     peers: CheckPeers = None,
     tokens_per_s: Annotated[
         float | None,
@@ -116,10 +120,11 @@ def check(
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Estimate a run's memory, traffic and duration, and warn about doubtful settings.
+    """Estimate a run's cost, and warn about doubtful settings.
 
-    If the home holds the run, the amendments that members have agreed on are included. Exits with
-    status 2 if the run cannot work.
+    The cost is memory, disk space, traffic and time. If the run is already published in this home,
+    the amendments that members have agreed on are included. Exits with status 2 if the run cannot
+    work.
     """
     from p2ptrain.cli.commands.amended_run_file import as_amended
     from p2ptrain.cli.commands.run_check import absences, facts, lines
@@ -148,7 +153,7 @@ def check(
     )
 )
 def publish(
-    run_file: Annotated[Path, typer.Argument(metavar="RUN.TOML", show_default=False)],
+    run_file: RunFileArgument,
     home: HomeOption = None,
     founder: Annotated[
         list[str] | None,
@@ -170,8 +175,8 @@ def publish(
 ) -> None:
     """Prepare and sign a run, and print its id.
 
-    Prepares the data and the initial weights, and signs the manifest and the allowlist. You and the
-    founders are always on the allowlist.
+    Packs the data, creates the initial weights, and signs the manifest and the allowlist. You and
+    the founders are always on the allowlist.
     """
     from p2ptrain.prepare.publish import publish_run
 
@@ -237,7 +242,7 @@ def amend(
     codec_block: Annotated[
         int | None,
         typer.Option(
-            "--codec-block", help="Elements that share a scale.", show_default="the codec's own"
+            "--codec-block", help="Elements that share a scale.", show_default="the codec's default"
         ),
     ] = None,
     outer_lr: Annotated[

@@ -34,7 +34,10 @@ def simulate(
     ] = 5,
     steps: Annotated[int, typer.Option("--steps", min=1, help="Outer steps of each run.")] = 20,
     profile: Annotated[
-        str, typer.Option("--profile", help="Faults to inject; an unknown name lists all profiles.")
+        str,
+        typer.Option(
+            "--profile", help="Kinds of faults to inject; for a list, give an unknown name."
+        ),
     ] = "chaos",
     processes: Annotated[
         int, typer.Option("--processes", "--jobs", min=1, help="Number of cores to use.")
@@ -43,7 +46,7 @@ def simulate(
         Path | None,
         typer.Option(
             "--results",
-            help="File for results; a campaign that is in this file already is resumed.",
+            help="File for results. If it exists, its campaign is continued.",
         ),
     ] = None,
     as_json: JsonOption = False,

@@ -46,10 +46,13 @@ def identity(home: HomeOption = None, as_json: JsonOption = False) -> None:
 
 
 def explain(
-    code: Annotated[str | None, typer.Argument(metavar="CODE", show_default=False)] = None,
+    code: Annotated[
+        str | None,
+        typer.Argument(metavar="CODE", help="Error code, such as NET-REFUSED.", show_default=False),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Explain an error code and what to do.
+    """Explain an error code, and say what to do.
 
     Without a code, list all codes.
     """

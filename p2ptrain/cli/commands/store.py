@@ -39,13 +39,14 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 DigestArgument = Annotated[
-    str, typer.Argument(metavar="DIGEST", help="The 64 hexadecimal characters of a blob or chunk.")
+    str,
+    typer.Argument(metavar="DIGEST", help="Digest of a blob or chunk: 64 hexadecimal characters."),
 ]
 
 
 @app.command(epilog=examples("p2ptrain store du", "p2ptrain store du --home /srv/seed --json"))
 def du(home: HomeOption = None, as_json: JsonOption = False) -> None:
-    """Show how much disk space snapshots, updates, data and the rest take.
+    """Show how much disk space each kind of content takes.
 
     Works whether or not a node runs in the home.
     """
@@ -226,7 +227,10 @@ def pin(digest: DigestArgument, home: HomeOption = None, as_json: JsonOption = F
 
 @app.command(epilog=examples("p2ptrain store unpin DIGEST"))
 def unpin(digest: DigestArgument, home: HomeOption = None, as_json: JsonOption = False) -> None:
-    """Remove a pin; the blob stays as long as the run needs it."""
+    """Remove a pin.
+
+    The snapshot, update or data block stays as long as the run needs it.
+    """
     from p2ptrain.store import LocalDisk, Pins
 
     where = _home_of_a_run(home)

@@ -36,7 +36,7 @@ def verify(
     run: Annotated[
         str | None,
         typer.Argument(
-            metavar="[RUN]",
+            metavar="RUN",
             help="The run's name, or the beginning of its id; the home must hold that run.",
             show_default=False,
         ),
@@ -54,9 +54,10 @@ def verify(
 ) -> None:
     """Replay the run in this home and check everything.
 
-    Checks certificates and updates, and compares θ and m with every certified snapshot. Names the
-    first difference: its height, its outer step, and its signers. Does not use the network or trust
-    other peers. Needs memory for θ and m. Works whether or not a node runs in the home.
+    Checks certificates and updates, and compares θ (the weights) and m (the outer momentum) with
+    every certified snapshot. Names the first difference: its height, its outer step, and its
+    signers. Does not use the network or trust other peers. Needs memory for θ and m. Works whether
+    or not a node runs in the home.
     """
     where = open_home(home, to_write=False)
     held = run_of(where)
