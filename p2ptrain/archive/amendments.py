@@ -124,9 +124,9 @@ class Amendments:
 
     def influence_max(self, agreed: Agreed, step: int) -> float:
         """Return how far a participant's weights may be from θ in outer step `step`: the largest of
-        the bounds of this and the last KEPT_STEPS outer steps. With fragments, each fragment
-        contains the work of as many outer steps as there are fragments, so that many more count.
-        Call `missing` first; raises as `leg` does.
+        the bounds of this and the last KEPT_STEPS outer steps. With P fragments, P times as many
+        outer steps count, because a fragment contains the work of P outer steps. Call `missing`
+        first; raises as `leg` does.
         """
         kept_steps = KEPT_STEPS * self._run.manifest.sync.fragments
         steps = range(max(0, step - kept_steps), step + 1)

@@ -2,9 +2,9 @@
 base is a Commit and the state that it applies to; verification starts there instead of at genesis.
 
 There is only one log, so that pruning is one rename: after a crash, the log contains either the old
-chain or the pruned chain. The first record may be an *origin*: the base, and the checkpoint that
-the user chose to trust. There is no checkpoint if this home has verified all entries before the
-base.
+chain or the pruned chain. The first record may be an *origin*: the base, and the checkpoint (height
+and digest of a Commit) that the user chose to trust. There is no checkpoint if this home has
+verified all entries before the base.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def weights(
             if each.peer not in counting:
                 continue
             if (roster.step - step) % fragments == 0:
-                counting.remove(each.peer)  # This step averaged the fragment with its earlier work.
+                counting.remove(each.peer)  # The average of this step contains the earlier work.
             else:
                 tokens[each.peer] += each.tokens
     return tuple(tokens[each.peer] for each in roster.participants)

@@ -34,7 +34,7 @@ class Home:
         self.evidence: Final = root / "evidence.log"  # proofs that a voter lied
         self.store: Final = root / "store"  # chunks, snapshots, updates
         self.inner: Final = root / "inner"  # the trainer's optimizer state, 8 bytes per parameter
-        self.ranks_secret: Final = root / "ranks.secret"  # for the hosts on which torchrun runs
+        self.ranks_secret: Final = root / "ranks.secret"  # to be copied to the hosts of torchrun
         self.halving: Final = root / "halving.json"  # how many sequences at once fit in memory
         self.starts: Final = root / "starts"  # how many times this identity was started
         self.peers: Final = root / "peers.json"  # addresses of peers met before

@@ -96,8 +96,8 @@ def _parsed(home: Path, line: bytes) -> dict[str, Any]:
 
 
 def _is_held(home: Path) -> bool:
-    """Return whether a process has locked the home, according to /proc/locks. To try the lock
-    itself could make a starting node fail.
+    """Return whether a process has locked the home, according to /proc/locks. Taking the lock,
+    even briefly, could make a node fail that starts at the same time.
     """
     try:
         inode = (home / "lock").stat().st_ino
@@ -115,7 +115,7 @@ def _reachable(path: Path) -> Iterator[str]:
     try:
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
-        yield str(path)[:SOCKET_PATH_BYTES_MAX]  # The folder cannot be opened, so connecting fails.
+        yield str(path)[:SOCKET_PATH_BYTES_MAX]  # There is no socket here, so connecting fails.
         return
     try:
         yield f"/proc/self/fd/{folder}/{path.name}"

@@ -105,7 +105,7 @@ def organiser_of(home: Home, run: Run) -> Identity:
     from p2ptrain.identity import load_or_create
     from p2ptrain.names import label
 
-    # If the home of a run has no key, it was restored without it. A new key would only hide that.
+    # A home that has a run but no key was restored without the key. A new key would only hide that.
     identity = load_or_create(home.identity) if home.identity.exists() else None
     if identity is None or identity.peer != run.manifest.organiser:
         key = "there is no key" if identity is None else f"the key of {label(identity.peer)} is"

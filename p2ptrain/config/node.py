@@ -26,7 +26,7 @@ RANKS_MAX = 64
 GPUs."""
 
 EXTERNAL_RANKS_MAX = 256
-"""Maximum number of ranks that torchrun starts. Each needs a thread in the node."""
+"""Maximum number of ranks that torchrun starts. Each of them needs a thread in the node."""
 
 KEEP_ENTRIES_MIN = 16
 """Minimum number of ledger entries to keep: a few outer steps, so that any peer can help a peer
@@ -66,14 +66,16 @@ class NodeConfig:
     threads: int = 1
     device: Device = "auto"
     precision: Precision = "auto"
-    """Precision in which the trainer computes; "auto" is bf16 on GPUs. Its weights stay fp32."""
+    """Precision in which the trainer computes; "auto" is bf16 on GPUs. The weights stay fp32."""
     compile: bool = False
     recompute: bool = False
-    """Recompute activations instead of keeping them: a third more arithmetic, but less memory."""
+    """Whether to recompute activations instead of keeping them: a third more arithmetic, less
+    memory."""
     micro_batch: int = 0
     """Sequences per forward pass of a rank; 0 means as many as fit into memory."""
     keep_inner: bool = True
-    """Write the inner optimizer's state to disk at each outer step: 8 bytes per parameter."""
+    """Whether to write the inner optimizer's state to disk at each outer step (8 bytes per
+    parameter), so that a restart does not lose it."""
     limit_up_bytes_per_s: int | None = None
     keep_snapshots: int | None = 2
     """Number of certified snapshots to keep, with the updates after them; None keeps all."""
@@ -90,7 +92,7 @@ class NodeConfig:
     """
     run: RunId | None = None
     assume_yes: bool = False
-    """Take part in a run that is new on this machine without asking the user."""
+    """Do not ask the user before taking part in a run that is new on this machine."""
     mdns: bool = False
     quiet: bool = False
     """Print errors only."""

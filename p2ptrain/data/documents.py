@@ -31,8 +31,8 @@ KEYS_SHOWN_MAX = 8
 def text_pieces(path: Path, field: str = "") -> Iterator[Piece]:
     """Yield the file as one document, in pieces of whole lines. `field` is not used.
 
-    A piece is full with the line that reaches TEXT_PIECE_CHARACTERS. It is yielded only when the
-    next line has been read, because a piece must say whether the document ends with it.
+    A piece is full once it has TEXT_PIECE_CHARACTERS. A full piece is yielded only when the next
+    line has been read, because a piece must say whether the document ends with it.
     """
     lines, characters, begins = list[str](), 0, True
     for number, line in numbered_lines(path):

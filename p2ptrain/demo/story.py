@@ -157,7 +157,7 @@ class Story:
 
     def kill_one(self) -> None:
         """Kill cat with SIGKILL in the middle of a reduce. The others must commit that step without
-        it."""
+        cat."""
         victim, survivors = self.cast["cat"], [self.cast["ann"], self.cast["ben"]]
         started = self.wait_for(
             "cat in an exchange with others", lambda: _open_reduce(victim), deadline_s=60
@@ -202,8 +202,8 @@ class Story:
         """Let dan join: it fetches a snapshot from several peers and the later updates, and then
         appears in a roster."""
         dan = self.cast["dan"]
-        # Nodes write snapshots in the background. On a busy machine, they finish at very different
-        # times.
+        # Nodes write snapshots in the background. On a busy machine, some nodes finish much later
+        # than others.
         self.wait_for(
             "a snapshot that several nodes hold", self._newest_is_of_several, deadline_s=90
         )

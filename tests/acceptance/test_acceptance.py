@@ -74,7 +74,7 @@ def test_measures_are_selected_by_a_word() -> None:
 
 
 @pytest.mark.parametrize("which", ATTACKS, ids=lambda which: which.number)
-def test_every_named_test_exists(which: Attack) -> None:
+def test_every_test_that_is_named_for_an_attack_exists(which: Attack) -> None:
     for each in which.tests:
         path, _, name = each.partition("::")
         tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))

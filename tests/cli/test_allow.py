@@ -126,7 +126,9 @@ def test_unanswered_query_for_requests_is_not_shown_as_an_empty_list(
     assert f"pending requests to join are not known: {said}" in listed().err
 
 
-def test_running_node_is_notified(p2ptrain: Command, organiser_home: Path) -> None:
+def test_running_node_is_notified_of_a_changed_list(
+    p2ptrain: Command, organiser_home: Path
+) -> None:
     with fake_node(organiser_home, says(), b'{"newer":true}\n') as requests:
         outcome = p2ptrain("allow", "add", PEER, "--home", organiser_home)
     assert requests == [{"command": "newest-allowlist"}, {"command": "reload-allowlist"}]

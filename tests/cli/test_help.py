@@ -1,4 +1,4 @@
-"""Help appears at once, and every page ends with examples."""
+"""The help of each command appears quickly, explains every option, and ends with examples."""
 
 from __future__ import annotations
 

@@ -205,7 +205,7 @@ def test_data_are_not_packed_if_the_first_weights_cannot_be_made(
 def test_first_weights_take_the_predicted_disk_space(
     organiser_home: Path,
 ) -> None:
-    """The momentum is zero, and equal chunks are stored once."""
+    """The momentum takes hardly any space: it is all zeros, and equal chunks are stored only once."""
     home = Home(organiser_home)
     run = load_run(home.manifest)
     assert run is not None
@@ -249,7 +249,7 @@ def test_missing_run_and_forged_run_have_different_error_codes(
     assert "the signature of this manifest is wrong" in outcome.err
 
 
-def test_identity_is_made_once(p2ptrain: Command, tmp_path: Path) -> None:
+def test_identity_is_created_only_once(p2ptrain: Command, tmp_path: Path) -> None:
     first = p2ptrain("id", "--home", tmp_path / "h")
     again = p2ptrain("id", "--home", tmp_path / "h", "--json")
     assert (

@@ -31,7 +31,7 @@ def tiny_with(changes: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", sample_names())
-def test_samples_are_valid(name: str) -> None:
+def test_sample_run_files_are_valid(name: str) -> None:
     run = parse_run_file(tomllib.loads(sample(name)))
     assert run.run.name == name.replace("_", "-")
     assert run.run.admission == "allowlist"

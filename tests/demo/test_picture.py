@@ -27,7 +27,7 @@ def test_screen_overwrites_lines_that_the_live_display_redraws() -> None:
     assert [style for _, style in new] == ["b r"] * 3
 
 
-def test_screen_scrolls(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_screen_scrolls_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo_picture, "ROWS", 3)
     screen = Screen()
     screen.write("a\r\nb\r\nc\r\nd")

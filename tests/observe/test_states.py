@@ -68,7 +68,7 @@ def test_duration_is_shown_in_suitable_units(seconds: float, text: str) -> None:
     ("bytes_per_s", "text"),
     [(26.5e6, "212 Mbit/s"), (1e6, "8 Mbit/s"), (1.3e9, "10.4 Gbit/s"), (5e3, "40 kbit/s")],
 )
-def test_rate_is_in_bits(bytes_per_s: float, text: str) -> None:
+def test_rate_is_shown_in_bits_per_second(bytes_per_s: float, text: str) -> None:
     assert rate(bytes_per_s) == text
 
 

@@ -137,8 +137,8 @@ def export(
 
 
 def _parity_check(compared: bool, seen: list[Parity]) -> Callable[[Path], None]:
-    """Return a `CheckFolder` function. If `compared`, it compares the logits of a folder and
-    appends the result to `seen`.
+    """Return a function that checks an exported folder. If `compared`, the function compares the
+    logits of the folder with those of transformers, and appends the result to `seen`.
     """
     from p2ptrain.export.parity import compare
 

@@ -92,7 +92,7 @@ class AuditFindings:
     writing now. The node had not sent it to any peer, so nothing is lost."""
     begun: int | None = None
     reached: int | None = None
-    """The last outer step of the replay, which began at `begun`."""
+    """The outer step up to which the replay got. The replay began at the step `begun`."""
     updates: int = 0
     compared: tuple[int, ...] = ()
     """The outer steps whose certified snapshots equal the replayed states."""
