@@ -68,4 +68,4 @@ def _cut(reason: str) -> ReplayBlobs:
     return ReplayBlobs((), Caution("HISTORY-CUT", what, DO))
 
 
-DO = "run `verify` on a seed that has been running since the start, or from a later snapshot"
+DO = "run `verify` on a seed that has been running since the start, or --from a later snapshot"

@@ -280,7 +280,7 @@ def load_run_file(path: Path) -> RunFile:
             do="create a run file with: p2ptrain run new --out run.toml",
         ) from exc
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as exc:
-        raise ConfigError(f"{path} is not TOML: {exc}", do=f"correct it in {path}") from exc
+        raise ConfigError(f"{path} is not TOML: {exc}", do=f"correct {path}") from exc
     return parse_run_file(tree, name=str(path))
 
 

@@ -42,6 +42,8 @@ class Facts:
     steps_after_seed_stopped: int = 0
     blocks_trained_once: int = 0
     blocks_trained_otherwise: int | None = None
+    """Number of committed blocks that no journal covers. If a journal contradicts the ledger, the
+    command fails, and so does the demo."""
 
 
 def claims(facts: Facts) -> dict[str, bool]:

@@ -205,7 +205,7 @@ def test_data_are_not_packed_if_the_first_weights_cannot_be_made(
 def test_first_weights_take_the_predicted_disk_space(
     organiser_home: Path,
 ) -> None:
-    """The momentum takes hardly any space: it is all zeros, and equal chunks are stored only once."""
+    """The momentum takes hardly any space: it is all zeros, and equal chunks are stored once."""
     home = Home(organiser_home)
     run = load_run(home.manifest)
     assert run is not None

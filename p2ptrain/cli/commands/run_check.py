@@ -28,7 +28,7 @@ def lines(amended: AmendedFile, costs: RunCosts, lints: Sequence[Lint]) -> Itera
     yield (
         f"trains    {run.outer.steps} outer steps of {run.inner.steps // run.sync.fragments} inner "
         f"steps of {run.inner.batch_sequences} sequences: {costs.step_tokens:,} tokens per peer "
-        "and outer step"
+        "in each outer step"
     )
     yield from _memory(costs)
     yield (
@@ -39,7 +39,7 @@ def lines(amended: AmendedFile, costs: RunCosts, lints: Sequence[Lint]) -> Itera
         f"publish   needs {size(costs.node.theta)} of memory and as much disk, besides the "
         "data, on the machine that publishes"
     )
-    yield f"time      {costs.step_operations:.2e} operations per peer and outer step{_time(costs)}"
+    yield f"time      {costs.step_operations:.2e} operations per peer in each outer step{_time(costs)}"
     yield from _table(costs)
     for lint in lints:
         yield f"{'FAULT' if lint.is_fault else 'warning':<9} {lint.field}: {lint.words}"

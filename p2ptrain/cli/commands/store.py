@@ -103,7 +103,7 @@ def check(
             likely="the disk that holds the store is faulty",
             do=(
                 "move the home to a healthy disk; if no peer of the run was reached, try again "
-                "with --bootstrap; chunks that no peer holds are no longer needed"
+                "with --bootstrap; chunks that no peer holds are probably not needed"
             )
             if repair
             else f"{to_paste(where.root, 'store check --repair')}; a running node "
