@@ -39,7 +39,8 @@ def lines(amended: AmendedFile, costs: RunCosts, lints: Sequence[Lint]) -> Itera
         f"publish   needs {size(costs.node.theta)} of memory and as much disk, besides the "
         "data, on the machine that publishes"
     )
-    yield f"time      {costs.step_operations:.2e} operations per peer in each outer step{_time(costs)}"
+    operations = f"{costs.step_operations:.2e} operations per peer in each outer step"
+    yield f"time      {operations}{_time(costs)}"
     yield from _table(costs)
     for lint in lints:
         yield f"{'FAULT' if lint.is_fault else 'warning':<9} {lint.field}: {lint.words}"
