@@ -73,7 +73,7 @@ ISOLATED: Fewer members can be reached than the run needs to agree on anything. 
     training continues when enough members are back. Messages from members off the allowlist are
     ignored; the organiser can admit these members again.
 
-# runs and their documents
+# settings, homes and runs
 USAGE: The command does not have this option or argument. Add --help to see its options.
 CONFIG: A setting is wrong. The message names the setting, its value, and what the value should be.
 HOME: The folder cannot be used as a home: it is a file, it belongs to another user, or its disk is
@@ -187,7 +187,7 @@ FETCH-CANCELLED: Fetching was stopped. Chunks that have arrived are kept.
 FETCH-TIMEOUT: Fetching did not finish in time. Chunks that have arrived are kept for the next try.
 LEDGER-BROKEN: The ledger on this disk is inconsistent: an entry is missing, altered, or from a
     different run. Move the home away, or give the node a new one; it fetches the ledger again.
-TRAINED-OTHERWISE: A trainer's journal contradicts the ledger: a block was trained twice, by the
+TRAINED-OTHERWISE: A node's journal contradicts the ledger: a block was trained twice, by the
     wrong member, or not at all.
 LEDGER-PRUNED: All reachable peers have dropped the old ledger entries that this node lacks. Nobody
     is at fault. Start the node when a peer that keeps everything is online. Or get a checkpoint
