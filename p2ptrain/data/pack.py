@@ -92,7 +92,8 @@ class PackSpec:
 
 @dataclass(frozen=True, slots=True)
 class PackedBlocks(Generic[Kept]):
-    """The packed blocks, as the function `keep` of `pack_stream` returned them, and statistics.
+    """The packed blocks, as the function `keep` of `pack_stream` returned them, in the order of the
+    run's data index; and statistics.
 
     `documents` counts documents, not pieces: a text file is one document. `entropy_nats` is the
     order-0 entropy of the training blocks: the loss per token of a model that has learnt only how
