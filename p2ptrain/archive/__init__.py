@@ -1,1 +1,1 @@
-"""Read a node's home from disk without a running node: ledger, updates and allowlist."""
+"""Read and write a node's home (the folder with its files): ledger, updates and allowlist."""

@@ -17,8 +17,8 @@ from p2ptrain.store.disk import disk_errors
 
 
 class _AllPeers:
-    """All valid peer ids. Other names are refused; otherwise a malicious proposer could get them
-    into the ledger.
+    """The set of all valid peer ids. Without this check, a malicious proposer could get other texts
+    into the ledger as names of members.
     """
 
     def __contains__(self, name: object) -> bool:
@@ -29,8 +29,8 @@ ALL_PEERS: Container[PeerId] = _AllPeers()
 
 
 class Admission:
-    """The admission rules of a node's run. Until `set_run` is called, the run is unknown and
-    nobody is admitted.
+    """The admission rules of a node's run. Until `set_run` is called, the run is unknown and nobody
+    is admitted.
     """
 
     def __init__(self, home: Home) -> None:
@@ -41,14 +41,10 @@ class Admission:
         self.allowlist: SignedAllowlist | None = None
 
     def set_run(self, run: Run) -> None:
-        """Admit peers by the rules of `run` from now on, using the allowlist in our home if there
-        is one.
-        """
+        """Admit peers by the rules of `run` and the allowlist in our home (if any) from now on."""
         self._run = run
         self._always = frozenset((run.manifest.organiser, *run.manifest.founders))
-        kept = load_allowlist(self._home.allowlist, run)
-        if kept is not None:
-            self._use(kept)
+        self.reload()
 
     @property
     def is_open(self) -> bool:
@@ -59,8 +55,8 @@ class Admission:
         return self.is_open or self.names(peer)
 
     def names(self, peer: PeerId) -> bool:
-        """Return whether the run's manifest or allowlist names `peer`. An open run names only a few
-        peers.
+        """Return whether the run's manifest or allowlist names `peer`. In an open run, peers that
+        are not named may take part too.
         """
         return peer in self._always or peer in self._listed
 
@@ -72,8 +68,9 @@ class Admission:
         """Adopt a list that a peer sent if it is newer than ours. Return whether it was.
 
         Raises:
-            RemoteProtocolError, RunMismatch: it is not a list of this run.
-            StoreError: it cannot be stored, so a restart would return to an older list.
+            RemoteProtocolError, RunMismatch: `data` is not an allowlist of this run.
+            StoreError: the list cannot be stored. It is not adopted, because a restart would return
+                to the older list.
         """
         assert self._run is not None
         offered = SignedAllowlist.from_bytes(data, self._run)
@@ -85,8 +82,8 @@ class Admission:
         return True
 
     def reload(self) -> bool:
-        """Adopt a newer list from our home, where the organiser's tool writes it. Return whether
-        there was one.
+        """Adopt a newer list from our home, where `p2ptrain allow` writes it. Return whether there
+        was one.
         """
         assert self._run is not None
         kept = load_allowlist(self._home.allowlist, self._run)

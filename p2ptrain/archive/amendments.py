@@ -1,9 +1,10 @@
-"""The amendments that this node has, and the run with the agreed amendments applied, for each outer
-step.
+"""The amendments (signed changes of the run's terms) that this node has, and the run as amended in
+each outer step.
 
 Amendments can come from any peer; the organiser's signature makes them valid. They are stored on
-disk before the ledger learns of them. This module does not decide which of them apply: the ledger's
-chain refers to them by digest. `node/gossip/amendment_gossip.py` sends and receives them.
+disk before the ledger learns of them. This module does not decide which amendments apply: the
+ledger's chain names those by digest. `node/gossip/amendment_gossip.py` sends and receives
+amendments.
 """
 
 from __future__ import annotations
@@ -24,21 +25,14 @@ Agreed = tuple[Terms, ...]
 """The amendments that a chain agreed on, in the chain's order: `LedgerState.terms`."""
 
 KEPT_STEPS = 8
-"""Number of earlier outer steps whose work a peer may still contribute. If a peer was left out for
-longer, `policy.influence_max` limits its contribution in any case.
+"""Number of earlier outer steps whose bounds on influence count, because a peer may contribute work
+that it kept from them. Work that a peer kept for longer must meet the bounds of these steps, too.
 """
 
 
-def kept_steps(run: Run) -> int:
-    """Return the number of preceding outer steps from which a peer may still have kept work. With
-    fragments, each fragment contains the work of as many outer steps as there are fragments.
-    """
-    return KEPT_STEPS * run.manifest.sync.fragments
-
-
 class Amendments:
-    """The amendments that this node has. Legs (see `run.amendment`) are computed once for each list
-    of agreed amendments.
+    """The amendments that this node has. The legs (the run as amended from an outer step on, see
+    `run.amendment`) are computed once for each list of agreed amendments.
     """
 
     def __init__(self, run: Run, path: Path) -> None:
@@ -61,7 +55,8 @@ class Amendments:
 
     @property
     def terms(self) -> frozenset[Terms]:
-        """The terms that the ledger may agree on, because this node can send them to others."""
+        """The terms on which this node's ledger may agree: those that it can send to other
+        peers."""
         return frozenset(each.terms for each in self._held.values())
 
     def get(self, digest: Digest) -> SignedAmendment | None:
@@ -77,13 +72,13 @@ class Amendments:
         than before.
 
         Raises:
-            RemoteProtocolError, RunMismatch: it is not a list of amendments of this run.
+            RemoteProtocolError, RunMismatch: `data` is not a list of amendments of this run.
             StoreError: the list cannot be stored, and nothing is adopted.
         """
         offered = {each.digest: each for each in amendments_in(data, self._run)}
         if offered.keys() <= self._held.keys():
             return False
-        news = self.reload()  # Do not overwrite what the organiser's tool wrote.
+        news = self.reload()  # Do not overwrite what `p2ptrain run amend` wrote.
         kept = _most_wanted(self._held | offered, agreed)
         if kept == self._held:
             return news
@@ -93,7 +88,7 @@ class Amendments:
         return True
 
     def reload(self) -> bool:
-        """Adopt further amendments from our home, where the organiser's tool writes them. Return
+        """Adopt further amendments from our home, where `p2ptrain run amend` writes them. Return
         whether there were any.
         """
         found = {each.digest: each for each in load_amendments(self._path, self._run)}
@@ -119,8 +114,8 @@ class Amendments:
         return self.nearest(agreed, step)
 
     def nearest(self, agreed: Agreed, step: int) -> Leg:
-        """Return the run in outer step `step`, with the amendments that this node has. Use it only
-        for estimates and for display.
+        """Return the run in outer step `step`, with those agreed amendments that this node has. Use
+        the result only for estimates and for display.
         """
         known, legs = self._legs
         if known != agreed or len(legs) <= len(agreed):
@@ -128,11 +123,13 @@ class Amendments:
         return [each for each in legs if each.step <= step][-1]
 
     def influence_max(self, agreed: Agreed, step: int) -> float:
-        """Return how far a participant's weights may be from θ in outer step `step`. The bounds of
-        earlier outer steps count too, because a peer may have kept work from them. Call `missing`
+        """Return how far a participant's weights may be from θ in outer step `step`: the largest of
+        the bounds of this and the last KEPT_STEPS outer steps. With P fragments, P times as many
+        outer steps count, because a fragment contains the work of P outer steps. Call `missing`
         first; raises as `leg` does.
         """
-        steps = range(max(0, step - kept_steps(self._run)), step + 1)
+        kept_steps = KEPT_STEPS * self._run.manifest.sync.fragments
+        steps = range(max(0, step - kept_steps), step + 1)
         return max(self.leg(agreed, each).manifest.influence_max for each in steps)
 
     def _follow(self, agreed: Agreed) -> tuple[Leg, ...]:

@@ -1,9 +1,10 @@
-"""The chain as one log on disk: certified entries, preceded by a base if the chain was pruned.
+"""The chain as one log on disk: certified entries, preceded by a *base* if the chain was pruned. A
+base is a Commit and the state that it applies to; verification starts there instead of at genesis.
 
 There is only one log, so that pruning is one rename: after a crash, the log contains either the old
-chain or the pruned chain. The first record may be an *origin*: the base, and the checkpoint that
-the user chose to trust. There is no checkpoint if this home has verified all entries before the
-base.
+chain or the pruned chain. The first record may be an *origin*: the base, and the checkpoint (height
+and digest of a Commit) that the user chose to trust. There is no checkpoint if this home has
+verified all entries before the base.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ _MARK = b'{"base":'
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The beginning of a chain. `trusted` is the checkpoint that the user named; None if this home
-    verified all entries before it pruned them.
+    """The beginning of a pruned chain. `trusted` is the checkpoint that the user named; None if
+    this home verified all entries before it pruned them.
     """
 
     base: Base
@@ -56,7 +57,9 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class ChainFile:
-    """The contents of a log, not verified. `entries` are those after the origin's own Commit."""
+    """The decoded contents of a log, not verified. If there is an origin, `entries` follow its
+    Commit.
+    """
 
     origin: Origin | None = None
     entries: list[Certified] = field(default_factory=list)
@@ -67,7 +70,7 @@ class ChainFile:
 
     @property
     def whole(self) -> list[Certified]:
-        """The entries, including the base's own Commit, for verification."""
+        """All entries to verify: the base's Commit, if there is a base, and `entries`."""
         return self.entries if self.origin is None else [self.origin.base.commit, *self.entries]
 
 
@@ -88,7 +91,7 @@ def origin_bytes(origin: Origin) -> bytes:
 
 
 def origin_of(record: bytes) -> Origin | None:
-    """Return the origin in a first record; None if the record is an entry. Raises
+    """Return the origin in the first record of a log; None if that record is an entry. Raises
     RemoteProtocolError.
     """
     if not record.startswith(_MARK):

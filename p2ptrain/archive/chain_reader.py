@@ -1,5 +1,5 @@
 """Read and verify a ledger file, in a home or exported, without changing it. Verification starts at
-genesis, or at a base if earlier entries were pruned.
+genesis, or at a base (see `chain_log`) if earlier entries were pruned.
 
 A node may be appending to the log at the same time, so the log is opened read-only: anything after
 the last intact record is ignored and not truncated.
@@ -37,8 +37,8 @@ class CheckedEntry:
 
 @dataclass(frozen=True, slots=True)
 class CheckedChain:
-    """A verified chain, which starts at its `origin` (None for genesis). The origin itself is not
-    verified.
+    """A verified chain, which starts at its `origin` (None for genesis). Whether the origin belongs
+    to the run was not verified.
     """
 
     origin: Origin | None
@@ -46,7 +46,7 @@ class CheckedChain:
 
     @property
     def checkpoint(self) -> Checkpoint | None:
-        """The newest checkpoint at which a newcomer can start if it trusts this node's user."""
+        """The newest Commit at which a newcomer can start if it trusts the user of this node."""
         for link in reversed(self.links):
             entry = link.certified.entry
             if isinstance(entry.value, Commit) and entry.value.state is not None:
@@ -61,10 +61,9 @@ class ReadOnlyDisk(LocalDisk):
         """Do nothing, because the tail may be a record that is being written."""
 
     def sync(self, path: Path) -> None:
-        """Do nothing, because the node that writes makes its data durable."""
+        """Do nothing, because nothing was written here. A node makes its own data durable."""
 
-    def sync_directory(self, path: Path) -> None:
-        """Do nothing, because the node that writes makes its data durable."""
+    sync_directory = sync
 
     def write(self, path: Path, data: memoryview) -> None:
         raise _refused(path)
@@ -93,14 +92,16 @@ def records_in(log: Path) -> Iterator[bytes]:
 
 
 def lines_in(file: Path) -> Iterator[bytes]:
-    """Yield the entries of an exported file, which has one entry per line."""
+    """Yield the records of an exported file, which has one record per line."""
     with file.open("rb") as lines:
         while line := lines.readline(ORIGIN_BYTES_MAX + 2):
             yield line.rstrip(b"\r\n")
 
 
 class EntryBroken(StoreError):
-    """An entry that does not verify: its position and, if it can be decoded, its signers."""
+    """An entry is invalid. `height` and `step` are its position; `entry` is its digest and
+    `signed_by` are its signers, if it can be decoded.
+    """
 
     default_code = "LEDGER-BROKEN"
 
@@ -126,10 +127,10 @@ class EntryBroken(StoreError):
 @dataclass(slots=True)
 class ChainVerifier:
     """Verifies a chain one entry after another, starting from the run's manifest or the chain's
-    base. It does not keep entries in memory.
+    base, without keeping the entries in memory.
 
-    The constructor raises StoreError if the base cannot be read. `links` raises EntryBroken for the
-    first invalid entry.
+    The constructor raises EntryBroken if the base cannot be read. `links` raises EntryBroken for
+    the first invalid entry.
     """
 
     rules: Rules
@@ -172,9 +173,6 @@ class ChainVerifier:
 
 
 def checked(rules: Rules, records: Iterable[bytes], source: Path) -> CheckedChain:
-    """Verify the whole chain.
-
-    Raises StoreError with code LEDGER-BROKEN, as `ChainVerifier` does.
-    """
+    """Verify the whole chain. Raises EntryBroken, as `ChainVerifier` does."""
     walk = ChainVerifier(rules, records, source)
     return CheckedChain(walk.origin, list(walk.links()))

@@ -4,8 +4,8 @@ If a model is averaged in P fragments, an outer step commits the tokens of H ÷ 
 the fragment that is averaged was trained on all tokens since its own last average: those of up to H
 inner steps, and fewer for a peer that has just joined. The chain records in which outer steps a
 member took part and with how many tokens. So peers do not report weights: all participants compute
-the same weights from the chain. Otherwise their requests for the reduce would differ, and the
-reduce would fail. With one fragment, the weight is the number of tokens that a participant commits.
+the same weights from the chain. If their weights differed, the reduce would fail. With one
+fragment, the weight is the number of tokens that a participant commits.
 
 Tokens before the newest certified snapshot are not counted: a pruned chain may begin there, and a
 node that starts there must compute the same weights. So right after a snapshot, the weights are
@@ -13,7 +13,7 @@ only the newly committed tokens. Events that are not in the chain are ignored. F
 trainer that restarts loses its work on fragments that were not averaged yet, but its peer's weight
 does not change.
 
-An eager trainer needs the weight of its own work before the mean arrives, so it uses an estimate.
+An eager trainer applies its own work before the mean arrives. It uses an estimate of the weight.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from p2ptrain.run import RunManifest
 def weights(
     history: StepIndex, since: Mapping[PeerId, int], roster: Roster, fragments: int
 ) -> tuple[int, ...]:
-    """Return the weight of each participant of `roster`, whose reduce is in progress. `since` is
-    the outer step in which each member was admitted.
+    """Return the weight of each participant of `roster`, in tokens. `since` is the outer step in
+    which each member was admitted.
     """
     tokens = {each.peer: each.tokens for each in roster.participants}
     counting = set(tokens)
@@ -42,7 +42,7 @@ def weights(
             if each.peer not in counting:
                 continue
             if (roster.step - step) % fragments == 0:
-                counting.remove(each.peer)  # Its earlier work has already been merged.
+                counting.remove(each.peer)  # The average of this step contains the earlier work.
             else:
                 tokens[each.peer] += each.tokens
     return tuple(tokens[each.peer] for each in roster.participants)

@@ -2,8 +2,8 @@
 
 Anybody can replay a run from genesis and compare the result with each certified snapshot, as long
 as somebody has the genesis snapshot and every update. With int8 an update takes a byte per
-parameter. Volunteers do not have to store that much. Seeds store these bytes until their disk is
-nearly full, and report when they can no longer keep them.
+parameter, too much to ask of volunteers. Seeds keep all updates until their disk is nearly full,
+and report when they can no longer keep them.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ before the oldest is removed, and updates and data grow until then.
 
 ROOM_BYTES_MIN = 256 * 2**20
 """Minimum disk space in bytes that must stay free for logs and journals, for a model of any
-size."""
+size.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayBlobs:
-    """The blobs to keep for a replay from genesis. If the seed does not keep them, `blobs` is empty
-    and `caution` is the reason.
+    """The blobs that a seed keeps for replays from genesis. If it cannot keep all of them, `blobs`
+    is empty and `caution` gives the reason.
     """
 
     blobs: tuple[Digest, ...]
@@ -42,8 +43,8 @@ def held_history(
     """Decide which blobs of its run's history a seed keeps.
 
     If an update is missing, a replay from genesis is impossible here, so the other updates are not
-    kept for replays either. `disk_free` and `snapshot_bytes` are in bytes. Blocks while it reads
-    the disk.
+    kept for replays either. `disk_free` and `snapshot_bytes` are in bytes. This function blocks: it
+    reads the disk.
     """
     if chain.base is not None:
         return _cut("this seed deletes old entries of its ledger (--keep-entries)")
@@ -67,4 +68,4 @@ def _cut(reason: str) -> ReplayBlobs:
     return ReplayBlobs((), Caution("HISTORY-CUT", what, DO))
 
 
-DO = "run `verify` on a seed that has been running since the start, or from a later snapshot"
+DO = "run `verify` on a seed that has been running since the start, or --from a later snapshot"

@@ -1,9 +1,10 @@
 """Refuse a home to which another user of this machine could write.
 
 A node opens its lock, its journal and its logs by name. If another user can write to the folder,
-that user can replace them: a symbolic link can make us overwrite one of our own files elsewhere,
-and a log with different votes can make us break our promises. So all folders of the home must
-belong to us, and nobody else may write to them. This module does not check the contents of files.
+that user can replace these files. A symbolic link can make the node overwrite a file elsewhere, and
+a log with other votes can make the node contradict votes that it has sent. So all folders of the
+home must belong to the node's user, and nobody else may write to them. This module does not check
+the contents of files.
 """
 
 from __future__ import annotations
@@ -20,14 +21,13 @@ OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def refuse_unsafe_home(root: Path, folders: Iterable[Path], *, user: int | None = None) -> None:
-    """Check `root`, the `folders` in it that exist, and the entries of `root`.
+    """Raise ConfigError (HOME-UNSAFE) if another user could write to `root` or to those of
+    `folders` that exist, or if a file in `root` is a symbolic link. The error's `do` is the command
+    that repairs the home.
 
     A folder may be a symbolic link, since users move stores to larger disks. A file may not,
     because our code never creates such links. `user` is the id of the required owner, by default
     the user of this process.
-
-    Raises:
-        ConfigError: code HOME-UNSAFE; its `do` is the command that repairs the home.
     """
     owner = os.geteuid() if user is None else user
     for folder in (root, *(each for each in folders if each.exists())):

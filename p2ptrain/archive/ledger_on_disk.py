@@ -1,7 +1,7 @@
 """The ledger on this disk: certified entries in one log, this node's promises and votes in another.
 
-A restarted node loads its ledger only from these two logs. If the chain does not verify, this disk
-is at fault, and the error says so; a node never continues a chain that it cannot verify.
+A restarted node loads its ledger only from these two logs. If the chain does not verify, the disk
+is damaged or somebody changed the file; a node never continues a chain that it cannot verify.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ def rules_of(run: Run) -> Rules:
 
 
 REDUCES_S = 2.0
-"""Voters consider a silent reduce failed after this many times its deadline."""
+"""Voters consider a reduce failed if no participant reports for this many times its deadline."""
 
 
 def reduce_s_max(manifest: RunManifest) -> float:
     """Return the seconds after which voters consider a reduce failed if no participant reports
-    anything. Honest participants abort a reduce much earlier, so this matters only if all
-    participants are malicious and silent. An amendment may change the codec, so the size is that of
-    the largest codec: 4 bytes per element.
+    anything. Honest participants abort a reduce much earlier, so this time matters only if all
+    participants are malicious and silent. An amendment may change the codec, so the time is that of
+    the codec with the largest payload: 4 bytes per element.
     """
     return REDUCES_S * reduce_deadline_s(4 * layout_of(manifest.model).numel)
 
@@ -65,11 +65,10 @@ def open_ledger(
     disk: Disk | None = None,
     arrange: Arrange = in_given_order,
 ) -> tuple[Ledger, RecordLog, RecordLog]:
-    """Open the ledger as it was when this node stopped. Return it and its two logs: chain and
-    votes.
+    """Open the ledger as it was when this node stopped. Return the ledger, the log of its chain,
+    and the log of its votes.
 
-    Raises:
-        StoreError: a log is damaged, or the chain in it does not verify.
+    Raises StoreError: a log is damaged, or the chain does not verify.
     """
     chain_log, votes = RecordLog(home.ledger, disk=disk), RecordLog(home.votes, disk=disk)
     for log in (chain_log, votes):
@@ -97,8 +96,8 @@ def open_ledger(
 
 
 def _shorten(votes: RecordLog, binding: list[bytes]) -> None:
-    """Keep only the binding votes. If the disk is too full to rewrite the log, continue without an
-    error, because a node needs its ledger before it can free disk space.
+    """Keep only the votes that still bind this node. If the disk is too full to rewrite the log,
+    continue with the long log, because a node needs its ledger before it can free disk space.
     """
     try:
         votes.rewrite(binding)
@@ -108,10 +107,7 @@ def _shorten(votes: RecordLog, binding: list[bytes]) -> None:
 
 
 def verified(home: Home, rules: Rules, chain_log: RecordLog) -> ChainFile:
-    """Return the chain in a home's log, after verifying every certificate.
-
-    Raises StoreError with code LEDGER-BROKEN.
-    """
+    """Return the chain in a home's log, after verifying every certificate. Raises StoreError."""
     try:
         chain = read_chain(chain_log)
         replay(rules, chain.whole, verify, None if chain.base is None else chain.base.state)

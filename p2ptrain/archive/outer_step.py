@@ -1,8 +1,8 @@
 """The terms of the run in one outer step, with amendments applied, and what follows from them.
 
 All peers train and average an outer step under the same terms (SPEC.md S10). An `OuterStep`
-contains all of them. It is created once, when the step begins or a past update is replayed. Then it
-is passed to all functions that need it, so they do not look anything up by the step's number.
+contains all these terms. It is created once, when the step begins or a past update is replayed, and
+is then passed to all functions that need it. So no function looks terms up by the step's number.
 
 An `OuterStep` is the same on all peers. The roster of each attempt says who takes part in the
 average and with which schedule, and the ledger's state says which blocks a member has to train.
@@ -23,7 +23,7 @@ from p2ptrain.sync.trainer_orders import LeasePace
 
 KEPT_MAX = 4
 """Number of outer steps to cache: the one in progress, the one being applied, the one whose θ the
-trainer has, and a spare. A replay uses each step only once, so it needs no larger cache."""
+trainer has, and a spare. A replay uses each step only once, so a larger cache would not help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +66,15 @@ class OuterStep:
 
     @property
     def pace(self) -> LeasePace:
-        """The number of blocks in a member's lease: those of the step, and those of the overlap
-        with the next step.
+        """The number of blocks of a lease (the data that a member may train on) for this step, and
+        for the overlap with the next step.
         """
         return LeasePace(self.manifest.blocks_per_step, self.manifest.sync.overlap_steps)
 
     @property
     def first_inner_step(self) -> int:
-        """Number of inner steps before this step, for a peer that took part from the start."""
+        """Number of inner steps before this outer step, for a peer that took part from the
+        start."""
         return self.leg.first_inner_step(self.step)
 
     @property

@@ -1,13 +1,13 @@
 """Replay a run from its ledger, updates and snapshots, and compare the results.
 
-There are two passes. The first reads the entries, which the caller has verified, and records how
-each outer step ended: its update, its certified snapshot, and the signers. The second starts at a
-stored snapshot, and applies the updates with the kernel that every node uses. It compares the
-result with each later snapshot, chunk by chunk. The replay ends at the first difference, or at the
-first missing bytes.
+There are two passes. The first pass reads the entries, which the caller has verified, and records
+how each outer step ended: its update, its certified snapshot, and the signers. The second pass
+starts at a stored snapshot, and applies the updates with the kernel that every node uses. It
+compares the result with each later snapshot, chunk by chunk. The replay ends at the first
+difference, or at the first missing bytes.
 
 A replay needs memory for θ, m and one update, like a node, and about 200 bytes for each outer step.
-The home that it reads is not trusted, locked or changed.
+The home (the folder with a node's files) is not trusted, locked or changed.
 """
 
 from __future__ import annotations
@@ -113,9 +113,8 @@ def chain_facts(
             case Commit(step=step, update=update, snapshot=snapshot):
                 steps[step] = EndedStep(step, update, source, opened)
                 if isinstance(snapshot, SnapshotRef) and snapshot.step >= begins.step:
-                    snapshots[snapshot.step] = CertifiedSnapshot(
-                        snapshot.step, snapshot.digest, source
-                    )
+                    named = CertifiedSnapshot(snapshot.step, snapshot.digest, source)
+                    snapshots[named.step] = named
             case Skip(step=step):
                 steps[step] = EndedStep(step, None, source)
     return ChainFacts(begins.step, steps, snapshots, tuple(amended))
@@ -123,7 +122,9 @@ def chain_facts(
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first difference from what was certified. `step` is the outer step that it belongs to."""
+    """The first difference from what was certified. `height` and `signed_by` are those of the entry
+    that certified it.
+    """
 
     kind: Kind
     height: int | None
@@ -156,8 +157,8 @@ class ReplayResult:
 
 
 def held_starts(account: ChainFacts, store: StoreReader) -> list[CertifiedSnapshot]:
-    """Return the snapshots that are completely stored, oldest first. Raises StoreError only for
-    disk errors.
+    """Return the certified snapshots that are completely stored, oldest first. Raises StoreError
+    only for disk errors.
     """
     return [named for _, named in sorted(account.snapshots.items()) if _is_whole(store, named)]
 
@@ -170,9 +171,9 @@ def _is_whole(store: StoreReader, named: CertifiedSnapshot) -> bool:
 
 
 def choose(account: ChainFacts, store: StoreReader, wanted: str) -> CertifiedSnapshot | None:
-    """Return the snapshot at which to start a replay. `wanted` is "newest", "oldest" (the oldest of
-    those from which a replay gets furthest), or as in `snapshot_named`. Return None if no snapshot
-    is stored.
+    """Return the stored snapshot at which to start a replay. `wanted` is "newest", "oldest" (the
+    oldest of the snapshots from which a replay gets furthest), or as in `snapshot_named`. Return
+    None for "newest" or "oldest" if no snapshot is stored.
 
     Raises ConfigError for another word, or for a snapshot that is not stored.
     """
@@ -220,8 +221,8 @@ def _spellings(named: CertifiedSnapshot) -> set[str]:
 
 
 def reaches(account: ChainFacts, store: StoreReader) -> dict[int, int]:
-    """Return, for each outer step, the first step from there on whose update is missing. Looks up
-    each step once.
+    """Return, for each outer step, the step to which a replay from it gets: the first one from
+    there on whose update is missing.
     """
     reached = {account.end: account.end}
     for step in range(account.end - 1, account.first_step - 1, -1):
@@ -232,7 +233,7 @@ def reaches(account: ChainFacts, store: StoreReader) -> dict[int, int]:
 
 
 class _ReplayEnded(Exception):
-    """Raised when a replay ends early."""
+    """The replay has met a difference or missing bytes."""
 
     def __init__(self, found: Difference | MissingBytes) -> None:
         super().__init__()
@@ -291,10 +292,11 @@ class Replay:
         except ChunkMissing as exc:
             raise _ReplayEnded(MissingBytes("snapshot", named.step, named.digest)) from exc
         except (ChunkCorrupt, ManifestInvalid) as exc:
-            raise self._differs("snapshot", named, exc.what) from exc
+            raise _differs("snapshot", named, named.digest, exc.what) from exc
         expected = {"numel": state.numel, **self._meta(named.step)}
         if dict(manifest.meta) != expected:
-            raise self._differs("snapshot", named, f"its meta is {dict(manifest.meta)}")
+            what = f"its meta is {dict(manifest.meta)}"
+            raise _differs("snapshot", named, named.digest, what)
 
     def _advance(self, state: OuterState, step: int) -> None:
         ended = self.account.steps[step]
@@ -316,17 +318,13 @@ class Replay:
         except ChunkMissing as exc:
             raise _ReplayEnded(MissingBytes("update", ended.step, update)) from exc
         except (ChunkCorrupt, ManifestInvalid, RemoteProtocolError) as exc:
-            what, source = exc.what, ended.source
-            raise _ReplayEnded(
-                Difference("update", source.height, ended.step, update, what, source.signed_by)
-            ) from exc
-        codec, fragment = form.codec, outer_step.fragment
-        state.apply(payload, rates.lr, rates.momentum, codec, fragment)
+            raise _differs("update", ended, update, exc.what) from exc
+        state.apply(payload, rates.lr, rates.momentum, form.codec, outer_step.fragment)
         self._updates += 1
 
     def _outer_step(self, ended: EndedStep) -> OuterStep:
-        """Return the terms of that outer step, after checking that this node has the agreed
-        amendments.
+        """Return the terms of the step that `ended`. Raises _ReplayEnded if this node lacks an
+        amendment that applies in it, or has a different one.
         """
         terms = self.account.terms
         missing = self.amendments.missing(terms, ended.step)
@@ -335,35 +333,34 @@ class Replay:
         try:
             return self._outer_steps.at(terms, ended.step)
         except RemoteProtocolError as exc:
-            source, step = ended.source, ended.step
-            raise _ReplayEnded(
-                Difference("amendment", source.height, step, None, exc.what, source.signed_by)
-            ) from exc
+            raise _differs("amendment", ended, None, exc.what) from exc
 
     def _compare(self, state: OuterState, named: CertifiedSnapshot) -> None:
         chunk_bytes = self.run.manifest.policy.chunk_bytes
         computed = state.describe(chunk_bytes, self._meta(named.step))
         held = self.store.manifest_if_any(named.digest)
         if computed.digest != named.digest:
-            raise self._differs("state", named, _unlike(computed, held, named))
+            raise _differs("state", named, named.digest, _unlike(computed, held, named))
         self._compared.append(named)
         for chunk in dict.fromkeys(() if held is None else held.chunks):
             try:
                 self.store.get_chunk(chunk)
             except ChunkMissing:
-                continue  # Nobody relies on a snapshot that is incomplete here.
+                continue  # An incomplete snapshot is not an error: nobody can start from it here.
             except ChunkCorrupt as exc:
-                raise self._differs("snapshot", named, exc.what) from exc
+                raise _differs("snapshot", named, named.digest, exc.what) from exc
 
     def _meta(self, step: int) -> dict[str, object]:
         run = None if step == 0 else self.run.id
         return snapshot_meta(run, step, self.run.manifest.layout)
 
-    def _differs(self, kind: Kind, named: CertifiedSnapshot, what: str) -> _ReplayEnded:
-        source = named.source
-        return _ReplayEnded(
-            Difference(kind, source.height, named.step, named.digest, what, source.signed_by)
-        )
+
+def _differs(
+    kind: Kind, at: EndedStep | CertifiedSnapshot, digest: Digest | None, what: str
+) -> _ReplayEnded:
+    """Return the end of a replay at a difference from what the entry `at.source` certified."""
+    source = at.source
+    return _ReplayEnded(Difference(kind, source.height, at.step, digest, what, source.signed_by))
 
 
 def _unlike(computed: BlobManifest, held: BlobManifest | None, named: CertifiedSnapshot) -> str:

@@ -1,10 +1,11 @@
-"""How many times this identity was started, stored in the home: the upper half of an incarnation.
+"""How many times this identity was started, stored in the home (the folder with a node's files).
 
-The count is durable before the first heartbeat that contains it, so a node never uses a count
-twice, even after a crash. A home may have no count (it is new, or older than this feature), an old
-count (it was restored from a backup), or the same count as another home (it was copied). All of
-this is harmless: members return the newest incarnation that this identity signed, and
-`node/joining/duplicate_identity.py` continues from there.
+The count is the upper half of an *incarnation*, the number that orders the starts of one identity.
+It is durable before the first heartbeat that contains it, so a node never uses a count twice, even
+after a crash. A home may have no count (the home is new, or older than this feature), an old count
+(it was restored from a backup), or the same count as another home (it was copied). None of this
+does harm: members send a starting node the newest incarnation that its identity signed, and
+`node/joining/duplicate_identity.py` counts on from there.
 """
 
 from __future__ import annotations
@@ -28,11 +29,8 @@ def read_start_count(path: Path, disk: Disk | None = None) -> int:
 
 
 def count_start(path: Path, at_least: int = 0, disk: Disk | None = None) -> int:
-    """Return one more than the larger of the file's count and `at_least`. The new count is durable
-    in the file on return.
-
-    Raises:
-        StoreError: the disk cannot be written to.
+    """Return one more than the larger of the file's count and `at_least`, after making the new
+    count durable in the file. Raises StoreError: the disk cannot be written to.
     """
     disk = disk or LocalDisk()
     starts = min(max(read_start_count(path, disk), at_least) + 1, STARTS_MAX)

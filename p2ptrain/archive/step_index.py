@@ -1,7 +1,7 @@
 """The ledger's chain, indexed by outer step: the entry that ended a step, and its participants.
 
-The index grows with the chain, so that a newcomer's replay can look up every step quickly. It also
-follows pruning, to limit its memory.
+The index grows with the chain, so that a newcomer's replay can look up every step quickly. When the
+chain is pruned, the index forgets the same steps, so its memory is bounded.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class StepIndex:
         return self._closing[step]
 
     def participants(self, step: int) -> tuple[Participant, ...]:
-        """Return the participants whose work is in the update of outer step `step`; () if it was
-        skipped.
+        """Return the participants whose work is in the update of outer step `step`; () if the step
+        was skipped.
         """
         self._follow()
         return self._participants[step]
@@ -99,9 +99,7 @@ class StepIndex:
 
     def certified_step(self) -> int:
         """Return the outer step of the newest Commit that certified a snapshot. Before the first
-        such Commit, return the step at which the chain begins.
-
-        A chain is never pruned beyond this step.
+        such Commit, return the step at which the chain begins. Later steps are never pruned.
         """
         self._follow()
         return self._certified_step

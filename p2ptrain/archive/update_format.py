@@ -1,8 +1,8 @@
 """The format of an update as a blob: the checks that nodes and audits share.
 
-The ledger refers to an update by digest, which does not determine its format. An update that is
-read here has the size, the meta and the valid scales that every update of its outer step must have;
-the digest shows whether it is the right update. This module knows nothing about peers.
+The ledger refers to an update by digest, and a digest says nothing about the format. An update that
+is read here has the size, the meta and the valid scales that every update of its outer step must
+have. Whether it is the right update follows from its digest. This module knows nothing about peers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _RUN = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class ReduceShape:
-    """The properties of a reduce's roster that the bound on its update depends on."""
+    """The schedule and number of peers of a reduce. The bound on its update depends on them."""
 
     schedule: Schedule
     peers: int
@@ -74,8 +74,8 @@ class UpdateFormat:
 
     @property
     def meta(self) -> dict[str, object]:
-        """The `meta` of the update's blob. It must be equal on all peers, because the digest covers
-        it.
+        """The `meta` of the update's blob. It must be equal on all peers, because it is part of
+        what the digest is computed from.
         """
         return {
             "run": self.run,
@@ -90,8 +90,8 @@ class UpdateFormat:
         return store.put_blob(KIND, [payload], self.meta)
 
     def check_manifest(self, blobs: BlobReader, digest: Digest) -> None:
-        """Check that the blob is an update of this step. Raises RemoteProtocolError if it is not
-        such an update, and StoreError if its manifest cannot be read.
+        """Raise RemoteProtocolError unless the blob is an update of this step. Raises StoreError if
+        the blob's manifest (its description and its list of chunks) cannot be read.
         """
         manifest = blobs.manifest(digest)
         if manifest.kind != KIND or dict(manifest.meta) != self.meta:
@@ -126,8 +126,8 @@ class UpdateFormat:
             )
 
     def _peak(self, payload: bytes | memoryview, numel: int, bound: float) -> float:
-        """Return the largest magnitude of an element, or the peak from the scales if it is far from
-        the bound.
+        """Return the largest magnitude of an element. If the scales alone show that it is far from
+        `bound`, return their estimate, which is quicker to compute.
         """
         peak, block = self.codec.peak(payload, numel), self.spec.block
         if not peak <= bound < peak * self.codec.reach:
@@ -145,9 +145,8 @@ class UpdateFormat:
     def read_payload(self, blobs: BlobReader, digest: Digest) -> memoryview:
         """Return the payload, checked and ready to be applied. Raises as `check_manifest` does."""
         self.check_manifest(blobs, digest)
-        payload = memoryview(
-            bytearray(self.payload_bytes)
-        )  # The payload may be gigabytes, so do not copy it.
+        # The payload may be gigabytes, so do not copy it.
+        payload = memoryview(bytearray(self.payload_bytes))
         blobs.read_blob_into(digest, payload)
         try:
             self.codec.check(payload, self.numel)
@@ -159,8 +158,7 @@ class UpdateFormat:
 
 def published_formats(run: RunId, manifest: RunManifest) -> tuple[UpdateFormat, ...]:
     """Return the formats of the first updates of `run`, one for each fragment, without
-    amendments.
-    """
+    amendments."""
     layout = layout_of(manifest.model)
     cut = fragments(layout, manifest.sync.fragments)
     terms = manifest.codec, manifest.influence_max

@@ -1,5 +1,5 @@
-"""The command line: `p2ptrain COMMAND`. Results on stdout, progress and errors on stderr.
+"""The command line: `p2ptrain COMMAND`. Results go to stdout, progress and errors to stderr.
 
-Every module here is loaded for `--help`. So do not import slow packages (torch, libp2p, trio,
-pydantic, numpy) at the top of a module; commands import what they need when they run.
+`p2ptrain --help` loads the module of every command. So do not import slow packages (torch, libp2p,
+trio, pydantic, numpy) at the top of a module: commands import what they need when they run.
 """

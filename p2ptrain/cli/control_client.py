@@ -1,4 +1,6 @@
-"""Query the node that runs in a home: a line of JSON in each direction over a unix socket."""
+"""Query the node that runs in a home (the folder with a node's files), over a unix socket. Request
+and reply are one line of JSON each.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from p2ptrain.errors import RemoteProtocolError, TryLater
+from p2ptrain.cli.output import progress
+from p2ptrain.errors import P2PTrainError, RemoteProtocolError, TryLater
 from p2ptrain.suggested_command import to_paste
 
 DEADLINE_S = 5.0
@@ -61,6 +64,19 @@ def send_command(home: Path, command: str, *, deadline_s: float = DEADLINE_S) ->
     return _parsed(home, line)
 
 
+def notify(home: Path, command: str, *, without_node: str) -> None:
+    """Send `command` to the node in `home`. If no node runs there, print `without_node`. If the
+    node cannot be notified, print the reason.
+    """
+    try:
+        send_command(home, command)
+    except P2PTrainError as error:
+        if error.code == "NO-NODE":
+            progress(without_node)
+        else:
+            progress(f"the node in this home could not be notified: {error.what}")
+
+
 def _parsed(home: Path, line: bytes) -> dict[str, Any]:
     try:
         reply = json.loads(line)
@@ -80,8 +96,9 @@ def _parsed(home: Path, line: bytes) -> dict[str, Any]:
 
 
 def _is_held(home: Path) -> bool:
-    """Return whether a process has locked the home. This reads /proc/locks, because an attempt to
-    take the lock could make a starting node fail."""
+    """Return whether a process has locked the home, according to /proc/locks. Taking the lock,
+    even briefly, could make a node fail that starts at the same time.
+    """
     try:
         inode = (home / "lock").stat().st_ino
         locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
@@ -98,7 +115,7 @@ def _reachable(path: Path) -> Iterator[str]:
     try:
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
-        yield str(path)[:SOCKET_PATH_BYTES_MAX]  # The folder cannot be opened, so connecting fails.
+        yield str(path)[:SOCKET_PATH_BYTES_MAX]  # There is no socket here, so connecting fails.
         return
     try:
         yield f"/proc/self/fd/{folder}/{path.name}"

@@ -1,392 +1,275 @@
 """Every error code in words, for `p2ptrain explain CODE`.
 
-A test walks the sources and fails for a code without an entry, so every code can be explained. Each
-entry says what the code means, whose fault it likely is, and what helps.
+Each entry says what the code means, whose fault it likely is, and what helps. A test walks the
+sources and fails for a code without an entry, so every code can be explained.
 """
 
 from __future__ import annotations
 
-from p2ptrain.cli.network_codes import ADDRESSES, NETWORK
+import re
 
-PEERS = {
-    "PEER": "Another peer has a problem. Your node and the other peers are not affected.",
-    "PEER-UNREACHABLE": "A peer cannot be reached at present.",
-    "PEER-LOST": (
-        "The connection to a peer broke. The peer may have stopped, or the network failed."
-    ),
-    "PEER-TOO-SLOW": (
-        "A peer did not answer in time. Your node drops it for this task; the peer may try "
-        "again later."
-    ),
-    "PEER-REFUSED": (
-        "A peer refused a request, for instance because your node is not on its allowlist yet."
-    ),
-    "PEER-FAILED": "A peer reports that it could not carry out a request.",
-    "PEER-PROTOCOL": (
-        "A peer sent a message that the protocol does not allow, and your node dropped the "
-        "peer. The peer runs another version, has a fault, or is hostile. Your node is not "
-        "harmed."
-    ),
-    "PEER-ID": (
-        "The text is not a peer id. A peer id begins with 12D3KooW and has 52 characters; "
-        "`p2ptrain id` prints your node's own."
-    ),
-}
+_TEXT = """
+# peers
+PEER: Another peer has a problem. Your node and the other peers are not affected.
+PEER-UNREACHABLE: A peer cannot be reached at present.
+PEER-LOST: The connection to a peer broke. The peer may have stopped, or the network failed.
+PEER-TOO-SLOW: A peer did not answer in time. Your node stops waiting for it in this exchange or
+    request; the peer may try again later.
+PEER-REFUSED: A peer refused a request, for instance because your node is not on its allowlist yet.
+PEER-FAILED: A peer reports that it could not carry out a request.
+PEER-PROTOCOL: A peer sent a message that the protocol does not allow, and your node dropped the
+    peer. The peer runs another version, has a fault, or is hostile. Your node is not harmed.
+PEER-ID: The text is not a peer id. A peer id begins with 12D3KooW and has 52 characters; `p2ptrain
+    id` prints your node's own.
 
-RUNS = {
-    "USAGE": "The command does not have this option or argument. Add --help to see its options.",
-    "CONFIG": (
-        "A setting is wrong. The message names the setting, its value, and what the value should "
-        "be."
-    ),
-    "HOME": (
-        "The folder cannot be used as a home: it is a file, it belongs to another user, or "
-        "its disk is read-only. Choose another with --home."
-    ),
-    "HOME-UNSAFE": (
-        "Another user of this machine could write to the home, or a file in it is a symbolic "
-        "link. Such files could make a node break its promises or overwrite files elsewhere, "
-        "so it does not start. The message prints the command that repairs the home."
-    ),
-    "RUN-FILE": (
-        "A document of the run in the home is damaged or belongs to another run. Move it "
-        "away; a node fetches it again."
-    ),
-    "RUN-NONE": "The command needs a run, and this home has none.",
-    "RUN-EXISTS": "This home already has a run, and a second one would overwrite its documents.",
-    "CONSENT": (
-        "A node asks you before it takes part in a run for the first time. There was no "
-        "terminal to ask at, or your answer was no. Use --yes to agree beforehand."
-    ),
-    "RUN-MISMATCH": (
-        "The peer serves a different run from the one that you asked for, or from the one in this "
-        "home. Compare the two run ids. Each run needs a home of its own: --home DIR."
-    ),
-    "RUN-VERSION": "The run was made for another version of p2ptrain.",
-    "RUN-ENDED": "The run has made all its outer steps; nothing is left to train.",
-    "SIGNATURE": (
-        "The signature of a document is wrong: the document was altered on its way, or it is "
-        "a forgery. The document is not used."
-    ),
-    "ALLOWLIST-SIGNER": "An allowlist is not signed by the run's organiser. The list is not used.",
-    "ALLOW-UNHEARD": (
-        "Each allowlist has a number that is used once. No peer could be asked whether there is a "
-        "newer list than the one in this home, so nothing was signed. If you are sure that there "
-        "is no newer list, use --anyway."
-    ),
-    "ALLOW-QUORUM": (
-        "A peer that is off the allowlist keeps its vote until the next roster, but the "
-        "others no longer listen to it. Too few voters would be left to agree on that "
-        "roster, so nothing was signed. Remove fewer peers at once."
-    ),
-    "AMEND-SIGNER": "An amendment is not signed by the run's organiser. The change is not made.",
-    "AMEND-LATE": (
-        "The amendment starts at an outer step that has begun, or that begins before members "
-        "can agree. Choose a later step."
-    ),
-    "AMEND-ORDER": "An amendment must start at a later outer step than all amendments before it.",
-    "AMEND-VALUE": (
-        "The run cannot continue with the values of this amendment, or it has these values "
-        "already. The message says which."
-    ),
-    "AMEND-FAR": (
-        "The amendment changes a learning rate by more than a factor of ten, or starts more "
-        "than a hundred outer steps ahead. This is usually a typing error, so nothing was "
-        "signed. If you mean it, use --far."
-    ),
-    "AMEND-DIFFERS": (
-        "The run's ledger describes an amendment differently from the document that the "
-        "organiser signed. Show this to the organiser."
-    ),
-    "INFLUENCE-BROKEN": (
-        "The run's voters certified an update that moves a weight further than the manifest "
-        "allows. Most of them lie, or run a different program. Your node does not apply the "
-        "update and stops. Do not start it again for this run; show the entry to the "
-        "organiser."
-    ),
-    "AMEND-MISSING": (
-        "Members have agreed on an amendment that your node does not have yet. The node asks "
-        "all members for it, and waits before the outer step at which it starts. In an "
-        "organiser's home that lacks the amendment, further ones cannot be signed."
-    ),
-    "BRANCH": (
-        "The run has lost a majority of its voters and continues on a branch, or is about "
-        "to. If the other voters come back with a chain that outranks the branch, the work of the "
-        "branch is dropped."
-    ),
-    "NOT-ENCRYPTED": (
-        "The run's manifest turns off encryption, so anyone on the network path can read "
-        "and change bulk data. Use such a run only in networks where you trust everyone."
-    ),
-    "DATA": "A data block is damaged or was not made for this run. The node fetches it again.",
-    "DATA-SOURCE": (
-        "The training data cannot be read, is empty, or has an invalid line. The message "
-        "names the file and the line."
-    ),
-    "EXTRA-MISSING": (
-        "The command needs a package that is not installed with p2ptrain. Install it with "
-        "the command that the message shows."
-    ),
-}
+# addresses
+ADDR-SYNTAX: The address is not a multiaddr. A valid one looks like
+    /ip4/203.0.113.7/tcp/4201/p2p/12D3KooW…; copy the whole address that the other node prints.
+ADDR-NO-PEER-ID: The address is incomplete: its last part, /p2p/12D3KooW…, is missing. Without this
+    part, your node cannot tell whether the right peer answers. Ask for the whole address.
+ADDR-NONE: There is no address to dial: you gave no --bootstrap, and this node has not met peers
+    before. Ask the organiser for an address.
+ADDR-SELF: The address is this node's own. Give the address of another peer.
+ADDR-LISTEN: The address to listen on is not valid. The usual one is /ip4/0.0.0.0/tcp/0; with port 0
+    the system chooses a port.
+ADDR-LOOPBACK: The address points to the machine that dials it (127.0.0.1). It works only for
+    several nodes on one machine.
+ADDR-PRIVATE: The address belongs to a private network or to a provider's network, and cannot be
+    dialled from the internet. Give the seed a public address with --announce, and let its router
+    forward that port to it.
 
-AUTHORITY = {
-    "AUTH-PENDING": (
-        "Your node is not on the run's allowlist yet. It has asked to join. The organiser "
-        "admits it with: p2ptrain allow add PEERID (p2ptrain id prints the id). A node that "
-        "waits continues by itself once it is admitted."
-    ),
-    "AUTH-DENIED": (
-        "Your node is not on the run's allowlist, or is not allowed to do this. The organiser "
-        "decides which peers take part: p2ptrain allow add PEERID."
-    ),
-    "AUTH-REVOKED": "The organiser has removed your node from the run's allowlist.",
-    "AUTH-ORGANISER": (
-        "Only the holder of the organiser's key can amend a run or change its allowlist. The "
-        "key is in the home from which the run was published."
-    ),
-    "ID-IN-USE": (
-        "A node with this identity is already running. Two of them would vote twice. Give "
-        "each node a --home of its own, and never copy an identity.key."
-    ),
-    "VOTER-LIED": (
-        "A voter signed two statements that contradict each other, which proves that it "
-        "lied. The voter is evicted. p2ptrain ledger evidence shows the proof."
-    ),
-    "ID-MODE": (
-        "Other users of this machine can read the identity key. Make it private: chmod 600."
-    ),
-    "ID-BROKEN": (
-        "The identity key is damaged, or the file is something else. Restore it from a "
-        "backup, or move it away to start as a new peer."
-    ),
-}
+# the network
+NET-UNREACHABLE: No peer could be reached. The lines above show what happened with each address.
+NET-DNS: The host name in the address has no DNS entry: it is misspelt or outdated, or DNS does not
+    work here.
+NET-REFUSED: The other machine is up, but no program listens on that port. Most likely the peer is
+    down; your machine is not at fault. Wait, or ask for a new address.
+NET-TIMEOUT: There was no answer at all. The other machine is off, or a firewall drops connections
+    to this port.
+NET-NO-ROUTE: This machine has no route to the address: it is offline, or the address is IPv6 and
+    there is no IPv6 here.
+NET-SILENT: A connection was made, but no data came. The peer is overloaded, or another program
+    listens there.
+NET-NOT-LIBP2P: The program on that port is not a p2ptrain node. Check the port.
+NET-RESET: A firewall or the peer cut the connection off while it was being made.
+NET-WRONG-ID: The peer that answers is not the one that the address names. The address is outdated,
+    or the peer that answers impersonates the one that you want. In both cases ask for a new
+    address.
+NET-OUTBOUND-ONLY: This is a warning: other peers cannot dial this node. It takes part through
+    connections that it makes itself. Forward a port to it to help others.
+ORDER-BARRED: Two members are neighbours in an exchange, but other peers cannot dial either of them,
+    so they cannot connect. Each such exchange fails once and continues without one of the two. To
+    prevent that, forward a port to the data plane of one of them.
+FLOOD: More messages arrive than this node can process, so it drops some. Peers repeat important
+    messages. If one peer is the cause, the journal names it.
+LISTEN-FAILED: This node could not listen on the address that you gave. Choose another with
+    --listen, or let the system choose a port with /tcp/0.
+LOCK-FOLDER: The folder for the locks of ports is p2ptrain-UID in $XDG_RUNTIME_DIR, or in the folder
+    for temporary files. It belongs to another user, or others can write to it. Set XDG_RUNTIME_DIR
+    to a folder of your own.
+PORT-IN-USE: Another program, or another node, already listens on that port.
+SHUT-DOWN: This node's network has been closed; the node is stopping.
+ISOLATED: Fewer members can be reached than the run needs to agree on anything. Nothing is lost:
+    training continues when enough members are back. Messages from members off the allowlist are
+    ignored; the organiser can admit these members again.
 
-MACHINE = {
-    "MACHINE-UNFIT": "This machine cannot take part. The message says what the machine lacks.",
-    "GPU-NONE": (
-        "You asked for a GPU and none was found. Use --device cpu, or install the driver."
-    ),
-    "GPU-DRIVER": "The GPU's driver and this build of torch are incompatible.",
-    "GPU-BUSY": "The GPU has too little free memory, because other programs use it.",
-    "GPU-OLD": (
-        "This build of torch has no kernels for the GPU, or the GPU is too old for bf16. The "
-        "message says which, and what you can do."
-    ),
-    "MEM-GPU": (
-        "The model does not fit into the GPU's memory. Use more --ranks to divide it among more "
-        "GPUs."
-    ),
-    "MEM-OOM": (
-        "A process ended because memory ran out. The node restarts a trainer with half as "
-        "many sequences at once. If even one sequence is too much, use --recompute, or "
-        "--precision bf16 if the processor has instructions for it."
-    ),
-    "MEM-HOST": (
-        "This machine has too little memory for the run's model. As a warning: too little "
-        "memory was free when the node started."
-    ),
-    "DISK-LOW": (
-        "The disk is full, or too small for what this node keeps. As a warning: it may soon "
-        "be full. Nothing that was stored is lost. Make room, and start again."
-    ),
-    "FD-LIMIT": "The limit of open files for this process is too low. Raise it: ulimit -n 4096.",
-    "SHM-SMALL": (
-        "There is too little shared memory. In a container, give it more with --shm-size."
-    ),
-    "BF16-SLOW": (
-        "This processor has no instructions for bf16, so torch emulates them. The node takes "
-        "part, but so slowly that the others may continue without it. Leave out --precision to "
-        "compute in fp32."
-    ),
-    "OS": ("The operating system refused an operation. The message quotes its error and the file."),
-    "KERNEL-VARIANT": "This processor cannot run the requested variant of the native kernels.",
-}
+# settings, homes and runs
+USAGE: The command does not have this option or argument. Add --help to see its options.
+CONFIG: A setting is wrong. The message names the setting, its value, and what the value should be.
+HOME: The folder cannot be used as a home: it is a file, it belongs to another user, or its disk is
+    read-only. Choose another with --home.
+HOME-UNSAFE: Another user of this machine could write to the home, or a file in it is a symbolic
+    link. Such files could make a node contradict its own votes or overwrite files elsewhere, so it
+    does not start. The message shows the command that repairs the home.
+RUN-FILE: A document of the run in this home is damaged or belongs to another run. Move the document
+    away; a node fetches it again.
+RUN-NONE: The command needs a run, and this home has none.
+RUN-EXISTS: This home already has a run, and a second one would overwrite its documents.
+CONSENT: A node asks you before it takes part in a run for the first time. There was no terminal to
+    ask at, or your answer was no. Use --yes to agree beforehand.
+RUN-MISMATCH: The peer serves a different run from the one that you asked for, or from the one in
+    this home. Compare the two run ids. Each run needs a home of its own: --home DIR.
+RUN-VERSION: The run was made for another version of p2ptrain.
+RUN-ENDED: The run has made all its outer steps; nothing is left to train.
+SIGNATURE: The signature of a document is wrong: the document was altered on the way, or it is a
+    forgery. The document is not used.
+ALLOWLIST-SIGNER: An allowlist is not signed by the run's organiser. The list is not used.
+ALLOW-UNHEARD: Each allowlist has a number that is used once. No peer could be asked whether there
+    is a newer list than the one in this home, so nothing was signed. If you are sure that there is
+    no newer list, use --anyway.
+ALLOW-QUORUM: A peer that is taken off the allowlist keeps its vote until the next roster (list of
+    members), but the others no longer listen to it. Too few voters would be left to agree on that
+    roster, so nothing was signed. Remove fewer peers at once.
+AMEND-SIGNER: An amendment is not signed by the run's organiser. The change is not made.
+AMEND-LATE: The amendment starts at an outer step that has begun, or that begins before members can
+    agree. Choose a later step.
+AMEND-ORDER: An amendment must start at a later outer step than all amendments before it.
+AMEND-VALUE: The run cannot continue with the values of this amendment, or it has these values
+    already. The message says which.
+AMEND-FAR: The amendment changes a learning rate by more than a factor of ten, or starts more than a
+    hundred outer steps ahead. This is usually a typing error, so nothing was signed. If you mean
+    it, use --far.
+AMEND-DIFFERS: The run's ledger describes an amendment differently from the document that the
+    organiser signed. Show this to the organiser.
+INFLUENCE-BROKEN: The run's voters certified an update that moves a weight further than the manifest
+    allows. Most of the voters lie, or run a different program. Your node does not apply the update
+    and stops. Do not start it again for this run; show the entry to the organiser.
+AMEND-MISSING: Members have agreed on an amendment that your node does not have yet. The node asks
+    all members for it, and waits before the outer step at which it starts. In an organiser's home
+    that lacks the amendment, no further amendments can be signed.
+BRANCH: The run has too few voters for a quorum, and continues on a branch of its ledger, or will do
+    so soon. If the missing voters come back with a chain that outranks the branch, the work of the
+    branch is dropped.
+NOT-ENCRYPTED: The run's manifest turns off encryption, so anyone on the network path can read and
+    change bulk data. Use such a run only in networks where you trust everyone.
+DATA: A data block is damaged or was not made for this run. The node fetches it again.
+DATA-SOURCE: The training data cannot be read, is empty, or has an invalid line. The message names
+    the file and the line.
+EXTRA-MISSING: The command needs a package that is not installed with p2ptrain. Install it with the
+    command that the message shows.
 
-STORES = {
-    "STORE": "This node's store has a problem. The message says which.",
-    "STORE-PINS": (
-        "The file `pins` in the store, which lists the blobs to keep, is damaged or too "
-        "long. Write the digests into it again, one on each line, or remove the file."
-    ),
-    "PINS-BUSY": (
-        "Another process has been changing the contents of this store for ten seconds. A node "
-        "that removes many chunks at once may take that long. Try again in a minute."
-    ),
-    "STORE-BUSY": "Another process uses this store: a node runs in the same home.",
-    "STORE-HEAD": (
-        "The store's head is damaged. Move the store away; the node fetches a snapshot again."
-    ),
-    "STORE-IO": "The disk under the store reported an error.",
-    "STORE-READONLY": "The store is on a file system that cannot be written to.",
-    "CKPT-HASH": (
-        "A chunk does not match its digest: the disk or a peer altered it. The chunk is not used."
-    ),
-    "CKPT-MISSING": "A chunk is not in the store. A node fetches it from its peers.",
-    "CKPT-MANIFEST": (
-        "The description of a snapshot or of another blob is malformed. The blob is not used."
-    ),
-    "CKPT-NO-SOURCE": (
-        "No reachable peer has the missing chunks. Wait for other peers to come back."
-    ),
-    "FETCH-CANCELLED": "Fetching was stopped. Chunks that have arrived are kept.",
-    "FETCH-TIMEOUT": (
-        "Fetching did not finish in time. Chunks that have arrived are kept for the next try."
-    ),
-    "LEDGER-BROKEN": (
-        "The ledger on this disk is inconsistent: an entry is missing, altered, or from a "
-        "different run. Move the home away, or give the node a new one; it fetches the ledger "
-        "again."
-    ),
-    "TRAINED-OTHERWISE": (
-        "A trainer's journal contradicts the ledger: a block was trained twice, by the wrong "
-        "member, or not at all."
-    ),
-    "LEDGER-PRUNED": (
-        "All reachable peers have dropped the old ledger entries that this node lacks. "
-        "Nobody is at fault. Start the node when a peer that keeps everything is online. Or "
-        "get a checkpoint from a person whom you trust: p2ptrain node --trust-checkpoint "
-        "HEIGHT:DIGEST."
-    ),
-    "LEDGER-CHECKPOINT": (
-        "No peer has the beginning of the ledger that --trust-checkpoint names, or the "
-        "ledger in this home contradicts it. The checkpoint is misspelt, is from a different "
-        "run, or was dropped by all peers. Ask for a newer one."
-    ),
-    "STATE-DIFFERS": (
-        "The weights in this node's memory were not those that the members certified. The "
-        "node replaces them with those of other peers. If that happens again and again, the "
-        "node stops: test this machine's memory and processor."
-    ),
-    "AUDIT-DIFFERS": (
-        "The run's updates do not lead to a snapshot that a majority of its voters signed. "
-        "Verify on another machine. If the result is the same, the voters broke the run's rules: "
-        "ask them."
-    ),
-    "AUDIT-PARTIAL": (
-        "The replayed part is correct, but this home does not hold the rest. Fetch the rest, "
-        "or verify in a home where everything is kept."
-    ),
-    "HISTORY-CUT": (
-        "A seed keeps every update for replays from genesis, until its disk is nearly full. "
-        "This seed lacks some updates: it joined late, its disk is too small, or you told it to "
-        "keep less. The run is not in danger, and replays from a later snapshot work here."
-    ),
-    "LOG-CLOSED": "The node wrote to a log after the log was closed.",
-    "LOG-CORRUPT": (
-        "A log on disk is damaged in the middle. A crash does not cause this: suspect the disk."
-    ),
-}
+# permissions and identities
+AUTH-PENDING: Your node is not on the run's allowlist yet. It has asked to join. The organiser
+    admits it with: p2ptrain allow add PEERID (p2ptrain id prints the id). A node that waits
+    continues by itself once it is admitted.
+AUTH-DENIED: Your node is not on the run's allowlist, or is not allowed to do what it asked for. The
+    organiser decides which peers take part: p2ptrain allow add PEERID.
+AUTH-REVOKED: The organiser has removed your node from the run's allowlist.
+AUTH-ORGANISER: Only the holder of the organiser's key can amend a run or change its allowlist. The
+    key is in the home from which the run was published.
+ID-IN-USE: A node with this identity is already running. Two of them would vote twice. Give each
+    node a --home of its own, and never copy an identity.key.
+VOTER-LIED: A voter signed two statements that contradict each other, which proves that it lied. The
+    voter is evicted. p2ptrain ledger evidence shows the proof.
+ID-MODE: Other users of this machine can read the identity key. Make it private: chmod 600.
+ID-BROKEN: The identity key is damaged, or the file is something else. Restore it from a backup, or
+    move it away to start as a new peer.
 
-TRAINING = {
-    "TRAINER": "The trainer processes have a problem. The message says which.",
-    "TRAINER-EXITED": (
-        "A trainer process ended by itself. The message shows its last lines. The node "
-        "restarts it a few times."
-    ),
-    "TRAINER-UNFIT": (
-        "A trainer found that it cannot run on this machine, or not with these settings. Its "
-        "last lines say why. A restart would end in the same way, so the node stops."
-    ),
-    "TRAINER-STALLED": "A trainer has not made an inner step for far longer than usual.",
-    "TRAINER-CHANNEL": "The connection between node and trainer broke: the trainer has ended.",
-    "TRAINER-RESTARTS": (
-        "Trainers ended so often, or so often in a row without finishing inner steps, that "
-        "the node gives up. The journal records how each one ended."
-    ),
-    "TRAINER-RANKS": (
-        "A rank that torchrun started for this node is gone, so the node disconnected all "
-        "ranks. The node waits until torchrun has restarted them."
-    ),
-    "TRAINER-AWAY": (
-        "Not all ranks that torchrun should have restarted came back in time, so the node "
-        "leaves. Start torchrun on every host, and then the node."
-    ),
-    "RANKS-LISTEN": "The node cannot listen at the address of --ranks-listen.",
-    "RANKS-SECRET": (
-        "The node and the ranks of torchrun must have the same ranks.secret, readable by its "
-        "owner only."
-    ),
-    "JOIN-FRESH": (
-        "No member could provide its inner optimizer's state. This node starts with an empty "
-        "one, which costs it a warm-up and does no other harm."
-    ),
-    "NAN": (
-        "A loss or a weight is not a finite number. Training has diverged, or the hardware "
-        "is faulty. The node did not send the result to the others."
-    ),
-    "DIVERGED": (
-        "This node's weights have moved further from the shared weights than the run allows "
-        "(policy.influence_max). Training has diverged, or the hardware is faulty. The node "
-        "did not send them to the others; the trainer restarts from the shared weights."
-    ),
-    "PAYLOAD-SCALE": (
-        "A quantised block has an invalid scale. The node rejected the block; the message names "
-        "the sender."
-    ),
-    "REDUCE-ABORTED": (
-        "An exchange did not complete, usually because a peer went away. Nothing is lost: "
-        "the members agree to continue without that peer, and try again."
-    ),
-    "SYNC-SLOW": (
-        "An exchange takes twice as long as this node's exchanges usually do. Your "
-        "connection, or another member's, is slower than before. The members continue "
-        "without a peer that delays them for long."
-    ),
-    "SYNC-DROPPED": (
-        "This node was left out of an exchange: it was late, the others did not receive its "
-        "messages, or an attempt with it failed. Its work is kept for the next exchange."
-    ),
-}
+# this machine
+MACHINE-UNFIT: This machine cannot take part. The message says what the machine lacks.
+GPU-NONE: You asked for a GPU and none was found. Use --device cpu, or install the driver.
+GPU-DRIVER: The GPU's driver and this build of torch are incompatible.
+GPU-BUSY: The GPU has too little free memory, because other programs use it.
+GPU-OLD: This build of torch has no kernels for the GPU, or the GPU is too old for bf16. The message
+    says which, and what you can do.
+MEM-GPU: The model does not fit into the GPU's memory. Use more --ranks to divide it among more
+    GPUs.
+MEM-OOM: A process ended because memory ran out. The node restarts a trainer with half as many
+    sequences at once. If even one sequence is too much, use --recompute, or --precision bf16 if the
+    processor has instructions for it.
+MEM-HOST: This machine has too little memory for the run's model. If this is a warning: too little
+    memory was free when the node started.
+DISK-LOW: The disk is full, or too small for what this node keeps. If this is a warning: the disk
+    may soon be full. Nothing that was stored is lost. Make room, and start again.
+FD-LIMIT: The limit of open files for this process is too low. Raise it: ulimit -n 4096.
+SHM-SMALL: There is too little shared memory. In a container, give it more with --shm-size.
+BF16-SLOW: This processor has no instructions for bf16, so torch emulates them. The node takes part,
+    but so slowly that the others may continue without it. Leave out --precision to compute in fp32.
+OS: The operating system refused an operation. The message quotes its error and the file.
+KERNEL-VARIANT: This processor cannot run the requested variant of the native kernels.
 
-WEIGHTS = {
-    "EXPORT-EXISTS": (
-        "The folder for the export already exists. Choose another; --force replaces an "
-        "earlier export and nothing else."
-    ),
-    "EXPORT-MODEL": (
-        "The run's model has a feature that the other program does not support, so its weights "
-        "cannot be exported for that program."
-    ),
-    "EXPORT-PARITY": (
-        "The other program computes different results from the exported weights. The export "
-        "was removed. Please report this."
-    ),
-    "MODEL-FOLDER": (
-        "The folder does not hold exported weights, or a file is missing. `p2ptrain export "
-        "--to hf DIR` makes such a folder."
-    ),
-    "MODEL-FOREIGN": (
-        "The weights are for a model that p2ptrain does not support, or the files do not match "
-        "each other. Only folders written by `p2ptrain export` can be used here."
-    ),
-}
+# what is stored
+STORE: This node's store has a problem. The message says which.
+STORE-PINS: The file `pins` in the store, which lists the blobs to keep, is damaged or too long.
+    Write the digests into it again, one on each line, or remove the file.
+PINS-BUSY: Another process has been changing the contents of this store for ten seconds. A node that
+    removes many chunks at once may take that long. Try again in a minute.
+STORE-BUSY: Another process uses this store: a node runs in the same home.
+STORE-HEAD: The store's head, the file that names the newest state, is damaged. Move the store away;
+    the node fetches a snapshot again.
+STORE-IO: The disk that holds the store reported an error.
+STORE-READONLY: The store is on a file system that cannot be written to.
+CKPT-HASH: A chunk does not match its digest: the disk or a peer altered it. The chunk is not used.
+CKPT-MISSING: A chunk is not in the store. A node fetches it from its peers.
+CKPT-MANIFEST: The description of a snapshot or of another blob is malformed. The blob is not used.
+CKPT-NO-SOURCE: No reachable peer has the missing chunks. Wait for other peers to come back.
+FETCH-CANCELLED: Fetching was stopped. Chunks that have arrived are kept.
+FETCH-TIMEOUT: Fetching did not finish in time. Chunks that have arrived are kept for the next try.
+LEDGER-BROKEN: The ledger on this disk is inconsistent: an entry is missing, altered, or from a
+    different run. Move the home away, or give the node a new one; it fetches the ledger again.
+TRAINED-OTHERWISE: A node's journal contradicts the ledger: a block was trained twice, by the
+    wrong member, or not at all.
+LEDGER-PRUNED: All reachable peers have dropped the old ledger entries that this node lacks. Nobody
+    is at fault. Start the node when a peer that keeps everything is online. Or get a checkpoint
+    from a person whom you trust: p2ptrain node --trust-checkpoint HEIGHT:DIGEST.
+LEDGER-CHECKPOINT: No peer has the beginning of the ledger that --trust-checkpoint names, or the
+    ledger in this home contradicts it. The checkpoint is misspelt, is from a different run, or was
+    dropped by all peers. Ask for a newer one.
+STATE-DIFFERS: The weights in this node's memory were not those that the members certified. The node
+    replaces them with those of other peers. If this happens again and again, the node stops: test
+    this machine's memory and processor.
+AUDIT-DIFFERS: The run's updates do not lead to a snapshot that a majority of its voters signed.
+    Verify on another machine. If the result is the same, the voters broke the run's rules: ask
+    them.
+AUDIT-PARTIAL: The replayed part is correct, but this home does not hold the rest. Fetch the rest,
+    or verify in a home where everything is kept.
+HISTORY-CUT: A seed keeps every update for replays from genesis, until its disk is nearly full. This
+    seed lacks some updates: it joined late, its disk is too small, or you told it to keep less. The
+    run is not in danger, and replays from a later snapshot work here.
+LOG-CLOSED: The node wrote to a log after the log was closed.
+LOG-CORRUPT: A log on disk is damaged in the middle. A crash does not cause this: suspect the disk.
 
-COMMANDS = {
-    "BUG": (
-        "p2ptrain has a fault. Run the command again with -v to see where it happened, and "
-        "report it."
-    ),
-    "TRY-LATER": "Nothing is wrong, but the command cannot do this now.",
-    "NO-NODE": "The command asks a running node, and no node runs in this home.",
-    "NOT-YET": "The node in this home is still starting; `p2ptrain status` shows its progress.",
-    "NODE-SILENT": (
-        "A node runs in this home but does not answer: it is very busy, or it is starting or "
-        "ending."
-    ),
-    "CODE-UNKNOWN": (
-        "This error code does not exist. `p2ptrain explain` without a code lists all codes."
-    ),
-}
+# training and exchanges
+TRAINER: The trainer processes have a problem. The message says which.
+TRAINER-EXITED: A trainer process ended by itself. The message shows its last lines. The node
+    restarts it a few times.
+TRAINER-UNFIT: A trainer found that it cannot run on this machine, or not with these settings. Its
+    last lines say why. A restart would end in the same way, so the node stops.
+TRAINER-STALLED: A trainer has not made an inner step for far longer than usual.
+TRAINER-CHANNEL: The connection between the node and a trainer broke: the trainer has ended.
+TRAINER-RESTARTS: Trainers ended so often, or so often in a row without finishing inner steps, that
+    the node gives up. The journal records how each one ended.
+TRAINER-RANKS: A rank that torchrun started for this node is gone, so the node disconnected all
+    ranks. The node waits until torchrun has restarted them.
+TRAINER-AWAY: Not all ranks that torchrun should have restarted came back in time, so the node
+    leaves. Start torchrun on every host, and then the node.
+RANKS-LISTEN: The node cannot listen at the address of --ranks-listen.
+RANKS-SECRET: The node and the ranks of torchrun must have the same ranks.secret, readable by its
+    owner only.
+JOIN-FRESH: No member could provide the state of its inner optimizer. This node starts with an empty
+    optimizer state. That costs it a warm-up, and nothing else.
+NAN: A loss or a weight is not a finite number. Training has diverged, or the hardware is faulty.
+    The node did not send the result to the others.
+DIVERGED: This node's weights have moved further from the shared weights than the run allows
+    (policy.influence_max). Training has diverged, or the hardware is faulty. The node did not send
+    them to the others; the trainer restarts from the shared weights.
+PAYLOAD-SCALE: A quantised block has an invalid scale. The node rejected the block; the message
+    names the sender.
+REDUCE-ABORTED: An exchange did not complete, usually because a peer went away. Nothing is lost: the
+    members agree to continue without that peer, and try again.
+SYNC-SLOW: An exchange takes twice as long as this node's exchanges usually do. Your connection, or
+    another member's, is slower than before. If a peer delays the exchange for long, the members
+    continue without it.
+SYNC-DROPPED: This node was left out of an exchange: it was late, the others did not receive its
+    messages, or an attempt with it failed. Its work is kept for the next exchange.
 
-CODES: dict[str, str] = (
-    ADDRESSES
-    | NETWORK
-    | PEERS
-    | RUNS
-    | AUTHORITY
-    | MACHINE
-    | STORES
-    | TRAINING
-    | WEIGHTS
-    | COMMANDS
-)
+# exported weights
+EXPORT-EXISTS: The folder for the export already exists. Choose another; --force replaces an earlier
+    export and nothing else.
+EXPORT-MODEL: The run's model has a feature that the other program does not support, so its weights
+    cannot be exported for that program.
+EXPORT-PARITY: The other program computes different results from the exported weights. The export
+    was removed. Please report this.
+MODEL-FOLDER: The folder does not hold exported weights, or a file is missing. `p2ptrain export --to
+    hf DIR` makes such a folder.
+MODEL-FOREIGN: The weights are for a model that p2ptrain does not support, or the files do not match
+    each other. Only folders written by `p2ptrain export` can be used here.
+
+# commands
+BUG: p2ptrain has a fault. Run the command again with -v to see where it happened, and report it.
+TRY-LATER: Nothing is wrong, but the command cannot do this now.
+NO-NODE: The command asks a running node, and no node runs in this home.
+NOT-YET: The node in this home is still starting; `p2ptrain status` shows its progress.
+NODE-SILENT: A node runs in this home but does not answer: it is very busy, starting or stopping.
+CODE-UNKNOWN: This error code does not exist. `p2ptrain explain` without a code lists all codes.
+"""
+"""The codes by subject. A line that is indented continues the line above it."""
+
+
+def _parse(text: str) -> dict[str, str]:
+    paragraphs = re.split(r"\n+(?=\S)", text.strip())
+    entries = [each.partition(": ") for each in paragraphs if not each.startswith("#")]
+    return {code: " ".join(words.split()) for code, _, words in entries}
+
+
+CODES = _parse(_TEXT)

@@ -1,4 +1,6 @@
-"""Find the home of a command, and load what the command needs from it."""
+"""Find the home that a command uses (the folder with a node's files), and load what the command
+needs from it.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,7 @@ from p2ptrain.suggested_command import HOME_VARIABLE, to_paste, usual_home
 if TYPE_CHECKING:
     from p2ptrain.archive.home import Home
     from p2ptrain.identity import Identity
+    from p2ptrain.ids import PeerId
     from p2ptrain.run import Run
 
 HomeOption = Annotated[
@@ -30,14 +33,12 @@ HomeOption = Annotated[
 
 def home_path(given: Path | None) -> Path:
     """Return the given folder, or the user's default home."""
-    if given is not None:
-        return given.expanduser().absolute()
-    return usual_home()
+    return usual_home() if given is None else given.expanduser().absolute()
 
 
 def open_home(given: Path | None, *, to_write: bool = True, to_make: bool = False) -> Home:
-    """Open the home. It is created only if `to_make`, so that a mistyped name does not create a
-    folder. Without `to_write`, the disk can be read-only.
+    """Open the home. Create it only if `to_make` is set, so that a mistyped name does not create a
+    folder. Without `to_write`, the disk may be read-only.
 
     Raises ConfigError: the path does not exist, is not a folder, or is not writable by this
         process; or another user could write to it.
@@ -104,17 +105,14 @@ def organiser_of(home: Home, run: Run) -> Identity:
     from p2ptrain.identity import load_or_create
     from p2ptrain.names import label
 
-    # If the home has no key, it was restored without one. A new key would only hide that.
+    # A home that has a run but no key was restored without the key. A new key would only hide that.
     identity = load_or_create(home.identity) if home.identity.exists() else None
     if identity is None or identity.peer != run.manifest.organiser:
         key = "there is no key" if identity is None else f"the key of {label(identity.peer)} is"
         raise NotAuthorised(
             f"only the organiser of run {run.manifest.name!r} can amend it or change its allowlist",
             code="AUTH-ORGANISER",
-            evidence=[
-                f"the organiser is {label(run.manifest.organiser)}",
-                f"{key} in {home.root}",
-            ],
+            evidence=[f"the organiser is {label(run.manifest.organiser)}", f"{key} in {home.root}"],
             do="use --home with the folder that the run was published from",
         )
     return identity
@@ -132,14 +130,15 @@ def check_asked_for(asked: str, run: Run) -> None:
         )
 
 
-def peer_from(text: str) -> str:
+def peer_from(text: str) -> PeerId:
     """Return the peer id in `text`: a bare peer id, or an address that ends in /p2p/PEERID.
 
     Raises ConfigError: `text` does not contain a peer id.
     """
     from p2ptrain.identity import is_peer_id
+    from p2ptrain.ids import PeerId
 
-    peer = text.rpartition("/p2p/")[2]
+    peer = PeerId(text.rpartition("/p2p/")[2])
     if not is_peer_id(peer):
         raise ConfigError(
             f"{text!r} is not a peer id",

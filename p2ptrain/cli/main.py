@@ -19,24 +19,20 @@ from p2ptrain import __version__
 from p2ptrain.cli.commands import (
     allow,
     bench,
+    chat,
     ckpt,
     data,
+    export,
     ledger,
     ledger_evidence,
     ledger_trained,
+    node,
     run,
+    simulate,
     status,
     store,
+    verify,
 )
-from p2ptrain.cli.commands.chat import EXAMPLES as CHAT_EXAMPLES
-from p2ptrain.cli.commands.chat import chat
-from p2ptrain.cli.commands.export import EXAMPLES as EXPORT_EXAMPLES
-from p2ptrain.cli.commands.export import export
-from p2ptrain.cli.commands.node import EXAMPLES as NODE_EXAMPLES
-from p2ptrain.cli.commands.node import node
-from p2ptrain.cli.commands.simulate import SIMULATE_EXAMPLES, simulate
-from p2ptrain.cli.commands.verify import EXAMPLES as VERIFY_EXAMPLES
-from p2ptrain.cli.commands.verify import verify
 from p2ptrain.cli.output import examples, result, result_json
 from p2ptrain.cli.outside import USUAL, Outside, placed_in
 from p2ptrain.cli.process_limits import refusal
@@ -44,12 +40,12 @@ from p2ptrain.cli.rendering import error_json, show_error
 from p2ptrain.errors import ConfigError, P2PTrainError
 from p2ptrain.standard_error import disk_may_be_full, give_up_unwritten
 
-BUG = 1
 INTERRUPTED = 130
 """The exit status that a shell reports for a command ended by Ctrl-C."""
 
 VERBOSE = ("--verbose", "-v", "-vv")
-"""The options that the text of BUG asks for. Every command accepts them anywhere before `--`."""
+"""The options that show the traceback of an error. Every command accepts them anywhere before
+`--`."""
 
 app = typer.Typer(
     name="p2ptrain",
@@ -65,7 +61,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("node", epilog=NODE_EXAMPLES)(node)
+app.command("node", epilog=node.EXAMPLES)(node.node)
 app.command("status", epilog=status.STATUS_EXAMPLES)(status.status)
 app.command("id", epilog=status.ID_EXAMPLES)(status.identity)
 app.add_typer(run.app, name="run")
@@ -76,11 +72,11 @@ ledger.app.command("trained", epilog=ledger_trained.EXAMPLES)(ledger_trained.tra
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(store.app, name="store")
 app.add_typer(ckpt.app, name="ckpt")
-app.command("verify", epilog=VERIFY_EXAMPLES)(verify)
-app.command("export", epilog=EXPORT_EXAMPLES)(export)
-app.command("chat", epilog=CHAT_EXAMPLES)(chat)
+app.command("verify", epilog=verify.EXAMPLES)(verify.verify)
+app.command("export", epilog=export.EXAMPLES)(export.export)
+app.command("chat", epilog=chat.EXAMPLES)(chat.chat)
 app.add_typer(bench.app, name="bench")
-app.command("simulate", epilog=SIMULATE_EXAMPLES)(simulate)
+app.command("simulate", epilog=simulate.EXAMPLES)(simulate.simulate)
 app.command("explain", epilog=status.EXPLAIN_EXAMPLES)(status.explain)
 
 
@@ -96,17 +92,14 @@ def _options(
         False, "--version", callback=_show_version, is_eager=True, help="Show the version."
     ),
     verbose: bool = typer.Option(
-        False,
-        "--verbose",
-        "-v",
-        help="Show tracebacks of errors; works after any command as well.",
+        False, "--verbose", "-v", help="Show tracebacks of errors; works after any command as well."
     ),
 ) -> None:
-    """`verbose` is here for the help only: `main` removes it from the arguments."""
+    """`verbose` is only here to appear in the help: `main` removes it from the arguments."""
 
 
 def main(arguments: Sequence[str] | None = None, around: Outside = USUAL) -> int:
-    """Run one command and return the exit code. It does not raise exceptions."""
+    """Run one command and return its exit code. Show errors to the user instead of raising them."""
     try:
         with placed_in(around):
             return _exit_code(arguments)
@@ -129,8 +122,8 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except (BrokenPipeError, SystemExit):
-        # The reader of our output has closed the pipe. If typer notices this first, it exits with
-        # 1.
+        # The program that reads our output has closed the pipe. If typer notices the closed pipe
+        # before Python does, it raises SystemExit(1).
         _forget_output()
         return 0
     except (Exception, BaseExceptionGroup) as exc:
@@ -140,7 +133,8 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
 @contextmanager
 def _ended_as_by_ctrl_c(words: Sequence[str]) -> Iterator[None]:
     """Let SIGTERM, and SIGHUP of a closed terminal, end a command as Ctrl-C does, so that it
-    removes its temporary files (half an export, a model in /tmp). A node handles them itself.
+    removes its temporary files (half an export, a model in /tmp). A node handles these signals
+    itself.
     """
     ours = list(words[:1]) != ["node"] and threading.current_thread() is threading.main_thread()
     numbers = (signal.SIGTERM, signal.SIGHUP) if ours else ()
@@ -155,7 +149,9 @@ def _ended_as_by_ctrl_c(words: Sequence[str]) -> Iterator[None]:
 
 
 def _interrupt(number: int, frame: object) -> None:
-    """Raise SIGINT, which trio handles itself. Under a shell's `&`, SIGINT may be ignored."""
+    """Raise SIGINT, because trio has its own handler for it. If SIGINT is ignored, as in a process
+    that a shell script starts with `&`, raise KeyboardInterrupt instead.
+    """
     if callable(signal.getsignal(signal.SIGINT)):
         signal.raise_signal(signal.SIGINT)
     else:
@@ -223,7 +219,7 @@ def translated(exc: BaseException) -> P2PTrainError | None:
     """Return the error to show for `exc`: itself, the first P2PTrainError of its group, a system
     error in words, or a BUG error.
 
-    None stands for Ctrl-C, which a group may have wrapped.
+    Return None for Ctrl-C, alone or in a group.
     """
     leaves = list(_leaves(exc))
     for leaf in leaves:

@@ -21,7 +21,7 @@ from typing import Any, get_type_hints
 
 
 def grouped(function: Callable[..., None]) -> Callable[..., None]:
-    """Return `function` for the parser, with the fields of its groups as parameters."""
+    """Return `function` for the parser, with each group replaced by the fields of the group."""
     kinds = get_type_hints(function, include_extras=True)
     groups: dict[str, Any] = {name: kind for name, kind in kinds.items() if is_dataclass(kind)}
 
@@ -45,8 +45,5 @@ def _flat(grouped: Signature, kinds: dict[str, type]) -> Iterator[Parameter]:
         hints = get_type_hints(kind, include_extras=True)
         for each in fields(kind):
             yield Parameter(
-                each.name,
-                Parameter.KEYWORD_ONLY,
-                default=each.default,
-                annotation=hints[each.name],
+                each.name, Parameter.KEYWORD_ONLY, default=each.default, annotation=hints[each.name]
             )

@@ -13,8 +13,7 @@ from p2ptrain.standard_error import write_line
 SCHEMA = 1
 
 JsonOption = Annotated[
-    bool,
-    typer.Option("--json", help="Print JSON on stdout: one object, or one object per line."),
+    bool, typer.Option("--json", help="Print JSON on stdout: one object, or one object per line.")
 ]
 
 
@@ -29,6 +28,14 @@ def result_json(value: Mapping[str, object]) -> None:
     be valid JSON.
     """
     print(json.dumps({"schema": SCHEMA, **value}))
+
+
+def result_or_json(text: str, value: Mapping[str, object], *, as_json: bool) -> None:
+    """Print `value` as JSON if the user asked for JSON; otherwise print `text`."""
+    if as_json:
+        result_json(value)
+    else:
+        result(text)
 
 
 def progress(text: str) -> None:

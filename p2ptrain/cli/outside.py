@@ -1,8 +1,8 @@
-"""Things that a command uses from outside: the terminal, the machine, and the program of a node.
+"""The surroundings of a command: the terminal, the machine, and the program of a node.
 
 `main` sets an `Outside` for the duration of a command. The command calls `outside()` instead of
-using stdin, the disk and so on directly. A test passes a different `Outside` to `main`. This module
-does not import anything slow.
+using stdin, the disk and so on directly, so that a test can pass other surroundings to `main`. This
+module does not import anything slow.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Raise the process limits before a node starts, and describe system errors in words.
 
-A node that runs out of file descriptors fails hours later, mostly silently. So the limit is raised
-as far as permitted, and the node does not start if that is not enough.
+A node with too few file descriptors fails hours after its start, usually without a clear message.
+So the limit is raised as far as permitted, and the node does not start if that is not enough.
 """
 
 from __future__ import annotations

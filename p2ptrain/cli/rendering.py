@@ -19,7 +19,6 @@ from typing import TextIO
 from p2ptrain.errors import P2PTrainError
 from p2ptrain.standard_error import disk_may_be_full
 
-SCHEMA = 1
 LABELS = ("tried", "seen")
 """Labels with which a line of evidence may begin; a line without a label gets "seen"."""
 
@@ -46,14 +45,13 @@ def _details(error: P2PTrainError) -> Iterator[str]:
 def error_json(error: P2PTrainError) -> dict[str, object]:
     """Return the error for programs: `--json` prints it on stdout."""
     return {
-        "schema": SCHEMA,
         "error": {
             "code": error.code,
             "what": error.what,
             "evidence": list(error.evidence),
             "likely": error.likely,
             "do": error.do,
-        },
+        }
     }
 
 

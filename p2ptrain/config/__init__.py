@@ -1,1 +1,1 @@
-"""Settings made by a person: a run's TOML file, and the options of one node."""
+"""Settings that a person chooses: a run's TOML file, and the options of one node."""

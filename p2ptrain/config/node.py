@@ -1,7 +1,8 @@
 """The options of one node: settings of this machine that are not part of the run.
 
 NodeConfig is a plain dataclass, because importing pydantic would slow down every start of a node.
-Addresses are checked when they are dialled: the network's errors explain more than a parser could.
+Addresses are checked only when they are used, because the errors of the network explain more than
+those of a parser could.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ Precision = Literal["auto", "fp32", "bf16"]
 LISTEN = "/ip4/0.0.0.0/tcp/0"
 DATA_LISTEN = "0.0.0.0:0"
 RANKS_MAX = 64
-"""Maximum number of local ranks: more GPUs than any machine has, so it catches typing errors."""
+"""Maximum number of ranks that the node starts, to catch typing errors: no machine has more
+GPUs."""
 
 EXTERNAL_RANKS_MAX = 256
-"""Maximum number of ranks that torchrun starts. Each needs a thread in the node."""
+"""Maximum number of ranks that torchrun starts. Each of them needs a thread in the node."""
 
 KEEP_ENTRIES_MIN = 16
 """Minimum number of ledger entries to keep: a few outer steps, so that any peer can help a peer
@@ -38,8 +40,8 @@ _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMG]?)(bit|B)(?:/s|ps)?")
 
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
-    """How this node runs. If a limit is None, there is no limit. If `run` is None, the node joins
-    the run that it finds.
+    """How this node runs. A limit of None means that there is no limit. If `run` is None, the node
+    joins the run that its peers take part in.
     """
 
     home: Path
@@ -52,7 +54,7 @@ class NodeConfig:
     """Whether this node is a seed, which serves the run and has no trainer. A seed votes if it is
     one of the run's founders."""
     observes: bool = False
-    """Whether a seed follows the ledger without loading θ. Set by `node.observer`; not a
+    """Whether this node only follows the ledger, without loading θ. Set by `node.observer`; not a
     command-line option.
     """
     ranks: int = 1
@@ -64,14 +66,16 @@ class NodeConfig:
     threads: int = 1
     device: Device = "auto"
     precision: Precision = "auto"
-    """Precision in which the trainer computes; "auto" is bf16 on GPUs. Its weights stay fp32."""
+    """Precision in which the trainer computes; "auto" is bf16 on GPUs. The weights stay fp32."""
     compile: bool = False
     recompute: bool = False
-    """Recompute activations instead of keeping them: a third more arithmetic, but less memory."""
+    """Whether to recompute activations instead of keeping them: a third more arithmetic, less
+    memory."""
     micro_batch: int = 0
     """Sequences per forward pass of a rank; 0 means as many as fit into memory."""
     keep_inner: bool = True
-    """Write the inner optimizer's state to disk at each outer step: 8 bytes per parameter."""
+    """Whether to write the inner optimizer's state to disk at each outer step (8 bytes per
+    parameter), so that a restart does not lose it."""
     limit_up_bytes_per_s: int | None = None
     keep_snapshots: int | None = 2
     """Number of certified snapshots to keep, with the updates after them; None keeps all."""
@@ -83,12 +87,12 @@ class NodeConfig:
     keep_entries: int | None = None
     """Minimum number of ledger entries to keep when older ones are deleted; None keeps all."""
     trust_checkpoint: str | None = None
-    """HEIGHT:DIGEST of a Commit that the user trusts, for a run whose older entries have been
-    deleted by all peers. The ledger is verified only from there on.
+    """HEIGHT:DIGEST of a Commit (a ledger entry) that the user trusts, for a run whose older
+    entries have been deleted by all peers. The ledger is verified only from there on.
     """
     run: RunId | None = None
     assume_yes: bool = False
-    """Join a run that is new on this machine without asking."""
+    """Do not ask the user before taking part in a run that is new on this machine."""
     mdns: bool = False
     quiet: bool = False
     """Print errors only."""
@@ -104,21 +108,12 @@ class NodeConfig:
             "connection is not encrypted",
         )
         _require(self.threads >= 1, "--threads", self.threads, "choose 1 or more")
-        _require(
-            self.device in get_args(Device), "--device", self.device, "choose auto, cpu or cuda"
-        )
-        _require(
-            self.precision in get_args(Precision),
-            "--precision",
-            self.precision,
-            "choose auto, fp32 or bf16",
-        )
-        _require(
-            self.micro_batch >= 0,
-            "--micro-batch",
-            self.micro_batch,
-            "choose 0 for as many as fit, or more",
-        )
+        device, fix = self.device, "choose auto, cpu or cuda"
+        _require(device in get_args(Device), "--device", device, fix)
+        precision, fix = self.precision, "choose auto, fp32 or bf16"
+        _require(precision in get_args(Precision), "--precision", precision, fix)
+        micro = self.micro_batch
+        _require(micro >= 0, "--micro-batch", micro, "choose 0 for as many as fit, or more")
         _require(0 <= self.data_port < 65536, "--data-listen", self.data_port, "choose 0 to 65535")
         limit = self.limit_up_bytes_per_s
         _require(limit is None or limit >= 1000, "--limit-up", limit, "choose at least 8kbit")
@@ -164,10 +159,8 @@ def _is_private(host: str) -> bool:
 
 
 def parse_rate(text: str) -> int:
-    """Return the bytes per second of a rate such as "8Mbit", "2.5 MB/s" or "512kbit".
-
-    Raises:
-        ConfigError: `text` is not a rate. A unit is required, to tell bits from bytes.
+    """Return the bytes per second of a rate such as "8Mbit", "2.5 MB/s" or "512kbit". A unit is
+    required, to tell bits from bytes. Raises ConfigError: `text` is not a rate.
     """
     match = _RATE.fullmatch(text.strip())
     if match is None:
@@ -179,10 +172,7 @@ def parse_rate(text: str) -> int:
 
 
 def parse_size(text: str) -> int:
-    """Return the number of bytes of a size such as "8GB", "500 MB" or "1.5 GB".
-
-    Raises ConfigError.
-    """
+    """Return the number of bytes of a size such as "8GB" or "1.5 GB". Raises ConfigError."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise ConfigError(f"{text!r} is not a size", do="write a number and a unit: 8GB, 500MB")
@@ -191,10 +181,7 @@ def parse_size(text: str) -> int:
 
 
 def parse_snapshots(text: str) -> int | None:
-    """Return the number of snapshots to keep, or None for "all".
-
-    Raises ConfigError.
-    """
+    """Return the number of snapshots to keep, or None for "all". Raises ConfigError."""
     if text == "all":
         return None
     if not (text.isascii() and text.isdigit()):
@@ -203,10 +190,7 @@ def parse_snapshots(text: str) -> int | None:
 
 
 def parse_host_port(text: str) -> tuple[str, int]:
-    """Return host and port of "0.0.0.0:4202" or "[::]:4202".
-
-    Raises ConfigError.
-    """
+    """Return host and port of "0.0.0.0:4202" or "[::]:4202". Raises ConfigError."""
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise ConfigError(f"{text!r} is not HOST:PORT", do=f"write it like {DATA_LISTEN}")

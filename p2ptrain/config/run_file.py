@@ -1,8 +1,9 @@
 """Read and check the TOML file in which an organiser describes a run, and explain its errors.
 
 The file contains only what a person has to decide. Digests, counts and keys are computed when the
-run is published. All settings go into the signed manifest; peers never see the file itself. Unknown
-names are errors, because a mistyped setting would otherwise silently keep its default.
+run is published. All settings go into the signed manifest; peers never see the file itself. An
+unknown name is an error: if it were ignored, a mistyped setting would keep its default, and nobody
+would notice.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ LEASE_BLOCKS_MAX = 4096
 """Maximum number of blocks in a lease, as in manifests."""
 
 INT4_BLOCK = 64
-"""Default block length of int4. Its resolution is coarse, so short blocks are worth their extra
-bytes; see docs/results/kernels.md."""
+"""Default block of int4: the number of elements that share a scale. int4 has a coarse resolution,
+so short blocks are worth their extra bytes; see docs/results/kernels.md."""
 
 ERRORS_SHOWN_MAX = 6
 
@@ -70,16 +71,16 @@ class ModelSection(Section):
         block = self.width * (2 * self.width + 2 * keys + 3 * self.ffn)
         matrices = self.layers * block + (1 if self.tied else 2) * self.vocab * self.width
         if matrices > PARAMETERS_MAX:
+            most = f"{PARAMETERS_MAX:.1e}"
             raise ValueError(
-                f"the model has {matrices:.1e} parameters; a run may have at most "
-                f"{PARAMETERS_MAX:.1e}"
+                f"the model has {matrices:.1e} parameters; a run may have at most {most}"
             )
         return self
 
 
 class DataSection(Section):
-    """The [data] table. If `mask_documents` is None, attention is masked between documents if the
-    documents are records.
+    """The [data] table. If `mask_documents` is None, documents in one sequence do not attend to
+    each other if they are records (JSON lines, rows or reads).
     """
 
     source: Name = "stdlib"
@@ -93,7 +94,7 @@ class DataSection(Section):
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
 
     @model_validator(mode="after")
-    def _marks_are_of_a_tokenizer(self) -> DataSection:
+    def _marks_need_a_tokenizer(self) -> DataSection:
         if self.begin is None and self.end is not None:
             raise ValueError("data.end has no effect without data.begin")
         if self.begin is not None and self.tokenizer is None:
@@ -116,7 +117,7 @@ class InnerSection(Section):
     join_optimizer: Literal["fresh", "donor", "donors"] = "donors"
 
     @model_validator(mode="after")
-    def _a_donors_state_can_be_checked(self) -> InnerSection:
+    def _betas_let_joiners_check_states(self) -> InnerSection:
         if self.join_optimizer != "fresh" and self.betas[0] ** 2 >= self.betas[1]:
             raise ValueError(
                 f'with join_optimizer = "{self.join_optimizer}", the square of the first of '
@@ -140,9 +141,9 @@ class SyncSection(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _averages_plainly(cls, given: object) -> object:
-        """Accept `merge = "mean"`, which run files of earlier versions contain, and refuse
-        "rda".
+    def _merge_is_the_mean(cls, given: object) -> object:
+        """Accept `merge = "mean"`, which run files of earlier versions contain. Refuse other
+        values, such as "rda", which this version no longer supports.
         """
         if not isinstance(given, dict) or "merge" not in given:
             return given
@@ -154,11 +155,10 @@ class SyncSection(Section):
         return {name: value for name, value in given.items() if name != "merge"}
 
     @model_validator(mode="after")
-    def _mixes_what_went_on(self) -> SyncSection:
+    def _mixing_needs_overlap(self) -> SyncSection:
         if self.mixing and not self.overlap_steps:
             raise ValueError(
-                "mixing needs overlap_steps: without overlap no local steps happen during an "
-                "exchange"
+                "mixing needs overlap_steps: without overlap, peers do not train during an exchange"
             )
         return self
 
@@ -170,7 +170,7 @@ class CodecSection(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _block_of_its_codec(cls, given: object) -> object:
+    def _int4_has_its_own_block(cls, given: object) -> object:
         """Set int4's own default block if the file does not set one."""
         if isinstance(given, dict) and given.get("name") == "int4":
             return {"block": INT4_BLOCK, **given}
@@ -198,7 +198,7 @@ class PolicySection(Section):
     influence_max: Positive = 10.0
 
     @model_validator(mode="after")
-    def _counts_only_where_it_branches(self) -> PolicySection:
+    def _branch_after_needs_branch(self) -> PolicySection:
         if "branch_after_s" in self.model_fields_set and self.quorum_loss == "wait":
             raise ValueError('branch_after_s has no effect without quorum_loss = "branch"')
         return self
@@ -222,7 +222,7 @@ class RunFile(Section):
         return self.inner.steps // self.sync.fragments * self.outer.steps
 
     @model_validator(mode="after")
-    def _fragments_share_the_steps(self) -> RunFile:
+    def _fragments_fit(self) -> RunFile:
         inner, sync = self.inner.steps, self.sync
         if inner % sync.fragments:
             raise ValueError(f"sync.fragments {sync.fragments} must divide inner.steps {inner}")
@@ -249,14 +249,14 @@ class RunFile(Section):
         if sync.fragments > 1 and not 1 <= sync.fragments - own <= self.model.layers:
             raise ValueError(
                 f"sync.fragments {sync.fragments} does not fit {self.model.layers} layers and "
-                f"{own} embedding matrices: choose {own + 1} to {own + self.model.layers}, or "
-                "1"
+                f"{own} embedding matrices: choose {own + 1} to {own + self.model.layers}, or 1"
             )
         return self
 
     @model_validator(mode="after")
-    def _warms_up_within_the_run(self) -> RunFile:
-        """Check the warm-up. Runs after the check of the fragments, which the total depends on."""
+    def _warmup_fits(self) -> RunFile:
+        """Check the warm-up. Pydantic runs this check after `_fragments_fit`, which it relies
+        on."""
         total = self.inner_steps_total
         if self.inner.warmup_steps > total:
             raise ValueError(
@@ -269,9 +269,8 @@ class RunFile(Section):
 def load_run_file(path: Path) -> RunFile:
     """Return the run that the file describes.
 
-    Raises:
-        ConfigError: the file is missing or not TOML, or a field is missing, unknown or wrong. The
-            evidence has a line for each wrong field.
+    Raises ConfigError: the file is missing or not TOML, or a field is missing, unknown or wrong.
+    The error's evidence has a line for each wrong field, up to ERRORS_SHOWN_MAX.
     """
     try:
         tree = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # Some editors write a BOM.
@@ -281,14 +280,13 @@ def load_run_file(path: Path) -> RunFile:
             do="create a run file with: p2ptrain run new --out run.toml",
         ) from exc
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as exc:
-        raise ConfigError(f"{path} is not TOML: {exc}", do=f"correct it in {path}") from exc
+        raise ConfigError(f"{path} is not TOML: {exc}", do=f"correct {path}") from exc
     return parse_run_file(tree, name=str(path))
 
 
 def parse_run_file(tree: dict[str, Any], *, name: str = "the run file") -> RunFile:
-    """Return the run that a tree of tables describes. `name` is used in error messages.
-
-    Raises ConfigError.
+    """Return the run that the TOML tables in `tree` describe. `name` stands for the file in error
+    messages. Raises ConfigError.
     """
     try:
         return RunFile.model_validate(_as_python(tree))
@@ -298,15 +296,13 @@ def parse_run_file(tree: dict[str, Any], *, name: str = "the run file") -> RunFi
         if len(faults) > ERRORS_SHOWN_MAX:
             lines.append(f"and {len(faults) - ERRORS_SHOWN_MAX} more")
         one = lines[0] if len(lines) == 1 else f"{len(faults)} settings are wrong"
-        raise ConfigError(
-            f"{name}: {one}", evidence=lines if len(lines) > 1 else (), do=f"correct {name}"
-        ) from exc
+        evidence = lines if len(lines) > 1 else ()
+        raise ConfigError(f"{name}: {one}", evidence=evidence, do=f"correct {name}") from exc
 
 
 def with_data(run_file: RunFile, given: Mapping[str, object]) -> RunFile:
-    """Return the run with its data settings replaced by those in `given` that are not None.
-
-    Raises ConfigError.
+    """Return the run with its data settings replaced by those in `given` that are not None. Raises
+    ConfigError.
     """
     data = run_file.data.model_dump(exclude_unset=True)
     changed = {name: value for name, value in given.items() if value is not None}
@@ -315,7 +311,8 @@ def with_data(run_file: RunFile, given: Mapping[str, object]) -> RunFile:
 
 
 def _as_python(value: object) -> object:
-    """Convert TOML arrays to tuples: in strict mode, pydantic refuses a list for a tuple."""
+    """Convert TOML arrays to tuples, because in strict mode pydantic accepts no list for a
+    tuple."""
     if isinstance(value, dict):
         return {key: _as_python(item) for key, item in value.items()}
     return tuple(_as_python(item) for item in value) if isinstance(value, list) else value
@@ -345,6 +342,7 @@ def _explain(fault: dict[str, Any]) -> str:
 
 
 def _suggestion(location: tuple[object, ...]) -> str:
+    """Suggest the known setting whose name is most similar to the unknown one at `location`."""
     section: type[BaseModel] = RunFile
     for part in location[:-1]:
         annotation = section.model_fields[str(part)].annotation

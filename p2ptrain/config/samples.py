@@ -14,12 +14,9 @@ def sample_names() -> list[str]:
 
 
 def sample(name: str) -> str:
-    """Return the commented TOML of the sample `name`.
-
-    Raises ConfigError: there is no such sample.
-    """
+    """Return the commented TOML of the sample `name`. Raises ConfigError: there is no such
+    sample."""
     if name not in sample_names():
-        raise ConfigError(
-            f"there is no sample {name!r}", do=f"choose {' or '.join(sample_names())}"
-        )
+        do = f"choose {' or '.join(sample_names())}"
+        raise ConfigError(f"there is no sample {name!r}", do=do)
     return (files("p2ptrain.config") / "run_files" / f"{name}.toml").read_text(encoding="utf-8")

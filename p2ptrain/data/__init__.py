@@ -1,1 +1,1 @@
-"""Convert documents to the blocks of tokens that a run's leases assign, and blocks to arrays."""
+"""Turn documents into blocks of tokens, the unit of training data, and read the blocks again."""

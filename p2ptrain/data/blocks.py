@@ -8,7 +8,7 @@
     20      4      CRC-32 of the tokens
     24      …      tokens, little-endian, row-major
 
-The swarm checks a block's digest when it fetches the block. The header's checksum detects later
+A node checks a block's digest when it fetches the block. The header's checksum detects later
 damage, caused by a faulty or full disk. The shape in the header detects blocks of a different run.
 A damaged block is refused completely: no part of it is trained on.
 """
@@ -28,18 +28,18 @@ from p2ptrain.errors import ChunkCorrupt, ChunkMissing
 MAGIC = b"p2pblk\x00\x01"
 _HEADER = struct.Struct("<8s4I")
 HEADER_BYTES = _HEADER.size
-# 2,048 sequences of 8,192 four-byte tokens: one peer's inner step does not need a larger batch.
 BLOCK_BYTES_MAX = 2**26
+"""2,048 sequences of 8,192 four-byte tokens: one peer's inner step does not need a larger batch."""
 
 Tokens = npt.NDArray[np.integer[Any]]
 
 
 def encoded_bytes(vocab: int, sequences: int, sequence: int) -> int:
     """Return the length of a block's file: 2 bytes per token, or 4 for a large vocabulary."""
-    return HEADER_BYTES + _token_bytes(vocab) * sequences * (sequence + 1)
+    return HEADER_BYTES + token_bytes(vocab) * sequences * (sequence + 1)
 
 
-def _token_bytes(vocab: int) -> int:
+def token_bytes(vocab: int) -> int:
     return 2 if vocab <= 2**16 else 4
 
 
@@ -51,40 +51,39 @@ def encode_block(rows: Tokens, vocab: int) -> bytes:
     assert rows.size > 0, "a block without tokens"
     assert int(rows.min()) >= 0, "a negative token"
     assert int(rows.max()) < vocab, "a token outside the vocabulary"
-    token_bytes = _token_bytes(vocab)
-    body = np.ascontiguousarray(rows, dtype=f"<u{token_bytes}").tobytes()
-    header = _HEADER.pack(MAGIC, token_bytes, rows.shape[0], rows.shape[1], zlib.crc32(body))
+    width = token_bytes(vocab)
+    body = np.ascontiguousarray(rows, dtype=f"<u{width}").tobytes()
+    header = _HEADER.pack(MAGIC, width, rows.shape[0], rows.shape[1], zlib.crc32(body))
     assert len(header) + len(body) <= BLOCK_BYTES_MAX, "a block over the limit"
     return header + body
 
 
 def decode_block(data: bytes, *, vocab: int, sequence: int, name: str = "a block") -> Tokens:
-    """Return the tokens of a block, int64, shaped [sequences, sequence + 1].
+    """Return the tokens of a block, int64, shaped [sequences, sequence + 1]. `name` stands for the
+    block in error messages.
 
-    Raises:
-        ChunkCorrupt: it is damaged, truncated, or for a different vocabulary or sequence length.
+    Raises ChunkCorrupt: the block is damaged, truncated, or for a different vocabulary or sequence
+    length.
     """
     if len(data) < HEADER_BYTES or len(data) > BLOCK_BYTES_MAX:
         raise _refused(name, f"it has {len(data)} bytes")
-    magic, token_bytes, sequences, row_tokens, crc = _HEADER.unpack_from(data)
+    magic, width, sequences, row_tokens, crc = _HEADER.unpack_from(data)
     if magic != MAGIC:
         raise _refused(name, "it is not a data block of version 1")
-    if token_bytes not in (2, 4) or row_tokens != sequence + 1 or sequences == 0:
-        shape = f"{sequences} × {row_tokens} tokens of {token_bytes} bytes"
+    if width not in (2, 4) or row_tokens != sequence + 1 or sequences == 0:
+        shape = f"{sequences} × {row_tokens} tokens of {width} bytes"
         raise _refused(name, f"its header says {shape}; this run has {sequence + 1} tokens per row")
     body = memoryview(data)[HEADER_BYTES:]
-    if len(body) != sequences * row_tokens * token_bytes:
-        raise _refused(
-            name, f"it has {len(body)} bytes, which are not {sequences} × {row_tokens} tokens"
-        )
+    if len(body) != sequences * row_tokens * width:
+        raise _refused(name, f"{len(body)} bytes are not {sequences} × {row_tokens} tokens")
     if zlib.crc32(body) != crc:
         raise _refused(name, "its checksum does not match its tokens")
-    rows = np.frombuffer(body, dtype=f"<u{token_bytes}").reshape(sequences, row_tokens)
+    rows = np.frombuffer(body, dtype=f"<u{width}").reshape(sequences, row_tokens)
     if int(rows.max()) >= vocab:
-        raise _refused(
-            name,
-            f"it contains token {int(rows.max())}; the largest in the vocabulary is {vocab - 1}",
+        reason = (
+            f"it contains token {int(rows.max())}; the largest in the vocabulary is {vocab - 1}"
         )
+        raise _refused(name, reason)
     return rows.astype(np.int64)
 
 

@@ -1,9 +1,10 @@
 """Read documents from text, JSON lines and parquet files, without loading a whole file.
 
-A row is a document in one piece. A text file is one document in several pieces.
+A JSON line or a row of a parquet file is a document in one piece. A text file is one document in
+several pieces.
 
-Each reader raises ConfigError for the first error, with file and line or row. A reader skips
-nothing but empty documents, because nobody would notice that data are missing.
+Each reader raises ConfigError for the first error, with file and line or row. A reader skips only
+empty documents: if it skipped broken ones, nobody would notice that data are missing.
 """
 
 from __future__ import annotations
@@ -19,8 +20,7 @@ from p2ptrain.extras import install
 
 TEXT_PIECE_CHARACTERS = 8192
 """Approximate length of a piece. A text file is divided at line ends into pieces, so that some
-pieces can be held out for validation. The other pieces are for training; the pieces before and
-after a held-out piece are joined."""
+pieces can be held out for validation. The other pieces are for training."""
 
 ROWS_AT_ONCE = 256
 """Number of rows of a parquet file to load at a time. A row has at most LINE_BYTES_MAX bytes."""
@@ -29,10 +29,10 @@ KEYS_SHOWN_MAX = 8
 
 
 def text_pieces(path: Path, field: str = "") -> Iterator[Piece]:
-    """Yield one document in pieces of whole lines. A piece ends with the line that fills it.
+    """Yield the file as one document, in pieces of whole lines. `field` is not used.
 
-    `field` is not used. A full piece is yielded only when the next line has been read, because a
-    piece must say whether the document ends with it.
+    A piece is full once it has TEXT_PIECE_CHARACTERS. A full piece is yielded only when the next
+    line has been read, because a piece must say whether the document ends with it.
     """
     lines, characters, begins = list[str](), 0, True
     for number, line in numbered_lines(path):
@@ -66,9 +66,8 @@ def jsonl_pieces(path: Path, field: str) -> Iterator[Piece]:
         try:
             value = json.loads(line)
         except (ValueError, RecursionError) as exc:
-            raise refused(
-                path, f"it is not JSON: {exc}", do="correct or remove the line", line=number
-            ) from exc
+            reason = f"it is not JSON: {exc}"
+            raise refused(path, reason, do="correct or remove the line", line=number) from exc
         if not isinstance(value, dict):
             reason = f"expected a JSON object, not {type(value).__name__}"
             raise refused(path, reason, do="correct or remove the line", line=number)
@@ -97,19 +96,14 @@ def parquet_pieces(path: Path, field: str) -> Iterator[Piece]:
             for batch in file.iter_batches(ROWS_AT_ONCE, columns=[field], use_threads=False):
                 for value in batch.column(0):
                     row += 1
-                    text = _text(value.as_py(), path, f"row {row} of column {field!r}")
-                    yield Piece(text)
+                    yield Piece(_text(value.as_py(), path, f"row {row} of column {field!r}"))
     except (arrow.ArrowException, OSError, UnicodeDecodeError) as exc:
         if isinstance(exc, OSError) and exc.errno:
             reason = f"it cannot be read: {exc.strerror}"
             raise refused(path, reason, do="choose a file that can be read") from exc
         where = f" after row {row}" if row else ""
-        first_line = str(exc).splitlines()[0]
-        raise refused(
-            path,
-            f"it is not a complete parquet file{where}: {first_line}",
-            do="download or create the file again",
-        ) from exc
+        reason = f"it is not a complete parquet file{where}: {str(exc).splitlines()[0]}"
+        raise refused(path, reason, do="download or create the file again") from exc
 
 
 def _no_such_field(path: Path, field: str, there: list[str], line: int = 0) -> ConfigError:
@@ -120,22 +114,14 @@ def _no_such_field(path: Path, field: str, there: list[str], line: int = 0) -> C
 
 def _text(value: object, path: Path, what: str, line: int = 0) -> str:
     if not isinstance(value, str):
-        kind = "null" if value is None else type(value).__name__
-        raise refused(
-            path,
-            f"{what} is {kind}, not text",
-            do="set data.field to a different field, or correct the value",
-            line=line,
-        )
+        reason = f"{what} is {'null' if value is None else type(value).__name__}, not text"
+        do = "set data.field to a different field, or correct the value"
+        raise refused(path, reason, do=do, line=line)
     try:
         size = len(value.encode())
     except UnicodeEncodeError as exc:
-        raise refused(
-            path,
-            f"{what} contains an incomplete character: {exc.reason}",
-            do="correct the text",
-            line=line,
-        ) from exc
+        reason = f"{what} contains an incomplete character: {exc.reason}"
+        raise refused(path, reason, do="correct the text", line=line) from exc
     if size > LINE_BYTES_MAX:
         reason = f"{what} has {size} bytes; a document may have at most {LINE_BYTES_MAX}"
         raise refused(path, reason, do="split it into several documents", line=line)

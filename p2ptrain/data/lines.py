@@ -15,12 +15,12 @@ from typing import IO
 from p2ptrain.errors import ConfigError
 
 LINE_BYTES_MAX = 2**24
-"""Maximum length of a line, such as a document or a contig: 16 MiB. Lines are read whole, and a
-file without line ends must not fill the memory."""
+"""Maximum length of a line, such as a document or a contig: 16 MiB. Each line is read into memory,
+and a file without line ends must not fill the memory."""
 
 
 def refused(path: Path, reason: str, *, do: str, line: int = 0) -> ConfigError:
-    """Return the error for a problem with the source at `path`, in this line."""
+    """Return the error for a problem with the source at `path`, in line `line` if it is not 0."""
     place = f"{path}, line {line}" if line else str(path)
     return ConfigError(f"data.source: {place}: {reason}", code="DATA-SOURCE", do=do)
 
@@ -29,9 +29,8 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield each line's number, from 1, and the line without its line end. A UTF-8 byte order mark
     at the start of the file is removed.
 
-    Raises:
-        ConfigError: the file cannot be read, has a line over LINE_BYTES_MAX, or is named .gz and
-            is not a complete gzip file.
+    Raises ConfigError: the file cannot be read, has a line over LINE_BYTES_MAX, or is named .gz and
+    is not a complete gzip file.
     """
     number = 0
     try:
@@ -41,26 +40,18 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
             while line := file.readline(LINE_BYTES_MAX + 1):
                 number += 1
                 if len(line) > LINE_BYTES_MAX:
-                    raise refused(
-                        path,
-                        f"it is longer than {LINE_BYTES_MAX} bytes",
-                        do="split the line into several records, or wrap it",
-                        line=number,
-                    )
+                    reason = f"it is longer than {LINE_BYTES_MAX} bytes"
+                    do = "split the line into several records, or wrap it"
+                    raise refused(path, reason, do=do, line=number)
                 if number == 1:
                     line = line.removeprefix(codecs.BOM_UTF8)
                 yield number, line.rstrip(b"\r\n")
     except (EOFError, zlib.error, gzip.BadGzipFile) as exc:
-        raise refused(
-            path,
-            f"it is not a complete gzip file: {exc}",
-            do="download or compress the file again",
-            line=number,
-        ) from exc
+        reason, do = f"it is not a complete gzip file: {exc}", "download or compress the file again"
+        raise refused(path, reason, do=do, line=number) from exc
     except OSError as exc:
-        raise refused(
-            path, f"it cannot be read: {exc.strerror}", do="choose a file that can be read"
-        ) from exc
+        reason = f"it cannot be read: {exc.strerror}"
+        raise refused(path, reason, do="choose a file that can be read") from exc
 
 
 def opened(path: Path) -> IO[bytes] | gzip.GzipFile:

@@ -6,19 +6,19 @@
 The same documents, settings and seed give the same bytes. So an organiser who publishes a run again
 gets the same data, and anybody can check which documents the blocks contain.
 
-Each piece is assigned to training or validation at random, so a validation sequence never shares a
-piece with a training sequence. Most documents are one piece. If a document has several pieces (a
-text file or a long contig), some of them may be held out while the rest is trained on.
+Each piece (see `piece`) is assigned to training or validation at random, so a validation sequence
+never shares a piece with a training sequence. Most documents are one piece. If a document has
+several pieces (a text file or a long contig), some of them may be held out while the rest is
+trained on.
 
 The pieces for training, and likewise those for validation, are joined, with a begin token where a
 document begins, and divided into sequences that do not overlap. The sequences are shuffled before
-they are grouped into blocks. So every block is a fair sample, and leases of any size contain the
-same mixture. The tokens of a sequence keep the order of the source. If a piece is held out, the
-pieces before and after it are joined. There is a begin token between them only if the later piece
-begins a document.
+they are grouped into blocks, so every block is a fair sample of the data. The tokens of a sequence
+keep the order of the source. If a piece is held out, the pieces before and after it are joined.
+There is a begin token between them only if the later piece begins a document.
 
 Memory use is constant for up to 16 GiB of tokens. Beyond that, it is a few times 1/256 of the data
-(`shuffle`). This module does not know stores or leases, and does not use torch.
+(`shuffle`). This module knows nothing about stores or leases, and does not use torch.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from typing import Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from p2ptrain.data.blocks import HEADER_BYTES, encode_block
+from p2ptrain.data.blocks import encode_block, encoded_bytes, token_bytes
 from p2ptrain.data.piece import Piece
 from p2ptrain.data.shuffle import FILE_BYTES, Rows, Shuffle
 from p2ptrain.data.spool import USUAL_PORTION, Portion, Spool, Tokens
@@ -64,7 +64,7 @@ class PackSpec:
         for name in ("vocab", "sequence", "block_sequences", "validation_blocks"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}", do=f"set {name} to 1 or more")
-        size = HEADER_BYTES + self.block_sequences * self.row_tokens * self.token_bytes
+        size = encoded_bytes(self.vocab, self.block_sequences, self.sequence)
         if size > CHUNK_BYTES_MAX:
             raise ConfigError(
                 f"a block of {self.block_sequences} sequences of {self.sequence} tokens has "
@@ -86,17 +86,14 @@ class PackSpec:
         return self.sequence + 1
 
     @property
-    def token_bytes(self) -> int:
-        return 2 if self.vocab <= 2**16 else 4
-
-    @property
     def token_dtype(self) -> str:
-        return f"<u{self.token_bytes}"
+        return f"<u{token_bytes(self.vocab)}"
 
 
 @dataclass(frozen=True, slots=True)
 class PackedBlocks(Generic[Kept]):
-    """The blocks as `keep` returned them, in the order of the index, and statistics.
+    """The packed blocks, as the function `keep` of `pack_stream` returned them, in the order of the
+    run's data index; and statistics.
 
     `documents` counts documents, not pieces: a text file is one document. `entropy_nats` is the
     order-0 entropy of the training blocks: the loss per token of a model that has learnt only how
@@ -144,9 +141,8 @@ def pack_stream(
     Tokens that do not fill a block are left out. `scratch` is an empty folder with room for three
     times the size of all tokens; its files can be deleted afterwards.
 
-    Raises:
-        ConfigError: there is too little text for the validation blocks and one training block, or
-            the vocabulary is larger than the model's.
+    Raises ConfigError: there is too little text for the validation blocks and one training block,
+    or the vocabulary is larger than the model's.
     """
     if vocabulary.size > spec.vocab:
         raise ConfigError(
@@ -199,7 +195,9 @@ def _fill(spool: Spool, pieces: Iterable[Piece], vocabulary: Vocabulary) -> tupl
 
 @dataclass(frozen=True, slots=True)
 class _Split:
-    """The numbers of the pieces for validation, and the number of tokens for each use."""
+    """The numbers of the pieces for validation, and the number of tokens for each use ("train",
+    "validation").
+    """
 
     held_out: NDArray[np.int64]
     tokens: dict[str, int]

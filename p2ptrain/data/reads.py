@@ -1,9 +1,9 @@
 """Read nucleotide sequences from FASTA and FASTQ files, one at a time, as A, C, G, T and N.
 
-A read is a document: its neighbours in the file come from other places in a genome. Upper and lower
-case are accepted. U (RNA) becomes T, and every IUPAC letter for "one of several" becomes N. Any
-other letter is an error; otherwise protein sequences or tables of numbers would be accepted. Only
-the length of qualities is checked.
+A read is a document, because its neighbours in the file come from other places in a genome. Upper
+and lower case are accepted. U (RNA) becomes T, and every IUPAC letter for "one of several" becomes
+N. Any other letter is an error; otherwise protein sequences or tables of numbers would be accepted.
+The quality line of a FASTQ record is ignored, except that its length must match.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def fasta_pieces(path: Path, field: str = "") -> Iterator[Piece]:
             if not seen:
                 raise _broken(path, number, "a FASTA record must begin with '>'")
             held += _bases(line.strip(), path, number, name)
-        while len(held) > READ_BASES_MAX:  # keep the rest: it may be the record's last piece
+        while len(held) > READ_BASES_MAX:  # Keep the rest: it may be the record's last piece.
             yield Piece(held[:READ_BASES_MAX].decode(), begins, ends=False)
             del held[:READ_BASES_MAX]
             begins = False
@@ -60,11 +60,8 @@ def fastq_pieces(path: Path, field: str = "") -> Iterator[Piece]:
             yield from _fastq_record(record, path, number)
             record = []
     if record:
-        raise _broken(
-            path,
-            number,
-            f"the last record has only {len(record)} of four lines: {_shown(record[0])}",
-        )
+        reason = f"the last record has only {len(record)} of four lines: {_shown(record[0])}"
+        raise _broken(path, number, reason)
 
 
 def _fastq_record(record: list[bytes], path: Path, number: int) -> Iterator[Piece]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -28,7 +27,9 @@ Rows = NDArray[np.unsignedinteger[Any]]
 
 
 class Shuffle:
-    """Takes rows of `row_tokens`, about `rows` in total, and returns them in random order."""
+    """Takes rows of `row_tokens` tokens, and returns them in random order. `rows` is their expected
+    number, from which the number of files follows. Different values of `use` give different orders.
+    """
 
     def __init__(
         self,
@@ -53,12 +54,7 @@ class Shuffle:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *details: object) -> None:
         self._stack.close()
 
     def add_rows(self, rows: Rows) -> None:

@@ -5,8 +5,8 @@
     .fa .fas .fasta .ffn .fna .frn .fsa  .fq .fastq   reads
     anything else                        UTF-8 text, one document, divided at line ends
 
-All formats except parquet can be compressed with gzip, with `.gz` after the ending. A folder means
-all files in it, sorted by path. A source is not kept in memory; it can be read repeatedly.
+All formats except parquet can be compressed with gzip, with `.gz` after the ending. A folder stands
+for all files in it, sorted by path. A source is not kept in memory, and can be read repeatedly.
 """
 
 from __future__ import annotations
@@ -55,15 +55,12 @@ class DataSource:
 
     @property
     def holds_records(self) -> bool:
-        """Whether the documents of this source are records, which are independent of each other."""
+        """Whether documents of this source are records: JSON lines, rows of parquet, or reads."""
         return any(_ending(file) in RECORDS or _ending(file) in READS for file in self.files)
 
     def pieces(self) -> Iterator[Piece]:
         """Yield non-empty pieces until the next one would exceed the limit. So the last document
-        may be incomplete.
-
-        Raises:
-            ConfigError: a file is malformed, or all files are empty.
+        may be incomplete. Raises ConfigError: a file is malformed, or all files are empty.
         """
         return within(self.limit_bytes, self._all(), self.name)
 
@@ -77,8 +74,7 @@ class DataSource:
 def find_source(name: str, *, field: str, limit_bytes: int, beside: Path) -> DataSource:
     """Return the source that a run file calls `name`. Paths are relative to the folder `beside`.
 
-    Raises:
-        ConfigError: there are no files, a folder cannot be read, or reads and text are mixed.
+    Raises ConfigError: there are no files, a folder cannot be read, or reads and text are mixed.
     """
     if name == STANDARD_LIBRARY:
         return DataSource(name, (), field, limit_bytes)
@@ -102,9 +98,8 @@ def files_under(folder: Path) -> list[Path]:
     """Return all files in a folder and its subfolders, sorted by path. Links to folders are not
     followed.
 
-    Raises:
-        ConfigError: a folder cannot be read. Without the error, its files would be missing and
-        nobody would notice.
+    Raises ConfigError: a folder cannot be read. Without the error, nobody would notice that its
+    files are missing.
     """
 
     def failed(exc: OSError) -> None:
@@ -118,15 +113,19 @@ def files_under(folder: Path) -> list[Path]:
 def within(limit_bytes: int, pieces: Iterable[Piece], name: str) -> Iterator[Piece]:
     """Yield non-empty `pieces` until the next one would exceed `limit_bytes` in total.
 
-    Raises:
-        ConfigError: there are no pieces, or the first piece alone exceeds the limit.
+    Raises ConfigError: there are no pieces, or the first piece alone exceeds the limit.
     """
     room = limit_bytes
     for piece in pieces:
         size = len(piece.text.encode())
         if size > room:
             if room == limit_bytes:
-                raise _beyond(name, size, limit_bytes)
+                raise ConfigError(
+                    f"data.source: the first document of {name} has {size} bytes, more than "
+                    f"data.limit_mb = {limit_bytes / 1e6:g} allows",
+                    code="DATA-SOURCE",
+                    do="set data.limit_mb to a larger number",
+                )
             return
         room -= size
         if size:
@@ -137,15 +136,6 @@ def within(limit_bytes: int, pieces: Iterable[Piece], name: str) -> Iterator[Pie
         raise ConfigError(
             f"data.source: {name} does not contain text{limit}", code="DATA-SOURCE", do=_DO
         )
-
-
-def _beyond(name: str, size: int, limit_bytes: int) -> ConfigError:
-    return ConfigError(
-        f"data.source: the first document of {name} has {size} bytes, more than data.limit_mb "
-        f"= {limit_bytes / 1e6:g} allows",
-        code="DATA-SOURCE",
-        do="set data.limit_mb to a larger number",
-    )
 
 
 _DO = (

@@ -1,10 +1,10 @@
-"""Reproducible random numbers: splitmix64, by position.
+"""Reproducible random numbers: the splitmix64 generator, which can start at any position.
 
 A run's data must be the same on every machine, today and in ten years, so that anybody can verify
 them. numpy guarantees stable bit generators, but not stable distributions. Python's own generator
-is too slow for billions of numbers. Splitmix64 (Steele, Lea and Flood, 2014) has five lines. Its
-n-th number does not depend on the earlier ones, so the result does not depend on how many are drawn
-at a time.
+is too slow for billions of numbers. Splitmix64 (Steele, Lea and Flood, 2014) takes five lines. Its
+n-th number does not depend on the earlier numbers, so the result does not depend on how many are
+drawn at a time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Encoded pieces on disk, until it is known which of them are for validation.
+"""Keep encoded pieces (parts of documents) on disk until it is known which are for validation.
 
 There are two files: the tokens of all pieces, and the length of each piece. At most a portion of
 each file, or one piece, is in memory at a time.
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Self
 
 import numpy as np
@@ -34,7 +33,7 @@ Tokens = NDArray[np.unsignedinteger[Any]]
 
 
 class Spool:
-    """Pieces in the order in which they were added."""
+    """The pieces on disk, in the order in which they were added."""
 
     def __init__(self, folder: Path, token_dtype: str, portion: Portion = USUAL_PORTION) -> None:
         self._portion = portion
@@ -46,12 +45,7 @@ class Spool:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *details: object) -> None:
         self._tokens.close()
         self._lengths.close()
 
@@ -99,9 +93,8 @@ class Spool:
 
 
 def _read_all(file: IO[bytes], dtype: np.dtype[Any], portion: int) -> Iterator[Tokens]:
-    """Yield the file's numbers, `portion` at a time. The file's position must not be changed
-    meanwhile.
-    """
+    """Yield the file's numbers, `portion` at a time. Do not change the file's position
+    meanwhile."""
     file.seek(0)
     while data := file.read(portion * dtype.itemsize):
         yield np.frombuffer(data, dtype)

@@ -2,8 +2,8 @@
 
 A genome consists of random letters with repeats: elements of a few hundred bases that occur often,
 on either strand, each copy with a few letters changed. Reads start anywhere, on either strand, with
-occasional errors. So there is something to learn at every length scale. A model first learns the
-elements, and later the genomes themselves, if they are short enough to memorise.
+occasional errors. So a model can learn at every length scale: first the elements, and later the
+genomes themselves, if they are short enough to memorise.
 
 The same seed gives the same reads on every machine.
 """
@@ -19,7 +19,7 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
-from p2ptrain.data.splitmix import Draws, below, draws
+from p2ptrain.data.splitmix import below, draws
 from p2ptrain.errors import ConfigError
 
 LETTERS = np.frombuffer(b"ACGT", dtype=np.uint8)
@@ -35,8 +35,9 @@ PARTS_PER_MILLION = 10**6
 
 @dataclass(frozen=True, slots=True)
 class SynthesisSpec:
-    """The reads to synthesise. Rates are per base; `repeats` is the fraction of a genome that
-    consists of elements.
+    """The reads to synthesise. `repeats` is the fraction of a genome that consists of elements.
+    `change_rate` and `error_rate` are probabilities per base: that a copy of an element differs
+    from it, and that a read differs from its genome.
     """
 
     reads: int
@@ -72,8 +73,7 @@ def _require(holds: bool, name: str, value: object, fix: str) -> None:
 def write_reads(path: Path, spec: SynthesisSpec) -> None:
     """Write a FASTA or FASTQ file, depending on its name, compressed with gzip if it ends in .gz.
 
-    Raises:
-        ConfigError: the file name has a different ending, or `path` already exists.
+    Raises ConfigError: the file name has a different ending, or `path` already exists.
     """
     plain = path.with_suffix("") if path.suffix == ".gz" else path
     if plain.suffix not in (".fasta", ".fa", ".fastq", ".fq"):
@@ -85,8 +85,7 @@ def write_reads(path: Path, spec: SynthesisSpec) -> None:
     try:
         with unfinished.open("wb") as file:
             if path.suffix == ".gz":
-                # The gzip header has no file name and no time, so that equal reads give equal
-                # bytes.
+                # Write no file name and no time, so that equal reads give equal bytes.
                 with gzip.GzipFile("", "wb", 6, file, mtime=0) as packed:
                     _write(packed, spec, with_qualities="q" in plain.suffix)
             else:
@@ -157,9 +156,5 @@ def _changed(bases: Bases, rate: float, seed: int, use: str, start: int) -> Base
     drawn = draws(seed, use, start, len(bases))
     hit = below(drawn, PARTS_PER_MILLION) < round(rate * PARTS_PER_MILLION)
     # The lower half of the draw, which `below` did not use, chooses the new letter.
-    step = 1 + below(_lower_half(drawn), 3)
+    step = 1 + below(drawn << np.uint64(32), 3)
     return np.where(hit, (bases + step) % 4, bases).astype(np.uint8)
-
-
-def _lower_half(drawn: Draws) -> Draws:
-    return drawn << np.uint64(32)

@@ -1,10 +1,10 @@
 """Convert between text and tokens for a chat with a model, with any tokenizer.json.
 
-Tokens arrive one at a time and must be shown immediately, but a character may consist of several
-tokens: an incomplete character is held back until it is complete. The text of a token can also
-depend on the tokens before it: SentencePiece tokenizers (such as Llama 2's) decode "▁word" with a
-space, except at the start of a text. So a token is decoded together with the tokens before it, and
-their text is removed from the result.
+The model produces one token at a time, and its text should be shown immediately. But a character
+may consist of several tokens: an incomplete character is held back until it is complete. The text
+of a token can also depend on the tokens before it: SentencePiece tokenizers (such as Llama 2's)
+decode "▁word" with a space, except at the start of a text. So a token is decoded together with the
+tokens before it, and their text is removed from the result.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _HELD_MAX = 8
 incomplete after this many tokens are not a character."""
 
 _BEFORE_MAX = 8
-"""Number of earlier tokens to decode together with a new token. One earlier token would be enough
-if it has text."""
+"""Number of earlier tokens to decode together with a new token. One would be enough, but some
+tokens have no text of their own."""
 
 
 class Speller:
@@ -39,7 +39,7 @@ class Speller:
                 code="MODEL-FOLDER",
                 do="use a folder that p2ptrain export --to hf DIR has written",
             ) from exc
-        # If a person types the name of a special token, encode it as text.
+        # If a person types the name of a special token, encode the name as text.
         self._tokenizer.encode_special_tokens = True
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
@@ -68,14 +68,13 @@ class Speller:
         self._held: list[int] = []
 
     def decoded(self, token: int) -> str:
-        """Return the text that can be shown after this token."""
+        """Take the next token, and return the text that can be shown now."""
         self._held.append(token)
         known, text = self._spelt(self._before), self._spelt(self._before + self._held)
         if text.endswith(_INCOMPLETE) and len(self._held) < _HELD_MAX:
             return ""
-        if not text.startswith(
-            known
-        ):  # Incomplete bytes at the end of `known` now form a character.
+        if not text.startswith(known):
+            # Incomplete bytes at the end of `known` now form a character.
             known, text = "", self._spelt(self._held)
         self.begin(self._before + self._held)
         return text[len(known) :]

@@ -1,8 +1,8 @@
 """Load a user's tokenizer.json.
 
-This is a separate module because the tokenizers library raises plain Exception for every invalid
-file. If the library meets an error that it does not expect, it panics, and a panic is not even an
-Exception.
+The tokenizers library raises plain Exception for every invalid file. If it meets an error that it
+does not expect, it panics, and a panic is a BaseException. This module translates both, so that no
+other module has to catch every exception.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from tokenizers import Tokenizer
 from p2ptrain.errors import ConfigError
 
 BYTES_MAX = 256 * 2**20
-"""Maximum length of a file. The largest vocabularies in use have 250,000 tokens, in 30 MB."""
+"""Maximum length of a file in bytes. The largest vocabularies in use, of 250,000 tokens, take 30
+MB.
+"""
 
 
 def read_tokenizer(path: Path) -> Tokenizer:

@@ -1,5 +1,5 @@
-"""The vocabulary of a run: a tokenizer, given or learnt from a sample of the documents, and its
-marks. A mark is a token that begins or ends a document.
+"""The vocabulary of a run: a tokenizer, which the organiser provides or which is learnt from a
+sample of the documents, and its marks. A mark is a token that begins or ends a document.
 
 For text we learn a byte-level BPE, which encodes any text without loss. For reads we learn a BPE
 over nucleotides, with the special tokens at the ids of METAGENE-1 (arXiv 2501.02045): BOS 4 and EOS
@@ -14,15 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import (
-    Encoding,
-    Tokenizer,
-    decoders,
-    models,
-    pre_tokenizers,
-    processors,
-    trainers,
-)
+from tokenizers import Encoding, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from p2ptrain.data.piece import Piece
 from p2ptrain.data.splitmix import draws
@@ -42,12 +34,12 @@ ENDINGS = ("[EOS]", "</s>", "<eos>", "<|end_of_text|>", "<|eos|>")
 """Common names of the tokens that begin and end a document, most likely first."""
 
 SAMPLE_CHARACTERS_MAX = 32 * 10**6
-"""Maximum number of characters to learn a tokenizer from. More would hardly change its few thousand
-merges, and learning them counts words in memory."""
+"""Maximum number of characters to learn a tokenizer from. More text would hardly change the few
+thousand merges of the tokenizer, and would take more memory, in which words are counted."""
 
 READS_SAMPLE_CHARACTERS_MAX = 8 * 10**6
-"""Maximum number of characters of reads to learn a tokenizer from. Each read is one word that
-occurs once, so counting is slow."""
+"""Maximum number of characters of reads to learn a tokenizer from. Fewer than for text, because
+each read is one word that occurs once, so counting is slow."""
 
 PART_CHARACTERS = 2**16
 """Maximum number of characters in a part of a text. A longer text is divided, after a space or line
@@ -156,10 +148,10 @@ def _begin_texts(tokenizer: Tokenizer, mark: str) -> None:
 
 
 def marked(tokenizer: Tokenizer, begin: str | None, end: str | None) -> Vocabulary:
-    """Return `tokenizer` with these marks. If `begin` is None, choose the first common name that
-    the tokenizer has, and do the same for `end`.
+    """Return `tokenizer` with these marks. If `begin` is None, choose the first of the common names
+    that the tokenizer has, and choose `end` in the same way unless it is given.
 
-    Raises ConfigError if the tokenizer has no such token, or if text can be encoded as this token.
+    Raises ConfigError if the tokenizer lacks a mark, or if a text can be encoded as a mark.
     """
     tokenizer.encode_special_tokens = True
     if begin is None:
@@ -177,13 +169,12 @@ def marked(tokenizer: Tokenizer, begin: str | None, end: str | None) -> Vocabula
 
 
 def _usual(tokenizer: Tokenizer, names: Sequence[str]) -> str | None:
-    """Return the first of `names` that the tokenizer has. Prefer special tokens, since other tokens
-    may be text, such as HTML tags.
+    """Return the first of `names` that the tokenizer has as a special token. If there is none,
+    return the first that it has at all; this may be ordinary text, such as an HTML tag.
     """
     has = [name for name in names if tokenizer.token_to_id(name) is not None]
-    return next((name for name in has if not _spells(tokenizer, name)), None) or next(
-        iter(has), None
-    )
+    special = [name for name in has if not _spells(tokenizer, name)]
+    return next(iter(special + has), None)
 
 
 def _spells(tokenizer: Tokenizer, name: str) -> bool:
@@ -197,17 +188,14 @@ def _spells(tokenizer: Tokenizer, name: str) -> bool:
 
 
 def _token(tokenizer: Tokenizer, name: str, field: str) -> int:
-    token = tokenizer.token_to_id(name)
+    token, do = tokenizer.token_to_id(name), f"set data.{field} to one of its special tokens"
     if token is None:
-        raise ConfigError(
-            f"the tokenizer has no token {name!r}",
-            do=f"set data.{field} to one of its special tokens",
-        )
+        raise ConfigError(f"the tokenizer has no token {name!r}", do=do)
     if _spells(tokenizer, name):
         raise ConfigError(
             f"the tokenizer's {name!r} is not a special token: a text that contains these "
             "characters would produce the same token",
-            do=f"set data.{field} to one of its special tokens",
+            do=do,
         )
     return int(token)
 

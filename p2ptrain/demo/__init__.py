@@ -1,7 +1,5 @@
 """`scripts/demo`: a whole run on one machine, and a verdict on it.
 
 The nodes are real processes started with the real command line. The demo observes only what any
-user can see: their journals and `p2ptrain status --json`.
+user can see: the journals of the nodes, and `p2ptrain status --json`.
 """
-
-from __future__ import annotations

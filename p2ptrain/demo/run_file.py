@@ -1,8 +1,8 @@
 """The demo's run file: the sample demo.toml, but joiners start with an empty inner optimizer.
 
-A volunteer of the demo sends 4 Mbit/s. At that rate, members' optimizer states take 15 to 28 s to
-reach the joiner, and by then the demo's run is nearly over. In a real run an outer step takes much
-longer.
+In the demo, a volunteer's upload is limited to 4 Mbit/s. At that rate, the optimizer states of
+members take 15 to 28 s to reach the joiner, and by then the demo's run is nearly over. In a real
+run, an outer step takes much longer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def written(folder: Path) -> Path:
 
 
 def without_donors(text: str) -> str:
-    """Return the demo's run file `text` with `join_optimizer = "fresh"`."""
+    """Return the run file `text`, a variant of demo.toml, with `join_optimizer = "fresh"`."""
     changed, count = _OPTION.subn('join_optimizer = "fresh"', text)
     assert count == 1, "demo.toml must set join_optimizer once"
     return changed

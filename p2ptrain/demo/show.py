@@ -14,13 +14,12 @@ EVENTS_SHOWN = 14
 
 
 class Show:
-    """Prints events. In a terminal the nodes' table stays below the newest lines.
-
-    Use it as a context manager.
+    """Prints events. In a terminal, a table of the nodes stays below the newest lines. Use a Show
+    as a context manager.
     """
 
-    def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console(highlight=False)
+    def __init__(self, console: Console) -> None:
+        self._console = console
         self._started_s = time.monotonic()
         self._lines: list[Text] = []
         self._rows: list[dict[str, Any]] = []
@@ -57,7 +56,7 @@ class Show:
         return Group(*self._lines, nodes_table(self._rows))
 
     def table(self, rows: list[dict[str, Any]], judged: dict[str, bool]) -> None:
-        """Print the result: the remaining nodes, and the claims."""
+        """Print the result: the remaining nodes, and each claim with its verdict."""
         if self._live is not None:
             self._live.update(Group(*self._lines))
         self._console.print(nodes_table(rows, final=True))

@@ -1,7 +1,7 @@
 """The acts of the demo, in order: publish, train, kill, join, refuse, stop the seed, finish.
 
-Every act waits, with a deadline, for events in the journals, and does not just sleep. The events
-are collected as Facts, and only `verdict` judges them.
+Every act waits, with a deadline, for events in the journals of the nodes. The events are collected
+as Facts, and only `verdict` judges them.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Story:
     """The nodes of the demo, and the events seen so far."""
 
     uplink = "4Mbit"
-    """Upload limit of a volunteer, typical of a home connection. One exchange of the demo's model
-    then takes over a second."""
+    """Upload limit of a volunteer, typical of a home connection. With this limit, one exchange of
+    the demo's model takes over a second."""
 
     seed_uplink = "20Mbit"
     """Upload limit of the seed, typical of a fast connection. With 100 Mbit, the seed alone sent a
@@ -82,10 +82,9 @@ class Story:
         return [status | {"name": node.name} for node, status in found if status is not None]
 
     def wait_for(self, what: str, seen: Callable[[], Any], *, deadline_s: float) -> Any:
-        """Call `seen` until it returns a true value, and return that, within `deadline_s`.
+        """Call `seen` until it returns a true value, and return that value.
 
-        Raises:
-            DemoFailed: the deadline has passed, or a node that should run has ended.
+        Raises DemoFailed: `deadline_s` has passed, or a node that should run has ended.
         """
         ends_s = time.monotonic() + deadline_s
         while True:
@@ -158,7 +157,7 @@ class Story:
 
     def kill_one(self) -> None:
         """Kill cat with SIGKILL in the middle of a reduce. The others must commit that step without
-        it."""
+        cat."""
         victim, survivors = self.cast["cat"], [self.cast["ann"], self.cast["ben"]]
         started = self.wait_for(
             "cat in an exchange with others", lambda: _open_reduce(victim), deadline_s=60
@@ -192,8 +191,7 @@ class Story:
             and event.get("participants")
         ]
         before, last = (
-            {peer: tokens for peer, tokens, _ in rosters[0]},
-            {peer: tokens for peer, tokens, _ in rosters[-1]},
+            {peer: tokens for peer, tokens, _ in roster} for roster in (rosters[0], rosters[-1])
         )
         victim = self.peers["cat"]
         self.facts.killed_step_committed_without_victim = victim in before and victim not in last
@@ -204,8 +202,8 @@ class Story:
         """Let dan join: it fetches a snapshot from several peers and the later updates, and then
         appears in a roster."""
         dan = self.cast["dan"]
-        # Nodes write snapshots in the background. On a busy machine, they finish at very different
-        # times.
+        # Nodes write snapshots in the background. On a busy machine, some nodes finish much later
+        # than others.
         self.wait_for(
             "a snapshot that several nodes hold", self._newest_is_of_several, deadline_s=90
         )
@@ -223,13 +221,17 @@ class Story:
         self.facts.join_first_roster_step = roster["step"]
 
     def _newest_is_of_several(self) -> bool:
-        """Return whether enough nodes for a joiner have written the newest snapshot."""
+        """Return whether enough nodes have written the newest snapshot for a joiner to fetch it
+        from several of them.
+        """
         written = [_snapshots(node) for node in self.cast.values() if node.running]
         newest = max((step for steps in written for step in steps), default=None)
         return sum(newest in steps for steps in written) >= JOIN_SOURCES_MIN
 
     def _first_roster(self, name: str) -> Event | None:
-        """Return the first decided roster with this participant, according to its journal."""
+        """Return the first roster in which this node takes part in an average, according to its
+        journal.
+        """
         for event in self.cast[name].events:
             if event["event"] == "decided" and any(
                 peer == self.peers[name] for peer, _, _ in event.get("participants") or ()
@@ -331,7 +333,7 @@ def _steps_committed(node: DemoNode) -> int:
 
 
 def in_words(event: Event) -> str | None:
-    """Return one line for a journal record that is worth showing; None for other records."""
+    """Describe a journal record in one line; return None for a record that is not worth showing."""
     match event:
         case {"event": "snapshot-fetched"}:
             size = sum(event["bytes_by_peer"].values()) / 1e6

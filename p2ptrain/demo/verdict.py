@@ -1,11 +1,10 @@
-"""Judge the demo: a pure function from Facts to an object with `ok`.
-
-So each claim can be tested with facts that violate it.
+"""Judge the demo: a pure function from Facts to an object with `ok`, so that tests can pass facts
+that violate a claim.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 LOSS_FALL_NATS = 1.0
@@ -43,6 +42,8 @@ class Facts:
     steps_after_seed_stopped: int = 0
     blocks_trained_once: int = 0
     blocks_trained_otherwise: int | None = None
+    """Number of committed blocks that no journal covers. If a journal contradicts the ledger, the
+    command fails, and so does the demo."""
 
 
 def claims(facts: Facts) -> dict[str, bool]:
@@ -90,5 +91,4 @@ def _agree(nodes: list[dict[str, Any]]) -> bool:
 def verdict(facts: Facts) -> dict[str, Any]:
     """Return the object that `--json` writes: `ok`, every fact, and the claims."""
     judged = claims(facts)
-    assert {each.name for each in fields(facts)} == set(asdict(facts))
     return {"schema": 1, "ok": all(judged.values()), **asdict(facts), "claims": judged}

@@ -47,7 +47,7 @@ class Parity:
     @property
     def words(self) -> str:
         return (
-            f"transformers {self.transformers} computes the same: logits of {self.tokens} "
+            f"transformers {self.transformers} computes the same logits: those of {self.tokens} "
             f"tokens differ by at most {self.difference:.2g}; the largest logit is "
             f"{self.largest:.3g}"
         )
@@ -73,8 +73,8 @@ def hindrance(parameters: int, *, installed: bool) -> str:
         return f"not installed ({install(WANTED)})"
     if parameters > PARAMETERS_MAX:
         return (
-            f"the comparison of {parameters / 1e9:.1f} billion parameters takes long; pass "
-            "--parity to run it anyway"
+            f"the comparison of {parameters / 1e9:.1f} billion parameters takes a long time; "
+            "pass --parity to compare them anyway"
         )
     return ""
 

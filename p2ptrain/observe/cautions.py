@@ -1,7 +1,7 @@
 """Warnings about problems that do not stop the node: a code, what is wrong, and what to do.
 
-The log and the status show `words`. Like an error, they end with a reference for further reading.
-Programs read the fields. `cli.error_codes` explains each code; a test verifies this.
+The log and the status show `words`, which end with the command that explains the code. Programs
+read the fields. `cli.error_codes` explains each code; a test verifies this.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 class Caution:
     """A warning. `do` is empty if the user does not have to do anything.
 
-    Code that updates a caution must not change its words while the problem is the same, because
-    changed words are reported again.
+    The words must stay the same while the problem stays the same, because changed words are
+    reported to the user again.
     """
 
     code: str

@@ -1,11 +1,12 @@
 """The journal: what a node did and why, as one JSON object per line.
 
-It answers questions such as "why was I left out of step 412?" and is read by programs that draw
-charts. So a line has the name of its event, two clocks and plain fields. `time` is in Unix seconds,
-for comparing machines by eye; `monotonic_s` is for measuring. The journal is bounded: at
-`bytes_max` the file is renamed to `.1`, which replaces the earlier one. The journal must not harm
-the node: if the disk is full, lines are lost and counted, but the node continues. It must not harm
-terminals either: unprintable characters in a peer's text are written as JSON escapes.
+People read the journal to answer questions such as "why was I left out of step 412?", and programs
+read it to draw charts. So a line has the name of its event, two clocks and plain fields. `time` is
+in Unix seconds, to compare the journals of several machines; `monotonic_s` is for measuring. The
+journal is bounded: at `bytes_max` the file is renamed to `.1`, which replaces an earlier `.1`. The
+journal must not harm the node: if the disk is full, lines are lost and counted, but the node
+continues. It must not harm terminals either: unprintable characters in a peer's text are written as
+JSON escapes.
 """
 
 from __future__ import annotations
@@ -17,20 +18,19 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Self
 
 BYTES_MAX = 32 * 2**20
 """Maximum size of a file: about 200,000 lines, or days of training. There are at most two files."""
 
 TEXT_CHARACTERS_MAX = 4000
-"""Maximum length of a field in characters. Longer fields are truncated. The tail of a trainer's
-stderr fits.
+"""Maximum length of a field in characters: enough for the end of a trainer's stderr. Longer fields
+are truncated.
 """
 
 
 class Journal:
-    """A journal that appends to the file at `path`. Any thread may write to it."""
+    """A journal in the file at `path`. Any thread may write to it."""
 
     def __init__(
         self,
@@ -52,12 +52,7 @@ class Journal:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *details: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -96,9 +91,7 @@ class Journal:
 
 def _open_to_append(path: Path) -> IO[bytes]:
     """Open the file so that only its owner can read it, since it names peers and addresses. Refuse
-    a symbolic link, which would let another user choose the file that we append to.
-
-    Raises OSError.
+    a symbolic link, with which another user could choose the file to append to. Raises OSError.
     """
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(path, flags, 0o600)
@@ -111,14 +104,13 @@ def _open_to_append(path: Path) -> IO[bytes]:
 
 
 def put_aside(path: Path) -> Path:
-    """Return the path of the older part of the journal at `path`. It may not exist."""
+    """Return the path of the older part of the journal at `path`. There may be no file there."""
     return path.with_name(path.name + ".1")
 
 
 def read_journal(path: Path) -> Iterator[dict[str, object]]:
-    """Yield the records of a journal, including its older part, oldest first.
-
-    Lines that were truncated by a crash or are not records are skipped.
+    """Yield the records of a journal, including its older part, oldest first. Skip lines that a
+    crash truncated or that are not records.
     """
     for part in (put_aside(path), path):
         if not part.exists():
@@ -145,8 +137,8 @@ def _end_torn_line(file: IO[bytes]) -> None:
 
 
 def _printable(line: str) -> str:
-    """Escape unprintable characters. JSON only escapes the ASCII control characters, but others
-    control terminals too.
+    """Escape unprintable characters. `json.dumps` escapes only the ASCII control characters, but
+    other characters control terminals too.
     """
     if line.isprintable():
         return line

@@ -2,10 +2,10 @@
 
     starting → checking → connecting → awaiting your answer → awaiting approval → fetching snapshot
     → catching up → loading → standing by → training → exchanging → training …
-    other states: serving (a seed), paused, leaving, isolated, stopped
+    other states: serving (a seed), leaving, isolated
 
-The log, the status and heartbeats all show `words(state)`, so that users see the same phrase
-everywhere. `name` is for programs: it never changes and does not contain numbers.
+The log, the status and heartbeats all show `words(state)`, so users see the same phrase everywhere.
+`name` is for programs: it is the same for all values of the fields.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class Exchanging:
-    """A reduce is in progress. `parts` is 0 if its progress is unknown."""
+    """An average is being computed. `parts` is 0 if the progress is unknown."""
 
     name: ClassVar[str] = "exchanging"
     part: int = 0
@@ -95,29 +95,15 @@ class Serving:
 
 
 @dataclass(frozen=True, slots=True)
-class Paused:
-    """The owner has paused the node. No command does this yet, so this state is unused."""
-
-    name: ClassVar[str] = "paused"
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class Leaving:
     name: ClassVar[str] = "leaving"
 
 
 @dataclass(frozen=True, slots=True)
 class Isolated:
+    """The node cannot reach enough members to agree on anything."""
+
     name: ClassVar[str] = "isolated"
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Stopped:
-    """The node has ended. This state is unused, since an ended node does not answer."""
-
-    name: ClassVar[str] = "stopped"
     reason: str
 
 
@@ -134,10 +120,8 @@ State = (
     | Training
     | Exchanging
     | Serving
-    | Paused
     | Leaving
     | Isolated
-    | Stopped
 )
 
 
@@ -156,7 +140,7 @@ def words(state: State) -> str:
         case Exchanging(part, parts, bytes_per_s):
             progress = f"part {part}/{parts}" if parts else ""
             return _with(state, progress, rate(bytes_per_s) if bytes_per_s else "")
-        case Paused(reason) | Isolated(reason) | Stopped(reason):
+        case Isolated(reason):
             return f"{state.name}: {reason}"
         case _:
             return state.name

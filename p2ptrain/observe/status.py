@@ -1,8 +1,7 @@
 """A node's status, which `p2ptrain status` and the demo show.
 
-The node fills the status in; other code only reads it. Its JSON form has a schema number, which
-changes when the meaning of a field changes or a field is removed. It does not change when a field
-is added.
+The node creates the status; other code only reads it. Its JSON form has a schema number, which
+changes when the meaning of a field changes or a field is removed, but not when a field is added.
 """
 
 from __future__ import annotations
@@ -50,7 +49,8 @@ class NodeStatus:
     ledger_height: int = 0
     ledger_head: str = ""
     state_digest: str = ""
-    """The digest of θ and m at `outer_step`: equal on all peers with an equal head."""
+    """The digest of θ and m at `outer_step`. Peers with the same ledger head have the same
+    digest."""
     snapshot_step: int | None = None
     tokens: int = 0
     """The number of committed tokens that this node trained."""
@@ -58,9 +58,9 @@ class NodeStatus:
     tokens_per_s: float = 0.0
     loss: float | None = None
     validation_loss: float | None = None
-    """Loss of θ in nats, from members' reports about their shares of the held-out blocks."""
+    """Loss of θ in nats per token, from what members report about parts of the held-out blocks."""
     validation: Mapping[str, object] = field(default_factory=dict)
-    """The outer step of the validated θ, and the number of blocks that the loss covers."""
+    """The outer step of the θ that was validated, and the number of blocks that the loss covers."""
     validated: str = ""
     """Describes the field `validation`."""
     data_wait_s: float | None = None
@@ -75,8 +75,9 @@ class NodeStatus:
     compute_utilisation: float | None = None
     """The fraction of the last outer step's time spent in inner steps."""
     learning: Mapping[str, float] = field(default_factory=dict)
-    """Statistics of the newest reduce: the norms of our pseudo-gradient and of the mean, the cosine
-    between them, and the fraction of ours that is lost by quantisation."""
+    """Statistics of the newest reduce: the norms of this node's pseudo-gradient and of the mean,
+    the cosine between the two, and the fraction of this node's pseudo-gradient that is lost by
+    quantisation."""
     trainer: str = ""
     """Describes the trainer's device; empty until the first trainer is up."""
     inner_from: str = ""
@@ -87,7 +88,7 @@ class NodeStatus:
     waits_for: str = ""
     """Describes what the ledger waits for next, and for which peers."""
     branch: str = ""
-    """Says that this line of the run is, or soon will be, a branch; otherwise empty."""
+    """Says that this node's ledger is, or soon will be, a branch of the run's; otherwise empty."""
     amended: str = ""
     """Describes the amendments that apply to the run now or soon; empty if there are none."""
     asking: tuple[str, ...] = ()
@@ -102,7 +103,7 @@ class NodeStatus:
     members: tuple[MemberStatus, ...] = ()
     addresses: tuple[str, ...] = ()
     congestion_control: str = ""
-    """The congestion control of the data plane's sockets; empty if it is unknown."""
+    """The congestion control algorithm of the data plane's sockets; empty if it is unknown."""
     congestion_refusal: str = ""
     """Why the congestion control is not BBR; empty if it is BBR."""
     limit_up_bytes_per_s: int | None = None
@@ -124,10 +125,8 @@ class NodeStatus:
 
     @classmethod
     def from_json(cls, value: object) -> NodeStatus:
-        """Return the status that a node sent; unknown fields are ignored.
-
-        Raises:
-            RemoteProtocolError: the schema is different, or a required field is missing.
+        """Return the status that a node sent; unknown fields are ignored. Raises
+        RemoteProtocolError: the schema is different, or a required field is missing.
         """
         if not isinstance(value, Mapping) or value.get("schema") != SCHEMA:
             raise RemoteProtocolError(
@@ -135,22 +134,14 @@ class NodeStatus:
             )
         known = {item.name: value[item.name] for item in fields(cls) if item.name in value}
         try:
-            known["members"] = tuple(_member(item) for item in known.get("members", ()))
-            known["addresses"] = tuple(known.get("addresses", ()))
-            known["warnings"] = tuple(known.get("warnings", ()))
-            known["asking"] = tuple(known.get("asking", ()))
-            known["cautions"] = tuple(_caution(item) for item in known.get("cautions", ()))
+            for name in ("addresses", "warnings", "asking"):
+                known[name] = tuple(known.get(name, ()))
+            for name, kind in (("members", MemberStatus), ("cautions", Caution)):
+                items = known.get(name, ())
+                known[name] = tuple(kind(**_known(kind, item)) for item in items)
             return cls(**known)
         except TypeError as exc:
             raise RemoteProtocolError(f"the node's status cannot be read: {exc}") from exc
-
-
-def _member(value: object) -> MemberStatus:
-    return MemberStatus(**_known(MemberStatus, value))
-
-
-def _caution(value: object) -> Caution:
-    return Caution(**_known(Caution, value))
 
 
 def _known(kind: type[MemberStatus | Caution], value: object) -> dict[str, Any]:

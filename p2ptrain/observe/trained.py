@@ -1,13 +1,13 @@
 """Check that every committed block was trained on exactly once, by the member that held its lease.
 
-The ledger states which members contributed to each outer step, and which blocks they trained. The
-`ready` records in journals list the blocks that were trained on θ in the weights that a node
-offered, as reported by its trainer. This module compares the ledger with these records afterwards.
-Kills, joins and branches leave `ready` records of work that was lost. So work counts only if it was
-offered after an entry of this chain, and the chain says that it was accepted.
+The ledger states which members contributed to each outer step, and which blocks they trained. When
+a node offers its trained weights for an average, its journal gets a `ready` record that lists the
+blocks on which its trainer trained them. This module compares the ledger with these records
+afterwards. After kills, joins and branches, there are `ready` records of work that was lost. So a
+record counts only if the node's ledger then ended in an entry of this chain.
 
-This module does not know data or updates. Other modules check that a block's number stands for the
-right bytes, and that an update consists of exactly the accepted work.
+This module knows nothing about data or updates. Other modules check that a block's number stands
+for the right bytes, and that an update consists of exactly the accepted work.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class TrainingAudit:
 @dataclass(slots=True)
 class _Offers:
     """The work that one peer has offered, according to its journals: for each outer step, the head
-    of the chain at that time and the blocks.
+    (digest of the newest entry) of its chain at that time, and the blocks.
 
-    Journals do not always start with the run, since their older parts are removed.
+    Journals do not always reach back to the start of the run, since their older parts are removed.
     """
 
     made: dict[int, list[tuple[str, Blocks]]] = field(default_factory=dict)
@@ -87,7 +87,7 @@ def _offers_in(records: Iterable[Record]) -> dict[str, _Offers]:
 
 
 def _number(block: object) -> int:
-    """Return the number of a block. If it is not a number, return -1, which does not match any."""
+    """Return the number of a block; -1, the number of no block, if `block` is not a number."""
     return block if type(block) is int else -1
 
 
@@ -98,7 +98,7 @@ def check_trained(
 
     `links` contains (state before, entry) for all entries in order, starting at `begins`. The
     records of each journal must be in order. The chain must have been verified. Journals may come
-    from anybody: a false journal causes faults, or hides the faults of the peers that it names.
+    from anybody: a false journal can cause faults, or hide the faults of the peers that it names.
     """
     found = TrainingAudit()
     offers = _offers_in(records)
@@ -128,11 +128,9 @@ def _taken_twice(
     step: int, part: Participant, credited: Blocks, committed: dict[int, int]
 ) -> list[TrainingFault]:
     again = [block for block in credited if block in committed]
+    reason = "was already committed in outer step {}"
     faults = [
-        TrainingFault(
-            step, block, part.peer, f"was already committed in outer step {committed[block]}"
-        )
-        for block in again
+        TrainingFault(step, block, part.peer, reason.format(committed[block])) for block in again
     ]
     committed.update((block, step) for block in credited)
     return faults
@@ -141,9 +139,10 @@ def _taken_twice(
 def _compared(
     step: int, part: Participant, credited: Blocks, works: Sequence[Blocks]
 ) -> list[TrainingFault]:
+    """Return the faults of a peer that offered `works` in this step and is credited with one."""
     if credited in works:
         return []
-        # If there are several, the last one would have been averaged.
+    # If there are several works, the last one would have been averaged.
     last = works[-1] if works else ()
     return [
         TrainingFault(step, block, part.peer, reason)
@@ -153,7 +152,7 @@ def _compared(
 
 
 def _wrong(block: int, credited: Blocks, work: Blocks) -> str:
-    """`work` differs from the credited work. Return what is wrong with `block` in it, or ""."""
+    """Return what is wrong with `block` in `work`, which differs from the credited work; or ""."""
     times = work.count(block)
     if block not in credited:
         return "is in the trained work, but is not credited"

@@ -65,9 +65,9 @@ class Amendment:
         steps, momentum, block = self.inner_steps, self.outer_momentum, self.codec_block
         _require(steps is None or steps > 0, "inner_steps", steps, "1 or more")
         fits = momentum is None or 0 <= momentum < 1
-        _require(fits, "outer_momentum", momentum, "0 to below 1")
+        _require(fits, "outer_momentum", momentum, "at least 0 and below 1")
         codecs = get_args(CodecName)
-        _require(self.codec in (None, *codecs), "codec", self.codec, ", ".join(codecs))
+        _require(self.codec in (None, *codecs), "codec", self.codec, f"one of {', '.join(codecs)}")
         fits = block is None or BLOCK_MIN <= block <= BLOCK_MAX
         _require(fits, "codec_block", block, f"{BLOCK_MIN} to {BLOCK_MAX}")
         _require(bool(self.changes), "number of changes", 0, "at least 1")

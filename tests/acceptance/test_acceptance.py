@@ -1,4 +1,4 @@
-"""The acceptance measures report what they measured, fail if something is missing, and name
+"""The measures of `scripts/accept` report their results, fail if a part is missing, and name
 existing tests.
 """
 
@@ -21,12 +21,13 @@ LOG = (
 
 
 def reading(tmp_path: Path, name: str, text: str) -> Setting:
+    """Return a setting that reads `text` as the earlier result `name`."""
     path = tmp_path / name
     path.write_text(text)
     return Setting(tmp_path, given={name: path})
 
 
-def test_counts_are_summed_over_all_pieces() -> None:
+def test_counts_are_summed_over_all_parts_of_a_log() -> None:
     assert siege.counts_in(LOG) == {"passed": 15, "failed": 1, "error": 2}
 
 
@@ -43,7 +44,7 @@ def test_partial_run_of_the_tests_is_not_accepted(tmp_path: Path) -> None:
     assert line["ok"] is True
 
 
-def test_lines_of_a_siege_are_reported_unchanged(tmp_path: Path) -> None:
+def test_results_of_a_siege_are_reported_unchanged_but_for_a_prefix(tmp_path: Path) -> None:
     told = {"measure": "nodes ended", "value": 1, "required": "0", "ok": False}
     (line,) = siege.siege(reading(tmp_path, "siege", f"noise\n{json.dumps(told)}\n"))
     assert line == told | {"measure": "siege: nodes ended"}
@@ -73,7 +74,7 @@ def test_measures_are_selected_by_a_word() -> None:
 
 
 @pytest.mark.parametrize("which", ATTACKS, ids=lambda which: which.number)
-def test_every_named_test_exists(which: Attack) -> None:
+def test_every_test_that_is_named_for_an_attack_exists(which: Attack) -> None:
     for each in which.tests:
         path, _, name = each.partition("::")
         tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))

@@ -39,7 +39,7 @@ Command = Callable[..., Outcome]
 
 @pytest.fixture
 def p2ptrain(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
-    """Return a function that runs a command in this process, without P2PTRAIN_ variables in the
+    """Return a function that runs a command in this process, without P2PTRAIN_HOME in the
     environment."""
     monkeypatch.delenv("P2PTRAIN_HOME", raising=False)
 
@@ -75,8 +75,8 @@ def organiser_home(_published: Path, tmp_path: Path) -> Path:
 def fake_node(
     home: Path, *replies: bytes, first: Callable[[], object] = lambda: None
 ) -> Iterator[list[dict[str, Any]]]:
-    """Serve a node's control socket in `home`: send these replies, and call `first` before each.
-    Yield the requests so far."""
+    """Serve a node's control socket in `home`: answer the requests with `replies`, one after the
+    other, and call `first` before each reply. Yield the list of the requests received so far."""
     requests: list[dict[str, Any]] = []
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(home / "control.sock"))

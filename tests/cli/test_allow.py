@@ -1,4 +1,6 @@
-"""The organiser decides who may take part, and a node running in the same home is told at once."""
+"""The organiser decides who may take part, and a node that runs in the same home is notified at
+once.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from p2ptrain.archive.home import Home
-from p2ptrain.cli.commands.allow_checks import NeighbourAnswers, check_quorum
+from p2ptrain.cli.commands.allow_checks import check_quorum
 from p2ptrain.errors import TryLater
 from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import PeerId
@@ -25,7 +27,7 @@ PEER, OTHER, THIRD = (Identity.from_seed(bytes([number]) * 32).peer for number i
 
 
 def says(*others: str, heard: int = 0, voters: Sequence[str] = ()) -> bytes:
-    """Return a node's reply after it has asked its neighbours."""
+    """Return a node's reply after it has asked its neighbours: `heard` of the `others` answered."""
     told = {"sequence": 1, "heard": heard, "others": others, "voters": voters}
     return json.dumps(told).encode() + b"\n"
 
@@ -62,7 +64,9 @@ def test_change_without_effect_does_not_sign_a_new_list(
     assert listed(organiser_home) == (2, {PEER})
 
 
-def test_list_is_shown(p2ptrain: Command, organiser_home: Path) -> None:
+def test_allow_list_shows_the_sequence_number_and_the_peers(
+    p2ptrain: Command, organiser_home: Path
+) -> None:
     p2ptrain("allow", "add", PEER, "--home", organiser_home)
     plain = p2ptrain("allow", "list", "--home", organiser_home)
     value = p2ptrain("allow", "list", "--home", organiser_home, "--json").json
@@ -108,7 +112,7 @@ def test_peer_that_cannot_admit_others_learns_who_can(
         (b'{"error": "it is starting", "code": "NOT-YET"}\n', "NOT-YET", "it is starting"),
     ],
 )
-def test_failed_query_of_a_node_is_not_shown_as_an_answer(
+def test_unanswered_query_for_requests_is_not_shown_as_an_empty_list(
     reply: bytes | None, code: str, said: str, p2ptrain: Command, organiser_home: Path
 ) -> None:
     def listed(*words: str) -> Outcome:
@@ -122,7 +126,9 @@ def test_failed_query_of_a_node_is_not_shown_as_an_answer(
     assert f"pending requests to join are not known: {said}" in listed().err
 
 
-def test_running_node_is_notified(p2ptrain: Command, organiser_home: Path) -> None:
+def test_running_node_is_notified_of_a_changed_list(
+    p2ptrain: Command, organiser_home: Path
+) -> None:
     with fake_node(organiser_home, says(), b'{"newer":true}\n') as requests:
         outcome = p2ptrain("allow", "add", PEER, "--home", organiser_home)
     assert requests == [{"command": "newest-allowlist"}, {"command": "reload-allowlist"}]
@@ -208,8 +214,7 @@ def begun(tmp_path: Path) -> Path:
 def test_sequence_number_that_may_be_in_use_is_not_signed_again(
     p2ptrain: Command, begun: Path
 ) -> None:
-    """The number may be in use if the home was restored from a backup: other peers may hold a
-    different list number 2."""
+    """If the home was restored from a backup, other peers may hold another list with number 2."""
     words = ("allow", "add", PEER, "--home", begun)
     outcome = p2ptrain(*words)
     assert (outcome.code, outcome.err.split()[0]) == (75, "error[ALLOW-UNHEARD]")
@@ -244,8 +249,8 @@ def test_reply_without_the_lists_of_other_peers_is_an_error(
 def test_voters_are_removed_from_the_list_one_roster_at_a_time(
     p2ptrain: Command, organiser_home: Path
 ) -> None:
-    """Removing two of three at once would leave too few voters to agree on a roster without
-    them."""
+    """If two of three voters were removed at once, too few voters would be left to agree on the
+    next roster (list of members)."""
     run = load_run(Home(organiser_home).manifest)
     assert run is not None
     organiser = load_or_create(organiser_home / "identity.key")
@@ -267,18 +272,15 @@ def test_voters_are_removed_from_the_list_one_roster_at_a_time(
     assert PEER in refused
     assert listed(organiser_home) == (3, {OTHER, THIRD})
     expected = "is off the allowlist (now number 4)"
-    assert expected in removed(OTHER, OTHER, THIRD), (
-        "the next roster has another voter in its place"
-    )
+    assert expected in removed(OTHER, OTHER, THIRD), "in the next roster, THIRD votes, not PEER"
 
 
 def test_founders_vote_whether_or_not_they_are_on_the_list(tmp_path: Path) -> None:
     run = publish(Home(tmp_path), founders=(PEER, OTHER))
     alone = Allowlist.of(run.id, 3, [run.manifest.organiser])
-    check_quorum(
-        run, NeighbourAnswers((PEER, OTHER, THIRD)), alone, THIRD
-    )  # Two of three voters are a quorum.
+    # Without THIRD, two of three voters remain, which is a quorum.
+    check_quorum(run, (PEER, OTHER, THIRD), alone, THIRD)
     with pytest.raises(TryLater) as raised:
-        check_quorum(run, NeighbourAnswers((THIRD, PEER)), alone, THIRD)
+        check_quorum(run, (THIRD, PEER), alone, THIRD)
     assert (raised.value.code, len(raised.value.evidence)) == ("ALLOW-QUORUM", 2)
     assert THIRD in raised.value.evidence[1]

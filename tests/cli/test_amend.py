@@ -32,7 +32,7 @@ STEPS = ("--from-step", 3)
 
 
 def says(step: int, *agreed: str) -> bytes:
-    """Return a node's answer."""
+    """Return a node's answer: the run is in outer step `step`, and has agreed on `agreed`."""
     return json.dumps({"newer": False, "step": step, "agreed": agreed}).encode() + b"\n"
 
 
@@ -61,7 +61,7 @@ def test_amendment_is_numbered_signed_kept_and_shown(
     assert facts["amendments"][0] == {"number": 1, "from_step": 3, "lr": 0.01}
 
 
-def test_codec_brings_its_own_block_unless_the_run_sets_one(
+def test_new_codec_has_its_default_block_unless_the_run_set_one(
     p2ptrain: Command, organiser_home: Path
 ) -> None:
     block: tuple[object, ...] = ("--codec-block", 128)
@@ -95,7 +95,7 @@ def test_running_node_is_asked_for_its_progress_and_notified(
     assert len(kept(organiser_home)) == 1
 
 
-def test_rate_change_needs_one_more_step_of_notice_if_trainers_train_ahead(
+def test_rate_change_must_start_one_step_later_if_trainers_train_ahead(
     p2ptrain: Command, tmp_path: Path
 ) -> None:
     home = Home(tmp_path / "ahead")
@@ -136,12 +136,15 @@ def test_invalid_amendment_is_refused_and_not_signed(
     ("words", "said"),
     [
         (("--lr", "101"), "its lr is 101.0; it should be above 0 and at most 100\n"),
-        (("--codec", "int3"), "its codec is int3; it should be fp32, fp16, int8, int4\n"),
-        (("--outer-momentum", "1"), "its outer_momentum is 1.0; it should be 0 to below 1\n"),
+        (("--codec", "int3"), "its codec is int3; it should be one of fp32, fp16, int8, int4\n"),
+        (
+            ("--outer-momentum", "1"),
+            "its outer_momentum is 1.0; it should be at least 0 and below 1\n",
+        ),
         (("--codec-block", "31"), "its codec_block is 31; it should be 32 to 4096\n"),
         # The number depends on this Python's standard library, which is the run's data.
         (("--inner-steps", "9999"), "inner_steps is 9999; it should be at most 1"),
-        ((), "its number of changes is 0; it should be at least 1\n"),
+        ((), "the amendment changes nothing\n  do      give a new value, such as --lr 0.001"),
     ],
     ids=str,
 )
@@ -187,8 +190,8 @@ def test_amendment_without_effect_or_out_of_order_is_refused(
 
 @pytest.fixture
 def ten_steps_on(tmp_path: Path) -> Home:
-    """Return the home of a run in outer step 10, for which an amendment for step 4 came too
-    late."""
+    """Return the home of a run that is in outer step 10. The home also holds an amendment for step
+    4, on which the members did not agree in time."""
     home = Home(tmp_path / "ten")
     run = publish(home, rules=policy(participants_min=1), steps=999)
     make_history(home, run, 10)
@@ -209,12 +212,14 @@ def test_amendment_that_was_not_agreed_in_time_can_be_repeated(
     assert "it changes nothing" in again.err, "members can still agree on the second amendment"
 
 
-def test_change_is_measured_from_the_rate_in_force(p2ptrain: Command, ten_steps_on: Home) -> None:
+def test_size_of_a_change_is_relative_to_the_rate_in_force(
+    p2ptrain: Command, ten_steps_on: Home
+) -> None:
     leap = ("--from-step", 12, "--outer-lr", 0.05, "--home", ten_steps_on.root)
     assert "from 0.7 to" in p2ptrain("run", "amend", "swarm", *leap).err
 
 
-def test_agreed_amendment_holds_after_its_step_has_begun(
+def test_agreed_amendment_counts_after_its_step_has_begun(
     p2ptrain: Command, ten_steps_on: Home
 ) -> None:
     words = ("run", "amend", "swarm", "--from-step", 12, "--home", ten_steps_on.root)
@@ -283,7 +288,7 @@ def organised(organiser_home: Path) -> tuple[Home, Run]:
     return where, run
 
 
-def test_progress_is_read_from_the_homes_ledger_if_no_node_runs(
+def test_current_step_comes_from_the_homes_ledger_if_no_node_runs(
     organised: tuple[Home, Run],
 ) -> None:
     assert course_of(*organised) == RunProgress(0, ())
@@ -321,7 +326,9 @@ def test_no_amendment_is_signed_if_the_node_is_silent(
     ],
     ids=str,
 )
-def test_reply_without_the_progress_is_an_error(reply: bytes, organised: tuple[Home, Run]) -> None:
+def test_reply_without_the_current_step_is_an_error(
+    reply: bytes, organised: tuple[Home, Run]
+) -> None:
     where, _ = organised
     with fake_node(where.root, reply + b"\n"), pytest.raises(RemoteProtocolError):
         course_of(*organised)

@@ -52,7 +52,8 @@ def test_generated_text_stops_at_the_models_end_token(p2ptrain: Command, weights
 def test_generated_text_stops_at_a_begin_token_if_there_is_no_end_token(
     p2ptrain: Command, weights: Path
 ) -> None:
-    """At genesis the likeliest next token is a repetition of the previous one."""
+    """With the first weights, the likeliest next token is the previous token. For an empty prompt,
+    that is the begin token."""
     config = json.loads((weights / "config.json").read_text())
     del config["eos_token_id"]
     (weights / "config.json").write_text(json.dumps(config))
@@ -60,7 +61,7 @@ def test_generated_text_stops_at_a_begin_token_if_there_is_no_end_token(
     assert (told["ended"], told["text"], told["tokens"]) == ("end-of-text", "", 0)
 
 
-def test_home_without_room_for_the_weights_suggests_another_place(
+def test_too_small_disk_for_the_weights_suggests_another_folder(
     p2ptrain: Command, organiser_home: Path
 ) -> None:
     full = Outside(disk_free_bytes=lambda folder: 1000)
@@ -76,7 +77,7 @@ def test_model_larger_than_the_free_memory_is_not_loaded(p2ptrain: Command, weig
     assert "this machine has 100.0 kB free" in done.err
 
 
-def test_seed_without_torch_names_the_missing_extra(p2ptrain: Command, weights: Path) -> None:
+def test_chat_without_torch_names_the_missing_package(p2ptrain: Command, weights: Path) -> None:
     bare = Outside(is_installed=lambda package: False)
     done = p2ptrain("chat", weights, TEXT, "--json", around=bare)
     assert (done.code, done.json["error"]["code"]) == (2, "EXTRA-MISSING")

@@ -1,4 +1,4 @@
-"""`p2ptrain ckpt`, on a home with a history."""
+"""`p2ptrain ckpt`, run on a home (a node's folder) that contains a run's history."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def chunk_of(home: Home, history: WrittenHistory, step: int) -> Path:
         return store.chunk_path(store.manifest(history.snapshots[step]).chunks[1])
 
 
-def test_certified_snapshots_are_listed_with_how_much_is_held(
+def test_certified_snapshots_are_listed_with_the_number_of_chunks_held(
     ckpt: Command, home: Home, history: WrittenHistory
 ) -> None:
     chunk_of(home, history, 2).unlink()
@@ -118,7 +118,7 @@ def test_snapshot_is_pinned_by_its_outer_step(
 
 
 @pytest.mark.parametrize("word", ["3", "9999", "latest", "ab", "f" * 64])
-def test_unknown_snapshot_name_is_reported(
+def test_unknown_snapshot_name_is_answered_with_the_known_steps(
     ckpt: Command, history: WrittenHistory, word: str
 ) -> None:
     done = ckpt("pin", word)

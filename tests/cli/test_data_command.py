@@ -1,5 +1,5 @@
-"""Packing data before publication gives the same run as packing during it, or an error that says
-what does not fit."""
+"""A run has the same data whether they were packed before its publication or during it. An error
+says which setting of the run does not fit the packed data."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def test_packing_prints_its_result_once(p2ptrain: Command, here: Path) -> None:
         assert outcome.out.strip() not in outcome.err
 
 
-def test_failed_packing_leaves_the_folder_unchanged(p2ptrain: Command, here: Path) -> None:
+def test_failed_packing_creates_nothing(p2ptrain: Command, here: Path) -> None:
     (here / "mine").mkdir()
     (here / "texts.jsonl").write_text('{"text": "good"}\n{"text"\n')
     file = run_file(here, "texts.jsonl")

@@ -20,6 +20,7 @@ from p2ptrain.cli.outside import Outside
 from p2ptrain.cli.rendering import error_lines, printable, show_error
 from p2ptrain.config import samples
 from p2ptrain.config.node import NodeConfig
+from tests.architecture.test_language import endless, headless, sentences
 from tests.cli.conftest import Command
 
 REFUSED = errors.NetworkUnreachable(
@@ -134,13 +135,13 @@ def test_every_command_accepts_v_to_show_tracebacks(
     outcome = p2ptrain("run", "new", "--out", tmp_path / "run.toml", "-v")
     assert (outcome.code, "Traceback" in outcome.err) == (1, True)
     assert "error[BUG] ZeroDivisionError: x" in outcome.err
-    assert p2ptrain("run", "new", "--", "-v").code == 2, "after -- it is an ordinary argument"
+    assert p2ptrain("run", "new", "--", "-v").code == 2, "after --, -v is an ordinary argument"
     assert "Traceback" in p2ptrain("-v", "run", "new", "--out", tmp_path / "run.toml").err
 
 
 def command(*words: str, stdout: int | IO[bytes], **settings: str) -> tuple[int, str]:
-    """Return exit code and stderr of a process that runs this command. Python buffers the output of
-    that process."""
+    """Return exit code and stderr of a process that runs this command. Unless `settings` say
+    otherwise, Python buffers the output of the process."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     done = subprocess.run(
         [sys.executable, "-m", "p2ptrain.cli", *words],
@@ -237,9 +238,9 @@ def ended(size):
     try:
         os.kill(os.getpid(), {number})
     finally:
-        print("cleared")
+        print("cleaned up")
 
-signal.signal({number}, signal.SIG_DFL)  # under nohup it is ignored, and meant to be
+signal.signal({number}, signal.SIG_DFL)  # A test run under nohup ignores SIGHUP.
 if {deaf}:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 samples.sample = ended
@@ -253,20 +254,20 @@ def test_terminated_command_cleans_up_as_after_ctrl_c(number: signal.Signals, de
     """The process ignores SIGINT, like one that a shell script starts with `&`."""
     program = ENDED_BY.format(number=int(number), deaf=deaf)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (130, b"cleared\n", b"")
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"cleaned up\n", b"")
 
 
-def test_bug_report_says_where() -> None:
+def test_bug_report_names_the_place_in_the_code() -> None:
     try:
         raise ZeroDivisionError("x")
     except ZeroDivisionError as exc:
         error = translated(exc)
     assert error is not None
-    assert "in test_bug_report_says_where" in error.evidence[-1]
+    assert "in test_bug_report_names_the_place_in_the_code" in error.evidence[-1]
     assert error.exit_code == 1
 
 
-def test_error_is_readable_by_programs_with_json(
+def test_json_option_prints_the_error_as_json(
     tmp_path: object, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["status", "--json", "--home", str(tmp_path)]) == 75
@@ -290,6 +291,11 @@ def test_all_codes_are_listed_on_one_line_each(p2ptrain: Command) -> None:
     lines = p2ptrain("explain").out.splitlines()
     assert [line.split()[0] for line in lines] == sorted(CODES)
     assert all(line.endswith(".") for line in lines)
+
+
+def test_explanations_have_no_headless_or_overlong_sentences() -> None:
+    explained = [sentence for text in CODES.values() for sentence in sentences(text)]
+    assert [each for each in explained if headless(each) or endless(each)] == []
 
 
 def test_unknown_code_is_answered_with_similar_ones(p2ptrain: Command) -> None:

@@ -24,7 +24,7 @@ LIAR = Identity.from_seed(b"\x05" * 32)
 
 
 def two_votes(run: Run) -> Evidence:
-    """The liar's two votes at height 1 in one round, for different entries."""
+    """Return evidence that the liar voted for two different entries at height 1 in one round."""
     entries = digest("x"), digest("y")
     votes = [
         Statement(None, 0, entry, LIAR.sign(vote_message(run.id, 1, 0, entry))) for entry in entries
@@ -51,7 +51,7 @@ def test_liar_is_shown_with_the_height_of_its_eviction(p2ptrain: Command, home: 
     assert shown.out == (
         f"{LIAR.peer} signed contradictory statements at height 1: "
         f"a vote for {digest('x')[:8]} in round 0; and a vote for {digest('y')[:8]} in round 0; "
-        "both signatures are valid; evicted at 2\n"
+        "both signatures are valid; evicted at height 2\n"
     )
 
 

@@ -1,4 +1,4 @@
-"""`p2ptrain export`, over a home with a history."""
+"""`p2ptrain export`, run on a home (a node's folder) that contains a run's history."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_newest_certified_snapshot_is_exported_while_a_node_runs(
     assert (done.json["standing"], done.json["snapshot"]) == ("certified", newest)
     assert (done.json["step"], done.json["entry_height"]) == (4, 10)
     assert done.json["tokens"] == 4 * 2, (
-        "in a made-up history, the participant trains one token per block"
+        "in a history made for tests, the participant trains one token per block"
     )
     assert done.json["ledger_head"] == history.chain[-1].entry.digest
     assert "--snapshot head" in done.err
@@ -176,7 +176,9 @@ def test_read_only_command_creates_nothing_in_a_mistyped_home(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_unknown_snapshot_name_is_reported(export: Command, history: WrittenHistory) -> None:
+def test_unknown_snapshot_name_is_answered_with_the_known_steps(
+    export: Command, history: WrittenHistory
+) -> None:
     for word in ("3", "f" * 64, history.updates[4]):
         done = export("--snapshot", word)
         assert done.code == 2
@@ -200,26 +202,27 @@ def test_export_that_transformers_reads_differently_is_refused(
     history: WrittenHistory,
     tmp_path: Path,
 ) -> None:
-    """Return a replacement for the comparison program that prints `output`."""
+    """A script that reports a chosen difference stands in for the program that compares the
+    logits."""
     words = ("export", "--to", "hf", tmp_path / "out", "--home", home.root)
 
-    def says(difference: float) -> None:
+    def report(difference: float) -> None:
         facts = {"tokens": 8, "difference": difference, "largest": 2.0, "transformers": "5.0"}
         program = tmp_path / "python"
         program.write_text(f"#!/bin/sh\necho '{json.dumps(facts)}'\n")
         program.chmod(0o755)
 
     around = Outside(is_installed=lambda package: True, python=str(tmp_path / "python"))
-    says(0.5)
+    report(0.5)
     done = p2ptrain(*words, around=around)
     assert (done.code, "EXPORT-PARITY" in done.err) == (1, True)
     assert not (tmp_path / "out").exists()
-    says(1e-6)
+    report(1e-6)
     done = p2ptrain(*words, around=around)
     assert done.code == 0
-    assert "transformers 5.0 computes the same" in done.out
+    assert "transformers 5.0 computes the same logits" in done.out
     (tmp_path / "out").rename(tmp_path / "good")
-    says(float("nan"))
+    report(float("nan"))
     done = p2ptrain(*words, around=around)
     assert (done.code, "error[NAN]" in done.err) == (4, True)
     assert not (tmp_path / "out").exists()
@@ -235,7 +238,8 @@ def test_export_that_transformers_reads_differently_is_refused(
             True,
             NUMEL // 2,
             (),
-            "the comparison of 0.0 billion parameters takes long; pass --parity to run it anyway",
+            "the comparison of 0.0 billion parameters takes a long time; pass --parity to compare "
+            "them anyway",
         ),
         (False, 10**9, ("--no-parity",), "--no-parity"),
     ],

@@ -57,8 +57,8 @@ def certified(run: Run, me: Identity, state: LedgerState, value: Value) -> Certi
 
 @pytest.fixture
 def home(organiser_home: Path) -> Path:
-    """Return a home where a founder admitted a peer, committed a step with it, saw a reduce fail,
-    and continued alone."""
+    """Return a home with the ledger of a founder that admitted a peer and committed an outer step
+    with it. The next outer step was skipped, and the founder continued alone."""
     run, me = run_in(organiser_home), load_or_create(Home(organiser_home).identity)
     assert run.manifest.founders == (me.peer,)
     both = (Participant(me.peer, 64, 1), Participant(JOINER, 32, 1))
@@ -85,12 +85,13 @@ def test_chain_is_shown_in_words(p2ptrain: Command, home: Path) -> None:
     u0 = digest("u0")[:8]
     assert shown.code == 0
     assert shown.out.splitlines() == [
-        f"    1  roster  step 0: joined by {joiner}",
+        f"    1  roster  step 0: joined: {joiner}",
         f"    2  roster  step 0: attempt 0, averaging by ring: {me}, {joiner}",
         f"    3  commit  step 0: update {u0}, 96 tokens from {me}, {joiner}; snapshot of step 0",
-        f"    4  roster  step 1: attempt 0, averaging by ring: {me}, {joiner}; now voting {joiner}",
+        f"    4  roster  step 1: attempt 0, averaging by ring: {me}, {joiner}; now voting: "
+        f"{joiner}",
         "    5  skip    step 1: no attempt succeeded",
-        f"    6  roster  step 2: left by {joiner}",
+        f"    6  roster  step 2: left: {joiner}",
     ]
     assert "6 entries, outer step 2, 96 tokens, 1 voters, 0 learners" in shown.err
 
@@ -179,7 +180,8 @@ def test_log_with_an_entry_without_votes_is_refused(p2ptrain: Command, home: Pat
 
 
 def grown(home: Path) -> str:
-    """Return the same home after 41 more entries, and a checkpoint halfway."""
+    """Append 41 entries to the ledger in `home`, and return the second of the three checkpoints
+    among them."""
     run, me = run_in(home), load_or_create(Home(home).identity)
     rules, log = rules_of(run), RecordLog(Home(home).ledger)
     state, checkpoints = genesis(rules), []
@@ -224,7 +226,7 @@ def test_home_without_a_node_prunes_old_entries_and_says_where_it_begins(
     count = 47 - int(height) + 1
     verified = p2ptrain("ledger", "verify", "--home", home)
     assert (verified.out, told in verified.err) == (
-        f"all {count} entries from {height} on are valid\n",
+        f"all {count} entries from height {height} on are valid\n",
         True,
     )
     summary = p2ptrain("ledger", "prune", "--keep-entries", "16", "--home", home, "--json").json
@@ -249,7 +251,8 @@ def test_home_of_a_running_node_is_not_pruned(p2ptrain: Command, home: Path) -> 
 
 
 def test_reading_does_not_disturb_a_node_that_is_writing(p2ptrain: Command, home: Path) -> None:
-    """The incomplete record at the end is still being written. It is left alone and not shown."""
+    """The incomplete record at the end is still being written. Reading neither shows nor changes
+    it."""
     log = Home(home).ledger
     with log.open("ab") as file:
         file.write(b"\xf7REC half a record")

@@ -26,7 +26,8 @@ def started() -> list[NodeConfig]:
 
 @pytest.fixture
 def p2ptrain(p2ptrain: Command, started: list[NodeConfig]) -> Command:
-    """Return a function that runs a command. A node started by it ends at once with status 3."""
+    """Return a function that runs a command. If the command starts a node, the node is only added
+    to `started` and ends at once with status 3."""
 
     def run_node(config: NodeConfig) -> int:
         started.append(config)
@@ -123,7 +124,7 @@ def test_control_characters_in_a_status_are_replaced(p2ptrain: Command, tmp_path
     assert "warning   all·fine·[2J\n" in outcome.out
 
 
-def test_dead_nodes_socket_is_reported_like_a_missing_node(
+def test_socket_of_a_killed_node_is_reported_like_a_missing_node(
     p2ptrain: Command, tmp_path: Path
 ) -> None:
     assert p2ptrain("status", "--home", tmp_path).code == 75

@@ -28,7 +28,8 @@ PARAMETERS = {
     "metagene_7b": 6_484_660_224,
     "metagene_mini": 1_836_672,
 }
-"""Parameter counts. The two largest were computed by hand, not by the code under test."""
+"""The number of parameters of each model. The two largest were computed by hand, not by the code
+under test."""
 
 
 @pytest.mark.parametrize("name", sample_names())
@@ -63,7 +64,7 @@ def test_recipe_loads_builds_and_states_its_needs(name: str, p2ptrain: Command) 
         ("metagene_7b", 30_720 // 8, 512),
     ],
 )
-def test_batch_of_a_peer_matches_its_source_up_to_one_block_of_data(
+def test_batch_of_a_peer_is_its_sources_or_the_largest_that_fits_a_block(
     name: str, sequences: int, length: int
 ) -> None:
     run = parse_run_file(tomllib.loads(sample(name)))
@@ -73,7 +74,7 @@ def test_batch_of_a_peer_matches_its_source_up_to_one_block_of_data(
     assert run.inner.batch_sequences == sequences or more > CHUNK_BYTES_MAX
 
 
-def test_all_recipes_are_listed() -> None:
+def test_every_recipe_is_tested_and_linked_in_configs() -> None:
     assert set(sample_names()) == set(PARAMETERS)
     assert all((ROOT / "configs" / f"{name}.toml").is_symlink() for name in PARAMETERS)
 

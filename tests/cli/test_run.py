@@ -130,7 +130,9 @@ def test_publishing_the_same_file_twice_makes_equal_data(
     assert said[0].startswith("packing ")
 
 
-def test_home_holds_one_run(p2ptrain: Command, organiser_home: Path) -> None:
+def test_second_run_is_not_published_in_the_same_home(
+    p2ptrain: Command, organiser_home: Path
+) -> None:
     before = (organiser_home / "run" / "manifest.signed").read_bytes()
     outcome = p2ptrain("run", "publish", organiser_home / "run.toml", "--home", organiser_home)
     assert outcome.code == 2
@@ -203,7 +205,7 @@ def test_data_are_not_packed_if_the_first_weights_cannot_be_made(
 def test_first_weights_take_the_predicted_disk_space(
     organiser_home: Path,
 ) -> None:
-    """The momentum is zero, and equal chunks are stored once."""
+    """The momentum takes hardly any space: it is all zeros, and equal chunks are stored once."""
     home = Home(organiser_home)
     run = load_run(home.manifest)
     assert run is not None
@@ -214,7 +216,7 @@ def test_first_weights_take_the_predicted_disk_space(
     assert theta <= stored <= theta + 2 * manifest.chunk_bytes
 
 
-def test_busy_store_is_not_written_to(organiser_home: Path) -> None:
+def test_publication_does_not_write_to_a_store_in_use(organiser_home: Path) -> None:
     home = Home(organiser_home)
     home.manifest.unlink()
     with Store(home.store), pytest.raises(StoreError) as caught:
@@ -247,7 +249,7 @@ def test_missing_run_and_forged_run_have_different_error_codes(
     assert "the signature of this manifest is wrong" in outcome.err
 
 
-def test_identity_is_made_once(p2ptrain: Command, tmp_path: Path) -> None:
+def test_identity_is_created_only_once(p2ptrain: Command, tmp_path: Path) -> None:
     first = p2ptrain("id", "--home", tmp_path / "h")
     again = p2ptrain("id", "--home", tmp_path / "h", "--json")
     assert (

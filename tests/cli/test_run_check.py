@@ -125,5 +125,5 @@ def test_amendments_of_a_different_run_are_ignored(
     ("seconds", "shown"),
     [(1.23, "1.2 s"), (89.0, "89.0 s"), (600, "10 min"), (7300, "2 h"), (2e5, "2 d")],
 )
-def test_time_is_shown_in_a_suitable_unit(seconds: float, shown: str) -> None:
+def test_duration_is_shown_in_a_suitable_unit(seconds: float, shown: str) -> None:
     assert duration(seconds) == shown

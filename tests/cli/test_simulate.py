@@ -1,4 +1,4 @@
-"""`p2ptrain simulate` counts runs, reports failures, and says how to replay them."""
+"""`p2ptrain simulate` counts runs, reports failed seeds, and says how to replay a failed seed."""
 
 from __future__ import annotations
 
@@ -64,18 +64,7 @@ def test_unknown_profile_is_refused(p2ptrain: Command) -> None:
     assert "chaos" in outcome.err
 
 
-CALM = (
-    "simulate",
-    "--first-seed",
-    "7",
-    "--steps",
-    "1",
-    "--peers",
-    "3",
-    "--profile",
-    "calm",
-    "--json",
-)
+CALM = tuple("simulate --first-seed 7 --steps 1 --peers 3 --profile calm --json".split())
 
 
 def counts(line: str) -> dict[str, object]:
@@ -104,8 +93,8 @@ from p2ptrain.cli.main import main
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.exit(main(sys.argv[1:]))
 """
-"""Starts `p2ptrain`. SIGINT works even if these tests run in the background, where it is ignored.
-"""
+"""A program that runs `p2ptrain` and handles SIGINT. If these tests run in the background, SIGINT
+is ignored otherwise."""
 
 
 def test_ctrl_c_leaves_no_process_and_reports_the_progress(tmp_path: Path) -> None:
@@ -141,9 +130,7 @@ def test_ctrl_c_leaves_no_process_and_reports_the_progress(tmp_path: Path) -> No
     assert {len(it) for it in kept[1:]} == {1}, "every stored batch is complete"
 
 
-def test_results_of_a_different_campaign_are_not_continued(
-    p2ptrain: Command, tmp_path: Path
-) -> None:
+def test_results_of_a_different_campaign_are_not_resumed(p2ptrain: Command, tmp_path: Path) -> None:
     file = tmp_path / "calm.jsonl"
     p2ptrain(*CALM, "--seeds", "1", "--results", str(file))
     outcome = p2ptrain(*CALM, "--seeds", "1", "--steps", "2", "--results", str(file))

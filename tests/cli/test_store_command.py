@@ -85,7 +85,9 @@ def test_intact_store_needs_no_repair(home: Home, capsys: pytest.CaptureFixture[
     assert (code, json.loads(out)["damaged"], json.loads(out)["repaired"]) == (0, [], [])
 
 
-def test_running_node_is_asked_to_repair(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+def test_running_node_is_asked_to_repair_the_store(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
     victim = damaged(home)
     with Store(home.store) as store:
         path = store.chunk_path(victim)
@@ -119,7 +121,7 @@ def test_gc_removes_what_the_run_does_not_need(
 ) -> None:
     with Store(home.store) as store:
         garbage = store.put_chunk(b"garbage")
-        pinned = store.put_chunk(b"dear to somebody")
+        pinned = store.put_chunk(b"pinned by the user")
     assert run(capsys, home, "pin", pinned)[1] == "pinned\n"
     assert run(capsys, home, "pin", pinned)[1] == "it is already pinned\n"
     code, out, _ = run(capsys, home, "gc", "--json")
@@ -137,10 +139,10 @@ def test_gc_removes_what_the_run_does_not_need(
 def test_gc_removes_the_older_snapshot_if_no_data_were_fetched(
     home: Home, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`ckpt fetch` leaves a home like this: chain, snapshots, updates and tokenizer, but no
-    index."""
+    """After `ckpt fetch`, a home contains the chain, snapshots, updates and the tokenizer, but not
+    the index of the data."""
     history = make_history(home, publish_alone(home), 5)
-    forget_the_data(home, history.run)
+    remove_the_data(home, history.run)
     code, out, err = run(capsys, home, "gc", "--keep-snapshots", "1", "--json")
     assert (code, err) == (0, "")
     assert json.loads(out)["chunks"] > 0
@@ -168,7 +170,7 @@ def publish_alone(home: Home) -> Run:
     return publish(home, rules=policy(participants_min=1, snapshot_every=2), steps=99)
 
 
-def forget_the_data(home: Home, of: Run) -> None:
+def remove_the_data(home: Home, of: Run) -> None:
     spec = of.manifest.data
     with Store(home.store) as store:
         data = DataIndex.from_bytes(

@@ -1,4 +1,5 @@
-"""A home's ledger is compared with training journals, and contradicting blocks are reported."""
+"""A home's ledger is compared with training journals. Blocks on which they disagree are
+reported."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from tests.cli.conftest import Command
 
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
-    """Return a home with three outer steps of one trainer, and its journal."""
+    """Return a home with the ledger of three outer steps by one peer, and that peer's journal."""
     home = Home(tmp_path / "home")
     run = publish(home, rules=policy(participants_min=1), steps=9)
     history = make_history(home, run, 3)
@@ -31,7 +32,7 @@ def home(tmp_path: Path) -> Home:
     return home
 
 
-def test_home_that_logged_its_training_is_confirmed(p2ptrain: Command, home: Home) -> None:
+def test_journal_that_agrees_with_the_ledger_is_confirmed(p2ptrain: Command, home: Home) -> None:
     done = p2ptrain("ledger", "trained", "--home", home.root)
     assert (done.code, done.out) == (
         0,
@@ -39,7 +40,7 @@ def test_home_that_logged_its_training_is_confirmed(p2ptrain: Command, home: Hom
     )
 
 
-def test_contradicting_journal_is_an_error_that_names_the_block(
+def test_journal_that_contradicts_the_ledger_is_an_error_naming_the_block(
     p2ptrain: Command, home: Home
 ) -> None:
     text = home.journal.read_text().replace('"trained":[2,3]', '"trained":[2,2,3]')

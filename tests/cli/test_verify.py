@@ -1,4 +1,5 @@
-"""Replay a run from a home: an intact home verifies, and any change is reported precisely."""
+"""`p2ptrain verify` accepts an intact home (a node's folder), and names the first changed part of
+any other home."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ def path_of(home: Home, digest: Digest) -> Path:
 
 
 def flip(path: Path, at: int = 50) -> None:
-    """Flip one bit of a file that other homes may share."""
+    """Flip one bit in a copy of the file. The file itself may be a link that other homes share."""
     data = bytearray(path.read_bytes())
     data[at] ^= 1
     path.unlink()
@@ -187,7 +188,7 @@ def test_flipped_bit_in_the_ledger_is_reported(
 
 
 @pytest.mark.parametrize("left", ["all but one byte", "one byte"])
-def test_torn_last_record_of_the_ledger_is_reported_and_kept(
+def test_incomplete_last_record_of_the_ledger_is_reported_and_kept(
     verify: Command, home: Home, history: WrittenHistory, left: str
 ) -> None:
     *sound, last = [entry_bytes(each) for each in history.chain]
@@ -199,7 +200,7 @@ def test_torn_last_record_of_the_ledger_is_reported_and_kept(
     home.ledger.write_bytes(torn)
     done = verify("--json")
     assert (done.code, done.json["good"], done.json["entries"]) == (0, True, len(sound))
-    said = f"ledger.log ends in {len(torn) - good_bytes} bytes of a torn record"
+    said = f"ledger.log ends in {len(torn) - good_bytes} bytes of an incomplete record"
     assert done.json["torn"] == said
     assert said in done.err
     assert said in verify().out
@@ -291,7 +292,7 @@ def test_wrong_arguments_are_reported(
     assert verify(history.run.id[:12]).code == 0
 
 
-def test_schema_is_the_same_for_every_result(
+def test_json_has_the_same_keys_for_every_result(
     verify: Command, home: Home, history: WrittenHistory
 ) -> None:
     good = verify("--json").json

@@ -1,5 +1,5 @@
-"""Replaying an amended run from a home applies each update with the codec and the learning rates in
-force at its step."""
+"""`p2ptrain verify` applies each update of an amended run with the codec and the learning rates
+that were in force in the outer step of the update."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options of a node cannot be invalid."""
+"""Invalid options of a node are refused, with the name of the option and advice."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def tiny_with(changes: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", sample_names())
-def test_samples_are_valid(name: str) -> None:
+def test_sample_run_files_are_valid(name: str) -> None:
     run = parse_run_file(tomllib.loads(sample(name)))
     assert run.run.name == name.replace("_", "-")
     assert run.run.admission == "allowlist"
@@ -49,14 +49,14 @@ def test_joiners_in_every_sample_start_with_members_optimizer_states(name: str) 
     assert parse_run_file(tomllib.loads(sample(name))).inner.join_optimizer == "donors"
 
 
-def test_half_of_the_demos_settings_have_a_comment() -> None:
+def test_at_least_half_of_the_demos_settings_have_a_comment() -> None:
     lines = [line for line in sample("demo").splitlines() if "=" in line.split("#")[0]]
     unexplained = [line for line in lines if "#" not in line]
     assert len(unexplained) <= len(lines) // 2
     assert sample("demo").startswith("# ")
 
 
-def test_demo_lists_every_optional_setting_with_its_default() -> None:
+def test_demo_file_lists_every_optional_setting_with_its_default() -> None:
     """The other samples say that demo.toml explains each setting."""
     sections = re.split(r"^\[(\w+)\]", sample("demo"), flags=re.MULTILINE)[1:]
     texts = dict(zip(sections[::2], sections[1::2], strict=True))
@@ -74,7 +74,7 @@ def test_demo_lists_every_optional_setting_with_its_default() -> None:
             assert unset == field.default, f"{section}.{name}"
 
 
-def test_unknown_sample_is_answered_with_the_known_ones() -> None:
+def test_error_for_an_unknown_sample_lists_the_samples() -> None:
     with pytest.raises(ConfigError) as caught:
         sample("../errors")
     assert caught.value.do == f"choose {' or '.join(sample_names())}"
@@ -193,7 +193,7 @@ def test_merge_mean_of_earlier_versions_is_still_accepted() -> None:
     assert parse_run_file(given) == parse_run_file(tiny_with({"sync": {"fragments": 1}}))
 
 
-def test_integers_are_accepted_as_floats() -> None:
+def test_integer_is_accepted_where_a_float_is_expected() -> None:
     run = parse_run_file(tiny_with({"inner.lr": 1, "inner.betas": [0, 0.95]}))
     assert (run.inner.lr, run.inner.betas) == (1.0, (0.0, 0.95))
 

@@ -22,7 +22,9 @@ BLOCK = encode_block(ROWS, vocab=37)
     vocab=st.sampled_from([2, 257, 2**16, 2**16 + 1, 128_256]),
     seed=st.integers(0, 2**32),
 )
-def test_tokens_come_back_exactly(sequences: int, sequence: int, vocab: int, seed: int) -> None:
+def test_decoded_block_has_the_tokens_that_were_encoded(
+    sequences: int, sequence: int, vocab: int, seed: int
+) -> None:
     rows = np.random.default_rng(seed).integers(0, vocab, (sequences, sequence + 1))
     data = encode_block(rows, vocab)
     assert len(data) == HEADER_BYTES + rows.size * (2 if vocab <= 2**16 else 4)
@@ -59,7 +61,7 @@ def test_block_of_a_different_run_is_refused(vocab: int, sequence: int, complain
     assert caught.value.do
 
 
-def test_absent_file_is_missing_rather_than_corrupt(tmp_path: Path) -> None:
+def test_absent_block_is_reported_as_missing_not_as_damaged(tmp_path: Path) -> None:
     (tmp_path / "block").write_bytes(BLOCK)
     rows = read_block(tmp_path / "block", vocab=37, sequence=8)
     np.testing.assert_array_equal(rows, ROWS)

@@ -1,4 +1,5 @@
-"""Begin and end tokens mark where a document begins or ends, not where a reader cut it."""
+"""Begin and end tokens (marks) stand where a document begins or ends, not where it was only divided
+into pieces."""
 
 from __future__ import annotations
 

@@ -129,14 +129,14 @@ def stream(documents: list[str], scratch: Path, **settings: Any) -> PackedBlocks
     return pack_stream(map(Piece, documents), vocabulary, SPEC, scratch, bytes, **settings)
 
 
-def test_order_does_not_depend_on_the_memory_used(
+def test_packing_does_not_depend_on_the_amount_of_memory_used(
     documents: list[str], packed: PackedBlocks[bytes], tmp_path: Path
 ) -> None:
     small = Portion(tokens=1000, pieces=3)
     assert stream(documents, tmp_path / "small", file_bytes=4096, portion=small) == packed
 
 
-def test_all_tokens_but_a_short_remainder_are_in_blocks(
+def test_all_tokens_except_a_short_remainder_are_in_blocks(
     documents: list[str], packed: PackedBlocks[bytes]
 ) -> None:
     rows = len(rows_of(packed.train)) + len(rows_of(packed.validation))
@@ -165,8 +165,8 @@ def test_each_read_begins_and_ends_with_its_token(tmp_path: Path) -> None:
         begins, ends = row == 4, row == 5
         assert (begins[1:] == ends[:-1]).all()
     assert (rows > 5).mean() > 0.8
-    # The digest is the same with every Python version, so that a run's data can be checked by
-    # generating them again.
+    # The digest must be the same with every Python version, because a run's data are checked by
+    # packing them again.
     assert digest(packed)[:16] == "18438c97c5b24892"
 
 
@@ -187,7 +187,7 @@ def test_tokenizer_larger_than_the_model_is_refused(tmp_path: Path) -> None:
     assert caught.value.do == f"set model.vocab to {vocabulary.size} or more"
 
 
-def test_standard_library_text_is_python_within_the_limit(documents: list[str]) -> None:
+def test_standard_library_text_is_python_code_up_to_the_limit(documents: list[str]) -> None:
     size = sum(len(document.encode()) for document in documents)
     assert 250_000 < size <= 300_000
     assert any("import " in document for document in documents)

@@ -31,7 +31,7 @@ def pieces(path: Path, *, field: str = "text", limit_bytes: int = 10**6) -> list
 
 
 def documents(path: Path, *, field: str = "text", limit_bytes: int = 10**6) -> list[str]:
-    """Return the pieces of a source in which each document has one piece."""
+    """Return the texts of a source in which each document is one piece."""
     found = pieces(path, field=field, limit_bytes=limit_bytes)
     assert all(piece.begins and piece.ends for piece in found)
     return [piece.text for piece in found]
@@ -65,7 +65,7 @@ def test_documents_are_returned_unchanged(
     assert documents(path) == found
 
 
-def test_column_of_parquet_is_a_source(tmp_path: Path) -> None:
+def test_parquet_column_is_read_as_documents(tmp_path: Path) -> None:
     texts = [f"text {number}" for number in range(600)]
     table(tmp_path / "a.parquet", text=texts, n=range(600))
     assert documents(tmp_path / "a.parquet") == texts
@@ -115,7 +115,7 @@ def test_unreadable_folder_is_an_error(tmp_path: Path, monkeypatch: pytest.Monke
     closed.mkdir(parents=True)
     (tmp_path / "all" / "a.txt").write_text("one")
 
-    def refusing(path: str) -> object:  # root can read any folder, so the error is simulated
+    def refusing(path: str) -> object:  # Root can read any folder, so the error is simulated.
         if Path(path) == closed:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
         return scandir(path)

@@ -1,4 +1,4 @@
-"""Tokens are turned into text as soon as possible."""
+"""`Speller` turns text into tokens, and tokens into text as soon as the text is complete."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def test_character_of_several_tokens_is_shown_when_it_is_complete(speller: Spell
 
 @pytest.fixture
 def pieces(tmp_path: Path) -> Speller:
-    """Like Llama 2's tokenizer: a word's token includes the preceding space, although text does not
-    start with a space."""
+    """Return a tokenizer like Llama 2's: the token of a word includes the space before the word,
+    although the decoded text does not start with a space."""
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     spaces = decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)
@@ -113,7 +113,7 @@ def test_size_of_a_tokenizer_with_gaps_follows_from_its_largest_token_id(
 
 
 CANNOT = {
-    "an endless pattern": {
+    "a pattern that takes exponential time": {
         "pre_tokenizer": {
             "type": "Split",
             "pattern": {"Regex": "(a+)+$"},
@@ -121,7 +121,7 @@ CANNOT = {
             "invert": False,
         }
     },
-    "no token for what is unknown": {
+    "no token for unknown characters": {
         "model": {"type": "Unigram", "unk_id": None, "vocab": [["a", -1.0]], "byte_fallback": False}
     },
 }

@@ -1,5 +1,5 @@
-"""Synthetic reads: a seed gives the same reads on every machine, with repeats, in the formats of
-real ones."""
+"""Artificial reads are the same on every machine for the same seed. They contain repeats, and are
+written in the file formats of real reads."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ SPEC = SynthesisSpec(reads=500, genomes=2, genome_bases=4000, read_bases=60, see
 
 
 def splitmix64(state: int, count: int) -> list[int]:
-    """Return draws by the algorithm as its authors published it, with Python's unbounded
-    integers."""
+    """Return `count` numbers of splitmix64, computed as its authors published it, with Python's
+    unbounded integers."""
     found, mask = [], 2**64 - 1
     for _ in range(count):
         state = (state + 0x9E3779B97F4A7C15) & mask
@@ -30,7 +30,7 @@ def splitmix64(state: int, count: int) -> list[int]:
     return found
 
 
-def test_draws_match_splitmix64_for_any_portion_size() -> None:
+def test_draws_match_splitmix64_from_any_start_position() -> None:
     whole = draws(7, "x", 0, 100)
     np.testing.assert_array_equal(whole[40:], draws(7, "x", 40, 60))
     assert whole.tolist() == splitmix64(int.from_bytes(blake3(b"7 x").digest()[:8], "little"), 100)

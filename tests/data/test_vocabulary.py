@@ -1,5 +1,5 @@
-"""Begin and end tokens are placed correctly, samples are fair, and long texts are encoded in
-parts."""
+"""Begin and end tokens (marks) are placed correctly, samples are fair, and long texts are encoded
+in parts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_reads_decode_to_exactly_the_original() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "short", "a b " * 30_000, "x" * 200_000, "λ\n" * 70_000])
-def test_parts_join_to_the_text_and_are_all_short(text: str) -> None:
+def test_parts_are_short_and_together_equal_the_text(text: str) -> None:
     found = parts(text)
     assert "".join(found) == text
     assert max(map(len, found)) <= vocabulary.PART_CHARACTERS
@@ -37,7 +37,8 @@ def test_sample_is_spread_over_the_source_and_keeps_its_order() -> None:
     assert sample(iter(documents), 0, 10**6) == documents
 
 
-def given(*names: str) -> Tokenizer:
+def tokenizer_with(*names: str) -> Tokenizer:
+    """Return a tokenizer with "a" as token 0 and these special tokens as tokens 1, 2, …"""
     tokenizer = Tokenizer(models.BPE({"a": 0}, []))
     tokenizer.add_special_tokens(list(names))
     tokenizer.enable_truncation(1)
@@ -53,10 +54,10 @@ def given(*names: str) -> Tokenizer:
         (("<s>", "</s>", "<x>"), "<x>", "<s>", (3, 1)),
     ],
 )
-def test_given_tokenizer_uses_its_usual_marks_or_the_given_ones(
+def test_marks_are_usual_special_tokens_unless_the_run_names_others(
     names: tuple[str, ...], begin: str | None, end: str | None, marks: tuple[int, int | None]
 ) -> None:
-    known = marked(given(*names), begin, end)
+    known = marked(tokenizer_with(*names), begin, end)
     assert (known.begin, known.end) == marks
     tail = [] if marks[1] is None else [marks[1]]
     assert known.encode([Piece("aaa")])[0].tolist() == [marks[0], 0, 0, 0, *tail]
@@ -68,13 +69,13 @@ def test_given_tokenizer_uses_its_usual_marks_or_the_given_ones(
 )
 def test_tokenizer_without_the_requested_mark_is_refused(begin: str | None, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint) as caught:
-        marked(given("<y>"), begin, None)
+        marked(tokenizer_with("<y>"), begin, None)
     assert "data.begin" in caught.value.do
 
 
 def test_document_cannot_create_special_tokens_by_spelling_them() -> None:
-    """A tokenizer that has HTML tags as ordinary tokens contains "<s>", which is not a special
-    token there."""
+    """In a tokenizer with HTML tags as ordinary tokens, "<s>" is not a special token, so it is not
+    used as a mark (a token that begins or ends documents)."""
     tokenizer = Tokenizer(models.BPE({each: number for number, each in enumerate("<s>/ab")}, []))
     tokenizer.add_tokens([AddedToken("<s>", special=False), AddedToken("</s>", special=False)])
     tokenizer.add_special_tokens(["<bos>", "<eos>"])

@@ -1,5 +1,5 @@
-"""Losses from journals: for each step, the loss measured over the most blocks counts, whoever wrote
-it."""
+"""If several journals report a loss for the same step, the loss over the most data blocks
+counts."""
 
 from __future__ import annotations
 

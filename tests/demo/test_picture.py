@@ -27,7 +27,7 @@ def test_screen_overwrites_lines_that_the_live_display_redraws() -> None:
     assert [style for _, style in new] == ["b r"] * 3
 
 
-def test_screen_scrolls(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_screen_scrolls_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo_picture, "ROWS", 3)
     screen = Screen()
     screen.write("a\r\nb\r\nc\r\nd")
@@ -35,7 +35,7 @@ def test_screen_scrolls(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_terminal_is_recorded_and_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A screen that follows another too soon is left out, unless it is the last screen."""
+    """A screen is left out if it follows the previous one within FRAME_S, unless it is the last."""
     monkeypatch.setattr(demo_picture, "FRAME_S", 0.05)
     program = """import time
 for text in ("<0>\\n", "<1>\\n", "<2>\\n", "<3>θ"):

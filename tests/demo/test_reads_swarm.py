@@ -1,4 +1,5 @@
-"""The settings of `scripts/metagene_mini`, and which results count as good."""
+"""`scripts/metagene_mini` changes only two settings of its recipe, and knows which results are
+good."""
 
 from __future__ import annotations
 

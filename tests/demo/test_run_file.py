@@ -1,4 +1,5 @@
-"""The demo runs the sample, except for the transfer of optimizer states over its slow links."""
+"""The demo uses the sample run file, but joiners do not fetch optimizer states over its slow
+links."""
 
 from __future__ import annotations
 

@@ -115,4 +115,4 @@ def test_unsafe_home_is_refused_for_writing_but_not_for_reading(
     home.root.chmod(0o777)
     with pytest.raises(ConfigError, match="HOME-UNSAFE"):
         open_home(home.root)
-    assert open_home(home.root, to_write=False) == home
+    assert open_home(home.root, to_write=False).root == home.root

@@ -1,4 +1,5 @@
-"""The journal never harms the node, and little of it can be lost."""
+"""The journal records what a node does. It never harms the node, and a crash loses at most one
+line."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ def test_line_holds_the_event_both_clocks_and_the_fields(tmp_path: Path) -> None
     }
 
 
-def test_values_without_json_form_are_written_as_text(tmp_path: Path) -> None:
+def test_values_that_json_cannot_represent_are_written_as_text(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     with journal_at(path) as journal:
         journal.write("odd", loss=float("nan"), home=Path("/h"), raw=b"\x01\xff", nested={1: {2.0}})

@@ -1,4 +1,4 @@
-"""Each state is described by one phrase, which is the same everywhere."""
+"""Each state of a node has a phrase for users; durations, rates and sizes have suitable units."""
 
 from __future__ import annotations
 
@@ -27,10 +27,8 @@ PHRASES: list[tuple[states.State, str]] = [
     (states.Exchanging(), "exchanging"),
     (states.Exchanging(5, 14, 26.5e6), "exchanging (part 5/14, 212 Mbit/s)"),
     (states.Serving(), "serving"),
-    (states.Paused("on battery"), "paused: on battery"),
     (states.Leaving(), "leaving"),
     (states.Isolated("2 of 5 members"), "isolated: 2 of 5 members"),
-    (states.Stopped("the run has ended"), "stopped: the run has ended"),
 ]
 
 
@@ -45,7 +43,7 @@ def test_every_state_is_tested_and_its_phrase_begins_with_its_name() -> None:
     assert all(words(state).startswith(state.name) for state, _ in PHRASES)
 
 
-def test_names_are_distinct() -> None:
+def test_states_have_distinct_names() -> None:
     names = [state.name for state in typing.get_args(states.State)]
     assert len(set(names)) == len(names)
 
@@ -70,7 +68,7 @@ def test_duration_is_shown_in_suitable_units(seconds: float, text: str) -> None:
     ("bytes_per_s", "text"),
     [(26.5e6, "212 Mbit/s"), (1e6, "8 Mbit/s"), (1.3e9, "10.4 Gbit/s"), (5e3, "40 kbit/s")],
 )
-def test_rate_is_in_bits(bytes_per_s: float, text: str) -> None:
+def test_rate_is_shown_in_bits_per_second(bytes_per_s: float, text: str) -> None:
     assert rate(bytes_per_s) == text
 
 

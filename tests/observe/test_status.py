@@ -54,7 +54,7 @@ STATUS = NodeStatus(
 )
 
 
-def test_status_survives_its_json_form() -> None:
+def test_status_is_equal_after_encoding_and_decoding() -> None:
     assert NodeStatus.from_json(json.loads(json.dumps(STATUS.to_json()))) == STATUS
 
 
@@ -64,7 +64,7 @@ def test_node_without_a_run_has_a_status_too() -> None:
     assert status_lines(status) == ["brave-otter (…AbCdEf): connecting", "uptime    0 s"]
 
 
-def test_fields_of_a_newer_node_are_ignored() -> None:
+def test_unknown_fields_from_a_newer_node_are_ignored() -> None:
     value = {**STATUS.to_json(), "mood": "good"}
     assert NodeStatus.from_json(value) == STATUS
 
@@ -124,7 +124,7 @@ def test_small_token_counts_are_shown_exactly() -> None:
 
 
 def test_metrics_page_names_existing_fields() -> None:
-    """The page has a row for each measured field of the training."""
+    """docs/metrics.md has a row for each field that measures training."""
     page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
     rows = [line.split("|")[3] for line in page.splitlines() if line.startswith("| ")]
     named = {name for cell in rows for name in re.findall(r"`([\w.]+)`", cell)}

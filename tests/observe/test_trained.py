@@ -1,4 +1,5 @@
-"""The check accepts a correct history, and reports the blocks for each kind of incorrect one."""
+"""The audit of training accepts a correct history, and names the wrong blocks of an incorrect
+one."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ Records = list[dict[str, Any]]
 
 
 class Story:
-    """A correct chain, and the journals of all participants."""
+    """A chain of ledger entries, and the records that the participants' journals have of it."""
 
     def __init__(self) -> None:
         self.state = genesis(RULES)
@@ -56,7 +57,8 @@ class Story:
 
 @pytest.fixture
 def story() -> Story:
-    """Return three steps. c is left out of the second and brings its work to the third."""
+    """Return a correct history of three outer steps. Peer C is left out of the second step, and
+    contributes its work in the third."""
     told = Story()
     told.step(A, B, C)
     told.ready(C)
@@ -65,7 +67,7 @@ def story() -> Story:
     return told
 
 
-def test_correct_history_passes_whichever_member_was_left_out(story: Story) -> None:
+def test_correct_history_passes_although_a_member_was_left_out_once(story: Story) -> None:
     assert story.checked() == TrainingAudit(checked=16, unseen=0)
 
 
@@ -89,7 +91,7 @@ def trained(records: Records, peer: PeerId, step: int, blocks: list[Any]) -> Non
 
 
 LEASE = [6, 7]
-"""The blocks that a holds in outer step 1."""
+"""The blocks that peer A has to train in outer step 1."""
 
 
 @pytest.mark.parametrize(
@@ -126,7 +128,7 @@ def test_each_block_that_was_not_trained_exactly_once_is_reported(
 
 
 def test_block_that_the_chain_commits_twice_is_reported(story: Story) -> None:
-    # A state machine that did not remove committed blocks from leases would produce this chain.
+    # If the ledger did not remove committed blocks from leases, it could produce this chain.
     before, entry = story.links[1]
     again = [(before, entry), *story.links]
     assert (
@@ -135,7 +137,7 @@ def test_block_that_the_chain_commits_twice_is_reported(story: Story) -> None:
     )
 
 
-def test_peers_with_missing_or_late_journals_are_counted_separately(story: Story) -> None:
+def test_blocks_that_no_journal_covers_are_counted_separately(story: Story) -> None:
     story.records = [record for record in story.records if record["peer"] != C]
     drop(story.records, B, 0)
     assert story.checked() == TrainingAudit(checked=16 - 4 - 2, unseen=4 + 2)

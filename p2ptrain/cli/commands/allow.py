@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from p2ptrain.cli.control_client import send_command
+from p2ptrain.cli.control_client import notify, send_command
 from p2ptrain.cli.homes import HomeOption, open_home, organiser_of, peer_from, run_of
 from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
 from p2ptrain.errors import NotAuthorised, P2PTrainError
@@ -20,17 +20,16 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     help="Decide which peers may take part in your run.",
-    epilog=examples(
-        "p2ptrain allow list",
-        "p2ptrain allow add 12D3KooW… --home ORGANISER",
-    ),
+    epilog=examples("p2ptrain allow list", "p2ptrain allow add 12D3KooW… --home ORGANISER"),
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
 PeerArgument = Annotated[
     str,
-    typer.Argument(metavar="PEERID", help="The peer's id, as `p2ptrain id` prints it in its home."),
+    typer.Argument(
+        metavar="PEERID", help="The peer's id; the peer's owner prints it with `p2ptrain id`."
+    ),
 ]
 AnywayOption = Annotated[
     bool,
@@ -61,7 +60,10 @@ def remove(
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Take a peer off the allowlist; it leaves at the next roster."""
+    """Take a peer off the allowlist.
+
+    The peer stays a member until the next roster, the list of members that the voters agree on.
+    """
     _change(home, peer, add=False, anyway=anyway, as_json=as_json)
 
 
@@ -110,7 +112,9 @@ def _what_to_do(where: Home, run: Run, other: PeerId) -> str:
 
 
 def _pending(root: Path) -> tuple[list[PeerId], P2PTrainError | None]:
-    """Return the join requests that the node in this home knows, or why they are unknown."""
+    """Return the peers that ask to join, according to the node in this home; or no peers, and the
+    reason why they are unknown.
+    """
     from p2ptrain.identity import is_peer_id
     from p2ptrain.ids import PeerId
 
@@ -124,18 +128,21 @@ def _pending(root: Path) -> tuple[list[PeerId], P2PTrainError | None]:
 
 def _change(home: HomeOption, peer_text: str, *, add: bool, anyway: bool, as_json: bool) -> None:
     from p2ptrain.cli.commands.allow_checks import changed_list
-    from p2ptrain.ids import PeerId
     from p2ptrain.names import label
     from p2ptrain.run import SignedAllowlist, save_allowlist
 
     where = open_home(home)
     run = run_of(where)
     organiser = organiser_of(where, run)
-    peer = PeerId(peer_from(peer_text))
+    peer = peer_from(peer_text)
     after, changed = changed_list(where, run, peer, add=add, anyway=anyway)
     if changed:
         save_allowlist(where.allowlist, SignedAllowlist.publish(organiser, after))
-        _notify_node(where.root)
+        notify(
+            where.root,
+            "reload-allowlist",
+            without_node="no node runs in this home: the list takes effect when you start one here",
+        )
     done = "is on" if add else "is off"
     progress(f"{label(peer)} {done} the allowlist (now number {after.sequence})")
     if run.manifest.admission == "open":
@@ -144,15 +151,3 @@ def _change(home: HomeOption, peer_text: str, *, add: bool, anyway: bool, as_jso
         )
     if as_json:
         result_json({"sequence": after.sequence, "changed": changed, "peers": list(after.peers)})
-
-
-def _notify_node(root: Path) -> None:
-    """Make a node that runs here load the new list and gossip it at once. Without a running node,
-    the list takes effect when one starts."""
-    try:
-        send_command(root, "reload-allowlist")
-    except P2PTrainError as error:
-        if error.code == "NO-NODE":
-            progress("no node runs in this home: the list takes effect when you start one here")
-        else:
-            progress(f"the node in this home could not be notified: {error.what}")

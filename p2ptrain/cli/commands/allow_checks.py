@@ -1,13 +1,14 @@
-"""Checks of an organiser's allowlist before it is signed: `p2ptrain allow`.
+"""Check a changed allowlist before the organiser signs it: `p2ptrain allow`.
 
 A sequence number must not be used twice, since peers that already hold a list with that number
-would never accept a different one. Voters that are not on the list are ignored. If the remaining
-voters were not a quorum, they could never agree on a new roster.
+would never accept a different list with the same number. Peers ignore voters that are not on the
+list. If the remaining voters were not a quorum, they could never agree on a new roster (the next
+list of members).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from p2ptrain.cli.control_client import send_command
@@ -25,13 +26,6 @@ ANSWER_S = 15.0
 ANYWAY = "repeat the command with --anyway"
 
 
-@dataclass(frozen=True, slots=True)
-class NeighbourAnswers:
-    """The local node's answer, after it asked its neighbours. `voters` are ordered by rank."""
-
-    voters: tuple[PeerId, ...] = ()
-
-
 def changed_list(
     where: Home, run: Run, peer: PeerId, *, add: bool, anyway: bool
 ) -> tuple[Allowlist, bool]:
@@ -43,7 +37,7 @@ def changed_list(
     from p2ptrain.run import Allowlist, load_allowlist
 
     asks = not anyway and run.manifest.admission != "open"
-    heard = ask_neighbours(where) if asks else NeighbourAnswers()
+    voters = ask_neighbours(where) if asks else ()
     held = load_allowlist(where.allowlist, run)
     before = held.allowlist if held else Allowlist.of(run.id, 1, [run.manifest.organiser])
     if (peer in before.peers) == add:
@@ -51,12 +45,13 @@ def changed_list(
     if add:
         return before.with_peer(peer), True
     after = before.without_peer(peer)
-    check_quorum(run, heard, after, peer)
+    check_quorum(run, voters, after, peer)
     return after, True
 
 
-def ask_neighbours(where: Home) -> NeighbourAnswers:
-    """Fetch the newest list of the run into the home, through the node that runs here.
+def ask_neighbours(where: Home) -> tuple[PeerId, ...]:
+    """Let the node that runs here ask its neighbours for the newest list, and store it in the home.
+    Return the run's voters; () if the run has not begun.
 
     Raises:
         TryLater: no peer could be asked, and a peer may have a newer list (ALLOW-UNHEARD); or the
@@ -71,7 +66,7 @@ def ask_neighbours(where: Home) -> NeighbourAnswers:
         if error.code != "NO-NODE":
             raise
         if next(records_in(where.ledger), None) is None:
-            return NeighbourAnswers()  # The run has not begun: only this home has lists of it.
+            return ()  # The run has not begun, so only this home has allowlists for it.
         raise _nobody_answered(
             "no node runs in this home, so other peers could not be asked for the newest allowlist",
             f"start it ({to_paste(where.root, 'node')}) and repeat the command",
@@ -81,11 +76,12 @@ def ask_neighbours(where: Home) -> NeighbourAnswers:
         raise RemoteProtocolError("the node in this home gave a malformed answer about allowlists")
     if others and not heard:
         raise _nobody_answered(
-            "the node in this home is not connected to any peer that shows the newest allowlist",
+            "the node in this home is not connected to any peer that it could ask for the "
+            "newest allowlist",
             "repeat the command when other peers are online again",
         )
     assert isinstance(voters, list)
-    return NeighbourAnswers(tuple(voters))
+    return tuple(voters)
 
 
 def _are_peers(told: object) -> bool:
@@ -106,23 +102,23 @@ def _nobody_answered(what: str, do: str) -> TryLater:
     )
 
 
-def check_quorum(run: Run, heard: NeighbourAnswers, after: Allowlist, peer: PeerId) -> None:
-    """Raise TryLater (ALLOW-QUORUM) if the run would lose its quorum for ever without `peer`."""
+def check_quorum(run: Run, voters: Sequence[PeerId], after: Allowlist, peer: PeerId) -> None:
+    """Raise TryLater (ALLOW-QUORUM) if the run could never reach a quorum again without `peer`."""
     from p2ptrain.ledger.chain.quorum import missing
     from p2ptrain.names import label
 
-    if not heard.voters:
+    if not voters:
         return
     stay = {run.manifest.organiser, *run.manifest.founders, *after.peers}
-    gone = missing(run.manifest.policy.quorum, heard.voters, stay)
+    gone = missing(run.manifest.policy.quorum, voters, stay)
     if peer not in gone:
         return
     raise TryLater(
         "this list would leave too few voters for the run to agree on anything, so the run "
-        "would stop for good",
+        "would stop for ever",
         code="ALLOW-QUORUM",
         evidence=[
-            f"{len(heard.voters)} peers vote at present; these voters would be off the list:",
+            f"{len(voters)} peers vote at present; these voters would be off the list:",
             *(f"{peer} {label(peer)}" for peer in gone),
         ],
         likely=(

@@ -1,7 +1,7 @@
-"""A run file with the amendments since its publication, for `run check`.
+"""Add the amendments since a run's publication to its run file, for `run check`.
 
-It includes all amendments that members have agreed on according to the ledger in a home, even those
-that take effect at a later outer step.
+All amendments count that members have agreed on according to the ledger in a home, even those that
+take effect at a later outer step.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AmendedFile:
-    """The amended file. `agreed` lists the amendments, oldest first. Each has a number, from_step,
-    digest, words, and whether this home holds the amendment."""
+    """The amended file. `agreed` lists the amendments, oldest first, as `agreed_amendments` returns
+    them.
+    """
 
     run: RunFile
     agreed: tuple[dict[str, Any], ...] = ()
 
 
 def as_amended(written: RunFile, home: Path | None) -> AmendedFile:
-    """Return `written` with the amendments that `home` has for this run. If `home` has no run of
-    that name, return it unchanged.
+    """Return the run file `written` with the agreed amendments of the run in `home`. If `home` has
+    no run of that name, return `written` unchanged.
 
     Raises ConfigError, RemoteProtocolError: a file in the home is unreadable or invalid.
     """

@@ -1,4 +1,4 @@
-"""`p2ptrain bench`: measure this machine, and compare with alternatives in the same run."""
+"""`p2ptrain bench`: measure this machine, and compare p2ptrain with other programs."""
 
 from __future__ import annotations
 
@@ -8,9 +8,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from p2ptrain.cli.commands import bench_state
-from p2ptrain.cli.commands.bench_output import hosts_of, numbers, print_lines
+from p2ptrain.cli.commands.bench_output import (
+    AddressesOption,
+    BatchOption,
+    EncryptionOption,
+    LayersOption,
+    RoundsOption,
+    WidthOption,
+    hosts_of,
+    numbers,
+    print_lines,
+    reported,
+)
 from p2ptrain.cli.output import JsonOption, examples, progress, result
-from p2ptrain.errors import ConfigError
 from p2ptrain.extras import install
 
 if TYPE_CHECKING:
@@ -18,10 +28,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     help="Measure what this machine can do.",
-    epilog=examples(
-        "p2ptrain bench kernels",
-        "p2ptrain bench snapshot --folder /srv",
-    ),
+    epilog=examples("p2ptrain bench kernels", "p2ptrain bench snapshot --folder /srv"),
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -35,9 +42,7 @@ def kernels(
     elements: Annotated[
         int, typer.Option("--elements", min=1, help="fp32 elements of the vector.")
     ] = 25_000_000,
-    rounds: Annotated[
-        int, typer.Option("--rounds", min=1, help="Measured rounds; the best one is reported.")
-    ] = 5,
+    rounds: RoundsOption = 5,
     variant: Annotated[
         str,
         typer.Option(
@@ -80,23 +85,14 @@ Against = Annotated[
         ),
     ),
 ]
-Addresses = Annotated[
-    str,
-    typer.Option(
-        "--addresses",
-        metavar="ADDR,…",
-        help="Address of each peer; NAMESPACE/ADDR runs the peer in that network namespace.",
-        show_default="127.0.0.1",
-    ),
-]
 BadLink = Annotated[
     float | None,
     typer.Option(
         "--bad-link",
         min=0.1,
         help=(
-            "Instead, measure the best and the worst order of a ring in which one link has this "
-            "many Mbit/s."
+            "Measure only the best and the worst order of a ring in which one link has this many "
+            "Mbit/s."
         ),
     ),
 ]
@@ -105,8 +101,7 @@ BadLink = Annotated[
 AllreduceStreams = Annotated[
     str,
     typer.Option(
-        "--streams",
-        help="Connections to each neighbour; several numbers separated by commas.",
+        "--streams", help="Connections to each neighbour; several numbers separated by commas."
     ),
 ]
 
@@ -137,9 +132,7 @@ def allreduce(
     codecs: Annotated[
         str, typer.Option("--codecs", help="Codecs: fp32, fp16, int8, int4.")
     ] = "int8",
-    encryption: Annotated[
-        str, typer.Option("--encryption", help="Encryption: none, tls.")
-    ] = "none,tls",
+    encryption: EncryptionOption = "none,tls",
     streams: AllreduceStreams = "1",
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Reduces in each round.")] = 5,
     rounds: Annotated[
@@ -147,19 +140,19 @@ def allreduce(
     ] = 3,
     bad_link: BadLink = None,
     against: Against = "gloo",
-    addresses: Addresses = "",
+    addresses: AddressesOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Average a vector among processes, and compare programs.
 
-    Compares with other programs on this machine. Every combination of the options is measured in
+    The other programs run on this machine too. Every combination of the options is measured in
     turn. Each time is that of the slowest peer.
     """
     from p2ptrain.bench.all_reduce import orders
     from p2ptrain.bench.all_reduce.comparison import measure, settings_of
     from p2ptrain.bench.processes import Host
 
-    try:
+    with reported(ValueError):
         counts, sizes = numbers("--peers", peers), numbers("--elements", elements)
         if bad_link is not None:
             if len(counts) + len(sizes) > 2:
@@ -178,10 +171,6 @@ def allreduce(
         hosts = [Host.parse(each) for each in addresses.split(",")] if addresses else []
         others = [] if against == "none" else against.split(",")
         report = measure(settings, rounds, against=others, hosts=hosts)
-    except ValueError as exc:
-        raise ConfigError(
-            f"the measurement cannot run: {exc}", do="correct the option; --help describes it"
-        ) from exc
     for name, why in report.missing.items():
         progress(f"{name} was not measured: {why}")
     print_lines(report.lines, as_json)
@@ -191,16 +180,12 @@ def allreduce(
     epilog=examples("p2ptrain bench trainer", "p2ptrain bench trainer --against none --json")
 )
 def trainer(
-    layers: Annotated[int, typer.Option("--layers", min=1, help="Layers of the model.")] = 4,
-    width: Annotated[
-        int, typer.Option("--width", min=64, help="Width of the model, a multiple of 64.")
-    ] = 256,
+    layers: LayersOption = 4,
+    width: WidthOption = 256,
     sequence: Annotated[
         int, typer.Option("--sequence", min=1, help="Context length in tokens.")
     ] = 256,
-    batch: Annotated[
-        int, typer.Option("--batch", min=1, help="Sequences in each inner step.")
-    ] = 16,
+    batch: BatchOption = 16,
     precision: Annotated[
         str, typer.Option("--precision", help="Number format: fp32 or bf16.")
     ] = "bf16",
@@ -209,9 +194,7 @@ def trainer(
         bool, typer.Option("--compile", help="Compile each model that is compared.")
     ] = False,
     steps: Annotated[int, typer.Option("--steps", min=1, help="Inner steps in each round.")] = 3,
-    rounds: Annotated[
-        int, typer.Option("--rounds", min=1, help="Measured rounds; the best one is reported.")
-    ] = 5,
+    rounds: RoundsOption = 5,
     against: Annotated[
         str,
         typer.Option(
@@ -240,21 +223,8 @@ def trainer(
             "--precision fp32 is faster"
         )
     chosen = setting(layers, width, sequence, batch, precision, device, compile=compile)
-    try:
+    with reported(ProcessFailed, do="try --against none"):
         print_lines(measure(chosen, steps, rounds, transformers=against == "transformers"), as_json)
-    except ProcessFailed as exc:
-        raise ConfigError(f"the measurement cannot run: {exc}", do="try --against none") from exc
-
-
-UtilisationAddresses = Annotated[
-    str,
-    typer.Option(
-        "--addresses",
-        metavar="ADDR,…",
-        help="Address of each node; NAMESPACE/ADDR runs the node in that network namespace.",
-        show_default="127.0.0.1",
-    ),
-]
 
 
 @app.command(
@@ -267,14 +237,12 @@ def utilisation(
     nodes: Annotated[
         int, typer.Option("--nodes", min=2, max=16, help="Number of nodes that train.")
     ] = 4,
-    layers: Annotated[int, typer.Option("--layers", min=1, help="Layers of the model.")] = 6,
-    width: Annotated[
-        int, typer.Option("--width", min=64, help="Width of the model, a multiple of 64.")
-    ] = 192,
+    layers: LayersOption = 6,
+    width: WidthOption = 192,
     sequence: Annotated[
         int, typer.Option("--sequence", min=8, help="Context length in tokens.")
     ] = 128,
-    batch: Annotated[int, typer.Option("--batch", min=1, help="Sequences in each inner step.")] = 4,
+    batch: BatchOption = 4,
     steps: Annotated[
         int,
         typer.Option("--steps", min=2, help="Inner steps of an outer step without fragments (H)."),
@@ -283,8 +251,7 @@ def utilisation(
         int, typer.Option("--fragments", min=2, help="Number of fragments (P), a divisor of H.")
     ] = 4,
     overlap: Annotated[
-        int,
-        typer.Option("--overlap", min=1, help="Inner steps trained during an exchange (τ)."),
+        int, typer.Option("--overlap", min=1, help="Inner steps trained during an exchange (τ).")
     ] = 10,
     mixing: Annotated[
         float, typer.Option("--mixing", min=0, help="Weight of local changes at a merge (α).")
@@ -299,27 +266,23 @@ def utilisation(
         float | None,
         typer.Option("--up-mbit", min=0.01, help="Upload limit of each node, in Mbit/s."),
     ] = None,
-    addresses: UtilisationAddresses = "",
+    addresses: AddressesOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Measure the share of time that real nodes spend training.
 
-    Compares plain DiLoCo with int8 to fragments with int4. Set the speed of the connections with
-    --up-mbit, or with --addresses in network namespaces that a network emulator connects.
+    Compares plain DiLoCo (int8) with averages of fragments (int4). Set the speed of the connections
+    with --up-mbit, or with --addresses in network namespaces that a network emulator connects.
     """
     from p2ptrain.bench.processes import ProcessFailed
     from p2ptrain.bench.utilisation import SyncMode, UtilisationSetting, measure
 
     limit = "" if up is None else f"{up * 1e3:.0f}kbit"
-    try:
+    with reported(ValueError, ProcessFailed):
         setting = UtilisationSetting(layers, width, sequence, batch, steps, measured, limit)
         streaming = SyncMode(fragments, overlap, mixing, "int4", outer_lr=0.4)
         hosts = hosts_of(addresses, len(addresses.split(",")) if addresses else nodes)
         print_lines(measure(setting, [SyncMode(), streaming], hosts), as_json)
-    except (ValueError, ProcessFailed) as exc:
-        raise ConfigError(
-            f"the measurement cannot run: {exc}", do="correct the option; --help describes it"
-        ) from exc
 
 
 def lines_of(report: KernelReport) -> Iterator[str]:

@@ -1,19 +1,56 @@
-"""Common parts of the bench commands: hosts of processes, and output of lines."""
+"""Code that several bench commands use: their options, hosts, errors, and output."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from p2ptrain.cli.output import result, result_json
+from p2ptrain.errors import ConfigError
 
 if TYPE_CHECKING:
     from p2ptrain.bench.lines import FigureLine
     from p2ptrain.bench.processes import Host
 
 
+RoundsOption = Annotated[
+    int, typer.Option("--rounds", min=1, help="Measured rounds; the best one is reported.")
+]
+LayersOption = Annotated[int, typer.Option("--layers", min=1, help="Layers of the model.")]
+WidthOption = Annotated[
+    int, typer.Option("--width", min=64, help="Width of the model, a multiple of 64.")
+]
+BatchOption = Annotated[int, typer.Option("--batch", min=1, help="Sequences in each inner step.")]
+EncryptionOption = Annotated[str, typer.Option("--encryption", help="Encryption: none, tls.")]
+AddressesOption = Annotated[
+    str,
+    typer.Option(
+        "--addresses",
+        metavar="ADDR,…",
+        help="Address of each peer; NAMESPACE/ADDR runs the peer in that network namespace.",
+        show_default="127.0.0.1",
+    ),
+]
+
+
+@contextmanager
+def reported(
+    *kinds: type[Exception], do: str = "correct the option; --help describes it"
+) -> Iterator[None]:
+    """Report an exception of these kinds in the `with` block as a ConfigError with this advice."""
+    try:
+        yield
+    except kinds as exc:
+        raise ConfigError(f"the measurement cannot run: {exc}", do=do) from exc
+
+
 def hosts_of(addresses: str, count: int) -> list[Host]:
-    """Parse the hosts. Raises ValueError if their number is wrong or one is invalid."""
+    """Return the hosts in `addresses`, on which processes are to run; `count` times this machine if
+    it is empty. Raises ValueError if their number is wrong or one is invalid.
+    """
     from p2ptrain.bench.processes import Host
 
     if not addresses:

@@ -1,4 +1,6 @@
-"""`p2ptrain bench join|snapshot|replay`: the speed of fetching, writing and updating a state."""
+"""`p2ptrain bench join|snapshot|replay`: measure how fast a state (θ and m) is fetched, written and
+updated.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +9,14 @@ from typing import Annotated
 
 import typer
 
-from p2ptrain.cli.commands.bench_output import hosts_of, print_lines
+from p2ptrain.cli.commands.bench_output import (
+    EncryptionOption,
+    RoundsOption,
+    hosts_of,
+    print_lines,
+    reported,
+)
 from p2ptrain.cli.output import JsonOption, examples
-from p2ptrain.errors import ConfigError
 
 commands = typer.Typer(rich_markup_mode=None)
 
@@ -45,8 +52,8 @@ JoinDisturbance = Annotated[
         min=0,
         metavar="JOINS",
         help=(
-            "Instead, measure how much this many joins slow down a member that trains; uses real "
-            "nodes and needs root."
+            "Measure only how much this many joins slow down a member that trains; uses real nodes "
+            "and needs root."
         ),
     ),
 ]
@@ -60,15 +67,12 @@ JoinDisturbance = Annotated[
 )
 def join(
     peers: Annotated[
-        int,
-        typer.Option("--peers", min=1, max=64, help="Number of peers that serve the snapshot."),
+        int, typer.Option("--peers", min=1, max=64, help="Number of peers that serve the snapshot.")
     ] = 4,
     megabytes: Annotated[
         int, typer.Option("--megabytes", min=1, help="Size of the snapshot in MB.")
     ] = 256,
-    encryption: Annotated[
-        str, typer.Option("--encryption", help="Encryption: none, tls.")
-    ] = "none,tls",
+    encryption: EncryptionOption = "none,tls",
     streams: Annotated[
         int, typer.Option("--streams", min=1, max=16, help="Connections to each peer.")
     ] = 1,
@@ -78,17 +82,14 @@ def join(
     dying: Annotated[
         int, typer.Option("--dying", min=0, help="Number of peers that stop half-way.")
     ] = 0,
-    rounds: Annotated[
-        int, typer.Option("--rounds", min=1, help="Measured rounds; the best one is reported.")
-    ] = 3,
+    rounds: RoundsOption = 3,
     http: Annotated[
         bool, typer.Option("--http/--no-http", help="Measure plain HTTP as well.")
     ] = True,
     addresses: JoinAddresses = "",
     disturbance: JoinDisturbance = 0,
     up: Annotated[
-        float,
-        typer.Option("--up-mbit", min=0.1, help="Upload limit in Mbit/s, for --disturbance."),
+        float, typer.Option("--up-mbit", min=0.1, help="Upload limit in Mbit/s, for --disturbance.")
     ] = 10.0,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -104,18 +105,13 @@ def join(
 
         text = config.read_text("utf-8") if config else sample("demo")
         return print_lines(members.measure(disturbance, up, text), as_json)
+    from p2ptrain.bench.join import measure
     from p2ptrain.bench.joining import settings_of
 
-    try:
+    with reported(ValueError):
         kinds = encryption.split(",")
         settings = settings_of(kinds, peers, megabytes * 10**6, streams, garbage, dying)
         hosts = hosts_of(addresses, peers + 1)
-    except ValueError as exc:
-        raise ConfigError(
-            f"the measurement cannot run: {exc}", do="correct the option; --help describes it"
-        ) from exc
-    from p2ptrain.bench.join import measure
-
     lines = [measure(each, rounds, hosts, http_too=http) for each in settings]
     print_lines((line for each in lines for line in each), as_json)
 
@@ -127,9 +123,7 @@ def snapshot(
     megabytes: Annotated[
         int, typer.Option("--megabytes", min=8, help="Size of θ and m in MB.")
     ] = 512,
-    rounds: Annotated[
-        int, typer.Option("--rounds", min=1, help="Measured rounds; the best one is reported.")
-    ] = 3,
+    rounds: RoundsOption = 3,
     folder: Annotated[
         Path | None,
         typer.Option("--folder", metavar="DIR", help="Folder to write to.", exists=True),
@@ -141,29 +135,24 @@ def snapshot(
             min=0,
             metavar="TURNS",
             help=(
-                "Instead, measure how much snapshots slow down a trainer that uses all cores, in "
-                "this many turns."
+                "Measure only how much snapshots slow down a trainer that uses all cores, in this "
+                "many turns."
             ),
         ),
     ] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Write snapshots of θ and m, and compare with dd."""
-    if turns:
-        return _beside_trainer(megabytes * 10**6 // 8, turns, folder, as_json)
+    """Write snapshots of θ and m (weights and outer momentum), and compare with dd."""
+    from p2ptrain.bench import beside_trainer
+    from p2ptrain.bench.processes import ProcessFailed
     from p2ptrain.bench.snapshot import measure
 
-    print_lines(measure(megabytes * 10**6 // 8, rounds, folder), as_json)
-
-
-def _beside_trainer(numel: int, turns: int, folder: Path | None, as_json: bool) -> None:
-    from p2ptrain.bench.beside_trainer import default_trainer, measure
-    from p2ptrain.bench.processes import ProcessFailed
-
-    try:
-        print_lines(measure(default_trainer(), numel, turns, folder), as_json)
-    except ProcessFailed as exc:
-        raise ConfigError(f"the measurement cannot run: {exc}", do="see above") from exc
+    numel = megabytes * 10**6 // 8
+    if not turns:
+        return print_lines(measure(numel, rounds, folder), as_json)
+    with reported(ProcessFailed, do="read the output of the process, which is shown above"):
+        trainer = beside_trainer.default_trainer()
+        print_lines(beside_trainer.measure(trainer, numel, turns, folder), as_json)
 
 
 @commands.command(
@@ -174,27 +163,20 @@ def replay(
         int, typer.Option("--elements", min=1, help="Number of parameters.")
     ] = 100_000_000,
     threads: Annotated[
-        int,
-        typer.Option("--threads", min=1, max=64, help="Threads that apply updates, or copy."),
+        int, typer.Option("--threads", min=1, max=64, help="Threads that apply updates, or copy.")
     ] = 2,
     codec: Annotated[str, typer.Option("--codec", help="Codec: fp32, fp16, int8, int4.")] = "int8",
-    rounds: Annotated[
-        int, typer.Option("--rounds", min=1, help="Measured rounds; the best one is reported.")
-    ] = 5,
+    rounds: RoundsOption = 5,
     as_json: JsonOption = False,
 ) -> None:
     """Apply updates to θ and m, and compare with memcpy.
 
-    Also compares the size of the updates with that of a snapshot. Takes 13 bytes of memory for
-    each parameter.
+    Also compares the size of the updates with that of a snapshot. Takes 13 bytes of memory for each
+    parameter.
     """
     from p2ptrain import kernels
     from p2ptrain.bench.replay import measure
 
-    try:
+    with reported(ValueError):
         chosen = kernels.codec(codec, 256)  # type: ignore[arg-type]  # checked there
-    except ValueError as exc:
-        raise ConfigError(
-            f"the measurement cannot run: {exc}", do="correct the option; --help describes it"
-        ) from exc
     print_lines(measure(elements, threads, rounds, chosen), as_json)

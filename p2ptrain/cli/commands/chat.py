@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
@@ -37,10 +37,15 @@ SEED_MAX = 2**63 - 1
 
 
 def chat(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", show_default=False)],
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR", help="Exported weights or a node's home.", show_default=False
+        ),
+    ],
     prompt: Annotated[
         str | None,
-        typer.Argument(metavar="[TEXT]", help="Text that the model continues.", show_default=False),
+        typer.Argument(metavar="TEXT", help="Text that the model continues.", show_default=False),
     ] = None,
     temperature: Annotated[
         float,
@@ -51,8 +56,7 @@ def chat(
     top_p: Annotated[
         float,
         typer.Option(
-            "--top-p",
-            help="Sample from the likeliest tokens whose probabilities add up to this.",
+            "--top-p", help="Sample from the likeliest tokens whose probabilities add up to this."
         ),
     ] = 0.95,
     seed: Annotated[
@@ -71,9 +75,9 @@ def chat(
 ) -> None:
     """Continue a text with the run's model.
 
-    DIR is a folder of exported weights or a node's home; from a home, the newest snapshot is used.
-    Without TEXT, the command prompts for texts on a terminal, or reads one text from stdin. A model
-    trained on plain text continues a text; it does not answer questions.
+    From a home, the newest snapshot is used. Without TEXT, the command prompts for texts on a
+    terminal, or reads one text from stdin. A model trained on plain text continues a text; it does
+    not answer questions.
     """
     with _load_chat_model(folder.expanduser().absolute()) as speaker:
         from p2ptrain.trainer.tools.generating import Sampling
@@ -133,7 +137,7 @@ def _loaded(folder: Path) -> ChatModel:
     if not (folder / "config.json").exists():
         from p2ptrain.trainer.formats.huggingface import lacks
 
-        raise lacks(folder / "config.json")  # Check before torch, which takes seconds to load.
+        raise lacks(folder / "config.json")  # Checked before torch is loaded, which takes seconds.
     if not outside().is_installed("torch"):
         raise ConfigError(
             "torch is not installed, and the model cannot run without it",
@@ -163,9 +167,8 @@ def _loaded(folder: Path) -> ChatModel:
 
 
 def _check_memory(folder: Path) -> None:
-    """Check the free memory. If memory ran out, Linux might kill a node that trains here.
-
-    Raises MachineUnfit (MEM-HOST).
+    """Raise MachineUnfit (MEM-HOST) if the model does not fit into the free memory. Otherwise Linux
+    might kill a node that trains here.
     """
     from p2ptrain.trainer.formats.shapes import parameter_count
     from p2ptrain.trainer.tools.exported import load_spec
@@ -187,7 +190,7 @@ def _numbers(value: Any) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class ChatSession:
-    """The settings of a conversation and its output."""
+    """A conversation with a model: the settings, and the functions that print its texts."""
 
     speaker: ChatModel
     sampling: Sampling
@@ -217,9 +220,7 @@ class ChatSession:
                 "tokens": count,
                 "tokens_per_s": round(count / seconds, 2),
                 "ended": ended,
-                "temperature": self.sampling.temperature,
-                "top_p": self.sampling.top_p,
-                "seed": self.sampling.seed,
+                **asdict(self.sampling),
             }
         )
 
@@ -243,8 +244,9 @@ class ChatSession:
 
 
 def _converse(talk: ChatSession) -> None:
-    """Ask for a text and continue it, until Ctrl-D. Ctrl-C ends the output, or, at the prompt, the
-    program."""
+    """Ask for texts and continue them, until Ctrl-D. Ctrl-C stops the text that is being printed;
+    at the prompt, it ends the program.
+    """
     progress("type a text and press Enter; Ctrl-C stops the answer, Ctrl-D exits")
     try:
         while True:

@@ -8,8 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from p2ptrain.cli.commands.node_options import (
+    BootstrapOption,
+    DataListenOption,
+    ListenOption,
+    NoWaitOption,
+)
 from p2ptrain.cli.homes import HomeOption, home_path, open_home, run_of
-from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
+from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json, result_or_json
 from p2ptrain.cli.process_limits import allow_open_files
 from p2ptrain.config.node import DATA_LISTEN, LISTEN, NodeConfig, parse_host_port
 from p2ptrain.errors import ChunkCorrupt, ChunkMissing
@@ -18,24 +24,21 @@ from p2ptrain.suggested_command import to_paste
 
 if TYPE_CHECKING:
     from p2ptrain.archive.home import Home
-    from p2ptrain.archive.replay import CertifiedSnapshot, ChainFacts
+    from p2ptrain.archive.replay import ChainFacts
     from p2ptrain.store import StoreReader
 
 SHOWN_MAX = 20
 
 app = typer.Typer(
     help="List, fetch, check and keep the certified snapshots of the run.",
-    epilog=examples(
-        "p2ptrain ckpt ls",
-        "p2ptrain ckpt fetch --bootstrap ADDRESS",
-    ),
+    epilog=examples("p2ptrain ckpt ls", "p2ptrain ckpt fetch --bootstrap ADDRESS"),
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 SnapshotArgument = Annotated[
     str,
     typer.Argument(
-        metavar="[SNAPSHOT]",
+        metavar="SNAPSHOT",
         help="newest, genesis, an outer step, or the first characters of a digest.",
     ),
 ]
@@ -43,7 +46,9 @@ SnapshotArgument = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRow:
-    """One certified snapshot, as `ls --json` prints it. `height` 0 means the run's manifest."""
+    """One certified snapshot, as `ls --json` prints it. `height` is the height of the entry that
+    certifies it; 0 stands for the run's manifest.
+    """
 
     step: int
     digest: Digest
@@ -51,7 +56,7 @@ class SnapshotRow:
     signed_by: tuple[str, ...]
     bytes: int | None
     chunks: int | None
-    """`bytes` and `chunks` are None if even the list of chunks is missing here."""
+    """Number of its chunks. `bytes` and `chunks` are None if the list of chunks is missing here."""
     chunks_held: int
     updates_held_to: int
     """The outer step up to which this home has the updates that follow this snapshot."""
@@ -124,14 +129,6 @@ def _line(row: SnapshotRow) -> str:
     )
 
 
-FetchBootstrap = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--bootstrap", metavar="ADDR", help="Address of a peer of the run; may be repeated."
-    ),
-]
-
-
 @app.command(
     epilog=examples(
         "p2ptrain ckpt fetch --bootstrap ADDRESS --home ./audit",
@@ -141,17 +138,9 @@ FetchBootstrap = Annotated[
 def fetch(
     snapshot: SnapshotArgument = "newest",
     home: HomeOption = None,
-    bootstrap: FetchBootstrap = None,
-    listen: Annotated[
-        list[str] | None,
-        typer.Option("--listen", metavar="ADDR", help="Address to listen on.", show_default=LISTEN),
-    ] = None,
-    data_listen: Annotated[
-        str,
-        typer.Option(
-            "--data-listen", metavar="HOST:PORT", help="Address to listen on for bulk data."
-        ),
-    ] = DATA_LISTEN,
+    bootstrap: BootstrapOption = None,
+    listen: ListenOption = None,
+    data_listen: DataListenOption = DATA_LISTEN,
     updates: Annotated[
         bool,
         typer.Option(
@@ -162,18 +151,14 @@ def fetch(
     run: Annotated[
         str | None, typer.Option("--run", metavar="RUNID", help="Fetch from this run only.")
     ] = None,
-    no_wait: Annotated[
-        bool,
-        typer.Option(
-            "--no-wait", help="Exit with status 6 instead of waiting for the organiser's approval."
-        ),
-    ] = False,
+    no_wait: NoWaitOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Fetch a certified snapshot from peers, without training.
 
     Joins the network as an observer, checks the ledger, fetches chunks from all peers, checks each
-    chunk, and exits. Stop the node in this home first. Your identity must be on the allowlist.
+    chunk, and exits. Stop the node in this home first. Unless the run is open, your identity must
+    be on its allowlist.
     """
     host, port = parse_host_port(data_listen)
     config = NodeConfig(
@@ -190,14 +175,12 @@ def fetch(
     from p2ptrain.node.observer import fetch as fetched_by
 
     fetched = fetched_by(config, snapshot, updates=updates, pin=pin, print_line=progress)
-    if as_json:
-        result_json(asdict(fetched))
-        return
-    result(
+    words = (
         f"fetched the snapshot of outer step {fetched.step}, {fetched.digest}, and the "
         f"{fetched.updates} updates after it: {fetched.bytes_fetched / 1e6:,.1f} MB in "
         f"{fetched.seconds:.0f} s"
     )
+    result_or_json(words, asdict(fetched), as_json=as_json)
 
 
 @app.command(epilog=examples("p2ptrain ckpt verify", "p2ptrain ckpt verify 4000 --json"))
@@ -206,8 +189,7 @@ def verify(
 ) -> None:
     """Check every chunk of a snapshot in this home.
 
-    Works whether or not a node runs in the home. To check the whole run, use p2ptrain
-    verify.
+    Works whether or not a node runs in the home. To check the whole run, use p2ptrain verify.
     """
     from p2ptrain.archive.replay import snapshot_named
     from p2ptrain.store import StoreReader
@@ -218,13 +200,15 @@ def verify(
     manifest = store.manifest(named.digest)
     damaged, missing = _examined(store, manifest.chunks)
     if as_json and not damaged and not missing:
-        result_json({**_as_map(named), "chunks": len(manifest.chunks), "good": True})
+        source = {"height": named.source.height, "signed_by": list(named.source.signed_by)}
+        found = {"step": named.step, "digest": named.digest, **source}
+        result_json({**found, "chunks": len(manifest.chunks), "good": True})
     if damaged:
         raise ChunkCorrupt(
             f"{len(damaged)} of the {len(manifest.chunks)} chunks of the snapshot of outer step "
             f"{named.step} are damaged",
             evidence=[f"chunk {digest}" for digest in damaged[:SHOWN_MAX]],
-            likely="the disk under the store has a fault",
+            likely="the disk that holds the store is faulty",
             do=to_paste(where.root, "store check --repair"),
         )
     if missing:
@@ -269,17 +253,7 @@ def pin(
     where = open_home(home)
     named = snapshot_named(account_in(where), snapshot)
     changed = Pins(where.store, LocalDisk()).change(add=named.digest)
-    if as_json:
-        result_json({"step": named.step, "digest": named.digest, "changed": changed})
-        return
-    words = "is pinned" if changed else "is already pinned"
-    result(f"the snapshot of outer step {named.step} {words}: {named.digest}")
-
-
-def _as_map(named: CertifiedSnapshot) -> dict[str, object]:
-    return {
-        "step": named.step,
-        "digest": named.digest,
-        "height": named.source.height,
-        "signed_by": list(named.source.signed_by),
-    }
+    what = "is pinned" if changed else "is already pinned"
+    words = f"the snapshot of outer step {named.step} {what}: {named.digest}"
+    facts = {"step": named.step, "digest": named.digest, "changed": changed}
+    result_or_json(words, facts, as_json=as_json)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
+from p2ptrain.cli.output import JsonOption, examples, progress, result_or_json
 
 app = typer.Typer(
     help="Prepare the data of a run.",
@@ -32,7 +32,7 @@ def pack(
     source: Annotated[
         str | None,
         typer.Argument(
-            metavar="[SOURCE]",
+            metavar="SOURCE",
             help="A file or folder of text, JSON lines, parquet, FASTA or FASTQ.",
             show_default="data.source of the run file",
         ),
@@ -53,17 +53,15 @@ def pack(
     limit_mb: Annotated[
         float | None,
         typer.Option(
-            "--limit-mb",
-            help="Maximum amount of text to use, in MB.",
-            show_default="data.limit_mb",
+            "--limit-mb", help="Maximum amount of text to use, in MB.", show_default="data.limit_mb"
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Turn text or reads into blocks of tokens for a run.
 
-    The blocks are shuffled and hashed. Set data.source in the run file to the folder; `run
-    publish` then uses the blocks as they are.
+    The blocks are shuffled and hashed. If data.source in the run file names the created folder,
+    `run publish` uses these blocks unchanged.
     """
     from p2ptrain.config.run_file import load_run_file, with_data
     from p2ptrain.prepare.pack_data import pack_folder
@@ -72,10 +70,7 @@ def pack(
         source = str(Path(source).expanduser().absolute())
     given = {"source": source, "field": field, "limit_mb": limit_mb}
     made = pack_folder(with_data(load_run_file(run_file), given), run_file.parent, out, progress)
-    if as_json:
-        result_json({"folder": str(out), **asdict(made)})
-    else:
-        result(made.words)
+    result_or_json(made.words, {"folder": str(out), **asdict(made)}, as_json=as_json)
     progress(f'set data.source = "{out.absolute()}" in {run_file}, then run: p2ptrain run publish')
 
 
@@ -109,7 +104,10 @@ def synthesise(
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of all random choices.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Write artificial sequencing reads to test a run with."""
+    """Write artificial DNA sequencing reads.
+
+    With them you can try out a run without real data.
+    """
     from p2ptrain.data.synthesis import SynthesisSpec, write_reads
 
     spec = SynthesisSpec(
@@ -121,7 +119,5 @@ def synthesise(
         seed=seed,
     )
     write_reads(out, spec)
-    if as_json:
-        result_json({"file": str(out), **asdict(spec)})
-    else:
-        result(f"{out}: {reads} reads of {read_bases} bases from {genomes} genomes")
+    words = f"{out}: {reads} reads of {read_bases} bases from {genomes} genomes"
+    result_or_json(words, {"file": str(out), **asdict(spec)}, as_json=as_json)

@@ -50,7 +50,7 @@ SnapshotOption = Annotated[
         metavar="WHICH",
         help=(
             "newest, genesis, an outer step, or the first characters of a digest. head is the "
-            "newest snapshot with all later updates applied; it needs memory for θ and m."
+            "newest snapshot with all later updates applied, which takes memory for θ and m."
         ),
     ),
 ]
@@ -71,13 +71,15 @@ ParityOption = Annotated[
     typer.Option(
         "--parity/--no-parity",
         help="Compare the logits with those of transformers.",
-        show_default="if it is installed",
+        show_default="if transformers is installed",
     ),
 ]
 
 
 def export(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", show_default=False)],
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder to create.", show_default=False)
+    ],
     to: Annotated[ExportTarget, typer.Option("--to", help="Format to write.")] = ExportTarget.HF,
     snapshot: SnapshotOption = "newest",
     dtype: DtypeOption = NumberFormat.FP32,
@@ -129,14 +131,14 @@ def export(
             result(line)
     if found.updates_after:
         progress(
-            f"{found.updates_after} outer steps ended after that snapshot; --snapshot head "
-            "includes those whose updates are held here"
+            f"{found.updates_after} outer steps ended after that snapshot; --snapshot head applies "
+            "the updates that this home holds"
         )
 
 
 def _parity_check(compared: bool, seen: list[Parity]) -> Callable[[Path], None]:
-    """Return a `CheckFolder` function. If `compared`, it compares the logits of a folder and
-    appends the result to `seen`.
+    """Return a function that checks an exported folder. If `compared`, the function compares the
+    logits of the folder with those of transformers, and appends the result to `seen`.
     """
     from p2ptrain.export.parity import compare
 
@@ -205,7 +207,7 @@ def _facts(origin: Provenance, exported: Exported, seen: list[Parity]) -> dict[s
 def _lines(
     origin: Provenance, exported: Exported, seen: list[Parity], lacking: str
 ) -> Iterator[str]:
-    """Return the lines to print. `lacking` says why logits were not compared if `seen` is empty."""
+    """Yield the lines to print. If `seen` is empty, `lacking` says why no logits were compared."""
     from p2ptrain.observe.states import size
 
     if origin.loudly is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from p2ptrain.cli.homes import HomeOption, open_home, run_of
-from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
+from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json, result_or_json
 from p2ptrain.cli.rendering import printable
 from p2ptrain.errors import ConfigError
 
@@ -22,10 +22,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     help="Show and check what the members of the run have agreed on.",
-    epilog=examples(
-        "p2ptrain ledger show --last 50",
-        "p2ptrain ledger verify",
-    ),
+    epilog=examples("p2ptrain ledger show --last 50", "p2ptrain ledger verify"),
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -34,7 +31,7 @@ LastOption = Annotated[int, typer.Option("--last", min=1, help="Number of entrie
 FileArgument = Annotated[
     Path | None,
     typer.Argument(
-        metavar="[FILE]",
+        metavar="FILE",
         help="An exported ledger; by default, the ledger of this home.",
         show_default=False,
     ),
@@ -86,7 +83,7 @@ def verify(
     chain = (
         chain_of(run, open_home(home, to_write=False).ledger)
         if file is None
-        else _exported(run, file)
+        else chain_of(run, file, exported=True)
     )
     folder = open_home(home, to_write=False).run if manifest is None else manifest.parent
     amended = agreed_amendments(run, chain, folder)
@@ -96,12 +93,13 @@ def verify(
     _print_summary(run, chain)
     for each in amended:
         result(f"amendment {each['number']}: {each['words']}")
-    first = "" if chain.origin is None else f" from {chain.links[0].after.height} on"
+    first = "" if chain.origin is None else f" from height {chain.links[0].after.height} on"
     result(f"all {len(chain.links)} entries{first} are valid")
     if chain.origin is not None and file is not None:
         result(
             f"this file begins at checkpoint {chain.origin.base.checkpoint} and does not show "
-            "earlier entries: compare the checkpoint with one from a person whom you trust"
+            "earlier entries: ask a person whom you trust for the run's entry at that height, and "
+            "compare the two digests"
         )
 
 
@@ -132,15 +130,17 @@ def export(
 def prune(
     keep_entries: Annotated[
         int,
-        typer.Option("--keep-entries", metavar="N", min=16, help="Number of entries to keep."),
+        typer.Option(
+            "--keep-entries", metavar="N", min=16, help="Minimum number of entries to keep."
+        ),
     ],
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Drop old ledger entries of a stopped node.
+    """Delete old ledger entries of a stopped node.
 
-    A certified snapshot replaces the entries. Afterwards this home cannot show other peers how the
-    run began, so make sure that another peer keeps all entries.
+    Only entries before a certified snapshot are deleted. Afterwards this home cannot show other
+    peers how the run began, so make sure that another peer keeps all entries.
     """
     from p2ptrain.archive.home import sole_use
     from p2ptrain.node.consensus.pruning import prune_home
@@ -149,32 +149,29 @@ def prune(
     run = run_of(where)
     with sole_use(where):
         origin = prune_home(where, run, keep_entries)
-    if as_json:
-        result_json({"begins_at": None if origin is None else str(origin.base.checkpoint)})
-    elif origin is None:
-        result("nothing was pruned: this home has no certified snapshot that is old enough")
-    else:
-        result(f"the ledger now begins at checkpoint {origin.base.checkpoint}")
+    begins_at = None if origin is None else str(origin.base.checkpoint)
+    words = f"the ledger now begins at checkpoint {begins_at}"
+    if begins_at is None:
+        words = "nothing was pruned: this home has no certified snapshot that is old enough"
+    result_or_json(words, {"begins_at": begins_at}, as_json=as_json)
 
 
-def chain_of(run: Run, log: Path) -> CheckedChain:
-    from p2ptrain.archive.chain_reader import checked, records_in
+def chain_of(run: Run, file: Path, *, exported: bool = False) -> CheckedChain:
+    """Return the chain in a node's log or in an exported file, after verifying every entry. Raises
+    StoreError.
+    """
+    from p2ptrain.archive.chain_reader import checked, lines_in, records_in
     from p2ptrain.archive.ledger_on_disk import rules_of
 
-    return checked(rules_of(run), records_in(log), log)
-
-
-def _exported(run: Run, file: Path) -> CheckedChain:
-    from p2ptrain.archive.chain_reader import checked, lines_in
-    from p2ptrain.archive.ledger_on_disk import rules_of
-
-    return checked(rules_of(run), lines_in(file), file)
+    return checked(rules_of(run), lines_in(file) if exported else records_in(file), file)
 
 
 def agreed_amendments(run: Run, chain: CheckedChain, folder: Path) -> list[dict[str, object]]:
-    """Return the agreed amendments. Each is compared with the signed one if this home holds it.
+    """Return the amendments that the chain agreed on, oldest first: number, first outer step,
+    digest, a description, and whether `folder` holds the signed amendment. If it does, the two are
+    compared.
 
-    Raises RemoteProtocolError with code AMEND-DIFFERS.
+    Raises RemoteProtocolError (AMEND-DIFFERS): they are different.
     """
     from p2ptrain.archive.amendments import Amendments
 
@@ -288,8 +285,8 @@ def _roster_words(before: LedgerState, roster: Roster) -> str:
     left = [peer for peer in before.members if peer not in roster.members]
     promoted = [peer for peer in roster.voters if peer in before.learners]
     changes = [
-        f"{verb} {_names(peers)}"
-        for verb, peers in (("joined by", joined), ("left by", left), ("now voting", promoted))
+        f"{what}: {_names(peers)}"
+        for what, peers in (("joined", joined), ("left", left), ("now voting", promoted))
         if peers
     ]
     if roster.participants:

@@ -127,9 +127,11 @@ def _finding(run: Run, links: list[CheckedEntry], evidence: Evidence) -> Evidenc
 
 
 def _words(finding: EvidenceFinding) -> str:
-    """Return a line that says what the peer signed at which height, and when it was evicted."""
+    """Return a line that says what the peer signed, and at which height it was evicted."""
     if finding.fault:
         return f"{finding.evidence.words}; NOT proved: {finding.fault}"
     left = finding.evicted_at
-    after = "not evicted, as far as this ledger shows" if left is None else f"evicted at {left}"
+    after = (
+        "not evicted, as far as this ledger shows" if left is None else f"evicted at height {left}"
+    )
     return f"{finding.evidence.words}; both signatures are valid; {after}"

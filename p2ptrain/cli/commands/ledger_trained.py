@@ -1,6 +1,6 @@
-"""`p2ptrain ledger trained`: compare the ledger with the trainers' journals, block by block.
+"""`p2ptrain ledger trained`: compare the ledger with the journals of nodes, block by block.
 
-Nodes do not publish their journals: you give the command the journal files to read.
+A node does not send its journal to other peers. So the user names the journal files to read.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from p2ptrain.observe.trained import TrainingAudit
 
 EXAMPLES = examples(
-    "p2ptrain ledger trained",
-    "p2ptrain ledger trained ann/journal.jsonl bob/journal.jsonl --json",
+    "p2ptrain ledger trained", "p2ptrain ledger trained ann/journal.jsonl bob/journal.jsonl --json"
 )
 FAULTS_SHOWN_MAX = 10
 
@@ -31,7 +30,7 @@ def trained(
     journals: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="[JOURNAL]...",
+            metavar="JOURNAL",
             help="journal.jsonl files from the homes of nodes.",
             show_default="this home's own",
         ),
@@ -42,7 +41,7 @@ def trained(
     """Check that each committed block was trained once.
 
     The member that held the block's lease must have trained it. Compares this home's ledger with
-    the journals that the trainers of nodes wrote.
+    the journals of nodes, which record what their trainers have trained.
     """
     from p2ptrain.archive.chain_reader import ChainVerifier, records_in
     from p2ptrain.archive.ledger_on_disk import rules_of
@@ -94,4 +93,4 @@ def _print_audit(where: Home, found: TrainingAudit) -> None:
         "held its lease"
     )
     if found.unseen:
-        result(f"the journals given do not mention {found.unseen} other committed blocks")
+        result(f"the given journals do not cover {found.unseen} other committed blocks")

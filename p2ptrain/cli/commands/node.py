@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import typer
@@ -47,9 +48,9 @@ def node(
 ) -> None:
     """Take part in a run, or serve one.
 
-    The node finds the run, asks once whether you agree to it, fetches its state, trains, and
-    exchanges updates with the other peers. Press Ctrl-C once to leave in an orderly way, twice
-    to stop at once.
+    The node finds the run, asks once whether you agree to take part, fetches the run's state,
+    trains, and exchanges updates with the other peers. Press Ctrl-C once to leave in an orderly
+    way, twice to stop at once.
     """
     config = _config(home_path(home), reach, training, limits, joining, telling)
     raise typer.Exit(start(config))
@@ -65,26 +66,19 @@ def _config(
 ) -> NodeConfig:
     """Return the node's configuration. Raises ConfigError if an option is invalid."""
     data_host, data_port = parse_host_port(reach.data_listen)
-    called_at = training.ranks_listen
-    ranks_host, ranks_port = parse_host_port(called_at) if called_at else ("", 0)
+    settings = asdict(training)  # NodeConfig has fields of the same names, and checks their values.
+    ranks_listen = settings.pop("ranks_listen")
+    ranks_host, ranks_port = parse_host_port(ranks_listen) if ranks_listen else ("", 0)
     return NodeConfig(
+        **settings,
         home=home,
         bootstrap=tuple(reach.bootstrap or ()),
         listen=tuple(reach.listen or (LISTEN,)),
         announce=tuple(reach.announce or ()),
         data_host=data_host,
         data_port=data_port,
-        seed=training.seed,
-        ranks=training.ranks,
         ranks_host=ranks_host,
         ranks_port=ranks_port,
-        threads=training.threads,
-        device=training.device,  # type: ignore[arg-type]  # NodeConfig itself checks it
-        precision=training.precision,  # type: ignore[arg-type]  # likewise
-        compile=training.compile,
-        recompute=training.recompute,
-        micro_batch=training.micro_batch,
-        keep_inner=training.keep_inner,
         limit_up_bytes_per_s=None if limits.limit_up is None else parse_rate(limits.limit_up),
         keep_snapshots=parse_snapshots(limits.keep_snapshots),
         data_cache_bytes=parse_size(limits.data_cache),
@@ -100,7 +94,7 @@ def _config(
 
 
 def start(config: NodeConfig) -> int:
-    """Run the node, which imports the slow packages. All cheap checks come first."""
+    """Check the home and the process limits, and only then run the node, which loads slowly."""
     open_home(config.home, to_make=True)
     allow_open_files()
     return outside().run_node(config)

@@ -1,4 +1,4 @@
-"""The options of `p2ptrain node`, in the groups of its help."""
+"""The options of `p2ptrain node`, in groups. `ckpt` and `store` use some of them too."""
 
 from __future__ import annotations
 
@@ -9,25 +9,36 @@ import typer
 
 from p2ptrain.config.node import DATA_LISTEN, LISTEN
 
+BootstrapOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--bootstrap", metavar="ADDR", help="Address of a peer of the run; may be repeated."
+    ),
+]
+ListenOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--listen", metavar="ADDR", help="Address to listen on for peers.", show_default=LISTEN
+    ),
+]
+DataListenOption = Annotated[
+    str,
+    typer.Option("--data-listen", metavar="HOST:PORT", help="Address to listen on for bulk data."),
+]
+NoWaitOption = Annotated[
+    bool,
+    typer.Option(
+        "--no-wait", help="Exit with status 6 instead of waiting for the organiser's approval."
+    ),
+]
+
 
 @dataclass(frozen=True, slots=True)
 class ReachOptions:
     """Options for finding peers and being found."""
 
-    bootstrap: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--bootstrap",
-            metavar="ADDR",
-            help="Address of a peer that is in the run; may be repeated.",
-        ),
-    ] = None
-    listen: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--listen", metavar="ADDR", help="Address to listen on for peers.", show_default=LISTEN
-        ),
-    ] = None
+    bootstrap: BootstrapOption = None
+    listen: ListenOption = None
     announce: Annotated[
         list[str] | None,
         typer.Option(
@@ -36,12 +47,7 @@ class ReachOptions:
             help="Address at which other peers reach this node; may be repeated.",
         ),
     ] = None
-    data_listen: Annotated[
-        str,
-        typer.Option(
-            "--data-listen", metavar="HOST:PORT", help="Address to listen on for bulk data."
-        ),
-    ] = DATA_LISTEN
+    data_listen: DataListenOption = DATA_LISTEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +71,8 @@ class TrainingOptions:
             "--ranks-listen",
             metavar="HOST:PORT",
             help=(
-                "Do not start trainers: torchrun starts the ranks, on one or more hosts, and they "
-                "connect to this address."
+                "Do not start trainers. Instead, torchrun starts the ranks, on one or more hosts, "
+                "and the ranks connect to this address."
             ),
         ),
     ] = None
@@ -80,9 +86,7 @@ class TrainingOptions:
     precision: Annotated[
         str,
         typer.Option(
-            "--precision",
-            metavar="TYPE",
-            help="Number format: auto (bf16 on GPUs), fp32 or bf16.",
+            "--precision", metavar="TYPE", help="Number format: auto (bf16 on GPUs), fp32 or bf16."
         ),
     ] = "auto"
     compile: Annotated[
@@ -133,7 +137,7 @@ class LimitOptions:
             "--keep-snapshots",
             metavar="N",
             help=(
-                "Number of newest snapshots to keep, with the updates since the oldest of them; "
+                "Number of newest snapshots to keep, with the updates after the oldest of these; "
                 "or all."
             ),
         ),
@@ -151,7 +155,7 @@ class LimitOptions:
         typer.Option(
             "--scrub",
             metavar="RATE",
-            help="Re-read the store at this rate per second to detect disk corruption, or off.",
+            help="Rate per second at which the store is re-read to detect corruption; or off.",
         ),
     ] = "8MB"
     keep_entries: Annotated[
@@ -159,7 +163,7 @@ class LimitOptions:
         typer.Option(
             "--keep-entries",
             metavar="N",
-            help="Keep at least N ledger entries; drop older ones once a snapshot covers them.",
+            help="Keep at least N ledger entries; delete older ones once a snapshot replaces them.",
             show_default="all",
         ),
     ] = None
@@ -183,12 +187,7 @@ class JoinOptions:
     run: Annotated[
         str | None, typer.Option("--run", metavar="RUNID", help="Take part in this run only.")
     ] = None
-    no_wait: Annotated[
-        bool,
-        typer.Option(
-            "--no-wait", help="Exit with status 6 instead of waiting for the organiser's approval."
-        ),
-    ] = False
+    no_wait: NoWaitOption = False
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Agree to a new run without being asked.")
     ] = False

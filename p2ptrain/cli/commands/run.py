@@ -15,7 +15,7 @@ from p2ptrain.cli.homes import (
     peer_from,
     run_of,
 )
-from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
+from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json, result_or_json
 from p2ptrain.errors import ConfigError
 from p2ptrain.prepare.run_summary import run_facts, run_lines
 from p2ptrain.suggested_command import to_paste
@@ -30,6 +30,10 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
+
+RunFileArgument = Annotated[
+    Path, typer.Argument(metavar="RUN.TOML", help="The run file.", show_default=False)
+]
 
 
 @app.command(epilog=examples("p2ptrain run new", "p2ptrain run new --out my.toml --size tiny"))
@@ -87,7 +91,7 @@ CheckPeers = Annotated[
     )
 )
 def check(
-    run_file: Annotated[Path, typer.Argument(metavar="RUN.TOML", show_default=False)],
+    run_file: RunFileArgument,
     peers: CheckPeers = None,
     tokens_per_s: Annotated[
         float | None,
@@ -116,10 +120,11 @@ def check(
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Estimate a run's memory, traffic and duration, and warn about doubtful settings.
+    """Estimate a run's cost, and warn about doubtful settings.
 
-    If the home holds the run, the amendments that members have agreed on are included. Exits with
-    status 2 if the run cannot work.
+    The cost is memory, disk space, traffic and time. If the run is already published in this home,
+    the amendments that members have agreed on are included. Exits with status 2 if the run cannot
+    work.
     """
     from p2ptrain.cli.commands.amended_run_file import as_amended
     from p2ptrain.cli.commands.run_check import absences, facts, lines
@@ -148,7 +153,7 @@ def check(
     )
 )
 def publish(
-    run_file: Annotated[Path, typer.Argument(metavar="RUN.TOML", show_default=False)],
+    run_file: RunFileArgument,
     home: HomeOption = None,
     founder: Annotated[
         list[str] | None,
@@ -170,24 +175,20 @@ def publish(
 ) -> None:
     """Prepare and sign a run, and print its id.
 
-    Prepares the data and the initial weights, and signs the manifest and the allowlist. You and the
-    founders are always on the allowlist.
+    Packs the data, creates the initial weights, and signs the manifest and the allowlist. You and
+    the founders are always on the allowlist.
     """
-    from p2ptrain.ids import PeerId
     from p2ptrain.prepare.publish import publish_run
 
     where = open_home(home, to_make=True)
     published = publish_run(
         run_file,
         where,
-        founders=[PeerId(peer_from(peer)) for peer in founder or ()],
-        allowed=[PeerId(peer_from(peer)) for peer in allow or ()],
+        founders=[peer_from(peer) for peer in founder or ()],
+        allowed=[peer_from(peer) for peer in allow or ()],
         print_line=progress,
     )
-    if as_json:
-        result_json(run_facts(published))
-    else:
-        result(published.id)
+    result_or_json(published.id, run_facts(published), as_json=as_json)
     progress(f"start a seed for the run: {to_paste(where.root, 'node --seed')}")
 
 
@@ -208,7 +209,7 @@ AmendInnerSteps = Annotated[
     typer.Option(
         "--inner-steps",
         metavar="H",
-        help="Inner steps in each outer step, as inner.steps in a run file.",
+        help="Inner steps between two averages of the same parameters; inner.steps in a run file.",
     ),
 ]
 
@@ -228,8 +229,7 @@ AmendFromStep = Annotated[
 )
 def amend(
     run: Annotated[
-        str,
-        typer.Argument(metavar="RUN", help="The run's name, or the beginning of its id."),
+        str, typer.Argument(metavar="RUN", help="The run's name, or the beginning of its id.")
     ],
     from_step: AmendFromStep,
     lr: Annotated[
@@ -242,7 +242,7 @@ def amend(
     codec_block: Annotated[
         int | None,
         typer.Option(
-            "--codec-block", help="Elements that share a scale.", show_default="the codec's own"
+            "--codec-block", help="Elements that share a scale.", show_default="the codec's default"
         ),
     ] = None,
     outer_lr: Annotated[
@@ -259,8 +259,8 @@ def amend(
 ) -> None:
     """Change a run, starting at a later outer step.
 
-    Only the organiser can do this. The amendment takes effect if members agree on it, which they do
-    at their next roster.
+    Only the organiser can do this. The change takes effect at that step if the members have agreed
+    on it by then; the next roster (list of members) proposes it.
     """
     from p2ptrain.cli.commands.run_amend import amend as amended
     from p2ptrain.cli.commands.run_amend import wanted_amendment
@@ -278,10 +278,8 @@ def amend(
     }
     wanted = wanted_amendment(held, from_step, changes)
     made = amended(where, held, organiser_of(where, held), wanted, far=far)
-    if as_json:
-        result_json(made.amendment.facts | {"digest": made.digest})
-    else:
-        result(f"amendment {made.amendment.number}: {made.amendment.words}")
+    words = f"amendment {made.amendment.number}: {made.amendment.words}"
+    result_or_json(words, made.amendment.facts | {"digest": made.digest}, as_json=as_json)
     progress(
         "the amendment takes effect when members have agreed on it; to check, run: "
         f"{to_paste(where.root, 'status')}"
@@ -292,8 +290,8 @@ def amend(
 def show(home: HomeOption = None, as_json: JsonOption = False) -> None:
     """Show the run in this home, and its amendments.
 
-    The output shows what the organiser signed. To see what members have agreed on, use p2ptrain
-    status.
+    The output shows what the organiser signed. p2ptrain status shows on which amendments the
+    members have agreed.
     """
     from p2ptrain.run import load_amendments
 

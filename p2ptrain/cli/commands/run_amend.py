@@ -1,4 +1,5 @@
-"""Make an organiser's amendment and pass it to the local node: `p2ptrain run amend`.
+"""Sign an organiser's amendment (a change of a run's terms) and pass it to the local node:
+`p2ptrain run amend`.
 
 The amendment is signed only if it changes something and members can still agree on it in time, as
 far as this home knows the state of the run. An amendment with invalid values is refused.
@@ -10,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from p2ptrain.cli.control_client import send_command
-from p2ptrain.cli.output import progress
+from p2ptrain.cli.control_client import notify, send_command
 from p2ptrain.errors import ConfigError, P2PTrainError, RemoteProtocolError, TryLater
 
 if TYPE_CHECKING:
@@ -48,6 +48,12 @@ def wanted_amendment(run: Run, step: int, changes: Mapping[str, object]) -> Amen
     """Return the wanted amendment, not yet numbered. Raises ConfigError, code AMEND-VALUE."""
     from p2ptrain.run import Amendment
 
+    if all(value is None for value in changes.values()):
+        raise ConfigError(
+            "the amendment changes nothing",
+            code="AMEND-VALUE",
+            do="give a new value, such as --lr 0.001; p2ptrain run amend --help lists the options",
+        )
     try:
         return Amendment(run.id, 1, step, **changes)  # type: ignore[arg-type]  # checked there
     except ValueError as exc:
@@ -102,12 +108,18 @@ def amend(
             code="AMEND-VALUE",
             evidence=[f"the run has {_words(before.manifest)}"],
             do=(
-                "choose an H that is a multiple of the number of fragments, and not less than the "
-                "overlap"
+                "change at least one of these values; the number of inner steps must be a multiple "
+                "of the number of fragments, and not less than the overlap"
             ),
         ) from exc
     save_amendments(where.amendments, [*held, made])
-    _notify_node(where)
+    notify(
+        where.root,
+        "reload-amendments",
+        without_node=(
+            "no node runs in this home: the amendment is published when you start one here"
+        ),
+    )
     return made
 
 
@@ -144,8 +156,9 @@ def _decode_progress(reply: Mapping[str, object]) -> RunProgress:
 
 
 def _with_its_block(wanted: Amendment, held: CodecSpec) -> Amendment:
-    """Change the block together with the codec, as in a run file: int4 is too coarse for the larger
-    blocks of other codecs. A block that is not a default was chosen for this run, and is kept.
+    """Change the codec's block (the number of elements that share a scale) together with the codec,
+    as in a run file: int4 is too coarse for the larger blocks of other codecs. A block that is not
+    a default was chosen for this run, and is kept.
     """
     from p2ptrain.config.run_file import usual_block
 
@@ -159,7 +172,8 @@ def _with_its_block(wanted: Amendment, held: CodecSpec) -> Amendment:
 
 def _lead_steps(wanted: Amendment, manifest: RunManifest) -> int:
     """Return the minimum number of outer steps until the amendment starts. With overlap, trainers
-    begin an outer step before the previous step has a roster, so a changed schedule needs one more.
+    begin an outer step before the previous step has a roster. So a change of the rate or of the
+    number of inner steps needs one outer step more.
     """
     by_schedule = wanted.lr is not None or wanted.inner_steps is not None
     return LEAD_STEPS + (by_schedule and manifest.sync.overlap_steps > 0)
@@ -195,10 +209,7 @@ def _check_step(
 
 
 def _check_leap(before: RunManifest, change: Amendment) -> None:
-    rates = (
-        ("inner", before.inner.lr, change.lr),
-        ("outer", before.outer.lr, change.outer_lr),
-    )
+    rates = (("inner", before.inner.lr, change.lr), ("outer", before.outer.lr, change.outer_lr))
     for name, old, new in rates:
         if new is not None and not old / FAR <= new <= old * FAR:
             raise ConfigError(
@@ -212,8 +223,8 @@ def _check_leap(before: RunManifest, change: Amendment) -> None:
 
 
 def _leg(run: Run, held: Sequence[SignedAmendment], course: RunProgress) -> Leg:
-    """Return the run with the agreed amendments, and with the amendments that members can still
-    agree on. An amendment that is too late never applies, although its file stays.
+    """Return the run with the amendments that members have agreed on or can still agree on. An
+    amendment that is too late never applies, although it stays in the home.
 
     Raises TryLater: this home does not hold an agreed amendment.
     """
@@ -244,7 +255,8 @@ def _not_here(digest: Digest) -> TryLater:
         code="AMEND-MISSING",
         evidence=[f"its digest is {digest}"],
         likely=(
-            "this home is a restored backup; a node fetches missing amendments from other peers"
+            "this home is a restored backup, or its node has not run since then; a running node "
+            "fetches missing amendments from other peers"
         ),
         do="start a node in this home, wait until it has caught up, and repeat the command",
     )
@@ -257,17 +269,3 @@ def _words(manifest: RunManifest) -> str:
         f"{sync.fragments} fragments, overlap {sync.overlap_steps}, "
         f"learning rate {inner.lr:g}, codec {codec.name} in blocks of {codec.block}"
     )
-
-
-def _notify_node(where: Home) -> None:
-    """Make a node that runs here load the amendment and gossip it at once. Without a running node,
-    the next one that starts here does so."""
-    try:
-        send_command(where.root, "reload-amendments")
-    except P2PTrainError as error:
-        if error.code == "NO-NODE":
-            progress(
-                "no node runs in this home: the amendment is published when you start one here"
-            )
-        else:
-            progress(f"the node in this home could not be notified: {error.what}")

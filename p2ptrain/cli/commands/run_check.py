@@ -28,7 +28,7 @@ def lines(amended: AmendedFile, costs: RunCosts, lints: Sequence[Lint]) -> Itera
     yield (
         f"trains    {run.outer.steps} outer steps of {run.inner.steps // run.sync.fragments} inner "
         f"steps of {run.inner.batch_sequences} sequences: {costs.step_tokens:,} tokens per peer "
-        "and outer step"
+        "in each outer step"
     )
     yield from _memory(costs)
     yield (
@@ -39,14 +39,15 @@ def lines(amended: AmendedFile, costs: RunCosts, lints: Sequence[Lint]) -> Itera
         f"publish   needs {size(costs.node.theta)} of memory and as much disk, besides the "
         "data, on the machine that publishes"
     )
-    yield f"time      {costs.step_operations:.2e} operations per peer and outer step{_time(costs)}"
+    operations = f"{costs.step_operations:.2e} operations per peer in each outer step"
+    yield f"time      {operations}{_time(costs)}"
     yield from _table(costs)
     for lint in lints:
         yield f"{'FAULT' if lint.is_fault else 'warning':<9} {lint.field}: {lint.words}"
 
 
 def absences(run: RunFile, beside: Path) -> Iterator[Lint]:
-    """Return a fault for each file that the run file names and that does not exist."""
+    """Yield a warning for each file that the run file names and that does not exist."""
     named = {"data.source": run.data.source, "data.tokenizer": run.data.tokenizer}
     for field, name in named.items():
         if name is None or name == STANDARD_LIBRARY:
@@ -59,7 +60,7 @@ def absences(run: RunFile, beside: Path) -> Iterator[Lint]:
 
 
 def _time(costs: RunCosts) -> str:
-    """Return the estimated training time as text, or the option that is needed to estimate it."""
+    """Return the estimated training time as text, or ask for the option that it depends on."""
     if is_unknown(costs):
         return "; give --tokens-per-s to see how long that takes"
     count = costs.h100s

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
+from p2ptrain.cli.output import JsonOption, examples, progress, result_or_json
 from p2ptrain.errors import ConfigError
 
 if TYPE_CHECKING:
     from p2ptrain.simulation.campaign import CampaignPlan, CampaignSums
 
-SIMULATE_EXAMPLES = examples(
+EXAMPLES = examples(
     "p2ptrain simulate --seeds 1000 --json",
     "p2ptrain simulate --profile liars --seeds 500 --processes 4",
-    "p2ptrain simulate --seeds 100000 --results chaos.jsonl    may be interrupted",
+    "p2ptrain simulate --seeds 100000 --results chaos.jsonl    can be interrupted and resumed",
     "p2ptrain simulate --seeds 1 --first-seed 4711    run one seed again",
 )
 
@@ -35,22 +35,27 @@ def simulate(
     steps: Annotated[int, typer.Option("--steps", min=1, help="Outer steps of each run.")] = 20,
     profile: Annotated[
         str,
-        typer.Option("--profile", help="Faults to inject; an unknown name lists all profiles."),
+        typer.Option(
+            "--profile", help="Kinds of faults to inject; for a list, give an unknown name."
+        ),
     ] = "chaos",
     processes: Annotated[
         int, typer.Option("--processes", "--jobs", min=1, help="Number of cores to use.")
     ] = 1,
     results: Annotated[
         Path | None,
-        typer.Option("--results", help="File for results. An existing file is continued."),
+        typer.Option(
+            "--results",
+            help="File for results. If it exists, its campaign is continued.",
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Test the agreement in many simulated runs with faults.
+    """Test the consensus protocol in many simulated runs with faults.
 
     Peers crash, stop, lie and have wrong clocks; networks lose and delay messages, and split. The
-    profile chooses the faults. Every step of every run is checked. The first seed that fails is
-    reduced to a smaller case that still fails.
+    profile chooses the faults. Every step of every run is checked. If a seed fails, the command
+    looks for the smallest case of that seed that still fails, and shows it.
     """
     from p2ptrain.simulation import PROFILES
     from p2ptrain.simulation.campaign import CampaignPlan, run_campaign
@@ -72,10 +77,7 @@ def simulate(
         book.end(facts)
     if not sums.good:
         _print_story(plan, sums)
-    if as_json:
-        result_json(facts)
-    else:
-        result(_words(sums))
+    result_or_json(_words(sums), facts, as_json=as_json)
     if not sums.good:
         raise typer.Exit(FAILED)
 
@@ -85,7 +87,7 @@ def _print_story(plan: CampaignPlan, sums: CampaignSums) -> None:
     from p2ptrain.simulation.shrink import FailingCase, shrink, transcript
 
     first = sums.failures[0]
-    progress(f"looking for the smallest case of seed {first.seed} that fails")
+    progress(f"looking for the smallest case of seed {first.seed} that still fails")
     small = shrink(FailingCase(first.seed, plan.peers, plan.steps, PROFILES[plan.profile]))
     for line in transcript(small):
         progress(line)
@@ -117,5 +119,5 @@ def _words(sums: CampaignSums) -> str:
     return (
         f"{sums.seeds} runs, {sums.outer_steps} outer steps, {sums.restarts} restarts: "
         f"{sums.violations} violations, {sums.stuck} stuck, {sums.pausing} ended in a long "
-        f"pause, {sums.outer_steps_per_s:g} outer steps per second and core"
+        f"pause, {sums.outer_steps_per_s:g} outer steps per second per core"
     )

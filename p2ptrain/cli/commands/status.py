@@ -10,7 +10,7 @@ import typer
 from p2ptrain.cli.control_client import send_command
 from p2ptrain.cli.error_codes import CODES
 from p2ptrain.cli.homes import HomeOption, home_path, open_home
-from p2ptrain.cli.output import JsonOption, examples, result, result_json
+from p2ptrain.cli.output import JsonOption, examples, result, result_json, result_or_json
 from p2ptrain.cli.rendering import printable
 from p2ptrain.errors import ConfigError
 
@@ -34,24 +34,25 @@ def status(home: HomeOption = None, as_json: JsonOption = False) -> None:
 def identity(home: HomeOption = None, as_json: JsonOption = False) -> None:
     """Show this node's peer id.
 
-    The organiser needs the id to admit you. The first call creates the key.
+    The organiser needs the id to admit you. The first call creates the key from which the id is
+    computed.
     """
     from p2ptrain.identity import load_or_create
     from p2ptrain.names import peer_name
 
     known = (home_path(home) / "identity.key").is_file()
     peer = load_or_create(open_home(home, to_write=not known, to_make=True).identity).peer
-    if as_json:
-        result_json({"peer": peer, "peer_name": peer_name(peer)})
-    else:
-        result(peer)
+    result_or_json(peer, {"peer": peer, "peer_name": peer_name(peer)}, as_json=as_json)
 
 
 def explain(
-    code: Annotated[str | None, typer.Argument(metavar="CODE", show_default=False)] = None,
+    code: Annotated[
+        str | None,
+        typer.Argument(metavar="CODE", help="Error code, such as NET-REFUSED.", show_default=False),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Explain an error code and what to do.
+    """Explain an error code, and say what to do.
 
     Without a code, list all codes.
     """
@@ -68,11 +69,7 @@ def explain(
         raise ConfigError(
             f"there is no error code {printable(code)[:40]!r}",
             code="CODE-UNKNOWN",
-            do=f"did you mean {' or '.join(near)}?"
-            if near
-            else "run p2ptrain explain, which lists all codes",
+            do=f"did you mean {' or '.join(near)}?" if near else "p2ptrain explain lists all codes",
         )
-    if as_json:
-        result_json({"codes": {wanted: CODES[wanted]}})
-    else:
-        result(f"{wanted}: {CODES[wanted]}")
+    facts = {"codes": {wanted: CODES[wanted]}}
+    result_or_json(f"{wanted}: {CODES[wanted]}", facts, as_json=as_json)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import shutil
-import threading
 import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from p2ptrain.cli.commands.node_options import BootstrapOption
 from p2ptrain.cli.control_client import send_command
 from p2ptrain.cli.homes import HomeOption, open_home, run_of
-from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
+from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json, result_or_json
 from p2ptrain.config.node import NodeConfig, parse_size, parse_snapshots
 from p2ptrain.errors import ChunkCorrupt, ChunkMissing, ConfigError
 from p2ptrain.ids import Digest, is_digest
@@ -34,21 +34,19 @@ LOOK_S = 0.25
 
 app = typer.Typer(
     help="Show, check and clean up what this node keeps on its disk.",
-    epilog=examples(
-        "p2ptrain store du",
-        "p2ptrain store check --repair",
-    ),
+    epilog=examples("p2ptrain store du", "p2ptrain store check --repair"),
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 DigestArgument = Annotated[
-    str, typer.Argument(metavar="DIGEST", help="The 64 hexadecimal characters of a blob or chunk.")
+    str,
+    typer.Argument(metavar="DIGEST", help="Digest of a blob or chunk: 64 hexadecimal characters."),
 ]
 
 
 @app.command(epilog=examples("p2ptrain store du", "p2ptrain store du --home /srv/seed --json"))
 def du(home: HomeOption = None, as_json: JsonOption = False) -> None:
-    """Show the disk space that each kind of content takes.
+    """Show how much disk space each kind of content takes.
 
     Works whether or not a node runs in the home.
     """
@@ -84,12 +82,7 @@ def check(
     repair: Annotated[
         bool, typer.Option("--repair", help="Fetch damaged chunks again from the run's peers.")
     ] = False,
-    bootstrap: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--bootstrap", metavar="ADDR", help="Address of a peer to ask; may be repeated."
-        ),
-    ] = None,
+    bootstrap: BootstrapOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Read every chunk and compare it with its digest.
@@ -107,10 +100,10 @@ def check(
         raise ChunkCorrupt(
             f"{len(left)} of {looked} chunks are damaged",
             evidence=[f"chunk {digest}" for digest in left[:SHOWN_MAX]],
-            likely="the disk under the store has a fault",
+            likely="the disk that holds the store is faulty",
             do=(
                 "move the home to a healthy disk; if no peer of the run was reached, try again "
-                "with --bootstrap; chunks that no peer holds are no longer needed"
+                "with --bootstrap; chunks that no peer holds are probably not needed"
             )
             if repair
             else f"{to_paste(where.root, 'store check --repair')}; a running node "
@@ -125,7 +118,7 @@ def check(
 
 
 def _looked_at(where: Home) -> tuple[int, list[Digest]]:
-    """Return the number of chunks, and the damaged ones."""
+    """Return the number of chunks in the store, and the damaged chunks."""
     from p2ptrain.store import LocalDisk, Survey
 
     looked, bad = 0, list[Digest]()
@@ -158,10 +151,9 @@ def _wait_for(where: Home, bad: list[Digest]) -> list[Digest]:
     """Wait until the node has repaired the chunks; return those still damaged at the deadline."""
     from p2ptrain.store import StoreReader
 
-    reader, never, give_up_at = StoreReader(where.store), threading.Event(), time.monotonic()
-    give_up_at += REPAIR_S
-    while bad and time.monotonic() < give_up_at:
-        never.wait(LOOK_S)
+    reader, give_up_at_s = StoreReader(where.store), time.monotonic() + REPAIR_S
+    while bad and time.monotonic() < give_up_at_s:
+        time.sleep(LOOK_S)
         bad = [digest for digest in bad if not _is_sound(reader, digest)]
     return bad
 
@@ -196,9 +188,10 @@ def gc(
     seed: Annotated[bool, typer.Option("--seed", help="Keep all data, as a seed does.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove what a node with these options would not keep.
+    """Remove everything that a node with these options would not keep.
 
-    Stop the node first. A running node does this by itself whenever a snapshot is certified.
+    Stop the node first. A running node removes such content by itself whenever a snapshot is
+    certified.
     """
     where = open_home(home)
     snapshots = parse_snapshots(keep_snapshots)
@@ -213,17 +206,9 @@ def gc(
         data_cache_bytes=parse_size(data_cache),
     )
     collected = _collected(where, config)
-    if as_json:
-        result_json(
-            {
-                "chunks": collected.chunks,
-                "bytes": collected.bytes_freed,
-                "left": collected.chunks_left,
-            }
-        )
-    else:
-        freed = f"{collected.bytes_freed / 1e6:,.1f} MB in {collected.chunks} chunks"
-        result(f"removed {freed}; {collected.chunks_left} chunks are left")
+    chunks, freed, left = collected.chunks, collected.bytes_freed, collected.chunks_left
+    words = f"removed {freed / 1e6:,.1f} MB in {chunks} chunks; {left} chunks are left"
+    result_or_json(words, {"chunks": chunks, "bytes": freed, "left": left}, as_json=as_json)
 
 
 @app.command(epilog=examples("p2ptrain store pin DIGEST"))
@@ -236,23 +221,22 @@ def pin(digest: DigestArgument, home: HomeOption = None, as_json: JsonOption = F
 
     where = _home_of_a_run(home)
     changed = Pins(where.store, LocalDisk()).change(add=_digest(where, digest))
-    if as_json:
-        result_json({"digest": digest, "changed": changed})
-    else:
-        result("pinned" if changed else "it is already pinned")
+    words = "pinned" if changed else "it is already pinned"
+    result_or_json(words, {"digest": digest, "changed": changed}, as_json=as_json)
 
 
 @app.command(epilog=examples("p2ptrain store unpin DIGEST"))
 def unpin(digest: DigestArgument, home: HomeOption = None, as_json: JsonOption = False) -> None:
-    """Remove a pin; the blob stays as long as the run needs it."""
+    """Remove a pin.
+
+    The snapshot, update or data block stays as long as the run needs it.
+    """
     from p2ptrain.store import LocalDisk, Pins
 
     where = _home_of_a_run(home)
     changed = Pins(where.store, LocalDisk()).change(remove=_digest(where, digest))
-    if as_json:
-        result_json({"digest": digest, "changed": changed})
-    else:
-        result("the pin is removed" if changed else "it was not pinned")
+    words = "the pin is removed" if changed else "it was not pinned"
+    result_or_json(words, {"digest": digest, "changed": changed}, as_json=as_json)
 
 
 def _home_of_a_run(given: Path | None, *, to_write: bool = True) -> Home:
@@ -266,12 +250,9 @@ def _home_of_a_run(given: Path | None, *, to_write: bool = True) -> Home:
 
 def _digest(where: Home, text: str) -> Digest:
     if not is_digest(text):
+        prints = f"{to_paste(where.root, 'ledger show --json')} prints digests"
         raise ConfigError(
-            f"{text[:80]!r} is not a digest",
-            do=(
-                f"give 64 hexadecimal characters; {to_paste(where.root, 'ledger show --json')} "
-                "prints digests"
-            ),
+            f"{text[:80]!r} is not a digest", do=f"give 64 hexadecimal characters; {prints}"
         )
     return Digest(text)
 

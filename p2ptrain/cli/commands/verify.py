@@ -36,7 +36,7 @@ def verify(
     run: Annotated[
         str | None,
         typer.Argument(
-            metavar="[RUN]",
+            metavar="RUN",
             help="The run's name, or the beginning of its id; the home must hold that run.",
             show_default=False,
         ),
@@ -54,9 +54,10 @@ def verify(
 ) -> None:
     """Replay the run in this home and check everything.
 
-    Checks certificates and updates, and compares θ and m with every certified snapshot. Names the
-    first difference: its height, its outer step, and its signers. Does not use the network or
-    trust other peers. Needs memory for θ and m. Works whether or not a node runs in the home.
+    Checks certificates and updates, and compares θ (the weights) and m (the outer momentum) with
+    every certified snapshot. Names the first difference: its height, its outer step, and its
+    signers. Does not use the network or trust other peers. Needs memory for θ and m. Works whether
+    or not a node runs in the home.
     """
     where = open_home(home, to_write=False)
     held = run_of(where)
@@ -91,7 +92,7 @@ class AuditFindings:
     writing now. The node had not sent it to any peer, so nothing is lost."""
     begun: int | None = None
     reached: int | None = None
-    """The last outer step of the replay, which began at `begun`."""
+    """The outer step up to which the replay got. The replay began at the step `begun`."""
     updates: int = 0
     compared: tuple[int, ...] = ()
     """The outer steps whose certified snapshots equal the replayed states."""
@@ -112,8 +113,10 @@ def _audited(where: Home, run: Run, start: str) -> AuditFindings:
     try:
         log = RecordLog(where.ledger, disk=ReadOnlyDisk()) if where.ledger.exists() else None
         if log is not None and log.torn_bytes:
-            findings.torn = f"{where.ledger.name} ends in {log.torn_bytes} bytes of a torn record"
-            progress(f"{findings.torn}: a node is writing it, or a crash left it; it is ignored")
+            findings.torn = (
+                f"{where.ledger.name} ends in {log.torn_bytes} bytes of an incomplete record"
+            )
+            progress(f"{findings.torn}, which a node is writing or a crash left; this is ignored")
         walk = ChainVerifier(rules_of(run), log or (), where.ledger)
         account = chain_facts(run.manifest, walk.begins, _with_progress(walk))
     except (EntryBroken, LogCorrupt) as exc:
@@ -222,20 +225,24 @@ _KINDS = {
     "snapshot": "the snapshot in this home is not the certified one",
     "state": "the updates do not lead to the certified snapshot",
 }
-_FETCHED_AGAIN = "{repair}; or start the node, which fetches it again from peers"
+_CORRUPT = (
+    "CKPT-HASH",
+    "the disk that holds the store is faulty",
+    "{repair}; or start the node, which fetches the bytes again from peers",
+)
 _ADVICE = {
     "entry": (
         "LEDGER-BROKEN",
         "the file is damaged or was altered, or it belongs to another run",
         "move ledger.log away; the node fetches the ledger again from its peers",
     ),
-    "update": ("CKPT-HASH", "the disk under the store has a fault", _FETCHED_AGAIN),
+    "update": _CORRUPT,
     "amendment": (
         "AMEND-DIFFERS",
         "a quorum of the voters certified an amendment that the organiser did not sign",
         "show this to the run's organiser",
     ),
-    "snapshot": ("CKPT-HASH", "the disk under the store has a fault", _FETCHED_AGAIN),
+    "snapshot": _CORRUPT,
     "state": (
         "AUDIT-DIFFERS",
         "a majority of the voters broke the run's rules, or this machine computes wrongly",
@@ -255,7 +262,7 @@ def _incomplete(where: Home, findings: AuditFindings, missing: MissingBytes) -> 
         f"{done}; this home does not hold the {missing.kind} of outer step {missing.step}",
         code="AUDIT-PARTIAL",
         evidence=[missing.digest],
-        likely="this home keeps only what the run needs, or its node is still fetching",
+        likely="this home keeps only what the run needs, or its node is still fetching it",
         do=f"{to_paste(where.root, 'ckpt fetch')}, or verify in the home of a node with "
         "--keep-snapshots all",
     )

@@ -1,5 +1,5 @@
-"""Measure the requirements that must hold before an issue counts as done.
+"""Measure the requirements that must be met before an issue of the project counts as done.
 
 `scripts/accept NAME` runs the measures that `registry` lists under that name and prints a line of
-JSON for each result. A later issue adds a module of measures and a line in the registry.
+JSON for each result. For a new issue, add a module of measures and a line in the registry.
 """

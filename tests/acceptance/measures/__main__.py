@@ -1,14 +1,15 @@
 """Measure the acceptance criteria of an issue and print a line of JSON for each result.
 
     scripts/accept siege                       measure everything; takes several hours
-    scripts/accept siege --quick               take minutes; mark each line as quick
-    scripts/accept siege --only attack         only measures whose name contains this word
+    scripts/accept siege --quick               measure less, in a few minutes
+    scripts/accept siege --only attack         run only measures with this word in their name
     scripts/accept siege --read siege=FILE     use an earlier result instead of measuring again
 
 These results can be read: `test` (a log of scripts/test), `demo` (the JSON file of scripts/demo),
 `matrix` (a log of scripts/test_matrix), `siege` (the lines of scripts/siege), `fuzz` (a log of
-scripts/fuzz). Most lines made from such a result are marked as read. The exit status is 1 if a line
-is not ok.
+scripts/fuzz). The lines of `test`, `demo` and `matrix` have `"read": true` if they come from such
+an earlier result. All lines of a run with `--quick` have `"quick": true`. The exit status is 1 if a
+line is not ok.
 """
 
 from __future__ import annotations
@@ -30,21 +31,25 @@ def arguments() -> argparse.Namespace:
         prog="scripts/accept", description="Measure the acceptance criteria of an issue."
     )
     parser.add_argument("name", choices=sorted(ACCEPTANCES))
-    parser.add_argument("--quick", action="store_true", help="measure less, within minutes")
+    parser.add_argument("--quick", action="store_true", help="measure less, in a few minutes")
     parser.add_argument(
         "--seeds",
         type=int,
         default=10_000,
-        help="seeds of each campaign (default: 10,000)",
+        help="random seeds (simulated runs) of each simulation campaign (default: 10,000)",
     )
     parser.add_argument(
         "--processes",
         type=int,
         default=1,
-        help="processes for campaigns (default: 1)",
+        help="processes that simulate at the same time (default: 1)",
     )
-    parser.add_argument("--only", nargs="+", default=[], metavar="WORD")
-    parser.add_argument("--read", nargs="+", default=[], metavar="NAME=FILE")
+    parser.add_argument(
+        "--only", nargs="+", default=[], metavar="WORD", help="run only measures with such a name"
+    )
+    parser.add_argument(
+        "--read", nargs="+", default=[], metavar="NAME=FILE", help="use an earlier result"
+    )
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the logs in this folder")
     return parser.parse_args()
 

@@ -1,6 +1,7 @@
-"""The tests which show that an attack has no effect, one row for each attack of the issue.
+"""The attacks that a node must withstand, and for each attack the tests that show this.
 
-The numbers are those in section 2 of the issue. A row names test files or individual tests.
+The numbers are those in section 2 of the issue "Tests that pass on every machine, and a node that
+survives hostile peers". A row names test files or individual tests.
 """
 
 from __future__ import annotations

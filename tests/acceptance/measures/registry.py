@@ -1,4 +1,4 @@
-"""The measures of each issue, by name. A later issue adds its name and keeps the earlier ones."""
+"""The measures of each issue, by the issue's name. The measures of earlier issues stay here."""
 
 from __future__ import annotations
 

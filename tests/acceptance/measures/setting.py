@@ -40,8 +40,8 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Options of the measures. `given` maps names to result files of earlier runs, to be used
-    instead of measuring.
+    """The options of `scripts/accept`. `folder` is for logs. `given` maps names to files with
+    earlier results, which are used instead of measuring again.
     """
 
     folder: Path
@@ -85,7 +85,7 @@ def line(name: str, value: object, required: str, ok: bool, **detail: object) ->
 
 
 def objects_in(text: str) -> list[dict[str, object]]:
-    """Return the JSON objects of a text that are each on one line."""
+    """Return the JSON objects in `text`; each must be on a line of its own."""
     found = []
     for each in text.splitlines():
         if each.startswith("{"):

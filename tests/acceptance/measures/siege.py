@@ -24,10 +24,10 @@ FUZZ_MINUTES = 30
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """A simulation of one world with many seeds.
+    """Simulated runs of one kind, with many seeds.
 
-    `words` are arguments of `p2ptrain simulate`. If they are empty, the campaign runs the identity
-    simulator, which has no ledger and its own loop.
+    `words` are arguments of `p2ptrain simulate`. If they are empty, the campaign runs the simulator
+    of identities, which has no ledger and is not part of that command.
     """
 
     name: str
@@ -62,7 +62,7 @@ _COUNTS = re.compile(r"\b(\d+) (passed|failed|error|errors)\b")
 
 
 def counts_in(text: str) -> dict[str, int]:
-    """Count the tests that passed, failed or had errors, over all pytest runs in a log."""
+    """Return how many tests passed, failed or had errors, over all pytest runs in a log."""
     counts = {"passed": 0, "failed": 0, "error": 0}
     for number, what in _COUNTS.findall(text):
         counts[what.removesuffix("s") if what == "errors" else what] += int(number)
