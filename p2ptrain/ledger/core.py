@@ -224,8 +224,7 @@ class Ledger(Queries):
         return self._branches is not None and self._branches.is_elsewhere(peer, self.state)
 
     def _receive_entries(self, sender: PeerId, message: Entries, now: float) -> list[Effect]:
-        effects, before = list[Effect](), self.state.height
-        height: int = message.height
+        effects, before, height = list[Effect](), self.state.height, message.height
         page: Sequence[Certified] = message.certified
         if self._branches is not None:
             taken = self._branches.filter_page(sender, height, page, self.state, self.kept.at, now)
@@ -290,10 +289,9 @@ class Ledger(Queries):
         return accusations
 
     def _check_own(self, height: int, statement: Statement) -> list[Effect]:
-        """Do not vote at `height` if a statement with this node's signature is not in its records.
-        Vote again at the next height: a peer that shows an old statement to a node that has lost
-        its disk must not silence it. Heights below those in the records are not checked.
-        """
+        """Do not vote at `height` if a statement that this node signed is not in its records. Vote
+        again at the next height: showing an old statement to a node that has lost its disk must not
+        silence it. Heights below those in the records are not checked."""
         remembers = any(line == self.state.line for line, _ in self._acceptors)
         if remembers or height <= self.state.height or self._must_not_vote():
             return []

@@ -1,4 +1,4 @@
-"""A voter accepts, refuses, or postpones a proposal, by the rules of SPEC.md and its own reports."""
+"""A voter accepts, refuses or postpones a proposal, by the rules of SPEC.md and its own reports."""
 
 from __future__ import annotations
 

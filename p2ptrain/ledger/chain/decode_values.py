@@ -132,7 +132,7 @@ _KINDS: Mapping[str, type[Value]] = {
     "heal": Heal,
 }
 
-_FIELDS = {
+_FIELDS: dict[type, dict[str, Reader]] = {
     kind: {name: _READERS[of] for name, of in types_of(kind).items()}
     for kind in (Certified, Certificate, Entry, *_KINDS.values())
 }

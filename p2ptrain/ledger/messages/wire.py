@@ -151,7 +151,7 @@ _KINDS: Mapping[str, type[Message]] = {
 
 _KIND_OF = {build: kind for kind, build in _KINDS.items()}
 
-_FIELDS = {
+_FIELDS: dict[type, dict[str, Codec]] = {
     build: {name: _CODECS[of] for name, of in types_of(build).items()}
     for build in (Vote, *_KINDS.values())
 }

@@ -52,10 +52,7 @@ def vote_not_persisted(patch: Patch) -> None:
 
 def lower_round_accepted(patch: Patch) -> None:
     def promise(acceptor: Acceptor, round: int) -> bytes:
-        promised, acceptor.promised = acceptor.promised, round
-        record = acceptor._promise_record()
-        acceptor.promised = promised
-        return record
+        return acceptor._record(round, None)
 
     patch(Acceptor, "promise", promise)
 
