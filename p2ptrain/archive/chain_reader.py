@@ -173,6 +173,6 @@ class ChainVerifier:
 
 
 def checked(rules: Rules, records: Iterable[bytes], source: Path) -> CheckedChain:
-    """Verify the whole chain. Raises EntryBroken, as `ChainVerifier` does."""
+    """Verify the whole chain. Raises EntryBroken as `ChainVerifier` does, and StoreError."""
     walk = ChainVerifier(rules, records, source)
     return CheckedChain(walk.origin, list(walk.links()))

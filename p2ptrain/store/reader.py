@@ -63,6 +63,7 @@ class StoreReader(BlobReader):
             return self._disk.size(self._path(digest)) is not None
 
     def get_chunk(self, digest: Digest) -> bytes:
+        """Return a chunk that matches its digest. Raises ChunkMissing, ChunkCorrupt."""
         data = self.unchecked(digest, CHUNK_BYTES_MAX + 1)
         if data is None:
             raise ChunkMissing(f"chunk {digest} is not in the store")

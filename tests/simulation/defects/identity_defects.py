@@ -31,7 +31,13 @@ def any_nonce_counts(patch: Patch) -> None:
     """A proof for an old nonce, or for the nonce of another process, counts as a proof for this
     process.
     """
-    patch(DuplicateWatch, "_drawn_s", lambda self, nonce, now: now)
+    judge = DuplicateWatch._judge
+
+    def accept_any(self: DuplicateWatch, member: PeerId, proof: IdentityProof, now: float) -> None:
+        self._nonces[proof.nonce] = now
+        judge(self, member, proof, now)
+
+    patch(DuplicateWatch, "_judge", accept_any)
 
 
 def hearsay_is_evidence(patch: Patch) -> None:
