@@ -25,7 +25,7 @@ def is_this_machine(host: str) -> bool:
     addresses."""
     address = ip_address(host.partition("%")[0].partition("/")[0])
     if isinstance(address, IPv6Address):
-        if str(address) == "::":  # also left over from ::/64, the site of ::1
+        if str(address) == "::":  # `host` is :: or ::/64, which is the site of ::1
             return True
         address = address.ipv4_mapped or address
     return address.is_loopback or address.is_unspecified

@@ -80,7 +80,7 @@ def fields(value: object, **types: type | tuple[type, ...]) -> dict[str, object]
     does not count as an int.
 
     Raises:
-        RemoteProtocolError: it is not a map, or a field is missing, unknown or of a wrong type.
+        RemoteProtocolError: `value` is not a map, or a field is missing, unknown or of wrong type.
     """
     if not isinstance(value, dict):
         raise RemoteProtocolError(f"expected a map, not {type(value).__name__}")

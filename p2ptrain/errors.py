@@ -1,7 +1,7 @@
-"""All exceptions that p2ptrain raises intentionally, grouped by who is at fault.
+"""The exceptions of p2ptrain with their exit statuses. Other modules define some more subclasses.
 
-    P2PTrainError (exit_code)
-    ├─ ConfigError            2   a field, its value, the fix
+    P2PTrainError             1
+    ├─ ConfigError            2   a setting or an argument is wrong
     ├─ RunMismatch            3   the peer serves a different run
     ├─ MachineUnfit           4   this machine cannot take part
     ├─ NetworkUnreachable     5   no peer could be reached
@@ -10,12 +10,12 @@
     ├─ IdentityInUse          8   a second node with this identity
     ├─ TryLater              75   nothing is wrong, but it is not possible now
     ├─ ProtocolError              abstract
-    │  ├─ LocalProtocolError      our own code broke the protocol: a bug
+    │  ├─ LocalProtocolError   1  our own code broke the protocol: a bug
     │  └─ RemoteProtocolError  5  a peer broke the protocol: drop the peer, never crash
-    ├─ PeerError                  expected and handled: PeerUnreachable, PeerLost, PeerTooSlow
-    ├─ ReduceAborted              step, attempt, suspects
-    ├─ StoreError                 ChunkMissing, ChunkCorrupt, ManifestInvalid, StoreFull
-    └─ TrainerError               TrainerExited (TrainerUnfit, TrainerOutOfMemory),
+    ├─ PeerError              5   expected and handled: PeerUnreachable, PeerLost, PeerTooSlow
+    ├─ ReduceAborted         75   an attempt to average failed
+    ├─ StoreError             4   ChunkMissing, ChunkCorrupt, ManifestInvalid, StoreFull
+    └─ TrainerError           4   TrainerExited (TrainerUnfit, TrainerOutOfMemory),
                                   TrainerStalled, TrainerDiverged
 
 An error contains what a volunteer needs to know: a stable `code`, what happened, the evidence, the
@@ -34,8 +34,8 @@ from p2ptrain.ids import PeerId
 class P2PTrainError(Exception):
     """The base class of all errors that p2ptrain raises intentionally.
 
-    `what` says in one sentence what happened. `evidence` are lines such as "tried /ip4/… refused
-    after 31 ms". `peer` is the peer at fault, if there is one.
+    `what` says in one sentence what happened. `evidence` consists of lines such as "tried /ip4/…
+    refused after 31 ms". `peer` is the peer at fault, if there is one.
     """
 
     exit_code = 1

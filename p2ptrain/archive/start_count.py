@@ -5,7 +5,7 @@ It is durable before the first heartbeat that contains it, so a node never uses 
 after a crash. A home may have no count (the home is new, or older than this feature), an old count
 (it was restored from a backup), or the same count as another home (it was copied). None of this
 does harm: members send a starting node the newest incarnation that its identity signed, and
-`node/joining/duplicate_identity.py` counts on from there.
+`node/joining/duplicate_identity.py` continues the count from there.
 """
 
 from __future__ import annotations

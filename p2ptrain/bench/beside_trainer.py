@@ -114,7 +114,7 @@ class StepTimes:
             wanted = len(self._ends) + count
             self._more.wait_for(lambda: self._ended or len(self._ends) >= wanted, seconds)
             if len(self._ends) < wanted:
-                why = "the trainer ended, or did not step in time; its output is above"
+                why = "the trainer ended, or finished no inner step in time; its output is above"
                 raise ProcessFailed(why)
 
     def wait_s(self, seconds: float) -> None:

@@ -31,8 +31,8 @@ Line = Sequence[tuple[float, float]]
 class Chart:
     """Lines by name, each a list of (x, y) with rising x. There must be at least one point.
 
-    `marks` are the labels of the horizontal axis; if it is empty, the labels are evenly spaced. If
-    `from_zero` is set, a linear vertical axis includes 0.
+    `marks` are the values to label on the horizontal axis. Without marks, the axis gets labels at
+    round values (`Axis.ticks`). If `from_zero` is set, a linear vertical axis includes 0.
     """
 
     title: str
@@ -112,7 +112,8 @@ def _draw(chart: Chart, number: int, names: Sequence[str]) -> Iterator[str]:
 
 
 def _span(values: Sequence[float], scale: Scale, *, decades: bool) -> tuple[float, float]:
-    """Return the range of an axis that covers all values; with `decades`, whole decades."""
+    """Return the range of an axis that covers all values. With `decades`, a logarithmic axis ends
+    at whole decades, and a linear axis gets a margin."""
     low, high = min(values), max(values)
     if scale == "linear":
         margin = (high - low or abs(high) or 1.0) * 0.04

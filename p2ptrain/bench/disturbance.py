@@ -134,7 +134,7 @@ class JoinStory(Story):
         return start, self._now()
 
     def _steps_within(self, start: float, end: float) -> list[float]:
-        """Return the seconds of each inner step that began and ended within these times."""
+        """Return the seconds of each inner step that began and ended between these times."""
         return [
             event["seconds"]
             for event in self.cast[MEASURED].events
@@ -161,7 +161,7 @@ def measure(joins: int, up_mbit_per_s: float, config: str) -> Iterator[FigureLin
     with opened(4) as place:
         if not place.can_limit or len(affinity) < 2:
             raise MachineUnfit(
-                "members and joiners need a core and a network namespace each",
+                "the measured member needs a core of its own, and nodes need network namespaces",
                 evidence=[f"network  {place.name}", f"cores    {len(affinity)}"],
                 do="run the benchmark as root, on a machine with two or more cores",
             )

@@ -39,8 +39,8 @@ JOINER = 0
 
 @dataclass(frozen=True, slots=True)
 class JoinSetting:
-    """One measurement: `peers` serve the blob. The first `garbage` of them send wrong bytes, and
-    the next `dying` end after half of their fair share."""
+    """One measurement: `peers` serve the blob. The first `garbage` of them send wrong bytes. The
+    next `dying` end when they have sent half of an equal share of the blob."""
 
     peers: int
     bytes: int
@@ -88,7 +88,7 @@ def parts_of(size: int) -> Iterator[bytes]:
 
 class Chunks:
     """The chunks of one server. Depending on the setting, they are correct or corrupt, or the
-    process ends after half of its fair share. `die` ends the process."""
+    process ends half-way (see `JoinSetting`). `die` ends the process."""
 
     def __init__(
         self, setting: JoinSetting, me: int, folder: Path, die: Callable[[int], object] = os._exit

@@ -32,8 +32,8 @@ COPIED_BYTES = 2 * FP32_BYTES
 
 @dataclass(frozen=True, slots=True)
 class KernelSpeed:
-    """The speed of one kernel. `ratio` compares elements per second with memcpy; for the outer
-    step, it compares bytes of state per second."""
+    """The speed of one kernel. `ratio` compares elements per second with memcpy; in the outer step,
+    the elements of θ and of m both count. `bytes_ratio` compares the bytes read and written."""
 
     gb_per_s: float
     ratio: float
@@ -112,7 +112,7 @@ class KernelBench:
 
 
 def moved_bytes(payload: float) -> dict[str, float]:
-    """Return the bytes that each kernel moves per element, if an encoded element has `payload`
+    """Return the bytes that each kernel moves per element, if an encoded element takes `payload`
     bytes."""
     return {
         "quantise": FP32_BYTES + payload,

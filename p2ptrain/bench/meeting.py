@@ -35,7 +35,7 @@ def await_files(files: Iterable[Path], seconds: float, look_s: float = LOOK_S) -
     for file in files:
         while not file.exists():
             if time.monotonic() > ends:
-                raise TimeoutError("the other processes did not get this far")
+                raise TimeoutError(f"no process wrote {file.name} within {seconds:g} s")
             time.sleep(look_s)
 
 

@@ -1,5 +1,5 @@
-"""Other libraries that quantise fp32 to 8 bits. Their search for the range of the values counts
-too.
+"""Other libraries that quantise fp32 to 8 bits. The measured time includes their search for the
+range of the values.
 
 These libraries are not dependencies. They are measured if they are installed. Only this module
 imports them, with importlib.

@@ -36,7 +36,7 @@ class Host:
 
 
 class ProcessFailed(Exception):
-    """A process ended without a result. The message says why, or is the end of its output."""
+    """A process did not produce a result. The message says why, or is the end of its output."""
 
 
 def together(commands: Iterable[list[str]], *, quiet: bool = False) -> list[str]:

@@ -1,4 +1,4 @@
-"""`p2ptrain bench replay`: measure how fast updates are applied, and the bytes to catch up.
+"""`p2ptrain bench replay`: measure how fast updates are applied, and the bytes fetched to catch up.
 
 Memory bandwidth is the limit: applying an update reads and writes θ and m, and reads one byte per
 parameter. So applying an update is compared with a copy of the same bytes by the same number of

@@ -1,14 +1,14 @@
 """`p2ptrain bench utilisation`: the share of wall-clock time that nodes spend in inner steps.
 
 The nodes and trainers are real, each on a given host: 127.0.0.1, or network namespaces behind a
-slow connection. The same model trains first in plain DiLoCo with int8, then with fragments that are
-averaged in 4 bits during training.
+slow connection. The same model is trained first with plain DiLoCo and int8, and then with Streaming
+DiLoCo and int4, whose fragments are averaged during training.
 
 The time of an inner step is what its trainer reports, without the wait for the data block. The rest
 of the time goes to waiting for others, agreeing, averaging and applying. If there are more trainers
-than cores, the trainers slow each other's inner steps in both modes. The exchange then also takes
-processor time from the trainers that train meanwhile, which makes their inner steps longer. The
-share of time does not show that effect, but the measured tokens/s do.
+than cores, the trainers slow each other's inner steps in both modes. An exchange during training
+then also competes with the trainers for the processor, which makes inner steps longer. The share of
+time does not show that effect, but the measured tokens/s do.
 """
 
 from __future__ import annotations
@@ -34,19 +34,21 @@ from p2ptrain.testing.network_namespaces import ports
 from p2ptrain.testing.node_process import CommandFailed, run_command
 
 START_S = 240.0
-"""Seconds allowed for packing, loading torch four times, and the first outer step's lease."""
+"""Seconds allowed for the start of the first node. The first outer step gets as much extra time, in
+which all trainers load torch at once."""
 STEP_S_MAX = 400.0
 TEXT_BYTES_PER_TOKEN = 4.0
-"""Bytes of text per token, rounded up for a vocabulary of 1,024, so that no block is trained
-twice."""
+"""Bytes of text per token with a vocabulary of 1,024, rounded up. So the text is long enough for
+the whole run, and no block has to be trained on twice."""
 WARM_UP_STEPS = 2
-"""Number of averages of the whole model before the measurement. During this time, nodes join and
-measure the network paths."""
+"""How many times the whole model is averaged before the measurement begins. During this time, nodes
+join and measure the network paths."""
 
 
 @dataclass(frozen=True, slots=True)
 class UtilisationSetting:
-    """The measurement. `steps` is H; `measured` is the number of averages of the whole model."""
+    """The measurement. `steps` is H. The whole model is averaged `measured` times during the
+    measurement."""
 
     layers: int
     width: int
@@ -68,7 +70,7 @@ class UtilisationSetting:
 
 @dataclass(frozen=True, slots=True)
 class SyncMode:
-    """The values of the run's `[sync]` and `[codec]` tables."""
+    """The settings in which the compared runs differ: `[sync]`, `[codec]` and `outer.lr`."""
 
     fragments: int = 1
     overlap_steps: int = 0

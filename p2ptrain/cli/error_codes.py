@@ -90,7 +90,7 @@ CONSENT: A node asks you before it takes part in a run for the first time. There
 RUN-MISMATCH: The peer serves a different run from the one that you asked for, or from the one in
     this home. Compare the two run ids. Each run needs a home of its own: --home DIR.
 RUN-VERSION: The run was made for another version of p2ptrain.
-RUN-ENDED: The run has made all its outer steps; nothing is left to train.
+RUN-ENDED: The run has completed all its outer steps, so training is over.
 SIGNATURE: The signature of a document is wrong: the document was altered on the way, or it is a
     forgery. The document is not used.
 ALLOWLIST-SIGNER: An allowlist is not signed by the run's organiser. The list is not used.
@@ -99,7 +99,8 @@ ALLOW-UNHEARD: Each allowlist has a number that is used once. No peer could be a
     no newer list, use --anyway.
 ALLOW-QUORUM: A peer that is taken off the allowlist keeps its vote until the next roster (list of
     members), but the others no longer listen to it. Too few voters would be left to agree on that
-    roster, so nothing was signed. Remove fewer peers at once.
+    roster, so nothing was signed. If you have just removed other peers, try again after the next
+    roster.
 AMEND-SIGNER: An amendment is not signed by the run's organiser. The change is not made.
 AMEND-LATE: The amendment starts at an outer step that has begun, or that begins before members can
     agree. Choose a later step.
@@ -187,8 +188,8 @@ FETCH-CANCELLED: Fetching was stopped. Chunks that have arrived are kept.
 FETCH-TIMEOUT: Fetching did not finish in time. Chunks that have arrived are kept for the next try.
 LEDGER-BROKEN: The ledger on this disk is inconsistent: an entry is missing, altered, or from a
     different run. Move the home away, or give the node a new one; it fetches the ledger again.
-TRAINED-OTHERWISE: A node's journal contradicts the ledger: a block was trained twice, by the
-    wrong member, or not at all.
+TRAINED-OTHERWISE: A node's journal contradicts the ledger: the wrong member trained on a block, or
+    the right member trained on it twice or not at all.
 LEDGER-PRUNED: All reachable peers have dropped the old ledger entries that this node lacks. Nobody
     is at fault. Start the node when a peer that keeps everything is online. Or get a checkpoint
     from a person whom you trust: p2ptrain node --trust-checkpoint HEIGHT:DIGEST.
@@ -215,7 +216,7 @@ TRAINER-EXITED: A trainer process ended by itself. The message shows its last li
     restarts it a few times.
 TRAINER-UNFIT: A trainer found that it cannot run on this machine, or not with these settings. Its
     last lines say why. A restart would end in the same way, so the node stops.
-TRAINER-STALLED: A trainer has not made an inner step for far longer than usual.
+TRAINER-STALLED: A trainer has not finished an inner step for far longer than usual.
 TRAINER-CHANNEL: The connection between the node and a trainer broke: the trainer has ended.
 TRAINER-RESTARTS: Trainers ended so often, or so often in a row without finishing inner steps, that
     the node gives up. The journal records how each one ended.

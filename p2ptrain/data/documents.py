@@ -19,8 +19,8 @@ from p2ptrain.errors import ConfigError
 from p2ptrain.extras import install
 
 TEXT_PIECE_CHARACTERS = 8192
-"""Approximate length of a piece. A text file is divided at line ends into pieces, so that some
-pieces can be held out for validation. The other pieces are for training."""
+"""Approximate length of a piece in characters. A text file is divided at line ends into pieces, so
+that some pieces can be held out for validation. The other pieces are for training."""
 
 ROWS_AT_ONCE = 256
 """Number of rows of a parquet file to load at a time. A row has at most LINE_BYTES_MAX bytes."""

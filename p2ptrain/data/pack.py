@@ -82,7 +82,7 @@ class PackSpec:
 
     @property
     def row_tokens(self) -> int:
-        """Number of tokens per sequence: one more than predictions, for the last target."""
+        """Tokens per sequence: one more than predicted tokens, because the last needs a target."""
         return self.sequence + 1
 
     @property
@@ -195,7 +195,7 @@ def _fill(spool: Spool, pieces: Iterable[Piece], vocabulary: Vocabulary) -> tupl
 
 @dataclass(frozen=True, slots=True)
 class _Split:
-    """The numbers of the pieces for validation, and the number of tokens for each use ("train",
+    """The indices of the pieces for validation, and the number of tokens for each use ("train",
     "validation").
     """
 

@@ -1,9 +1,9 @@
-"""The data source of a run file: the standard library's sources, a file, or a folder of files.
+"""A run's training data: source code of Python's standard library, a file, or a folder of files.
 
     .jsonl .ndjson                       text, one JSON object per line, in one field
     .parquet                             text, in one column
     .fa .fas .fasta .ffn .fna .frn .fsa  .fq .fastq   reads
-    anything else                        UTF-8 text, one document, divided at line ends
+    anything else                        UTF-8 text; a file is one document, cut at line ends
 
 All formats except parquet can be compressed with gzip, with `.gz` after the ending. A folder stands
 for all files in it, sorted by path. A source is not kept in memory, and can be read repeatedly.
@@ -41,7 +41,7 @@ READS: dict[str, Reader] = {
 @dataclass(frozen=True, slots=True)
 class DataSource:
     """A data source: `files`, of which at most `limit_bytes` of text are used. If `files` is empty,
-    it is the standard library.
+    the source is the source code of Python's standard library.
     """
 
     name: str
@@ -89,7 +89,7 @@ def find_source(name: str, *, field: str, limit_bytes: int, beside: Path) -> Dat
     kinds = {_ending(file) in READS for file in files}
     if len(kinds) > 1:
         other = next(file for file in files if _ending(file) not in READS)
-        reason = f"it mixes reads with text (in {other.name})"
+        reason = f"it contains both reads and text (such as {other.name})"
         raise refused(path, reason, do="put reads and text into separate folders")
     return DataSource(name, tuple(files), field, limit_bytes)
 
@@ -131,11 +131,11 @@ def within(limit_bytes: int, pieces: Iterable[Piece], name: str) -> Iterator[Pie
         if size:
             yield piece
     if room == limit_bytes:
-        # For the standard library, `standard_library_text` has already applied the limit.
-        limit = f" within data.limit_mb = {limit_bytes / 1e6:g}" if name == STANDARD_LIBRARY else ""
-        raise ConfigError(
-            f"data.source: {name} does not contain text{limit}", code="DATA-SOURCE", do=_DO
-        )
+        what, do = f"{name} does not contain text", _DO
+        if name == STANDARD_LIBRARY:  # `standard_library_text` has skipped files over the limit.
+            what = f"no file of {name} fits into data.limit_mb = {limit_bytes / 1e6:g}"
+            do = "set data.limit_mb to a larger number"
+        raise ConfigError(f"data.source: {what}", code="DATA-SOURCE", do=do)
 
 
 _DO = (

@@ -57,7 +57,7 @@ class Spool:
         self.tokens += int(lengths.sum(dtype=np.int64))
 
     def portions(self) -> Iterator[tuple[int, Tokens, Tokens]]:
-        """Yield (number of the first piece, lengths, tokens) for several pieces at a time."""
+        """Yield (index of the first piece, lengths, tokens) for several pieces at a time."""
         self._tokens.seek(0)
         first = 0
         for lengths in _read_all(self._lengths, _LENGTH, self._portion.pieces):
@@ -75,7 +75,7 @@ class Spool:
 
     def choose(self, tokens: int, seed: int) -> tuple[NDArray[np.int64], int]:
         """Choose pieces at random until they have at least `tokens` in total, or all pieces. Return
-        their sorted numbers and their number of tokens.
+        their sorted indices and their number of tokens.
         """
         drawn = np.zeros(0, dtype=np.uint64)
         numbers = lengths = np.zeros(0, dtype=np.int64)

@@ -54,7 +54,7 @@ class SynthesisSpec:
     def __post_init__(self) -> None:
         for name in ("reads", "genomes", "genome_bases", "read_bases", "elements", "element_bases"):
             value = getattr(self, name)
-            _require(0 < value <= 2**32, name, value, f"set {name} to 1 to {2**32}")
+            _require(0 < value <= 2**32, name, value, f"set {name} to 1 or more, up to {2**32}")
         for name in ("repeats", "change_rate", "error_rate"):
             value = getattr(self, name)
             _require(0 <= value <= 1, name, value, "choose a fraction from 0 to 1")

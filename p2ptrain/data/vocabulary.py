@@ -35,7 +35,7 @@ ENDINGS = ("[EOS]", "</s>", "<eos>", "<|end_of_text|>", "<|eos|>")
 
 SAMPLE_CHARACTERS_MAX = 32 * 10**6
 """Maximum number of characters to learn a tokenizer from. More text would hardly change the few
-thousand merges of the tokenizer, and would take more memory, in which words are counted."""
+thousand merges of the tokenizer, and counting its words would take more memory."""
 
 READS_SAMPLE_CHARACTERS_MAX = 8 * 10**6
 """Maximum number of characters of reads to learn a tokenizer from. Fewer than for text, because
@@ -148,8 +148,8 @@ def _begin_texts(tokenizer: Tokenizer, mark: str) -> None:
 
 
 def marked(tokenizer: Tokenizer, begin: str | None, end: str | None) -> Vocabulary:
-    """Return `tokenizer` with these marks. If `begin` is None, choose the first of the common names
-    that the tokenizer has, and choose `end` in the same way unless it is given.
+    """Return `tokenizer` with these marks. If `begin` is None, choose one of the common names, and
+    choose `end` in the same way unless it is given (see `_usual`).
 
     Raises ConfigError if the tokenizer lacks a mark, or if a text can be encoded as a mark.
     """
@@ -204,8 +204,8 @@ def sample(documents: Iterable[str], seed: int, characters_max: int) -> list[str
     """Return a random sample of `documents`, in their order, of at most `characters_max`.
 
     Each document is assigned a random number, and documents whose number is below a threshold are
-    kept. If the kept documents become too long in total, the threshold is halved. One document may
-    exceed the limit.
+    kept. If the kept documents become too long in total, the threshold is halved. The last one
+    that is left may exceed the limit.
     """
     bar, held, kept = 2**64, 0, list[tuple[int, str]]()
     for draw, document in _with_draws(documents, seed):

@@ -68,7 +68,7 @@ def prefer_bbr(sock: TcpSocket, option: int | None = OPTION, wanted: str = WANTE
 
 
 def probe() -> Congestion:
-    """Return the congestion control that our sockets get. Find out with a socket that is never
+    """Return the congestion control that our sockets get, as reported by a new socket that is never
     connected."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
         return prefer_bbr(sock)

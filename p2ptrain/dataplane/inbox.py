@@ -75,7 +75,7 @@ class RingInbox:
         self._changed = threading.Condition()
         self._parked: dict[RingKey, PeerSocket] = {}
         self._wanted: dict[RingKey, bool] = {}
-        """The keys that threads wait for in `wait_for_socket`. The value is False once a key was
+        """The keys that threads wait for in `wait_for_socket`. The value is False if a key was
         given up."""
         self._given_up: deque[tuple[RunId, int, int]] = deque(maxlen=GIVEN_UP_MAX)
 

@@ -51,7 +51,7 @@ class Flow:
 
 @dataclass(slots=True, order=True)
 class Ticket:
-    """Permission to send `count` bytes, once it is `granted`."""
+    """Permission to send `count` bytes, as soon as it is `granted`."""
 
     begins: float
     """Where the ticket begins on the byte clock of its rank. The lowest comes first."""

@@ -41,8 +41,8 @@ class Uplink:
         self._closed = threading.Event()
 
     def share(self, rank: SendPriority) -> UplinkShare:
-        """Return a new share. Shares of the same rank get equal numbers of bytes. `close` the share
-        when everything has been sent."""
+        """Return a new share with the priority `rank`. Shares with the same priority get equal
+        numbers of bytes. `close` the share when everything has been sent."""
         return UplinkShare(self, Flow(rank))
 
     def close(self) -> None:

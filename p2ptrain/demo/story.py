@@ -1,7 +1,7 @@
 """The acts of the demo, in order: publish, train, kill, join, refuse, stop the seed, finish.
 
-Every act waits, with a deadline, for events in the journals of the nodes. The events are collected
-as Facts, and only `verdict` judges them.
+Every act waits, with a deadline, for events in the journals of the nodes. What the events show is
+collected in Facts. `verdict` decides whether these facts are as they should be.
 """
 
 from __future__ import annotations
@@ -351,11 +351,10 @@ def in_words(event: Event) -> str | None:
         case {"event": "evaluated", "step": int(step)}:
             return f"loss before outer step {step}: {event['what']}"
         case {"event": "inner-state-taken"}:
-            donor = peer_name(PeerId(event["peer"]))
-            shared = f", one of {among} averaged" if (among := event["among"]) > 1 else ""
-            return (
-                f"starts with the inner optimizer of {donor} at outer step {event['step']}{shared}"
-            )
+            donor = f"{peer_name(PeerId(event['peer']))} at outer step {event['step']}"
+            if (among := event["among"]) > 1:
+                return f"starts with the mean of {among} inner optimizers, one of them from {donor}"
+            return f"starts with the inner optimizer of {donor}"
         case {"event": "inner-state-fresh"}:
             return f"starts with an empty inner optimizer: {event['reason']}"
         case {"event": "left"}:

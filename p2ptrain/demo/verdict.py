@@ -42,8 +42,8 @@ class Facts:
     steps_after_seed_stopped: int = 0
     blocks_trained_once: int = 0
     blocks_trained_otherwise: int | None = None
-    """Number of committed blocks that no journal covers. If a journal contradicts the ledger, the
-    command fails, and so does the demo."""
+    """Number of committed blocks whose training no journal records. If a journal contradicts the
+    ledger, `p2ptrain ledger trained` fails, and the demo with it."""
 
 
 def claims(facts: Facts) -> dict[str, bool]:
@@ -51,7 +51,7 @@ def claims(facts: Facts) -> dict[str, bool]:
     first, last = facts.val_loss_first, facts.val_loss_last
     to_commit_s = facts.kill_to_commit_s
     return {
-        "the run made all planned outer steps": 0 < facts.outer_steps_planned == facts.outer_steps,
+        "the run completed all outer steps": 0 < facts.outer_steps_planned == facts.outer_steps,
         "all remaining nodes have the same ledger and the same weights": _agree(facts.nodes),
         f"the validation loss fell by {LOSS_FALL_NATS} nat or more": first is not None
         and last is not None
@@ -67,13 +67,13 @@ def claims(facts: Facts) -> dict[str, bool]:
         f"a newcomer fetched a snapshot from {JOIN_SOURCES_MIN} peers or more": (
             facts.join_fetch_s is not None and facts.join_sources >= JOIN_SOURCES_MIN
         ),
-        "the newcomer replayed the updates committed since": bool(facts.join_updates_replayed),
+        "the newcomer replayed the updates after that snapshot": bool(facts.join_updates_replayed),
         "the newcomer contributed to an average": facts.join_first_roster_step is not None,
         "an unknown peer was refused and told what to do": facts.refused_exit == 6
         and facts.refused_code is not None
         and facts.refused_code.startswith("AUTH-")
         and facts.refused_says_what_to_do,
-        "each committed block was trained once, by the member that held its lease": (
+        "each committed block was trained on once, by the member that held its lease": (
             facts.blocks_trained_once > 0 and facts.blocks_trained_otherwise == 0
         ),
         "the run continued without the seed": facts.seed_stopped_at_step is not None

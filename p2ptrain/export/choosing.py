@@ -175,15 +175,15 @@ def _check_whole(verdict: ReplayResult, end: int, store: StoreReader) -> None:
         raise StoreError(
             verdict.difference.what,
             code="CKPT-HASH",
-            likely="the disk under the store has a fault",
+            likely="the disk that holds the store is faulty",
             do=f"{to_paste(home, 'verify')} says which entry is affected; --snapshot newest does "
             "not need updates",
         )
     if verdict.missing is not None:
         lacking = verdict.missing
         raise TryLater(
-            f"the head cannot be reached: this home does not contain the {lacking.kind} of outer "
-            f"step {lacking.step}, and {end - verdict.reached} outer steps are missing",
+            f"cannot replay the ledger to outer step {end}, the newest one: this home does not "
+            f"contain the {lacking.kind} of outer step {lacking.step}",
             code="AUDIT-PARTIAL",
             evidence=[lacking.digest],
             likely="the snapshot was fetched with --no-updates, or this node is still fetching",

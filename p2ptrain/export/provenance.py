@@ -8,10 +8,10 @@ from typing import Literal
 from p2ptrain.ids import Digest, PeerId, RunId
 
 Standing = Literal["certified", "replayed", "uncertified"]
-"""How far the weights are certified. "certified": a ledger entry that a quorum signed names the
-digest of the snapshot; the organiser signed that of the first weights. "replayed": this machine
-computed the weights from a certified snapshot and certified updates. "uncertified": there is only
-the word of this machine."""
+"""How far the weights are certified. "certified": the digest of the snapshot is in a ledger entry
+that a quorum signed or, for the first weights, in the manifest that the organiser signed.
+"replayed": this machine computed the weights from a certified snapshot and certified updates.
+"uncertified": there is only the word of this machine."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The handshake between a node and a rank (one process of its trainer) that the node did not start.
 
-Use it for ranks that torchrun starts, on this or other machines of a private network. Both ends
+Use it for ranks that torchrun starts, on this machine or on others in a private network. Both ends
 read the same 32 secret bytes from a file that only its owner can read; the secret is never sent.
 Each side sends 32 random bytes (a nonce), and proves that it knows the secret with an HMAC over
 both nonces and the rank's claim (who the rank says it is):

@@ -1,7 +1,7 @@
 """A blocking frame channel over one end of a socketpair.
 
 The trainer uses the channel between inner steps, and a thread of the node uses one too. (A trio
-task does not need this module, but only a socket and a `wire.FrameReader`.)
+task needs only a socket and a `wire.FrameReader`, not this module.)
 
 The channel waits with poll() and transfers with MSG_DONTWAIT, so that it works whether the socket
 is in blocking mode or not. The mode is not ours to choose: trio makes its copy of the node's socket

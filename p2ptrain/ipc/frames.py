@@ -29,14 +29,14 @@ from typing import ClassVar, get_args
 from p2ptrain.ids import Digest, is_digest
 
 BLOCKS_MAX = 16_384
-"""Maximum number of blocks in a frame: those of four leases of 4,096 blocks. A lease is the list of
-blocks that a member may train on in one outer step; after skipped outer steps, the member holds
-several. `run.manifest` refuses runs with longer leases."""
+"""Maximum number of blocks in a frame: the blocks of four leases of 4,096 blocks each. A lease is
+the list of blocks that a member may train on in one outer step; after skipped outer steps, the
+member holds several. `run.manifest` refuses runs with longer leases."""
 PATH_BYTES_MAX = 4096
 """Maximum bytes of a path: the longest path that Linux opens."""
 TEXT_CHARACTERS_MAX = 4096
-# The largest valid count: more than any run can reach (10 000 years at 30 inner steps a second),
-# and exact as a double.
+# The largest valid count: more than any run can reach (nearly ten million years at 30 inner steps a
+# second), and exact as a double.
 COUNT_MAX = 2**53
 
 
@@ -95,8 +95,8 @@ class Train:
     change that the peer contributes. With `ahead` the trainer does not send FragmentReady after
     these blocks, because the weights in the arena are still being averaged.
 
-    An eager trainer moves its own weights by `share` of the work that it has just reported, as an
-    outer step with `outer_lr` and `outer_momentum` would.
+    With `sync.eager`, the trainer does not wait for the average: it applies the part `share` of the
+    work that it has just reported, as an outer step with `outer_lr` and `outer_momentum` would.
     """
 
     kind: ClassVar[str] = "train"
@@ -211,9 +211,9 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The trainer's first frame: all `ranks` have started, and the arena has the size of the model.
-    Each rank computes `micro_batch` sequences at once, and had at least `memory_bytes` of free
-    memory on its device. `device` is the name of rank 0's device."""
+    """The trainer's first frame: all `ranks` have started, and the arena can hold the model. Each
+    rank computes `micro_batch` sequences at once, and had at least `memory_bytes` of free memory on
+    its device. `device` is the name of rank 0's device."""
 
     kind: ClassVar[str] = "hello"
     rank: int
@@ -254,8 +254,8 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One inner step is done. `loss` is the mean loss of this step, and `tokens` is the number of
-    tokens trained since the last Load.
+    """One inner step is done. `loss` is the mean loss of this step. `tokens` counts the trained
+    tokens whose work is not part of θ yet.
 
     `data_wait_s` is the time that the step waited for its block; `tokens_per_s` includes that time.
     `mfu` is the share of the device's peak speed that the step reached, or None if the peak is
@@ -293,9 +293,9 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class FragmentReady:
-    """Every rank's weights are in the arena. Since the last Load or Merge, they were trained on the
-    blocks in `block_paths`, in this order. `tokens` is the number of tokens in these blocks, and
-    `loss` is the mean over them."""
+    """Every rank's weights are in the arena. `block_paths` are the trained blocks whose work is not
+    part of θ yet, in order of training. `tokens` is the number of tokens in these blocks, and
+    `loss` is the mean loss per token."""
 
     kind: ClassVar[str] = "fragment_ready"
     step: int

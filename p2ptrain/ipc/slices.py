@@ -187,5 +187,5 @@ def bear_silence(sock: socket.socket) -> None:
     """Disable the send timeout that `stay_alert` sets. Use this on the connection for frames: a
     busy rank does not read frames for minutes, and the timeout would close the connection half a
     minute after the send buffer is full, although the rank is alive. A lost machine is still
-    detected on the rank's connection for slices."""
+    detected on the rank's other connection, on which it sends the requests of this module."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 0)

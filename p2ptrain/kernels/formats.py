@@ -22,8 +22,8 @@ AMAX_MAX = np.float32(2.0**100)
 
 
 class Format(Protocol):
-    """The format of a block of `n` elements. Blocks of one length are handled together, as the rows
-    of arrays: values (blocks, n) and bytes (blocks, `row_bytes(n)`).
+    """The format of a block of `n` elements. Blocks of the same length are handled together, as the
+    rows of arrays: values (blocks, n) and bytes (blocks, `row_bytes(n)`).
     """
 
     def row_bytes(self, n: int) -> int: ...
@@ -148,9 +148,9 @@ def _floats_of(rows: Bytes) -> Floats:
 
 
 def _amax_to_scale_by(rows: Floats) -> tuple[Floats, Floats]:
-    """Return two columns: the largest magnitude by which to scale each row, and 1 if the row's
-    codes are kept. For a row that is too small to scale, return 1 and 0, so that its scale and its
-    codes become 0.
+    """Return two columns: each row's largest magnitude, by which the row is scaled, and 1, which
+    keeps the row's codes. For a row that is too small to scale, return 1 and 0, so that its scale
+    and its codes become 0.
     """
     amax = np.abs(rows).max(axis=1, keepdims=True)
     large = amax >= AMAX_MIN

@@ -39,7 +39,7 @@ class Colour(StrEnum):
 class _Record:
     """The detector's record of one peer. Times and intervals are in seconds.
 
-    - `last`: when the peer was last heard. The length of stops of this process is added.
+    - `last`: when the peer was last heard, plus the time for which this process was stopped since.
     - `shown`: the colour that `changes` last returned.
     - `allowed_s`: the peer's usual interval.
     - `hinted_at`: when a connection to the peer was reset, if it has not been heard since.

@@ -92,8 +92,8 @@ class Queries(ABC):
         return self._catchup.out_of_reach(self.state.height)
 
     def believes(self, peer: PeerId, now: float) -> bool:
-        """Return whether to believe that `peer` has as many entries as it claims. It is believed if
-        it sends entries, or if it has not left requests unanswered for long.
+        """Return whether to believe that `peer` has as many entries as it claims. If it leaves our
+        requests unanswered for some time, it is not believed until it sends entries.
         """
         return self._catchup.is_believed(peer, self.state.height, now)
 

@@ -1,7 +1,7 @@
 """The addresses that users paste and peers announce: /ip4/203.0.113.7/tcp/4201/p2p/12D3Koo…
 
-Only addresses that we can dial are accepted: an IP address or DNS name, then TCP. This module does
-not use libp2p and does not check whether anybody answers at an address.
+Only an IP address or a DNS name with a TCP port is accepted, because p2ptrain has no other
+transport. This module does not use libp2p and does not check whether anybody answers at an address.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ def parse_with_peer(text: str) -> tuple[Address, PeerId]:
 
 
 def parse_told(texts: Iterable[str], peer: PeerId) -> list[Address]:
-    """Return the usable addresses among `texts`, which `peer` or a record about `peer`
-    announces."""
+    """Return the addresses in `texts` that can be dialled. `texts` come from `peer` itself or from
+    what others say about `peer`. Leave out malformed addresses and addresses of other peers."""
     addresses = []
     for text in texts:
         try:

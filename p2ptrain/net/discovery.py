@@ -1,7 +1,7 @@
 """Find peers of a run, by mDNS on a LAN and by records in the DHT. A record says that a peer, the
 provider, takes part in a run.
 
-A node asks members of its run, or admitted peers as long as it does not know any member. A node
+A node asks the members that it is connected to or, if there are none, other admitted peers. A node
 that has not been admitted yet asks all connected peers; these are the peers that its user named.
 The address book keeps the addresses in their answers as hearsay: they are not proven, expire, and
 are tried last. This module itself does not dial anybody.

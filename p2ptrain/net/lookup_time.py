@@ -1,13 +1,13 @@
 """Limit the time for which DNS lookups of each peer's host names may occupy threads.
 
 A lookup holds its thread until the system's resolver gives up, which takes half a minute if the
-name's servers never answer. A peer can announce new names with every heartbeat. With a limit for
-each name alone, one peer could therefore hold all threads, one name after the other. So each peer
-has one budget for the lookups of all its names, which refills slowly. While a peer is over its
-budget, its names are not looked up.
+name's servers never answer. A peer can announce new names with every heartbeat. If each name had a
+limit of its own, one peer could therefore occupy all threads by announcing one name after another.
+So each peer has one budget for the lookups of all its names, which refills slowly. While a peer is
+over its budget, its names are not looked up.
 
-Lookups end in their own threads, even if nobody waits for the answer any more. So this module is
-called from several threads. It does not look up names itself.
+A lookup runs to its end in its own thread, which then charges the peer, even if nobody waits for
+the answer any more. So several threads call this module. It does not look up names itself.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class _Account:
 
 
 class LookupTime:
-    """The accounts of all peers. A peer with a full budget has no account. So there are at most
-    about fifty accounts: the threads cannot serve more peers before the first budget is full."""
+    """The accounts of peers that have not paid back their time: about fifty, since the ten threads
+    (see `dialling`) have time for fifty lookups while a lookup of the same length is paid back."""
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s = clock_s

@@ -146,7 +146,7 @@ class Network:
 
         Each address gets its share of the time. Several addresses are tried at once, so `accept`
         may be called for several peers at once. When `accept` has accepted a peer, its other calls
-        are cancelled. Otherwise a call must end by itself: its time is not part of `deadline_s`.
+        are cancelled. Not even `deadline_s` ends a call, so `accept` needs its own time limit.
 
         Raises:
             ConfigError, NetworkUnreachable: no peer was accepted; the evidence has a line for each
@@ -252,7 +252,7 @@ class Network:
 
     async def find_providers(self, key: str) -> list[Found]:
         """Return the peers that take part in the run `key`, with their addresses. Addresses that
-        other peers report are recorded as by `record_reported`."""
+        other peers report are recorded in the same way as by `record_reported`."""
         return await self._discovery.find_providers(key)
 
     def statistics(self) -> dict[str, object]:

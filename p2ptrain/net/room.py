@@ -17,8 +17,8 @@ class Room:
     - `others`: connections of all peers that are not members. The rest of the host's 512
       connections is for a hundred members, some of which have two connections. Without this limit,
       anybody could occupy all connections of a node in an open run.
-    - `waiting`: strangers whose gossip stream waits for admission. A connection holds at most 1 MiB
-      of unread bytes (host/bounds.py).
+    - `waiting`: strangers whose gossip stream waits for admission. Each of their connections holds
+      at most 1 MiB of unread bytes (host/bounds.py), so 64 of them hold at most 64 MiB.
     """
 
     strangers: int = 64

@@ -48,8 +48,8 @@ _CODES = {
 
 _WORDS = {
     AddressScope.LOOPBACK: "this machine's own: no other machine can dial it",
-    AddressScope.PRIVATE: "of a private network: it cannot be dialled from outside",
-    AddressScope.SHARED: "of a provider's own network (carrier NAT): it cannot be dialled "
+    AddressScope.PRIVATE: "in a private network: it cannot be dialled from outside",
+    AddressScope.SHARED: "in a provider's own network (carrier NAT): it cannot be dialled "
     "from outside",
     AddressScope.EXAMPLE: "reserved for documentation: no machine has it",
 }

@@ -66,7 +66,7 @@ async def assembled(around: Surroundings) -> AsyncIterator[Context]:
     Raises:
         ConfigError: the data plane's port cannot be bound, or the amendments cannot be read.
         StoreError: the store or a log cannot be opened.
-        VersionMismatch: this version orders the run's parameters differently.
+        VersionMismatch: this version orders the parameters differently from the run.
         MachineUnfit: there is too little memory for the run's vectors.
     """
     run, data, layout = around.run, around.run.manifest.data, _layout(around.run)
@@ -166,7 +166,7 @@ def _memory(
     stack: ExitStack, layout: Layout, run: Run, *, trains: bool
 ) -> tuple[Outer, Arena | None]:
     """Allocate θ and m. For a node that trains, also allocate the arena (the memory that it shares
-    with its trainers) and, with error feedback, the residuals. `stack` frees them."""
+    with its trainers) and, with error feedback, residuals (rounding errors). `stack` frees all."""
     vectors = OuterState(layout.numel)
     stack.callback(vectors.close)
     if not trains:

@@ -51,7 +51,7 @@ def open_data_plane(stack: ExitStack, around: Surroundings, store: Store) -> Dat
     )
     uplink = Uplink(config.limit_up_bytes_per_s) if config.limit_up_bytes_per_s else None
     if uplink is not None:
-        # The uplink is closed first: the listener's end waits for threads that wait for the uplink.
+        # `stack` closes the uplink before the listener, whose threads may wait for the uplink.
         stack.callback(uplink.close)
     ring_inbox = RingInbox()
     listener.handle("ring", ring_inbox.handle)
@@ -62,8 +62,8 @@ def open_data_plane(stack: ExitStack, around: Surroundings, store: Store) -> Dat
 
 
 def swarm_limit(uplink: Uplink | None) -> Callable[[int], None] | None:
-    """Return a function that waits until that many low-priority bytes may be sent. Return None if
-    the user does not limit the upload rate."""
+    """Return a function that waits until the given number of low-priority bytes may be sent. Return
+    None if the user does not limit the upload rate."""
     return None if uplink is None else uplink.share(SendPriority.SWARM).wait_to_send
 
 
@@ -94,7 +94,7 @@ def outward_host(addresses: Sequence[str], *, v6: bool) -> str:
 
 
 def _first_own_address() -> str:
-    """Return this machine's first IPv4 address outside 127.0.0.0/8, or 127.0.0.1."""
+    """Return this machine's first IPv4 address outside 127.0.0.0/8; 127.0.0.1 if it has none."""
     for addresses in psutil.net_if_addrs().values():
         for address in addresses:
             if address.family.name == "AF_INET" and not address.address.startswith("127."):

@@ -120,8 +120,8 @@ async def run_lives(
             if context.state.leaving:
                 break
             print_line(
-                "rejoining: a different chain outranks this node's branch; entries after "
-                f"{rejoin.height} are dropped, and training continues on that chain"
+                "rejoining: a different chain outranks this node's branch; the node drops its "
+                f"entries after entry {rejoin.height}, and continues on that chain"
             )
         nursery.cancel_scope.cancel()
 

@@ -48,8 +48,8 @@ class Patience:
     """Seconds without a heartbeat of any peer after which the observer gives up. Heartbeats arrive
     every two seconds, so a node that hears none in a minute is connected to nobody."""
     current_s: float = 5.0
-    """Seconds for which our ledger must stay level with the peers' ledgers: two heartbeats. The
-    first heartbeats that we hear may be older than our connection, as peers forward them late."""
+    """Seconds for which our ledger must stay as long as the peers' ledgers: two more heartbeats
+    arrive in this time. The first may be older than our connection: peers forward them late."""
     no_source_s: float = 30.0
     """Seconds to look for a blob that no peer has announced."""
 
@@ -164,8 +164,8 @@ async def be_current(context: Context, print_line: PrintLine, patience: Patience
     """Wait until our ledger has been at least as long as those of all peers for `current_s` seconds
     without interruption. Ignore the peers that `PeerDirectory.counted` leaves out: above all, those
     that claim to be ahead but do not send their entries.
-    Raises NetworkUnreachable, TryLater: for `hear_s`, no counted peer was heard and no entry
-    arrived, or every peer that is ahead has pruned the entries that are missing here."""
+    Raises NetworkUnreachable: no counted peer was heard and no entry arrived for `hear_s` seconds.
+    Raises TryLater: the same, and every peer that is ahead has pruned the entries missing here."""
     height, give_up_at, behind_at = 0, context.now() + patience.hear_s, context.now()
     while context.now() < behind_at + patience.current_s:
         await context.changes.wait(at_most_s=min(1.0, patience.current_s))
@@ -183,7 +183,7 @@ async def be_current(context: Context, print_line: PrintLine, patience: Patience
 
 def _nobody(context: Context, hear_s: float) -> NetworkUnreachable:
     return NetworkUnreachable(
-        f"no peer of the run was heard in {hear_s:.0f} s"
+        f"no peer of the run sent a heartbeat in {hear_s:.0f} s"
         + (", except peers that did not send the ledger" if len(context.peers.table) else ""),
         evidence=_ignored(context),
         do="give --bootstrap with the address of a node that is running now",
@@ -191,7 +191,7 @@ def _nobody(context: Context, hear_s: float) -> NetworkUnreachable:
 
 
 def _ignored(context: Context) -> list[str]:
-    """Return one line for each heard peer that does not prove its claim to be ahead of us."""
+    """Return one line for each peer that claims to be ahead of us but does not prove it."""
     height = context.ledger.snapshot.height
     believed = {record.peer for record in context.peers.believed()}
     return [

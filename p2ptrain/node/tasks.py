@@ -70,9 +70,9 @@ def start_presence(nursery: trio.Nursery, context: Context) -> None:
 async def run_tasks(
     context: Context, print_line: PrintLine, trainers: MakeTrainers = subprocesses
 ) -> Rejoin:
-    """Run until this task is cancelled, or until this node leaves its branch of the ledger. Then
-    return the chain that the node adopts instead. `trainers` makes the object that starts trainers;
-    it is not called on a seed, which does not train.
+    """Run the tasks until this node leaves its branch of the ledger, and return the chain that the
+    node adopts instead. `trainers` makes the object that starts trainers; it is not called on a
+    seed, which does not train.
     Raises P2PTrainError: something that this node needs has failed."""
     left = list[Rejoin]()
 
@@ -107,8 +107,8 @@ async def run_tasks(
 
 
 async def serve_only(context: Context) -> None:
-    """Serve as a seed. A seed does not train: at the beginning of every outer step, it reports that
-    it is ready with 0 tokens."""
+    """Serve as a seed, which does not train. Report at the beginning of every outer step that it is
+    ready with 0 tokens: a reduce begins only when a quorum of the voters is ready."""
     context.state.set_state(Serving())
     told_step = -1
     while True:

@@ -166,7 +166,7 @@ def duration(seconds: float) -> str:
 
 
 def rate(bytes_per_s: float) -> str:
-    """Format a rate in bits per second, the unit in which networks are advertised: "212 Mbit/s"."""
+    """Format a rate in bits per second, the usual unit for connection speeds: "212 Mbit/s"."""
     bits = 8 * bytes_per_s
     for unit, size in (("Gbit/s", 1e9), ("Mbit/s", 1e6)):
         if bits >= size:

@@ -53,7 +53,7 @@ class NodeStatus:
     digest."""
     snapshot_step: int | None = None
     tokens: int = 0
-    """The number of committed tokens that this node trained."""
+    """The number of committed tokens that this node trained on."""
     tokens_total: int = 0
     tokens_per_s: float = 0.0
     loss: float | None = None

@@ -1,10 +1,10 @@
 """Check that every committed block was trained on exactly once, by the member that held its lease.
 
-The ledger states which members contributed to each outer step, and which blocks they trained. When
-a node offers its trained weights for an average, its journal gets a `ready` record that lists the
-blocks on which its trainer trained them. This module compares the ledger with these records
+The ledger states which members contributed to each outer step, and which blocks they trained on.
+When a node offers its trained weights for an average, its journal gets a `ready` record that lists
+the blocks on which its trainer trained them. This module compares the ledger with these records
 afterwards. After kills, joins and branches, there are `ready` records of work that was lost. So a
-record counts only if the node's ledger then ended in an entry of this chain.
+record counts only if, at that time, the node's ledger ended in an entry of this chain.
 
 This module knows nothing about data or updates. Other modules check that a block's number stands
 for the right bytes, and that an update consists of exactly the accepted work.
@@ -156,6 +156,6 @@ def _wrong(block: int, credited: Blocks, work: Blocks) -> str:
     times = work.count(block)
     if block not in credited:
         return "is in the trained work, but is not credited"
-    if times != 1:
-        return "is credited, but was not trained" if times == 0 else f"was trained {times} times"
-    return ""
+    if times == 0:
+        return "is credited, but was not trained on"
+    return "" if times == 1 else f"was trained on {times} times"

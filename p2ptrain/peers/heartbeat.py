@@ -24,8 +24,8 @@ from p2ptrain.peers.incarnations import INCARNATION_MAX
 from p2ptrain.peers.path_table import TOLD_MAX, Path
 
 HEARTBEAT_BYTES_MAX = 8192
-"""Maximum size of a heartbeat in bytes. A typical heartbeat has 1.1 kB: a certificate of 500 bytes,
-a few addresses, one or two reports."""
+"""Maximum size of a heartbeat in bytes. A typical heartbeat takes 1.1 kB: a certificate of 500
+bytes, a few addresses, and one or two reports."""
 
 STATE_CHARACTERS_MAX = 160
 ADDRESSES_MAX = 8
@@ -41,9 +41,9 @@ SHARE_BLOCKS_MAX = 4096
 """Maximum number of held-out blocks in one member's share of a validation."""
 
 LOSS_MAX_NATS = 1000.0
-"""Maximum mean loss per token, in nats. A model that guesses has 14 nats with the largest
-vocabulary. The limit leaves room for a model that is confident and wrong, and keeps one report from
-outweighing all others."""
+"""Maximum mean loss per token, in nats. With the largest vocabulary, a model that guesses at random
+has a loss of 14 nats. The limit leaves room for a model that is confident and wrong, and keeps one
+report from outweighing all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class ReadyReport:
 @dataclass(frozen=True, slots=True)
 class ReduceReport:
     """How an attempt to average ended for the sender: with the digest of the update, or with the
-    peers that it suspects to have caused the failure.
+    peers that it suspects of having caused the failure.
 
     Raises:
         LocalProtocolError: a suspect is not a valid peer id. Other nodes could not decode a

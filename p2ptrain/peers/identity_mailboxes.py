@@ -3,10 +3,10 @@
 Two processes with one identity cannot hear each other: a neighbour has one gossip stream for each
 identity, and the stream leads to only one of the two. But each of them can ask a member, and gets
 the reply. So a member acts as a mailbox. It gives each asker the nonces of other processes that
-asked with the same identity, and the proofs that these processes sent. An *incarnation* is the
-number of one start of a node. If a member has recently heard from a different incarnation of the
-asker, it also announces the asker's nonce to all members by gossip, in a *notice* that it signs. So
-the two processes do not have to ask the same member.
+asked with the same identity, and the proofs that these processes sent. An *incarnation* is a number
+that identifies one start of a node. If a member has recently heard from a different incarnation of
+the asker, it also announces the asker's nonce to all members by gossip, in a *notice* that it
+signs. So the two processes do not have to ask the same member.
 
 A member does not check the proofs: the asker checks each proof with its own key, and does not trust
 the member. If a member lies or withholds a proof, the asker still has the answers of other members.
@@ -35,7 +35,7 @@ from p2ptrain.rate_limit import Allowance
 
 KEPT_S = 30.0
 """Seconds for which a nonce is kept until the other process asks here. Each process asks four
-members every few seconds; in that time, the two find a common member among a hundred."""
+members every few seconds, so within this time the two ask a common member even among a hundred."""
 
 PEERS_MAX = 4096
 """Maximum number of peers with a mailbox: as many as the peer table has."""

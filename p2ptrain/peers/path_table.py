@@ -71,7 +71,7 @@ class PathTable:
 
     def moved(self, peer: PeerId, count_bytes: int, seconds: float) -> None:
         """Note that `count_bytes` were sent to `peer` in `seconds`. The new rate is the mean of
-        this measurement and the known rate."""
+        this measurement and the known rate. A transfer of fewer than BYTES_MIN is ignored."""
         if count_bytes >= BYTES_MIN:
             self.found_rate(peer, count_bytes, seconds)
 
@@ -82,7 +82,7 @@ class PathTable:
 
     def at_least(self, peer: PeerId, count_bytes: int, seconds: float) -> None:
         """Note that `count_bytes` came from `peer` in `seconds`, possibly along with other
-        transfers. So the path is at least this fast."""
+        transfers. So the path is at least this fast. Fewer than BYTES_MIN are ignored."""
         known = self.mine.get(peer, Path())
         rate = _bounded(count_bytes / 1000 / max(seconds, 1e-6), RATE_MAX)
         if count_bytes >= BYTES_MIN and rate > known.rate:

@@ -6,7 +6,7 @@ from collections.abc import Hashable
 
 PART = 8
 """One author may fill a PART-th (an eighth) of the free places of a queue. The last eighth of the
-queue is reserved for authors that have nothing in the queue; each of them may add one item."""
+queue does not count as free: each author that has nothing in the queue may add one item there."""
 
 
 class QueueShares:

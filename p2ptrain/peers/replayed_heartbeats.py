@@ -3,10 +3,10 @@
 An honest peer does not forward a heartbeat if it knows that the author has started again since. So
 a peer that forwards such a heartbeat is replaying it, or does not know of the author's last start
 yet. But every peer hears of a start within seconds. So a peer is reported if it forwarded outdated
-heartbeats three times, at least `APART_S` apart. Each time, new heartbeats of the author must have
-arrived for `SPREAD_S`, counted from the last start of the author or the peer, whichever was later.
-The report is a hint for users and has no other effect. It is certain that the peer forwarded the
-heartbeats, but not that it did so knowingly.
+heartbeats three times, at least `APART_S` apart. A time counts only if this node received new
+heartbeats of the author for `SPREAD_S` after the last start of the author and of the peer. By then
+the peer had time to hear of the author's start. The report is only a hint for users. It is certain
+that the peer forwarded the heartbeats, but not that it did so knowingly.
 
 This module does no I/O: times are arguments.
 """

@@ -3,7 +3,7 @@
 A finding is a fault or a warning. With a fault, the node could not work, and it does not start.
 With a warning, the node may work, and it starts. So faults depend on the machine's total memory,
 and only warnings depend on the memory that is free now. A new node does not know its run yet; then
-only devices and ports are checked, and the rest after it has fetched the manifest.
+only devices and ports are checked. Memory and disk are checked once it has the manifest.
 
 Three things are not checked here. `cli.process_limits` raises the limit on open files before this
 check. The control plane binds its port at the start. Only the trainer knows how many sequences fit
@@ -132,7 +132,7 @@ def findings(config: NodeConfig, machine: Machine, run: Run | None) -> Iterator[
     if not config.seed and not config.ranks_host:
         yield from _devices(config, machine)
     if run is not None:
-        if not config.observes:  # An observer never writes to θ and m, so they do not take memory.
+        if not config.observes:  # θ and m take no memory in a node that only follows the ledger.
             yield from _memory(config, machine, run)
         yield from _disk(config, machine, run)
 

@@ -44,8 +44,8 @@ def publish_run(
     put on the allowlist, as are the peers in `allowed`.
 
     Raises:
-        ConfigError: the run file is invalid, its text cannot be read or is too short, or the home
-            already contains a run.
+        ConfigError: the run file is invalid, the training data cannot be read or are too small, or
+            the home already contains a run.
         MachineUnfit: the first weights cannot be created on this machine.
         StoreError: the store is in use, or the disk is full.
     """

@@ -154,5 +154,5 @@ def sent_bytes(update_bytes: int, peers: int) -> int:
 
 
 def block_bytes(run: RunFile) -> int:
-    """Return the bytes of one data block, which is one inner step's batch."""
+    """Return the size in bytes of one data block, which is one inner step's batch."""
     return encoded_bytes(run.model.vocab, run.inner.batch_sequences, run.model.sequence)

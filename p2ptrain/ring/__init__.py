@@ -1,4 +1,4 @@
-"""The bit-identical weighted average of pseudo-gradients over a ring of peers.
+"""The weighted average of the peers' pseudo-gradients, with the same bits on every peer.
 
 arrangement                     the order of the peers and the schedule (pure)
 plan                            the bytes that each peer sends, and to whom (pure)

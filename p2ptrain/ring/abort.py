@@ -1,8 +1,8 @@
 """Leave an attempt that failed, after telling every neighbour why.
 
 On each connection, an ABORT that names the suspects is sent after the current frame. Then this
-module reads and discards all data until the neighbour has sent everything. If the connection were
-closed at once, the neighbour would suspect this peer before the true reason reached it.
+module reads and discards all data until the neighbour leaves or is silent for QUIET_S. If this peer
+closed the connection at once, the neighbour would suspect it before the true reason arrived.
 """
 
 from __future__ import annotations

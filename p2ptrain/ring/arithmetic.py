@@ -1,8 +1,8 @@
 """The arithmetic that a peer applies to a segment, and the blame when the arithmetic fails.
 
 The arithmetic reads θ, the local weights and the residual (the rounding errors of earlier reduces),
-and never writes them, so that a failed attempt can be repeated. The new rounding errors are written
-to another vector. They need not be added up there, because each peer rounds each element once.
+and never writes them, so that a failed attempt can be repeated. The new rounding errors overwrite
+another vector. Nothing is added up there, because a peer rounds each element once in a reduce.
 
 Each segment has one place in `payload`, first for the sum and later for the mean. One place is
 enough because a mean arrives only after the sum that it was computed from has been sent. If a peer
@@ -87,9 +87,9 @@ class Arithmetic:
         also divide by the number of peers.
 
         The result overwrites the sum, so afterwards only the sum's peak (the largest magnitude
-        according to its scales) is known. That peak was within the bound. If our own contribution
-        is within its bound but the result is not, then the sum contained codes that a codec never
-        writes, and the sender is at fault.
+        according to the codec's scales) is known, and the peak is within the bound. If our own
+        contribution is also within its bound but the result is not, then the sum contained elements
+        larger than its peak. A codec never writes such elements, so the sender is at fault.
         """
         own, kept = self._own(segment)
         place = self.place(segment)
@@ -187,7 +187,7 @@ class Arithmetic:
     def _closely(self, segment: Segment, payload: memoryview, peak: float, limit: float) -> float:
         """Return the largest magnitude in `payload`. According to the scales it is `peak`, but
         forged codes can exceed the peak. So near the limit every element is read. Payloads of
-        honest peers stay far below the limit, so they are not read again.
+        honest peers are usually far below the limit, so they are not read again.
         """
         if not peak <= limit < peak * self.codec.reach:
             return peak

@@ -1,9 +1,9 @@
 """Choose the order of the peers and the schedule with the smallest estimated time.
 
     seconds = hops × delay + bytes ÷ rate, for the path or uplink that takes longest
-              + time to connect, for each neighbour
+              + time to connect, for each connection of the peer with the most neighbours
 
-The ring moves the fewest bytes at a time over the fewest paths, but has the most hops. It is
+The ring uses the fewest paths and has the fewest bytes in flight, but it has the most hops. It is
 fastest for large vectors, `direct` for small vectors over long distances, and `grid` in between if
 there are many peers. A ring rounds a sum at each hop. With a codec of 4 bits and many peers, this
 adds too much error, so in that case a ring is used only if no other schedule can connect.
@@ -32,7 +32,7 @@ RATE_ASSUMED = 12.5e6
 """Bytes per second assumed for every path if no path was measured: 100 Mbit/s."""
 
 DELAY_ASSUMED_S = 0.02
-"""One-way delay assumed for a path that was not measured: half a continent."""
+"""One-way delay assumed for a path that was not measured, as on a path across half a continent."""
 
 CONNECT_S = 0.004
 """CPU seconds of a mutual TLS handshake at each end, per connection. Nodes open new connections for
@@ -148,7 +148,8 @@ def estimate_s(
             uplinks[peer] = max(uplinks[peer], rate)
     for place, parts in loads.sent.items():
         slowest_s = max(slowest_s, parts * part_bytes / uplinks[order[place]])
-    # In a ring, a part passes every path. In other schedules, all its hops may be slow paths.
+    # In a ring, a part takes all paths in turn, so the mean delay counts. In other schedules, every
+    # hop of a part may be on a slow path, so the longest delay counts.
     delay_s = statistics.fmean(delays_s) if schedule == "ring" else max(delays_s)
     connections = loads.neighbours * streams_for(schedule, count, payload_bytes)
     return loads.hops * delay_s + slowest_s + CONNECT_S * connections

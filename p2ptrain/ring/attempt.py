@@ -14,7 +14,7 @@ from p2ptrain.ring.request import ReduceRequest
 from p2ptrain.ring.wire import Header, Kind
 
 GRACE_S = 1.0
-"""Seconds for an abort to reach all peers. After this time the connections are shut down."""
+"""Maximum seconds for which a peer that leaves an attempt waits until its neighbours know why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,6 @@ class Attempt:
         return Blame(peers, f"{' and '.join(map(label, peers))}, in the exchange: {what}")
 
     def blame_me(self) -> Blame:
-        """Blame ourselves: our node closed a connection, and the reduce may continue without us."""
+        """Blame ourselves: our node closed a connection. The others may repeat the reduce."""
         me = self.peer(self.request.me)
         return Blame((me,), f"{label(me)} closed its connections")

@@ -20,8 +20,8 @@ class Blame:
 
     `own` means that this peer found the fault in itself. If other peers accuse this peer, it
     forwards the accusation to its neighbours but does not report itself to the members, since the
-    others may be wrong. `heard` means that a neighbour reported the fault and that we did not
-    notice it ourselves.
+    others may be wrong. `heard` means that a neighbour reported the fault and this peer did not
+    notice it itself. Then this peer tells the members that the attempt failed, but accuses nobody.
     """
 
     suspects: tuple[PeerId, ...]
@@ -43,7 +43,7 @@ class Blamed(Exception):
 
 
 class SharedVerdict:
-    """The reason why the attempt ended; None while it is running. Thread-safe."""
+    """Holds the reason why the attempt failed, in `blame`: None until there is one. Thread-safe."""
 
     def __init__(self, on_settled: Callable[[], None]) -> None:
         self._lock = threading.Lock()

@@ -104,7 +104,7 @@ class LaneProgress:
             route.sums_from if header.kind is Kind.SUM else (route.mean_from,)
         ):
             raise RemoteProtocolError(
-                f"it must not send this node a {header.kind.name.lower()} of part {part}"
+                f"this peer must not send this node a {header.kind.name.lower()} of part {part}"
             )
         run = self._runs[part]
         claim = (header.kind, part, index, sender)

@@ -63,7 +63,7 @@ class Link:
         return went
 
     def pull_header(self) -> Header | None:
-        """Return the next frame's header once it is complete, else None.
+        """Return the next frame's header if it has arrived completely, else None.
 
         Raises PeerLost, RemoteProtocolError.
         """

@@ -41,7 +41,7 @@ class Connection:
     begun_at: float = 0.0
     """Monotonic time when the current or last frame was started."""
     gone: bool = False
-    """Whether the neighbour ended its side of the link while it was held back (see below)."""
+    """Whether the neighbour ended its side while we left a frame unread (see `held_back`)."""
     said_done: bool = False
     heard_done: bool = False
     broken_at: float | None = None

@@ -1,4 +1,4 @@
-"""The order of the peers in the ring, from the rates of the paths between them. Pure.
+"""Choose the order of the peers in the ring from the rates of the paths between them.
 
 A ring is as fast as its slowest edge (connection between two neighbours), its *bottleneck*. So the
 best order is the one with the fastest bottleneck. The other edges do not matter. Up to EXACT_MAX

@@ -1,7 +1,7 @@
 """The bytes that each peer sends and to whom, as a pure function that tests can check.
 
-The vector's blocks are divided into N parts, one for each peer. Each part is divided into one run
-for each lane (a thread with its own connections), and each run into segments. `schedules` defines
+The vector's blocks are divided into N parts, one for each peer. Each part is divided into one range
+for each lane (a thread with its own connections), and each range into segments. `schedules` defines
 the route of a part. Lanes are independent of each other. This module knows nothing about
 connections, weights or time.
 
@@ -9,9 +9,9 @@ A lane has several connections to a neighbour, and a segment can use any of them
 may be sent in any order. In the other schedules a peer adds several sums to one segment. It
 receives the segments in the order of (index, part), and the sums for a segment in the plan's order.
 It leaves segments that arrive too early unread. So it stores only the segments that it is adding
-up, no matter how many neighbours it has. Peers send their contributions in the same order, and sums
-to which they have added in the order of their index. This prevents deadlocks in which peers wait
-for each other.
+up, no matter how many neighbours it has. A peer sends its own contributions in the same order. It
+sends sums to which it has added in the order of the segments' index. This prevents deadlocks in
+which peers wait for each other.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ byte for the stream."""
 PEERS_MAX = 4096
 """Maximum number of peers, and so of parts. A header has two bytes for the part."""
 ACCUMULATORS = 2
-"""Segments that a lane adds up at the same time: one of its own part, and one that it collects for
-another part's owner. With only one accumulator, the two parts could block each other."""
+"""Number of segments that a lane adds up at a time: one of this peer's own part, and one of a part
+of another owner. With only one accumulator, the two parts could block each other."""
 SEGMENTS_HELD_MAX = 4
 """Maximum memory of a lane for totals and for arriving sums, in segments of `segment_bytes`."""
 
 
 class BlockCodec(Protocol):
-    """The part of a codec that a plan needs. Whole blocks are encoded as a slice of the payload."""
+    """What a plan needs of a codec. A codec encodes each block separately, so a range of whole
+    blocks is a slice of the payload."""
 
     @property
     def block(self) -> int: ...
@@ -47,7 +48,7 @@ class BlockCodec(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A run of whole blocks of a part: elements [start, stop), at `offset` in the payload."""
+    """Consecutive whole blocks of a part: elements [start, stop), at `offset` in the payload."""
 
     part: int
     index: int
@@ -58,7 +59,7 @@ class Segment:
 
 
 Runs = tuple[tuple[Segment, ...], ...]
-"""The segments of one lane, by part."""
+"""The segments of one lane, by part. (A *run* in this package is a lane's range of one part.)"""
 
 
 @dataclass(frozen=True, slots=True)

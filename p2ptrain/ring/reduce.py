@@ -157,8 +157,8 @@ class Reduce:
             self._verdict.settle(blame)
 
     def _late(self) -> Blame:
-        """Return a Blame of the peers that we are waiting for. It names nobody if a lane could
-        still send.
+        """Return a Blame of the peers at the ends of the lanes' chains of waits (see `wait_for`).
+        It names nobody if one of these peers is unknown or a lane could still send.
         """
         awaited = {lane.watch.late for lane in self._lanes if not lane.finished}
         late = tuple(number for number in awaited if number is not None)

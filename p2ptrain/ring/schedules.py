@@ -73,8 +73,8 @@ def owner_of(schedule: Schedule, peers: int, part: int) -> int:
 
 
 def contributors(schedule: Schedule, peers: int, part: int, sender: int) -> tuple[int, ...]:
-    """Return `sender` and the other peers whose contributions are in the sum of `part` that it
-    sends.
+    """Return the peers whose contributions are in the sum of `part` that `sender` sends, including
+    `sender`.
     """
     found, due = [], [sender]
     while due:

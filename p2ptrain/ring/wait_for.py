@@ -259,5 +259,5 @@ class WaitForGraph:
 
 
 def _still_s(known: _Neighbour, now: float) -> float:
-    """Return for how long a neighbour has not continued a frame; 0 if it has not begun any."""
+    """Return the seconds without progress in a neighbour's unfinished frame; 0 if there is none."""
     return 0.0 if known.begun_at is None else now - max(known.begun_at, known.moved_at)

@@ -1,6 +1,5 @@
 """Judge inactive neighbours. A neighbour is blamed for the end of the attempt if it is silent while
-it has to send us data, if it does not accept data that we have for it, or if it leaves without
-giving a reason.
+it owes us data, if it does not accept our data, or if it leaves without giving a reason.
 
 This module also keeps other peers from suspecting us: while we cannot send a neighbour its data
 yet, we tell the neighbour that we are waiting. This module does not transfer payload.
@@ -44,8 +43,8 @@ class NeighbourWatch:
     look_at: float = 0.0
     """Monotonic time of the next check."""
     late: int | None = None
-    """The number of the peer that we were waiting for at the last check, as far as we know; None if
-    we had something to send. May be read from any thread.
+    """The number of the peer at the end of the chain of waits (see `wait_for`) at the last check;
+    None if it was unknown or we had something to send. May be read from any thread.
     """
 
     @property
@@ -166,8 +165,8 @@ class NeighbourWatch:
             self._suspect(neighbour, f"it did not accept any data for {self._silence_s:g} s")
 
     def _speak_up(self, neighbour: Neighbour, owing: list[int], now: float) -> None:
-        """Tell a neighbour which peer we are waiting for. Do so before it suspects us, or when that
-        peer has changed.
+        """Tell a neighbour which peer waits for which (`WaitForGraph.own_wait`). Do so before the
+        neighbour suspects us, or when the answer has changed.
         """
         wait = self._waits.own_wait(owing, holds_back=bool(neighbour.ready))
         quiet_s, news = now - neighbour.spoke_at, wait != neighbour.told

@@ -16,9 +16,9 @@ class Profile:
     Faults happen until `faults_s`. Then the network is repaired, and all nodes that are going to
     return are back. From then on, a commit must follow within `settle_s` of the last commit, of the
     end of the faults, and of the last training in progress; otherwise the run counts as stuck.
-    (Training counts, since a quorum may need a slow voter that has the blocks of four skipped steps
-    to train, which took 29 s once in 100,000 runs. Other delays were at most 6 s in the profile
-    `chaos`, and at most 14 s in any other profile, namely in `duels`.)
+    (Training counts, since a quorum may need a slow voter that has to train on the blocks of four
+    skipped steps, which took 29 s once in 100,000 runs. Other delays were at most 6 s in the
+    profile `chaos`, and at most 14 s in any other profile, namely in `duels`.)
     """
 
     name: str
@@ -51,8 +51,8 @@ class Profile:
     liars: int = 0
     quorum: QuorumPolicy = "majority"
     pruners: float = 0.0
-    """Share of nodes, except the first founder, that delete old entries. Half of the newcomers
-    among them begin at a checkpoint that their user gave them."""
+    """Probability that a node, except the first founder, deletes old entries. Half of the newcomers
+    among these nodes begin at a checkpoint that their user gave them."""
     keep_entries: int = 6
     quorum_loss: QuorumLoss = "wait"
     amend_every_s: float = 0.0

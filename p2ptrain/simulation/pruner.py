@@ -14,7 +14,7 @@ from typing import Any
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.values import Certificate, Certified, Commit, vote_message
-from p2ptrain.ledger.history import base as bases
+from p2ptrain.ledger.history import check_base
 from p2ptrain.ledger.history.base import Base
 from p2ptrain.ledger.history.kept_chain import KeptChain
 from p2ptrain.ledger.history.pruning import base_at, prunable_to
@@ -91,7 +91,7 @@ def base_for_newcomer(rules: Rules, kept: KeptChain, random: Random) -> Base | N
     offered = [forged(rules, true)] if random.random() < FORGED else []
     for base in (*offered, true):
         try:
-            bases.check_base(rules, base, true.checkpoint, verify)
+            check_base.check_base(rules, base, true.checkpoint, verify)
         except RemoteProtocolError:
             continue
         return base

@@ -1,5 +1,5 @@
-"""The inner phase of a simulated node, which trains its whole lease (the blocks assigned to it) at
-once.
+"""The inner phase of a simulated node, which trains on its whole lease (the blocks assigned to it)
+at once.
 
 The trained blocks are the first blocks of the lease. They are lost when the process ends, and kept
 when a step is committed without them. `ready` returns the report for the ledger's current step.
@@ -29,7 +29,7 @@ class SimTrainer:
         self.trained = kept if kept == lease[: len(kept)] else ()
 
     def left(self, state: LedgerState) -> int:
-        """Return the number of blocks of the lease that are still to be trained."""
+        """Return the number of blocks of the lease that are still to be trained on."""
         if not self._trains or state.phase is Phase.ENDED:
             return 0
         return len(state.leases.get(self._me, ())) - len(self.trained)

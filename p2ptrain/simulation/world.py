@@ -37,8 +37,8 @@ from p2ptrain.simulation.rings import SimRings
 from p2ptrain.simulation.trace import Trace, spelled_value
 
 TRAIN_S = (0.8, 1.6)
-"""Range of the seconds that it takes to train a whole lease. Training is short, so that faults hit
-every part of an outer step."""
+"""Range of the seconds that it takes to train on a whole lease. Training is short, so that faults
+hit every part of an outer step."""
 
 FETCH_S = (0.02, 0.2)
 FETCH_AGAIN_S = 0.5

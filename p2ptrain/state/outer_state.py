@@ -72,7 +72,7 @@ class OuterState:
         self._frozen: Frozen | None = None
 
     def close(self) -> None:
-        """Release the descriptors. The memory is freed with its last view."""
+        """Release the descriptors. The memory is freed when no process uses it any more."""
         self.theta_vector.close()
         self._momentum.close()
 
@@ -158,7 +158,7 @@ class OuterState:
         """Freeze θ and m at this instant, to be read piece by piece while updates continue.
 
         The caller must make sure that no unwanted update is applied before the block is entered.
-        Another thread should read the view.
+        Another thread should read the view, because that can take seconds.
 
         Raises LocalProtocolError if a frozen view already exists: there can be one at a time.
         """

@@ -17,8 +17,8 @@ from p2ptrain.kernels.formats import Bytes, Floats
 
 SAMPLE_MAX = 2**20
 PIECE = 2**14
-"""Elements per piece. This is long enough for the kernels, and the 64 pieces cover all layers of
-most models."""
+"""Maximum number of elements per piece. A piece is so long that calling the kernels costs little,
+and so short that the 64 or more pieces cover all layers of most models."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Comparison:
 
 
 def compare(theta: Floats, local: Floats, mean: Bytes, codec: Codec) -> Comparison:
-    """Compare θ − `local` with the mean in the update `mean`. Blocks for a few milliseconds.
+    """Compare θ − `local` with the mean in the update `mean`. The call takes a few milliseconds.
 
     For a vector of zeros, the cosine and the error are 0.
     """

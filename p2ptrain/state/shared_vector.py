@@ -1,4 +1,4 @@
-"""A float32 vector in memory that other processes can map: a memfd, which needs no name or cleanup.
+"""A float32 vector in a memfd, which is memory that other processes can map.
 
 The memory exists as long as any process has a descriptor or a mapping of it. So a killed trainer
 does not destroy it, and a killed node does not leave files in /dev/shm. Its size is sealed, so that
@@ -52,7 +52,7 @@ class SharedVector:
 
     @classmethod
     def attach(cls, fd: int, numel: int) -> Self:
-        """Return the vector of an inherited descriptor, which it owns from now on."""
+        """Return a vector over an inherited descriptor, which the vector owns from now on."""
         vector = cls.__new__(cls)
         vector._map(fd, numel)
         return vector
@@ -77,8 +77,8 @@ class SharedVector:
         return memoryview(self._mapping)
 
     def close(self) -> None:
-        """Release the descriptor, as the destructor does. The memory is freed with the last
-        view.
+        """Release the descriptor, as the destructor does. The memory is freed when no process has a
+        descriptor or a view of it any more.
         """
         if self._fd >= 0:
             os.close(self._fd)

@@ -151,7 +151,7 @@ class BlobManifest:
 
 
 class BlobReader(ABC):
-    """A source of blobs: a Store or a StoreReader. All methods raise StoreError."""
+    """A source of blobs: a Store or a StoreReader. Every method may raise StoreError."""
 
     @abstractmethod
     def has_chunk(self, digest: Digest) -> bool: ...
@@ -186,7 +186,7 @@ class BlobReader(ABC):
         return read_whole(self.manifest(digest), self._read_into)
 
     def read_blob_into(self, digest: Digest, *views: memoryview) -> BlobManifest:
-        """Fill `views`, one after another, with the blob; together they have its exact size.
+        """Fill `views`, one after another, with the blob. They must have its exact size in total.
 
         After an error the views hold a mixture of old and new bytes.
 
@@ -235,7 +235,7 @@ the last."""
 
 
 def filling(parts: Iterable[Buffer]) -> Fill:
-    """Return a Fill for the bytes of `parts` in order. Each part is released once it has been
+    """Return a Fill for the bytes of `parts` in order. Each part is released when it has been
     read.
     """
     left, rest = iter(parts), memoryview(b"")
@@ -276,7 +276,7 @@ ReadInto = Callable[[Digest, memoryview], None]
 
 
 def read_across(manifest: BlobManifest, views: Sequence[memoryview], read_into: ReadInto) -> None:
-    """Fill `views`, one after another, with the blob; together they have its exact size."""
+    """Fill `views`, one after another, with the blob. They must have its exact size in total."""
     targets = [view.cast("B") for view in views]
     if sum(len(view) for view in targets) != manifest.size:
         raise LocalProtocolError(f"the views do not have the blob's {manifest.size} bytes in total")

@@ -103,7 +103,7 @@ def reached_from_young(objects: Objects, young: Iterable[Digest]) -> set[Digest]
 
 
 def sweep(objects: Objects, reached: set[Digest]) -> Collected:
-    """Remove the chunks that are neither reached nor young."""
+    """Remove the chunks that are neither in `reached` nor recently put."""
     freed = [objects.remove_unless(reached, digest) for digest in objects]
     removed = [size for size in freed if size is not None]
     return Collected(len(removed), sum(removed), len(freed) - len(removed))

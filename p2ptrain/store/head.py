@@ -21,7 +21,7 @@ _DIGEST_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The ledger position (`height`, `head`) up to which entries were applied, and the snapshot.
+    """The ledger position (`height`, `head`) and outer step up to which entries were applied.
 
     `snapshot` is the newest snapshot that this store holds completely, of outer step
     `snapshot_step`. Both are None if the store does not hold a snapshot yet.

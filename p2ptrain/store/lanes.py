@@ -84,7 +84,7 @@ def put_all(
                 chunks.append(first.result())
             if throttle is not None:
                 throttle.rest()
-            # Fill only once a buffer is free, so that the owner of the bytes never waits for the
+            # Fill only when a buffer is free, so that the owner of the bytes never waits for the
             # disk.
             count = fill(buffer)
             if count:

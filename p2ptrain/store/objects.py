@@ -1,6 +1,6 @@
 """The directory of chunks: objects/a/bcdef…, one file per chunk, named by its digest.
 
-A name appears only once its bytes are durable (write to a temporary file, sync, rename). So an
+A name appears only when its bytes are durable (write to a temporary file, sync, rename). So an
 existing name has the right content unless the disk is corrupted. Every chunk is hashed when it is
 read. A bad file is set aside as `….corrupt`, and the chunk counts as missing from then on.
 
@@ -63,7 +63,7 @@ class Objects:
         self._directory = root / "objects"
         self._temporary = root / "tmp"
         self._serial = itertools.count()
-        # Guards the names, and the two collections below.
+        # Guards the names of the chunks' files, `puts`, `_young` and `_unsettled`.
         self._lock = threading.Lock()
         self._settling = threading.Lock()
         self.puts = 0
@@ -81,8 +81,8 @@ class Objects:
         for name in self._disk.names(self._temporary):
             if _OWN.fullmatch(name):  # Other names may be directories, or files in use.
                 self._disk.remove(self._temporary / name)
-        # The previous process may have been killed before its rename of the head was durable. From
-        # now on readers of the head rely on it.
+        # The previous process may have been killed before its rename of the head was durable. Make
+        # it durable before anybody reads the head and relies on it.
         self._disk.sync_directory(self._root)
 
     def path(self, digest: Digest) -> Path:
@@ -169,9 +169,9 @@ class Objects:
     def examine(self, digest: Digest) -> ChunkHealth:
         """Read a chunk. Set it aside if it is damaged or the disk can no longer read it.
 
-        A chunk that was set aside earlier counts as damaged. A removed chunk does not. Neither does
-        a chunk that cannot be read because the machine lacks file descriptors or memory; the next
-        check examines it again.
+        A chunk that was set aside earlier counts as damaged here, not only as missing. A removed
+        chunk does not count as damaged. Neither does a chunk that cannot be read because the
+        machine lacks file descriptors or memory; the next check examines it again.
         """
         try:
             return ChunkHealth(len(self.read_chunk(digest)))
@@ -241,8 +241,8 @@ class Objects:
             self._young = {chunk: put for chunk, put in self._young.items() if put > puts}
 
     def remove_unless(self, reached: set[Digest], digest: Digest) -> int | None:
-        """Remove a chunk unless it is reached or young. Return the bytes freed, or None if it
-        stays.
+        """Remove a chunk unless it is in `reached` or was put recently. Return the bytes freed, or
+        None if the chunk stays.
         """
         if digest in reached:
             return None

@@ -40,7 +40,7 @@ _HEADER = struct.Struct("<4sIQI")  # magic, body bytes, durable bytes, crc32 of 
 _LENGTH = struct.Struct("<I")
 
 FRAME_BYTES = 1 << 20
-"""Approximate bytes of each frame of a log that is rewritten."""
+"""Approximate bytes of each frame when a log is rewritten."""
 
 BODY_BYTES_MAX = 16 * 2**20
 """Maximum bytes of a body. A page of certified entries has at most 256 KiB, so a body near this
@@ -88,8 +88,6 @@ class RecordLog:
         with disk_errors("opening a log", path):
             size = self._disk.size(path)
         if size is None:
-            # `rewrite` renames a complete file, so a file that is shorter than its header is
-            # corrupt.
             with disk_errors("creating a log", path):
                 self._disk.make_directories(path.parent)
             self.rewrite(())
@@ -141,8 +139,8 @@ class RecordLog:
             self._disk.write(fresh, memoryview(header))
             file = self._disk.opened(fresh)
             for batch in _batches(records, frame_bytes or FRAME_BYTES):
-                # The file is renamed after the sync, so everything before a frame is durable by
-                # then.
+                # Each frame says that all bytes before it are durable. This is true when the file
+                # gets its name, because the file is synced before it is renamed.
                 frame = _frame(batch, size, seed)
                 file.append(memoryview(frame))
                 size += len(frame)
@@ -192,6 +190,7 @@ class RecordLog:
 
     def _open(self, size: int) -> None:
         header = self._disk.read(self.path, 0, _FILE_HEADER_BYTES)
+        # `rewrite` creates the log by renaming a complete file, so a crash cannot make it shorter.
         if len(header) < _FILE_HEADER_BYTES:
             raise LogCorrupt(self.path, 0, 0)
         magic, nonce, checksum = _FILE_HEADER.unpack(header)

@@ -17,7 +17,7 @@ class DropReason(Enum):
 
     CORRUPT = "sent a chunk that does not match its digest"
     PROTOCOL = "broke the protocol"
-    SLOW = "did not send anything for too long"
+    SLOW = "was too slow"
     LOST = "lost the connection"
     UNREACHABLE = "could not be reached"
 

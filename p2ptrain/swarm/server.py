@@ -29,7 +29,7 @@ sources."""
 
 SEND_S = 120.0
 """Seconds that sending one chunk may take: 4 MiB at 280 kbit/s; slower clients are not served. If
-our own uplink is limited, which is not the client's fault, the limit applies to each slice."""
+our upload is limited, which is not the client's fault, each slice of 64 KiB may take this long."""
 
 MISS_S, MISS_S_MAX = 0.001, 0.05
 """Pause before answering that a chunk is missing: MISS_S times the consecutive misses, up to

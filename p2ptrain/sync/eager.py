@@ -49,9 +49,8 @@ class Eager:
 
 
 def coasting(momentum: float, steps: int) -> tuple[float, float]:
-    """Return the effect of `steps` outer steps on a deviation with momentum m, if nothing is added
-    before the last step. The steps multiply m by the first result, and change the deviation by the
-    second result times −lr · m. For 0 steps this is (1, 0): new work then replaces what was added
-    last."""
+    """Return how `steps` outer steps without new work change a deviation. They multiply its
+    momentum v by the first result, and add the second result times −lr · v to the deviation.
+    `momentum` is the coefficient. For 0 steps the result is (1, 0), which changes nothing."""
     kept = momentum**steps
     return kept, momentum * momentum * (1 - kept) / (1 - momentum)

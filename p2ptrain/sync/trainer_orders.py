@@ -35,7 +35,7 @@ Blocks = tuple[int, ...]
 @dataclass(frozen=True, slots=True)
 class TrainerProgress:
     """The trainer's state after its last orders: the step of its θ, and the blocks that it was
-    given to train from there.
+    given to train on from there.
 
     `carried` is the number of blocks that it reported as ready at earlier steps and that were not
     committed; they are the first ones in `blocks`. `offered` is the number of blocks, again from
@@ -103,7 +103,7 @@ class RebaseOrder:
 
 @dataclass(frozen=True, slots=True)
 class TrainOrder:
-    """Train these blocks too, then report FragmentReady."""
+    """Train on these blocks too, then report FragmentReady."""
 
     step: int
     blocks: Blocks
@@ -111,7 +111,7 @@ class TrainOrder:
 
 @dataclass(frozen=True, slots=True)
 class AheadOrder:
-    """Train these blocks too, while the offered work is averaged."""
+    """Train on these blocks too, while the offered work is averaged."""
 
     step: int
     blocks: Blocks

@@ -1,4 +1,4 @@
-"""Derive from a ledger's chain which peer trained which blocks, and check updates against it."""
+"""Derive from a ledger's chain which peer trained on which blocks, and check updates against it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from p2ptrain.run import Run
 from p2ptrain.testing.fake_trainer import trace
 
 Credits = dict[PeerId, tuple[int, ...]]
-"""The blocks that each peer trained."""
+"""The blocks that each peer trained on."""
 
 
 def trained_by(chain: Iterable[Certified], run: Run, journals: Iterable[Path]) -> TrainingAudit:
-    """Check that all committed blocks of a chain that begins at genesis were trained once,
+    """Check that all committed blocks of a chain that begins at genesis were trained on once,
     according to the journals of all participants."""
     rules = rules_of(run)
     records = (record for journal in journals for record in read_journal(journal))

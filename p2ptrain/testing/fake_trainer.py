@@ -57,11 +57,11 @@ class TrainerRemote:
     `held` stops a trainer before the next inner step, and `stops_at` before the first inner step of
     that outer step. `stuck` stops it before it reads another frame, as a very long inner step
     would. A trainer is a thread, so these settings take effect at its next turn. `rests` is True
-    while the trainer waits although it has a block to train, and while it is stuck.
+    while the trainer waits although it has a block to train on, and while it is stuck.
 
     `trained` lists the blocks in the order of training, and `obeyed` the frames. `dies` kills the
-    current trainer; `dies_in_mid_lease` kills one that has trained a block and has another one to
-    train. `fault`, a Failed frame, makes a trainer send this frame before its next inner step and
+    current trainer; `dies_in_mid_lease` kills one that has trained on a block and has another one
+    left. `fault`, a Failed frame, makes a trainer send this frame before its next inner step and
     end. `poison` overwrites the first weight that is published. An inner step takes `inner_step_s`;
     it reports 1,000 tokens per second, a wait of `data_wait_s`, and an MFU of `mfu`.
     """
@@ -204,7 +204,7 @@ class FakeTrainerLoop:
 
     @property
     def busy(self) -> bool:
-        """Whether a block is left to train."""
+        """Whether a block is left to train on."""
         return bool(self._queue)
 
     def _send(self, frame: frames.ToNode) -> None:

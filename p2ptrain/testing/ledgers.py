@@ -215,7 +215,7 @@ class LedgerGroup:
             self.send_events(name, *events)
 
     def ready(self, names: str) -> None:
-        """Report to all ledgers that these peers have trained their whole lease."""
+        """Report to all ledgers that these peers have trained on their whole lease."""
         for peer in peers(names):
             state = self.ledgers[peer].state
             blocks = len(state.leases[peer])

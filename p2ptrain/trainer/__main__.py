@@ -90,8 +90,8 @@ def _join(arguments: argparse.Namespace) -> NodeLink:
     link = join(NodeCredentials(host, port, load(Path(arguments.secret)), rank, count))
     link.die_with_the_node()
     if (interface := link.interface) is not None:
-        # Gloo would listen on the address of the host's name, which may be loopback. NCCL would
-        # use the first of several interfaces, which may not reach the other hosts.
+        # By default, gloo listens on the address that the host's name resolves to, which may be
+        # loopback. NCCL uses the first interface, which may not reach the other hosts.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")
     return link
@@ -160,7 +160,7 @@ def _fitted(config: TrainerConfig, ranks: Ranks, free_bytes: int) -> TrainerConf
     """Return `config` with the number of sequences that a rank computes at once.
 
     On a GPU, this is the number that is likely to fit, unless the settings give a number. If an
-    earlier start ran out of memory, it is at most the limit found then.
+    earlier start ran out of memory on such a device, it is at most the limit found then.
     """
     if ranks.device.type != "cpu" and not config.micro_batch:
         config = replace(config, micro_batch=on_gpu(config, ranks.count, free_bytes))
@@ -174,7 +174,7 @@ def _fitted(config: TrainerConfig, ranks: Ranks, free_bytes: int) -> TrainerConf
 def _die_with_the_node(lifeline_fd: int) -> None:
     """End this process, whatever it is doing, when the node's end of the pipe closes.
 
-    A rank that hangs in a collective or in a GPU call would not notice otherwise that its node is
+    Otherwise a rank that hangs in a collective or in a GPU call would not notice that its node is
     gone. (Linux's parent-death signal does not help: it is sent when the *thread* that started this
     process ends.)
     """
@@ -189,7 +189,7 @@ def _die_with_the_node(lifeline_fd: int) -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m p2ptrain.trainer")
     parser.add_argument(
-        "--call", metavar="HOST:PORT", help="the node's --ranks-listen, if torchrun starts this"
+        "--call", metavar="HOST:PORT", help="where the node listens for ranks that torchrun starts"
     )
     parser.add_argument("--secret", default="ranks.secret", help="copy of the node's ranks.secret")
     parser.add_argument(
@@ -201,7 +201,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--theta-fd", type=int, help="shared memory with θ")
     parser.add_argument("--local-fd", type=int, help="shared memory with the local weights")
     parser.add_argument("--socket-fd", type=int, help="socket to the node; rank 0 only")
-    parser.add_argument("--store-fd", type=int, help="socket to serve the store on; rank 0 only")
+    parser.add_argument("--store-fd", type=int, help="socket for torch's TCPStore; rank 0 only")
     parser.add_argument("--lifeline-fd", type=int, help="pipe that closes when the node ends")
     return parser.parse_args()
 

@@ -86,7 +86,7 @@ def folders_of(uses: Graph) -> Graph:
 
 
 def longest_chain(uses: Graph) -> tuple[str, ...]:
-    """Return the modules of the longest chain. The graph must not have circles."""
+    """Return the modules of the longest chain. The graph must not have cycles."""
 
     @cache
     def chain(name: str) -> tuple[str, ...]:
@@ -111,7 +111,7 @@ def test_longest_chain_of_imports_is_short(package: str) -> None:
     assert len(chain) - 1 <= LONGEST[package], " imports ".join(chain)
 
 
-def test_planted_circle_and_longest_chain_are_found() -> None:
+def test_planted_cycle_and_longest_chain_are_found() -> None:
     planted = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set[str](), "e": {"d"}}
     uses = {name: frozenset(used) for name, used in planted.items()}
     assert circles(uses) == ["b", "c"]
@@ -127,7 +127,7 @@ def test_planted_circle_and_longest_chain_are_found() -> None:
     assert longest_chain({**uses, "c": frozenset("d")}) == ("a", "b", "c", "d")
 
 
-def test_import_for_types_counts_for_circles_but_not_for_chains() -> None:
+def test_type_checking_import_counts_for_cycles_but_not_for_chains() -> None:
     text = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import p2ptrain.ledger.core\n"
     module = Module(modules()[0].path, "p2ptrain.ledger.planted", text)
     assert "p2ptrain.ledger.core" in _imports(module, types=True)

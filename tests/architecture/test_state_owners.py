@@ -40,7 +40,7 @@ CONSUMING = {"EventQueue.next_event", "EventQueue.next_event_nowait"}
 """Methods that only the owner may call, although they do not assign to a field."""
 
 FIELDS_MAX = 20
-"""Maximum number of fields of a state object, including the context."""
+"""Maximum number of fields of a state object. The context is a state object too."""
 
 CHANGING = frozenset(
     "add append clear discard extend insert pop popitem remove set setdefault update".split()
@@ -160,7 +160,7 @@ def test_state_objects_have_few_fields() -> None:
     assert {name: count for name, count in counts.items() if count > FIELDS_MAX} == {}
 
 
-def test_only_the_consensus_folder_calls_handle_of_the_ledger() -> None:
+def test_only_the_consensus_folder_calls_ledger_handle() -> None:
     callers = {
         module.name.split(".")[2]
         for module in in_node()
@@ -171,6 +171,8 @@ def test_only_the_consensus_folder_calls_handle_of_the_ledger() -> None:
 
 
 def test_every_kind_of_change_is_found() -> None:
+    """The last two lines are allowed: any folder may call `show`, and `work.x` is no field of the
+    state object."""
     text = """
 context.outer.step = 1
 context.outer.step += 1

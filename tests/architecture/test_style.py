@@ -168,7 +168,7 @@ def calls(module: Module, wanted: Callable[[str], bool]) -> list[str]:
 
 def test_no_test_sleeps() -> None:
     """Tests wait for a condition with `settled` or `eventually`. Only harnesses, which poll
-    processes, may sleep.
+    processes, and the tests in SLEEPS_ALLOWED may sleep.
     """
     sleeps = re.compile(r"((time|trio|anyio|asyncio)\.)?sleep(_until)?")
     found = [
@@ -196,7 +196,7 @@ def test_no_file_contains_a_to_do_mark() -> None:
     assert [name for name, text in tracked_texts() if mark.search(text)] == []
 
 
-def test_no_file_contains_a_path_of_a_developers_machine() -> None:
+def test_no_file_contains_a_path_on_a_developers_machine() -> None:
     folder = re.compile(r"(?<![\w.~}$*-])/(?:root|work|mnt|(?:home|Users)/\w+)/[\w.]+")
     found = {
         f"{name}: {match.group()}"

@@ -1,4 +1,4 @@
-"""Charts: positions of points, labels of axes, and a check that a browser can parse them."""
+"""Charts: positions of points, labels of axes, and a check that they are well-formed XML."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def test_join_is_complete_and_names_its_sources(tmp_path: Path, encrypted: bool)
     assert measured.seconds > 0
 
 
-def test_dying_source_stops_after_half_of_its_share(tmp_path: Path) -> None:
+def test_dying_source_stops_after_half_of_an_equal_share(tmp_path: Path) -> None:
     setting = JoinSetting(peers=2, bytes=24 * 2**20, dying=1)
     digest = make_blob(tmp_path, setting.bytes)
     died = list[int]()

@@ -57,7 +57,7 @@ def test_command_compares_the_best_and_the_worst_order(
     ]
 
 
-def test_peers_on_a_slow_link_are_slow() -> None:
+def test_slow_link_in_the_setting_slows_down_the_reduce() -> None:
     setting = AverageSetting(peers=2, elements=1_000_000, repeats=1, slow_link=(0, 1, 1e6))
     assert run_at(setting, [Host()] * 2).seconds > 0.9  # 1 MB was sent in each direction.
 

@@ -1,4 +1,6 @@
-"""The plot of all-reduce times: positions of points, and a check that a browser can parse it."""
+"""The plot and the table of all-reduce times. The plot must be well-formed XML, with each point in
+the right place.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,8 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def test_each_point_is_drawn_in_the_plot_that_it_belongs_to() -> None:
-    """A line over the number of peers has three points, and so has a line over the size. One point
-    belongs to both lines."""
+    """The ring has three points over the number of peers and three over the size; one point is in
+    both charts. Gloo has one point over the number of peers and three over the size."""
     root = ElementTree.fromstring(picture(POINTS, "2 cores"))
     lines = [each.get("points", "").split() for each in root.iter(f"{SVG}polyline")]
     assert sorted(len(line) for line in lines) == [1, 3, 3, 3]
@@ -39,7 +41,7 @@ def test_longer_times_are_plotted_higher() -> None:
     assert ups == sorted(ups, reverse=True)
 
 
-def test_table_has_a_row_for_each_vector() -> None:
+def test_table_has_a_row_for_each_number_of_peers_and_size() -> None:
     assert table(POINTS, "2 cores").splitlines()[2:] == [
         "| peers | fp32 | <gloo> | ring int8 TLS |",
         "|---|---|---|---|",

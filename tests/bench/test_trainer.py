@@ -183,7 +183,7 @@ def test_missed_target_is_reported_but_is_not_a_failure(
     assert report["ok"]
 
 
-def test_tests_that_start_training_processes_are_on_the_gpu_list() -> None:
+def test_tests_that_start_training_processes_are_listed_in_the_gpu_check() -> None:
     there = {
         path.stem.removeprefix("test_")
         for path in (ROOT / "tests" / "trainer").glob("test_*.py")

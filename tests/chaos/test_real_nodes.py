@@ -1,5 +1,5 @@
-"""A short run of the harness with five real nodes: every point of an ordinary step is reached, one
-node is killed, then all nodes are killed.
+"""A short run of the harness with five real nodes. In outer steps without faults, they pass every
+point at which the harness can stop a node. Then one node is killed, and later all of them.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from tests.chaos.harness.points import DEED, Point, Role, all_points
 from tests.chaos.harness.strike import Case, Fault
 
 STRIKES_MAX = 3
-"""Maximum number of kills. On a slow machine, the run may recover too slowly from one or two of
-them. If p2ptrain really does not recover from a kill, it does not recover from any of them.
+"""Maximum number of kills. One quick recovery is enough. On a slow machine, the run may recover
+too slowly from one or two kills; if p2ptrain is broken, it recovers too slowly from all of them.
 """
 
 CALM_S = 0.5

@@ -1,4 +1,6 @@
-"""A node's reports pass its gate, in full heartbeats and in deltas, which contain only changes."""
+"""The gate (the part of the harness that stops a node at a chosen point) notices a node's reports,
+both in full heartbeats and in deltas, which contain only changes.
+"""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ def command(*words: str, stdout: int | IO[bytes], **settings: str) -> tuple[int,
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_closed_output_pipe_is_not_an_error(unbuffered: str) -> None:
-    """A program such as `head` closes the pipe, before the first line or after a few lines."""
+    """A program such as `head` may close the pipe early; here it is closed from the start."""
     reader, writer = os.pipe()
     os.close(reader)
     ended = command("explain", stdout=writer, PYTHONUNBUFFERED=unbuffered)
@@ -251,7 +251,7 @@ sys.exit(main(["run", "new"]))
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("deaf", [False, True])
 def test_terminated_command_cleans_up_as_after_ctrl_c(number: signal.Signals, deaf: bool) -> None:
-    """The process ignores SIGINT, like one that a shell script starts with `&`."""
+    """If `deaf`, the process ignores SIGINT, like one that a shell script starts with `&`."""
     program = ENDED_BY.format(number=int(number), deaf=deaf)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, b"cleaned up\n", b"")

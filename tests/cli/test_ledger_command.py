@@ -165,7 +165,7 @@ def test_first_invalid_entry_is_reported(
         assert f"entry {height} of the ledger" in found.json["error"]["what"]
 
 
-def test_log_with_an_entry_without_votes_is_refused(p2ptrain: Command, home: Path) -> None:
+def test_log_with_an_entry_signed_by_a_stranger_is_refused(p2ptrain: Command, home: Path) -> None:
     run, stranger = run_in(home), Identity.from_seed(b"\x06" * 32)
     chain = [json.loads(record) for record in RecordLog(Home(home).ledger)]
     state = genesis(rules_of(run))

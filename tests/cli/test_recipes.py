@@ -1,4 +1,6 @@
-"""Every run file that comes with p2ptrain loads, is affordable, and describes a real model."""
+"""Every run file that comes with p2ptrain loads, passes `run check`, and describes a model with the
+expected number of parameters.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ under test."""
 
 
 @pytest.mark.parametrize("name", sample_names())
-def test_recipe_loads_builds_and_states_its_needs(name: str, p2ptrain: Command) -> None:
+def test_recipe_builds_its_model_and_run_check_shows_its_costs(
+    name: str, p2ptrain: Command
+) -> None:
     run = parse_run_file(tomllib.loads(sample(name)))
     spec = model_spec(run)
     with torch.device("meta"):
@@ -64,7 +68,7 @@ def test_recipe_loads_builds_and_states_its_needs(name: str, p2ptrain: Command) 
         ("metagene_7b", 30_720 // 8, 512),
     ],
 )
-def test_batch_of_a_peer_is_its_sources_or_the_largest_that_fits_a_block(
+def test_batch_size_is_the_published_one_or_the_largest_in_a_block(
     name: str, sequences: int, length: int
 ) -> None:
     run = parse_run_file(tomllib.loads(sample(name)))

@@ -36,7 +36,7 @@ def test_journal_that_agrees_with_the_ledger_is_confirmed(p2ptrain: Command, hom
     done = p2ptrain("ledger", "trained", "--home", home.root)
     assert (done.code, done.out) == (
         0,
-        "6 committed blocks were trained exactly once, each by the member that held its lease\n",
+        "6 committed blocks were trained on exactly once, each by the member that held its lease\n",
     )
 
 
@@ -53,7 +53,9 @@ def test_journal_that_contradicts_the_ledger_is_an_error_naming_the_block(
     assert (told.code, told.json["good"], len(told.json["faults"])) == (1, False, 1)
 
 
-def test_without_a_journal_no_block_counts_as_checked(p2ptrain: Command, home: Home) -> None:
+def test_empty_journal_checks_no_block_and_a_missing_one_is_an_error(
+    p2ptrain: Command, home: Home
+) -> None:
     (home.root / "empty.jsonl").touch()
     done = p2ptrain("ledger", "trained", home.root / "empty.jsonl", "--home", home.root, "--json")
     assert {"good": True, "checked": 0, "unseen": 6}.items() <= done.json.items()

@@ -151,7 +151,7 @@ def test_unigram_entropy_is_computed_from_the_training_tokens(packed: PackedBloc
     assert 3 < packed.entropy_nats < np.log(len(tokens))
 
 
-def test_each_read_begins_and_ends_with_its_token(tmp_path: Path) -> None:
+def test_each_read_is_enclosed_by_a_begin_and_an_end_token(tmp_path: Path) -> None:
     spec = SynthesisSpec(reads=400, genomes=2, genome_bases=3000, read_bases=60)
     documents = [LETTERS[read].tobytes().decode() for read in reads(spec)]
     vocabulary = learn_reads(documents, 64)

@@ -56,7 +56,7 @@ def table(path: Path, **columns: object) -> None:
     ],
 )
 @pytest.mark.parametrize("packed", [False, True])
-def test_documents_are_returned_unchanged(
+def test_documents_of_every_format_are_read_with_or_without_gzip(
     tmp_path: Path, name: str, content: str, found: list[str], packed: bool
 ) -> None:
     path = tmp_path / (name + ".gz" if packed else name)
@@ -193,7 +193,7 @@ def test_broken_source_is_reported_with_its_place_and_advice(
         ({"text": [b"x"]}, "row 1 of column 'text' is bytes"),
     ],
 )
-def test_parquet_file_without_text_says_which_row(
+def test_parquet_error_names_the_missing_field_or_the_row(
     tmp_path: Path, columns: dict[str, object], complaint: str
 ) -> None:
     table(tmp_path / "a.parquet", **columns)
@@ -225,7 +225,7 @@ def mixed(path: Path) -> None:
         (cut, "it is not a complete parquet file"),
         (nothing, "No such file"),
         (Path.mkdir, "it does not contain any files"),
-        (mixed, "it mixes reads with text"),
+        (mixed, "it contains both reads and text"),
     ],
 )
 def test_invalid_source_is_refused(

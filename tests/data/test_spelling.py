@@ -57,7 +57,7 @@ def test_words_are_separated_whatever_was_shown_before(
     assert text_before + shown == text
 
 
-def test_tokens_that_a_tokenizer_cannot_spell_are_counted(tmp_path: Path, speller: Speller) -> None:
+def test_unknown_tokens_of_a_text_are_counted(tmp_path: Path, speller: Speller) -> None:
     reads = learn_reads(["ACGTTGCA" * 9], 30)
     (tmp_path / "reads.json").write_bytes(reads.to_json())
     of_reads = Speller(tmp_path / "reads.json")
@@ -88,7 +88,7 @@ def respelt(speller: Speller, path: Path, **changes: object) -> Speller:
     return Speller(path / "other.json")
 
 
-def test_text_is_spelt_exactly_whatever_the_tokenizer_file_sets(
+def test_truncation_and_padding_in_the_tokenizer_file_are_ignored(
     speller: Speller, tmp_path: Path
 ) -> None:
     cut = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}

@@ -72,8 +72,8 @@ def test_reads_match_their_genomes_except_for_errors() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "fix"),
     [
-        ("reads", 0, "set reads to 1 to 4294967296"),
-        ("reads", 2**33, "set reads to 1 to 4294967296"),
+        ("reads", 0, "set reads to 1 or more, up to 4294967296"),
+        ("reads", 2**33, "set reads to 1 or more, up to 4294967296"),
         ("repeats", 1.5, "a fraction from 0 to 1"),
         ("read_bases", 4001, "at most genome_bases (4000)"),
         ("genome_bases", 300, "set genome_bases to 400 or more"),

@@ -67,15 +67,17 @@ def test_marks_are_usual_special_tokens_unless_the_run_names_others(
     ("begin", "complaint"),
     [(None, "usual tokens for the start of a document"), ("<s>", "no token '<s>'")],
 )
-def test_tokenizer_without_the_requested_mark_is_refused(begin: str | None, complaint: str) -> None:
+def test_tokenizer_without_the_usual_or_named_begin_token_is_refused(
+    begin: str | None, complaint: str
+) -> None:
     with pytest.raises(ConfigError, match=complaint) as caught:
         marked(tokenizer_with("<y>"), begin, None)
     assert "data.begin" in caught.value.do
 
 
 def test_document_cannot_create_special_tokens_by_spelling_them() -> None:
-    """In a tokenizer with HTML tags as ordinary tokens, "<s>" is not a special token, so it is not
-    used as a mark (a token that begins or ends documents)."""
+    """Text like "<bos>" in a document is not encoded as the token <bos>. A tokenizer may also have
+    HTML tags such as "<s>" as ordinary tokens: these are not used as marks."""
     tokenizer = Tokenizer(models.BPE({each: number for number, each in enumerate("<s>/ab")}, []))
     tokenizer.add_tokens([AddedToken("<s>", special=False), AddedToken("</s>", special=False)])
     tokenizer.add_special_tokens(["<bos>", "<eos>"])

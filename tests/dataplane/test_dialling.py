@@ -1,4 +1,4 @@
-"""Another thread can cancel a dial at any stage."""
+"""Another thread can cancel a dial, before it begins and during the handshake."""
 
 from __future__ import annotations
 

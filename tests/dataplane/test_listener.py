@@ -85,7 +85,7 @@ def says_after_its_handshake(
     client: Credentials, listener: Listener, endpoint: Endpoint, words: bytes
 ) -> None:
     """Connect and send `words` in place of a hello, repeatedly until the listener refuses a hello.
-    On a busy machine, the first connections may end before, because their handshake takes too
+    On a busy machine, the first connections may end earlier, because their handshake takes too
     long."""
     context = tls_context(client, [endpoint.certificate_der], server=False)
     while not listener.statistics().refused_hello:
@@ -319,7 +319,7 @@ def test_repeated_dials_do_not_drop_another_peers_handshake(
             eventually(lambda: listener.statistics().connections_now == 1)
 
 
-def test_address_group_with_the_most_strangers_loses_its_oldest() -> None:
+def test_largest_address_group_loses_its_oldest_connection() -> None:
     ends = [socket.socketpair() for _ in range(4)]
     hosts = ["2001:db8::1", "2001:db8:0:1::1", "2001:db8:0:1::2", "::ffff:192.0.2.1"]
     strangers = Strangers(4)

@@ -246,7 +246,7 @@ def exchanged(left: PeerSocket, right: PeerSocket, data: bytes) -> bytes:
     return bytes(arrived)
 
 
-def test_nonblocking_calls_transfer_as_much_as_possible(pair: Pair) -> None:
+def test_nonblocking_calls_transfer_all_bytes_in_both_directions(pair: Pair) -> None:
     left, right = pair
     data = os.urandom(3_000_000)
     assert right.receive_some(memoryview(bytearray(10))) == 0
@@ -255,7 +255,7 @@ def test_nonblocking_calls_transfer_as_much_as_possible(pair: Pair) -> None:
     assert left.fileno() != right.fileno()
 
 
-def test_full_connection_accepts_more_bytes_once_there_is_room(pair: Pair) -> None:
+def test_full_connection_accepts_more_bytes_when_there_is_room(pair: Pair) -> None:
     left, right = pair
     data, sent = memoryview(bytes(1 << 17)), 0
     while (count := left.send_some(data)) > 0:

@@ -71,7 +71,7 @@ def test_each_end_has_the_certificate_of_the_other(
     assert (left.version(), right.version()) == ("TLSv1.3", "TLSv1.3")
 
 
-def test_send_returns_its_count_only_once_all_records_are_sent(pair: Pair) -> None:
+def test_send_does_not_return_before_all_records_are_sent(pair: Pair) -> None:
     left, right = pair
     left.settimeout(0)
     right.settimeout(0)
@@ -123,7 +123,7 @@ def test_handshake_fails_when_the_peer_leaves(client: Credentials) -> None:
 
 
 @pytest.mark.parametrize("is_server", [False, True])
-def test_handshake_that_arrives_byte_by_byte_ends_in_time(
+def test_handshake_that_arrives_byte_by_byte_times_out(
     client: Credentials, is_server: bool
 ) -> None:
     ours, theirs = socket.socketpair()
@@ -136,7 +136,7 @@ def test_handshake_that_arrives_byte_by_byte_ends_in_time(
     theirs.close()
 
 
-def test_record_that_arrives_byte_by_byte_ends_the_call_in_time(
+def test_receive_of_a_record_that_arrives_byte_by_byte_times_out(
     pair: Pair, raws: tuple[RawSocket, RawSocket]
 ) -> None:
     _, right = pair
@@ -146,7 +146,7 @@ def test_record_that_arrives_byte_by_byte_ends_the_call_in_time(
         right.recv_into(memoryview(bytearray(10)))
 
 
-def test_peer_that_reads_slowly_does_not_block_a_send_for_ever(
+def test_send_to_a_peer_that_reads_slowly_times_out(
     pair: Pair, raws: tuple[RawSocket, RawSocket]
 ) -> None:
     left, _ = pair
@@ -172,8 +172,8 @@ def test_peer_that_reads_slowly_does_not_block_a_send_for_ever(
 def test_nonblocking_receive_reads_at_most_once(
     pair: Pair, raws: tuple[RawSocket, RawSocket]
 ) -> None:
-    """If one call could read repeatedly, a peer that sends empty records could block the caller
-    without a limit."""
+    """If one call could read repeatedly, a peer that sends empty records could block the caller for
+    ever."""
     _, right = pair
     right.settimeout(0)
     raws[1].forged = b"\x17\x03\x03\x40\x00" + bytes(10)
@@ -191,7 +191,7 @@ def test_bytes_that_are_not_tls_records_raise_an_error(
         right.recv_into(memoryview(bytearray(10)))
 
 
-def test_peer_that_requests_too_many_answers_is_disconnected(pair: Pair) -> None:
+def test_peer_that_causes_too_much_unsent_tls_output_is_dropped(pair: Pair) -> None:
     _, right = pair
     right._outgoing.write(bytes(RECORDS_BYTES + 1))
     with pytest.raises(ConnectionAbortedError):

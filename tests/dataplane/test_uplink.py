@@ -59,6 +59,8 @@ class PaperShare:
 
 
 def test_peer_has_one_share_for_all_its_connections() -> None:
+    """Two shares are kept. When "late" arrives, the share that was idle longest is dropped, that of
+    "modest", so "modest" gets a new share later."""
     paper = PaperUplink()
     shares = PeerShares(paper, SendPriority.SWARM, peers_max=2)  # type: ignore[arg-type]
     for peer, count in (("greedy", 1), ("modest", 2), ("greedy", 4), ("late", 8), ("modest", 16)):

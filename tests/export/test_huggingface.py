@@ -125,7 +125,7 @@ def test_tokenizer_for_dna_reads_has_an_example_that_it_can_encode() -> None:
     assert Tokenizer.of(b'{"model":{"vocab":[["A",0]]}}').example == "Once upon"
 
 
-def test_generated_text_begins_with_the_runs_document_token() -> None:
+def test_bos_is_the_runs_document_token_if_it_has_one() -> None:
     named = b'{"added_tokens":[{"content":"<s>","id":1},{"content":"<read>","id":7}]}'
     found = [Tokenizer.of(named, begin) for begin in (7, 1, None)]
     assert [each.names for each in found] == [{"bos": "<read>"}, {"bos": "<s>"}, {"bos": "<s>"}]

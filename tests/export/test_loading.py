@@ -89,18 +89,18 @@ def deep_json(folder: Path) -> None:
     (folder / "config.json").write_text("[" * 100_000)
 
 
-def without_points(folder: Path) -> None:
+def with_integers(folder: Path) -> None:
     tensors = load_file(folder / "model.safetensors")
     norm = tensors["model.norm.weight"].astype("int8")
     save_file({**tensors, "model.norm.weight": norm}, folder / "model.safetensors")
 
 
-def index_of_a_name_that_is_none(folder: Path) -> None:
+def index_of_an_invalid_name(folder: Path) -> None:
     index = {"weight_map": {"a": "\ud800.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
-def nothing(folder: Path) -> None:
+def without_config(folder: Path) -> None:
     (folder / "config.json").unlink()
 
 
@@ -116,9 +116,9 @@ def nothing(folder: Path) -> None:
         (no_json, "MODEL-FOREIGN", "config.json"),
         (endless_json, "MODEL-FOREIGN", "longer"),
         (deep_json, "MODEL-FOREIGN", "config.json"),
-        (without_points, "MODEL-FOREIGN", "(36,) of int8"),
-        (index_of_a_name_that_is_none, "MODEL-FOREIGN", "not a valid file name"),
-        (nothing, "MODEL-FOLDER", "config.json"),
+        (with_integers, "MODEL-FOREIGN", "(36,) of int8"),
+        (index_of_an_invalid_name, "MODEL-FOREIGN", "not a valid file name"),
+        (without_config, "MODEL-FOLDER", "config.json"),
     ],
 )
 def test_damaged_folder_is_refused(

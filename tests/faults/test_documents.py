@@ -243,7 +243,7 @@ def test_run_that_the_user_declined_is_not_saved(run: Run, here: Here, tmp_path:
     assert not (tmp_path / "home" / "run" / "manifest.signed").exists()
 
 
-def test_peers_that_do_not_know_a_run_are_reported(run: Run, node_here: Here) -> None:
+def test_each_address_that_gave_no_valid_run_is_reported(run: Run, node_here: Here) -> None:
     with peer(LIAR, lambda: reply(altered(run))) as liar:
         screen = node_here("--bootstrap", liar.address, "--bootstrap", at(dead_port()))
     assert screen.status == 5

@@ -56,7 +56,7 @@ def test_rank_with_the_secret_is_accepted(pair: tuple[socket.socket, socket.sock
     assert both(pair, SECRET, SECRET) == (CLAIM, "proved")
 
 
-def test_rank_without_the_secret_learns_nothing(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_rank_without_the_secret_is_disconnected(pair: tuple[socket.socket, socket.socket]) -> None:
     node, rank = both(pair, SECRET, OTHER)
     assert isinstance(node, RemoteProtocolError)
     assert isinstance(rank, ConnectionError)
@@ -65,7 +65,7 @@ def test_rank_without_the_secret_learns_nothing(pair: tuple[socket.socket, socke
 def test_secret_is_never_sent_and_a_proof_is_valid_only_once(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
-    """An eavesdropper between the two has recorded a valid exchange and replays it to the node."""
+    """An eavesdropper has recorded a valid exchange of node and rank, and replays it."""
     node, middle = socket.socketpair()
     heard: list[bytes] = []
     thread = threading.Thread(target=lambda: challenge(node, SECRET))
@@ -114,7 +114,7 @@ def test_rank_refuses_its_own_proof_sent_back(pair: tuple[socket.socket, socket.
     thread.join()
 
 
-def test_slow_rank_times_out(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_handshake_with_a_silent_side_times_out(pair: tuple[socket.socket, socket.socket]) -> None:
     with pytest.raises(TimeoutError):
         challenge(pair[0], SECRET, limit_s=0.05)
     with pytest.raises(TimeoutError):

@@ -67,7 +67,7 @@ def test_malformed_data_is_distinguished_from_a_close(pair: Pair) -> None:
         Channel(pair[1]).receive(1.0)
 
 
-def test_sending_to_a_closed_side_raises_and_sends_no_signal(pair: Pair) -> None:
+def test_sending_to_a_closed_side_raises_an_error_not_sigpipe(pair: Pair) -> None:
     pair[1].close()
     with pytest.raises(ChannelClosed):
         Channel(pair[0]).send(Stop())
@@ -84,7 +84,7 @@ LEASE = Train(1, ("/" + 128 * "x",) * 2000, 0)
 """A frame that is longer than a socket's buffer."""
 
 
-def test_sending_a_long_frame_waits_for_a_busy_reader_and_checks_meanwhile(pair: Pair) -> None:
+def test_send_of_a_long_frame_waits_and_calls_meanwhile_repeatedly(pair: Pair) -> None:
     """The reader does not read for a while, like a trainer that restores its optimizer. The sender
     meanwhile calls `look` at each interval."""
     reader, arrived, looks = FrameReader(), [], 0
@@ -117,7 +117,7 @@ def test_rest_of_an_interrupted_frame_is_sent_before_the_next_one(pair: Pair) ->
     assert reader.feed(pair[1].recv(1 << 20)) == [LEASE, Stop()]
 
 
-def test_use_of_a_channel_closed_on_this_side_says_so(pair: Pair) -> None:
+def test_error_says_that_the_channel_was_closed_on_this_side(pair: Pair) -> None:
     pair[0].close()
     with pytest.raises(ChannelClosed, match="this side"):
         Channel(pair[0]).receive(0.0)

@@ -76,7 +76,7 @@ def test_decoded_values_are_at_most_the_peak_times_the_codecs_reach(
 
 @implementations
 @codecs
-def test_quantising_a_quantised_vector_changes_nothing(name: CodecName, kind: str) -> None:
+def test_quantising_a_quantised_vector_hardly_changes_it(name: CodecName, kind: str) -> None:
     codec = implementation(kind, name, 64)
     payload = encoded(name, 64, random(1000, 0))
     back, again, back_again = np.empty(1000, np.float32), np.empty_like(payload), random(1000, 1)

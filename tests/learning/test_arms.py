@@ -116,7 +116,7 @@ def test_finally_all_comparisons_have_three_seeds_of_each_arm() -> None:
     assert {name: seeds[name] for name in shown} == {name: {1, 2, 3} for name in shown} | few
 
 
-def test_requested_arms_come_first_then_seed_by_seed() -> None:
+def test_peers_and_requested_arms_come_before_the_others() -> None:
     found, _ = grown()
     others = ("scratch", "start")
     compared = [arm for arm in found if not of_trials(arm) and arm.comparison not in others]

@@ -1,5 +1,5 @@
-"""Experiments that start from the same trained θ, and the losses reported separately for copyable
-tokens."""
+"""Experiments (arms) that begin at the same trained θ, and the losses reported separately for
+copyable tokens."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from tests.rounding import of_sum
 START = Start(steps=12, batch_sequences=2, lr=1e-2)
 
 
-def test_arms_of_a_seed_begin_with_the_same_trained_theta(texts: Path, tmp_path: Path) -> None:
+def test_arms_with_the_same_random_seed_begin_at_the_same_theta(
+    texts: Path, tmp_path: Path
+) -> None:
     arms = {"two": toy(start=START), "one": toy(start=START, peers=1, averages=False)}
     assert arms["two"].beginning == arms["one"].beginning != toy(start=START, seed=2).beginning
     for name, settings in arms.items():
@@ -35,7 +37,7 @@ def test_arms_of_a_seed_begin_with_the_same_trained_theta(texts: Path, tmp_path:
     assert kept.read_bytes() == (tmp_path / "start" / THETA).read_bytes()
 
 
-def test_arm_trains_on_the_text_after_its_start(texts: Path) -> None:
+def test_arm_does_not_train_on_the_text_that_its_start_used(texts: Path) -> None:
     settings = toy(start=START, peers=1, averages=False)
     corpus = corpus_for(settings, texts)
     theta = np.full_like(Swarm.begin(settings, corpus).theta, 0.01)
@@ -59,7 +61,8 @@ def test_interrupted_start_continues_and_gives_the_same_result(texts: Path, tmp_
     assert (record.loss, record.curve) == (again.loss, again.curve)
 
 
-def test_token_is_copyable_if_it_followed_its_predecessor_last_time() -> None:
+def test_token_is_copyable_if_it_followed_the_same_token_last_time() -> None:
+    """The comparison is with the last earlier occurrence of the token before it in the same row."""
     rows = np.array([[1, 2, 1, 2, 1, 3, 1, 2], [5, 5, 5, 5, 6, 5, 5, 6]], np.uint16)
     assert copied(rows).astype(int).tolist() == [[0, 0, 1, 1, 0, 0, 0], [0, 1, 1, 0, 0, 0, 0]]
 

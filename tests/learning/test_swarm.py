@@ -194,13 +194,13 @@ class Recording:
 
 
 @pytest.mark.parametrize("arm", ["plain", "alone", "streaming with feedback", "async"])
-def test_every_mode_trains_on_the_same_number_of_tokens(corpus: Corpus, arm: str) -> None:
+def test_modes_train_once_on_each_of_the_first_sequences(corpus: Corpus, arm: str) -> None:
     recording = Recording(corpus, [])
     advanced(Swarm.begin(ARMS[arm], cast(Corpus, recording)), 8)
     assert sorted(recording.places) == list(range(8 * 4))
 
 
-def test_blocks_of_stopped_peers_are_trained_once_by_others(corpus: Corpus) -> None:
+def test_three_of_four_peers_commit_in_each_step_under_churn(corpus: Corpus) -> None:
     settings = toy(peers=4, batch_sequences=4, churn=Churn())
     recording = Recording(corpus, [])
     swarm = Swarm.begin(settings, cast(Corpus, recording))

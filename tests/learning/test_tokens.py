@@ -1,5 +1,5 @@
-"""The number of tokens of ordinary training that would give the same loss as an arm, computed from
-known losses."""
+"""How many tokens ordinary training would need to reach the loss of an arm (one of the compared
+ways to train), computed from known losses."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_loss_is_converted_to_tokens_of_ordinary_training(records: list[Record],
     assert found.cell(records) == cell
 
 
-def test_without_two_lengths_of_ordinary_training_there_is_no_conversion() -> None:
+def test_conversion_needs_a_shorter_and_worse_run_of_the_same_seed() -> None:
     assert ordinary(half=[]) is None
     assert ordinary(half=[replace(SHORT[0], seed=3)]) is None
     assert ordinary(half=[replace(SHORT[0], loss=1.9)]) is None, (

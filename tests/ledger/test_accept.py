@@ -310,7 +310,7 @@ def test_reduce_is_not_opened_too_soon_after_skipped_steps() -> None:
 
 def test_roster_must_contain_the_reported_token_counts() -> None:
     bent = replace(OPENING, participants=(*EVERYBODY[:2], Participant(C, 199, 2)))
-    unsaid = Judgement(Answer.LATER, "this node does not know that c trained 199 tokens")
+    unsaid = Judgement(Answer.LATER, "this node does not know that c trained on 199 tokens")
     assert verdict(GENESIS, bent, *ALL_READY) == unsaid
     assert verdict(GENESIS, bent, *ALL_READY, forced=True, doubtful=True) == unsaid
     assert verdict(GENESIS, bent, *ALL_READY, Ready(C, 0, 199, 2)) == YES

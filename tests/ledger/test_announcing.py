@@ -101,7 +101,7 @@ def test_second_proposal_of_a_round_is_evidence_even_if_it_arrives_late() -> Non
     assert [it.evidence.peer for it in effects if isinstance(it, Accuse)] == [B]
 
 
-def test_lost_announcement_costs_one_round(gossip: None) -> None:
+def test_announcement_lost_in_a_crash_costs_one_round(gossip: None) -> None:
     some = LedgerGroup(small_rules("a b c d e"))
     some.ready("a b c d e")
     some.deliver(lambda unicast: False)

@@ -30,7 +30,8 @@ from p2ptrain.ledger.chain.values import (
 )
 from p2ptrain.ledger.chain.verify import replay
 from p2ptrain.ledger.core import Ledger
-from p2ptrain.ledger.history.base import Base, Checkpoint, check_base, decode_base, encode_base
+from p2ptrain.ledger.history.base import Base, Checkpoint, decode_base, encode_base
+from p2ptrain.ledger.history.check_base import check_base
 from p2ptrain.ledger.history.kept_chain import CommittedUpdate, KeptChain
 from p2ptrain.ledger.history.pruning import base_after, base_at, entries_up_to, prunable_to
 from p2ptrain.ledger.messages.effects import AskEntries, Decided, Note

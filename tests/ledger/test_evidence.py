@@ -227,7 +227,7 @@ def test_malformed_evidence_is_refused_with_a_reason(field: str, value: object, 
 # ──────────────────────────────────────────────────────────────────────────────────
 
 
-def test_signatures_are_checked_only_when_statements_contradict() -> None:
+def test_signatures_are_checked_only_after_a_second_statement() -> None:
     checked = []
 
     def counting(peer: PeerId, message: bytes, signature: bytes) -> bool:

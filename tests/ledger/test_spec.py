@@ -12,7 +12,8 @@ from p2ptrain.ledger.chain.apply import apply, genesis, why_invalid
 from p2ptrain.ledger.chain.values import Commit, Entry, Roster, SnapshotRef
 from p2ptrain.ledger.chain.verify import replay
 from p2ptrain.ledger.core import Ledger
-from p2ptrain.ledger.history.base import Checkpoint, check_base
+from p2ptrain.ledger.history.base import Checkpoint
+from p2ptrain.ledger.history.check_base import check_base
 from p2ptrain.ledger.history.pruning import base_at
 from p2ptrain.ledger.messages.effects import Effect, Note, Persist, Send
 from p2ptrain.ledger.messages.events import Received

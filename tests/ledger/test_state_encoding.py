@@ -128,7 +128,7 @@ def test_digest_is_computed_once_and_not_kept_by_a_changed_copy() -> None:
     assert changed.digest != state.digest
 
 
-def test_lease_is_encoded_as_a_few_runs_of_blocks() -> None:
+def test_lease_is_encoded_as_a_few_ranges_of_blocks() -> None:
     assert runs_of(()) == []
     assert runs_of((4, 5, 6)) == [[4, 3]]
     assert runs_of((7, 8, 3, 4, 4)) == [[7, 2], [3, 2], [4, 1]]
@@ -171,14 +171,14 @@ NO_STATE: dict[str, bytes] = {
     ),
     "a member without an admission step": bent(LEARNING, since={"a": 0}),
     "a member without a lease": bent(LEARNING, lease_book={**LEASED, "held": {}}),
-    "a proven voter": bent(LEARNING, proven=["a"]),
+    "a voter among the proven learners": bent(LEARNING, proven=["a"]),
     "names out of order": bent(replace(LEARNING, proven=frozenset((C, D))), proven=["d", "c"]),
     "tokens as a list": bent(LEARNING, tokens_by_peer=[]),
-    "a run with three numbers": bent(LEARNING, lease_book={**LEASED, "returned": [[1, 2, 3]]}),
-    "a run with one number": bent(LEARNING, lease_book={**LEASED, "returned": [[1]]}),
-    "adjacent runs": bent(LEARNING, lease_book={**LEASED, "returned": [[1, 2], [3, 1]]}),
-    "an empty run": bent(LEARNING, lease_book={**LEASED, "returned": [[1, 0]]}),
-    "a run of gigabytes": bent(LEARNING, lease_book={**LEASED, "returned": [[0, 2**52]]}),
+    "a range with three numbers": bent(LEARNING, lease_book={**LEASED, "returned": [[1, 2, 3]]}),
+    "a range with one number": bent(LEARNING, lease_book={**LEASED, "returned": [[1]]}),
+    "adjacent ranges": bent(LEARNING, lease_book={**LEASED, "returned": [[1, 2], [3, 1]]}),
+    "an empty range": bent(LEARNING, lease_book={**LEASED, "returned": [[1, 0]]}),
+    "2^52 blocks": bent(LEARNING, lease_book={**LEASED, "returned": [[0, 2**52]]}),
     "a snapshot with three parts": bent(LEARNING, snapshot=[1, digest("s"), 2]),
     "with spaces": json.dumps(plain_state(LEARNING), sort_keys=True).encode(),
     "too long": b" " * (STATE_BYTES_MAX + 1),

@@ -127,7 +127,7 @@ EVERYBODY = Roster(0, 0, MANY, (), tuple(Participant(peer, 200, 2) for peer in M
 def considered(
     ledger: Ledger, events: Iterable[Event], between_s: float, *, since: float = 0.0
 ) -> int:
-    """Return how often the proposal was computed from all reports."""
+    """Return how many times the proposal was computed from all reports."""
     now = since
     with mock.patch.object(policy, "reconsider", side_effect=reconsider) as worked_out:
         for event in events:

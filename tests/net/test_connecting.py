@@ -241,8 +241,8 @@ async def test_unanswered_name_lookup_times_out(no_dns: list[str]) -> None:
 async def test_hanging_name_lookups_do_not_use_up_threads_for_other_work(
     no_dns: list[str],
 ) -> None:
-    """In a reported attack, lookups of such names occupied all of trio's 40 threads, and votes had
-    to wait for a free thread."""
+    """In a reported attack, lookups at DNS servers that never answer occupied all of trio's 40
+    threads, and votes had to wait for a free thread."""
     async with networks(1) as (network,), trio.open_nursery() as nursery:
 
         async def dial(peer: PeerId) -> None:
@@ -535,7 +535,7 @@ class TestListening:
                 assert network.addresses() == [f"{listen[0]}/p2p/{network.peer}"]
 
     @pytest.mark.parametrize("what", ["a file", "a link", "others can write", "another user's"])
-    def test_unsafe_lock_folder_is_replaced_or_reported(
+    def test_unsafe_lock_folder_is_not_used(
         self, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)

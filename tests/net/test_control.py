@@ -13,7 +13,7 @@ KEPT = {bytes([number]) * 46: LONGEST for number in range(170, 180)}
 
 
 def asking(*names: bytes) -> list[bytes]:
-    """Return the message names that are left of a request for `names`."""
+    """Return the message ids, in hex, that `bounded` keeps of a request for `names`."""
     control = rpc_pb2.ControlMessage(iwant=[rpc_pb2.ControlIWant(messageIDs=names)])
     return [name for each in bounded(control, OURS, KEPT.get).iwant for name in each.messageIDs]
 
@@ -53,7 +53,7 @@ def test_one_entry_of_each_kind_is_read_for_each_of_our_topics() -> None:
     assert all((told.backoff, list(told.peers)) == (5, []) for told in heeded.prune)
 
 
-def test_message_without_requests_gets_no_empty_request() -> None:
+def test_empty_request_is_not_added_to_a_frame_without_requests() -> None:
     """libp2p accepts at most ten requests a second from one peer, and counts empty ones too."""
     grafting = rpc_pb2.ControlMessage(graft=[rpc_pb2.ControlGraft(topicID="ledger")])
     for control in (grafting, rpc_pb2.ControlMessage()):

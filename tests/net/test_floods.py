@@ -115,7 +115,7 @@ async def test_oversized_peer_ids_are_not_converted_to_text(checked: list[rpc_pb
         assert victim.pop_floods() == {IDENTITY.peer: 2}
 
 
-async def test_flood_of_empty_frames_is_not_read() -> None:
+async def test_flood_of_empty_frames_is_refused_and_blocks_nobody() -> None:
     async with attacked() as (victim, channel, honest, hostile):
         stream = await hostile.open(MESHSUB)
         await stream.write(b"\x00" * 2 * FRAMES_AT_ONCE)
@@ -158,7 +158,7 @@ class TestSharedFeed:
         with pytest.raises(trio.WouldBlock):
             feed.receive_nowait()
 
-    async def test_full_feed_drops_the_oldest_message_of_the_largest_share(self) -> None:
+    async def test_full_feed_drops_the_oldest_message_of_the_busiest_author(self) -> None:
         a, b, c = (PeerId(name) for name in "abc")
         feed = SharedFeed[int](4, 3)
         for author, value in ((a, 1), (b, 2), (b, 3), (b, 4), (c, 5), (c, 6), (a, 7)):

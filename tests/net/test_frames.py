@@ -198,7 +198,8 @@ def test_long_frames_use_up_a_neighbours_allowance() -> None:
 
 
 async def test_messages_are_not_kept_to_detect_equivocation() -> None:
-    """Plain libp2p keeps up to 1,000 messages of 480 kB each to detect equivocation."""
+    """Plain libp2p keeps up to 1,000 messages of 480 kB each to detect equivocation: two different
+    messages with the same author and number."""
     async with gossiping() as gossip, networks(1) as (other,):
         await gossip.pubsub.subscribe(TOPIC)
         feed, _ = gossip.feed(TOPIC)

@@ -142,7 +142,7 @@ class TestAdmission:
                 at_stranger.receive_nowait()
             assert a.statistics()["gossip_peers"] == [b.peer]
 
-    async def test_strangers_messages_are_not_accepted_from_a_member(self) -> None:
+    async def test_strangers_messages_that_a_member_forwards_are_refused(self) -> None:
         admitted: set[PeerId] = set()
         async with networks(3, [admitted.__contains__, everybody, everybody]) as (a, b, stranger):
             admitted.add(b.peer)
@@ -171,7 +171,7 @@ class TestAdmission:
                 await eventually(lambda: a.statistics()["gossip_waiting"] == only)  # noqa: B023
             admitted.update((b.peer, c.peer))
             a.refresh_admission()
-            for other in (b, c):  # b reopens its stream by itself
+            for other in (b, c):  # c took the only place, so b's stream was closed; b reopens it
                 await heard(other, TOPIC, b"x", at_a)
 
     async def test_peer_admitted_later_sends_and_receives_gossip(self) -> None:
@@ -188,9 +188,9 @@ class TestAdmission:
                 await heard(b, TOPIC, b"late", at_a)
                 await heard(a, TOPIC, b"late", at_b)
 
-    async def test_peers_exchange_gossip_once_each_admits_the_other(self) -> None:
-        """For example, a volunteer is connected to a seed before it knows the run. Only once the
-        seed has told it the run can it decide which peers to admit."""
+    async def test_peers_exchange_gossip_as_soon_as_each_admits_the_other(self) -> None:
+        """For example, a volunteer connects to a seed before it knows the run. It can decide which
+        peers to admit only after the seed has sent it the run's manifest."""
         known_to_a: set[PeerId] = set()
         known_to_b: set[PeerId] = set()
         gates = [known_to_a.__contains__, known_to_b.__contains__]
@@ -239,7 +239,7 @@ class TestFeed:
         assert [feed.receiver.receive_nowait() for _ in range(3)] == [2, 3, 4]
         assert feed.lost == 2
 
-    async def test_node_that_does_not_read_keeps_the_newest_messages(self) -> None:
+    async def test_messages_that_a_node_does_not_read_are_dropped_and_counted(self) -> None:
         async with networks(2) as (a, b):
             channel = b.subscribe(TOPIC)
             await a.connect(b.addresses()[0])

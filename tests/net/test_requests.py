@@ -112,7 +112,7 @@ async def test_requests_of_every_size_arrive_complete(size: int) -> None:
         assert await asks.request(answers.peer, P, payload, deadline_s=DEADLINE_S) == payload
 
 
-async def test_hundred_simultaneous_requests_do_not_mix() -> None:
+async def test_each_of_many_simultaneous_requests_gets_its_own_reply() -> None:
     async with connected_pair() as (asks, answers):
         answers.handle(P, echo)
         replies: dict[int, bytes] = {}
@@ -403,9 +403,9 @@ class TestHostileServer:
             assert "\x1b" not in caught.value.what
 
     @pytest.mark.parametrize("stuck_in", ["open_s", "write_s"])
-    async def test_frozen_peer_loses_only_its_own_connection(self, stuck_in: str) -> None:
+    async def test_connection_to_a_frozen_peer_is_closed(self, stuck_in: str) -> None:
         """A frozen peer stops reading, so our writes block. When a blocked write is cancelled, its
-        connection is no longer usable, so it is closed and dialled again."""
+        connection is no longer usable, so it is closed. Then the peer can be dialled again."""
         outcomes: list[str] = []
 
         async def ask(requester: Requester, peer: PeerId) -> None:

@@ -241,7 +241,7 @@ async def test_dht_does_not_store_values(admitted: Admitted) -> None:
         assert not Message.FromString(answer[1:]).HasField("record")
 
 
-async def test_only_admitted_peers_are_recorded_with_few_addresses() -> None:
+async def test_only_admitted_peers_get_a_record_of_at_most_8_addresses() -> None:
     admitted: set[PeerId] = set()
     async with networks(1, admitted.__contains__) as (victim,), hostile_to(victim) as hostile:
         assert await tell(hostile, provider(hostile, 3)) == b""
@@ -253,9 +253,9 @@ async def test_only_admitted_peers_are_recorded_with_few_addresses() -> None:
         assert await on_record(hostile) == {hostile.peer: 8}
 
 
-async def test_stranger_that_uses_the_dht_is_not_listed_in_its_answers() -> None:
-    """Plain libp2p adds each peer that opens a stream to its routing table. Then it sends questions
-    to this peer, and names it to others."""
+async def test_dht_answers_do_not_name_a_stranger_that_sent_a_query() -> None:
+    """If a peer opens a stream, plain libp2p adds the peer to its routing table. Then it sends
+    questions to the peer, and names the peer to others."""
     async with networks(1, nobody) as (victim,), hostile_to(victim) as hostile:
         asked = Message(type=Message.FIND_NODE, key=hostile.host.get_id().to_bytes())
         assert await tell(hostile, asked)
@@ -327,7 +327,7 @@ async def test_thousands_of_addresses_of_a_stranger_do_not_block_the_node(
         assert compared < 2_000
 
 
-async def test_signed_record_in_a_gossip_frame_is_bounded() -> None:
+async def test_number_of_addresses_kept_from_a_gossiped_record_is_bounded() -> None:
     async with networks(1) as (victim,), hostile_to(victim) as hostile:
         told = Identify.FromString(
             introduction(hostile, listened=0, recorded=5_000, protocols=0)[3:]

@@ -1,5 +1,5 @@
-"""A receiver grants credit for half a window at a time: none after a short message, and enough
-during a long message."""
+"""A receiver sends window updates for half a window at a time: none after a short message, and
+enough during a long message."""
 
 from __future__ import annotations
 

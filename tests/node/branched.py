@@ -1,5 +1,5 @@
 """A home (the folder with a node's files) whose node has left the run's chain for its own branch,
-and the entries of that chain."""
+and the entries of both chains."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ QUICK = Timing(
     repair=RepairTiming(look_s=0.0),
     questions=QuestionTiming(look_s=1.0, alarm_s=0.5, start_wait_s=2.0),
 )
-"""Short times for a node in a test, which does not wait for peers that the test does not have."""
+"""Short waiting times, since most peers that a node would wait for do not exist in a test."""
 
 OWN_ADDRESS = "/ip4/127.0.0.1/tcp/4001"
 
@@ -232,7 +232,7 @@ def signed(run: RunId, state: LedgerState, value: Value, *voters: Identity) -> C
 
 
 class Growing:
-    """A chain without a node, its state and its index. `grow` appends entries."""
+    """A chain with its state and its index, but without a node. `grow` appends entries."""
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
@@ -303,8 +303,8 @@ class NewRig(Protocol):
 
 
 class Neighbour:
-    """Makes `other` a peer of the node `r`: `r` has a heartbeat of it, and can fetch blobs from its
-    data plane."""
+    """Makes `other` a peer of the node `r`: `r` has received a heartbeat of `other`, and can fetch
+    blobs from the data plane of `other`."""
 
     def __init__(self, r: Rig, other: Rig) -> None:
         endpoint = other.context.plane.endpoint

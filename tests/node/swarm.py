@@ -369,7 +369,8 @@ class Swarm:
 
     def check_blocks(self, witness: str = "seed") -> list[tuple[int, Digest, Credits]]:
         """Check that no block was committed twice, that the peer credited with a block trained on
-        it, and that the nodes' journals agree. Return the commits that `witness` has finished."""
+        it, and that the nodes' journals agree with the chain. Return the commits that `witness` has
+        finished."""
         node = self.nodes[witness]
         seen: set[int] = set()
         by_peer = {each.peer: each for each in self.nodes.values()}

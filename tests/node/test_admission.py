@@ -1,4 +1,5 @@
-"""Only the newest allowlist that the organiser has signed decides which peers may take part."""
+"""The newest allowlist that the organiser has signed decides which peers may take part, besides the
+organiser and the founders. An open run admits every peer."""
 
 from __future__ import annotations
 

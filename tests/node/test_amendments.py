@@ -221,7 +221,8 @@ async def test_stricter_influence_bound_starts_late_enough_for_earlier_work(tmp_
 async def test_stricter_influence_bound_starts_twice_as_late_with_two_fragments(
     tmp_path: Path,
 ) -> None:
-    """Each outer step averages one of the two fragments after half as many inner steps."""
+    """Each outer step averages one of the two fragments, and has half as many inner steps. So the
+    same work takes twice as many outer steps."""
     halves = SyncSpec(fragments=2)
     async with rig(tmp_path, steps=99, inner_steps=4, rules=ALONE, sync=halves) as r:
         one = of(r, 1, 1, lr=0.001)

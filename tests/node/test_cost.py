@@ -92,6 +92,7 @@ def late(**sync: Any) -> RunFile:
 
 
 def test_eager_trainer_keeps_three_more_vectors() -> None:
+    """In an eager run, a peer applies its own newest work before the mean arrives."""
     plain, eager = (costs_of(late(eager=each), [2]).trainer_bf16 for each in (False, True))
     assert (plain.eager, eager.eager) == (0, 3 * 4 * 214_983_680)
     assert eager.least - plain.least == eager.eager

@@ -1,4 +1,5 @@
-"""A peer that joins adopts inner optimizer states of members, or reports that it got none."""
+"""A peer that joins (the joiner) adopts the inner optimizer states of members (the donors), or
+reports that it got none."""
 
 from __future__ import annotations
 
@@ -371,7 +372,7 @@ async def test_states_of_several_members_are_fetched_at_the_same_time(
 
 
 @pytest.mark.parametrize("answer", [None, NOTHING, LATER, b"\xc1", "unusable state"])
-async def test_mean_is_taken_of_the_other_states_if_a_member_sends_none(
+async def test_mean_leaves_out_a_member_that_sends_no_usable_state(
     answer: bytes | str | None, tmp_path: Path
 ) -> None:
     async with rig(tmp_path, allowed=[ANN.peer, BOB.peer, CAI.peer], **SEVERAL) as r:
@@ -479,8 +480,8 @@ async def test_states_that_are_too_old_or_too_new_are_not_adopted(tmp_path: Path
 
 
 def test_age_limit_in_outer_steps_grows_with_the_number_of_fragments() -> None:
-    """A trainer writes its state when all fragments were averaged once: with 24 fragments, every 24
-    outer steps."""
+    """A trainer writes its state each time all fragments have been averaged: with 24 fragments,
+    every 24 outer steps."""
     offer = OptimizerOffer(RunId("a" * 64), Digest("b" * 64), 0, 1, Digest("c" * 64))
     for fragments in (1, 2, 24):
         oldest = AGE_STEPS_MAX * fragments
@@ -520,11 +521,11 @@ async def test_node_that_needs_or_keeps_no_state_does_not_ask_for_one(
         assert (asked(r), r.context.alerts.warnings) == ([], {})
     async with rig(tmp_path / "off", **OPTION) as r:
         r.configure(keep_inner=False)
-        with fresh(r, "this node is configured not to keep the inner state"):
+        with fresh(r, "this node does not keep the optimizer's state on its disk"):
             await take_inner_state(r.context)
     async with rig(tmp_path / "ranks elsewhere", **OPTION) as r:
         r.configure(ranks_host="10.0.0.1")
-        with fresh(r, "this node is configured not to keep the inner state"):
+        with fresh(r, "this node does not keep the optimizer's state on its disk"):
             await take_inner_state(r.context)
 
 

@@ -1,5 +1,5 @@
-"""Before a node starts, it checks its machine: what would make the run impossible here is a fault,
-and a resource that may run short causes a warning."""
+"""Before a node starts, it checks its machine: a lack that makes the run impossible here is a
+fault, and a resource that may run short causes a warning."""
 
 from __future__ import annotations
 

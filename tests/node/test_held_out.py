@@ -72,7 +72,7 @@ SHARES = divide_blocks(BLOCKS, [A, B, C], 6)
 """The shares of three peers: A has 2 blocks, and B and C have 3 each."""
 
 
-def test_mean_is_weighted_by_tokens_and_states_its_number_of_blocks(
+def test_mean_is_weighted_by_tokens_and_shown_with_its_block_count(
     tally: ValidationTally,
 ) -> None:
     assert tally.newest is None
@@ -111,7 +111,7 @@ def test_mean_does_not_depend_on_the_order_of_reports(tally: ValidationTally) ->
         (A, report(6, SHARES[A], 2.5), "a different result for outer step 6"),
     ],
 )
-def test_report_that_does_not_match_the_senders_share_is_ignored(
+def test_report_that_contradicts_the_share_or_an_earlier_one_is_refused(
     tally: ValidationTally, peer: PeerId, said: ValidationReport, refusal: str
 ) -> None:
     assert SHARES[B] == ValidationShare(2, 5)
@@ -166,7 +166,7 @@ def test_result_without_a_peer_that_is_down_names_that_peer(tally: ValidationTal
     assert tally.settled(103.0, nobody) == [Validation(6, 2.0, 128, 8, 8, ())]
 
 
-def test_result_waits_for_peers_that_are_up_for_a_limited_time(
+def test_result_waits_only_a_limited_time_for_peers_that_are_up(
     tally: ValidationTally,
 ) -> None:
     tally.note_report(A, report(6, SHARES[A], 2.0))

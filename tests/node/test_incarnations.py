@@ -1,5 +1,6 @@
-"""Each start of a node has a higher number than all starts before it: its incarnation. It decides
-which heartbeats of a peer count, which are outdated, and which are a sign of a duplicate."""
+"""Each start of a node has a higher number than all starts before it: its incarnation. This number
+decides which heartbeats of a peer count, which are outdated, and which are a sign of a duplicate.
+"""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ async def _expect_errors_for_missing_snapshots(s: Swarm, context: Context) -> No
 async def test_observer_that_does_not_hear_any_peer_fails_with_that_reason(tmp_path: Path) -> None:
     soon = Patience(hear_s=0.1, current_s=2.2)
     async with rig(tmp_path) as r:
-        with pytest.raises(NetworkUnreachable, match="no peer of the run was heard"):
+        with pytest.raises(NetworkUnreachable, match="no peer of the run sent a heartbeat"):
             await be_current(r.context, print, soon)
 
 

@@ -25,7 +25,7 @@ from p2ptrain.sync.trainer_orders import (
 B, C, D = (1, 2, 3), (7, 8, 9), (11, 12, 13)
 PLAIN, LATE, ASYNC = LeasePace(3), LeasePace(3, 2), LeasePace(3, 3)
 READY = TrainerProgress(4, B, 0, 3)
-"""The progress of a trainer that is ready with B at outer step 4."""
+"""The progress of a trainer that has reported the blocks B as ready at outer step 4."""
 
 AHEAD = TrainerProgress(4, B + C[:2], 0, 3, True)
 

@@ -82,8 +82,8 @@ async def test_vote_is_written_while_all_shared_threads_are_busy() -> None:
 async def test_ledger_task_makes_progress_while_all_other_threads_are_busy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    """It writes votes, entries and evidence, shortens the log of votes, and checks whether old
-    entries can be pruned."""
+    """The task writes votes, entries and evidence, shortens the log of votes, and checks whether
+    old entries can be pruned."""
     r = await new_rig(tmp_path)
     r.surround(config=replace(r.context.config, keep_entries=16))
     context = r.context

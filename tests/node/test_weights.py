@@ -145,6 +145,8 @@ LAST = (Participant(A, 30, 3), Participant(B, 10, 1))
 def test_eager_trainer_estimates_its_share_from_the_last_average(
     last: tuple[Participant, ...], me: PeerId, share: float
 ) -> None:
+    """In an eager run, a peer applies its own newest work before the mean arrives, multiplied by
+    its expected share of the mean."""
     eager = manifest_of(ANN.peer, sync=SyncSpec(overlap_steps=2, eager=True))
     assert eagerness(eager, last, me) == (share, eager.outer.lr, eager.outer.momentum)
     assert eagerness(manifest_of(ANN.peer), last, me) == (0.0, 0.0, 0.0)

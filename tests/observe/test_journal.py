@@ -32,7 +32,7 @@ def test_line_holds_the_event_both_clocks_and_the_fields(tmp_path: Path) -> None
     }
 
 
-def test_values_that_json_cannot_represent_are_written_as_text(tmp_path: Path) -> None:
+def test_unusual_values_are_written_as_text_and_long_text_is_truncated(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     with journal_at(path) as journal:
         journal.write("odd", loss=float("nan"), home=Path("/h"), raw=b"\x01\xff", nested={1: {2.0}})

@@ -91,7 +91,7 @@ def trained(records: Records, peer: PeerId, step: int, blocks: list[Any]) -> Non
 
 
 LEASE = [6, 7]
-"""The blocks that peer A has to train in outer step 1."""
+"""The blocks that peer A has to train on in outer step 1."""
 
 
 @pytest.mark.parametrize(
@@ -99,22 +99,22 @@ LEASE = [6, 7]
     [
         (
             lambda r: drop(r, A, 1),
-            {6: "is credited, but was not trained", 7: "is credited, but was not trained"},
+            {6: "is credited, but was not trained on", 7: "is credited, but was not trained on"},
         ),
-        (lambda r: trained(r, A, 1, [6]), {7: "is credited, but was not trained"}),
-        (lambda r: trained(r, A, 1, [6, 7, 6]), {6: "was trained 2 times"}),
+        (lambda r: trained(r, A, 1, [6]), {7: "is credited, but was not trained on"}),
+        (lambda r: trained(r, A, 1, [6, 7, 6]), {6: "was trained on 2 times"}),
         (
             lambda r: trained(r, A, 1, [0, 1, 6, 7]),
             dict.fromkeys((0, 1), "is in the trained work, b"),
         ),
         (
             lambda r: trained(r, A, 1, [6, "7"]),
-            {7: "is credited, but was not trained", -1: "is in the trained wo"},
+            {7: "is credited, but was not trained on", -1: "is in the trained wo"},
         ),
         (lambda r: r[3].update(head=digest("a branch")), {}),
     ],
 )
-def test_each_block_that_was_not_trained_exactly_once_is_reported(
+def test_each_block_that_was_not_trained_on_exactly_once_is_reported(
     story: Story, spoil: Callable[[Records], None], faults: dict[int, str]
 ) -> None:
     assert story.records[4]["trained"] == LEASE

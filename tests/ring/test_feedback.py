@@ -18,8 +18,8 @@ NUMEL, MEMBERS, STEPS = 300, 5, 40
 
 
 class Members:
-    """Peers that average, with their residuals. `off` is the sum of all rounded means so far minus
-    the sum of the exact means.
+    """Peers that average, with their residuals. `off` is the sum of the rounded means of all
+    committed reduces so far, minus the sum of their exact means.
     """
 
     def __init__(self, name: CodecName, seed: int) -> None:
@@ -49,8 +49,8 @@ class Members:
         return error
 
     def step(self, step: int) -> float:
-        """Run an outer step of one to three attempts. At most the last attempt is committed. Return
-        the error of its mean.
+        """Run an outer step of one to three attempts. Either the last attempt is committed, or none
+        is. Return the largest error of an element in the last attempt's mean.
         """
         attempts = int(self.random.integers(1, 4))
         for attempt in range(attempts):
@@ -74,7 +74,7 @@ class Members:
 
 @pytest.mark.parametrize("name", ["fp16", "int8", "int4"])
 @pytest.mark.parametrize("seed", range(3))
-def test_error_of_the_sum_of_means_equals_the_residuals(name: CodecName, seed: int) -> None:
+def test_residuals_cancel_the_error_of_the_committed_means(name: CodecName, seed: int) -> None:
     members = Members(name, seed)
     largest = max(members.step(step) for step in range(STEPS))
     assert np.abs(members.owed).max() > 0.01 * largest

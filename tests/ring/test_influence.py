@@ -179,9 +179,7 @@ def test_only_the_sender_of_an_overflowing_sum_is_named(
 
 class Two:
     """The second peer in a ring of two with equal weights. Every element of its contribution is
-    `own`.
-
-    The first peer sends it a sum or a mean with blocks of `scale` and `codes`.
+    `own`. The first peer sends the second peer a sum or a mean with blocks of `scale` and `codes`.
     """
 
     def __init__(self, codec: CodecName, own: float, scale: bytes, codes: bytes) -> None:

@@ -1,5 +1,5 @@
-"""A 4-bit codec loses more in a longer ring. With the other schedules the loss hardly depends on
-the number of peers.
+"""In a ring, the rounding error of a 4-bit codec grows with the number of peers. With the other
+schedules it hardly depends on this number.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def error(schedule: Schedule, peers: int) -> float:
     ("peers", "of_ring", "of_direct", "of_grid"),
     [(4, 0.17, 0.15, 0.16), (16, 0.33, 0.15, 0.17), (64, 0.71, 0.15, 0.18)],
 )
-def test_error_of_four_bits_grows_with_the_peers_only_in_a_ring(
+def test_4_bit_error_grows_with_the_number_of_peers_only_in_a_ring(
     peers: int, of_ring: float, of_direct: float, of_grid: float
 ) -> None:
     """With different random vectors these figures change by a few percent."""

@@ -26,9 +26,9 @@ from tests.ring.conftest import Build, Connect
 from .conftest import DEADLINE_S
 
 RATE = 500_000
-"""The cap on the uplink, in bytes per second. It is so low that the open request of each sender
-takes half a second to send. A busy machine wakes threads late, and no thread should lose its turn
-because of that.
+"""The cap on the uplink, in bytes per second. It is so low that the bytes of all open requests take
+more than half a second to send. A busy machine wakes threads late, and no thread should lose its
+turn because of that.
 """
 FETCHERS = 3
 LEAP_S_MAX = 0.1

@@ -99,7 +99,7 @@ def test_change_of_h_does_not_make_the_learning_rate_jump(schedule: Schedule, fa
     assert learning_rate(inner, last) == learning_rate(inner, 399)
 
 
-def test_lease_covers_one_fragments_share_of_h_plus_the_overlap() -> None:
+def test_lease_covers_h_divided_by_fragments_plus_the_overlap() -> None:
     inner = dataclasses.replace(INNER, steps=4)
     manifest = dataclasses.replace(
         RUN.manifest, inner=inner, sync=SyncSpec(fragments=2, overlap_steps=1)

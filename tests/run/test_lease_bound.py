@@ -1,6 +1,6 @@
-"""The largest H, the number of inner steps between two averages. Every H that a run file accepts
-still works after any number of skipped outer steps. A larger H can be neither published nor set by
-an amendment."""
+"""H, the number of inner steps between two averages, has a maximum. With every H that a run file
+accepts, a member's blocks fit into one frame after any number of skipped outer steps. A larger H
+can be neither published nor set by an amendment."""
 
 from __future__ import annotations
 

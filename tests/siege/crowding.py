@@ -161,7 +161,7 @@ async def checkpoints(crowd: Crowd) -> None:
 
 
 async def gossip(crowd: Crowd) -> None:
-    """Send the worst frames of every kind on gossip streams."""
+    """Send expensive frames of every kind (see `gossip_frames`) on gossip streams."""
     topic = protocol_names.heartbeat_topic(RunId(crowd.ground.run))
     author = ID.from_base58(crowd.strangers[0].identity.peer).to_bytes()
     frames = gossip_frames.frames(topic, author)

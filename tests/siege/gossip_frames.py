@@ -1,4 +1,5 @@
-"""The worst gossip frames: in most of them, one repeated field fills the frame.
+"""The gossip frames that are the most expensive for the nodes under attack to process. In most of
+them, one repeated field fills the frame.
 
 The frames are bytes that can be written to a gossip stream. libp2p reads frames of up to 1 MiB.
 These frames are slightly smaller, so that they are not refused because of their length.

@@ -1,8 +1,11 @@
 """The lying member: `python -m tests.siege.liar GROUND COUNTS [ATTACK…]`.
 
-It is a real node, a founder and a voter, that takes part in the run as far as it is allowed. Its
-heartbeats, reduces and answers contain lies, and all attacks of `membership` run at the same time.
-If the node ends, it is started again.
+GROUND is the file that describes the attacked nodes. The number of actions of each attack is
+written to the file COUNTS. Without ATTACK, all attacks run.
+
+The liar is a real node, a founder and a voter, that takes part in the run as far as it is allowed.
+Its heartbeats, reduces and answers contain lies, and all attacks of `membership` run at the same
+time. If the node ends, it is started again.
 """
 
 from __future__ import annotations

@@ -132,8 +132,8 @@ async def replays(member: Member) -> None:
 
 
 async def gossip_bombs(member: Member) -> None:
-    """Send validly signed messages with 480,000 topics, and the worst frames of every repeated
-    field.
+    """Send validly signed messages with 480,000 topics, and for every repeated field a frame that
+    it fills.
     """
     author = ID.from_base58(member.context.me).to_bytes()
     frames = await trio.to_thread.run_sync(gossip_frames.frames, member.topic, author)

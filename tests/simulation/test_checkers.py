@@ -224,7 +224,7 @@ def test_checker_finds_untrained_repeated_and_lost_blocks() -> None:
     checker = BlocksAreCommittedOnce()
     checker.on_decision(commit(trained={A: (0, 1), B: (2, 9)}))
     assert checker.violations == [
-        "BlocksAreCommittedOnce: step 0 commits blocks that b did not train"
+        "BlocksAreCommittedOnce: step 0 commits blocks that b did not train on"
     ]
     again = BlocksAreCommittedOnce(committed={commit().before.head: frozenset({2})})
     again.on_decision(commit())
@@ -384,7 +384,8 @@ def drawn_away(*, got_opening_at: float, branched_at: float) -> list[str]:
 
 def test_checker_finds_a_branch_followed_too_soon_after_a_decision() -> None:
     assert drawn_away(got_opening_at=0.1, branched_at=2.5) == [
-        "NobodyIsDrawnAway: a joins a branch that omits it after 2.5 s"
+        "NobodyIsDrawnAway: a joins a branch that does not name it, "
+        "only 2.5 s after the last entry of its chain"
     ]
 
 

@@ -20,7 +20,7 @@ SEEDS = range(20)
 """
 
 MUTANT_SEEDS_MAX = 200
-"""The largest number of seeds in which a defect is searched for. Most defects are found with the
+"""The number of seeds to try before a defect counts as not found. Most defects are found with the
 first seed, and the hardest one with the 22nd.
 """
 

@@ -14,7 +14,7 @@ from tests.simulation.defects.mutants import MUTANTS
 from tests.simulation.defects.planting import STUCK, Mutant
 
 SEEDS_MAX = 2000
-"""The largest number of seeds in which a defect is searched for. Most defects are found within ten
+"""The number of seeds to try before a defect counts as not found. Most defects are found within ten
 seeds. `docs/results/simulation.md` lists the number for each defect.
 """
 

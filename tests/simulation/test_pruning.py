@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from p2ptrain.errors import RemoteProtocolError
-from p2ptrain.ledger.history.base import check_base
+from p2ptrain.ledger.history.check_base import check_base
 from p2ptrain.simulation import PROFILES
 from p2ptrain.simulation.disk import verify
 from p2ptrain.simulation.pruner import Pruner, base_for_newcomer, forged

@@ -21,8 +21,8 @@ STEPS = 20
 
 
 def lost_in(seed: int, peers: int, spoil: Spoil) -> tuple[int, int]:
-    """Return the number of attempts lost in 20 outer steps, and how often the most affected honest
-    peer was left out.
+    """Return the number of attempts lost in 20 outer steps, and how many times the most affected
+    honest peer was left out.
     """
     world = world_of(seed, peers=peers, steps=STEPS, profile=PROFILES["spoiled"])
     (spoiler,) = world.rings.spoilers.values()

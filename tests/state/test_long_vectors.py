@@ -20,8 +20,9 @@ from p2ptrain.state import Frozen, Layout, OuterState
 from p2ptrain.state.outer_state import SHARE_ELEMENTS, SNAPSHOT
 from p2ptrain.store import CHUNK_BYTES, BlobManifest, BlobReader, digest_of
 
-# NUMEL is not a multiple of the share or chunk size: the last share and chunk are short, and one
-# chunk holds the end of θ and the beginning of m.
+# A share is what one thread updates at a time: SHARE_ELEMENTS elements. NUMEL is not a multiple of
+# the share or chunk size: the last share and chunk are short, and one chunk holds the end of θ and
+# the beginning of m.
 NUMEL = 2**31 + SHARE_ELEMENTS + 4096
 LAST_SHARE = 2**31 + SHARE_ELEMENTS
 CODEC = kernels.codec("int8", 64)
@@ -104,7 +105,7 @@ def test_kernel_checks_the_last_block_and_reports_its_number(name: kernels.Codec
     assert caught.value.block == NUMEL // 64 - 1
 
 
-def test_unread_part_of_a_snapshot_is_copied_from_the_right_offset(state: OuterState) -> None:
+def test_last_piece_is_copied_before_a_write_from_the_right_offset(state: OuterState) -> None:
     regions = [state.theta_vector.bytes_view, memoryview(state.momentum.data).cast("B")]
     state.momentum[-1] = 5.0
     with closing(Frozen(regions, CHUNK_BYTES)) as frozen:

@@ -245,7 +245,7 @@ def test_failed_snapshot_leaves_the_state_free_for_updates(store: Store) -> None
     state.write_snapshot(store, {})
 
 
-def test_blob_that_is_not_a_fitting_snapshot_is_refused(store: Store) -> None:
+def test_blob_that_is_not_a_snapshot_of_this_size_is_refused(store: Store) -> None:
     state = state_of(1000)
     before = state.digest()
     for digest in (

@@ -20,8 +20,8 @@ from tests.store.test_crash import STEPS, check_whole, story
 
 
 class KillingDisk(LocalDisk):
-    """Kills its process halfway through write number `fatal`, counted from 1. If `fatal` is 0, it
-    kills no process.
+    """Kills its process at change number `fatal`, counted from 1: halfway through a write, or
+    before any other change. If `fatal` is 0, it kills no process.
     """
 
     def __init__(self, fatal: int = 0) -> None:

@@ -1,8 +1,8 @@
-"""Crash safety of the store: at every write of a story, the power fails, the disk is full, or the
-process is killed.
+"""Crash safety of the store: the power fails, the disk is full, or the process is killed, at every
+write of a *story*, a fixed sequence of operations on a store.
 
-The story below takes snapshots, moves the head, collects garbage and continues. One complete run
-counts the writes. Further runs crash at each write, with several random outcomes for unsynced data.
+The story below takes snapshots, moves the head and collects garbage. One complete run counts the
+writes. Further runs crash at each write, with several random outcomes for unsynced data.
 In these runs the chunks of a blob are written one after the other. Other runs write chunks in
 parallel, as a node does; there a seed chooses which thread continues at each write (see turns).
 """

@@ -100,7 +100,7 @@ def test_file_that_is_not_a_log_is_not_mistaken_for_an_empty_one(
     assert (tmp_path / "log").read_bytes() == content
 
 
-def test_record_that_contains_a_frame_is_not_mistaken_for_one(disk: MemoryDisk) -> None:
+def test_frame_inside_a_record_is_not_read_as_a_frame_of_the_log(disk: MemoryDisk) -> None:
     log = RecordLog(PATH, disk=disk)
     log.append([b"real"])
     other = MemoryDisk()
@@ -119,7 +119,7 @@ def test_record_that_is_too_long_raises_local_protocol_error(disk: MemoryDisk) -
     assert list(log) == []
 
 
-def test_rewriting_replaces_everything_at_once(disk: MemoryDisk) -> None:
+def test_rewriting_replaces_all_records(disk: MemoryDisk) -> None:
     log = RecordLog(PATH, disk=disk)
     log.append([b"a", b"b", b"c"])
     log.rewrite([b"c"])

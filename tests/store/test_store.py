@@ -125,7 +125,7 @@ def test_digest_of_a_blob_covers_its_kind_and_meta(store: Store) -> None:
 
 @settings(max_examples=40)
 @given(st.lists(st.integers(0, 3000), min_size=1, max_size=4))
-def test_blob_is_read_across_several_views(sizes: list[int]) -> None:
+def test_blob_can_be_read_into_several_views(sizes: list[int]) -> None:
     store = memory_store()
     data = np.random.default_rng(1).bytes(sum(sizes))
     digest = store.put_blob("snapshot", [data], {})
@@ -341,7 +341,7 @@ def test_examined_chunk_that_is_damaged_or_unreadable_is_set_aside() -> None:
     assert list(StoreReader(Path("/store"), disk).set_aside()) == [unreadable]
 
 
-def test_unreadable_disk_does_not_count_as_corruption() -> None:
+def test_lack_of_permission_does_not_count_as_corruption() -> None:
     disk = FailingDisk()
     store = Store(Path("/store"), disk=disk)
     digest = store.put_chunk(b"one")

@@ -63,7 +63,7 @@ def test_source_that_has_not_delivered_yet_has_one_open_request() -> None:
     assert picker.next("x", 1) == C
 
 
-def test_delivery_time_of_a_manifest_does_not_count_as_a_chunk_time() -> None:
+def test_delivery_time_of_an_urgent_chunk_is_not_measured() -> None:
     picker = Picker(["x", "y"])
     picker.want([A], urgent=True)
     assert picker.next("x", 0) == A
@@ -130,7 +130,7 @@ def test_more_chunks_can_be_added_later_without_duplicates() -> None:
     assert picker.next("x", 0) is None
 
 
-def test_chunk_that_one_source_lacks_is_requested_first_from_another() -> None:
+def test_chunk_that_another_source_lacks_is_requested_before_others() -> None:
     picker = proven(["x", "y"], [A, B, C, D])
     assert picker.next("x", 0) == A
     picker.lacks("x", A, 0)
@@ -188,7 +188,7 @@ def test_patience_follows_from_the_usual_chunk_time() -> None:
     assert picker.next("y", 40) == B
 
 
-def test_urgent_chunk_counts_as_late_earlier() -> None:
+def test_urgent_chunk_has_a_shorter_time_limit() -> None:
     picker = Picker(["x", "y"])
     picker.want([A], urgent=True)
     picker.next("x", 0)
@@ -222,7 +222,7 @@ def test_overdue_chunk_is_not_requested_from_a_source_without_it() -> None:
     assert picker.next("y", PATIENCE_UNKNOWN_S) is None
 
 
-def test_chunk_that_all_sources_lack_is_given_up() -> None:
+def test_picker_is_stuck_while_all_sources_lack_all_wanted_chunks() -> None:
     picker = picker_of(["x", "y"], [A])
     for lane in "xy":
         assert picker.next(lane, 0) == A
@@ -288,7 +288,7 @@ def test_picking_is_just_as_fast_when_many_chunks_are_missing() -> None:
     assert lines_of_a_pick(2000) == lines_of_a_pick(20) < 500
 
 
-def test_nothing_is_requested_twice_from_the_same_source() -> None:
+def test_unanswered_request_is_not_repeated_to_the_same_source() -> None:
     picker = picker_of(["x"], [A])
     assert picker.next("x", 0) == A
     assert picker.next("x", 1000) is None

@@ -76,7 +76,7 @@ def test_latency_delays_a_fetch_once_and_not_for_each_chunk() -> None:
     assert outcome.seconds < 200 / 10 + 4 * 0.5
 
 
-def test_source_with_few_chunks_has_one_request_at_a_time() -> None:
+def test_source_without_chunks_does_not_delay_the_fetch() -> None:
     """A peer that has only just joined must not delay hundreds of chunks by answering "missing"."""
     sources = {"full": Source(MBIT_100), "new": Source(100.0, holds=frozenset())}
     outcome = run(sources, 100)

@@ -83,7 +83,7 @@ class OneSource:
     peer = PeerId("a")
 
 
-def test_lane_reads_the_next_chunk_while_the_disk_stores_the_last_one() -> None:
+def test_lane_reads_a_chunk_while_the_disk_stores_an_earlier_one() -> None:
     theirs = Store(Path("/theirs"), disk=MemoryDisk())
     wanted = [theirs.put_chunk(b"block %d" % number) for number in range(3)]
     disk = Turns()

@@ -74,7 +74,9 @@ def test_schedule_follows_the_rule_of_the_paper(
 
 
 @pytest.mark.parametrize(("steps", "fragments", "overlap"), [(10, 4, 0), (8, 4, 3), (8, 1, 9)])
-def test_uneven_schedule_is_refused(steps: int, fragments: int, overlap: int) -> None:
+def test_schedule_that_does_not_fit_the_inner_steps_is_refused(
+    steps: int, fragments: int, overlap: int
+) -> None:
     with pytest.raises(ValueError, match="inner steps"):
         SyncSchedule(steps, fragments, overlap)
 

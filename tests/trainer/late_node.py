@@ -40,7 +40,7 @@ US, OTHER, ELSE = PeerId("us"), PeerId("other"), PeerId("else")
 FOR_EVER = 1e12
 TOLERANCE = 1e-2
 """Largest allowed difference of a weight. The traces of blocks (see `ought`) are whole numbers, but
-eager or mixed weights are not."""
+weights are not if the mode is eager or mixes weights."""
 
 
 class Trainer(Protocol):

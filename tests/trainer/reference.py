@@ -1,4 +1,5 @@
-"""The results of a trainer in fp64, and in fp32 or bf16 with its rows in several orders.
+"""Training in fp64, and in fp32 or bf16 with the rows of each block in several orders. The second
+kind shows how large rounding errors are.
 
 Model and optimizer are the package's own, so only rounding and the order of sums differ.
 (test_model, test_muon and tests/export check the formulas.) See tests/rounding.py.
@@ -25,12 +26,12 @@ from p2ptrain.trainer.rank.optimizer import clip_gradients, make_optimizer
 from tests.rounding import MARGIN, MARGIN_BF16, assert_rounded_alike, distance
 
 ORDERS = 5
-"""Orders of the rows to train in. The error of a single order may be small by chance."""
+"""Number of row orders to train with. The error of a single order may be small by chance."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """The loss and the gradient's norm of each inner step, in nats, and the weights at the end."""
+    """The loss (in nats) and the gradient's norm of each inner step, and the weights at the end."""
 
     losses: NDArray[np.float64]
     norms: NDArray[np.float64]
@@ -63,7 +64,8 @@ class Reference:
 
     @property
     def terms(self) -> dict[str, int]:
-        """The number of terms in each sum: losses of a block's tokens, norms of all weights."""
+        """The number of terms in the sum behind each value: the tokens of a block for a loss, all
+        weights for a norm. A weight is not a sum."""
         return {"losses": self.tokens, "norms": self.exact.weights.size, "weights": 1}
 
 

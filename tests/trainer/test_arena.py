@@ -41,7 +41,7 @@ def of_the_last_rank(entry: LayoutEntry, mesh: DeviceMesh) -> DTensor:
     )
 
 
-def test_rank_without_embedding_rows_still_sees_the_rest_of_theta() -> None:
+def test_rank_without_embedding_rows_still_reads_its_other_rows() -> None:
     mesh = LastRank()
     sharded = {entry.name: of_the_last_rank(entry, mesh) for entry in LAYOUT.entries}
     own = {name: each.to_local() for name, each in sharded.items()}

@@ -1,4 +1,4 @@
-"""Every attention kernel on every device gives the gradients of plain softmax."""
+"""Attention has the gradients of plain softmax, with the kernel that torch uses on this device."""
 
 from __future__ import annotations
 

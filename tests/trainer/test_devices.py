@@ -190,7 +190,7 @@ def show(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 @pytest.mark.parametrize(("gpus", "code"), [(0, "GPU-DRIVER"), (1, "GPU-NONE"), (2, "GPU-OLD")])
-def test_rank_without_a_gpu_says_what_is_missing(
+def test_rank_without_a_usable_gpu_says_what_is_missing(
     gpus: int, code: str, show: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     show(gpus, (6, 1), ("sm_75", "sm_80", "sm_90"))

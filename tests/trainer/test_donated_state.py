@@ -52,7 +52,7 @@ def losses(answers: list[Frame]) -> list[float]:
 
 
 @pytest.mark.parametrize("inner", [ADAMW, MUON], ids=lambda inner: inner.optimizer)
-def test_joiner_continues_with_its_donors_bytes_on_any_number_of_ranks(
+def test_joiner_continues_from_its_donors_state_on_one_or_two_ranks(
     inner: InnerSpec,
     make_driver: MakeDriver,
     config: TrainerConfig,
@@ -106,7 +106,7 @@ def test_trained_states_are_close_to_the_bounds_but_within_them(
     assert 0.9 < nearest.max() / ratio_max(ADAMW) < 1.001
 
 
-def test_gradients_too_small_for_their_squares_are_accepted(tmp_path: Path) -> None:
+def test_gradient_whose_square_underflows_is_accepted(tmp_path: Path) -> None:
     first, second = np.zeros((2, LAYOUT.numel), np.float32)
     first[LAYOUT.entries[0].offset] = 1e-23
     with write_state(tmp_path, LAYOUT, 3, (first, second)).open("rb") as file:
@@ -162,7 +162,7 @@ def test_state_that_training_cannot_produce_is_refused(
     assert list(ours.iterdir()) == []
 
 
-def test_without_clipping_any_length_is_accepted(tmp_path: Path) -> None:
+def test_gradient_of_any_length_is_accepted_without_clipping(tmp_path: Path) -> None:
     first, second = trained(LAYOUT, ADAMW)
     second[LAYOUT.entries[0].offset] = 2.0
     file = write_state(tmp_path, LAYOUT, 3, (first, second))
@@ -173,7 +173,7 @@ def test_without_clipping_any_length_is_accepted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_state_outside_the_parameters_is_refused(which: int, tmp_path: Path) -> None:
+def test_nonzero_value_between_two_parameters_is_refused(which: int, tmp_path: Path) -> None:
     entries = LAYOUT.entries
     gaps = [a.end for a, b in pairwise(entries) if a.end < b.offset]
     for at in (gaps[0], gaps[-1]):

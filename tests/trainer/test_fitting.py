@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tests.trainer.conftest import Vectors
 
 
-def test_batch_is_halved_rounding_up_until_one_is_left(config: TrainerConfig) -> None:
+def test_sequences_at_once_are_halved_until_one_is_left(config: TrainerConfig) -> None:
     seen: list[tuple[int, int]] = []
     smaller: TrainerConfig | None = config
     while smaller is not None:
@@ -113,7 +113,7 @@ class EveryStartEnds:
         return LaunchedRanks((process,) * ranks, ours, lifeline, StderrTail(out_read))
 
 
-def test_next_start_halves_the_batch_and_does_not_count_as_a_restart(
+def test_halving_after_out_of_memory_does_not_count_as_a_restart(
     config: TrainerConfig, vectors: Vectors
 ) -> None:
     launch = EveryStartEnds()
@@ -163,7 +163,7 @@ def test_next_try_halves_the_number_that_the_ranks_found_to_fit(
     assert told == [Halving("A GPU", 700, 1)]
 
 
-def test_earlier_halving_applies_only_to_that_device_and_memory(
+def test_earlier_halving_applies_to_that_device_with_no_more_memory(
     config: TrainerConfig,
 ) -> None:
     knows = replace(config, halving=Halving("A GPU", 1000, 2))

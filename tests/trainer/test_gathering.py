@@ -168,8 +168,8 @@ def test_frames_go_through_rank_0_and_stop_ends_all_ranks(node: Node) -> None:
 
 def test_rank_0_can_leave_a_long_frame_unread_while_its_host_lives(node: Node) -> None:
     """A frame with 2,000 blocks fills the connection's buffer while rank 0 restores its optimizer.
-    The kernel must not close this connection. It detects a lost host on the rank's connection for
-    slices, which keeps its timeout of 30 s."""
+    The kernel must not close this connection. It detects a lost host on the rank's other
+    connection, which keeps its timeout of 30 s."""
     running = node.start()
     first = node.gathered()[0]
     channel, lease = first.channel(), Train(0, ("/" + 128 * "x",) * 2000, 0)
@@ -289,7 +289,7 @@ def test_rank_that_connects_again_ends_its_old_group(node: Node) -> None:
     late.close()
 
 
-def test_rank_out_of_memory_makes_the_next_ranks_use_less(node: Node) -> None:
+def test_rank_out_of_memory_halves_the_next_ranks_micro_batch(node: Node) -> None:
     running = node.start()
     before = node.trainers.config
     node.gathered()[0].report_end(OUT_OF_MEMORY_EXIT_CODE)
@@ -399,7 +399,7 @@ def test_listener_survives_a_temporary_failure_of_accept(node: Node) -> None:
     assert deaf == ["Too many open files"]
 
 
-def test_frames_are_sent_once_and_only_to_rank_0(node: Node) -> None:
+def test_early_or_second_connection_for_frames_is_refused(node: Node) -> None:
     running = node.start()
     early = node.caller(0).call(Purpose.FRAMES)
     assert early.recv(1) == b""

@@ -120,7 +120,7 @@ def test_damaged_or_foreign_state_is_not_restored(
     assert resumed(make_driver(kept).send(Load(1))) == [Resumed(1, None)]
 
 
-def test_full_disk_loses_the_state_but_not_the_trainer(
+def test_state_that_cannot_be_written_does_not_end_the_trainer(
     make_driver: MakeDriver, kept: TrainerConfig, tmp_path: Path, block_paths: tuple[str, ...]
 ) -> None:
     (tmp_path / "inner").write_text("where the folder should be")
@@ -154,7 +154,7 @@ def test_restarted_joiner_continues_its_warm_up(
     assert vectors.local.tobytes() == uninterrupted
 
 
-def test_joiner_without_a_state_warms_up_and_a_founder_does_not(
+def test_trainer_without_a_state_warms_up_unless_the_run_begins(
     make_driver: MakeDriver, config: TrainerConfig, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
     moved = []

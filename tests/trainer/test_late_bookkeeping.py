@@ -138,7 +138,7 @@ def traces(monkeypatch: pytest.MonkeyPatch) -> Traces:
 
 
 def training_with(traces: Traces) -> Callable[..., InnerStep]:
-    """Replace training on a block by subtracting that block's trace from the weights."""
+    """Return a stand-in for training, which only subtracts a block's trace from the weights."""
 
     def train_on(rows: np.ndarray, model: torch.nn.Module, *_: Any) -> InnerStep:
         parameters = dict(model.named_parameters())

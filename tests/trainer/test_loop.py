@@ -1,5 +1,5 @@
-"""Every order that a node can give a trainer, and its effect. There is one rank, in this
-process."""
+"""The orders that a node gives a trainer (Merge is in test_sync_modes), and their effects. There is
+one rank, in this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The trainer's handling of Merge, and of training ahead."""
+"""How the trainer handles Merge, and trains ahead (while earlier work is still being averaged)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def mask(vectors: Vectors, count: int, number: int) -> np.ndarray:
 
 @pytest.fixture
 def cut(config: TrainerConfig) -> TrainerConfig:
-    """Return a configuration with one fragment for each layer, and one for the rest."""
+    """Return a configuration with one fragment for each layer, and one for all other parameters."""
     return replace(config, fragments=3)
 
 

@@ -74,7 +74,7 @@ def test_trainer_that_trained_ahead_can_wait_for_the_others(watch: StallWatch) -
     assert watch.overdue(10_999.0) is not None, "its report is due"
 
 
-def test_order_while_training_ahead_makes_a_report_due(watch: StallWatch) -> None:
+def test_rebase_while_training_ahead_makes_a_report_due(watch: StallWatch) -> None:
     watch.sent(AHEAD, 1000.0)
     watch.sent(frames.Rebase(1), 1000.5)
     watch.sent(frames.Train(1, (), 5), 1000.5)
@@ -139,7 +139,7 @@ def test_compiled_model_gets_compile_time_at_its_first_evaluation() -> None:
 
 
 @pytest.mark.parametrize("order", [frames.Load(1), frames.Merge(1)], ids=["load", "merge"])
-def test_large_optimizer_state_can_be_read_slowly_at_the_start(
+def test_step_after_load_or_merge_gets_time_for_optimizer_state(
     order: frames.Load | frames.Merge,
 ) -> None:
     watch = StallWatch(0.0, PATIENCE)
@@ -173,11 +173,11 @@ def test_failure_counts_as_an_answer(
 
 A100 = replace(HELLO, device="NVIDIA A100-SXM4-80GB")
 COST = StepCost(312e12 * 120 * 0.4, bf16=True)
-"""The cost of a step that takes a well-used A100 two minutes: 120 s at 40 % of 312 TFLOP/s. Blocks
-of two million tokens take about that long."""
+"""The cost of a step that takes two minutes on an A100 that reaches 40 % of its peak, which is 312
+TFLOP/s. Blocks of two million tokens take about that long."""
 
 
-def test_first_step_can_take_as_long_as_on_a_poorly_used_device() -> None:
+def test_first_step_may_be_as_slow_as_the_lowest_expected_mfu() -> None:
     watch = StallWatch(0.0, PATIENCE, COST)
     assert watch.overdue(101.0) is not None, "the longer limit does not apply to the start"
     watch.received(A100, 50.0)

@@ -44,7 +44,7 @@ DEADLINE_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class AverageSetting:
-    """The measurement. `order` is the ring's order of peers; empty means in order of number."""
+    """The measurement. `order` lists the peers in ring order; empty means in ascending order."""
 
     peers: int
     elements: int

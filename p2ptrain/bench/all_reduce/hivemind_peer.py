@@ -114,7 +114,8 @@ def _await(files: list[Path]) -> None:
     ends = time.monotonic() + GROUP_S
     while not all(file.exists() for file in files):
         if time.monotonic() > ends:
-            raise TimeoutError("the other peers did not get this far")
+            missing = ", ".join(file.name for file in files if not file.exists())
+            raise TimeoutError(f"other peers did not write {missing} within {GROUP_S:g} s")
         time.sleep(LOOK_S)
 
 

@@ -64,7 +64,7 @@ def _chart(title: str, across: str, points: Sequence[tuple[str, int, float]]) ->
 
 
 def table(points: Sequence[Point], machine: str) -> str:
-    """Return the points as a markdown table: a row for each vector, a column for each method."""
+    """Return a markdown table with a column per method and a row per number of peers and size."""
     names = sorted({point.what for point in points})
     found = {(each.peers, each.elements, each.what): each.seconds for each in points}
     rows = sorted({(point.peers, point.elements) for point in points})

@@ -23,7 +23,7 @@ MEET_S = 120.0
 
 
 class ByteCounts:
-    """The bytes sent to one neighbour and received from the other, counted over all threads."""
+    """The bytes to send to one neighbour and received from the other, counted over all threads."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

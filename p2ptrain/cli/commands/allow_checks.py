@@ -125,5 +125,8 @@ def check_quorum(run: Run, voters: Sequence[PeerId], after: Allowlist, peer: Pee
             "a peer that is off the list keeps its vote until the next roster, but other peers no "
             "longer listen to it"
         ),
-        do=(f"remove fewer peers now, and more after the next roster; if you are sure, {ANYWAY}"),
+        do=(
+            "if you have just removed other peers, try again after the next roster (list of "
+            f"members), which takes their votes; if you are sure, {ANYWAY}"
+        ),
     )

@@ -1,7 +1,7 @@
 """Add the amendments since a run's publication to its run file, for `run check`.
 
-All amendments count that members have agreed on according to the ledger in a home, even those that
-take effect at a later outer step.
+The ledger in a home shows which amendments the members have agreed on. All of these count, even
+those that take effect at a later outer step.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ app.add_typer(bench_state.commands)
 )
 def kernels(
     elements: Annotated[
-        int, typer.Option("--elements", min=1, help="fp32 elements of the vector.")
+        int, typer.Option("--elements", min=1, help="Number of fp32 elements in the vector.")
     ] = 25_000_000,
     rounds: RoundsOption = 5,
     variant: Annotated[
@@ -53,7 +53,10 @@ def kernels(
     block: Annotated[
         int | None,
         typer.Option(
-            "--block", min=1, max=4096, help="Elements that share a scale, in int8 and int4."
+            "--block",
+            min=1,
+            max=4096,
+            help="Number of elements that int8 and int4 quantise with the same scale.",
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -101,15 +104,13 @@ BadLink = Annotated[
 AllreduceStreams = Annotated[
     str,
     typer.Option(
-        "--streams", help="Connections to each neighbour; several numbers separated by commas."
+        "--streams", help="Numbers of connections to each neighbour, separated by commas."
     ),
 ]
 
 AllreduceElements = Annotated[
     str,
-    typer.Option(
-        "--elements", help="fp32 elements of the vector; several sizes separated by commas."
-    ),
+    typer.Option("--elements", help="Numbers of fp32 elements in the vector, separated by commas."),
 ]
 
 
@@ -271,8 +272,8 @@ def utilisation(
 ) -> None:
     """Measure the share of time that real nodes spend training.
 
-    Compares plain DiLoCo (int8) with averages of fragments (int4). Set the speed of the connections
-    with --up-mbit, or with --addresses in network namespaces that a network emulator connects.
+    Compares plain DiLoCo (int8) with Streaming DiLoCo (int4). Set the speed of the connections with
+    --up-mbit, or with --addresses in network namespaces that a network emulator connects.
     """
     from p2ptrain.bench.processes import ProcessFailed
     from p2ptrain.bench.utilisation import SyncMode, UtilisationSetting, measure

@@ -75,9 +75,9 @@ def chat(
 ) -> None:
     """Continue a text with the run's model.
 
-    From a home, the newest snapshot is used. Without TEXT, the command prompts for texts on a
-    terminal, or reads one text from stdin. A model trained on plain text continues a text; it does
-    not answer questions.
+    If DIR is a node's home, the newest snapshot in it is used. Without TEXT, the command prompts
+    for texts on a terminal, or reads one text from stdin. A model trained on plain text continues a
+    text; it does not answer questions.
     """
     with _load_chat_model(folder.expanduser().absolute()) as speaker:
         from p2ptrain.trainer.tools.generating import Sampling
@@ -161,7 +161,7 @@ def _loaded(folder: Path) -> ChatModel:
             f"the tokenizer has token {most}, but the model's tokens end at {model.spec.vocab - 1}",
             code="MODEL-FOREIGN",
         )
-    # A begin token also ends the text, even if the run's documents have no end token.
+    # A begin token starts another document, so it ends this text. Some runs have no end token.
     ends = frozenset([*_numbers(config.get("eos_token_id")), *begins])
     return ChatModel(model, speller, next(iter(begins), None), ends)
 
@@ -267,5 +267,5 @@ def _answer(talk: ChatSession, prompt: str) -> None:
 
 
 def visible(text: str) -> str:
-    """Return `text` without control characters, except for line ends and tabs."""
+    """Return `text` with a · for each unprintable character except line ends and tabs."""
     return "".join(each if each.isprintable() or each in "\n\t" else "·" for each in text)

@@ -58,7 +58,7 @@ def pack(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Turn text or reads into blocks of tokens for a run.
+    """Turn text or DNA sequencing reads into blocks of tokens for a run.
 
     The blocks are shuffled and hashed. If data.source in the run file names the created folder,
     `run publish` uses these blocks unchanged.
@@ -106,7 +106,7 @@ def synthesise(
 ) -> None:
     """Write artificial DNA sequencing reads.
 
-    With them you can try out a run without real data.
+    Use these reads to try out a run without real data.
     """
     from p2ptrain.data.synthesis import SynthesisSpec, write_reads
 

@@ -168,10 +168,9 @@ def chain_of(run: Run, file: Path, *, exported: bool = False) -> CheckedChain:
 
 def agreed_amendments(run: Run, chain: CheckedChain, folder: Path) -> list[dict[str, object]]:
     """Return the amendments that the chain agreed on, oldest first: number, first outer step,
-    digest, a description, and whether `folder` holds the signed amendment. If it does, the two are
-    compared.
+    digest, a description, and whether `folder` holds the signed amendment.
 
-    Raises RemoteProtocolError (AMEND-DIFFERS): they are different.
+    Raises RemoteProtocolError (AMEND-DIFFERS): a signed amendment differs from the chain's.
     """
     from p2ptrain.archive.amendments import Amendments
 

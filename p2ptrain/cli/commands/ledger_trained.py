@@ -38,10 +38,10 @@ def trained(
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check that each committed block was trained once.
+    """Check that each committed block was trained on once.
 
-    The member that held the block's lease must have trained it. Compares this home's ledger with
-    the journals of nodes, which record what their trainers have trained.
+    The member that held the block's lease must have trained on it. Compares this home's ledger with
+    the journals of nodes, which record the blocks that their trainers have trained on.
     """
     from p2ptrain.archive.chain_reader import ChainVerifier, records_in
     from p2ptrain.archive.ledger_on_disk import rules_of
@@ -81,7 +81,7 @@ def _print_audit(where: Home, found: TrainingAudit) -> None:
     if not found.good:
         export = to_paste(where.root, "ledger export FILE")
         raise P2PTrainError(
-            f"{len(found.faults)} blocks were not trained exactly once by the member credited "
+            f"{len(found.faults)} blocks were not trained on exactly once, by the member credited "
             "with them",
             code="TRAINED-OTHERWISE",
             evidence=[fault.words for fault in found.faults[:FAULTS_SHOWN_MAX]],
@@ -89,8 +89,8 @@ def _print_audit(where: Home, found: TrainingAudit) -> None:
             do=f"report it, with the journals and this ledger: {export}",
         )
     result(
-        f"{found.checked} committed blocks were trained exactly once, each by the member that "
+        f"{found.checked} committed blocks were trained on exactly once, each by the member that "
         "held its lease"
     )
     if found.unseen:
-        result(f"the given journals do not cover {found.unseen} other committed blocks")
+        result(f"the given journals do not mention {found.unseen} other committed blocks")

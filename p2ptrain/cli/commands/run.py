@@ -99,7 +99,7 @@ def check(
             "--tokens-per-s",
             min=0.001,
             max=1e12,
-            help="Tokens that one peer trains per second.",
+            help="Tokens that one peer trains on per second.",
             show_default="the estimated rate of the fewest H100s that can hold the model",
         ),
     ] = None,
@@ -197,8 +197,8 @@ FarOption = Annotated[
     typer.Option(
         "--far",
         help=(
-            "Allow a rate to change by more than a factor of ten, or a start more than a hundred "
-            "outer steps ahead."
+            "Allow a learning rate to change by more than a factor of ten, or the amendment to "
+            "take effect more than a hundred outer steps from now."
         ),
     ),
 ]
@@ -242,7 +242,9 @@ def amend(
     codec_block: Annotated[
         int | None,
         typer.Option(
-            "--codec-block", help="Elements that share a scale.", show_default="the codec's default"
+            "--codec-block",
+            help="Number of elements that the codec quantises with the same scale.",
+            show_default="the codec's default",
         ),
     ] = None,
     outer_lr: Annotated[
@@ -260,7 +262,7 @@ def amend(
     """Change a run, starting at a later outer step.
 
     Only the organiser can do this. The change takes effect at that step if the members have agreed
-    on it by then; the next roster (list of members) proposes it.
+    on it by then. They agree on it by agreeing on a roster (list of members) that names it.
     """
     from p2ptrain.cli.commands.run_amend import amend as amended
     from p2ptrain.cli.commands.run_amend import wanted_amendment
@@ -281,8 +283,8 @@ def amend(
     words = f"amendment {made.amendment.number}: {made.amendment.words}"
     result_or_json(words, made.amendment.facts | {"digest": made.digest}, as_json=as_json)
     progress(
-        "the amendment takes effect when members have agreed on it; to check, run: "
-        f"{to_paste(where.root, 'status')}"
+        f"the amendment takes effect at outer step {made.amendment.step} if the members have "
+        f"agreed on it by then; to check, run: {to_paste(where.root, 'status')}"
     )
 
 
@@ -290,8 +292,8 @@ def amend(
 def show(home: HomeOption = None, as_json: JsonOption = False) -> None:
     """Show the run in this home, and its amendments.
 
-    The output shows what the organiser signed. p2ptrain status shows on which amendments the
-    members have agreed.
+    The output shows what the organiser signed. p2ptrain status shows which amendments the members
+    have agreed on.
     """
     from p2ptrain.run import load_amendments
 

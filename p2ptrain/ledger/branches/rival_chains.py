@@ -28,10 +28,11 @@ from p2ptrain.ledger.chain.verify import check_certified
 from p2ptrain.ledger.messages.effects import AskEntries, Effect, Note
 
 ASK_EVERY_S = 2.0
-"""Seconds after which another peer is asked if the last one has not sent more of its chain: the one
-that was asked longest ago. It equals the heartbeat interval, which is short enough to heal soon and
-causes little traffic compared with a reduce. Every second question goes to a peer that was a member
-before the chains diverged, because in an open run one person can appear as many peers.
+"""If the peer that was asked last sends nothing more of its chain for this many seconds, the peer
+that was asked longest ago is asked. This equals the heartbeat interval, which is short enough to
+heal soon and causes little traffic compared with a reduce. Every second question goes to a peer
+that was a member before the chains diverged, because in an open run one person can appear as many
+peers.
 """
 
 Place = tuple[LineId, int]

@@ -48,7 +48,7 @@ def extend(leases: Leases, members: Iterable[PeerId], blocks: int) -> Leases:
 
 def commit(leases: Leases, trained: Iterable[tuple[PeerId, int]]) -> Leases:
     """Remove the first blocks of these members' leases, because they are committed now. `trained`
-    are the members and their numbers of blocks.
+    lists the members, each with its number of committed blocks.
     """
     held = dict(leases.held)
     for member, blocks in trained:

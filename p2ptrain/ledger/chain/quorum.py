@@ -34,7 +34,7 @@ def is_enough(policy: QuorumPolicy, voters: int, present: int, *, first_present:
 def missing(
     policy: QuorumPolicy, voters: Sequence[PeerId], present: Collection[PeerId]
 ) -> tuple[PeerId, ...]:
-    """Return the absent voters if the voters in `present` are no quorum, else ()."""
+    """Return the absent voters if the voters in `present` are not a quorum, else ()."""
     if reached(policy, voters, present):
         return ()
     return tuple(voter for voter in voters if voter not in present)

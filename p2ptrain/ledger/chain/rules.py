@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from p2ptrain.ids import PeerId, RunId, is_digest
-from p2ptrain.ledger.chain.values import check
 
 QuorumPolicy = Literal["majority", "two-thirds"]
 QuorumLoss = Literal["wait", "branch"]
@@ -47,16 +46,16 @@ class Rules:
     reduce_s: float = math.inf
 
     def __post_init__(self) -> None:
-        check(is_digest(self.run), "the run's name must be a digest")
-        check(len(self.founders) > 0, "a run needs a founder")
-        check(len(set(self.founders)) == len(self.founders), "each founder must be named once")
+        _check(is_digest(self.run), "the run's name must be a digest")
+        _check(len(self.founders) > 0, "a run needs a founder")
+        _check(len(set(self.founders)) == len(self.founders), "each founder must be named once")
         for name in _POSITIVE:
-            check(getattr(self, name) > 0, f"{name} must be above 0")
+            _check(getattr(self, name) > 0, f"{name} must be above 0")
         for name in ("grace_s", "patience_s"):
-            check(getattr(self, name) >= 0, f"{name} must not be negative")
+            _check(getattr(self, name) >= 0, f"{name} must not be negative")
         policies, losses = get_args(QuorumPolicy), get_args(QuorumLoss)
-        check(self.quorum in policies, "the quorum must be a majority or two thirds")
-        check(self.quorum_loss in losses, 'quorum_loss must be "wait" or "branch"')
+        _check(self.quorum in policies, "the quorum must be a majority or two thirds")
+        _check(self.quorum_loss in losses, 'quorum_loss must be "wait" or "branch"')
 
     @property
     def branches(self) -> bool:
@@ -78,3 +77,8 @@ _POSITIVE = (
     "branch_after_s",
     "reduce_s",
 )
+
+
+def _check(holds: bool, rule: str) -> None:
+    if not holds:
+        raise ValueError(rule)

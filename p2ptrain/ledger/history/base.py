@@ -15,11 +15,8 @@ from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import Digest, is_digest
 from p2ptrain.ledger.chain.canonical import built, canonical, parse, read_fields
 from p2ptrain.ledger.chain.decode_values import certified_from_plain
-from p2ptrain.ledger.chain.rules import Rules
-from p2ptrain.ledger.chain.signatures import Verify
 from p2ptrain.ledger.chain.state import STATE_BYTES_MAX, LedgerState, plain_state
 from p2ptrain.ledger.chain.values import Certified, Commit
-from p2ptrain.ledger.chain.verify import check_certified
 from p2ptrain.ledger.history.decode_state import state_from_plain
 from p2ptrain.ledger.messages.messages import MESSAGE_BYTES_MAX
 
@@ -74,16 +71,6 @@ class Base:
 
     def plain(self) -> dict[str, object]:
         return {"state": plain_state(self.state), "commit": self.commit.plain()}
-
-
-def check_base(rules: Rules, base: Base, named: Checkpoint, verify: Verify) -> None:
-    """Check that `base` is the one that `named` identifies, and that it is valid in this run.
-
-    Raises RemoteProtocolError, which states the difference.
-    """
-    if base.checkpoint != named:
-        raise RemoteProtocolError(f"this base has checkpoint {base.checkpoint}, not {named}")
-    check_certified(rules, base.state, base.commit, verify)
 
 
 def encode_base(base: Base) -> bytes:

@@ -1,7 +1,8 @@
 """The effects that the ledger asks its node to carry out, in the order of the list.
 
 The order is part of the protocol: a `Persist` or `Decided` must be fsynced to disk before any later
-`Send` or `Announce`, also of later lists, leaves this machine. A node that cannot write must stop.
+`Send` or `Announce`, in this list or a later one, leaves this machine. A node that cannot write
+must stop.
 """
 
 from __future__ import annotations
@@ -81,8 +82,8 @@ class AskEntries:
 class Accuse:
     """Store this evidence durably, and report it as Accused after each restart.
 
-    A process returns this effect once for each accused peer, also for stored evidence. If
-    `evidence.peer` is this node, a second process with its identity has voted: tell the operator.
+    A ledger returns this effect once for each accused peer, even if the evidence is stored already.
+    If `evidence.peer` is this node, a second process has voted as this node: tell the operator.
     """
 
     evidence: Evidence

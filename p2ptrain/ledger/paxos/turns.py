@@ -122,8 +122,8 @@ class Turns:
         treated differently: nodes disagree on who is tardy, so some of them would refuse the rounds
         of an honest proposer.
 
-        In the last quarter of `round_timeout_s` it is not early: nodes may start a turn at times
-        that differ by this much.
+        A turn that ends within the last `round_timeout_s` ÷ 4 does not end early: nodes may start a
+        turn at times that differ by this much.
         """
         timeout_s = self.electorate.rules.round_timeout_s
         if self.ends_at is not None and now >= self.ends_at - timeout_s / 4:

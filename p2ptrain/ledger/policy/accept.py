@@ -220,7 +220,7 @@ def _misquoted(state: LedgerState, reports: Reports, roster: Roster) -> str:
         said = ready is not None and (ready.step, ready.tokens, ready.blocks)
         is_known = part.peer == reports.me or part in known
         if not is_known and said != (state.step, part.tokens, part.blocks):
-            return f"this node does not know that {part.peer} trained {part.tokens} tokens"
+            return f"this node does not know that {part.peer} trained on {part.tokens} tokens"
     return ""
 
 

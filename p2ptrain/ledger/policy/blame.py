@@ -38,8 +38,8 @@ HALF_LIFE. With HALF_LIFE alone, a silent participant cost half the time of a ru
 """
 
 HALF_LIFE_MAX = 128
-"""Maximum half-life in commits, for failures that cost 6 outer steps or more. It limits how long an
-honest peer can be left out after two expensive accidents.
+"""Maximum half-life in commits, for failures that cost 6.4 outer steps or more. It limits how long
+an honest peer can be left out after two expensive accidents.
 """
 
 DOUBT_MIN = 1.0

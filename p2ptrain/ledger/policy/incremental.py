@@ -4,20 +4,21 @@ The time to compute what to propose is proportional to the number of members, an
 thousand members, most reports change nothing. So each computation also makes a *tally*, which
 recognises the following reports as changing nothing:
 
-- While members train and this node has nothing to propose: a further member is ready. It must not
-  be the last awaited member, nor the last that gets the full grace, and it must not complete the
-  quorum or the required number of contributors.
-- During a reduce, while this node has nothing to propose: a member is ready, for this step or the
-  next. A participant abandoned the reduce, unless it is the first or the last to do so. A
-  participant has a result, unless it is this node, or settles whether most have the same result.
+- While members train and this node has nothing to propose: a further awaited member is ready. The
+  exceptions are the last awaited member, the last *punctual* one (for which the others wait the
+  full grace period), and one that completes the quorum or the required number of contributors.
+- During a reduce, while this node has nothing to propose: any member is ready. A participant
+  abandoned the reduce, unless it is the first or the last to do so. A participant other than this
+  node has a result that does not yet settle whether most participants have the same one.
 - While this node proposes a Commit: a participant computed the same update, or a member is ready.
-  Or a participant abandoned the reduce, if most participants have computed the update.
-- While this node proposes another attempt: a participant abandoned the reduce, unless it accuses a
-  peer.
+  A participant abandoned the reduce, if the reduce is already known to have failed and most
+  participants have computed the update.
+- While this node proposes another attempt or a Skip: a further participant abandoned the reduce and
+  accuses no peer.
 - In all of these cases except the third: a snapshot was written.
 
 `absorbs` counts a report, in constant time, and returns whether it is one of these. After any other
-report, what to propose is computed again. Time does not change it before `look_again_at`.
+report, and at the wish's `look_again_at`, what to propose is computed again.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class ReadyTally:
     voters: frozenset[PeerId]
     awaited: set[PeerId]
     punctual: set[PeerId]
-    """The awaited members that get the full grace."""
+    """The awaited members for which the others wait the full grace period (see `Readiness`)."""
     voters_ready: int
     first_ready: bool
     contributors: int

@@ -98,7 +98,7 @@ def _next_voters(
 
 
 def _asking(state: LedgerState, reports: Reports) -> list[PeerId]:
-    """Return the peers that ask to join and may."""
+    """Return the peers that ask to join, are up, and may be members."""
     return [
         peer
         for peer in reports.joining
@@ -107,7 +107,7 @@ def _asking(state: LedgerState, reports: Reports) -> list[PeerId]:
 
 
 def _least(founders: Founders, state: LedgerState) -> int:
-    """Return the minimum number of voters of the next roster, plus accused ones that it drops."""
+    """Return the minimum for the voters of the next roster and the accused that it drops."""
     return min(founders.voters_min, len(state.voters))
 
 
@@ -158,7 +158,7 @@ def dropped_for_nothing(
 
 
 def unasked(state: LedgerState, reports: Reports, roster: Roster) -> str:
-    """Say which founder `roster` makes a voter unasked (SPEC.md F4); empty if none."""
+    """Say which founder `roster` makes a voter that did not ask (SPEC.md F4); empty if none."""
     for voter in roster.voters:
         if voter not in state.voters and voter not in reports.joining:
             return f"it makes {voter} a voter, but this node has not heard it ask to join"

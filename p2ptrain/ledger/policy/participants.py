@@ -93,7 +93,7 @@ def is_awaited(state: LedgerState, member: PeerId) -> bool:
 
 
 def fits_lease(rules: Rules, state: LedgerState, report: Ready) -> bool:
-    """Return whether the peer reports a contribution, and its lease covers the blocks of it."""
+    """Return whether the report is a contribution that the peer's lease and block size allow."""
     held = len(state.leases.get(report.peer, ()))
     covered = 0 < report.blocks <= held
     return covered and 0 < report.tokens <= report.blocks * rules.tokens_per_block
@@ -143,7 +143,7 @@ def could_take_part(
     rules: Rules, state: LedgerState, reports: Reports
 ) -> dict[PeerId, Participant]:
     """Return all peers that took part in this attempt or are ready now, and may stay members. Peers
-    that are down are excluded, and peers whose work is lost until they are ready again.
+    that are down are excluded. So are peers whose work is lost, until they are ready again.
     """
     roster = state.roster
     assert roster is not None

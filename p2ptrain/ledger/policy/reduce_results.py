@@ -10,8 +10,8 @@ from p2ptrain.ledger.policy.update_votes import UpdateVotes
 
 ALONE_GRACES = 4
 """If a reduce has only one participant and that one reports nothing, it counts as failed after this
-many times grace_s. It does not use the network, so it needs little time, and there is no other
-participant that could report the failure.
+many times grace_s. Such a reduce does not use the network, so it needs little time, and no other
+participant could report the failure.
 """
 
 
@@ -99,7 +99,8 @@ def alone_too_long(rules: Rules, state: LedgerState, reports: Reports, now: floa
 
 
 def alone_until(rules: Rules, state: LedgerState, reports: Reports) -> float | None:
-    """Return when the only participant counts as failed; None if it is this node, or not alone."""
+    """Return when the only participant counts as failed. Return None if it is this node, or if
+    there are several participants."""
     roster, since = state.roster, reports.reducing_since
     assert roster is not None
     if since is None or len(roster.peers) > 1 or roster.peers[0] == reports.me:

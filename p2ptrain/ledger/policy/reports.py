@@ -79,7 +79,7 @@ class Reports:
     - `lags`: for further members of this step and past ones, how many seconds after the quorum they
       became ready.
     - `grace_s`: how long a ready quorum waits for the others in this step, computed from `lags`.
-    - `credit`: how long it waits for members that were missing recently.
+    - `credit`: how long a ready quorum waits for members that were missing recently.
     - `reducing_since`: when this node first looked at the current reduce.
     - `failed_since`: when this node learned of the first failure of the current reduce.
     - `done_since`: when this node learned of a result of the current reduce.

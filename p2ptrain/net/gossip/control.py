@@ -1,9 +1,9 @@
 """The control messages of a gossip frame that we act on: offers of messages (IHAVE), requests for
 messages (IWANT), and changes of the mesh (GRAFT, PRUNE).
 
-libp2p 0.8.1 acts on all of them without limits. It sends a message as often as a frame asks for it,
-so a one-megabyte frame that repeats one name requests gigabytes. It stores and answers entries
-about topics that nobody follows. It dials peers that a neighbour names.
+libp2p 0.8.1 acts on all of them without limits. It sends a message once for each time that a frame
+names it, so a one-megabyte frame that repeats one name requests gigabytes. It stores and answers
+entries about topics that nobody follows. It dials peers that a neighbour names.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Build and run a libp2p host so that no peer can end it.
 
-Each line works around a fault that we saw in libp2p 0.8.1 (pinned, since some lines use private
-attributes). A failure that a peer can cause affects only one stream handler, one background task or
-one connection. The module does not know what the host is for.
+Most of this module works around faults that we saw in libp2p 0.8.1. This version is pinned, because
+some lines use its private attributes. A failure that a peer can cause affects only one stream
+handler, one background task or one connection. The module does not know what the host is for.
 """
 
 from __future__ import annotations

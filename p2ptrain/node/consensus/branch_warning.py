@@ -14,8 +14,8 @@ from p2ptrain.observe.cautions import Caution
 
 
 def in_words(text: str, ledger: Ledger) -> str:
-    """Return `text`, which describes the branch, with peers' names and the number of lost
-    voters."""
+    """Return `text`, which describes the branch, with names instead of peer ids, and with the
+    number of lost voters."""
     past = ledger.state.past
     if not text or not past:
         return named(text)

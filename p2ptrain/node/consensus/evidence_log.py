@@ -1,7 +1,7 @@
 """Store evidence that a voter signed contradictory statements, and warn the user about it.
 
-Such a voter is evicted. Evidence does not expire: it is stored before the ledger acts on it, and
-passed to the ledger again after each restart, so that the peer stays evicted.
+Such a voter is evicted. Evidence does not expire: it is stored before the ledger handles the next
+event, and passed to the ledger again after each restart, so that the peer stays evicted.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ def receive(context: Context, peer: PeerId, message: Message) -> None:
 
 
 def _draws_a_page(context: Context, message: Message) -> bool:
-    """Return whether the answer to `message` is a page of entries. It also is for a Prepare or
-    Propose at a height that is already decided."""
+    """Return whether the answer to `message` is a page of entries. A Prepare or Propose at a height
+    that is already decided is also answered with a page."""
     if isinstance(message, Prepare | Propose):
         return message.height <= context.ledger.snapshot.height
     return isinstance(message, EntriesRequest)

@@ -107,7 +107,7 @@ async def run_ledger(
 
 
 async def due_events(queue: EventQueue, deadline: float | None) -> list[Event]:
-    """Return the next events, or a Tick, which only runs timers, if none arrives before `deadline`.
+    """Return the next events. If none arrives before `deadline`, return a Tick, which runs timers.
 
     After the deadline, waiting events are still returned first. The ledger checks its timers after
     any event, but if it only got Ticks, the waiting events would never be handled."""

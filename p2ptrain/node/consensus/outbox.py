@@ -113,9 +113,9 @@ class Outboxes:
 
     async def _may_speak(self, peer: PeerId) -> bool:
         """Wait until this process has asked whether another one uses its identity. Return False if
-        one does: then no message may be sent.
+        it has found one: then no message may be sent.
 
-        Raises PeerError: `peer` is not connected."""
+        Raises PeerError: `peer` cannot be connected."""
         network, identities = self._context.network, self._context.identities
         if identities.first_question.is_over:
             return True

@@ -1,5 +1,5 @@
-"""Prune (delete) the ledger's oldest entries if configured. Warn the user if all other peers have
-pruned entries that this node needs.
+"""Prune (delete) the ledger's oldest entries if configured. Warn the user if all peers with more
+entries have pruned some that this node needs.
 
 By default, a node keeps all entries, so that anybody can check the run from its manifest onwards. A
 node that prunes keeps a base instead: the ledger's state at a checkpoint, from which it can
@@ -51,7 +51,7 @@ async def prune(context: Context) -> None:
 
 
 def prune_home(home: Home, run: Run, keep_entries: int, disk: Disk | None = None) -> Origin | None:
-    """Prune a stopped node's ledger. Return where it now begins; None if nothing was pruned.
+    """Prune a stopped node's ledger. Return where it begins now; None if nothing was pruned.
 
     Raises StoreError: the ledger does not verify, or the disk cannot be written to."""
     rules, log = rules_of(run), RecordLog(home.ledger, disk=disk)
@@ -93,11 +93,11 @@ def origin_in(log: RecordLog) -> Origin | None:
 async def notice_pruned(context: Context) -> None:
     """Warn the user if no peer keeps the entries that this node lacks.
 
-    Peers that are ahead only claim that these entries exist, and may lie. So their claims lead to a
-    warning. They end the node only if no other peer has the same newest entry (head) as this node,
-    and only if they are credible (`_is_credible`).
+    Peers that are ahead only claim that these entries exist, and may lie. So a claim alone leads
+    only to a warning. The node stops only if the claims are credible (`_is_credible`), and no other
+    peer has the same newest entry (head) as this node.
 
-    Raises TryLater: this condition has held for `pruned_s`."""
+    Raises TryLater: both conditions have held for `pruned_s`."""
     told = 0
     while True:
         while not context.ledger.core.out_of_reach():
@@ -128,12 +128,12 @@ def _is_left_behind(context: Context) -> bool:
 
 
 def _is_credible(context: Context, said: Collection[PeerId]) -> bool:
-    """Return whether the claims of the peers in `said` are enough to end this node.
+    """Return whether the claims of the peers in `said` are enough to stop this node.
 
-    If this node is not a voter, they are: ending it harms nobody but its user, even if the claims
-    are lies. A voter ends only if a quorum of the voters at our head claims this, since only a
-    quorum can have decided the next entry. Until then, the other voters may need this node's vote,
-    and its user sees the claims."""
+    If this node is not a voter, they are: stopping it harms nobody but its user, even if the claims
+    are lies. A voter stops only if a quorum of the voters that its own ledger names makes the
+    claim, since only a quorum can have decided the next entry. Until then, the other voters may
+    need this node's vote, and its user sees the claims."""
     voters = context.ledger.snapshot.voters
     is_voter = context.me in voters
     return not is_voter or quorum.reached(context.ledger.rules.quorum, voters, said)

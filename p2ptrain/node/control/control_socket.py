@@ -75,7 +75,8 @@ async def _line(stream: trio.SocketStream) -> bytes:
 
 
 async def answer(reception: StartupStatus, line: bytes) -> Answer:
-    """Obey the command in `line`, and return the reply as JSON: an error if it is malformed."""
+    """Obey the command in `line`, and return the reply. It is an error if `line` is malformed or
+    the command fails."""
     try:
         name = json.loads(line)["command"]
         command = COMMANDS[name]

@@ -32,7 +32,7 @@ ALONE = Caution(
 async def notice_isolation(
     context: Context, *, patience_s: float = PATIENCE_S, look_s: float = LOOK_S
 ) -> None:
-    """Keep `state.isolated` up to date until cancelled."""
+    """Keep `state.isolated` and the warning up to date until cancelled."""
     alone_since: float | None = None
     while True:
         missing = unreachable_voters(context)

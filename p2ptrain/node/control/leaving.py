@@ -1,9 +1,9 @@
 """Leave in an orderly way: say goodbye, wait until the other members have agreed to continue
 without us, then exit.
 
-If a voter vanishes, the other members need time to detect that. Until then their quorum includes
-the lost voter. A voter that says goodbye votes once more, for the roster (the list of members)
-without itself. A second Ctrl-C ends the node immediately; to the others this is a lost voter.
+If a voter vanishes, the other members need time to detect that. Until then the lost voter counts
+when they compute how many voters are a quorum. A voter that says goodbye votes once more, for a
+roster without itself. A second Ctrl-C ends the node immediately; the others must detect the loss.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class ExitSignals:
         self.context: Context | None = None
 
     async def obey_signals(self, node: trio.CancelScope) -> None:
-        """Leave on the first signal, then cancel `node`. On the second signal, cancel it
-        immediately."""
+        """Leave on the first signal, then cancel `node`. On the second signal, or if there is no
+        context, cancel `node` immediately."""
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             async with trio.open_nursery() as nursery:
                 async for _ in signals:
@@ -68,8 +68,8 @@ async def leave(
 def _is_needed(context: Context) -> bool:
     """Return whether the other members need our vote to agree on a roster without us.
 
-    A learner has no vote. A founder of an open run keeps its vote as long as it is up, so no roster
-    without it can be agreed now. Both may leave immediately.
+    A learner has no vote. A founder of an open run keeps its vote as long as it is up, so the
+    members cannot agree on a roster without it now. Both may leave immediately.
     """
     state, founders = context.ledger.snapshot, context.ledger.core.reports.founders
     if context.me not in state.voters or keeps_its_vote(founders, state, context.me):

@@ -1,9 +1,9 @@
-"""Warn the owner when members average without this node, and say why.
+"""Warn the owner when members begin an exchange without this node, and say why.
 
 The node's work is not lost: it counts in the next exchange. But the work of a node that is left out
-again and again contributes little, and the node's owner can usually fix the cause. A roster (the
-list of participants) does not say why a node is missing. So the reason is derived from what this
-node knows about itself.
+again and again contributes little, and the node's owner can usually fix the cause. The roster,
+which names the participants, does not say why a node is missing. So the reason is derived from what
+this node knows about itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from p2ptrain.observe.cautions import Caution
 from p2ptrain.sync.trainer_orders import LocalWork
 
 WARNING = "left out"
-WITHOUT = "members have averaged without this node"
+WITHOUT = "members began an exchange without this node"
 CONNECTION = "check this machine's network; this node's work counts in the next exchange"
 
 LATE = Caution(
@@ -30,7 +30,7 @@ LATE = Caution(
 )
 BEHIND = Caution(
     "SYNC-DROPPED",
-    f"{WITHOUT}: it was still fetching earlier commits",
+    f"{WITHOUT}: its weights were not up to date yet",
     "it catches up by itself; if this happens often, its network or its disk is too slow for "
     "the run",
 )
@@ -40,7 +40,7 @@ UNHEARD = Caution(
     CONNECTION,
 )
 FAILED = Caution(
-    "SYNC-DROPPED", f"{WITHOUT}: the previous attempt, which included it, failed", CONNECTION
+    "SYNC-DROPPED", f"{WITHOUT}: an attempt with it failed, so they try without it", CONNECTION
 )
 DOUBTED = Caution(
     "SYNC-DROPPED",
@@ -78,7 +78,7 @@ class LeftOutWatch:
         None if there is no such exchange, or if it includes this node. Also return None if the
         members do not wait for this node, since it was admitted during this outer step.
 
-        `doubted`: by this node's own record of failed attempts, the members should leave it out.
+        `doubted`: whether this node's own record of failed attempts justifies leaving it out.
         """
         was_member, self.member = self.member, state.is_member(me)
         before, self.judged = self.judged, reduce_under_way(state)

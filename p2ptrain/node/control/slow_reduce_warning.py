@@ -1,4 +1,4 @@
-"""Warn once when an exchange takes more than twice as long as this node's exchanges usually take.
+"""Warn once when an exchange takes more than 20 s and more than twice this node's usual time.
 
 This module only warns; the ledger decides whether the members continue without a peer. After each
 start of the node, the first exchanges are only measured, and never reported as slow.
@@ -24,10 +24,10 @@ KNOWN_MIN = 3
 KNOWN_MAX = 15
 
 PATIENCE_S = 20.0
-"""Seconds before an exchange can be reported as slow."""
+"""Minimum duration in seconds of an exchange that is reported as slow."""
 
 UNHEARD_S = 10.0
-"""Seconds of silence (five heartbeats) after which the warning names a participant."""
+"""Seconds of silence (five heartbeats) after which the warning names the silent participant."""
 
 
 @dataclass(slots=True)
@@ -83,7 +83,7 @@ def caution_about(context: Context, lasts_s: float, usual_s: float) -> Caution:
     records = [record for record in map(table.get, roster.peers if roster else ()) if record]
     silent = min(records, key=lambda record: record.heard_s, default=None)
     if silent is not None and (silent_s := context.now() - silent.heard_s) > UNHEARD_S:
-        what += f"; {label(silent.peer)} was last heard {duration(silent_s)} ago"
+        what += f"; the last heartbeat of {label(silent.peer)} arrived {duration(silent_s)} ago"
     rates = f"{to_paste(context.home.root, 'status')} shows the rates"
     return Caution(
         "SYNC-SLOW",

@@ -31,7 +31,7 @@ it many times."""
 async def take_allowlist(
     nursery: trio.Nursery, notices: AllowlistNotices, context: Context, peer: PeerId, payload: bytes
 ) -> None:
-    """Handle an allowlist, or a notice of one; then a request for it runs in `nursery`."""
+    """Handle an allowlist or a notice. A task in `nursery` requests a list that this node lacks."""
     if len(payload) > NOTICE_BYTES_MAX:
         if context.admission.adopt_if_newer(payload):
             await admission_changed(context)

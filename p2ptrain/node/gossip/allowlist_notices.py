@@ -1,9 +1,9 @@
-"""Request an allowlist that is too long for gossip from the peer that announced it with a notice.
+"""When a peer announces an allowlist that is too long for gossip, request the list from that peer.
 
-A notice is an unproven claim, and a request may take a long time. So each request runs in its own
-task, and lists that arrive by gossip are applied meanwhile. Otherwise a peer could delay its own
-removal by announcing lists that it does not have. A peer that did not send the announced list is
-not asked again for a while.
+An announcement (notice) is an unproven claim, and a request may take a long time. So each request
+runs in its own task, and lists that arrive by gossip are applied meanwhile. Otherwise a peer could
+delay its own removal by announcing lists that it does not have. A peer that did not send the
+announced list is not asked again for a while.
 """
 
 from __future__ import annotations

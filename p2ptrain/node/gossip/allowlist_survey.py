@@ -26,8 +26,8 @@ ANSWER_S = 5.0
 
 
 async def newest_allowlist(context: Context, *, answer_s: float = ANSWER_S) -> dict[str, object]:
-    """Adopt the newest list that the neighbours have. Return the answer for the command: the list's
-    number, how many neighbours sent a valid list, the run's other members, and the run's voters.
+    """Adopt the newest list that the neighbours have. Return the answer for `p2ptrain allow`: the
+    list's number, how many neighbours sent a valid list, the run's other members and its voters.
 
     Raises StoreError: a newer list cannot be stored."""
     newer, shown = context.admission.reload(), await _shown(context, answer_s)

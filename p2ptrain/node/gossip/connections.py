@@ -1,5 +1,5 @@
-"""Stay connected to all known peers. Votes and requests are sent directly from peer to peer, and
-not by gossip.
+"""Stay connected to all known peers, because votes and requests normally go directly from peer to
+peer, and not by gossip.
 
 Of two peers, the one with the smaller id dials first, so that they rarely dial each other at the
 same time. If a connection is lost, the failure detector is told at once, and the peer is dialled
@@ -42,8 +42,7 @@ async def stay_connected(context: Context) -> None:
 
     After a loss of all connections, as soon as one peer is connected again, all others are dialled
     at once: the waits between dials, which grew meanwhile, are reset. Only connections to peers
-    that are vouched for (`PeerDirectory`) count, so that a connected stranger cannot prevent this.
-    """
+    that are vouched for (`PeerDirectory`) count, so that no stranger can prevent this."""
     turns, alone = _Turns(context.me, context.timing), False
     async with trio.open_nursery() as nursery:
         dials = _Dials(context, nursery)
@@ -119,7 +118,7 @@ class _Dials:
 
 @dataclass(slots=True)
 class _Lane:
-    """Peers that wait for a dial, and the number of tasks that dial them. The address book bounds
+    """Peers waiting to be dialled, and the number of tasks that dial them. The address book bounds
     the number of waiting peers."""
 
     tasks_max: int
@@ -164,8 +163,8 @@ def ways_back(context: Context) -> list[str]:
 
     The run is reachable if a member is connected and this node hears from a quorum. Connected
     strangers do not count: otherwise any peer of an open run could keep this node from finding its
-    run again. One lying member cannot do that either, since it is not a quorum. Addresses of
-    connected peers are left out, since those peers would answer first."""
+    run again. One lying member cannot do that either, since it is not a quorum. The addresses of
+    connected peers are left out, since those would answer first, and no others would be tried."""
     connected, state = context.network.connected(), context.ledger.snapshot
     if any(map(state.is_member, connected)) and not context.state.isolated:
         return []
@@ -221,7 +220,7 @@ async def notice_lost_connections(context: Context) -> None:
 async def watch_peers(context: Context, *, forget_s: float = FORGET_S) -> None:
     """Watch peers with the failure detector, and tell the ledger its results, until cancelled."""
     while True:
-        # Both limit the number of connections, and other peers must not displace members.
+        # Network and listener limit their connections; other peers must not displace members.
         context.network.set_members(context.ledger.snapshot.members)
         context.plane.listener.set_members(context.ledger.snapshot.members)
         await _expect_members(context, forget_s)

@@ -24,7 +24,7 @@ INTRODUCE_S = 2.0
 
 def answer_introductions(context: Context) -> None:
     """From now on, accept data-plane connections from each admitted peer that sends its endpoint,
-    and send it ours."""
+    and answer with our own endpoint."""
 
     async def answer(peer: PeerId, payload: bytes) -> bytes:
         _let_in(context, peer, payload)

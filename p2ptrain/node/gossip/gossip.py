@@ -1,8 +1,9 @@
 """Publish this node's heartbeats, and receive what other peers publish: heartbeats, ledger entries,
 allowlists and amendments.
 
-A heartbeat is passed to the ledger, the failure detector and the peer table. A faulty message is
-dropped, and its sender reported; other messages of that sender still count.
+A heartbeat is passed to the ledger, the failure detector and the peer table. A *full* heartbeat has
+all fields, and a *small* one only the changes since a full one (`heartbeat_delta`). A faulty
+message is dropped, and its sender reported; other messages of that sender still count.
 """
 
 from __future__ import annotations
@@ -53,9 +54,9 @@ peers, the interval is longer. A message costs every host about 3.5 ms of CPU ti
 heartbeats in 2 s take 70 ms, or 3.5 % of a core."""
 
 OTHERS_MAX = 20
-"""Maximum number of non-members that are counted for the heartbeat interval; twenty can double it.
-In an open run, anybody can create hundreds of peers. If all of them counted, the interval would
-become so long that live nodes would look failed."""
+"""Maximum number of non-members that count towards the heartbeat interval in an open run, so that
+they can at most double it. Anybody can create hundreds of peers there. If all of them counted, the
+interval would become so long that live nodes would appear to be down."""
 
 PATIENCE = 1.25
 """A live node sends its next heartbeat within this many intervals, even if it is a little late."""
@@ -85,8 +86,8 @@ async def send_heartbeats(context: Context) -> None:
 
 
 def heartbeat_senders(context: Context) -> int:
-    """Return the number of peers that we hear from and that count for the heartbeat interval.
-    Other nodes count about the same number."""
+    """Return the number of peers that we hear from and that count towards the heartbeat interval.
+    Other nodes count about the same number, so all nodes use about the same interval."""
     heard, most = len(context.peers.table), len(context.ledger.snapshot.members) + OTHERS_MAX
     return min(heard, most) if context.admission.is_open else heard
 
@@ -104,7 +105,7 @@ def _own_interval_s(context: Context) -> float:
 def describe(
     context: Context, incarnation: int, serial: int, lacks: tuple[PeerId, ...] = ()
 ) -> Heartbeat:
-    """Return this node's current heartbeat. `lacks`: peers of which it needs a full heartbeat."""
+    """Return this node's current heartbeat. `lacks`: the peers whose full heartbeats it needs."""
     state, own = context.ledger.snapshot, context.ledger.core.reports.own_snapshots
     return Heartbeat(
         run=context.run,
@@ -140,8 +141,8 @@ async def listen(
     others: Mapping[str, HandlePayload] | None = None,
     notices: AllowlistNotices | None = None,
 ) -> None:
-    """Receive what other peers publish, until cancelled. `others` has a handler for each topic that
-    this module does not know. `notices` decides which peers are asked for long allowlists."""
+    """Receive what other peers publish, until cancelled. `others` maps further topics to their
+    handlers. `notices` decides which peers are asked for long allowlists."""
     network, run = context.network, context.run
     network.set_validator(heartbeat_topic(run), partial(outdated_heartbeats.is_wanted, context))
     async with trio.open_nursery() as nursery:

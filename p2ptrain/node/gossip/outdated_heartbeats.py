@@ -2,9 +2,9 @@
 
 Any peer that received a heartbeat can send it again later; its signature is still valid. A
 heartbeat is outdated if its author has restarted since. It is also outdated if its author has
-signed a chain entry that is later than the height in the heartbeat; with this rule, even a node
-that has not heard of the restart detects it. Outdated heartbeats are neither processed nor
-forwarded, and the peer that sent them to us is reported (`replayed_heartbeats`).
+signed a chain entry more than one above the height in the heartbeat. By this rule, even a node that
+has not heard of the restart recognises old heartbeats. They are neither processed nor forwarded,
+and the peer that sent them to us is reported (`replayed_heartbeats`).
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ def is_older_than_chain(
 
 
 def _is_ours(context: Context, forwarder: PeerId, beat: Beat) -> bool:
-    """Return whether to process and forward a heartbeat that bears our own identity. It is an old
-    heartbeat of ours, or comes from a duplicate: another process with our identity."""
+    """Return whether to process and forward a heartbeat that bears our own identity. It is one of
+    our own heartbeats, or comes from a duplicate: another process with our identity."""
     incarnation, _ = counts_of(beat)
     if incarnation < context.identities.incarnation:
         span = IncarnationSpan(context.identities.since_s, context.now())

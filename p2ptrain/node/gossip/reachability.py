@@ -1,4 +1,4 @@
-"""Judge whether other peers can dial this node, and collect what they report about themselves.
+"""Judge whether other peers can dial this node, and look up what they report about themselves.
 
 Every node's data plane listens, but many routers block incoming connections. A node that was
 dialled once knows that it can be dialled. Any other node does not know at first. Members probe it
@@ -16,13 +16,13 @@ from p2ptrain.node.state.context import Context
 from p2ptrain.observe.cautions import Caution
 
 DOUBT_S = 300.0
-"""Seconds within which every member that knows this node probes it, unless the node reports that it
-has been dialled."""
+"""Seconds after its start at which a node that was never dialled concludes that it cannot be
+dialled. By then, members should have probed it."""
 
 PEERS_MIN = 2
-"""Minimum number of connected members for the judgement that this node cannot be dialled. Fewer
-members may not have a reason to dial us, and a ring of so few peers uses every pair anyway. Peers
-that are not members are not counted, since they do not probe."""
+"""Minimum number of connected members for this conclusion. If there are fewer, perhaps none of them
+had a reason to dial us. In so small a ring, all pairs are neighbours anyway, so the conclusion
+would not help. Other peers are not counted, since they do not probe."""
 
 WARNING = "reach"
 OUTBOUND = Caution(

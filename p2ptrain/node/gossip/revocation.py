@@ -1,8 +1,8 @@
 """Notice that the organiser has removed this node from the allowlist.
 
 Peers that have the new list do not talk to this node any more, so the list may never reach it by
-gossip. If a peer refuses this node, or the node does not hear from any peer, it asks all connected
-peers: every node answers a hello (a request for the allowlist) from anyone.
+gossip. If a peer refuses this node, or the node does not hear from any peer, it asks its connected
+peers: every node answers a hello (a request for the allowlist, among other things) from anyone.
 
 An answer counts only if it contains a newer allowlist with the organiser's signature. The node also
 asks strangers, after all other peers, because the newer list may have admitted them.
@@ -56,8 +56,7 @@ def is_alone(context: Context) -> bool:
 
 
 async def _newer_list_of(context: Context, peer: PeerId) -> bool | None:
-    """Ask `peer` for its allowlist. Return True if a newer one was received and stored, else
-    None."""
+    """Ask `peer` for its allowlist. Return True if a newer one was stored, otherwise None."""
     try:
         reply = await send_hello(context.network, peer, HelloRequest(context.run, b""))
         newer = bool(reply.allowlist) and context.admission.adopt_if_newer(reply.allowlist)

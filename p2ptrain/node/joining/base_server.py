@@ -3,9 +3,9 @@
 A newcomer needs a base if no peer keeps the beginning of the ledger; see `trusted_checkpoint`. The
 base is made by replaying the chain up to the checkpoint. That takes 25 µs per entry: 2.5 s for the
 100,000 entries of a run of 50,000 outer steps. So replays run in a separate thread, finished bases
-are kept, and rate limits apply to each peer, each address and the whole network. Only admitted
-peers are answered: a newcomer asks after its admission (`main.open_node`). The newcomer need not
-trust the answer: it compares the base with the digest that its user has entered.
+are kept, and rate limits apply to each peer, to each address in an open run, and to all peers
+together. Only admitted peers are answered: a newcomer asks after its admission
+(`startup.open_node`). It compares the base with the digest that its user has entered.
 """
 
 from __future__ import annotations

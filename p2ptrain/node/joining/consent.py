@@ -1,9 +1,9 @@
 """Show the user a run and ask for consent, before the node takes part in it for the first time.
 
-Nothing about the run is stored before the user agrees. The organiser of the run is not asked.
-Observers, which only read the run, are not asked either, since they do not take part. So a home
-(the folder with a node's files) that an observer has used contains the run, but the user has not
-agreed yet, and is asked when a node starts in that home.
+Until the user agrees, the node stores nothing about the run. The organiser of the run is not asked.
+Observers, which only read the run, are not asked either, since they do not take part; but they do
+store the run. So if a node starts in a home (the folder with a node's files) that an observer has
+used, its user is still asked.
 """
 
 from __future__ import annotations
@@ -53,15 +53,16 @@ def screen(run: Run, config: NodeConfig, me: PeerId) -> Iterator[str]:
     node = memory_of(run.id, manifest)
     eager = manifest.sync.eager
     trainer = trainer_memory(manifest.model, manifest.inner, "fp32", eager=eager)
-    trains = "" if config.seed else f"; the trainer 400 MB, {size(trainer.vectors)} and activations"
+    trains = f"; the trainer needs 400 MB, {size(trainer.vectors)} for the model, and activations"
     vectors = node.of_seed if config.seed else node.total
-    yield f"memory    150 MB and {size(vectors)} for this node{trains}"
+    needs = f"memory    the node needs 150 MB, and {size(vectors)} for the model"
+    yield needs if config.seed else needs + trains
     kept = config.keep_snapshots
     snapshots = "every snapshot" if kept is None else f"{kept} snapshots"
     each = size(node.theta + node.momentum)
     keeps_inner = config.keep_inner and not config.seed
     inner = f" the inner optimizer ({each}, twice that while it is written)," if keeps_inner else ""
-    updates = "every update" if config.seed else "the updates since the oldest"
+    updates = "every update" if config.seed else "the updates since the oldest snapshot"
     data = "all data" if config.seed else f"data up to {size(config.data_cache_bytes)}"
     yield (
         f"disk      {snapshots} of {each}, one more while it is written, "
@@ -102,8 +103,8 @@ async def ask_consent(
     shown: TextIO | None = None,
     asking: Callable[[], object] | None = None,
 ) -> None:
-    """Return once the user has agreed to take part in `run`. The consent is recorded in the file
-    `agreed`.
+    """Return once the user has agreed to take part in `run`. If the user was asked, the consent is
+    recorded in the file `agreed`.
 
     `asking` is called just before the user is asked, to show in the status that the node waits for
     the answer. `answers` and `shown`: the terminal's input and output.
@@ -116,7 +117,7 @@ async def ask_consent(
     shown.write("\n" + "".join(f"  {line}\n" for line in screen(run, config, me)) + "\n")
     if not answers.isatty():
         raise ConfigError(
-            "you have not agreed to take part in this run, and there is no terminal to ask you",
+            "you have not agreed to take part, and there is no terminal on which to ask you",
             code="CONSENT",
             likely="the node was started without a terminal",
             do="if you agree to the text above, repeat the command with --yes",

@@ -1,5 +1,5 @@
-"""Make sure that no other process uses this identity (a duplicate): ask members at the start and
-regularly after that, and answer other nodes.
+"""Make sure that this process has no duplicate (another process with its identity): ask members at
+the start and regularly after that. Also answer other nodes that ask the same.
 
 `duplicate_watch` decides what to ask and what an answer proves. `identity_mailboxes` decides how a
 member answers other peers. This module contains the tasks that use them: they send questions over
@@ -57,8 +57,8 @@ Admitted = Callable[[PeerId], bool]
 
 class IdentityQuestions:
     """The open questions of one process. A slow or silent member does not delay the other
-    questions. A round of questions begins at most once per `ALARM_S` and ends after `ANSWER_S`, so
-    at most `ANSWER_S / ALARM_S` rounds are open at once."""
+    questions. Rounds of questions begin about one second apart (`duplicate_watch.ALARM_S`) or
+    more, and end after `ANSWER_S`, so only a few rounds are open at once."""
 
     def __init__(
         self, network: Network, watch: DuplicateWatch, admitted: Admitted, nursery: trio.Nursery
@@ -73,8 +73,8 @@ class IdentityQuestions:
         """Notified when a question is answered or fails."""
 
     def ask_members(self, voters: Collection[PeerId], members: Collection[PeerId] = ()) -> None:
-        """Ask a few connected, admitted members, chosen at random, voters first. Ask nobody if none
-        is connected."""
+        """Ask a few connected, admitted peers, chosen at random: voters first, then other members,
+        or any admitted peers if no member is connected."""
         found = peers_to_ask(self._network.connected(), self._admitted, voters, members)
         for peer, question in self._watch.ask(*found, trio.current_time()):
             self.under_way += 1
@@ -106,8 +106,8 @@ async def wait_until_unique(
     wait_s: float = USUAL_TIMING.start_wait_s,
 ) -> bool:
     """Wait until no other process with our identity is known to be alive. This takes no time if no
-    admitted member is connected, a short time if no member has heard another process recently, and
-    `wait_s` otherwise. Return whether a member could be asked.
+    admitted peer is connected, a short time if no peer has heard another process recently, and
+    `wait_s` otherwise. Return whether a peer was asked.
 
     Only a proof that is signed with our own key ends this process. So no peer can keep it from
     starting by merely claiming that another process is alive.
@@ -164,8 +164,8 @@ async def _until_due(watch: DuplicateWatch, asking: IdentityQuestions) -> None:
 
 
 async def _take_turn(context: Context, asking: IdentityQuestions) -> None:
-    """Do one turn of the watch: wait as `_until_due` does, ask if it is time, and raise our
-    incarnation if needed."""
+    """Do one turn of the watch: wait as `_until_due` does, ask if it is time, end the hold on the
+    ledger's messages if all asked peers have answered, and raise our incarnation if needed."""
     watch = context.identities.watch
     await _until_due(watch, asking)
     if context.now() >= watch.next_ask_s():
@@ -203,7 +203,7 @@ async def take_notice(context: Context, author: PeerId, payload: bytes) -> None:
 
 
 class Start(NamedTuple):
-    """A start of this identity. `members_answered`: members could be asked for a duplicate."""
+    """A start of this identity. `members_answered`: a peer was asked for signs of a duplicate."""
 
     incarnation: int
     members_answered: bool
@@ -248,12 +248,12 @@ async def start(
 
 
 def in_use(me: PeerId, found: Duplicate) -> IdentityInUse:
-    """Return the error for a process that found another one with its identity running."""
+    """Return the error for a process that found that another one is running with its identity."""
     return IdentityInUse(
         f"another node is running as {label(me)}",
         evidence=[
-            f"start {starts_of(found.incarnation)} of this identity signed a random number that "
-            "this process had just drawn",
+            f"the other node is start number {starts_of(found.incarnation)} of this identity; it "
+            "signed a random number that this process had just drawn, so it is running",
             f"{label(found.carried_by)} forwarded its answer",
         ],
         likely="this home, or its identity.key, was copied from another machine that runs a node",
@@ -269,8 +269,8 @@ async def _report_duplicate(context: Context, found: Duplicate) -> None:
     )
     await context.ledger.submit(
         CloneFound(
-            f"another process signed as {label(context.me)}: start {other} of this identity, "
-            f"while this process is start {mine}"
+            f"another process signed as {label(context.me)}: it is start number {other} of this "
+            f"identity, and this process is start number {mine}"
         )
     )
 

@@ -374,8 +374,8 @@ def _pending(run: Run, me: PeerId) -> NotAuthorised:
         evidence=[
             f"you are   {me}",
             f"organiser {organiser} {label(organiser)}",
-            "the nodes of the run received a signed request to join; they forward it to the "
-            "organiser's node when it is connected",
+            "each node that this node asks gets its signed request to join, and forwards the "
+            "request when it is connected to the organiser's node",
         ],
         likely="the organiser has not approved this node yet",
         do=f"ask the organiser to run: p2ptrain allow add {me}",

@@ -151,9 +151,9 @@ def _to_pass_on(context: Context, told_s: Mapping[PeerId, float]) -> PeerId | No
 
 
 def _has_room(context: Context, site: str) -> bool:
-    """Return whether one more request from the address `site` can be remembered. If there is no
-    room, drop the oldest request, unless that has been repeated recently. In that case, drop the
-    oldest request of the address with the most requests, unless `site` would then have as many."""
+    """Return whether one more request from `site` (see `Applicant`) can be remembered. If there is
+    no room, drop the oldest request, unless it has been repeated recently. In that case, drop the
+    oldest request of the site with the most requests, unless `site` would then have as many."""
     requests, pending = context.join_requests, context.join_requests.pending
     if len(pending) < requests.pending_max:
         return True

@@ -3,7 +3,7 @@
 A start can take days, for instance while a volunteer waits for approval. Until the node has a
 context, it answers only `status`, with how far the start has progressed, and refuses other
 commands. The same holds for the moment between two contexts, when a node starts over. This module
-does not define the stages of a start; `main` reports them.
+does not define the stages of a start; `startup` reports them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ GONE: Answer = {
 
 @dataclass(slots=True)
 class StartupStatus:
-    """Runs commands, on `context` while that is set, and knows how far the start has progressed."""
+    """Runs commands on `context` while there is one. Knows how far the start has progressed."""
 
     me: PeerId
     journal: Journal

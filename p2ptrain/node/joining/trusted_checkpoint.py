@@ -24,7 +24,8 @@ from p2ptrain.errors import ConfigError, NetworkUnreachable, PeerError, RemotePr
 from p2ptrain.identity import verify
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.rules import Rules
-from p2ptrain.ledger.history.base import BASE_BYTES_MAX, Base, Checkpoint, check_base, decode_base
+from p2ptrain.ledger.history.base import BASE_BYTES_MAX, Base, Checkpoint, decode_base
+from p2ptrain.ledger.history.check_base import check_base
 from p2ptrain.names import label
 from p2ptrain.net import Network
 from p2ptrain.node.gossip.ask_peers import AskingRate, PeerRank, first_good, in_order
@@ -56,7 +57,7 @@ async def begin_at_checkpoint(
     draw: random.Random,
 ) -> None:
     """If the user entered a checkpoint that the ledger in `home` does not reach, fetch the base at
-    it and store the base in `home`.
+    this checkpoint, and store the base in `home`.
 
     Peers for which `rank` returns the lowest number are asked first.
 

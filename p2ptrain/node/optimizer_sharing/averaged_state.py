@@ -1,7 +1,7 @@
 """Average the inner optimizer states that members sent to this joiner, and publish the mean.
 
-Each state must be within the bounds of what training can produce. Then the mean is within the same
-bounds: if every state satisfies |m| ≤ c √v, their mean does too, since the square root is concave.
+Each state must be within the bounds of what training can produce. Then the mean is too: if the
+optimizer's moments satisfy |m| ≤ c √v in every state, they also do in the mean, as √ is concave.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ times as much memory."""
 
 @dataclass(slots=True)
 class AveragedState:
-    """The mean of the added states, in a file in `folder` that trainers ignore before `publish`.
+    """The mean of the added states, in a file in `folder` that trainers ignore until `publish`.
 
     Call `close` in every case. The methods block."""
 

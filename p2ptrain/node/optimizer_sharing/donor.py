@@ -18,7 +18,7 @@ from p2ptrain.node.state.context import Context
 from p2ptrain.peers.protocol_names import INNER_PROTOCOL
 
 OFFER_S = 60.0
-"""Seconds for which joiners get the same offer. Requests cannot make us store states faster."""
+"""Seconds for which joiners get the same offer: requests cannot make us store states more often."""
 
 NOTHING_S = 5.0
 """Seconds for which the answer remains `NOTHING` after no state was found. The time is short: the
@@ -29,8 +29,8 @@ KEPT_S = 3600.0
 
 KEPT_MAX = 3
 """Maximum number of states kept at a time; otherwise a request every minute could fill our disk.
-When the oldest kept state is too old for every joiner, it makes room for a new one. Until then,
-joiners get the newest existing offer."""
+Room for a new state arises when the oldest one expires (KEPT_S) or is too old for every joiner.
+Until then, joiners get the newest existing offer."""
 
 ASK_BYTES_MAX = 128
 

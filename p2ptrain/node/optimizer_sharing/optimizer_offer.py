@@ -89,7 +89,7 @@ def put_newest(
 ) -> OptimizerOffer | None:
     """Store the newest usable state in `folder` as a blob, and return its offer; None if there is
     none. A usable state is complete, and its optimizer has warmed up for at least `warm_steps`
-    inner steps: a joiner that uses it does not warm up.
+    inner steps, since a joiner that uses the state does not warm up.
 
     This function blocks. It is safe if the trainer replaces the file in the meantime, since the
     open file keeps its contents.

@@ -43,8 +43,8 @@ USELESS_MAX = 3
 
 FETCH_S = 60.0
 BYTES_PER_S_MIN = 500_000
-"""Minimum rate of a fetch, which gets FETCH_S in addition. A slower fetch is abandoned, since the
-run continues without this node in the meantime."""
+"""A fetch may take FETCH_S plus the time that its bytes take at this rate. A slower fetch is
+abandoned, since the run continues without this node in the meantime."""
 
 FRESH = "the inner optimizer starts empty, which costs this peer a warm-up"
 
@@ -65,12 +65,12 @@ class _MemberOffer:
 
 
 async def take_inner_state(context: Context) -> None:
-    """Fetch a state for a trainer that is about to start. The deadlines above limit the duration to
-    minutes."""
+    """Fetch states, if needed, for a trainer that is about to start. Deadlines limit the duration
+    to minutes."""
     if not context.manifest.inner.donors_max:
         return
     if not keeps_state_here(context):
-        return _start_fresh(context, "this node is configured not to keep the inner state on disk")
+        return _start_fresh(context, "this node does not keep the optimizer's state on its disk")
     await _know_the_run(context)
     state = context.ledger.snapshot
     own = await trio.to_thread.run_sync(newest, context.home.inner, context.layout, state.step)
@@ -129,7 +129,7 @@ async def _offers(
     useless: dict[PeerId, str],
 ) -> list[_MemberOffer]:
     """Ask these members in turn until `missing` of them offer a state or answer `LATER`. Return the
-    offers. `put_off` counts the `LATER` answers of each member; another answer counts LATER_MAX."""
+    offers. `put_off` counts each member's `LATER` answers; any other answer counts as LATER_MAX."""
     offered, waiting = list[_MemberOffer](), 0
     for peer in around:
         if len(offered) + waiting == missing:
@@ -243,7 +243,7 @@ async def _fetch_and_add(
     """
     peer, offer, started_s = offered.peer, offered.offer, context.now()
     limit_s = FETCH_S + fetches * 2 * vector_bytes(context.layout) / BYTES_PER_S_MIN
-    # The store's garbage collection keeps what we offer; this protects the blob while it arrives.
+    # Garbage collection keeps the blobs that we offer. So an offer protects this one from now on.
     context.sharing.offer(offer.digest, now_s=started_s, keep_s=limit_s)
     try:
         with trio.fail_after(limit_s):
@@ -293,8 +293,8 @@ async def _begin_with(
 
 
 async def _fetch(context: Context, peer: PeerId, offer: OptimizerOffer) -> None:
-    """Fetch the blob's manifest, and then its chunks if the manifest states the right size.
-    Otherwise a member could fill our disk."""
+    """Fetch the blob's manifest, and then its chunks if the manifest states the right size. Without
+    this check, a member could fill our disk."""
     gone = partial(context.peers.is_down, peer)
     await fetch.fetch_loose(context, [offer.digest], unwanted=gone)
     manifest = await trio.to_thread.run_sync(context.store.manifest, offer.digest)

@@ -46,9 +46,9 @@ BLAMED_S = 60.0
 waste 4 MiB in every try, that is, every 2 s."""
 
 OTHERS_MAX = 16
-"""Maximum number of sources of one try that are not vouched for (`PeerDirectory`). A fetch asks up
-to 64 peers at once, and in an open run, silent peers could occupy all of these places. The number
-is not 0, so that newcomers that start together can send each other chunks."""
+"""Maximum number of sources of one try that are neither members nor on the organiser's allowlist. A
+fetch asks up to 64 peers at once, and in an open run, silent peers could occupy all of these
+places. The number is not 0, so that newcomers that start together can send each other chunks."""
 
 READS_MAX = 3
 """Maximum number of attempts to read a blob. After a failed attempt, damaged chunks are fetched
@@ -65,7 +65,7 @@ def never() -> bool:
 
 
 def after(context: Context, seconds: float) -> Callable[[], bool]:
-    """Return a function that returns whether `seconds` have passed since this call."""
+    """Return a function that says whether `seconds` have passed since `after` was called."""
     since = context.now()
     return lambda: context.now() > since + seconds
 
@@ -81,7 +81,7 @@ async def fetch(
     """Fetch the blob `digest` into the store. `shown`: whether the status shows the progress.
 
     `unwanted` is called when a try fails, and returns whether to give up instead of trying again.
-    If `patient`, it is not called after a try that fetched some chunks while a peer has the blob.
+    If `patient`, it is not called after a try that reached its deadline but fetched some chunks.
 
     Raises StoreError: the store cannot take the blob; the digest does not name a blob; or
     `unwanted` returned True (CKPT-NO-SOURCE)."""
@@ -145,7 +145,7 @@ async def _until_here(
     patient: bool,
     try_s: float | None,
 ) -> FetchReport:
-    """Call `attempt` until it succeeds, and return its report. Each time, it gets the sources, a
+    """Call `attempt` until it succeeds, and return its report. Each call gets the sources, a
     function that dials one, a deadline and a handle. For the other arguments and the errors, see
     `fetch` and `fetch_loose`."""
     told, tries, blamed = "", 0, dict[PeerId, float]()
@@ -196,7 +196,7 @@ def _why_again(
 def usable_sources(
     context: Context, blamed: Mapping[PeerId, float], others: set[PeerId]
 ) -> list[Endpoint]:
-    """Return the sources (data planes) to use: all that are vouched for, then a few others.
+    """Return the sources (data planes) to use: all vouched for (`PeerDirectory`), then some others.
 
     `others`: the peers not vouched for that this try has used already; this function adds the new
     ones. They are chosen at random, so that a peer cannot make sure that it is chosen. `blamed`:

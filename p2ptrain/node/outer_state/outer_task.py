@@ -39,8 +39,7 @@ async def keep_outer_state(context: Context) -> None:
         while not context.peers.ledger_is_current():
             await context.changes.wait()
     if own := snapshot_choice.own_start(context.store, context.ledger.core, context.ledger.origin):
-        # Report our own snapshot: perhaps only this report is missing for its certification
-        # (SPEC.md S8).
+        # Report our own snapshot: its certification may need only this report (SPEC.md S8).
         await context.ledger.submit(SnapshotTaken(context.me, own.step, own.digest))
     await _load(context)
     started_s, replayed = context.now(), 0
@@ -77,12 +76,14 @@ async def _restore_certified_state(
 
 
 async def _load(context: Context, first_step: int = 0, *, or_log: bool = False) -> bool:
-    """Load a snapshot of `first_step` or later into θ and m.
+    """Load a snapshot of `first_step` or later into θ and m. Return whether one was loaded.
 
     Try the best snapshot first (`snapshot_choice`). If no peer has it, or its certified digest does
-    not name a snapshot, try the next best. After all others have failed, try those again that no
-    peer had: a peer that has them may have come back. With `or_log`, return False instead."""
-    useless, passed = set[Digest](), set[Digest]()  # Not a snapshot; could not be fetched.
+    not name a snapshot, try the next best. After all have failed, start again with those that no
+    peer had, since a peer may have come back. With `or_log`, return False instead of starting again
+    (the caller then continues with the ledger's updates)."""
+    # Digests of blobs that are not snapshots, and of snapshots that could not be fetched.
+    useless, passed = set[Digest](), set[Digest]()
     while True:
         here = await snapshot_choice.find_held_states(context)
         pick = partial(snapshot_choice.best_start, context, here, first_step=first_step)
@@ -110,10 +111,10 @@ def _is_superseded(pick: Callable[[], SnapshotRef | None], start: SnapshotRef) -
 
 
 class Patience:
-    """Decides when to give up fetching a snapshot. That is the case if `superseded` returns True:
-    another snapshot is better now. If `bounded`, because there are other snapshots to try, it is
-    also the case once no bytes have arrived for `lost_s` although there were peers to ask. A
-    shorter limit would give up transfers that only pause for a while."""
+    """Decides when to give up fetching a snapshot: when `superseded` returns True, because another
+    snapshot is better now. If `bounded`, because there are other snapshots to try, also when no
+    bytes have arrived for `lost_s` although there were peers to ask. A shorter limit would give up
+    transfers that only pause for a while."""
 
     def __init__(self, context: Context, superseded: Callable[[], bool], *, bounded: bool) -> None:
         self._context = context
@@ -283,7 +284,7 @@ async def _apply(context: Context, commit: Commit) -> None:
 async def _hold_to_the_bound(
     context: Context, commit: Commit, outer_step: OuterStep, payload: memoryview
 ) -> None:
-    """Check that no participant moves a weight by more than the run's bound on influence allows.
+    """Check that the update moves no weight farther than the run's bound on influence allows.
 
     Raises RemoteProtocolError: the update breaks the bound, so most voters lie. Continuing without
     the update would silently fork θ."""
@@ -304,7 +305,7 @@ async def _snapshot(context: Context, closing: Certified, nursery: trio.Nursery)
     its digest to the ledger for certification.
 
     Return once θ and m are frozen; after that, they may change while the frozen copy is written. If
-    the previous snapshot is still being written, none is written now: they would compete for the
+    the previous snapshot is still being written, do not write one now: both would compete for the
     disk."""
     if context.outer.writing:
         context.journal.write("snapshot-left-out", step=closing.entry.value.step + 1)
@@ -340,7 +341,7 @@ async def _write(context: Context, closing: Certified, frozen: Frozen, held: Exi
 
 
 def _note_utilisation(context: Context) -> None:
-    """Record the fraction of the time since the last outer step spent in inner steps."""
+    """Record which fraction of the time since the last outer step was spent in inner steps."""
     last, now = context.outer.advanced, Advance(context.now(), context.trainer.inner_s)
     if last is not None:
         wall_s = max(1e-9, now.at_s - last.at_s)

@@ -2,8 +2,8 @@
 
 A node keeps the newest certified snapshots and every update since the oldest of them. A newcomer
 needs a snapshot and the updates after it, and a peer that was away needs the updates that it
-missed. This node may not have the certified snapshots, and the peers that wrote them may be gone.
-So it also keeps the newest snapshot that it has, with the updates since, until a newer one arrives.
+missed. Perhaps this node lacks the certified snapshots, and the peers that wrote them are gone. So
+it also keeps the newest snapshot that it has, with the updates since, until a newer one arrives.
 It keeps data blocks up to a size limit, those needed soonest first. A seed (a node that preserves
 the run) keeps all data and, if its disk has room, the genesis snapshot and every update
 (`full_history`).
@@ -34,9 +34,9 @@ WARNING = "garbage"
 HISTORY_WARNING = "history"
 
 AGAIN_S = 60.0
-"""Seconds after which garbage collection is tried again if damaged blobs prevented it. A try reads
-only one chunk of each kept blob. The time is short, since a user who has just unpinned the damaged
-blob may be waiting for free space."""
+"""Seconds after which garbage collection is tried again if damaged blobs prevented it. A try is
+cheap: it reads only each kept blob's list of chunks. A user who has just unpinned the damaged blob
+may be waiting for free space."""
 
 
 async def keep_store_small(context: Context, *, again_s: float = AGAIN_S) -> None:
@@ -74,7 +74,7 @@ async def collect(context: Context) -> RootsDamaged | None:
     try:
         collected = await trio.to_thread.run_sync(work)
     except (ChunkCorrupt, TryLater) as exc:
-        # Nothing was removed. A damaged chunk is fetched again before the next collection.
+        # Nothing was removed. The caller fetches damaged roots again before the next collection.
         if isinstance(exc, ChunkCorrupt) and WARNING not in context.alerts:
             context.blobs.ask_scrub()  # If one chunk is damaged, other chunks may be too.
         context.journal.write("not-collected", code=exc.code, reason=exc.what)
@@ -104,10 +104,10 @@ def _history(context: Context) -> tuple[Digest, ...]:
 
 
 async def _fetch_damaged_roots(context: Context, damaged: RootsDamaged) -> None:
-    """Fetch damaged roots again, and warn the user if no peer has them. Until the roots are
-    repaired, or the user unpins them, the store can only grow."""
+    """Fetch damaged roots again, and warn the user if no peer has them. While the user is warned,
+    only `scrub` asks for them. Until they are repaired or unpinned, the store can only grow."""
     left: RootsDamaged | None = damaged
-    if WARNING not in context.alerts:  # Later, each pass of `scrub` asks for them.
+    if WARNING not in context.alerts:
         left = damaged.without(await repair(context, damaged.roots))
     if left is not None:
         context.alerts.show(WARNING, Caution(left.code, left.what, left.remedy(context.home.root)))

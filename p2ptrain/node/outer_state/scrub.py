@@ -5,8 +5,8 @@ for weeks, and when it is needed, no peer may have an intact copy any more. So a
 again and again, slowly. The store removes damaged chunks. They are reported to the user, and
 fetched from peers like other missing chunks.
 
-A damaged chunk that no peer has is probably not needed. Every pass asks for it once, until the next
-garbage collection. Later passes ask for it only if a kept blob refers to it.
+A damaged chunk that no peer has is probably not needed, but only a garbage collection finds out
+whether a kept blob needs it. Until the store forgets the chunk then, each pass asks peers for it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WARNING = "rot"
 
 @dataclass(slots=True)
 class ScrubPass:
-    """The results of one pass: the entire store is read once."""
+    """The results of one pass, which reads the entire store once."""
 
     chunks: int = 0
     bytes: int = 0
@@ -49,14 +49,14 @@ class ScrubPass:
     @property
     def caution(self) -> Caution:
         what = f"{len(self.damaged)} of {self.chunks} chunks on this disk were damaged; "
-        what += f"{len(self.repaired) if self.lost else 'all'} have been repaired from peers"
+        what += f"replaced with copies from peers: {len(self.repaired) if self.lost else 'all'}"
         if self.lost:
-            what += f", but no connected peer has the other {len(self.lost)}"
+            what += f"; no connected peer has the other {len(self.lost)}"
         return Caution("CKPT-HASH", what, "move the home to a healthy disk soon")
 
 
 async def scrub(context: Context, *, first_s: float = FIRST_S) -> None:
-    """Run pass after pass until cancelled; a requested pass at once and at full speed.
+    """Run pass after pass until cancelled. A requested pass starts at once, and at full speed.
 
     Raises StoreError: the store cannot take a repaired chunk."""
     rate = context.config.scrub_bytes_per_s

@@ -1,7 +1,7 @@
 """Choose the snapshot from which a node reaches the ledger's newest state with the least download.
 
-Such a snapshot is called a *start*. Only missing bytes cost anything: the snapshot itself, if it is
-not in the store, and those updates of later outer steps that are not. `outer_task` loads the chosen
+Such a snapshot is called a *start*. Its cost is the bytes that are not in the store: those of the
+snapshot itself, and those of the updates of later outer steps. `outer_task` loads the chosen
 snapshot.
 """
 
@@ -24,8 +24,8 @@ from p2ptrain.store import Head, Store
 
 FETCHED_MAX = 3
 """Number of the newest certified snapshots that are considered for a download. Other peers keep
-about two snapshots. One is not enough: the peers that wrote the newest may be offline, since a
-certificate proves the digest, but not that a peer still has the bytes."""
+about two snapshots. One is not enough: its certificate proves its digest, but the peers that wrote
+it may be offline, and perhaps no other peer has the bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ async def find_held_states(context: Context) -> HeldStates:
     has_chunk = context.store.has_chunk
 
     def find() -> HeldStates:
-        # Of each kind, only the newest is useful. An update's manifest stands for the update here.
+        # Of each kind, only the newest is useful. An update counts as held if its manifest is.
         newest = [newest_held(context.store, kind) for kind in kinds]
         steps = [each for each in known if each not in updates or has_chunk(updates[each].update)]
         return HeldStates(frozenset(each.digest for each in newest if each), frozenset(steps))

@@ -12,8 +12,8 @@ takes over a second. The digests of such a model's states can be read from its s
 
 
 async def state_digest(outer: Outer) -> str:
-    """Return the blake3 digest of θ and m. It is empty before a first snapshot is loaded, while θ
-    and m change, and for a large model."""
+    """Return the blake3 digest of θ and m. It is empty while no snapshot is loaded, while θ and m
+    change, and for a large model."""
     if outer.step is None or outer.moving or outer.vectors.numel > DIGEST_NUMEL_MAX:
         return ""
     if outer.digest is None or outer.digest[0] != outer.step:

@@ -1,9 +1,8 @@
 """Detect that this node's θ and m differ from the certified ones, and stop using them.
 
 Equal ledger entries lead to equal states. So a difference is caused by a fault of this machine
-(memory or processor) or by a bug in p2ptrain. The certified state is the right one, since a
-majority computed it. Without this check, the node would then contribute pseudo-gradients of a
-different model.
+(memory or processor) or by a bug in p2ptrain. The certified state is the right one, since a quorum
+computed it. Without this check, the node would contribute pseudo-gradients of a different model.
 
 This module detects and reports; `outer_task` corrects θ and m.
 """
@@ -38,8 +37,8 @@ class StateMismatch:
 
 
 def contradiction(context: Context) -> StateMismatch | None:
-    """Return a StateMismatch if our own snapshot of the newest certified snapshot's step differs
-    from the certified one; otherwise None."""
+    """Compare our own snapshot with the newest certified one, if both are of the same outer step.
+    Return the mismatch if their digests differ; otherwise None."""
     certified = context.ledger.snapshot.snapshot
     if certified is None or certified == context.outer.disowned:
         return None
@@ -58,7 +57,7 @@ def is_certified_otherwise(entries: Iterable[Certified], step: int, digest: Dige
 
 
 def quarantine_state(context: Context, found: StateMismatch) -> None:
-    """Stop using θ and m, and discard work that was trained on them, until they are corrected.
+    """Do not use θ and m until they are corrected, and discard the work that was trained on them.
 
     Raises MachineUnfit: this has happened more than TIMES_MAX times."""
     context.journal.write(
@@ -118,8 +117,8 @@ def release_state(context: Context, found: StateMismatch) -> None:
 
 
 def chunks_unlike(store: Store, found: StateMismatch) -> tuple[int, int]:
-    """Return how many chunks of the two snapshots differ, and how many there are. Both numbers are
-    0 if a manifest is missing."""
+    """Return how many chunks of the two snapshots differ, and how many chunks the certified one
+    has. Both numbers are 0 if a manifest is missing or damaged."""
     try:
         own, certified = store.manifest(found.own), store.manifest(found.certified)
     except (ChunkMissing, ChunkCorrupt):

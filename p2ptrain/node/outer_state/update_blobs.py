@@ -32,7 +32,7 @@ async def fetch_update(
     outer_step: OuterStep,
     unwanted: Callable[[], bool] = fetch.never,
 ) -> memoryview:
-    """Return the payload of a certified update, from the store or peers; see `fetch.use`.
+    """Return the payload of an update, from the store or from peers; see `fetch.use`.
 
     Raises:
         RemoteProtocolError: the blob is not an update of this run and step.

@@ -30,8 +30,8 @@ from p2ptrain.ring import NEIGHBOURS_MAX, Links, ReduceRequest
 AGAIN_S = 0.3
 
 LATE_S = 0.5
-"""Seconds after which opening a connection is slow enough for the journal: two round trips around
-the world."""
+"""If opening a connection takes more than this many seconds (two round trips around the world), the
+journal records it."""
 
 THREADS_MAX = 128
 """Maximum number of threads that open connections: enough for NEIGHBOURS_MAX neighbours at once."""
@@ -58,9 +58,8 @@ class ReduceLinks:
 
 async def connect(context: Context, request: ReduceRequest, edges: ReduceLinks) -> Links:
     """Fill `edges` with a connection to each neighbour for each stream, and return them.
-
-    Raises ReduceAborted: a neighbour cannot be reached, and is the suspect; or there are too many.
-    """
+    Raises ReduceAborted: this node has too many neighbours, or it cannot connect to one of them. In
+    the second case, the suspect is that neighbour or, as in `dials`, nobody."""
     me, count = request.peers[request.me], len(request.neighbours)
     if count > NEIGHBOURS_MAX:
         what = f"with the {request.schedule} schedule this node would have {count} neighbours"
@@ -88,13 +87,13 @@ async def connect(context: Context, request: ReduceRequest, edges: ReduceLinks) 
 
 
 def dials(context: Context, request: ReduceRequest, peer: PeerId) -> bool:
-    """Return whether we dial `peer` rather than accept its connection, by the newest heartbeats of
-    both.
+    """Return whether we dial `peer` rather than accept its connection, according to the newest
+    heartbeats of both.
 
     Raises:
-        ReduceAborted: neither of the two can be dialled. Both notice this immediately and blame the
-            same one of the two, so that the other one can average. From one outer step to the next
-            the blame alternates, since both have work to contribute.
+        ReduceAborted: neither of the two nodes can be dialled. Both notice this immediately. One of
+            them, the same for both, must sit out: the other one accuses it, and it accuses nobody.
+            The two take turns from step to step, since both have work to contribute.
     """
     me, mine = request.peers[request.me], context.own_heartbeat.dialable
     first = request.me < request.peers.index(peer)
@@ -124,8 +123,8 @@ async def _accept(context: Context, peer: PeerId, key: RingKey, edges: ReduceLin
 
 
 async def reach(context: Context, peer: PeerId, key: RingKey, edges: ReduceLinks) -> None:
-    """Dial the neighbour until it answers, and before each further try ask it for its endpoint. If
-    the neighbour was restarted, its endpoint is new; if we were, this tells it our new certificate.
+    """Dial the neighbour until it answers. Before each further try, exchange endpoints with it: if
+    one of the two nodes was restarted, the other one does not know its new certificate yet.
 
     This takes at most `edge_s` and one last try. After a longer wait, the whole reduce would fail
     before we could report which neighbour is at fault.

@@ -51,9 +51,9 @@ def reduce_due(
 ) -> Roster | None:
     """Return the open roster if we take part in its reduce and have the work that it names.
 
-    A node that was restarted after its Ready has nothing to average: its local weights are empty
-    until its trainer has done the work again. It must not contribute different work instead. So the
-    other members wait until the work is ready again, or abandon the attempt.
+    A node that was restarted after it sent Ready has nothing to average: its local weights are
+    empty until its trainer has done the work again. It must not contribute different work instead.
+    So the other members wait until the work is ready again, or abandon the attempt.
     """
     roster = state.roster
     if roster is None or outer_step != roster.step or work is None or work.step != roster.step:
@@ -76,7 +76,7 @@ def reduce_impossible(
 
     Either the work that we reported as ready (`said`) is lost, or the node was restarted and now
     has different `work`. In a run that trains while it averages, a restarted node has trained fewer
-    blocks than before: it has lost the work that was trained ahead.
+    blocks than before: it has lost those that it trained during the previous reduce.
     """
     roster = state.roster
     if roster is None or outer_step != roster.step or reduce_due(state, outer_step, me, work):
@@ -112,7 +112,7 @@ async def run_reduces(context: Context) -> None:
 
 async def _decline(context: Context, roster: Roster) -> None:
     """Report that this node lacks the work that the roster names. If it has different work for the
-    first blocks of its lease, offer this for the next attempt: the trainer will not do it again."""
+    first blocks of its lease, offer that for the next attempt: the trainer will not repeat it."""
     where, work = (roster.step, roster.attempt), context.trainer.work
     lease = context.ledger.snapshot.leases.get(context.me, ())
     if work is None or work.step != roster.step or lease[: len(work.blocks)] != work.blocks:
@@ -155,9 +155,9 @@ async def _attempt(
 async def give_up(context: Context, why: ReduceAborted) -> None:
     """Report that this attempt has failed here, and which peers this node itself found at fault.
 
-    Do not repeat the accusation of a neighbour, which reports it itself. Otherwise a liar's
-    accusation would count once for each peer that heard it (SPEC.md S13). A roster may contain
-    names that are not peer ids; other nodes would reject a report with such a name.
+    Do not repeat a neighbour's accusation: the neighbour reports it itself, and a liar's accusation
+    would count once for each peer that heard it (SPEC.md S13). A roster may contain names that are
+    not peer ids; other nodes would reject a report with such a name.
     """
     step, attempt = why.step, why.attempt
     suspects = tuple(filter(is_peer_id, why.suspects))
@@ -274,8 +274,8 @@ def _side_by_side(fragment: Fragment, arena: Arena) -> tuple[Float32Vector, Floa
 
 
 def settle(context: Context) -> None:
-    """Tell each residual (this node's rounding errors) which attempt was committed, if any.
-
+    """Tell each residual (this node's rounding errors) which attempt was committed, if any. If that
+    outer step has been pruned, clear the residual, since the outcome is unknown.
     The ledger says which attempts were committed, even if the attempt failed here. The updates that
     were applied here do not: a node that loads a snapshot instead of applying an update may have
     contributed to that update too.
@@ -293,7 +293,7 @@ def settle(context: Context) -> None:
 
 
 def request_of(context: Context, outer_step: OuterStep, roster: Roster) -> ReduceRequest:
-    """Return the terms of the reduce that `roster` opens, as this participant sees it."""
+    """Return the terms of the reduce that `roster` opens, for this participant."""
     update, payload_bytes = outer_step.update, outer_step.update.payload_bytes
     return ReduceRequest(
         # This id differs between branches of the ledger, so their attempts cannot be confused.

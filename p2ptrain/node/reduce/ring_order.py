@@ -18,15 +18,15 @@ from p2ptrain.observe.cautions import Caution
 from p2ptrain.ring import arrangement
 
 WARNING = "arrangement"
-FORWARD = "the owner of one of the two should forward its data plane's port (--data-listen)"
+FORWARD = "in each pair, the owner of one node should forward that node's data port (--data-listen)"
 
 
 def arrange(context: Context, peers: Sequence[PeerId]) -> tuple[Schedule, Sequence[PeerId]]:
     """Return the schedule and the ordered peers for a proposed roster.
 
-    Every order may contain two neighbours that cannot connect. Since this function must not drop
-    peers, it then returns such an order. The two fail immediately, and one of them sits out the
-    next attempt.
+    If no order avoids neighbours that cannot connect, return an order that has such a pair, since
+    this function must not drop peers. The pair fails immediately, and one peer of the pair sits out
+    the next attempt.
     """
     context.peers.paths.keep_only(context.ledger.snapshot.since)
     about = context.about(context.ledger.snapshot.step).manifest

@@ -1,5 +1,5 @@
-"""The blobs (lists of chunks, with the chunks) that this node is fetching, and requests to check
-its store. Written by `outer_state/`."""
+"""The run's data index, the fetches that are running, and requests to check the store. Written by
+`outer_state/`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Blobs:
     data: DataIndex | None = None
     """The index of the run's data blocks; None until this node has fetched it."""
     in_flight: set[Digest] = field(default_factory=set)
-    """The blobs that are being fetched."""
+    """The digests that are being fetched; for a fetch of single chunks, only the first chunk."""
     scrub_asked: trio.Event = field(default_factory=trio.Event)
-    """Set to request a scrub (a check of all chunks in the store). Replaced when it starts."""
+    """Set to request a scrub (a check of all chunks in the store). Replaced when a scrub starts."""
 
     def ask_scrub(self) -> None:
         """Request a scrub of the whole store. It starts soon. Any task may call this."""

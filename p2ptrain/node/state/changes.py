@@ -17,8 +17,8 @@ from p2ptrain.errors import P2PTrainError
 class Changes:
     """A condition variable for the tasks of one trio thread.
 
-    This class needs no lock: a task checks the state and calls `wait` without a checkpoint between
-    the two, so the task misses no change. After `wait`, the task must check the state again."""
+    This class needs no lock: a task checks the state and then calls `wait`, without a checkpoint in
+    between, so the task misses no change. After `wait`, the task must check the state again."""
 
     def __init__(self) -> None:
         self._notified = trio.Event()

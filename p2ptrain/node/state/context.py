@@ -66,7 +66,7 @@ class Context:
     join_requests: JoinRequests = field(default_factory=JoinRequests)
     changes: Changes = field(default_factory=Changes)
     draw: random.Random = field(default_factory=random.SystemRandom)
-    """Draws the order in which peers are asked, which no peer can predict."""
+    """Draws random orders in which to ask peers. No peer can predict them."""
 
     @property
     def config(self) -> NodeConfig:
@@ -143,8 +143,8 @@ class Context:
 
     def about(self, step: int) -> Leg:
         """Return the terms for outer step `step` as far as this node knows them. Amendments may
-        still change them: use them only for estimates, for display, and for work ahead of the
-        ledger."""
+        still change them: use them only for estimates, for display, and for training for an outer
+        step that the ledger has not reached."""
         return self.amendments.nearest(self.ledger.snapshot.terms, step)
 
     def data_block(self, block: int) -> Digest:
@@ -154,7 +154,7 @@ class Context:
         return data.train[self.ledger.rules.data_block(block)]
 
     def now(self) -> float:
-        """Return the local monotonic time in seconds. Decisions use no other clock."""
+        """Return the local monotonic time in seconds."""
         return self.around.clock()
 
     def at_head(self) -> bool:

@@ -1,4 +1,4 @@
-"""Hold back votes and other messages of the ledger until members have been asked for a duplicate.
+"""Hold back votes and other ledger messages until members were asked for signs of a duplicate.
 
 A duplicate is another process with this process's identity. A process that is not connected to a
 member when it starts cannot ask at once. Without this hold, it could vote before it learns that its
@@ -16,8 +16,8 @@ import trio
 
 
 class FirstQuestion:
-    """The hold. `answered`: whether members already answered while the process was starting, so
-    that there is no hold. `limit_s`: the longest time that the first message waits, in seconds."""
+    """The hold. `answered`: whether peers were already asked while the process was starting. If so,
+    there is no hold. `limit_s`: the longest time that the first message waits, in seconds."""
 
     def __init__(self, *, answered: bool, limit_s: float) -> None:
         self._limit_s = limit_s

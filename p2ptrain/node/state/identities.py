@@ -55,7 +55,7 @@ class Identities:
         members_answered: bool,
     ) -> Identities:
         """Return the state of a node that has just taken `incarnation`. `members_answered`: whether
-        it could ask members for a duplicate while it was starting."""
+        at least one peer was asked, while the node was starting, if the node has a duplicate."""
         random = SystemRandom()
         watch = DuplicateWatch(
             identity.peer, run, incarnation, identity.sign, verify, random, timing=timing

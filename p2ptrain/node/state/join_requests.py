@@ -9,8 +9,8 @@ from p2ptrain.ids import PeerId
 
 @dataclass(frozen=True, slots=True)
 class Applicant:
-    """A peer that waits for admission: when it last asked (by `Context.now`), the address that it
-    asked from (`site`), and its signed request."""
+    """A peer that waits for admission. `asked_s` is when it last asked (by `Context.now`), `site`
+    is the address that it asked from, or says which peer forwarded its signed request."""
 
     asked_s: float
     site: str
@@ -20,10 +20,10 @@ class Applicant:
 @dataclass(slots=True)
 class JoinRequests:
     pending: dict[PeerId, Applicant] = field(default_factory=dict)
-    """The waiting peers, the one with the oldest request first."""
+    """The waiting peers. The one whose last request is oldest comes first."""
     pending_max: int = 256
-    """Maximum number of requests remembered. Requests of admitted peers are removed. If there is no
-    room, one that is no longer repeated is removed."""
+    """Maximum number of requests remembered. Requests of admitted peers are removed. If the table
+    is full, a request that is no longer repeated is removed, or one from the busiest address."""
     forget_s: float = 60.0
     """Seconds after which a request that was not repeated may be dropped; a waiting newcomer
     repeats it every 15 s. Otherwise anybody could fill the table by asking once from each of many

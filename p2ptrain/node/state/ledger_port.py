@@ -34,7 +34,7 @@ PAGES_PER_S = 8.0
 PAGES_BURST = 32
 """Rate limit for pages of up to 64 ledger entries that this node makes for one peer. A peer that
 catches up needs 0.1 s to check a page, so it rarely asks for more than 10 pages per second. 32
-pages contain the entries of a thousand outer steps. A flood of requests costs 4 % of a core."""
+pages contain the entries of a thousand outer steps. A flooding peer costs 4 % of a core."""
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ class EventQueue:
         await self._put.send(event)
 
     def offer(self, event: Event) -> None:
-        """Append an event of a peer. If peers send too many, drop it: peers repeat their events."""
+        """Append a peer's event. Drop it if that peer's part is full: peers repeat their events."""
         author = author_of(event)
         assert author is not None, "offer() got an event of this node; use submit() for those"
         if self._shares.reserve(author, EVENTS_MAX - self.waiting, EVENTS_MAX):

@@ -23,7 +23,7 @@ Their large buffers are mapped directly from the system, so they rarely wait for
 
 MAPPED_BYTES = 128 * 1024
 """Minimum size of blocks that are mapped from the system, and returned to it when freed. This is
-glibc's own initial threshold. For a 4 MiB chunk, it costs 0.3 ms, far less than the digest."""
+glibc's own initial threshold. Mapping a 4 MiB chunk takes 0.3 ms, far less than hashing it."""
 
 
 def limit_malloc() -> bool:

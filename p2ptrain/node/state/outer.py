@@ -30,10 +30,10 @@ class Outer:
     lock: trio.Lock = field(default_factory=trio.Lock)
     """Held while θ and m are read or written as a whole."""
     step: int | None = None
-    """The number of outer steps that θ and m contain; None until a first snapshot is loaded."""
+    """The number of outer steps that θ and m contain; None while no correct state is loaded."""
     moving: bool = False
-    """True while θ and m change from one outer step to the next. Until then, their values are not
-    those of any outer step."""
+    """True while an update or a snapshot changes θ and m. Meanwhile, their values are not those of
+    any outer step."""
     writing: bool = False
     """True while a snapshot is being written."""
     fetching: FetchingSnapshot | None = None
@@ -44,10 +44,10 @@ class Outer:
     """How many times our state was found to be wrong. If this number has changed since θ was read,
     that copy of θ may be wrong too."""
     passed_over: Digest | None = None
-    """The newest certified snapshot that could not be fetched, and is not tried again."""
+    """The newest certified snapshot that could not be fetched in place of updates, if any."""
     digest: tuple[int, Digest] | None = None
     """The outer step and digest of θ and m. Computed when a user asks for the status."""
     advanced: Advance | None = None
     """The newest change of θ to the next outer step; None before the first one."""
     utilisation: float | None = None
-    """The fraction of the last outer step's time spent in inner steps."""
+    """Which fraction of the last outer step's time was spent in inner steps."""

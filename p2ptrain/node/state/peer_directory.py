@@ -54,11 +54,11 @@ class PeerDirectory:
         return bool(heights) and max(heights) <= self.ledger.state.height
 
     def counted(self) -> list[PeerRecord]:
-        """Return the peers whose ledger heights count when this node compares its ledger.
+        """Return the peers with whose ledger heights this node compares its own height.
 
         These are the believed peers that are vouched for, or all believed peers if none is vouched
-        for. If all always counted, each new identity in an open run could keep this node waiting
-        for 30 s more."""
+        for. If all always counted, each new identity in an open run could claim to be ahead, and
+        keep this node waiting for 30 s more."""
         believed = self.believed()
         return [view for view in believed if self.is_vouched_for(view.peer)] or believed
 
@@ -68,7 +68,7 @@ class PeerDirectory:
         return [view for view in self.table if self.ledger.believes(view.peer, now)]
 
     def may_be_at(self, endpoint: Endpoint) -> bool:
-        """Return whether we dial `endpoint`, although only its peer says that the peer is there.
+        """Return whether to dial `endpoint`. Only the peer itself says that it is there.
 
         A loopback address leads to our own machine. It is dialled only if our connection with that
         peer is on this machine too. Otherwise a member could make us connect to services that

@@ -10,7 +10,7 @@ from p2ptrain.ids import Digest
 @dataclass(slots=True)
 class OptimizerSharing:
     offered: dict[Digest, float] = field(default_factory=dict)
-    """For each offered blob, until when (by `Context.now`) its chunks are kept for joiners."""
+    """For each blob that this node offers or fetches: until when (by `Context.now`) it is kept."""
     inner_from: str = ""
     """The members whose inner optimizer states this node started from, in words for the status."""
 
@@ -23,5 +23,5 @@ class OptimizerSharing:
         self.offered.pop(digest, None)
 
     def kept(self, now_s: float) -> tuple[Digest, ...]:
-        """Return the blobs that a joiner may still be fetching from here."""
+        """Return the blobs whose chunks must still be kept."""
         return tuple(digest for digest, until in self.offered.items() if until > now_s)

@@ -21,7 +21,7 @@ from p2ptrain.store import Disk
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Made by `main` once the node is connected and admitted; `assembly` makes the context."""
+    """Made by `startup` once the node is admitted; `assembly` makes the context."""
 
     config: NodeConfig
     home: Home
@@ -38,7 +38,7 @@ class Surroundings:
     doubts: tuple[Caution, ...] = ()
     """Warnings about this machine's resources, found before the node started."""
     members_answered: bool = True
-    """Whether this node, at its start, could reach members to ask them whether another process uses
-    its identity. If not, the ledger's first messages wait until the node has asked."""
+    """Whether this node, at its start, asked at least one peer whether another process uses its
+    identity. If not, the ledger's first messages wait until the node has asked."""
     clock: Callable[[], float] = trio.current_time
     """The local monotonic clock, in seconds."""

@@ -2,7 +2,7 @@
 
 | work | limiter | threads |
 |---|---|---|
-| durable writes: votes, decided entries, evidence, starts, the head | `durably`, here | 4 |
+| durable writes: votes, entries, evidence, start counts, the store's head | `durably`, here | 4 |
 | reads of the ledger's task between events | `durably`, here | the same 4 |
 | connecting the neighbours of a ring | `reduce_links.THREADS_MAX` | see there |
 | DNS lookups: names from our user, from members, from others | `net/names` | 4, 8, 2 |
@@ -29,8 +29,8 @@ import trio
 Result = TypeVar("Result")
 
 DURABLE_THREADS = 4
-"""Number of threads for durable writes: one for the ledger, which makes one write at a time, and
-three for evidence and the head."""
+"""Number of threads for durable writes: one for the ledger's task, which makes one write at a time,
+and three for the other tasks."""
 _DURABLE = trio.CapacityLimiter(DURABLE_THREADS)
 
 

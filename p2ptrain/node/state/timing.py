@@ -53,8 +53,8 @@ class Timing:
     trainer_look_s: float = 1.0
     """Interval at which the trainer's processes are checked."""
     donor_answer_s: float = 90.0
-    """Time to wait for the first offer of an inner optimizer's state, and again for each further
-    offer: a donor must first write 8 bytes per parameter."""
+    """Time to wait for the first offer of an inner optimizer's state, and from each offer for the
+    next one: a donor must first write 8 bytes per parameter."""
     donor_again_s: float = 2.0
     """Pause between two requests for an inner optimizer's state."""
     connection_look_s: float = 1.0
@@ -71,7 +71,7 @@ class Timing:
     so after SILENCE_S they would report us as faulty. With 10 s, a participant that did not open
     one of its connections caused an honest peer to be reported for silence."""
     probe_every_s: float = 20.0
-    """Interval between two probes. A probe takes 2 MiB at most, so probing uses up to 0.8
+    """Interval between two probes. A probe transfers at most 2 MiB, so probes use at most 0.8
     Mbit/s."""
     revocation_look_s: float = 5.0
     """Interval at which we check that the newest allowlist still contains us."""

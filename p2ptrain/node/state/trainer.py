@@ -15,9 +15,8 @@ from p2ptrain.sync.trainer_orders import LocalWork
 
 @dataclass(frozen=True, slots=True)
 class FoundMicroBatch:
-    """The micro-batch that fits this machine's memory, found after trainers ran out of it.
-
-    `settings`: digest of the settings for which it was found; `day`: the date of that."""
+    """The micro-batch that fits this machine's memory, found after a trainer ran out of memory.
+    `settings` is the digest of the settings for which it was found, and `day` is the date."""
 
     settings: str
     day: str
@@ -46,7 +45,7 @@ class TrainerState:
     halving: FoundMicroBatch | None = None
     """The micro-batch found after the trainer ran out of memory."""
     theta_in_use: bool = False
-    """True from the order to read θ until the trainer reports that it has read θ."""
+    """True while the trainer may still read θ, for an order or for an evaluation."""
 
     @property
     def ready(self) -> ReadyReport | None:
@@ -60,11 +59,12 @@ class TrainerState:
         return Training(self.inner_step, self.inner_steps)
 
     def begin_inner_steps(self, before: int, until: int) -> None:
-        """Note that `before` of `until` inner steps are done, and the rest have begun."""
+        """Note that `before` of `until` inner steps are done, and that the trainer goes on."""
         self.inner_step, self.inner_steps = before, until
 
     def note_progress(self, progress: Progress, computed_s: float, *, ahead: bool) -> None:
-        """Note an inner step of `computed_s` seconds. Steps `ahead` of the ledger do not count."""
+        """Note an inner step that took `computed_s` seconds. If the step is `ahead`, because its
+        blocks belong to an outer step that the ledger has not reached, `inner_step` stays."""
         self.inner_s += computed_s
         self.progress, self.tokens_per_s = progress, progress.tokens_per_s
         if not ahead:

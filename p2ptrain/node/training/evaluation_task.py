@@ -1,4 +1,4 @@
-"""Measure the loss of θ on held-out blocks every few outer steps. Each member measures a share.
+"""Measure the loss of θ on held-out blocks every few outer steps, together with other members.
 
 A member's heartbeats contain its newest report until there is a newer one, so a lost heartbeat does
 no harm. A node that learns late of a commit finds the other members' reports in their newest
@@ -53,7 +53,7 @@ def own_share(context: Context) -> tuple[Digest, ...]:
 
 async def own_files(context: Context, idle: Callable[[], bool]) -> tuple[str, ...]:
     """Fetch the missing files of our share, and return all of its files. Give up and return () if
-    `idle` becomes False or the outer step ends: training must not wait for blocks that no peer
+    `idle` returns False or the outer step ends: training must not wait for blocks that no peer
     currently has."""
     step, share, files = context.ledger.snapshot.step, own_share(context), list[str]()
 
@@ -103,8 +103,8 @@ def note_share_report(context: Context, peer: PeerId, heartbeat: Heartbeat) -> N
 
 
 async def gather_validation(context: Context) -> None:
-    """Until cancelled: start each due measurement, and journal its result once all members have
-    reported, are gone, or have had enough time."""
+    """Until cancelled: start each due measurement, and journal its result once each peer with a
+    share has reported, is down, or has had enough time."""
     while True:
         if is_measured(context):
             _begin(context, context.ledger.snapshot.step)

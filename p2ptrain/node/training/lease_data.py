@@ -1,9 +1,9 @@
 """Fetch the data blocks of our lease (the blocks that we may train on now) before the trainer needs
 them.
 
-Blocks are fetched from peers. A background task also fetches blocks that nobody has been given yet,
-so that the run does not depend on a single node that has all data. A damaged or missing block is
-fetched again when it is needed.
+Blocks are fetched from peers. A background task also fetches blocks outside our lease, so that the
+run does not depend on a single node that has all data. A damaged or missing block is fetched again
+when it is needed.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ async def fetch_ahead(context: Context) -> None:
 
 def ahead(context: Context, *, bytes_max: int = AHEAD_BYTES_MAX) -> list[Digest]:
     """Return the blocks to fetch, the most urgent first: validation blocks, our lease, other
-    leases, returned blocks, later blocks.
+    leases, blocks that departed members gave back, later blocks.
 
     Other members' leases are included: if a member leaves, others must train on its blocks, and the
     peers that had these blocks may then be gone too. The order and the cache limit are those of

@@ -2,8 +2,8 @@
 
 Without this hint, each start of the node would first run out of memory again, which takes minutes
 on a GPU. A missing or damaged file only costs those minutes. A hint that was found with different
-settings or on a different device is deleted. A user's `--micro-batch` takes precedence, and also
-deletes the hint.
+settings, on a different device or with less free memory is deleted. A user's `--micro-batch` takes
+precedence, and also deletes the hint.
 """
 
 from __future__ import annotations

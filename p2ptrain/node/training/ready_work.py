@@ -19,7 +19,7 @@ from p2ptrain.sync.trainer_orders import Blocks, LocalWork
 async def hold_to_the_bound(context: Context, outer_step: OuterStep) -> None:
     """Check that the other members would accept the trained weights. `theta_in_use` must be set
     during the check, so that nobody changes θ.
-    Raises TrainerDiverged: a trained weight is not finite, or too far from θ."""
+    Raises TrainerDiverged: a trained weight is not finite, or differs too much from θ."""
     arena, most = context.trainer.arena, outer_step.influence_max
     assert arena is not None
     pieces = [slice(*each) for each in outer_step.fragment.ranges]

@@ -52,7 +52,7 @@ class TrainerSession:
         self._rates = inner_rates(Leg(context.manifest))
         """The learning rates that the trainer uses; initially those of its settings."""
         self._first_inner_step = 0
-        """The run's number of inner steps before the outer step whose θ the trainer has."""
+        """The number of inner steps that the run makes before the outer step of the trainer's θ."""
         self._to_train = 0
         """The number of blocks that the trainer was given and has not trained yet."""
         self._answered_step: int | None = None
@@ -67,7 +67,7 @@ class TrainerSession:
         self._hears = False
         """True while frames of the trainer are being processed."""
         self._began_at = context.outer.replaced
-        """How often θ had been replaced, because it was wrong, when this trainer started."""
+        """How many times a wrong θ had been replaced when this trainer started."""
 
     @property
     def _rests_on_wrong_theta(self) -> bool:
@@ -113,7 +113,7 @@ class TrainerSession:
                 self._context.changes.notify_all()
                 told = wanted
             if self._rests_on_wrong_theta:
-                raise TrainerError("its work is based on a wrong θ", code="STATE-DIFFERS")
+                raise TrainerError("the trainer's work is based on a wrong θ", code="STATE-DIFFERS")
             await trio.sleep(self._context.timing.trainer_look_s)
 
     async def _run_then_drain(self, task: Callable[[], Awaitable[None]]) -> None:
@@ -150,8 +150,8 @@ class TrainerSession:
 
     async def _orders_with_data(self) -> list[Order]:
         """Fetch the data of the due orders, and return the orders. Then sending them does not wait
-        for the network. It must be fast: from the first order until the trainer has read θ, this
-        node cannot apply an update to θ."""
+        for the network. Sending must be fast: from the first order until the trainer has read θ,
+        this node cannot apply an update to θ."""
         orders, held = self._orders_due(), list[Digest]()
         while (blocks := self._blocks_of(orders)) != held:
             await lease_data.paths_of(self._context, blocks)
@@ -163,7 +163,7 @@ class TrainerSession:
         context, progress = self._context, self._progress
         if progress is None or not progress.offered:
             return False
-        # We cannot tell if that step was pruned. Then False is safe: it leads to a Load of θ.
+        # If that step has been pruned, the answer is unknown. False is safe: the trainer loads θ.
         if not context.ledger.kept.start.step <= progress.step < context.ledger.snapshot.step:
             return False
         return any(
@@ -199,8 +199,8 @@ class TrainerSession:
         return orders if orders and self._may_give(orders[0]) else []
 
     def _may_give(self, order: Order) -> bool:
-        """Return whether `order` may be given now. Every order except to train ahead makes the
-        trainer read θ. A Merge also waits until the trainer has trained all its blocks."""
+        """Return whether `order` may be given now. All orders except AheadOrder (train on during a
+        reduce) make the trainer read θ. A MergeOrder also waits until all blocks are trained."""
         if isinstance(order, AheadOrder):
             return not self._rests_on_wrong_theta
         waits = isinstance(order, MergeOrder) and self._to_train > 0
@@ -278,8 +278,8 @@ class TrainerSession:
         return True
 
     def _note_use_of_theta(self) -> None:
-        """Update `theta_in_use`: whether the trainer owes a report for an order, and may still read
-        θ until then. `outer_task` does not change θ while it is True."""
+        """Update `theta_in_use`: whether the trainer may still read θ, because its report on an
+        order is missing or it measures θ. `outer_task` does not change θ while this is True."""
         owes_report = self._progress is not None and self._answered_step != self._progress.step
         self._context.trainer.theta_in_use = owes_report or self._evaluating
 

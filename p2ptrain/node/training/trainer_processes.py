@@ -31,7 +31,7 @@ class RunningTrainer(Protocol):
     """One trainer, from its start to its end. See `p2ptrain.trainer.host.supervisor`."""
 
     useful: bool
-    """Whether this trainer's work has been offered. Set by the task that offers it."""
+    """Whether this trainer's work was offered for a reduce. Set by the task that offers it."""
 
     @property
     def socket(self) -> socket.socket: ...
@@ -41,7 +41,7 @@ class RunningTrainer(Protocol):
 
     @property
     def waits_for(self) -> str:
-        """The actions of people that the trainer's start still waits for, in words; or ""."""
+        """What people still have to do before the trainer can start, in words; or ""."""
 
     def send(self, frame: ToTrainer, meanwhile: Callable[[], None] | None = None) -> None:
         """Send a frame. This blocks while the socket of a busy trainer is full. In the meantime,

@@ -1,7 +1,7 @@
 """Run one trainer after another, no matter what happens to their processes.
 
-After a trainer has died, a new one repeats the work that was not offered yet, and the node remains
-a member of the run. The number of restarts is limited.
+After a trainer has died, a new one repeats the work that this node has not reported to its ledger
+as ready, and the node remains a member of the run. The number of restarts is limited.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ async def train(context: Context, trainers: Trainers, *, stop_s: float = STOP_S)
     for restarts in count():
         running = await _start(trainers, last)
         if last is not None:
-            told = f"{last.what}; the node has restarted it ({restarts})"
+            told = f"{last.what}; the node has started a new trainer (restart {restarts})"
             context.alerts.show(RESTARTED, Caution(last.code, told))
         context.journal.write("trainer-started", pids=running.pids)
         again = False

@@ -1,7 +1,7 @@
 """Check that voters do not leave a quorum for a branch, and that peers move to stronger branches.
 
 B3 and B5 are rules of ledger/SPEC.md. The rank of chains is computed here independently of the
-ledger's own code, entry by entry, from the states that the world has seen.
+ledger's own code, entry by entry, from the states that the simulated peers have reached.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class NobodyIsDrawnAway(Watch):
             return
         unnamed = node in decision.before.voters and node not in entry.value.voters
         if unnamed and now - quiet_since < self.rules.branch_after_s / 2:
-            self.object(f"{node} joins a branch that omits it after {now - quiet_since:.1f} s")
+            waited = f"only {now - quiet_since:.1f} s after the last entry of its chain"
+            self.object(f"{node} joins a branch that does not name it, {waited}")
         self.quiet_since[node] = now
 
 
@@ -68,7 +69,8 @@ class HealsGoUp(Watch):
                 self.object(f"{peer} drops {own} tokens of its branch for a branch with {won}")
 
     def _stretch(self, chain: Chain) -> int:
-        """Return the number of tokens committed at the end of the first branch in `chain`."""
+        """Return the total number of tokens that the run has committed by the end of the first
+        branch in `chain`."""
         length = next(
             (at for at in range(1, len(chain)) if isinstance(chain[at].entry.value, Branch)),
             len(chain),

@@ -19,7 +19,7 @@ class Lines:
         self._after: dict[Digest, LineId] = {genesis.head: genesis.line}
 
     def note(self, state: LedgerState) -> None:
-        """Remember the line of a state that some chain has."""
+        """Remember which line this ledger state belongs to."""
         self._after[state.head] = state.line
 
     def of_proposal(self, proposal: Propose) -> LineId:

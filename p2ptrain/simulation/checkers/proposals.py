@@ -41,8 +41,8 @@ class ProposalsAreSigned(_WatchProposals):
     names only such entries in its promises. So two entries in one round always prove that the
     proposer lied.
 
-    The proposer is looked up only when it matters, because liars can send messages about heights
-    that nodes have not reached yet.
+    A signature is checked only when an honest voter supports the proposal. Liars can send messages
+    about heights that no node has reached, so the voters of that height may be unknown earlier.
     """
 
     shown: dict[Proposal, set[bytes]] = field(default_factory=dict)
@@ -140,7 +140,8 @@ def is_signed(voters: Sequence[PeerId], proposal: Proposal, signature: bytes) ->
 
 
 def is_quorum(rules: Rules, voters: Sequence[PeerId], present: Collection[PeerId]) -> bool:
-    """Return whether `present` is a quorum, counted in the simplest way."""
+    """Return whether `present` is a quorum. This does not use the ledger's code, which may have a
+    bug."""
     good = len({voter for voter in voters if voter in present})
     if rules.quorum == "two-thirds":
         return 3 * good > 2 * len(voters)

@@ -215,7 +215,8 @@ class BlocksAreCommittedOnce(Watch):
             blocks = decision.before.leases[each.peer][: each.blocks]
             believed = outvoted or each.peer in strangers
             if not believed and decision.trained.get(each.peer) != blocks:
-                self.object(f"step {roster.step} commits blocks that {each.peer} did not train")
+                said = f"commits blocks that {each.peer} did not train on"
+                self.object(f"step {roster.step} {said}")
             committed = self.committed[decision.after.head]
             again = committed.intersection(blocks)
             if again:

@@ -178,8 +178,8 @@ class IdentityWorld:
             self.clock.after(self.random.uniform(0.0, 6.0), self._starter(process.me, home))
 
     def _copy(self, original: SimProcess) -> None:
-        """Start a second process from a copy of the home. Half of the copies cannot ask any peer at
-        their start."""
+        """Start a second process from a copy of the home. Half of the copies cannot ask any peer
+        when they start."""
         lone = self.random.random() < 0.5
         home = original.home.copy(self.random)
         apart = lone and len(self.honest) >= 5 and self.random.random() < 0.5

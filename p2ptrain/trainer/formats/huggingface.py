@@ -165,7 +165,9 @@ def _rope_base(config: Mapping[str, object]) -> float:
         raise foreign(f"rope_parameters are {parameters!r}; only the default is supported")
     base = parameters.get("rope_theta", config.get("rope_theta", 10_000.0))
     if type(base) not in (int, float) or not 1 < base < ROPE_BASE_MAX:
-        raise foreign(f"rope_theta is {str(base)[:40]}; it must be above 1 and below {ROPE_BASE_MAX:g}")
+        raise foreign(
+            f"rope_theta is {str(base)[:40]}; it must be above 1 and below {ROPE_BASE_MAX:g}"
+        )
     return float(base)
 
 

@@ -20,7 +20,7 @@ from p2ptrain.trainer.formats.shapes import parameter_count, parameters
 
 FP32_BYTES = 4
 EAGER_VECTORS = 3
-"""Number of model-sized vectors in a `rank.deviation.Deviation`, which only eager trainers have."""
+"""Number of model-sized vectors in a `Deviation`, which only runs with `sync.eager` have."""
 ELEMENT_BYTES = {"fp32": 4, "bf16": 2}
 Precision = Literal["fp32", "bf16"]
 
@@ -38,10 +38,10 @@ class TrainerMemory:
     gradients: int
     optimizer: int
     anchor: int
-    """θ as it was last read, with which the trainer computes by how much θ has changed since."""
+    """A copy of θ as it was last read, from which the trainer computes how much θ has changed."""
     eager: int
-    """The three vectors of an eager trainer's `Deviation`. While a trainer reports, it needs two
-    more vectors for a short time; gradients and activations do not exist at that time."""
+    """The three vectors of a `Deviation`; 0 without `sync.eager`. A report needs two more vectors
+    for a short time. They are not counted, because gradients and activations are freed by then."""
     activations: int
     activations_recomputed: int
     """Activations with `--recompute`: each block keeps its input, and only one block at a time

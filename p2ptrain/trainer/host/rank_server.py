@@ -37,8 +37,8 @@ from p2ptrain.trainer.host.micro_batch import OUT_OF_MEMORY_EXIT_CODE, at_once
 STRANGERS_MAX = 16
 """Maximum number of connections in addition to those of the expected ranks."""
 PATHS_MAX = 4 * BLOCKS_MAX
-"""Number of recently announced block paths that ranks can read: those of four of the longest
-frames."""
+"""Maximum number of block paths that ranks may read: as many as four frames can name. The most
+recently announced ones count."""
 DEAF_S = 1.0
 """Pause after a failed accept. Afterwards, file descriptors may be free again."""
 _RECEIVE_BYTES = 65_536
@@ -89,7 +89,7 @@ class RankGathering:
         return len(self._seats)
 
     def allow(self, paths: Iterable[str]) -> None:
-        """Allow ranks to read the files of these blocks, and no others but recent ones."""
+        """Allow ranks to read these files, and with earlier ones at most PATHS_MAX files."""
         with self._changed:
             self._paths.update(dict.fromkeys(paths))
             while len(self._paths) > PATHS_MAX:
@@ -267,7 +267,7 @@ class RankGathering:
                     "rank 0 exchanges frames once, after all ranks are connected"
                 )
             self._frames = sock
-            slices.bear_silence(sock)  # Rank 0 reads frames between inner steps.
+            slices.bear_silence(sock)  # An inner step, between two reads, may take minutes.
             self._start(self._pass, self._theirs, sock)
         self._pass(sock, self._theirs)
 

@@ -1,6 +1,6 @@
 """Decide when a silent trainer is stuck, and when restarting it has become pointless.
 
-Both classes are fed with events and times; neither reads a clock or touches a process.
+`StallWatch` and `RestartBudget` are told all events and times, and do not read a clock themselves.
 
 A trainer reports every inner step, so its usual pace is known, and the limit for its silence
 follows from the pace. An idle trainer may be silent without a limit. Before the first inner step on
@@ -32,8 +32,8 @@ SLOWEST_MFU = 0.05
 machine is of little use to its run."""
 SLOWEST_GPU_FLOPS_PER_S = 2e12
 SLOWEST_CPU_FLOPS_PER_S = 2e9
-"""Lowest speeds expected of a rank if the peak of its device is unknown. One thread of an old and
-busy machine reaches the lowest speed of a CPU."""
+"""Lowest speeds expected of a rank if the peak of its device is unknown. Even one thread of an old
+and busy machine reaches SLOWEST_CPU_FLOPS_PER_S."""
 FORWARD_SHARE = 1 / 3
 """Time that it takes to measure the loss of a block, as a share of the time of an inner step."""
 
@@ -54,8 +54,8 @@ class AnswerTimeout:
     silence_floor_s: float = 15.0
     silence_factor: float = 20.0
     disk_bytes_per_s: float = 100e6
-    """Lowest expected rate of a disk, in bytes per second. The rate allows for a second reading of
-    the optimizer's state, for its checksum."""
+    """Lowest expected rate of a disk, in bytes per second. It is low enough that the optimizer's
+    state can be read twice: the second time for its checksum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +96,8 @@ class StallWatch:
         self._paused = False
         self._blocks_due = 0
         self._owes_report = False
-        """Whether the trainer must send FragmentReady after its last block. This is False for
-        blocks trained ahead. A FragmentReady that arrives before the last block does not count."""
+        """Whether the trainer must send FragmentReady after its last block: not for `ahead` blocks,
+        during an average. A FragmentReady that arrives before the last block does not count."""
         self._parameters = 0
         self._moves_state = False
         self._evaluations: dict[int, int] = {}
@@ -176,8 +176,8 @@ class StallWatch:
         """Return what `overdue` returns, but do not count a gap between two calls as silence. Call
         this every second.
 
-        After a gap longer than `LOOKS_S`, the node was stopped or did not get a core. The trainer
-        may have been stopped as well, and its frames have not been read yet.
+        A gap longer than `LOOKS_S` means that the node was stopped or did not get a core. The
+        trainer may have been stopped as well, or the node has not read the trainer's frames yet.
         """
         before, self._looked_at = self._looked_at, now
         if before is not None and now > before + LOOKS_S:
@@ -196,22 +196,22 @@ class StallWatch:
 @dataclass(slots=True)
 class RestartBudget:
     """Limits restarts: at most `restarts_max` within `window_s`, and at most `restarts_max` in a
-    row after trainers none of whose work was offered to the other peers.
+    row while no trainer's work is offered to the other peers.
 
     Without limits, a trainer that dies at every start, or always at the same block, would waste the
     volunteer's electricity. The second limit also stops a trainer that hangs at every start, since
-    a hang is noticed only after minutes. Rare crashes in a long run do not add up.
+    a hang is noticed only after minutes. Rare crashes in a long run are not added up.
     """
 
     restarts_max: int = 5
     window_s: float = 600.0
     in_vain: int = field(default=0, init=False)
-    """Number of trainers in a row none of whose work was offered. Written by `spend`."""
+    """Number of trainers since the last one whose work was offered. Written by `spend`."""
     _spent: deque[float] = field(default_factory=deque, init=False)
 
     def spend(self, now: float, *, useful: bool) -> bool:
         """Return whether a restart is allowed now, and count it if so. `useful` says whether work
-        of the last trainer was offered."""
+        of the last trainer was offered to the other peers."""
         while self._spent and now - self._spent[0] >= self.window_s:
             self._spent.popleft()
         self.in_vain = 0 if useful else self.in_vain + 1

@@ -258,7 +258,7 @@ class Supervisor:
 
 
 def spend(budget: RestartBudget, now: float, *, useful: bool) -> None:
-    """Count a restart in `budget`. `useful` says whether the last trainer's work was offered.
+    """Count a restart. `useful` says whether the last trainer's work was offered to other peers.
 
     Raises TrainerError: the budget allows no restart now.
     """
@@ -276,6 +276,6 @@ def spend(budget: RestartBudget, now: float, *, useful: bool) -> None:
 
 
 def failure(frame: Failed) -> TrainerError:
-    """Return the error with which a node ends that gives up after this frame."""
+    """Return the error for `frame`, with which the node ends if it gives up."""
     error = TrainerDiverged if frame.code == "NAN" else TrainerError
     return error(frame.text, code=frame.code)

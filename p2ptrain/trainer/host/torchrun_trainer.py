@@ -1,7 +1,7 @@
 """A trainer whose ranks (processes) are started by torchrun, on this host or on several.
 
 Use this if a peer trains on more machines than the one on which its node runs. The node binds an
-address of a private network and waits for the configured number of ranks. If one rank ends, all
+address in a private network and waits for the configured number of ranks. If one rank ends, all
 ranks end, and the node waits until they connect again. The first wait has no limit, since torchrun
 may be started much later than the node. Later waits last at most `RETURN_LIMIT_S`, since the other
 peers expect this peer to train.

@@ -60,8 +60,8 @@ class FragmentShard:
     """This rank's share of one fragment (a part of the model that is averaged separately). `own`
     are the model's tensors, detached from autograd; `theta` and `local` are slices of the arena.
     `anchor` is θ as it was last read; a rebase moves the parameters by the difference between the
-    new θ and `anchor`. An eager trainer trains from `anchor` plus the deviation in `beside`, and
-    offers the change that it made from there.
+    new θ and `anchor`. With `sync.eager`, training starts from `anchor` plus the deviation in
+    `beside`, and the trainer offers only its change from there.
 
     A share can be empty: if an embedding is a fragment of its own, the last of many ranks have none
     of its rows. Then the methods do nothing, since torch raises an error for a copy of no tensors.
@@ -193,15 +193,15 @@ class RankArena:
         self._of(step).store()
 
     def deviate(self, step: int, pull: Pull) -> None:
-        """Update the deviation of an eager trainer with the work just stored at `step`."""
+        """Update the deviation (only with `sync.eager`) with the work just stored at `step`."""
         before = step - 1 if self._deviated_step is None else self._deviated_step
         for share in self._fragments:
             share.deviate(pull, step - before)
         self._deviated_step = step
 
     def set_aside(self) -> None:
-        """Reset the parameters to θ, or for an eager trainer to θ plus its deviation. Afterwards
-        the work that was stored exists only in `local`."""
+        """Reset the parameters to θ, plus the deviation with `sync.eager`. Afterwards the work that
+        was stored exists only in `local`."""
         for share in self._fragments:
             share.set_aside()
 

@@ -72,7 +72,7 @@ def accumulate(rows: Tokens, model: Llama, ranks: Ranks, config: TrainerConfig) 
     """Add the gradient of the block's mean objective to the parameters' gradients. Return the
     summed cross-entropy of this rank's rows in nats, which a GPU may still be computing.
 
-    Several ranks reduce-scatter the gradient after each piece, as in torchtitan. To do so only
+    Several ranks reduce-scatter the gradient after each piece, as in torchtitan. Doing this only
     after the last piece would save traffic, but until then each rank would hold the gradient of the
     whole model in fp32. Then a smaller `micro_batch` would need more memory, not less.
     """

@@ -1,9 +1,9 @@
-"""The deviation of an eager trainer's weights from θ. It contains the trainer's own newest work,
-until the average with that work has arrived.
+"""How far a trainer's weights differ from θ in a run with `sync.eager`, where a trainer applies its
+own newest work before the average with that work arrives. (Mathematics: p2ptrain/sync/eager.py.)
 
-`sync.eager` explains the mathematics. This module keeps a rank's shares of three vectors, each as
-large as its parameters. A deviation is updated in each outer step. A deviation never leaves this
-process: it is not part of a peer's contribution, and a restarted trainer begins without one.
+This module keeps a rank's shares of three vectors, each as large as its parameters. The deviation
+is updated in each outer step. It never leaves this process: it is not part of a peer's
+contribution, and a restarted trainer begins without one.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
     empty        standing by      Load
     standing by  training         Train
     training     ready            the end of its last block; `local` then contains the weights
-    ready        training         Train (in the next outer step after a skipped one, or ahead)
+    ready        training         Train (after a skipped outer step, or ahead: during averaging)
     ready        standing by      Merge (the reported work is in θ; work trained ahead is kept)
     ready        ready            Rebase (writes `local` again)
     any          standing by      Load
@@ -53,7 +53,7 @@ def read_file(path: str, *, vocab: int, sequence: int) -> Tokens:
 
 @dataclass(slots=True)
 class StepWork:
-    """The work trained since the last Load or Merge, and the blocks still to be trained."""
+    """The work that is not part of θ yet, and the blocks still to be trained."""
 
     step: int
     tokens: int = 0

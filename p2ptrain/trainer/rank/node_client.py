@@ -3,8 +3,7 @@ rank has copies of the node's vectors instead of shared memory.
 
 The copies are as long as the node's vectors, but only this rank's share of them is ever used.
 `fetch` copies slices of θ from the node before they are read, and `push` copies slices of `local`
-(the trained weights) to the node after they are written. The rest of the trainer works as with
-shared memory.
+(the trained weights) to the node after they are written. Other modules work as with shared memory.
 
 When the node closes the connection, this process ends immediately, with an exit status that makes
 torchrun start it again.

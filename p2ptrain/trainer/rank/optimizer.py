@@ -1,5 +1,5 @@
-"""The inner optimizer: AdamW, or Muon for matrices and AdamW for the rest. The learning rate is set
-for every inner step.
+"""The inner optimizer: AdamW, or Muon for the matrices inside blocks and AdamW for all else. The
+learning rate is set for every inner step.
 
 The optimizer's state is not averaged in outer steps. The authors of DiLoCo found that averaging it
 does not help.

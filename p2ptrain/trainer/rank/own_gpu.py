@@ -19,8 +19,8 @@ Capability = tuple[int, int]
 
 BF16_SINCE: Capability = (8, 0)
 """The first capability with bf16 hardware. Older GPUs emulate bf16 products and have no fused
-attention for bf16. So on them bf16 is slower than fp32, and each transformer block keeps heads ×
-positions² numbers for a sequence."""
+attention for bf16. So on them bf16 is slower than fp32, and takes more memory: each transformer
+block keeps heads × positions² attention weights for a sequence."""
 
 OTHERS_SHARE = 0.1
 """If other programs use more than this share of a GPU's memory, the error for a full GPU names them
@@ -34,8 +34,8 @@ def own_gpu() -> torch.device:
         raise MachineUnfit(
             f"torch {torch.__version__} cannot use a GPU here",
             code="GPU-DRIVER",
-            likely="this build of torch is for CPUs, or for a newer driver; or the GPU is hidden",
-            do="use --device cpu, or install the torch that fits this machine's driver",
+            likely="torch is for CPUs or a newer driver, or CUDA_VISIBLE_DEVICES hides the GPU",
+            do="use --device cpu, or install a build of torch for this machine's driver",
         )
     number, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
     if number >= count:

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-# These classes are public under torch.distributed, but only this module has their types.
+# torch.distributed exports these classes, but torch has their types only in this private module.
 from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
@@ -117,8 +117,8 @@ def open_ranks(device: str, store_fd: int | None, generation: int | None = None)
     """Connect this process with the other ranks. The environment variables RANK, WORLD_SIZE,
     MASTER_ADDR and MASTER_PORT say where they are.
 
-    `store_fd` is the listening socket on which rank 0 serves the store for the rendezvous. The
-    supervisor binds it, so that no other program can take its port. Ranks that torchrun started use
+    `store_fd` is the listening socket on which rank 0 serves torch's store for the rendezvous. The
+    node binds it, so that no other program can take its port. Ranks that torchrun started use
     a part of torchrun's store named after their `generation`, because the store may still contain
     entries of earlier ranks.
 
@@ -133,9 +133,9 @@ def open_ranks(device: str, store_fd: int | None, generation: int | None = None)
     if device == "cuda":
         chosen = own_gpu()
         torch.cuda.set_device(chosen)
-        # cuDNN's backward pass in bf16 gives NaN for some shapes (pytorch #196678; torch 2.11 to
-        # 2.13, on H100 and H200, where torch prefers it). torch then chooses FlashAttention, which
-        # is nearly as fast.
+        # cuDNN's attention, which torch prefers on H100 and H200, gives NaN in its bf16 backward
+        # pass for some shapes (pytorch #196678; torch 2.11 to 2.13). So disable it; torch then
+        # uses FlashAttention, which is nearly as fast.
         torch.backends.cuda.enable_cudnn_sdp(False)
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo",

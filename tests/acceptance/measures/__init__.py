@@ -1,5 +1,5 @@
-"""Measure the requirements that must be met before an issue of the project counts as done.
+"""Measure whether the project meets the requirements for closing an issue.
 
-`scripts/accept NAME` runs the measures that `registry` lists under that name and prints a line of
-JSON for each result. For a new issue, add a module of measures and a line in the registry.
+`scripts/accept NAME` runs the measurements that `registry` lists for the issue with that name, and
+prints a line of JSON for each result. For a new issue, add a module and a line in the registry.
 """

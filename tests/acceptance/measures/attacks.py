@@ -1,7 +1,7 @@
 """The attacks that a node must withstand, and for each attack the tests that show this.
 
-The numbers are those in section 2 of the issue "Tests that pass on every machine, and a node that
-survives hostile peers". A row names test files or individual tests.
+The numbers identify the attacks in the output of `scripts/accept siege`. A row names test files or
+individual tests.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The measures of the issue "Tests that pass on every machine, and a node that survives hostile
-peers".
+"""The measurements for `scripts/accept siege`. They show whether the tests pass on every machine,
+and whether a node survives hostile peers.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ class Campaign:
 
 
 FEW_STEPS = ("--steps", "8")
-"""Outer steps of a run with Sybils: 80,000 in 10,000 seeds. With 20 outer steps a run takes three
-to seven times as long, because the pauses between skipped outer steps double.
+"""A simulated run with Sybils has 8 outer steps, so 10,000 seeds simulate 80,000 outer steps. With
+20 outer steps a run takes three to seven times as long, because the pauses between skipped outer
+steps double.
 """
 
 CAMPAIGNS = (
@@ -101,7 +102,7 @@ def demo(setting: Setting) -> Iterator[Line]:
 
 
 def matrix(setting: Setting) -> Iterator[Line]:
-    name = "the numeric matrix of section 1"
+    name = "the tests of scripts/test_matrix"
     given = setting.earlier("matrix")
     if given is not None:
         counts = counts_in(given)

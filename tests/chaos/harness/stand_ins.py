@@ -235,7 +235,7 @@ class Wires(StandIn):
         return f"send-{name}", partial(leads, self._ledger, height, round)
 
     def _kind_at(self, height: int) -> str:
-        """Return the kind of the entry that is or was decided at `height`."""
+        """Return the kind of the entry that was decided, or is being decided, at `height`."""
         state = self._ledger.state
         if height <= state.height:
             return kind_of(self._ledger.chain[height - 1].entry.value)

@@ -76,7 +76,8 @@ class Members:
 
     `reports` are the events that each member receives when it starts. `witnesses` says whether
     members remember the signatures of others. If `witnesses` is false, each member forgets those
-    signatures before each step. Then worlds that differ only in remembered signatures are equal.
+    signatures before each step, so states that differ only in remembered signatures are equal and
+    there are fewer states to explore.
     """
 
     rules: Rules

@@ -1,4 +1,5 @@
-"""Make messages that an honest ledger never sends, for stories about liars and damaged messages."""
+"""Make messages that an honest ledger never sends, for transcripts with liars or damaged
+messages."""
 
 from __future__ import annotations
 
@@ -67,9 +68,9 @@ def two_votes(line: LineId, height: int, voter: PeerId) -> Evidence:
 def tampered(unicast: Unicast, part: str, run: RunId) -> Unicast:
     """Return the message with one part altered.
 
-    The part is a vote's `line`, `height` or `entry`, a `signature`, or `claim`: the entry that a
-    promise says its sender has accepted. `twin` replaces a proposal by a different one, signed by
-    its proposer.
+    The part is a vote's `line`, `height` or `entry`, a `signature`, or `claim`: the proposer's
+    signature in a promise, which proves the entry that the voter has accepted. `twin` replaces a
+    proposal with a different one, signed by the same proposer.
     """
     message = unicast.message
     match message, part:
@@ -100,7 +101,7 @@ def twin_of(proposal: Propose, proposer: PeerId, run: RunId) -> Propose:
     """Return a second proposal for the same round with another valid entry, correctly signed."""
     entry = proposal.entry
     if not isinstance(entry.value, Roster) or len(entry.value.participants) < 2:
-        raise StoryFault("only a roster of several participants has a twin")
+        raise StoryFault("a twin can be made only of a roster with several participants")
     first, *others = entry.value.participants
     twin = replace(entry, value=replace(entry.value, participants=(*others, first)))
     message = vote_message(run, entry.height, proposal.round, twin.digest)

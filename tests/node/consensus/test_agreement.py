@@ -45,7 +45,7 @@ def test_adjacent_effects_of_one_type_are_grouped_in_order() -> None:
     ]
 
 
-async def test_up_to_64_events_are_returned_together_or_else_a_tick() -> None:
+async def test_queue_returns_up_to_64_events_or_one_tick_if_there_are_none() -> None:
     queue = EventQueue(lambda author: None)
     events = [PeerHeight(ANN.peer, height) for height in range(100)]
     for event in events:

@@ -350,7 +350,7 @@ async def test_warning_ends_when_a_peer_with_all_entries_appears(
     await settled(lambda: "pruned" not in context.alerts)
 
 
-async def test_claim_of_one_peer_does_not_end_a_node_level_with_another(
+async def test_node_does_not_end_on_one_peers_claim_if_another_has_its_head(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     """Ann claims to be far ahead, and to have pruned all entries that could prove this claim. Bob
@@ -371,7 +371,7 @@ async def test_claim_of_one_peer_does_not_end_a_node_level_with_another(
 
 
 @pytest.mark.parametrize("who_says_it", [(ANN,), (ANN, CAI), (BOB,), (ANN, BOB)])
-async def test_only_a_quorum_of_the_other_voters_can_end_a_voter(
+async def test_voter_ends_only_if_other_voters_that_form_a_quorum_say_so(
     tmp_path: Path, who_says_it: tuple[Identity, ...]
 ) -> None:
     """The node does not hear from any other peer, so it knows no peer at its own height. Cai is not
@@ -415,7 +415,7 @@ async def test_node_that_does_not_vote_is_ended_by_the_claim_of_one_peer(tmp_pat
             await notice_pruned(context)
 
 
-async def test_claims_of_many_peers_are_journaled_once_and_at_most_eight(
+async def test_claims_of_many_peers_are_journaled_once_naming_eight_peers(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path, **ALONE)

@@ -18,8 +18,7 @@ from tests.node.rig import ANN, Rig, opening, rig, settled
 
 
 async def left_at_once(r: Rig, limit_s: float = 20.0) -> bool:
-    """Call `leave`, and return whether it returns within 10 s: it does not wait for a new
-    roster."""
+    """Call `leave`, and return whether it returns within 10 s, without waiting for a new roster."""
     with trio.move_on_after(10.0) as scope:
         await leave(r.context, limit_s=limit_s, goodbye_s=0.01)
     return not scope.cancelled_caught

@@ -1,5 +1,5 @@
-"""A reduce that takes twice its usual time is reported to the user, with the peer that has been
-silent longest."""
+"""A reduce that takes more than 20 s and more than twice the usual time is reported to the user,
+with the peer that has been silent longest."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_usual_time_is_learnt_only_from_successful_reduces() -> None:
         (after(1, 1), 500, False),
     ],
 )
-def test_reduce_is_slow_after_twice_the_usual_time_and_20_seconds(
+def test_slow_reduce_exceeds_both_twice_the_usual_time_and_20_seconds(
     exchanges: ReduceDurations, lasts_s: float, is_slow: bool
 ) -> None:
     assert exchanges.check(under_way=True, done=False, now=5.0) is None
@@ -77,7 +77,7 @@ async def test_warning_names_the_silent_peer(tmp_path: Path) -> None:
         caution = caution_about(context, 94.0, 41.0)
         said = (
             "this exchange has taken 94 s so far; the usual time is 41 s; "
-            f"{label(ANN.peer)} was last heard 71 s ago"
+            f"the last heartbeat of {label(ANN.peer)} arrived 71 s ago"
         )
         assert (caution.code, caution.what) == ("SYNC-SLOW", said)
         assert f"p2ptrain status --home {context.home.root}" in caution.do

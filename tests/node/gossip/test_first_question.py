@@ -1,5 +1,6 @@
-"""A node that could not ask for a duplicate (another process with its identity) when it started
-holds back its first vote until members have answered. But they cannot delay the vote for long."""
+"""A node that could not ask any peer for a duplicate (another process with its identity) when it
+started holds back its first vote until members have answered. But members cannot delay the vote
+for long."""
 
 from __future__ import annotations
 

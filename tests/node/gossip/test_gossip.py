@@ -422,7 +422,7 @@ async def test_false_announcements_do_not_delay_a_real_allowlist(
 
 
 @pytest.mark.parametrize("fault", [PeerUnreachable("gone"), None])
-async def test_peer_that_lacks_its_announced_list_is_not_asked_again_soon(
+async def test_peer_that_did_not_send_its_announced_list_is_not_asked_soon(
     tmp_path: Path, fault: P2PTrainError | None, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)

@@ -54,7 +54,7 @@ async def test_newest_allowlist_of_the_neighbours_is_stored_in_the_home(tmp_path
         assert STRANGER not in [peer for peer, _ in r.network.requested]
 
 
-async def test_neighbour_with_an_invalid_list_does_not_count(tmp_path: Path) -> None:
+async def test_neighbour_that_sends_an_invalid_allowlist_is_not_counted(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         r.network.answer = showing(r, {ANN.peer: b"", BOB.peer: b"a forgery", CAI.peer: None})
         told = await newest_allowlist(r.context)

@@ -66,7 +66,7 @@ async def test_node_that_hears_from_peers_and_is_not_refused_does_not_ask(
     assert len(r.network.requested) == 1
 
 
-async def test_older_or_forged_list_does_not_remove_any_peer(
+async def test_older_or_forged_list_does_not_remove_this_node(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)

@@ -63,7 +63,8 @@ def test_screen_of_a_seed_shows_its_memory_without_a_trainer(run: Run, tmp_path:
     update = published_formats(run.id, run.manifest)[0].payload_bytes
     lines = consent.screen(run, NodeConfig(tmp_path, seed=True), BOB.peer)
     (memory,) = (line for line in lines if line.startswith("memory"))
-    assert memory == f"memory    150 MB and {size(vectors + update)} for this node"
+    needed = size(vectors + update)
+    assert memory == f"memory    the node needs 150 MB, and {needed} for the model"
 
 
 def test_screen_shows_daily_traffic_for_outer_steps_of_ten_minutes(
@@ -121,7 +122,7 @@ async def test_any_answer_other_than_yes_declines(run: Run, tmp_path: Path, type
 
 async def test_node_without_a_terminal_shows_the_screen_and_ends(run: Run, tmp_path: Path) -> None:
     shown = io.StringIO()
-    with pytest.raises(ConfigError, match="there is no terminal to ask you") as caught:
+    with pytest.raises(ConfigError, match="there is no terminal on which to ask") as caught:
         config, agreed = NodeConfig(tmp_path), tmp_path / "agreed"
         answers = io.StringIO("y\n")
         await consent.ask_consent(run, config, BOB.peer, agreed, answers=answers, shown=shown)
@@ -142,7 +143,7 @@ async def test_organiser_and_users_who_agreed_beforehand_are_not_asked(
 
 async def test_consent_to_a_different_run_does_not_count(run: Run, tmp_path: Path) -> None:
     (tmp_path / "agreed").write_text("ab" * 32)
-    with pytest.raises(ConfigError, match="there is no terminal to ask you"):
+    with pytest.raises(ConfigError, match="there is no terminal on which to ask"):
         await consent.ask_consent(
             run,
             NodeConfig(tmp_path),

@@ -85,7 +85,7 @@ async def snapshot_taken(r: Rig, step: int) -> Digest:
 
 
 def flip_a_bit(r: Rig) -> None:
-    """Change a value of θ, as a fault of the memory can."""
+    """Change a value of θ, as a memory fault can."""
     r.context.outer.vectors.theta[7] += 1
 
 

@@ -245,7 +245,7 @@ async def test_node_that_keeps_everything_does_not_collect_garbage(tmp_path: Pat
             await keep_store_small(r.context)
 
 
-async def test_damaged_blob_prevents_garbage_collection_but_not_the_node(tmp_path: Path) -> None:
+async def test_node_with_a_damaged_blob_runs_on_without_garbage_collection(tmp_path: Path) -> None:
     async with rig(tmp_path, steps=9, rules=policy(participants_min=1)) as r:
         know_data(r)
         index = r.run.manifest.data.index
@@ -275,8 +275,8 @@ def rot(r: Rig, digest: Digest) -> bytes:
 async def test_damaged_pinned_blob_is_reported_until_repaired_or_unpinned(
     tmp_path: Path, how: str
 ) -> None:
-    """No other peer has the pinned snapshot any more, so it cannot be repaired. Without the
-    warning, garbage collection would fail forever, and the user would not know why."""
+    """No peer has the pinned snapshot at first, so it stays damaged. Without the warning, garbage
+    collection would fail forever, and the user would not know why."""
     async with rig(tmp_path, steps=9, rules=policy(participants_min=1)) as r:
         know_data(r)
         store, warnings = r.context.store, r.context.alerts.warnings

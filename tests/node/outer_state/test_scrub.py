@@ -54,7 +54,7 @@ async def test_damaged_chunks_are_reported_and_fetched_from_a_peer(tmp_path: Pat
         assert r.context.store.read_blob(genesis)
         assert {each["digest"] for each in r.said("bit-rot")} == {first, second, genesis}
         assert "3 of" in r.context.alerts.warnings[WARNING].what
-        assert "all have been repaired from peers" in r.context.alerts.warnings[WARNING].what
+        assert "replaced with copies from peers: all" in r.context.alerts.warnings[WARNING].what
         assert (await one_pass(r.context, None)).damaged == []
         assert WARNING not in r.context.alerts
 

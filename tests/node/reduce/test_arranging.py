@@ -193,8 +193,8 @@ async def test_first_peer_dials_unless_only_that_peer_can_be_dialled(
 async def test_peers_that_cannot_connect_to_each_other_are_left_out_in_turn(
     tmp_path: FilePath,
 ) -> None:
-    """Both peers of the pair blame the same one of the two, and the next attempt leaves it out. In
-    the next outer step, they blame the other one."""
+    """In each outer step, one peer of the pair must sit out: the other one accuses it, and it
+    accuses nobody. In the next outer step, they change roles."""
     async with rig(tmp_path) as r:
         me, ann = r.context.me, ANN.peer
         r.context.own_heartbeat.dialable = False

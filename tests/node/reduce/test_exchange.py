@@ -236,8 +236,8 @@ def answering(context: Context, answer: bytes) -> Iterator[Endpoint]:
 async def test_neighbour_with_a_bad_answer_or_certificate_is_suspected(
     tmp_path: Path, answer: bytes | None
 ) -> None:
-    """The neighbour answers with a malformed frame or hangs up. If `answer` is None, it announces a
-    certificate with Ann's name that Ann did not issue."""
+    """The neighbour, Ann, answers with an invalid frame. If `answer` is None, she announces a
+    certificate that Bob has made."""
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         r.wait_for(edge_s=0.4)
         context = r.context

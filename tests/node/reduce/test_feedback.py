@@ -1,6 +1,6 @@
-"""Error feedback: what rounding removed from a node's pseudo-gradient (the residual) is added to
-its next one, if the rounded one was committed. That depends on the ledger, and not on how the
-reduce ended at this node."""
+"""Error feedback: the residual (the part of a node's pseudo-gradient that rounding removed) is
+added to the node's next pseudo-gradient, if the rounded one was committed. The ledger says whether
+it was committed; how the reduce ended at this node does not matter."""
 
 from __future__ import annotations
 

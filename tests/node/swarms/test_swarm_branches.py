@@ -3,6 +3,7 @@ continuation of the ledger, and rejoin later."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from p2ptrain.ledger.chain.values import Branch, Heal
@@ -57,7 +58,10 @@ async def test_two_of_five_voters_branch_off_and_rejoin_the_majority(
         )
         said = (await status(s["ann"].context)).branch
         assert said.startswith(f"on a branch since outer step {step}, without ")
-        assert said.endswith("; 3 of 5 voters are gone")
+        # On a busy machine, a roster without the first node that left may come before the branch.
+        counts = re.search(r"; (\d) of (\d) voters are gone$", said)
+        assert counts is not None
+        assert int(counts[2]) - int(counts[1]) == len(LEFT)
         s.check_chain("ann")
         s.check_equal()
         left_line = line(s["ann"])

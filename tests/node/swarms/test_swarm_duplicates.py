@@ -1,5 +1,5 @@
-"""Two nodes that use the same key over real sockets are detected and told, whether or not they
-vote. A quick restart of one node is not mistaken for a second node."""
+"""Two nodes that use the same key find each other over real sockets, and one of them ends. A quick
+restart of one node is not mistaken for a second node."""
 
 from __future__ import annotations
 

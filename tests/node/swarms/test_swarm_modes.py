@@ -37,8 +37,8 @@ Committed = tuple[int, Digest, Credits]
 async def test_updates_contain_the_work_since_their_fragment_was_last_merged(
     tmp_path: Path, mode: str
 ) -> None:
-    """During the run, a peer joins, and the codec and the learning rates are amended. Neither loses
-    any work."""
+    """During the run, a peer joins, and the codec and the learning rates are amended. No work is
+    lost because of this."""
     sync, inner_steps = MODES[mode]
     rules = policy(grace_s=30.0, snapshot_every=STEPS)
     settings: dict[str, Any] = {

@@ -22,7 +22,7 @@ def at_once(r: Rig, **config: object) -> int:
     return trainers.config.micro_batch
 
 
-async def test_micro_batch_is_limited_to_the_memory_only_on_a_cpu(
+async def test_micro_batch_is_limited_by_memory_only_on_a_cpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A trainer on a GPU begins with the entire batch and halves it if memory runs out. On a CPU,

@@ -77,7 +77,7 @@ async def training(
 
 
 def orders(remote: TrainerRemote) -> list[str]:
-    """Return the orders that the trainer has obeyed in words, such as "train 0 (2 blocks from 0)":
+    """Return in words the orders that the trainer has obeyed, such as "train 0 (2 blocks from 0)":
     two inner steps for outer step 0, the first of which is the run's inner step 0."""
     told = []
     for frame in remote.obeyed:
@@ -249,7 +249,8 @@ async def test_restarted_trainer_uses_the_same_learning_rate_for_each_block(
 
 
 def told_ahead(remote: TrainerRemote, step: int) -> bool:
-    """Return whether the trainer was told to train ahead while `step` is the outer step."""
+    """Return whether the trainer was told, during outer step `step`, to train blocks of the next
+    outer step."""
     trains = [each for each in remote.obeyed if isinstance(each, frames.Train)]
     return any(each.ahead and each.step == step for each in trains)
 
@@ -303,11 +304,11 @@ async def test_theta_is_in_use_from_an_order_until_the_trainers_report(
         assert orders(remote)[-2:] == ["merge 1", "train 1 (2 blocks from 2)"]
 
 
-async def test_theta_is_not_in_use_while_the_trainer_waits_for_data(
+async def test_theta_is_not_in_use_while_data_for_an_order_is_fetched(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    """It may take a long time until a peer has the data. If θ counted as in use, it could not be
-    updated in the meantime."""
+    """It may take a long time until a peer has the data. If θ counted as in use in the meantime,
+    the node could not update θ."""
     remote = TrainerRemote()
     r = await new_rig(tmp_path, rules=ALONE, steps=9)
     know_data(r)
@@ -393,7 +394,8 @@ async def test_node_ends_when_its_trainer_has_failed_too_often(
         assert isinstance(error, TrainerError)
         assert error.evidence == ("the trainer cannot continue: the loss is not finite",)
         assert [each["code"] for each in r.said("trainer-ended")] == ["NAN"] * 3
-        told = "the trainer cannot continue: the loss is not finite; the node has restarted it (2)"
+        what = "the trainer cannot continue: the loss is not finite"
+        told = f"{what}; the node has started a new trainer (restart 2)"
         assert list(r.context.alerts.warnings.values()) == [Caution("NAN", told)]
         assert not r.context.trainer.up
         assert not r.context.trainer.theta_in_use
@@ -460,8 +462,8 @@ async def test_order_with_many_blocks_waits_until_a_busy_trainer_reads_it(
     asked = 0
 
     class Narrow(FakeTrainer):
-        """A trainer whose socket is soon full. It counts how often a waiting order asks whether to
-        continue."""
+        """A trainer whose socket is soon full. `asked` counts how many times a waiting order has
+        asked whether to continue."""
 
         def __init__(self, context: Context, remote: TrainerRemote) -> None:
             super().__init__(context, remote)
@@ -622,7 +624,7 @@ async def test_block_that_a_trainer_finds_damaged_is_fetched_for_the_next_one(
         assert r.context.trainer.work == LocalWork(0, (0, 1), 32)
 
 
-async def test_held_out_block_that_the_trainer_finds_damaged_is_fetched_again(
+async def test_held_out_block_that_a_trainer_found_damaged_counts_as_missing(
     tmp_path: Path,
 ) -> None:
     """The store must notice the damage. Otherwise every measurement would lack this block until the

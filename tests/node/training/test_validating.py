@@ -39,7 +39,7 @@ TWO = policy(participants_min=1)
 
 @asynccontextmanager
 async def gathering(folder: Path, **settings: object) -> AsyncIterator[Rig]:
-    """Open a node that sums up the members' reports."""
+    """Open a node that combines the members' reports into one mean loss."""
     async with rig(folder, **({"rules": TWO} | settings)) as r, trio.open_nursery() as nursery:  # type: ignore[arg-type]
         know_data(r)
         nursery.start_soon(gather_validation, r.context)

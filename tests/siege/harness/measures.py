@@ -22,7 +22,7 @@ LOG_BYTES = 5 * 10**6
 
 @dataclass(frozen=True, slots=True)
 class Attacks:
-    """How often each attack happened according to the attackers' own counts, and the expected
+    """How many times each attack happened according to the attackers' own counts, and the expected
     attacks.
     """
 

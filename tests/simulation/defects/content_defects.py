@@ -11,7 +11,7 @@ from p2ptrain.ledger.chain.leases import Leases
 from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Terms
-from p2ptrain.ledger.history import base
+from p2ptrain.ledger.history import check_base
 from p2ptrain.ledger.paxos.height_policy import Answer, Judgement
 from p2ptrain.ledger.policy import accept, membership, participants
 from p2ptrain.ledger.policy.participants import Readiness
@@ -99,7 +99,7 @@ def one_word_is_enough(patch: Patch) -> None:
 
 
 def any_base_taken(patch: Patch) -> None:
-    patch(base, "check_base", lambda rules, offered, named, verify: None)
+    patch(check_base, "check_base", lambda rules, offered, named, verify: None)
 
 
 def state_not_checked(patch: Patch) -> None:
