@@ -19,9 +19,9 @@ from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import PeerId
 from p2ptrain.names import label
 from p2ptrain.run import Allowlist, SignedAllowlist, load_allowlist, load_run, save_allowlist
-from p2ptrain.testing.histories import make_history
 from p2ptrain.testing.published import policy, publish
 from tests.cli.conftest import Command, Outcome, fake_node
+from tests.cli.histories import make_history
 
 PEER, OTHER, THIRD = (Identity.from_seed(bytes([number]) * 32).peer for number in (7, 8, 9))
 

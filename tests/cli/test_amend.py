@@ -24,9 +24,9 @@ from p2ptrain.run import (
     save_amendments,
 )
 from p2ptrain.sync import SyncSpec
-from p2ptrain.testing.histories import make_history
 from p2ptrain.testing.published import policy, publish
 from tests.cli.conftest import Command, fake_node
+from tests.cli.histories import make_history
 
 STEPS = ("--from-step", 3)
 

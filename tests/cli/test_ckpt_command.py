@@ -8,9 +8,9 @@ import pytest
 
 from p2ptrain.archive.home import Home, sole_use
 from p2ptrain.store import LocalDisk, Pins, Store
-from p2ptrain.testing.histories import WrittenHistory, make_history
 from p2ptrain.testing.published import policy, publish
 from tests.cli.conftest import Command, Outcome
+from tests.cli.histories import WrittenHistory, make_history
 
 STEPS = 5
 

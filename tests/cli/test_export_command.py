@@ -19,10 +19,10 @@ from p2ptrain.extras import install
 from p2ptrain.ids import Digest
 from p2ptrain.state import OuterState, snapshot_meta
 from p2ptrain.store import Store, StoreReader
-from p2ptrain.testing.histories import WrittenHistory, make_history
 from p2ptrain.testing.published import MODEL, policy, publish
 from p2ptrain.trainer.formats.shapes import layout_of
 from tests.cli.conftest import Command, Outcome
+from tests.cli.histories import WrittenHistory, make_history
 
 STEPS = 5
 NUMEL = layout_of(MODEL).numel

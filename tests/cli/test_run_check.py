@@ -11,9 +11,9 @@ from p2ptrain.cli.commands.run_check import duration
 from p2ptrain.config.samples import sample
 from p2ptrain.identity import load_or_create
 from p2ptrain.run import Amendment, SignedAmendment
-from p2ptrain.testing.histories import make_history
 from p2ptrain.testing.published import policy, publish
 from tests.cli.conftest import Command
+from tests.cli.histories import make_history
 
 SPEED = ("--tokens-per-s", 2000)
 

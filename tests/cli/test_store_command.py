@@ -18,9 +18,9 @@ from p2ptrain.ids import Digest
 from p2ptrain.ledger.paxos.acceptor import Acceptor
 from p2ptrain.run import DataIndex, Run
 from p2ptrain.store import LocalDisk, RecordLog, Store, StoreReader, digest_of
-from p2ptrain.testing.histories import make_history
 from p2ptrain.testing.published import BLOCKS, policy, publish
 from tests.cli.conftest import fake_node
+from tests.cli.histories import make_history
 
 
 @pytest.fixture

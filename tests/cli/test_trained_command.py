@@ -10,10 +10,10 @@ import pytest
 from p2ptrain.archive.home import Home
 from p2ptrain.ledger.chain.values import Commit
 from p2ptrain.observe.journal import Journal
-from p2ptrain.testing.accounts import ChainCredits
-from p2ptrain.testing.histories import make_history
 from p2ptrain.testing.published import policy, publish
 from tests.cli.conftest import Command
+from tests.cli.histories import make_history
+from tests.node.accounts import ChainCredits
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from p2ptrain.ledger.chain.values import Certificate, Certified
 from p2ptrain.node.consensus.pruning import prune_home
 from p2ptrain.state import OuterState
 from p2ptrain.store import RecordLog, Store
-from p2ptrain.testing.histories import WrittenHistory, make_history
 from p2ptrain.testing.published import policy, publish
 from tests.cli.conftest import Command, Outcome
+from tests.cli.histories import WrittenHistory, make_history
 
 STEPS = 7
 EVERY = 2

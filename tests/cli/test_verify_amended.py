@@ -11,9 +11,9 @@ import pytest
 from p2ptrain.archive.home import Home
 from p2ptrain.identity import load_or_create
 from p2ptrain.run import Amendment, Run, SignedAmendment, save_amendments
-from p2ptrain.testing.histories import make_history
 from p2ptrain.testing.published import policy, publish
 from tests.cli.conftest import Command
+from tests.cli.histories import make_history
 
 STEPS = 7
 

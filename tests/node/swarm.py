@@ -44,9 +44,9 @@ from p2ptrain.run import (
     save_allowlist,
 )
 from p2ptrain.store import Disk
-from p2ptrain.testing.accounts import ChainCredits, Credits, trained_by, update_fault
 from p2ptrain.testing.fake_trainer import FakeTrainers, TrainerRemote
 from p2ptrain.testing.published import publish
+from tests.node.accounts import ChainCredits, Credits, trained_by, update_fault
 
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 THREADS_MAX = 500

@@ -224,7 +224,7 @@ async def test_outdated_heartbeat_is_dropped_and_its_forwarder_named(
         assert not is_wanted(context, CAI.peer, ANN.peer, wire)
         (said,) = r.said("outdated-heartbeats")
         assert (said["peer"], said["author"]) == (CAI.peer, ANN.peer)
-        assert "this peer forwarded it" in str(said["what"])
+        assert "this peer forwarded an outdated heartbeat" in str(said["what"])
 
 
 async def test_heartbeat_with_our_key_and_a_higher_incarnation_makes_us_ask(

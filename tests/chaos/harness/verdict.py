@@ -25,10 +25,10 @@ from p2ptrain.ledger.chain.verify import replay
 from p2ptrain.ledger.messages.messages import MESSAGE_BYTES_MAX
 from p2ptrain.run import DataIndex, Run
 from p2ptrain.store import RecordLog, Store
-from p2ptrain.testing.accounts import ChainCredits, Credits, trained_by, update_fault
 from p2ptrain.trainer.formats.shapes import layout_of
 from tests.chaos.harness.crew import Crew, Sighting
 from tests.chaos.harness.modes import STAND_IN
+from tests.node.accounts import ChainCredits, Credits, trained_by, update_fault
 
 CRASHES = ("Traceback (most recent call last)", "error[BUG]")
 

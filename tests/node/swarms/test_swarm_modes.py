@@ -17,9 +17,9 @@ from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ipc import frames
 from p2ptrain.ledger.chain.state import Phase
 from p2ptrain.sync import SyncSpec
-from p2ptrain.testing.accounts import Credits
 from p2ptrain.testing.fake_trainer import trace
 from p2ptrain.testing.published import policy
+from tests.node.accounts import Credits
 from tests.node.swarm import Swarm, SwarmNode, swarm
 
 MODES = {
