@@ -177,7 +177,7 @@ def test_muon_with_outer_momentum_gets_a_warning(
 def test_int4_in_a_long_ring_gets_a_warning(codec: str, peers: int, *, warns: bool) -> None:
     run = run_with(codec__name=codec)
     words = [lint.words for lint in lints_of(run, costs_of(run, [2, peers]))]
-    assert any("int4 in a ring" in each for each in words) == warns
+    assert any("int4 loses precision in a ring" in each for each in words) == warns
 
 
 def test_run_is_long_enough_if_each_fragment_is_averaged_often_enough() -> None:
