@@ -1,4 +1,4 @@
-"""The exceptions of p2ptrain with their exit statuses. Other modules define some more subclasses.
+"""The exceptions of p2ptrain with their exit statuses. Other modules define a few more subclasses.
 
     P2PTrainError             1
     ├─ ConfigError            2   a setting or an argument is wrong
@@ -239,7 +239,8 @@ class TrainerOutOfMemory(TrainerExited):
 
     def __init__(self, returncode: int, stderr_tail: str, micro_batch: int) -> None:
         super().__init__(returncode, stderr_tail)
-        self.what = f"the trainer ran out of memory with {micro_batch} sequences at once"
+        plural = "s" * (micro_batch != 1)
+        self.what = f"the trainer ran out of memory with {micro_batch} sequence{plural} at once"
         if micro_batch > 1:
             self.what += f"; trying {(micro_batch + 1) // 2}"
         else:

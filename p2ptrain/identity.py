@@ -39,7 +39,7 @@ _SMALL_ORDER_Y = frozenset(
     }
 )
 """The y coordinates of the eight points of Ed25519 with an order that divides 8. If such a point is
-used as a public key, anybody can make signatures without a secret that verify for at least one
+used as a public key, anybody can, without a secret, make signatures that verify for at least one
 message in eight."""
 
 

@@ -25,8 +25,8 @@ Agreed = tuple[Terms, ...]
 """The amendments that a chain agreed on, in the chain's order: `LedgerState.terms`."""
 
 KEPT_STEPS = 8
-"""Number of earlier outer steps whose bounds on influence count, because a peer may contribute work
-that it kept from them. Work that a peer kept for longer must meet the bounds of these steps, too.
+"""Number of earlier outer steps whose bounds on influence an outer step accepts besides its own. A
+peer that missed one of those steps contributes its work now. Older work must meet the same bounds.
 """
 
 

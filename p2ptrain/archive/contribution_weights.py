@@ -1,9 +1,9 @@
 """The weight of a participant in a reduce: the number of tokens that its fragment was trained on.
 
 If a model is averaged in P fragments, an outer step commits the tokens of H ÷ P inner steps. But
-the fragment that is averaged was trained on all tokens since its own last average: those of up to H
-inner steps, and fewer for a peer that has just joined. The chain records in which outer steps a
-member took part and with how many tokens. So peers do not report weights: all participants compute
+the averaged fragment was trained on all tokens since its own last average. These are the tokens of
+up to H inner steps, and fewer for a peer that has just joined. The chain records the outer steps
+that a member took part in, and its tokens. So peers do not report weights: all participants compute
 the same weights from the chain. If their weights differed, the reduce would fail. With one
 fragment, the weight is the number of tokens that a participant commits.
 

@@ -2,7 +2,7 @@
 
 Anybody can replay a run from genesis and compare the result with each certified snapshot, as long
 as somebody has the genesis snapshot and every update. With int8 an update takes a byte per
-parameter, too much to ask of volunteers. Seeds keep all updates until their disk is nearly full,
+parameter, which is too much for volunteers. Seeds keep all updates until their disk is nearly full,
 and report when they can no longer keep them.
 """
 
@@ -17,7 +17,7 @@ from p2ptrain.run import RunManifest
 from p2ptrain.store import Store
 
 ROOM_SNAPSHOTS = 3
-"""Number of snapshots that must still fit in addition to the history: the next snapshot is written
+"""Number of snapshots that must still fit in addition to the history. The next snapshot is written
 before the oldest is removed, and updates and data grow until then.
 """
 

@@ -221,8 +221,8 @@ def _spellings(named: CertifiedSnapshot) -> set[str]:
 
 
 def reaches(account: ChainFacts, store: StoreReader) -> dict[int, int]:
-    """Return, for each outer step, how far a replay that starts there gets: to the first step whose
-    update is missing, or to the step in progress.
+    """Return, for each outer step, the step that a replay from there reaches: the first step whose
+    update is missing, or the step in progress.
     """
     reached = {account.end: account.end}
     for step in range(account.end - 1, account.first_step - 1, -1):

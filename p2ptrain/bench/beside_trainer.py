@@ -41,7 +41,7 @@ Stretch = tuple[float, float]
 
 
 def default_trainer() -> TrainerConfig:
-    """Return a model of 4 M parameters on all cores: many of its inner steps fit in a snapshot."""
+    """Return a model of 4 M parameters on all cores. Many inner steps end during one snapshot."""
     sizes = setting(4, 256, 128, 4, "bf16", "cpu")
     return replace(sizes, threads=len(os.sched_getaffinity(0)))
 
@@ -53,8 +53,7 @@ class Pauses:
     warm_s: float = 15.0
     """Seconds to warm up: inner steps take 10 % longer in the first ten seconds."""
     settle_s: float = 3.0
-    """Seconds to wait after a snapshot. Its files are deleted then, and this is not part of the
-    snapshot's cost."""
+    """Seconds to wait after a snapshot, because deleting its files is not part of its cost."""
     before_s: float = 5.0
     """Minimum seconds of a measurement without a snapshot. If the snapshot before it took longer,
     the measurement takes as long as that snapshot."""
@@ -65,7 +64,7 @@ USUAL = Pauses()
 
 @dataclass(frozen=True, slots=True)
 class SnapshotTurn:
-    """Seconds of each inner step before, during and after a snapshot, and of the snapshot."""
+    """Durations of the inner steps before, during and after a snapshot, and of the snapshot."""
 
     before: list[float]
     beside: list[float]
@@ -147,7 +146,7 @@ def training(config: TrainerConfig, warm_s: float) -> Iterator[StepTimes]:
 def measure(
     config: TrainerConfig, numel: int, turns: int, folder: Path | None, pauses: Pauses = USUAL
 ) -> Iterator[FigureLine]:
-    """Measure on the disk of `folder`, by default that of temporary files. Raises ProcessFailed."""
+    """Measure on the disk of `folder`, or of temporary files if None. Raises ProcessFailed."""
     state = state_of(numel)
     try:
         with training(config, pauses.warm_s) as ticks:
@@ -192,7 +191,7 @@ def with_steps(ticks: StepTimes, stretch: Callable[[], Stretch]) -> tuple[Stretc
 
 
 def _write(state: OuterState, folder: Path | None) -> Stretch:
-    """Write a snapshot as a node does. Return when this began and when the snapshot was on disk."""
+    """Write a snapshot as a node does. Return the times at which it began and was on disk."""
     with (
         tempfile.TemporaryDirectory(prefix="p2ptrain-bench-", dir=folder) as name,
         Store(Path(name) / "store") as store,

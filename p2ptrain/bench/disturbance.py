@@ -2,11 +2,11 @@
 before the join.
 
 The nodes and trainers are real, each in a network namespace behind a cable of a given rate. In a
-real run, a member does not share its processors with others. So here one member (node and trainer)
-has a core to itself. The other core runs the other member, the seed, and the joiners, which start
-Python, libp2p and torch. The remaining effect is what a joiner costs a member: admission, messages,
-and serving part of the snapshot. This cost is also measured as the additional processor time of the
-member's node. The benchmark needs root, two idle cores and Linux.
+real run, peers do not share processors. So here one member (node and trainer) has a core to itself.
+The other core runs the other member, the seed, and the joiners, which start Python, libp2p and
+torch. The remaining effect is what a joiner costs a member: admission, messages, and serving part
+of the snapshot. This cost is also measured as the additional processor time of the member's node.
+The benchmark needs root, two idle cores and Linux.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from p2ptrain.testing.network_namespaces import NodeNetwork, opened
 from p2ptrain.testing.node_process import DemoNode
 
 BEFORE_S = 8.0
-"""Seconds measured before each join, so that a machine that becomes busier does not distort the
-result."""
+"""Seconds of the baseline before each join. The baseline is measured again for every join, so that
+a machine that gradually becomes busier does not distort the result."""
 
 OUTER_STEPS = 4000
-"""Outer steps of the run. They are so many that the run does not end during the measurement."""
+"""Outer steps of the run: enough that it does not end during the measurement."""
 
 INNER_STEPS_MIN = 40
 """Minimum number of inner steps: more than in the demo, so that a member mostly trains."""
@@ -68,8 +68,7 @@ class JoinStory(Story):
     join one after another."""
 
     uplink = seed_uplink = "1000Mbit"
-    """Upload limit of the nodes. It is above the cable's rate, so that only the cable limits the
-    rate."""
+    """Upload limit of the nodes. It is above the cable's rate, so only the cable limits them."""
 
     def __init__(self, folder: Path, config: Path, place: NodeNetwork, joins: int) -> None:
         super().__init__(folder, config, Show(Console(stderr=True, highlight=False)))
@@ -128,7 +127,7 @@ class JoinStory(Story):
         return float(self.cast[MEASURED].events[-1]["time"])
 
     def _let_pass(self, seconds: float) -> tuple[float, float]:
-        """Watch the members for `seconds`; return start and end of that time."""
+        """Watch the members for `seconds`. Return the start and the end of that time."""
         start = self._now()
         self.wait_for("time to pass", lambda: self._now() > start + seconds, deadline_s=4 * seconds)
         return start, self._now()
@@ -196,6 +195,7 @@ def lines(seen: MemberTimes, mbit_per_s: float) -> Iterator[FigureLine]:
         against = f"before each joiner ({len(seen.steps_before)} and {len(steps)} inner steps)"
         yield FigureLine(f"a member's inner-step rate {doing}", ratio, "ratio", against)
     extra_s = statistics.mean(seen.node_s_extra)
-    yield FigureLine("a member's node, for each joiner", extra_s, "extra CPU s")
-    yield FigureLine("a member's node, before", statistics.mean(seen.node_s_before), "CPU s per s")
+    yield FigureLine("processor time of a member's node per joiner", extra_s, "extra CPU s")
+    name = "processor time of a member's node before a join"
+    yield FigureLine(name, statistics.mean(seen.node_s_before), "CPU s per s")
     yield FigureLine("a joiner's fetch", statistics.mean(seen.fetch_s), "s")

@@ -94,7 +94,7 @@ class _SilentHandler(SimpleHTTPRequestHandler):
 
 
 def http_seconds(size: int) -> float:
-    """Return the seconds to download `size` bytes over HTTP on loopback and sync them to disk."""
+    """Download `size` bytes over HTTP on loopback, sync them to disk, and return the seconds."""
     with tempfile.TemporaryDirectory(prefix="p2ptrain-bench-") as name:
         folder = Path(name)
         with (folder / "blob").open("wb") as out:

@@ -1,8 +1,8 @@
 """One process of a measured join: a peer that serves a blob to the joiner, or the joiner.
 
 The processes exchange addresses through a folder, which also contains the blob's store. Each
-process has its own address: on one machine, or in network namespaces with simulated delay and
-limits. The joiner's disk is real, and every chunk is checked and synced. The arguments of the
+process has its own address. The processes may be in network namespaces with simulated delays and
+rate limits. The joiner's disk is real, and every chunk is checked and synced. The arguments of the
 process are SETTING-JSON NUMBER HOST FOLDER DIGEST.
 """
 
@@ -31,7 +31,7 @@ CONNECT_S = 60.0
 DEADLINE_S = 3600.0
 
 LOOK_S = 0.01
-"""Seconds between two checks whether the joiner has ended. More checks could slow the fetch."""
+"""Seconds between two checks for the end of the joiner. Checking more often slows the fetch."""
 
 JOINER = 0
 """The joiner's number. The other peers serve the blob."""
@@ -40,7 +40,7 @@ JOINER = 0
 @dataclass(frozen=True, slots=True)
 class JoinSetting:
     """One measurement: `peers` serve the blob. The first `garbage` of them send wrong bytes. The
-    next `dying` end when they have sent half of an equal share of the blob."""
+    next `dying` of them exit after sending half of their share (the blob's size / `peers`)."""
 
     peers: int
     bytes: int

@@ -65,8 +65,8 @@ def send_command(home: Path, command: str, *, deadline_s: float = DEADLINE_S) ->
 
 
 def notify(home: Path, command: str, *, without_node: str) -> None:
-    """Send `command` to the node in `home`. If no node runs there, print `without_node`. If the
-    node cannot be notified, print the reason.
+    """Send `command` to the node in `home`. If no node is running there, print `without_node`. If
+    the node cannot be notified, print the reason.
     """
     try:
         send_command(home, command)

@@ -162,7 +162,7 @@ MEM-HOST: This machine has too little memory for the run's model. If this is a w
     memory was free when the node started.
 DISK-LOW: The disk is full, or too small for what this node keeps. If this is a warning: the disk
     may soon be full. Nothing that was stored is lost. Make room, and start again.
-FD-LIMIT: The limit of open files for this process is too low. Raise it: ulimit -n 4096.
+FD-LIMIT: The limit on open files for this process is too low. Raise it: ulimit -n 4096.
 SHM-SMALL: There is too little shared memory. In a container, give it more with --shm-size.
 BF16-SLOW: This processor has no instructions for bf16, so torch emulates them. The node takes part,
     but so slowly that the others may continue without it. Leave out --precision to compute in fp32.
@@ -175,7 +175,7 @@ STORE-PINS: The file `pins` in the store, which lists the blobs to keep, is dama
     Write the digests into it again, one on each line, or remove the file.
 PINS-BUSY: Another process has been changing the contents of this store for ten seconds. A node that
     removes many chunks at once may take that long. Try again in a minute.
-STORE-BUSY: Another process uses this store: a node runs in the same home.
+STORE-BUSY: Another process is using this store: a node is running in the same home.
 STORE-HEAD: The store's head, the file that names the newest state, is damaged. Move the store away;
     the node fetches a snapshot again.
 STORE-IO: The disk that holds the store reported an error.
@@ -259,9 +259,9 @@ MODEL-FOREIGN: The weights are for a model that p2ptrain does not support, or th
 # commands
 BUG: p2ptrain has a fault. Run the command again with -v to see where it happened, and report it.
 TRY-LATER: Nothing is wrong, but the command cannot do this now.
-NO-NODE: The command asks a running node, and no node runs in this home.
+NO-NODE: The command asks a running node, and no node is running in this home.
 NOT-YET: The node in this home is still starting; `p2ptrain status` shows its progress.
-NODE-SILENT: A node runs in this home but does not answer: it is very busy, starting or stopping.
+NODE-SILENT: A node in this home does not answer. It is very busy, starting or stopping.
 CODE-UNKNOWN: This error code does not exist. `p2ptrain explain` without a code lists all codes.
 """
 """The codes by subject. A line that is indented continues the line above it."""

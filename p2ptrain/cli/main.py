@@ -92,7 +92,7 @@ def _options(
         False, "--version", callback=_show_version, is_eager=True, help="Show the version."
     ),
     verbose: bool = typer.Option(
-        False, "--verbose", "-v", help="Show tracebacks of errors; works after any command as well."
+        False, "--verbose", "-v", help="Show tracebacks of errors; also works after any command."
     ),
 ) -> None:
     """`verbose` is only here to appear in the help: `main` removes it from the arguments."""

@@ -18,7 +18,7 @@ streams for each, the store and the trainers."""
 
 
 def allow_open_files() -> None:
-    """Raise this process's limit of open files to what a node may need.
+    """Raise this process's limit on open files to what a node may need.
 
     Raises:
         MachineUnfit: the permitted limit is below FILES_MIN.

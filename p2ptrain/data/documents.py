@@ -102,13 +102,14 @@ def parquet_pieces(path: Path, field: str) -> Iterator[Piece]:
             reason = f"it cannot be read: {exc.strerror}"
             raise refused(path, reason, do="choose a file that can be read") from exc
         where = f" after row {row}" if row else ""
-        reason = f"it is not a complete parquet file{where}: {str(exc).splitlines()[0]}"
+        reason = f"the parquet file is damaged or incomplete{where}: {str(exc).splitlines()[0]}"
         raise refused(path, reason, do="download or create the file again") from exc
 
 
 def _no_such_field(path: Path, field: str, there: list[str], line: int = 0) -> ConfigError:
-    names = ", ".join(repr(name[:40]) for name in there[:KEYS_SHOWN_MAX]) or "nothing"
-    reason = f"there is no field {field!r}; the fields are {names}"
+    names = ", ".join(repr(name[:40]) for name in there[:KEYS_SHOWN_MAX])
+    known = f"the fields are {names}" if names else "there are no fields"
+    reason = f"there is no field {field!r}; {known}"
     return refused(path, reason, do="set data.field to the field with the text", line=line)
 
 

@@ -3,8 +3,8 @@
 Every row gets a random 64-bit number, its draw, and the rows are sorted by their draws. The range
 of draws is divided evenly among at most FILES_MAX files. The first pass writes each row to the file
 for its draw; the second pass reads one file after another and sorts each in memory. So the order
-does not depend on the number of files, and only one file must fit into memory: FILE_BYTES, or 1/256
-of the data if they exceed 16 GiB.
+does not depend on the number of files, and only one file at a time has to fit into memory. A file
+has about FILE_BYTES, or 1/256 of the data if there are more than 16 GiB of data.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Rows = NDArray[np.unsignedinteger[Any]]
 
 
 class Shuffle:
-    """Takes rows of `row_tokens` tokens, and returns them in random order. `rows` is their expected
-    number, from which the number of files follows. Different values of `use` give different orders.
+    """Takes rows of `row_tokens` tokens, and returns them in random order. The expected number of
+    rows, `rows`, determines the number of files. Different values of `use` give different orders.
     """
 
     def __init__(

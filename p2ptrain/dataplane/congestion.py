@@ -44,7 +44,7 @@ class Congestion:
         """A phrase for users that names the congestion control and, if it is not BBR, says why."""
         if not self.refusal:
             return f"congestion control {self.control}"
-        used = self.control or "the system's"
+        used = self.control or "chosen by the system"
         return f"congestion control {used}; {WANTED} is not available: {self.refusal}"
 
 

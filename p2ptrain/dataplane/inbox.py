@@ -24,7 +24,7 @@ COUNT_MAX = 1 << 40
 
 GIVEN_UP_MAX = 64
 """Maximum number of given-up attempts that are remembered. An attempt must be remembered until the
-last thread that waits for its sockets has started; 64 attempts later, this is long past."""
+last thread that waits for its sockets has started, long before 64 more attempts are given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +120,8 @@ class RingInbox:
 
     def give_up(self, *, run: RunId, step: int, attempt: int) -> None:
         """End every current and future `wait_for_socket` of this attempt, and close the attempt's
-        parked sockets. Future calls end as well, because a thread that is to wait may not have
-        started yet when its task is cancelled."""
+        parked sockets. Future calls end too, because a task may be cancelled before its thread
+        has begun to wait."""
         with self._changed:
             self._given_up.append((run, step, attempt))
             for key in self._wanted:

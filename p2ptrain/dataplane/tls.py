@@ -1,4 +1,4 @@
-"""Mutual TLS 1.3 between peers whose certificates are known beforehand, and the dialling side.
+"""Mutual TLS 1.3 between peers that know each other's certificates beforehand. Also dials peers.
 
 Each side trusts exactly the certificates that it was given. It compares the peer's certificate byte
 by byte with the expected one, so a certificate that a trusted certificate has issued is not
@@ -146,13 +146,13 @@ def _handshake(
         raise PeerTooSlow(f"no TLS handshake from {_where(endpoint)}", peer=peer) from exc
     except ssl.SSLCertVerificationError as exc:
         raise RemoteProtocolError(
-            f"{_where(endpoint)} does not show the certificate of {peer}", peer=peer
+            f"{_where(endpoint)} did not present the certificate of {peer}", peer=peer
         ) from exc
     except OSError as exc:
         raise PeerUnreachable(f"no TLS at {_where(endpoint)}: {exc}", peer=peer) from exc
     if secured.certificate_der() != endpoint.certificate_der:
         raise RemoteProtocolError(
-            f"{_where(endpoint)} does not show the expected certificate", peer=peer
+            f"{_where(endpoint)} did not present the expected certificate", peer=peer
         )
     return secured
 

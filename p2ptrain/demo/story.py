@@ -1,7 +1,7 @@
 """The acts of the demo, in order: publish, train, kill, join, refuse, stop the seed, finish.
 
-Every act waits, with a deadline, for events in the journals of the nodes. What the events show is
-collected in Facts. `verdict` decides whether these facts are as they should be.
+Every act waits, with a deadline, for events in the journals of the nodes. `Facts` collects what the
+events show. `verdict` decides whether these facts are as they should be.
 """
 
 from __future__ import annotations

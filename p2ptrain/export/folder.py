@@ -1,4 +1,4 @@
-"""Write the folder that `transformers` and `p2ptrain chat` read, completely or not at all.
+"""Atomically write the folder that `transformers` and `p2ptrain chat` read.
 
     model.safetensors            the weights; or several files, and model.safetensors.index.json
     config.json                  the model's sizes

@@ -21,7 +21,7 @@ PARAMETERS_MAX = 2_000_000_000
 
 WANTED = "transformers>=4.56"
 """The package that users without transformers are told to install with pip. The message does not
-name p2ptrain's extra "hf", because pip would then replace fastecdsa by a version that must be
+name p2ptrain's extra "hf", because pip would then replace fastecdsa with a version that must be
 compiled.
 """
 

@@ -148,7 +148,7 @@ class Ledger(Queries):
         return self._status(wish, self._instance.round, branch)
 
     def next_deadline(self) -> float | None:
-        """Return when to call `handle(Tick(), now)` if nothing else happens earlier."""
+        """Return the time of the next `handle(Tick(), now)`, if nothing else happens earlier."""
         return self._due
 
     def _next_due(self) -> float | None:
@@ -273,7 +273,7 @@ class Ledger(Queries):
         self, height: int, said: Iterable[tuple[PeerId, Statement]], *, genuine: bool = False
     ) -> list[Effect]:
         """Look for contradictions in the statements `said` (votes and promises) about `height`, and
-        for statements in this node's name that it did not sign. `genuine`: they were verified.
+        for statements signed by this node that its records lack. `genuine`: they were verified.
         """
         signed = list(said)
         mine = [statement for peer, statement in signed if peer == self.me]

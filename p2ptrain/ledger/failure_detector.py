@@ -129,8 +129,8 @@ class Detector:
         return changed
 
     def next_deadline(self) -> float | None:
-        """Return when to call `changes` again: when a colour may change, and before a time without
-        calls would be taken for a stop of this process.
+        """Return the time of the next call of `changes`: the time at which a colour may change, but
+        early enough that the gap between calls does not look like a stop of this process.
         """
         if self._looked_at is None or not self._records:
             return None

@@ -105,9 +105,9 @@ class Queries(ABC):
         return Entries(self.state.height, ()) if many else self.page(height)
 
     def _must_not_vote(self) -> bool:
-        """Return whether another process may be voting as this node, or whether records are lost:
-        the chain ends before heights at which this node voted, or this node's statement about the
-        current height is not in its records.
+        """Return whether another process may be voting as this node, or records are lost. They are
+        lost if the chain ends before heights at which this node voted, or if they lack this node's
+        statement about the current height.
         """
         line, due = self.state.line, self.state.height + 1
         lost = any(of == line and height > due for of, height in self._acceptors)

@@ -53,7 +53,7 @@ class AddressBook:
         self._hearsay: dict[PeerId, tuple[float, list[Address]]] = {}
 
     def remember(self, peer: PeerId, addresses: Iterable[str]) -> None:
-        """Replace the announced addresses of `peer` by `addresses`; skip malformed ones. The
+        """Replace the announced addresses of `peer` with `addresses`; skip malformed ones. The
         address at which `peer` last answered is kept. Call this only for addresses that `peer`
         itself has announced."""
         answered = self._known.get(peer, _Known()).answered
@@ -80,7 +80,7 @@ class AddressBook:
             del self._known[most_dispensable(self._known, self._is_member)]
 
     def record_reported(self, peer: PeerId, addresses: Iterable[str], now: float) -> None:
-        """Record as hearsay that another peer says that `peer` is at `addresses`. A lie costs only
+        """Record as hearsay the `addresses` that another peer reports for `peer`. A lie costs only
         a failed dial, because the handshake proves who answers."""
         told = parse_told(islice(addresses, HEARSAY_LOOKED_AT_MAX), peer)
         told = [address for address in told if not address.is_name][:HEARSAY_PER_PEER_MAX]

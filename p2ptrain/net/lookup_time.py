@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from p2ptrain.ids import PeerId
 
 NAMES_S_MAX = 6.0
-"""Seconds of thread time that the names of a peer may have used when another lookup begins. A
-normal lookup takes a few hundredths of a second, or five seconds if one packet is lost."""
+"""A peer's budget, in seconds of thread time. No lookup begins for a peer that has used this much.
+A normal lookup takes a few hundredths of a second, or five seconds if one packet is lost."""
 PAID_BACK_PER_S = 0.2
 """Seconds of thread time that a peer regains in a second. If two lookups of a peer hang for half a
 minute, they use 60 s, and the peer's names are not looked up for the next (60 − 6) ÷ 0.2 = 270 s.
@@ -50,8 +50,8 @@ class _Account:
 
 
 class LookupTime:
-    """The accounts of peers that have not paid back their time: about fifty, since the ten threads
-    (see `dialling`) have time for fifty lookups while a lookup of the same length is paid back."""
+    """The accounts of peers that have not paid back their time. There are about fifty if all ten
+    threads (see `dialling`) are busy: they use 10 s a second, and an account regains 0.2 s."""
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s = clock_s

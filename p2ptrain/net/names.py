@@ -1,8 +1,8 @@
 """DNS lookups in their own threads.
 
 A lookup occupies its thread until the system's resolver gives up, after half a minute or more, even
-if nobody waits for the answer any longer. Lookups at DNS servers that never answer once occupied
-all of trio's 40 shared threads, so votes were not written to disk. Therefore lookups have a few
+if nobody waits for the answer any longer. In a reported attack, lookups at DNS servers that never
+answer occupied all of trio's 40 shared threads, so votes had to wait. Therefore lookups have a few
 reserved threads, and lookups of names that peers announce cannot use the threads for the user's
 lookups. All names of one peer share one budget of thread time (`lookup_time`).
 """

@@ -92,7 +92,7 @@ class Network:
         return self._connections.site_of(peer)
 
     def remember(self, peer: PeerId, addresses: Iterable[str]) -> None:
-        """Replace the announced addresses of `peer` by `addresses`, which `peer` itself announced;
+        """Replace the announced addresses of `peer` with `addresses`, which `peer` itself sent;
         skip malformed ones. The address at which `peer` last answered is kept."""
         if peer != self.peer:
             self._book.remember(peer, addresses)
@@ -104,7 +104,7 @@ class Network:
             self._book.recall(peer, addresses)
 
     def record_reported(self, peer: PeerId, addresses: Iterable[str]) -> None:
-        """Record that another peer says that `peer` is at `addresses`. For ten minutes, these
+        """Record the `addresses` that another peer reports for `peer`. For ten minutes, these
         addresses are tried after the known ones. DNS names among them are dropped."""
         if peer != self.peer:
             self._book.record_reported(peer, addresses, trio.current_time())

@@ -1,7 +1,7 @@
-"""A limited number of places for unknown peers, shared fairly between the sources of these peers.
+"""A limited number of slots for unknown peers, shared fairly between the sources of these peers.
 
 A source is something that an attacker cannot easily multiply, such as an IP address. This module
-does not know what the places are used for.
+does not know what the slots are used for.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from contextlib import contextmanager
 
 
 class StrangerSlots:
-    """When all places are taken, the source with the most places loses its oldest place. So a new
-    place is always available, and a flood from one source takes places only from that source. If
-    several sources have the most places, the oldest of all their places is lost."""
+    """When all slots are taken, the source with the most slots loses its oldest slot. So a new slot
+    is always available, and a flood from one source takes slots only from that source. If several
+    sources have the most slots, the oldest of all their slots is lost."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -22,8 +22,8 @@ class StrangerSlots:
 
     @contextmanager
     def taken(self, source: Hashable, lose: Callable[[], None]) -> Iterator[None]:
-        """Hold a place while the block lasts. If the place is lost, `lose` is called and must end
-        the block."""
+        """Hold a slot while the block lasts. If the slot is lost, `lose` is called and must end the
+        block."""
         if len(self._taken) >= self._count:
             self._take_one_away()
         place = object()

@@ -147,8 +147,8 @@ def _store(stack: ExitStack, around: Surroundings) -> Store:
 def _ledger(
     around: Surroundings, arrange: Arrange
 ) -> tuple[Ledger, RecordLog, RecordLog, Origin | None]:
-    """Open the ledger, its chain log and its vote log. Also return where the chain log begins; None
-    if it begins with the run. Write repairs of the logs, and this beginning, to the journal."""
+    """Open the ledger, its chain log and its vote log. Also return where the chain log begins, or
+    None if it begins with the run. The journal records this place, and any repairs of the logs."""
     now, journal = trio.current_time(), around.journal
     ledger, chain_log, votes = open_ledger(
         around.home, around.run, around.identity, now, around.disk, arrange
@@ -165,8 +165,8 @@ def _ledger(
 def _memory(
     stack: ExitStack, layout: Layout, run: Run, *, trains: bool
 ) -> tuple[Outer, Arena | None]:
-    """Allocate θ and m. For a node that trains, also allocate the arena (the memory that it shares
-    with its trainers) and, with error feedback, residuals (rounding errors). `stack` frees all."""
+    """Allocate θ and m; `stack` frees the memory. For a node that trains, also allocate the arena
+    (the memory shared with its trainers) and, with error feedback, residuals (rounding errors)."""
     vectors = OuterState(layout.numel)
     stack.callback(vectors.close)
     if not trains:

@@ -48,8 +48,8 @@ class Patience:
     """Seconds without a heartbeat of any peer after which the observer gives up. Heartbeats arrive
     every two seconds, so a node that hears none in a minute is connected to nobody."""
     current_s: float = 5.0
-    """Seconds for which our ledger must stay as long as the peers' ledgers: two more heartbeats
-    arrive in this time. The first may be older than our connection: peers forward them late."""
+    """Seconds for which our ledger must be at least as long as the peers' ledgers. In this time,
+    two heartbeats of each peer arrive. The first may be outdated: peers may forward it late."""
     no_source_s: float = 30.0
     """Seconds to look for a blob that no peer has announced."""
 

@@ -5,7 +5,7 @@ A heartbeat is a complete report of what the node has done, has, and needs. Each
 the previous one. So the next heartbeat makes up for a lost one, and acknowledgements are not
 needed. Gossip signs heartbeats with the node's key. This module defines the fields and their
 bounds. It does not know how heartbeats are sent (`heartbeat_delta`) or what receivers do with them
-(`node/gossip/gossip.py`). θ are the run's agreed parameters, m is the outer momentum.
+(`node/gossip/gossip.py`). θ is the run's agreed parameters, m the outer momentum.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Limit how much of the ledger's queue one peer may fill, depending on the free places."""
+"""Limit how much of the ledger's queue one peer may fill, depending on how much is free."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 
 PART = 8
-"""One author may fill a PART-th (an eighth) of the free places of a queue. The last eighth of the
-queue does not count as free: each author that has nothing in the queue may add one item there."""
+"""One author may fill a PART-th (an eighth) of the free slots of a queue. The last eighth of the
+slots does not count as free: it is for authors with nothing in the queue, one item each."""
 
 
 class QueueShares:
@@ -16,8 +16,8 @@ class QueueShares:
         self._waiting: dict[Hashable, int] = {}
 
     def reserve(self, author: Hashable, free: int, size: int) -> bool:
-        """Count one more item of `author`. `free` of the queue's `size` places are free. Return
-        False, and count nothing, if the author already has its share or no place is free."""
+        """Count one more item of `author`. The queue has `size` slots, of which `free` are empty.
+        Return False, and count nothing, if the author already has its share or no slot is free."""
         waiting = self._waiting.get(author, 0)
         if free < 1 or (waiting and PART * waiting >= free - size // PART):
             return False

@@ -1,7 +1,7 @@
 """Warn an organiser about weaknesses of a run file before anybody is invited to the run.
 
-A finding is a `Lint`: a fault, with which the run cannot work, or a warning. Findings depend only
-on the run file and its estimated costs.
+A finding is a `Lint`: either a fault that prevents the run from working, or a warning. Findings
+depend only on the run file and its estimated costs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from p2ptrain.ring.arrangement import COARSE_RING_PEERS_MAX
 from p2ptrain.store import CHUNK_BYTES_MAX
 
 OUTER_STEPS_MIN = 60
-"""Recommended minimum number of averages. With fewer, the loss becomes much higher than that of
+"""Recommended minimum number of averages. With fewer of them, the loss becomes much higher than in
 data-parallel training (arXiv 2503.09799)."""
 
 TOKENS_PER_PARAMETER_MIN = 5.0
@@ -111,9 +111,9 @@ def _length(run: RunFile, costs: RunCosts) -> Iterator[Lint]:
         of = f", in which each of {fragments} fragments is averaged {averages} times"
         yield Lint(
             "outer.steps",
-            f"the run has {run.outer.steps} outer steps{of if fragments > 1 else ''}: with "
-            f"fewer than {OUTER_STEPS_MIN}, the result is much worse than with training in one "
-            "place",
+            f"the run has {run.outer.steps} outer steps{of if fragments > 1 else ''}; with fewer "
+            f"than {OUTER_STEPS_MIN} {'averages of each fragment' if fragments > 1 else 'of them'},"
+            " the result is much worse than with training in one place",
         )
     total = run.inner_steps_total
     if run.inner.warmup_steps > WARMUP_SHARE_MAX * total:
@@ -123,8 +123,9 @@ def _length(run: RunFile, costs: RunCosts) -> Iterator[Lint]:
     if tokens < TOKENS_PER_PARAMETER_MIN * costs.parameters:
         yield Lint(
             "model",
-            f"the run has {tokens / costs.parameters:.1f} tokens per parameter with "
-            f"{run.policy.participants_min} peers: a smaller model would learn more from them",
+            f"with {run.policy.participants_min} peers, the run has only "
+            f"{tokens / costs.parameters:.1f} tokens per parameter; a smaller model would learn "
+            "more from so few tokens",
         )
 
 
@@ -153,7 +154,7 @@ def _policy(run: RunFile, costs: RunCosts) -> Iterator[Lint]:
     if policy.encryption == "none":
         yield Lint("policy.encryption", "anybody on the network path can read and change bulk data")
     if policy.participants_min < 2:
-        yield Lint("policy.participants_min", "a single peer can make outer steps alone")
+        yield Lint("policy.participants_min", "a single peer can take outer steps alone")
     if policy.influence_max < INFLUENCE_ROOM:
         is_fault = policy.influence_max < STEP_RATES_MAX
         what = "ordinary work" if is_fault else "the work of a peer that missed several outer steps"
@@ -163,7 +164,7 @@ def _policy(run: RunFile, costs: RunCosts) -> Iterator[Lint]:
         yield Lint(
             "policy.snapshot_every",
             f"the updates between two snapshots are {replay / costs.snapshot_bytes:.1f} times "
-            "as long as a snapshot, so newcomers download more than necessary",
+            "as large as a snapshot, so newcomers download more than necessary",
         )
 
 
@@ -206,7 +207,7 @@ def _fragments(run: RunFile, costs: RunCosts) -> Iterator[Lint]:
 def _shape(run: RunFile, costs: RunCosts) -> Iterator[Lint]:
     model = run.model
     if model.width >= 512 and model.vocab % 64:
-        words = f"{model.vocab} is not a multiple of 64, which makes matrices slower on GPUs"
+        words = f"{model.vocab} is not a multiple of 64, which slows matrix products on GPUs"
         yield Lint("model.vocab", words)
     if model.width // model.heads > 256:
         yield Lint("model.heads", "heads wider than 256 cannot use fast attention on GPUs")

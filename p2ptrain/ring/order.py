@@ -1,10 +1,10 @@
 """Choose the order of the peers in the ring from the rates of the paths between them.
 
 A ring is as fast as its slowest edge (connection between two neighbours), its *bottleneck*. So the
-best order is the one with the fastest bottleneck. The other edges do not matter. Up to EXACT_MAX
-peers, the search finds the best order; above that it takes a limited number of steps and may miss
-it. The rate of a pair is the slower of its two directions. A pair that was never measured has the
-rate that the caller assumes. A pair in which neither end can be dialled has rate 0.
+best order has the fastest bottleneck. The other edges do not matter. Up to EXACT_MAX peers, the
+search finds the best order. With more peers, it takes a limited number of steps and may miss that
+order. The rate of a pair is the slower of its two directions. A pair that was never measured has
+the rate that the caller assumes. A pair in which neither end can be dialled has rate 0.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from itertools import pairwise
 from p2ptrain.ids import PeerId
 
 EXACT_MAX = 9
-"""Maximum number of peers for the exact search, which visits all subsets: with 9 peers there are
-2⁸, each with 8 possible ends."""
+"""Maximum number of peers for the exact search. It visits all subsets that contain peer 0: with 9
+peers there are 2⁸, each with up to 8 possible ends."""
 
 BETTER_BY = 1.2
 """A new order must be this many times as fast as the current one. Measured rates vary by tens of
 per cent from one reduce to the next, and a new order requires new connections."""
 
 _TRIES_MAX = 40_000
-"""Maximum steps of the search for more than EXACT_MAX peers. With 200 peers it ends within half a
-second."""
+"""Maximum number of steps of the search for more than EXACT_MAX peers. With 200 peers, the search
+ends within half a second."""
 _STARTS = 8
 """Number of starting peers to try before the search for a cycle gives up."""
 
@@ -52,7 +52,7 @@ def best_order(
     """Return the order of `peers` with the fastest bottleneck. It starts with the smallest peer id.
 
     `assumed` is the rate of pairs that are not in `rates`. The order `current` is kept unless
-    another is BETTER_BY times as fast.
+    another order is BETTER_BY times as fast.
     """
     names = sorted(set(peers))
     matrix = [
@@ -122,8 +122,8 @@ def searched_order(matrix: Matrix) -> list[int]:
     """
     count = len(matrix)
     rates = sorted({matrix[a][b] for a in range(count) for b in range(a)})
-    # Each peer has two edges in a cycle, so the slowest edge of a cycle is at most as fast as the
-    # smallest second-best edge of any peer.
+    # Each peer has two edges in a cycle, and one of them is at most as fast as the peer's second
+    # fastest edge. The smallest of these rates over all peers bounds the bottleneck.
     bound = min(sorted(row)[-2] for row in matrix)
     found, low, high = list(range(count)), 0, sum(rate <= bound for rate in rates) - 1
     tries = _TRIES_MAX // max(1, high.bit_length() + 1)
@@ -160,8 +160,8 @@ def _circle(matrix: Matrix, least: float, tries: int) -> list[int] | None:
 
 def _rotated(near: list[list[int]], start: int, tries: int) -> list[int] | None:
     """Search for a cycle with Pósa's rotations: extend a path at its end. If that is impossible,
-    follow an edge from the end back to a peer of the path, and reverse the path behind that peer.
-    The path then has a new end.
+    follow an edge from the end back to a peer on the path, and reverse the part of the path after
+    that peer. The path then has a new end.
     """
     draw = random.Random(start)  # a fixed seed, so that all peers find the same cycle
     path, place = [start], {start: 0}

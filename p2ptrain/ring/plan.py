@@ -1,4 +1,4 @@
-"""The bytes that each peer sends and to whom, as a pure function that tests can check.
+"""Plan which bytes each peer sends and to whom, as a pure function that tests can check.
 
 The vector's blocks are divided into N parts, one for each peer. Each part is divided into one range
 for each lane (a thread with its own connections), and each range into segments. `schedules` defines
@@ -8,10 +8,10 @@ connections, weights or time.
 A lane has several connections to a neighbour, and a segment can use any of them. In a ring, sums
 may be sent in any order. In the other schedules a peer adds several sums to one segment. It
 receives the segments in the order of (index, part), and the sums for a segment in the plan's order.
-It leaves segments that arrive too early unread. So it stores only the segments that it is adding
-up, no matter how many neighbours it has. A peer sends its own contributions in the same order. It
-sends sums to which it has added in the order of the segments' index. This prevents deadlocks in
-which peers wait for each other.
+It does not read segments that arrive too early. So it stores only the segments that it is adding
+up, no matter how many neighbours it has. A peer also sends its own contributions in the order of
+(index, part). The sums that it has added up are sent in the order of their segments' indices. This
+prevents deadlocks in which peers wait for each other.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ byte for the stream."""
 PEERS_MAX = 4096
 """Maximum number of peers, and so of parts. A header has two bytes for the part."""
 ACCUMULATORS = 2
-"""Number of segments that a lane adds up at a time: one of this peer's own part, and one of a part
-of another owner. With only one accumulator, the two parts could block each other."""
+"""Number of segments that a lane adds up at a time: one from the part that this peer owns, and one
+from a part of another peer. With only one accumulator, the two parts could block each other."""
 SEGMENTS_HELD_MAX = 4
 """Maximum memory of a lane for totals and for arriving sums, in segments of `segment_bytes`."""
 
 
 class BlockCodec(Protocol):
-    """What a plan needs of a codec. A codec encodes each block separately, so a range of whole
-    blocks is a slice of the payload."""
+    """The methods of a codec that a plan uses. A codec encodes each block separately, so a range of
+    whole blocks is a slice of the payload."""
 
     @property
     def block(self) -> int: ...
@@ -118,7 +118,7 @@ def plan(
 
     Every peer calls this function with the same arguments except `me`. So each receive matches one
     send of a neighbour. A segment has at most `segment_bytes`. If several sums are added to a
-    segment, it is shorter, so that SEGMENTS_HELD_MAX holds. A segment has at least one block.
+    segment, SEGMENTS_HELD_MAX makes it shorter. A segment has at least one block.
 
     Raises:
         LocalProtocolError: the arguments are invalid.

@@ -49,7 +49,7 @@ def save_allowlist(path: Path, allowlist: SignedAllowlist) -> None:
 def load_allowlist(path: Path, run: Run) -> SignedAllowlist | None:
     """Return the allowlist of `run` stored at `path`; None if there is none.
 
-    Raises ConfigError: the file is damaged, forged, or of another run.
+    Raises ConfigError: the file is damaged or forged, or belongs to another run.
     """
     return _load(path, lambda data: SignedAllowlist.from_bytes(data, run))
 
@@ -62,7 +62,7 @@ def save_amendments(path: Path, amendments: Iterable[SignedAmendment]) -> None:
 def load_amendments(path: Path, run: Run) -> tuple[SignedAmendment, ...]:
     """Return the amendments of `run` stored at `path`; () if there are none.
 
-    Raises ConfigError: the file is damaged, or an amendment is forged or of another run.
+    Raises ConfigError: the file is damaged, or an amendment is forged or belongs to another run.
     """
     return _load(path, lambda data: amendments_in(data, run), AMENDMENTS_BYTES_MAX) or ()
 
@@ -82,8 +82,8 @@ def amendments_in(data: bytes, run: Run) -> tuple[SignedAmendment, ...]:
 
 
 def _load(path: Path, decode: Callable[[bytes], T], bytes_max: int = SIGNED_BYTES_MAX) -> T | None:
-    """Return the decoded document at `path`; None if there is no such file. A longer document than
-    `bytes_max` is read only as far as is needed for `decode` to refuse it."""
+    """Return the decoded document at `path`; None if there is no such file. If the document
+    is longer than `bytes_max`, only enough of it is read for `decode` to refuse it."""
     try:
         with path.open("rb") as file:
             data = file.read(bytes_max + 1)

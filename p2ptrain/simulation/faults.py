@@ -115,7 +115,7 @@ class Faults:
             self._world.clock.after(delay_s, self._let_a_founder_go)
 
     def _let_a_founder_go(self) -> None:
-        """Let a founder crash or say goodbye. The next founder can go only after this one is back.
+        """Make a founder crash or say goodbye. The next founder can go only after this one is back.
         In some runs one founder never comes back, so no other founder goes after it."""
         world, founders = self._world, self._world.rules.founders
         there = [world.nodes[name] for name in founders if name not in world.liars]
@@ -199,7 +199,7 @@ class Faults:
     # ── churn ────────────────────────────────────────────────────────────────────────────────────
 
     def _join(self) -> None:
-        """Let a new peer join, or an earlier one return with its old disk."""
+        """Make a new peer join, or an earlier one return with its old disk."""
         returning = sorted(self.gone)
         if returning and self._random.random() < RETURNS:
             peer = self._random.choice(returning)

@@ -46,8 +46,8 @@ WHOLE_EVERY = 3
 SNAPSHOT_EVERY = 3
 
 WRITE_S = (0.1, 4.0)
-"""Range of the seconds to write a snapshot. It is wide, so that some nodes finish long before
-others."""
+"""Shortest and longest time to write a snapshot, in seconds. The range is wide, so that some nodes
+finish long before others."""
 
 
 class ProcessDied(Exception):
@@ -160,7 +160,7 @@ class SimNode:
 
     def look_around(self) -> None:
         """Tell the ledger which peers the failure detector now considers up or down. `receive`
-        rarely calls this, because a message from a healthy peer only makes the next check later."""
+        rarely calls this, because a message from a healthy peer only postpones the next check."""
         for peer, colour in self.detector.changes(self.clock.now):
             if colour is Colour.GREEN:
                 self._unwell.discard(peer)

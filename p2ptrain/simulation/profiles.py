@@ -10,15 +10,14 @@ from p2ptrain.ledger.chain.rules import QuorumLoss, QuorumPolicy
 @dataclass(frozen=True, slots=True)
 class Profile:
     """The faults of a world, and how often they happen. A field `…_every_s` is the mean time
-    between two such faults; 0 means never. Other single numbers below 1 are probabilities, except
-    `clock_drift`, the largest relative error of a clock's rate. Times are virtual seconds.
+    between two faults of this kind; 0 means never. Fields in `_s` are virtual seconds. Every other
+    float is a probability, except `clock_drift`, the largest relative error of a clock's rate.
 
     Faults happen until `faults_s`. Then the network is repaired, and all nodes that are going to
-    return are back. From then on, a commit must follow within `settle_s` of the last commit, of the
-    end of the faults, and of the last training in progress; otherwise the run counts as stuck.
-    (Training counts, since a quorum may need a slow voter that has to train on the blocks of four
-    skipped steps, which took 29 s once in 100,000 runs. Other delays were at most 6 s in the
-    profile `chaos`, and at most 14 s in any other profile, namely in `duels`.)
+    return are back. From then on, the next commit must come within `settle_s` of the latest of the
+    last commit, the end of the faults, and the end of the training in progress. Otherwise the run
+    counts as stuck. (A quorum may need a slow voter that has to train on the blocks of four skipped
+    steps. In 100,000 runs this took up to 29 s. Other delays took up to 14 s, in `duels`.)
     """
 
     name: str
@@ -76,7 +75,8 @@ class Profile:
 
     @property
     def is_orderly(self) -> bool:
-        """Whether messages arrive, clocks never jump, and a reduce fails only for a reason."""
+        """Whether no messages are lost or held up at random, no reduces fail at random, no clocks
+        jump, and no peers lie."""
         chance = (self.loss, self.delay_spike, self.reduce_fails, self.reduce_half_done)
         return not any(chance) and not self.liars and not self.clock_leap_every_s
 

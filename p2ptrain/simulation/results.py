@@ -2,10 +2,10 @@
 
     {"plan": {first_seed, peers, steps, profile}}      the plan, in the first line
     {"batch": {first_seed, seeds, outer_steps, …}}     one line for each batch that is done
-    {seeds, outer_steps, …}                            the sums of a completed campaign, for people
+    {seeds, outer_steps, …}                            totals of a completed campaign; never read
 
-An incomplete last line, from a crash, is written again. The file does not record the version of the
-code: use a new file after a change of the ledger.
+If a crash left an incomplete last line, it is removed, and its batch is simulated again. The file
+does not record the version of the code: use a new file after a change of the ledger.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class SimRings:
         return any(not it.ended and len(it.finishers) == len(it.roster.peers) for it in rings)
 
     def lost(self, peer: PeerId) -> None:
-        """Let all rings of `peer` fail: it crashed or left, and its neighbours notice this."""
+        """Make all rings of `peer` fail, because it crashed or left and its neighbours notice."""
         for ring in self.by_entry.values():
             if not ring.ended and peer in ring.roster.peers and ring.finishers:
                 ring.finishers.pop(peer, None)
@@ -107,7 +107,7 @@ class SimRings:
             self._end(ring, lambda: True, ())
 
     def _spoil(self, ring: SimRing, how: SpoiledEnding, duration_s: float) -> None:
-        """Let the ring end as its spoiler arranged. Other participants do not repeat the spoiler's
+        """End the ring as its spoiler arranged. Other participants do not repeat the spoiler's
         accusations."""
 
         def end() -> None:

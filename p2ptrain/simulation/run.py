@@ -114,7 +114,7 @@ def run_to_end(world: SimWorld, *, until_violation: bool = False) -> str:
 
 
 def _pause_ends_at(world: SimWorld) -> float:
-    """Return when the pause after skipped outer steps is over for a quorum of the voters. Liars
+    """Return the time at which the pause after skipped outer steps is over for a quorum. Liars
     that make every reduce fail can make the pause last an hour. A single voter that counted fewer
     skipped steps may propose earlier. But the others need not agree, since a liar can hide its
     Ready report from them."""

@@ -56,9 +56,9 @@ def spelled(message: Message) -> str:
         case messages.EntriesRequest(from_height):
             return f"what follows {from_height - 1}?"
         case messages.Entries(height, page):
-            return f"entries up to {height}: {len(page)} of them"
+            return f"{len(page)} entries of a chain of {height}"
         case messages.Pruned(height, up_to):
-            return f"entries up to {height}, but those up to {up_to} are pruned"
+            return f"a chain of {height}, with the entries up to {up_to} pruned"
         case _:
             return type(message).__name__.lower()
 

@@ -37,17 +37,17 @@ from p2ptrain.simulation.rings import SimRings
 from p2ptrain.simulation.trace import Trace, spelled_value
 
 TRAIN_S = (0.8, 1.6)
-"""Range of the seconds that it takes to train on a whole lease. Training is short, so that faults
-hit every part of an outer step."""
+"""Shortest and longest time to train on a whole lease, in seconds. Training is short, so that
+faults hit every part of an outer step."""
 
 FETCH_S = (0.02, 0.2)
 FETCH_AGAIN_S = 0.5
 
 SLOWNESS = 6.0
-"""Factor by which a slow peer takes longer to train: longer than others wait for its work."""
+"""A slow peer takes this many times as long to train. The others do not wait that long."""
 
 BEGINS_AT_A_BASE = 0.5
-"""Probability that a joining pruner is given a checkpoint."""
+"""Probability that a joining node that deletes old entries is given a checkpoint."""
 REJOIN_S = 0.2
 
 HINT_CHANCE = 0.9
@@ -167,7 +167,7 @@ class SimWorld:
                 self._run_action_later(other, delay_s, partial(other.lost_connection, node.me))
 
     def rejoin(self, node: SimNode, height: int, chain: tuple[Certified, ...]) -> None:
-        """Replace the node's entries above `height` by `chain`, and restart the node."""
+        """Replace the node's entries above `height` with `chain`, and restart the node."""
         dropped = node.disk.chain[height:]
         node.disk.chain[height:] = chain
         node.disk.snapshot = None  # It may belong to the dropped entries.
@@ -208,7 +208,7 @@ class SimWorld:
         self.run_action(node, node.wake)
 
     def run_action(self, node: SimNode, action: Action) -> None:
-        """Run an action of the node. If the process dies in it, the rest of the action is skipped.
+        """Run an action of the node. If the process dies, the rest of the action is skipped.
         A paused process runs the action when it is resumed."""
         if node.waiting is not None:
             node.waiting.append(action)

@@ -67,7 +67,7 @@ class Objects:
         self._lock = threading.Lock()
         self._settling = threading.Lock()
         self.puts = 0
-        """Number of chunks that were put so far, whether new or not."""
+        """Number of chunks put so far, whether new or not."""
         self._young: dict[Digest, int] = {}
         with disk_errors("opening the store", root):
             self._open()
@@ -213,7 +213,7 @@ class Objects:
 
     def _set_aside(self, digest: Digest) -> ChunkCorrupt:
         path = self.path(digest)
-        # If the disk is no longer writable, still report the damage, which is worse.
+        # Ignore an error of the rename, because the damage (reported below) is more serious.
         with suppress(OSError), self._lock:
             self._disk.replace(path, path.with_name(path.name + CORRUPT))
         return ChunkCorrupt(

@@ -189,9 +189,9 @@ class Store(BlobReader):
     ) -> Digest:
         """Store a blob, as `put_blob` does. `fill` copies its bytes into the store's buffers.
 
-        `fill` is called in one thread, and only when a buffer is free. So a thread that has to wait
-        until its bytes are copied, before it may change them, does not wait for the disk. With
-        `throttle`, the writing threads have a low priority and pause while all cores are busy.
+        `fill` is called in one thread, and only when a buffer is free. So it never waits for the
+        disk, and neither does a thread that waits for `fill` before it changes the bytes.
+        With `throttle`, the writing threads have a low priority and pause while all cores are busy.
         """
         if throttle is None:
             return self._put_stream(kind, fill, meta, self._lanes)

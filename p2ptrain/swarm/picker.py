@@ -3,11 +3,12 @@
 Rules, in this order:
 1. Of the chunks that some sources lack, request the rarest one that this source may have.
 2. Otherwise, request the first chunk, in the order given, that is not requested from any source.
-3. Otherwise, request a chunk that this source lacked before, since it may have it by now: fetchers
-   that start together are each other's sources. After each further miss the pause is longer.
-4. Otherwise, at the end, request a second copy of a chunk: one that this source would deliver much
-   sooner than the source asked first, judging by their rates, or one that is overdue. The first
-   copy to arrive counts.
+3. Otherwise, request a chunk that this source lacked before. It may have the chunk by now, because
+   fetchers that start together are each other's sources. The picker waits before such a request,
+   and longer after each further miss.
+4. Otherwise, at the end, request a second copy of a chunk that is overdue, or that this source
+   would deliver much sooner than the source asked first, judging by their rates. The first copy to
+   arrive counts.
 
 The limit on a source's open requests depends on its rate: the number of chunks that it delivers in
 `AHEAD_S`, plus one. Manifests are short and are not used to measure the rate. So a fast source
@@ -15,7 +16,7 @@ always has requests. A slow source has few, so the fetch does not wait long for 
 source that has just reported a missing chunk gets one request at a time until it delivers one.
 
 A source is assumed to have everything until it reports that it lacks a chunk. A chunk that all
-sources have lacked counts as unavailable; asking for it again does not delay the end of the fetch.
+sources have lacked counts as unavailable. When only such chunks are left, none is requested again.
 Each source is a *lane*, one connection to one peer, identified by any hashable value. The picker
 knows nothing about sockets or stores. It is not thread-safe; its caller must hold a lock.
 
@@ -46,25 +47,23 @@ IN_FLIGHT_MAX = 16
 """Maximum open requests of a lane: 16 × 4 MiB are enough for 10 Gbit/s over 50 ms."""
 
 AHEAD_S = 1.0
-"""A lane has open requests for about this many seconds of work. This is longer than any round
-trip.
-"""
+"""A lane has open requests for about this many seconds of work, longer than any round trip."""
 
 COPIES_MAX = 4
-"""Maximum number of lanes that may be asked for the same overdue chunk. For each further lane the
-time limit doubles. So colluding sources that withhold a chunk can only delay it, and when the
-network stalls, chunks are not requested again and again."""
+"""Number of lanes that are asked for the same overdue chunk at the usual time limit. The limit
+doubles for each further lane. So colluding sources that withhold a chunk can only delay it, and
+when the network stalls, chunks are not requested again and again."""
 
 SOONER_FACTOR = 1.5
-"""Request a copy if the first request is expected to take this many times as long. A factor of 1.5
-is larger than the measurement error."""
+"""Request a copy if the open request is expected to take more than this many times as long as the
+copy. A factor of 1.5 is larger than the measurement error."""
 
 AGAIN_S = 0.002
 AGAIN_S_MAX = 10.0
-"""For how many seconds a lane is not asked again for chunks that it lacked before: min(AGAIN_S_MAX,
-AGAIN_S × lanes × (1 + consecutive misses)). With four lanes, a source that never has any of the
-chunks gets 900 such requests in an hour. If sixteen joiners start together, each gets 40 misses a
-second (`tests/swarm/crowd.py`)."""
+"""A lane is asked again for chunks that it lacked only after min(AGAIN_S_MAX, AGAIN_S × lanes ×
+(1 + consecutive misses)) seconds. With four lanes, a source that never has any of the chunks gets
+900 such requests in an hour. If sixteen joiners start together, each gets 40 misses a second
+(`tests/swarm/crowd.py`)."""
 
 _LEARNING_RATE = 0.25
 
@@ -127,9 +126,9 @@ class LaneRate:
 
 @dataclass(slots=True)
 class MissingReports:
-    """The chunks that a lane has reported missing, as sets: all of them (`ever`), and those since
-    the last round of asking again (`lately`). A lane keeps its record when it is dropped, since the
-    lane may return.
+    """The chunks that a lane has reported missing, as sets. `ever` contains all of them. `lately`
+    contains those reported since the lane was last asked again for all unrequested chunks. The
+    record of a dropped lane is kept, because the lane may return.
     """
 
     ever: int = 0
@@ -143,7 +142,7 @@ class MissingReports:
         self.lately |= chunk
 
     def missed(self, chunk: int, now: float, lanes: int) -> None:
-        """Record a miss, and set how long the lane is not asked again for chunks that it lacked."""
+        """Record a miss, and set when the lane may be asked again for chunks that it lacked."""
         self.in_vain += bool(self.ever & chunk)
         self.again_at = now + min(AGAIN_S_MAX, AGAIN_S * lanes * (1 + self.in_vain))
         self.note(chunk)
@@ -295,9 +294,9 @@ class Picker(Generic[LaneT]):
             self._withdraw(lane, digest)
 
     def reconsider_at(self, lane: LaneT, now: float) -> float | None:
-        """Return when `next` may return a chunk for this lane although nothing else has happened;
-        None if there is no such time. Chunks that are already overdue are left out, because `next`
-        has offered them already.
+        """Return the next time at which `next` may return a chunk for this lane even if nothing
+        else happens until then, or None. Chunks that are already overdue do not count, because
+        `next` has offered them already.
         """
         late_at = map(self._late_at, self._asked_of_others(lane))
         again_at = [self._lacks[lane].again_at] if self._free else []
@@ -361,9 +360,7 @@ class Picker(Generic[LaneT]):
         ]
 
     def _is_sooner(self, lane: LaneT, copies: Collection[PendingRequest], now: float) -> bool:
-        """Return whether this lane would deliver the chunk much sooner than the lanes already
-        asked.
-        """
+        """Return whether this lane would deliver the chunk much sooner than lanes already asked."""
         pace = self._paces[lane]
         own_s = self._usual_s if pace.interval_s is None else pace.interval_s
         first_at = min(each.expected_at or -math.inf for each in copies)

@@ -1,9 +1,9 @@
 """The schedule: the inner steps after which each outer step reads and merges its fragment.
 
-An outer step is one synchronisation of one fragment. With P fragments, a fragment is synchronised
-every H inner steps. Outer step s synchronises fragment s mod P, and reads it H ÷ P inner steps
-after outer step s − 1 has read its fragment. The mean is merged τ inner steps later. With P = 3, H
-= 6, τ = 1, where r is a read and m a merge:
+An outer step is one synchronisation of one fragment. With P fragments, each fragment is
+synchronised once in H inner steps. Outer step s synchronises fragment s mod P, and reads it H ÷ P
+inner steps after outer step s − 1 has read its fragment. The mean is merged τ inner steps later.
+With P = 3, H = 6, τ = 1, where r is a read and m a merge:
 
     inner steps done  1 2 3 4 5 6 7 8 9
     fragment 0        . r m . . . . r m
@@ -13,8 +13,8 @@ after outer step s − 1 has read its fragment. The mean is merged τ inner step
 In the terms of arXiv 2501.18512: fragment p is read when (t − t_p) mod H = 0; here t_p is (p + 1) H
 ÷ P.
 
-τ is at most H ÷ P, so outer step s is merged before s + 1 is merged, and not later than s + 1 is
-read. So while an outer step is trained, at most one earlier step is still being agreed on.
+τ is at most H ÷ P. Outer step s is therefore merged before step s + 1 is merged, and at the latest
+when step s + 1 is read. While peers train for a step, at most one earlier one is still undecided.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class SyncSchedule:
 
     @property
     def delayed(self) -> bool:
-        """Whether a fragment is read again when it is merged: averaging delayed by one outer step.
+        """Whether a fragment is merged when it is next read, so averaging may take a whole step.
 
         Then local weights are reset to θ at every read, even at the first one, before any merge.
         Without this reset, work that is already being averaged would be read again.

@@ -53,8 +53,8 @@ class TrainerProgress:
         """Return the blocks of `lease` that the trainer must finish next. Without overlap, that is
         the whole lease.
 
-        With overlap, these blocks include all that the trainer was already given: an amendment may
-        ask for fewer blocks in this outer step than in the step for which the trainer got them.
+        With overlap, these blocks include all that the trainer was already given, even if an
+        amendment has since reduced the number of blocks in an outer step.
         """
         whole = max(self.carried + pace.stride, len(self.blocks))
         return lease[:whole] if pace.overlap else lease

@@ -33,10 +33,10 @@ STOP_S = 60.0
 machine."""
 
 LOOK_S = 0.02
-"""Seconds between a held trainer's checks whether it can continue."""
+"""Seconds after which a held trainer checks again whether it can continue."""
 
 SIZE = 0.01
-"""The scale of a block's vector, so that float32 can tell the sums of many vectors apart."""
+"""Standard deviation of a block's vector, far above the rounding errors of float32 weights."""
 
 
 def trace(block: Digest, numel: int) -> NDArray[np.float32]:

@@ -20,7 +20,7 @@ Event = dict[str, Any]
 STATUS_BYTES_MAX = 1 << 22
 STATUS_S = 5.0
 KILLED_S = 60.0
-"""Seconds to wait for a killed process: if it was writing much, it may have to wait for its disk.
+"""Seconds to wait for a killed process: if it was writing a lot, it may still wait for its disk.
 """
 
 
@@ -31,7 +31,7 @@ class CommandFailed(Exception):
 class DemoNode:
     """A node process in `home`. `events` are the records of its journal read so far.
 
-    `wrapped` turns a command into one that runs in the node's part of the network.
+    `wrapped` turns a command into one that runs in the node's network namespace, if it has one.
     """
 
     def __init__(self, name: str, home: Path) -> None:
@@ -127,7 +127,7 @@ class DemoNode:
 
 def losses_of(events: Iterable[Event]) -> dict[int, float]:
     """Return the measured loss of θ by outer step. If several nodes reported a loss for a step, the
-    report on the most held-out blocks counts."""
+    report that covers the most blocks counts."""
     found: dict[int, Event] = {}
     for event in events:
         if event["event"] != "evaluated":

@@ -23,7 +23,7 @@ AUTH-PENDING AUTH-DENIED AUTH-REVOKED ID-IN-USE GPU-NONE GPU-DRIVER GPU-BUSY MEM
 MEM-HOST DISK-LOW FD-LIMIT SHM-SMALL CKPT-HASH CKPT-NO-SOURCE SYNC-SLOW SYNC-DROPPED ISOLATED
 NAN BUG
 """.split()
-"""Codes of the first version, on which users rely."""
+"""Codes of the first version. Users rely on them."""
 
 
 def codes_in(module: Module, *, and_compared: bool = True) -> set[str]:

@@ -1,6 +1,6 @@
 """Inside a package, there are no circular imports, and the longest chain of imports is short.
 
-A chain is a sequence of modules, each of which imports the next. Its length is the number of
+A chain is a sequence of modules. Each module imports the next. Its length is the number of
 imports. A reader who wants to understand the first module may have to read all the others.
 """
 

@@ -41,7 +41,7 @@ the command line must report every exception.
 """
 
 SLEEPS_ALLOWED = {"tests/node/test_slow_answers.py"}
-"""Tests that may sleep. They use trio's MockClock, on which hours pass instantly."""
+"""Tests that may sleep. They use trio's MockClock, so hours pass instantly."""
 
 HOSTS = re.compile(
     r"www\.apache\.org|www\.w3\.org|github\.com|([\w-]+\.)?example(\.org)?|203\.0\.113\.\d+"

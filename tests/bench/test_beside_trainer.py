@@ -1,4 +1,4 @@
-"""Figures of a trainer during a snapshot come from inner steps that really happened."""
+"""The speed of a trainer during a snapshot is computed from complete inner steps only."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_interval_contains_only_steps_that_began_and_ended_in_it() -> None:
             ticks.wait_s(30.0)
         assert ticks.within(1.0, 4.0) == [0.5, 0.75, 1.75]
         assert ticks.within(1.1, 3.9) == [0.75]
-        with pytest.raises(ProcessFailed, match="did not step"):
+        with pytest.raises(ProcessFailed, match="finished no inner step"):
             ticks.wait_for(1, 30.0)
 
 

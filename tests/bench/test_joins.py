@@ -110,7 +110,7 @@ def test_cost_of_a_joiner_is_measured_in_member_rate_and_node_cpu_time() -> None
         ("a member's inner-step rate from a joiner's start until it has the snapshot", "ratio"): (
             pytest.approx(0.1 / 0.11)
         ),
-        ("a member's node, for each joiner", "extra CPU s"): pytest.approx(0.15),
-        ("a member's node, before", "CPU s per s"): pytest.approx(0.04),
+        ("processor time of a member's node per joiner", "extra CPU s"): pytest.approx(0.15),
+        ("processor time of a member's node before a join", "CPU s per s"): pytest.approx(0.04),
         ("a joiner's fetch", "s"): pytest.approx(2.5),
     }

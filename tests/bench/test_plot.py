@@ -22,8 +22,8 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def test_each_point_is_drawn_in_the_plot_that_it_belongs_to() -> None:
-    """The ring has three points over the number of peers and three over the size; one point is in
-    both charts. Gloo has one point over the number of peers and three over the size."""
+    """The ring has three points plotted against the number of peers, and three plotted against the
+    size. One of them is in both plots. Gloo has one point and three points."""
     root = ElementTree.fromstring(picture(POINTS, "2 cores"))
     lines = [each.get("points", "").split() for each in root.iter(f"{SVG}polyline")]
     assert sorted(len(line) for line in lines) == [1, 3, 3, 3]

@@ -29,7 +29,7 @@ class Published:
         self.sizes.append(len(payload))
 
 
-def test_reports_in_heartbeat_deltas_pass_the_gate() -> None:
+def test_gate_notices_reports_in_heartbeat_deltas() -> None:
     state = SimpleNamespace(height=0, voters=(PeerId("a"), PeerId("b")))
     core = SimpleNamespace(state=state, me=PeerId("b"))
     context: Any = SimpleNamespace(run=RUN, ledger=SimpleNamespace(core=core))

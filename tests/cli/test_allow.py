@@ -101,7 +101,7 @@ def test_peer_that_cannot_admit_others_learns_who_can(
     asked = told.partition("asks to join: ")[2]
     organiser = label(run.manifest.organiser)
     assert asked.startswith(
-        f"only the organiser, {organiser}, can admit it: send the organiser {PEER}\n"
+        f"only the organiser, {organiser}, can admit it; send the organiser this peer id: {PEER}\n"
     )
 
 
@@ -112,7 +112,7 @@ def test_peer_that_cannot_admit_others_learns_who_can(
         (b'{"error": "it is starting", "code": "NOT-YET"}\n', "NOT-YET", "it is starting"),
     ],
 )
-def test_unanswered_query_for_requests_is_not_shown_as_an_empty_list(
+def test_pending_requests_are_unknown_if_the_node_does_not_answer(
     reply: bytes | None, code: str, said: str, p2ptrain: Command, organiser_home: Path
 ) -> None:
     def listed(*words: str) -> Outcome:
@@ -133,7 +133,7 @@ def test_running_node_is_notified_of_a_changed_list(
         outcome = p2ptrain("allow", "add", PEER, "--home", organiser_home)
     assert requests == [{"command": "newest-allowlist"}, {"command": "reload-allowlist"}]
     assert outcome.code == 0
-    assert "no node runs in this home" not in outcome.err
+    assert "no node is running in this home" not in outcome.err
 
 
 @pytest.mark.parametrize("reply", [b"", b"junk\n", b"[]\n", b'{"error":"no"}\n'])
@@ -151,7 +151,8 @@ def test_organiser_is_warned_that_no_node_is_running(
     p2ptrain: Command, organiser_home: Path
 ) -> None:
     assert (
-        "no node runs in this home" in p2ptrain("allow", "add", PEER, "--home", organiser_home).err
+        "no node is running in this home"
+        in p2ptrain("allow", "add", PEER, "--home", organiser_home).err
     )
 
 
@@ -218,7 +219,7 @@ def test_sequence_number_that_may_be_in_use_is_not_signed_again(
     words = ("allow", "add", PEER, "--home", begun)
     outcome = p2ptrain(*words)
     assert (outcome.code, outcome.err.split()[0]) == (75, "error[ALLOW-UNHEARD]")
-    assert "no node runs in this home" in outcome.err
+    assert "no node is running in this home" in outcome.err
     assert listed(begun) == (1, set())
     assert p2ptrain(*words, "--anyway").code == 0
     assert listed(begun) == (2, {PEER})
@@ -238,7 +239,7 @@ def test_list_is_signed_only_if_other_peers_answer_or_there_are_none(
 
 
 @pytest.mark.parametrize("reply", [b"{}", b'{"heard":1,"others":[7],"voters":[]}'], ids=str)
-def test_reply_without_the_lists_of_other_peers_is_an_error(
+def test_malformed_answer_about_allowlists_is_an_error(
     reply: bytes, p2ptrain: Command, begun: Path
 ) -> None:
     with fake_node(begun, reply + b"\n"):

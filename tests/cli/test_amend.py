@@ -49,7 +49,7 @@ def test_amendment_is_numbered_signed_kept_and_shown(
     home = ("--home", organiser_home)
     outcome = p2ptrain("run", "amend", "tiny", *STEPS, "--lr", 0.01, *home, "--json")
     assert (outcome.code, outcome.json["number"], outcome.json["lr"]) == (0, 1, 0.01)
-    assert "no node runs in this home" in outcome.err
+    assert "no node is running in this home" in outcome.err
     assert p2ptrain("run", "amend", "tiny", "--from-step", 5, "--codec", "fp16", *home).code == 0
     assert [(each.number, each.step, each.changes) for each in kept(organiser_home)] == [
         (1, 3, {"lr": 0.01}),
@@ -191,7 +191,7 @@ def test_amendment_without_effect_or_out_of_order_is_refused(
 @pytest.fixture
 def ten_steps_on(tmp_path: Path) -> Home:
     """Return the home of a run that is in outer step 10. The home also holds an amendment for step
-    4, on which the members did not agree in time."""
+    4 that the members did not agree on in time."""
     home = Home(tmp_path / "ten")
     run = publish(home, rules=policy(participants_min=1), steps=999)
     make_history(home, run, 10)

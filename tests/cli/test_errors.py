@@ -287,13 +287,13 @@ def test_explain_describes_a_code(code: str, p2ptrain: Command) -> None:
     assert outcome.out == f"{code.upper()}: {CODES[code.upper()]}\n"
 
 
-def test_all_codes_are_listed_on_one_line_each(p2ptrain: Command) -> None:
+def test_all_codes_are_listed_one_per_line(p2ptrain: Command) -> None:
     lines = p2ptrain("explain").out.splitlines()
     assert [line.split()[0] for line in lines] == sorted(CODES)
     assert all(line.endswith(".") for line in lines)
 
 
-def test_explanations_have_no_headless_or_overlong_sentences() -> None:
+def test_explanations_follow_the_rules_of_test_language() -> None:
     explained = [sentence for text in CODES.values() for sentence in sentences(text)]
     assert [each for each in explained if headless(each) or endless(each)] == []
 

@@ -114,7 +114,7 @@ def test_head_without_its_update_fails_instead_of_using_an_older_state(
     assert export("--snapshot", "newest", "--json").json["updates_after"] == 1
 
 
-def test_uncertified_snapshot_needs_its_full_digest_and_a_warning(
+def test_uncertified_snapshot_needs_a_full_digest_and_is_marked(
     export: Command, home: Home, history: WrittenHistory, tmp_path: Path
 ) -> None:
     state = OuterState(NUMEL)
@@ -131,7 +131,7 @@ def test_uncertified_snapshot_needs_its_full_digest_and_a_warning(
     assert "NOT CERTIFIED" in (tmp_path / "out" / "README.md").read_text()
 
 
-def test_damaged_chunk_of_theta_leaves_no_folder(
+def test_export_that_finds_a_damaged_chunk_leaves_no_folder(
     export: Command, home: Home, history: WrittenHistory, tmp_path: Path
 ) -> None:
     with Store(home.store) as store:

@@ -106,7 +106,7 @@ def test_founders_and_allowed_peers_are_as_requested(p2ptrain: Command, tmp_path
     assert held.allowlist.peers == tuple(sorted([*PEERS, run.manifest.organiser]))
 
 
-def test_publishing_the_same_file_twice_makes_equal_data(
+def test_publishing_the_same_file_twice_gives_identical_data(
     organiser_home: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "run.toml").write_text(RUN_TOML)
@@ -168,7 +168,9 @@ def test_failed_publication_leaves_nothing_behind(
 
 
 @pytest.mark.parametrize("source", ["story.txt", "stories"])
-def test_own_text_can_be_published(source: str, p2ptrain: Command, tmp_path: Path) -> None:
+def test_run_with_the_organisers_own_text_can_be_published(
+    source: str, p2ptrain: Command, tmp_path: Path
+) -> None:
     text = "".join(f"{number} times {number} is {number * number}.\n" for number in range(4000))
     (tmp_path / "stories").mkdir()
     for name in ("story.txt", "stories/a.txt", "stories/b.txt"):

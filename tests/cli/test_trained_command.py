@@ -1,5 +1,5 @@
-"""A home's ledger is compared with training journals. Blocks on which they disagree are
-reported."""
+"""A home's ledger is compared with training journals. The command reports the blocks for which
+they differ."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_journal_that_contradicts_the_ledger_is_an_error_naming_the_block(
     assert (told.code, told.json["good"], len(told.json["faults"])) == (1, False, 1)
 
 
-def test_empty_journal_checks_no_block_and_a_missing_one_is_an_error(
+def test_empty_journal_is_accepted_but_a_missing_one_is_an_error(
     p2ptrain: Command, home: Home
 ) -> None:
     (home.root / "empty.jsonl").touch()

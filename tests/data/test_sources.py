@@ -166,7 +166,7 @@ def test_limit_stops_a_source_between_documents(tmp_path: Path) -> None:
         ),
         ("a.fq.gz", gzip.compress(FASTQ.encode())[:-9], "it is not a complete gzip file"),
         ("a.fq.gz", b"@r\nACGT\n+\nIIII", "it is not a complete gzip file"),
-        ("a.parquet", b"PAR1 and more PAR1", "it is not a complete parquet file"),
+        ("a.parquet", b"PAR1 and more PAR1", "the parquet file is damaged or incomplete"),
         ("a.txt", b"", "a.txt does not contain text"),
         ("a.fas", b"", "a.fas does not contain text"),
     ],
@@ -222,7 +222,7 @@ def mixed(path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "complaint"),
     [
-        (cut, "it is not a complete parquet file"),
+        (cut, "the parquet file is damaged or incomplete"),
         (nothing, "No such file"),
         (Path.mkdir, "it does not contain any files"),
         (mixed, "it contains both reads and text"),

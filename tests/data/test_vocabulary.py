@@ -92,7 +92,7 @@ def test_document_cannot_create_special_tokens_by_spelling_them() -> None:
             marked(tokenizer, begin, end)
 
 
-def test_learnt_tokenizer_starts_texts_as_in_training() -> None:
+def test_saved_tokenizer_adds_the_same_begin_token_as_training() -> None:
     for known, text in (
         (learn_text(["some text"], 300), "some"),
         (learn_reads(["ACGT"], 20), "AC"),

@@ -61,7 +61,7 @@ def test_refusal_of_bbr_keeps_the_systems_algorithm(refused: int) -> None:
 def test_refusal_is_reported_if_the_algorithm_is_unknown() -> None:
     found = prefer_bbr(PaperSocket(told=False), OPTION)
     assert found.words == (
-        "congestion control the system's; bbr is not available: No such file or directory"
+        "congestion control chosen by the system; bbr is not available: No such file or directory"
     )
 
 

@@ -582,7 +582,7 @@ class TestDialling:
     ) -> None:
         _, endpoint = listening()
         wrong = Endpoint(stranger.peer, endpoint.host, endpoint.port, stranger.certificate_der)
-        with pytest.raises(RemoteProtocolError, match="does not show the") as caught:
+        with pytest.raises(RemoteProtocolError, match="did not present the") as caught:
             connect(client, wrong, ECHO)
         assert caught.value.peer == stranger.peer
 

@@ -219,7 +219,7 @@ def test_sender_that_stops_polling_delays_others_only_once() -> None:
 
 
 def test_late_sender_finds_several_tickets_granted() -> None:
-    """A busy machine wakes threads late. The link keeps granting tickets meanwhile."""
+    """A busy machine wakes threads late. The link keeps granting tickets in the meantime."""
     pacer, flow = Pacer(RATE, burst_bytes=0), Flow(SendPriority.RING)
     tickets = [pacer.request_ticket(flow, 100, 1000.0) for _ in range(3)]
     assert [pacer.wait_s(each, 1000.25) for each in tickets] == pytest.approx([0, 0, 0.05])

@@ -44,7 +44,7 @@ TRAINERS = tuple(Identity.from_seed(b"trainer %d" % number + bytes(23)) for numb
 """Peers on the allowlist besides the organiser, which is the only founder."""
 
 FEW_FILES_AT_FIRST = "ulimit -S -n 64"
-"""A shell command that sets a low limit of open files, as on some systems. A node raises this limit
+"""A shell command that sets a low limit on open files, as on some systems. A node raises this limit
 as far as it is allowed to."""
 
 Here = Callable[..., Screen]

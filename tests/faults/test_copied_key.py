@@ -12,7 +12,7 @@ from tests.faults.conftest import MEMBER
 from tests.faults.processes import NodeProcess, home_of, running
 
 
-def test_copied_key_does_not_start_twice_but_a_restart_works(
+def test_only_one_node_runs_with_a_key_and_it_can_restart(
     seed: NodeProcess, tmp_path: Path
 ) -> None:
     homes = [tmp_path / name for name in ("original", "copy")]

@@ -1,4 +1,4 @@
-"""After Ctrl-C a node ends in any situation, says so, and leaves nothing running."""
+"""A node ends after Ctrl-C in every state, says so, and leaves nothing running."""
 
 from __future__ import annotations
 

@@ -24,7 +24,9 @@ def test_error_keeps_all_its_fields() -> None:
 
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
-def test_every_class_is_named_in_the_tree_of_the_module(kind: type[errors.P2PTrainError]) -> None:
+def test_class_tree_in_the_module_docstring_names_every_class(
+    kind: type[errors.P2PTrainError],
+) -> None:
     assert kind.__name__ in (errors.__doc__ or "")
 
 

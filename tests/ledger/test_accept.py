@@ -348,7 +348,7 @@ def test_retry_is_accepted_only_after_a_reported_failure() -> None:
     assert verdict(REDUCING, AGAIN, ME_READY, PeerDown(C), ReduceFailed(B, 0, 0)) == YES
 
 
-def test_retry_is_refused_for_the_grace_time_if_results_were_reported() -> None:
+def test_retry_is_refused_for_the_grace_period_if_results_were_reported() -> None:
     done = [ReduceDone(peer, 0, 0, U) for peer in (A, C)]
     events: list[AnyReport] = [ME_READY, ReduceFailed(B, 0, 0), *done, UpdateHeld(U), PeerDown(C)]
     assert verdict(REDUCING, AGAIN, *events).answer is Answer.LATER

@@ -209,8 +209,8 @@ def test_silent_proposer_delays_the_decision_by_one_round() -> None:
 
 
 def test_next_proposer_adopts_a_value_that_one_voter_accepted() -> None:
-    """The proposal of b reaches only a; then b crashes. c leads round 1 and would prefer a roster
-    without b, but it must propose the roster that a has accepted.
+    """The proposal of `b` reaches only `a`; then `b` crashes. `c` leads round 1 and would prefer a
+    roster without `b`, but it must propose the roster that `a` has accepted.
     """
     some = group()
     some.ready("a b c")
@@ -336,8 +336,8 @@ def test_two_halves_never_both_decide() -> None:
 
 
 def test_voter_without_the_update_fetches_it_and_then_votes() -> None:
-    """b, c and e have made the update, but b has lost it. Only c and e hold it, so one more voter
-    must fetch it before three of the five voters can accept the commit.
+    """`b`, `c` and `e` have made the update, but `b` has lost it. Only `c` and `e` hold it, so one
+    more voter must fetch it before three of the five voters can accept the commit.
     """
     some = reducing("a b c d e")
     some.hold_update(U, "c e")
@@ -378,9 +378,9 @@ def test_fetch_is_repeated_while_the_update_is_needed() -> None:
 
 
 def test_result_that_cannot_be_fetched_is_abandoned() -> None:
-    """b and c have finished the reduce, but c has lost the update, and the others cannot fetch it
-    from b. After the grace time they open the next attempt. They may do so although b has accepted
-    its own commit, because a quorum has not.
+    """`b` and `c` have finished the reduce, but `c` has lost the update, and the others cannot
+    fetch it from `b`. After the grace period they open the next attempt. They may do so although
+    `b` has accepted its own commit, because a quorum has not accepted it.
     """
     some = reducing()
     some.hold_update(U, "b")

@@ -217,7 +217,7 @@ def double_vote(peer: str) -> Evidence:
 
 def test_former_voter_from_pruned_heights_can_still_be_accused() -> None:
     """The base does not name the voters of pruned heights. But a voter must have contributed before
-    it can vote, and the base names all contributors, so it names the former voter d.
+    it can vote, and the base names all contributors, so it names the former voter `d`.
     """
     gone = replace(BASE.state, tokens_by_peer={**BASE.state.tokens_by_peer, D: 5})
     value = CHAIN[9].entry.value
@@ -381,7 +381,7 @@ def test_pruned_answer_of_a_peer_on_another_line_does_not_count() -> None:
 
 
 def test_peer_that_has_pruned_can_restart_and_vote() -> None:
-    """The disk of a has the base and the later entries only. After a restart, a votes together with
+    """The disk of `a` has only the base and later entries. After a restart, `a` votes together with
     peers that keep the whole chain.
     """
     some = LedgerGroup(RULES)

@@ -56,7 +56,7 @@ CHAIN = history(100)
 
 
 def old_and_new() -> LedgerGroup:
-    """Return a group in which a has 200 entries and d has none."""
+    """Return a group in which `a` has 200 entries and `d` has none."""
     some = LedgerGroup(small_rules(outer_steps=1000), names=peers("a d"))
     some.disks[A].chain.extend(CHAIN)
     some.start("a")
@@ -220,8 +220,8 @@ def test_peer_that_sends_entries_is_believed_again() -> None:
 
 
 def test_claim_that_other_peers_confirm_is_believed_again() -> None:
-    """Peer a claims each new height before the entry arrives, and then b sends the entry. So a is
-    right each time, although a itself never sends an entry.
+    """Peer `a` claims each new height before the entry arrives, and then `b` sends the entry. So
+    `a` is right each time, although it never sends an entry itself.
     """
     catchup = Catchup()
     for height in range(6, 6 + 2 * QUESTIONS_MIN):

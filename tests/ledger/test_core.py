@@ -96,8 +96,8 @@ def test_rewritten_log_of_votes_contains_everything_for_a_restart() -> None:
 
 
 def test_voter_that_lost_entries_does_not_vote_until_it_has_them() -> None:
-    """If this voter voted before it has the lost entries, it could form a quorum with another voter
-    that is behind, and decide a height a second time.
+    """Before this voter has the lost entries again, its vote could form a quorum with another voter
+    that is behind. The two could decide a height a second time.
     """
     some = LedgerGroup(small_rules())
     for step in range(2):

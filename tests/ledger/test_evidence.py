@@ -180,8 +180,9 @@ def test_anybody_can_check_evidence() -> None:
 def test_evidence_describes_the_contradiction_in_words() -> None:
     said = Evidence(RULES.run, 4, B, promise(3, 1, "x"), promise(5)).words
     assert said == (
-        "b signed contradictory statements at height 4: a promise of round 3, having accepted "
-        f"{X[:8]} last, in round 1; and a promise of round 5, having accepted nothing"
+        "b signed contradictory statements at height 4: a promise of round 3, which names "
+        f"a vote for {X[:8]} in round 1 as the last one; and a promise of round 5, which names no "
+        "earlier vote"
     )
 
 
@@ -227,7 +228,7 @@ def test_malformed_evidence_is_refused_with_a_reason(field: str, value: object, 
 # ──────────────────────────────────────────────────────────────────────────────────
 
 
-def test_signatures_are_checked_only_after_a_second_statement() -> None:
+def test_signatures_are_checked_only_if_statements_contradict() -> None:
     checked = []
 
     def counting(peer: PeerId, message: bytes, signature: bytes) -> bool:
@@ -257,7 +258,7 @@ def signed_by(voters: str, value: Skip | Roster) -> Certified:
     return replace(whole, certificate=replace(whole.certificate, votes=votes))
 
 
-def test_only_voters_that_signed_both_of_two_entries_are_accused() -> None:
+def test_only_voters_that_signed_both_entries_are_accused() -> None:
     ours = signed_by("a b", Roster(0, 0, (A, B, C), ()))
     theirs = signed_by("b c", Roster(0, 0, (B, C), ()))
     found = StatementLog(LINE, verify).compare(ours, theirs)
@@ -273,7 +274,7 @@ def test_log_keeps_a_bounded_number_of_statements_of_a_voter() -> None:
     assert [each is not None for each in found] == [True, False]
 
 
-def test_log_keeps_statements_about_the_last_heights() -> None:
+def test_log_keeps_statements_only_about_the_latest_heights() -> None:
     log, heights = StatementLog(LINE, verify), range(1, 10)
     for height in heights:
         log.note(height, B, signed(B, vote(0), height))
@@ -329,7 +330,7 @@ def test_late_votes_are_compared_with_the_certificate() -> None:
     assert accusations(some.send_events("b", Received(A, voted(A, "x")))) == [A]
 
 
-def test_strangers_and_old_statements_are_not_kept() -> None:
+def test_peer_that_is_not_a_member_is_not_accused() -> None:
     some = LedgerGroup(RULES)
     assert some.send_events("a", Accused(evidence_against(D))) == []
     some.send_events("a", Received(D, voted(D, "x")), Received(D, voted(D, "y")))
@@ -355,9 +356,9 @@ def test_accused_peer_is_removed_and_not_readmitted() -> None:
     assert some["a"].state.members == (A, B)
 
 
-def test_voter_with_evidence_refuses_and_sends_it() -> None:
-    """Only a has the evidence against c. b proposes as usual, and a refuses and sends b the
-    evidence. The roster that b has accepted may still be decided, but the next one excludes c.
+def test_voter_that_refuses_a_roster_sends_its_evidence() -> None:
+    """Only `a` has the evidence against `c`. When `b` proposes a roster with `c`, `a` refuses and
+    sends `b` the evidence. That roster may still be decided, but the next one excludes `c`.
     """
     some = LedgerGroup(RULES)
     some.send_events("a", Accused(evidence_against(C)))
@@ -417,7 +418,7 @@ def withheld(effects: list[Effect]) -> list[VoteWithheld]:
 
 
 def test_votes_in_a_certificate_do_not_silence_a_voter_that_lost_its_disk() -> None:
-    """A member sends c the entries that c voted for, one as a page and one as a new decision."""
+    """A member sends `c` the entries that `c` voted for: one as a page, one as a new decision."""
     some = LedgerGroup(RULES)
     for joiner in (D, PeerId("e")):
         some.send_to_all(Joining(joiner))
@@ -432,8 +433,8 @@ def test_votes_in_a_certificate_do_not_silence_a_voter_that_lost_its_disk() -> N
 
 
 def test_voter_does_not_vote_at_a_height_for_which_it_lost_its_promise() -> None:
-    """c shows a the promise that a made before it lost its disk. a does not vote at that height, no
-    matter how often c shows the promise, and votes again at the next height.
+    """`c` shows `a` a promise that `a` made before it lost its disk. However often `c` shows it,
+    `a` does not vote at that height. It votes again at the next height.
     """
     some = LedgerGroup(RULES)
     old = signed(A, promise(7))
@@ -503,8 +504,8 @@ def test_entry_that_more_voters_accepted_in_a_round_is_forced(
 
 
 def test_double_proposal_cannot_fork_a_two_thirds_quorum() -> None:
-    """b asks a and c to accept one entry, and d to accept a different one. The first entry is
-    chosen, but no peer learns that. Every later proposer, even d, must propose the first entry.
+    """`b` asks `a` and `c` to accept one entry, and `d` to accept a different one. The first entry
+    is chosen, but no peer learns that. Every later proposer, even `d`, must propose the first one.
     """
     some = LedgerGroup(small_rules("a b c d", quorum="two-thirds"))
     some.ready("a b c d")
@@ -531,7 +532,7 @@ def leads_round_1(unicast: Unicast) -> bool:
     return isinstance(message, Prepare | Propose) and message.round == 1
 
 
-def test_voter_with_a_reported_second_process_does_not_vote_until_restart() -> None:
+def test_voter_told_of_a_second_process_votes_only_after_restart() -> None:
     some = LedgerGroup(RULES)
     told = "b hears two processes of a"
     assert in_use(some.send_events("a", CloneFound(told))) == [told]

@@ -235,8 +235,8 @@ def test_returning_founder_is_a_voter_at_once() -> None:
 
 
 def test_founder_becomes_a_voter_only_if_it_asked_to_join() -> None:
-    """If a proposer could make any founder a voter, a liar could add founders that are down, and
-    the others would have no quorum without the liar.
+    """If a proposer could make any founder a voter, a liar could add founders that are down. The
+    others would then have no quorum without the liar.
     """
     state = chain_of(FOUR, [Roster(0, 0, (A, B, C), ())])[1]
     back = Roster(0, 0, (A, B, C, D), ())

@@ -1,4 +1,4 @@
-"""The grace time, for which a ready quorum waits for the others, follows from their past lags."""
+"""The grace period (how long a ready quorum waits for the others) follows from their past lags."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from p2ptrain.testing.ledgers import LedgerGroup, digest, peers, small_rules
 A, B, C, D = peers("a b c d")
 
 
-def test_agreed_grace_time_is_used_until_there_are_enough_lags() -> None:
+def test_agreed_grace_period_is_used_until_there_are_enough_lags() -> None:
     assert grace_after([], 30.0) == grace_after([1.0] * (LAGS_MIN - 1), 30.0) == 30.0
 
 
@@ -51,8 +51,8 @@ def test_only_a_members_first_report_after_the_quorum_counts_as_a_lag() -> None:
 
 
 def test_others_wait_no_longer_than_the_usual_lag() -> None:
-    """c is ready about 5 s after a and b in every step except the last. In the last step it is not
-    ready, and the others do not wait the full 10 s for it.
+    """`c` is ready about 5 s after `a` and `b` in every step except the last. In the last step it
+    is not ready, and the others do not wait the full 10 s for it.
     """
     some = LedgerGroup(small_rules(outer_steps=20))
     for step in range(10):
@@ -80,8 +80,8 @@ def done(some: LedgerGroup, peer: str, update: Digest) -> ReduceDone:
 
 
 def test_nobody_waits_long_for_a_member_that_is_never_ready() -> None:
-    """c is up but never becomes ready. The others wait the full grace time for it in two steps, and
-    afterwards for at most 5 % of their time.
+    """`c` is up but never becomes ready. The others wait the full grace period for it in two steps,
+    and afterwards for at most 5 % of their time.
     """
     some, waits = LedgerGroup(small_rules(outer_steps=20)), []
     for step in range(8):
@@ -98,9 +98,9 @@ def test_nobody_waits_long_for_a_member_that_is_never_ready() -> None:
     assert waits == pytest.approx(expected, abs=0.051)
 
 
-def test_member_that_is_always_late_does_not_lengthen_the_grace_time() -> None:
-    """c becomes ready only after each reduce has begun. Its lags count only while the others still
-    wait for it.
+def test_member_that_is_always_late_does_not_lengthen_the_grace_period() -> None:
+    """`c` becomes ready only after each reduce has begun. Its lags count only while the others
+    still wait for it.
     """
     some = LedgerGroup(small_rules(outer_steps=20))
     for step in range(10):
@@ -115,9 +115,9 @@ def test_member_that_is_always_late_does_not_lengthen_the_grace_time() -> None:
 
 
 def test_quorum_that_is_ready_again_does_not_earn_a_second_credit() -> None:
-    """The credit limits how long a quorum waits for members that were missing recently. If it were
-    earned twice in a step, a voter could lengthen that wait by reporting again and again that its
-    work is lost and that it is ready.
+    """The credit limits how long a quorum waits for members that were missing recently. If a
+    quorum earned it twice in a step, a voter could lengthen that wait: it would report again and
+    again that its work is lost, and then that it is ready.
     """
     some = LedgerGroup(small_rules(outer_steps=20))
     some.ready("a b c")

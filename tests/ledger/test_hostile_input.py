@@ -233,8 +233,8 @@ ELIGIBLE = [Entry(1, START.head, value) for value in (OPENING, OTHER_WAY_ROUND)]
 
 @st.composite
 def later_proposals(draw: st.DrawFn) -> Received:
-    """Draw a proposal of a later round by b or c. It is mostly valid; one or two of its promises
-    can be wrong.
+    """Draw a proposal of a later round by `b` or `c`. It is mostly valid; one or two of its
+    promises can be wrong.
     """
     round, entry, proofs = draw(st.sampled_from([1, 3, 4])), draw(st.sampled_from(ELIGIBLE)), []
     for voter in draw(st.sets(OTHERS, min_size=2)):

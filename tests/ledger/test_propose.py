@@ -72,7 +72,7 @@ def test_reduce_is_opened_when_all_members_are_ready() -> None:
     assert got == Wish(opening((A, B, C)), "all members are ready")
 
 
-def test_ready_quorum_waits_for_the_others_for_the_grace_time() -> None:
+def test_ready_quorum_waits_for_the_others_for_the_grace_period() -> None:
     got = wish(GENESIS, ready(A, B), now=3.0, enough_since=1.0)
     assert got == Wish(
         None, "a quorum is ready; waiting for the others until the grace period is over", (C,), 11.0
@@ -236,7 +236,7 @@ def rested(skips: int, now: float, *events: AnyReport) -> Wish:
 
 
 def test_each_skip_lengthens_the_wait_before_the_next_reduce() -> None:
-    """The first wait is the grace time of 10 s, and the longest wait is an hour."""
+    """The first wait is the grace period of 10 s, and the longest wait is an hour."""
     assert [rested(skips, 1.0).look_again_at for skips in (0, 1, 2, 3, 4, 12, 10**6)] == [
         *(None, None, 11.0, 21.0, 41.0, 3601.0, 3601.0)
     ]

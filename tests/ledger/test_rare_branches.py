@@ -56,9 +56,9 @@ def test_repeated_promise_counts_once() -> None:
 
 
 def test_leader_without_the_update_or_a_value_to_propose_waits() -> None:
-    """The leader d has accepted a Commit, and has lost the update in a crash. A quorum promises
-    without naming an accepted entry, so d need not propose the Commit. But after its restart, d has
-    no reports from which it could propose anything else.
+    """The leader `d` has accepted a Commit, and has lost the update in a crash. A quorum promises
+    without naming an accepted entry, so `d` need not propose the Commit. But after its restart, `d`
+    has no reports from which it could propose anything else.
     """
     some = LedgerGroup(small_rules("a b c d e"))
     some.ready("a b c d e")

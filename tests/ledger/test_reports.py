@@ -164,7 +164,7 @@ def test_reports_of_the_last_step_are_forgotten_in_a_new_step() -> None:
     assert not any(reports.note(report) for report in events[:4])
 
 
-def test_membership_roster_does_not_restart_the_grace_time() -> None:
+def test_membership_roster_does_not_restart_the_grace_period() -> None:
     rules = small_rules("a b")
     before, after = chain_of(rules, [])[1], chain_of(rules, [Roster(0, 0, (A, B), (D,))])[1]
     reports = Reports(A, enough_since=1.0)

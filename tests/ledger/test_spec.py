@@ -164,8 +164,8 @@ ROTTEN = (
     *(*REDUCING, "snapshot a b c 0 rotten at c", "snapshot a b 0 good at a b"),
     *("done a b c u0", "deliver"),
 )
-"""Commands of a story in which c lies: it proposes and accepts a Commit that names a snapshot which
-a and b know to be wrong.
+"""Commands of a story in which `c` lies. It proposes and accepts a Commit with a snapshot that `a`
+and `b` know to be wrong.
 """
 
 
@@ -515,8 +515,8 @@ def test_reports_decide_what_is_proposed_but_not_what_is_valid() -> None:
 
 
 def test_s10_voters_without_the_amendment_decide_a_roster_without_it() -> None:
-    """Only b has the amendment, so only b voted for the roster that names it. Then b crashes. That
-    roster was not chosen, so the others decide a roster without the amendment.
+    """Only `b` has the amendment, so only `b` voted for the roster that names it. Then `b` crashes.
+    That roster was not chosen, so the others decide a roster without the amendment.
     """
     told(
         *("members a b c", "amend 1 step=1 at b", "ready a b c", "deliver"),
@@ -527,7 +527,7 @@ def test_s10_voters_without_the_amendment_decide_a_roster_without_it() -> None:
 
 
 def test_s11_proposer_cannot_drop_live_voters() -> None:
-    """If b could drop voters that are up, two rosters would make b the only voter of the run."""
+    """If `b` could drop voters that are up, two rosters would make `b` the run's only voter."""
     some = LedgerGroup(small_rules("a b c d e"))
     b, c, d, e = peers("b c d e")
     rules, state = some.rules, some["a"].state

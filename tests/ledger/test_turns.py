@@ -40,7 +40,7 @@ def test_rounds_get_longer_if_no_proposer_is_tardy() -> None:
 
 
 def test_rounds_of_a_tardy_proposer_are_short_and_do_not_lengthen_others() -> None:
-    """With three voters, the proposers of height 4 are b, c and a, in this order."""
+    """With three voters, the proposers of height 4 are `b`, `c` and `a`, in this order."""
     short = TARDY_PART * ROUND_S
     seconds = lengths(turns_of(4, frozenset({B})), 7)
     assert seconds == [short, *(ROUND_S * it for it in (1, 2)), short, *(3, 4, 5)]

@@ -27,7 +27,7 @@ async def test_published_message_arrives_with_its_author() -> None:
         await c.connect(a.addresses()[0])
         for channel in channels[1:]:
             await heard(a, TOPIC, b"from a", channel)
-        # b and c know each other only through a.
+        # `b` and `c` know each other only through `a`.
         await heard(b, TOPIC, b"from b", channels[2])
 
 
@@ -171,7 +171,8 @@ class TestAdmission:
                 await eventually(lambda: a.statistics()["gossip_waiting"] == only)  # noqa: B023
             admitted.update((b.peer, c.peer))
             a.refresh_admission()
-            for other in (b, c):  # c took the only place, so b's stream was closed; b reopens it
+            # `c` took the only place, so the stream of `b` was closed; `b` reopens it.
+            for other in (b, c):
                 await heard(other, TOPIC, b"x", at_a)
 
     async def test_peer_admitted_later_sends_and_receives_gossip(self) -> None:

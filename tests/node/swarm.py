@@ -54,8 +54,8 @@ THREADS_MAX = 500
 enough for one node."""
 
 DEADLINE_S = 200.0
-"""Time limit in seconds of each wait. On two idle cores, no wait takes nearly as long; but other
-tests may run on the same machine."""
+"""Time limit in seconds of each wait. On two idle cores, every wait is much shorter than this,
+but other tests may run on the same machine."""
 
 LOOK_S = 0.1
 

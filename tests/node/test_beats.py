@@ -92,7 +92,7 @@ def test_small_beat_contains_changed_fields_and_those_that_became_empty() -> Non
     assert small(beat) == HeartbeatDelta(1, FIRST + 1, FIRST, {"inner_step": 2, "ready": None})
 
 
-def test_small_beat_can_be_restored_although_the_one_before_was_lost() -> None:
+def test_small_beat_is_restored_even_if_the_previous_one_is_lost() -> None:
     training = replace(AT_WORK, serial=FIRST + 1, inner_step=2)
     ready = replace(AT_WORK, serial=FIRST + 2, ready=ReadyReport(0, 32, 2))
     full, _lost, beat = said(AT_WORK, training, ready)
@@ -321,8 +321,9 @@ CHANGES = st.fixed_dictionaries(
 
 
 def described(history: list[dict[str, object]]) -> list[Heartbeat]:
-    """Return the heartbeats of a node whose fields change like this. `restart` stands for a restart
-    of the node, after which it has a new incarnation and counts its beats from 0."""
+    """Return the heartbeats of a node. `history` lists the fields that change from each heartbeat
+    to the next. `restart` stands for a restart of the node, after which it has a new incarnation
+    and counts its beats from 0."""
     beats = [AT_WORK]
     for changes in history:
         fields = {name: value for name, value in changes.items() if name != "restart"}
@@ -367,6 +368,6 @@ def test_every_beat_is_restored_exactly_if_none_is_lost(
         assert decode(encode(beat)) == beat
 
 
-def test_maximum_list_of_peers_to_ask_survives_encoding() -> None:
+def test_longest_list_of_peers_to_ask_survives_encoding() -> None:
     lacks = tuple(PeerId(somebody(number).peer) for number in range(LACKS_MAX))
     assert decode(encode(replace(AT_WORK, lacks=lacks))).lacks == lacks

@@ -159,7 +159,7 @@ def test_log_of_votes_is_used_as_it_is_if_a_full_disk_prevents_shortening(
     assert list(votes) == ledger.records() == acceptor.records()
 
 
-def test_start_fails_if_the_shortened_log_was_perhaps_not_stored(
+def test_start_fails_if_the_shortened_log_may_not_be_stored(
     home: Home, run: Run, me: Identity
 ) -> None:
     class Unsure(LocalDisk):

@@ -42,7 +42,7 @@ def test_lock_file_of_a_killed_node_does_not_block_the_next_one(tmp_path: Path) 
 
 
 def test_home_can_be_locked_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise commands that free disk space could not run. Only the process id is not stored."""
+    """Otherwise commands that free disk space could not run. The lock just lacks the process id."""
 
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")

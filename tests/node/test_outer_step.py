@@ -40,7 +40,7 @@ def run(home: Home) -> Run:
 
 def amended(home: Home, run: Run) -> tuple[OuterSteps, tuple[Terms, ...]]:
     """Return the outer steps of a run with an amendment, and the ledger's list of agreed
-    amendments that contains it."""
+    amendments, which includes this one."""
     wanted = Amendment(run.id, 1, STEP, **CHANGES)  # type: ignore[arg-type]
     signed = SignedAmendment.publish(load_or_create(home.identity), wanted, run)
     amendments = Amendments.of(home, run)

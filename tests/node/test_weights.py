@@ -83,9 +83,9 @@ def test_weight_of_a_new_member_counts_only_the_steps_since_it_joined(run: Run) 
 def test_weight_counts_work_that_the_last_average_of_the_fragment_missed(run: Run) -> None:
     run.commit(a=10, b=10)
     run.commit(a=10, b=10)
-    run.commit(b=10)  # This average of the first fragment is made without a.
-    run.commit(a=20, b=10)  # With the second fragment, a commits its work of both steps.
-    # In the first fragment, a still has its work since outer step 0.
+    run.commit(b=10)  # This average of the first fragment is made without `a`.
+    run.commit(a=20, b=10)  # With the second fragment, `a` commits its work of both steps.
+    # In the first fragment, `a` still has its work since outer step 0.
     assert run.weights(2, a=10, b=10) == {"a": 40, "b": 20}
 
 

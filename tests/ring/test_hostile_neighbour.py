@@ -1,4 +1,4 @@
-"""All peers soon name a hostile neighbour, with any schedule, and no thread or socket is left."""
+"""With every schedule, all peers soon identify a hostile neighbour and clean up after it."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def a_neighbour(hostile: Hostile) -> int:
 
 
 def crumbs(hostile: Hostile) -> None:
-    """Send single bytes with pauses. The peer is never silent and never finishes."""
+    """Send one byte at a time, with pauses. The peer is never silent and never finishes."""
     others = [sock for sock in hostile.ring.sockets(HOSTILE) if sock is not hostile.victim]
     never, at = threading.Event(), 0
     whole = hostile.header.encode() + hostile.body
@@ -147,8 +147,8 @@ def slow_header(hostile: Hostile) -> None:
 
 
 def what_comes_later(hostile: Hostile) -> None:
-    """Send the second segment first, which the receiver cannot use before the first segment, and
-    then send nothing.
+    """Send the second segment, which the receiver cannot use before the first segment. Then send
+    nothing.
     """
     request = hostile.ring.requests[HOSTILE]
     plan = request.plan()
@@ -180,7 +180,7 @@ ATTACKS = {
     "falsely claims to wait": Attack(
         waits(a_neighbour), "it claims to wait for segments that it has received", STALL_S
     ),
-    "changes its wait": Attack(
+    "keeps changing whom it claims to wait for": Attack(
         waits(itself, a_neighbour), "in the exchange: it ", (NEWS_STALLS + 1) * STALL_S
     ),
     "begins with a later segment": Attack(what_comes_later, "in the exchange: it ", STALL_S),

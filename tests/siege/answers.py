@@ -37,7 +37,7 @@ KAD = "/ipfs/kad/1.0.0"
 QUESTION_BYTES_MAX = 1 << 20
 
 HOLD_S = 600.0
-"""Seconds for which a silent handler holds the stream. It is longer than any node waits."""
+"""Seconds that a silent handler holds the stream. No node waits that long."""
 
 Answer = Callable[[INetStream], Awaitable[None]]
 

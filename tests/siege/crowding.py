@@ -93,7 +93,7 @@ async def sybil_joins(crowd: Crowd) -> None:
 
 
 async def joins_for_others(crowd: Crowd) -> None:
-    """Send join requests for keys of small order, for which anybody can sign."""
+    """Send join requests for keys of small order. Anybody can sign for such a key."""
     while True:
         for key in small_order.KEYS:
             hello = {

@@ -1,5 +1,5 @@
-"""What all attacks share: the attackers' knowledge of the run and its nodes, and a tally of their
-actions.
+"""Code that all attacks share: the attackers' knowledge of the run and its nodes, and a tally of
+their actions.
 
 An attack is an async function that runs until it is cancelled. It counts each action, because a
 siege proves nothing about an attack that never happened.

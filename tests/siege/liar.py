@@ -32,8 +32,8 @@ from tests.siege import membership, reducing
 from tests.siege.ground import Ground, Tally, again_and_again, keep_tally, pause, tell_faults
 
 INNER_STEP_S = 0.1
-"""Seconds per inner step of the liar. An inner step is shorter than for honest nodes, so that the
-liar is ready in time although all attackers together get only 0.3 of a core."""
+"""Seconds per inner step of the liar. All attackers together get only 0.3 of a core. The liar is
+ready in time because its inner steps are shorter than those of honest nodes."""
 
 SETTLE_S = 1.0
 """Seconds until the node has registered its handlers. Then lying handlers replace some of them."""

@@ -22,7 +22,7 @@ from p2ptrain.ring.wire import Header, Kind, encode_blame
 from tests.siege.ground import Tally
 
 LIE_S = 180.0
-"""Seconds for which a lie lasts: longer than an honest node waits for an attempt."""
+"""Duration of a lie in seconds. An honest node gives up an attempt earlier."""
 
 COUNTED = "lies in the reduce"
 

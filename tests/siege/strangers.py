@@ -78,7 +78,7 @@ async def _count_connected(strangers: list[Stranger], tally: Tally) -> None:
 
 LATER = 10
 """Niceness of the strangers' process. It gives the lying member CPU time before the strangers. If
-the member had to wait for them, it would never be ready in time for a reduce in which it can lie.
+the member had to wait for them, it would never be ready in time to lie in a reduce.
 """
 
 

@@ -1,5 +1,5 @@
-"""The measures of a siege are correct: stalls, memory growth, logs, CPU quotas, and attacks that
-never happened.
+"""A siege (honest nodes under attack) is measured correctly: stalls, memory growth, logs, CPU
+quotas, and attacks that never happened.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def test_longest_gap_can_be_at_the_beginning_or_at_the_end() -> None:
     assert longest_gap([121.0], 100.0, 130.0) == 21.0
 
 
-def test_outer_step_counts_from_its_first_commit_on_any_node() -> None:
+def test_outer_step_counts_when_the_first_node_commits_it() -> None:
     first = Sight("a", commits=[(101.0, 1), (112.0, 2)])
     second = Sight("b", commits=[(103.0, 1), (104.0, 2), (125.0, 3)], down=[(110.0, 111.0)])
     both = phase(a=first, b=second)
@@ -56,7 +56,7 @@ def test_every_violation_is_reported() -> None:
     assert all(verdicts(calm, whole).values())
     sights = {
         "nodes ended": Sight("a", commits=[(101.0, 1)], ended=["status 8"]),
-        "wrong ID-IN-USE": Sight("a", commits=[(101.0, 1)], namesakes=["x"]),
+        "false ID-IN-USE reports": Sight("a", commits=[(101.0, 1)], namesakes=["x"]),
         "problems that honest nodes report": Sight("a", commits=[(101.0, 1)], troubles=["x"]),
         "RSS growth, MB": Sight("a", commits=[(101.0, 1)], lives=[[0, 51 * 10**6]]),
         "logs, MB": Sight("a", commits=[(101.0, 1)], log_bytes=6 * 10**6),
@@ -73,7 +73,7 @@ def test_siege_slower_than_the_quiet_run_is_reported() -> None:
     quiet = phase(a=Sight("a", commits=[(100.0 + n, n) for n in range(1, 30)]))
     slow = phase(a=Sight("a", commits=[(100.0 + 10 * n, n) for n in range(1, 3)]))
     lines = {line["measure"]: line["ok"] for line in measures.paces(slow, quiet)}
-    assert lines["outer steps, share of a quiet run"] is False
+    assert lines["rate of outer steps, relative to a quiet run"] is False
     assert lines["longest stall, s"] is True
 
 

@@ -25,7 +25,7 @@ test."""
 
 MUST_HOLD = (
     "nodes ended",
-    "wrong ID-IN-USE",
+    "false ID-IN-USE reports",
     "problems that honest nodes report",
     "outer steps under siege",
     "RSS growth, MB",

@@ -359,8 +359,8 @@ BRANCHING = small_rules("a b c d", branch_after_s=8.0)
 
 
 def drawn_away(*, got_opening_at: float, branched_at: float) -> list[str]:
-    """Let b decide the first entry at time 0, and let a get this entry at `got_opening_at`. Let a
-    follow a branch that does not include a, at `branched_at`. Return the violations.
+    """Return the violations if `b` decides the first entry at time 0, `a` gets this entry at
+    `got_opening_at`, and `a` follows a branch without `a` at `branched_at`.
     """
     clock = Clock()
     checker = NobodyIsDrawnAway(rules=BRANCHING, troubles=Troubles(clock))

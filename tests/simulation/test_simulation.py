@@ -117,8 +117,8 @@ def test_killed_participant_delays_the_commit_only_a_little(seed: int, proposes_
 
 @pytest.mark.parametrize("seed", [35531, 36911])
 def test_entry_is_decided_although_most_of_its_voters_left(seed: int) -> None:
-    """In an earlier version, the worlds of these two seeds got stuck, because most voters left and
-    did not return while the entry was being agreed on.
+    """In an earlier version, the worlds of these two seeds got stuck. Most voters left while they
+    were agreeing on the entry, and did not return.
     """
     assert simulate(seed, peers=5, steps=20, profile="chaos").good
 
@@ -131,8 +131,8 @@ def test_process_notices_members_that_left_before_it_restarted() -> None:
 
 
 def test_late_failure_report_does_not_replace_a_newer_report() -> None:
-    """In an earlier version, the world of seed 81526 got stuck: both participants last reported
-    that an earlier attempt had failed, so no peer knew that the newer attempt had failed too.
+    """In an earlier version, the world of seed 81526 got stuck. The last report of both
+    participants was about an earlier failed attempt, so no peer knew that the newer one had failed.
     """
     world = world_of(1, peers=3, steps=STEPS, profile=PROFILES["calm"])
     world.clock.step()

@@ -49,8 +49,8 @@ def test_spoiler_costs_a_few_attempts_in_20_outer_steps(spoil: Spoil, peers: int
 
 @pytest.mark.parametrize(("spoil", "lost_max_s"), [(Spoil.LONG_SILENCE, 34.0), (Spoil.MUTE, 0.0)])
 def test_expensive_spoiler_costs_little_time(spoil: Spoil, lost_max_s: float) -> None:
-    """In an earlier version, which remembered expensive failures no longer than cheap failures,
-    long silences cost 86 s of a run of 270 s, and a silent proposer cost 15 s of a run of 93 s.
+    """An earlier version forgot expensive failures as fast as cheap ones. In it, long silences cost
+    86 s of a run of 270 s, and a silent proposer cost 15 s of a run of 93 s.
     """
     world = world_of(1, peers=3, steps=90, profile=PROFILES["spoiled"])
     (spoiler,) = world.rings.spoilers.values()

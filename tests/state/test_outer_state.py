@@ -29,8 +29,8 @@ def store() -> Store:
 
 
 SHARE_ELEMENTS = 256
-"""The number of elements in a share. It is so small that even a short vector has many shares, on
-which threads could interfere with each other.
+"""The number of elements that a thread updates at a time (a share). It is small, so that
+even a short vector has many shares, and the tests fail if threads interfere with each other.
 """
 
 
@@ -208,7 +208,7 @@ class StuckDisk(MemoryDisk):
         super().write(path, data)
 
 
-def test_updates_do_not_wait_for_the_disk_of_a_snapshot() -> None:
+def test_updates_do_not_wait_until_a_snapshot_is_on_disk() -> None:
     disk = StuckDisk()
     store = Store(Path("/store"), disk=disk, chunk_bytes=1024)
     state, calm = state_of(5000), state_of(5000)
@@ -313,7 +313,7 @@ def test_views_stay_valid_after_their_vector_is_closed() -> None:
 
 
 def test_elements_beyond_two_to_the_31_are_addressed_correctly() -> None:
-    # The vector is sparse: only pages that are written to take memory.
+    # The vector is sparse: a page takes memory only once something has been written to it.
     vector = SharedVector(2**31 + 4096)
     vector.array[-1] = 7
     assert vector.bytes_view[-4:] == np.float32(7).tobytes()

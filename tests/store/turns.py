@@ -95,9 +95,7 @@ class TurnsDisk(MemoryDisk):
 
     @classmethod
     def of(cls, disk: MemoryDisk, rng: random.Random) -> TurnsDisk:
-        """Return a disk with the same contents for a process with threads that take turns as `rng`
-        decides.
-        """
+        """Return a copy of `disk`. `rng` decides which of the threads that use it runs next."""
         made = cls(_names=disk._names, _durable_names=disk._durable_names)
         made.turns = Turns(rng)
         return made

@@ -1,5 +1,4 @@
-"""How a block is divided among ranks and micro-batches, and checks against mistakes in a training
-step."""
+"""A block is divided among ranks and micro-batches, and an inner step computes what it should."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @given(sequences=st.integers(1, 40), count=st.integers(1, 8), micro_batch=st.integers(0, 9))
-def test_each_row_is_trained_once_and_ranks_have_equally_many_pieces(
+def test_rows_are_used_once_and_ranks_have_the_same_number_of_pieces(
     sequences: int, count: int, micro_batch: int
 ) -> None:
     if sequences < count:
@@ -89,7 +88,7 @@ def test_gradient_is_that_of_the_mean_objective_over_all_tokens(
 
 
 @pytest.mark.parametrize(("count", "said"), [(1, [False, False, True]), (2, [True, True])])
-def test_no_rank_keeps_the_full_gradient_between_pieces(
+def test_only_a_single_rank_skips_gradient_sync_between_pieces(
     count: int,
     said: list[bool],
     driver: Driver,

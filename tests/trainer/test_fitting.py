@@ -90,8 +90,8 @@ def test_out_of_memory_errors_are_recognised() -> None:
 
 
 class EveryStartEnds:
-    """Replace the ranks by processes that print torch's error message and exit like a rank that is
-    out of memory."""
+    """Replace the ranks with processes that print torch's error message and exit like a rank that
+    has run out of memory."""
 
     def __init__(self) -> None:
         self.configs: list[TrainerConfig] = []
@@ -135,8 +135,8 @@ def test_halving_after_out_of_memory_does_not_count_as_a_restart(
         "5 sequences at once; trying 3",
         "3 sequences at once; trying 2",
         "2 sequences at once; trying 1",
-        "1 sequences at once",
-        "1 sequences at once",
+        "1 sequence at once",
+        "1 sequence at once",
     ]
     assert {each.code for each in said} == {"MEM-OOM"}
     assert said[0].evidence == ("CUDA out of memory.",)
@@ -163,7 +163,7 @@ def test_next_try_halves_the_number_that_the_ranks_found_to_fit(
     assert told == [Halving("A GPU", 700, 1)]
 
 
-def test_earlier_halving_applies_to_that_device_with_no_more_memory(
+def test_halving_applies_to_the_same_device_without_more_memory(
     config: TrainerConfig,
 ) -> None:
     knows = replace(config, halving=Halving("A GPU", 1000, 2))

@@ -139,7 +139,7 @@ def test_only_blocks_that_the_node_announced_can_be_read(
     running.send(Train(0, (block_paths[0], "/nowhere"), 0))
     rows = second.read_block(block_paths[0], **sizes)
     assert rows.shape == (config.inner.batch_sequences, config.model.sequence + 1)
-    with pytest.raises(ChunkMissing, match="at the node"):
+    with pytest.raises(ChunkMissing, match="the node cannot read"):
         second.read_block("/nowhere", **sizes)
     with pytest.raises(ConnectionError):
         first.read_block("/etc/hostname", **sizes)

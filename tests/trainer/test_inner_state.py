@@ -67,7 +67,7 @@ def test_losses_and_weights_after_a_restart_are_bit_identical(
     assert fresh != uninterrupted
 
 
-def test_with_fragments_the_state_is_written_once_all_have_been_merged(
+def test_with_fragments_state_is_written_only_after_all_are_merged(
     make_driver: MakeDriver, kept: TrainerConfig, block_paths: tuple[str, ...]
 ) -> None:
     driver, folder = make_driver(replace(kept, fragments=3)), Path(kept.state_folder)
@@ -86,7 +86,7 @@ def test_with_fragments_the_state_is_written_once_all_have_been_merged(
     ]
 
 
-def test_only_one_file_of_eight_bytes_per_parameter_is_kept(
+def test_only_the_newest_state_is_kept_in_8_bytes_per_parameter(
     make_driver: MakeDriver, kept: TrainerConfig, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
     driver = make_driver(kept)
@@ -154,7 +154,7 @@ def test_restarted_joiner_continues_its_warm_up(
     assert vectors.local.tobytes() == uninterrupted
 
 
-def test_trainer_without_a_state_warms_up_unless_the_run_begins(
+def test_trainer_without_saved_state_warms_up_except_at_step_0(
     make_driver: MakeDriver, config: TrainerConfig, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
     moved = []
@@ -164,5 +164,5 @@ def test_trainer_without_a_state_warms_up_unless_the_run_begins(
         moved.append(float(np.abs(vectors.local - vectors.theta).max()))
     assert moved[0] == moved[1] == moved[2]
     # In a warm-up of 100 steps, the first step has a hundredth of the rate. The tolerance allows
-    # for the rounding of two weights of up to 2.
+    # for the rounding of two weights with magnitudes of at most 2.
     assert moved[3] == pytest.approx(moved[2] / 100, abs=of_additions(2, 2.0))

@@ -1,9 +1,9 @@
-"""Compare real trainers that get each average one whole outer step late with the harness that
-produced docs/results/learning.
+"""Real trainers that get each average one whole outer step late reach the same θ as the harness
+that produced docs/results/learning.
 
-Two trainers with torch and FSDP2 in this process get the orders that nodes give, and the ring's
-arithmetic averages their weights. The harness has the same model, blocks and optimizers but its own
-procedure. Both must reach the same θ. The published comparisons rely on this equality.
+Two trainers with torch and FSDP2 run in this process. The test sends them the orders that a node
+would send, and averages their weights with the ring's arithmetic. The harness has the same model,
+blocks and optimizers but its own procedure. The published comparisons rely on this equality.
 """
 
 from __future__ import annotations

@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 
 BLOCK_TOKENS = 5 * 16
 MOVED = of_additions(4, 2.0)
-"""Bound on rounding errors. Weights are below 2 here. Two additions move each weight, and two
-subtractions compare it."""
+"""Bound on rounding errors. Weights are below 2 here. At most two additions
+move a weight, and each of the two compared differences takes one subtraction."""
 
 
-def test_lease_is_trained_and_its_weights_are_in_the_arena(
+def test_trainer_trains_on_a_lease_and_writes_weights_to_the_arena(
     driver: Driver, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
     answers = driver.send(Load(3), Train(3, block_paths[:4], 12))
@@ -91,11 +91,11 @@ def test_training_is_bit_for_bit_repeatable(
         assert not np.array_equal(weights, vectors.at(vectors.theta, name))
 
 
-def test_amended_rates_train_as_if_they_had_been_set_from_the_start(
+def test_amending_rates_equals_setting_them_from_the_start(
     make_driver: MakeDriver, config: TrainerConfig, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
-    """In the last two cases, both inner steps are trained at the rate that the published schedule
-    has at inner step 1."""
+    """The last two cases must agree. In the fourth case, the schedule advances by only one step in
+    two inner steps. So both use the rate of step 1 of the published schedule, the peak rate."""
     rates, twice = Rates(config.inner.lr / 4), Rates(config.inner.lr / 4, 4, 1, 2, 1)
     inner = replace(config.inner, lr=rates.lr)
     same = replace(config, inner=inner)
@@ -213,7 +213,7 @@ def test_pause_takes_effect_after_the_current_inner_step(
     assert [type(a) for a in driver.send(Resume())] == [Progress, Progress, FragmentReady]
 
 
-def test_stop_during_a_lease_ends_without_a_report(
+def test_stop_during_a_lease_ends_training_without_a_report(
     driver: Driver, block_paths: tuple[str, ...]
 ) -> None:
     answers = driver.send(Load(0), Train(0, block_paths, 0), after={2: Stop()})

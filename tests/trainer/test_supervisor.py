@@ -137,11 +137,11 @@ def test_two_ranks_train_as_one_and_end_together(
 @pytest.mark.parametrize(
     ("unlucky", "damaged", "said"),
     [
-        (0, False, "data block it cannot be read: No such file or directory"),
-        (1, True, f"another rank reports: data block it is rejected: {DAMAGED}"),
+        (0, False, "data block b7 cannot be read: No such file or directory"),
+        (1, True, f"another rank reports: data block b7 is rejected: {DAMAGED}"),
     ],
 )
-def test_block_that_one_rank_cannot_read_ends_no_rank(
+def test_ranks_keep_running_if_one_of_them_cannot_read_a_block(
     unlucky: int,
     damaged: bool,
     said: str,
@@ -152,26 +152,26 @@ def test_block_that_one_rank_cannot_read_ends_no_rank(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each rank runs in a different folder, so the relative path `it` is a different file for each
+    """Each rank runs in a different folder, so the relative path `b7` is a different file for each
     rank."""
     good = Path(block_paths[0]).read_bytes()
     for rank in range(2):
         (tmp_path / str(rank)).mkdir()
         if rank != unlucky:
-            (tmp_path / str(rank) / "it").write_bytes(good)
+            (tmp_path / str(rank) / "b7").write_bytes(good)
         elif damaged:
-            (tmp_path / str(rank) / "it").write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+            (tmp_path / str(rank) / "b7").write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
     own_folder = f"import os; os.chdir(os.path.join({str(tmp_path)!r}, os.environ['RANK']))"
     (tmp_path / "sitecustomize.py").write_text(own_folder)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
     trainer = started(Supervisor(on_cpu, vectors.theta_fd, vectors.local_fd, ranks=2))
     trainer.send(Load(0))
-    trainer.send(Train(0, (block_paths[1], "it", block_paths[2]), 0))
+    trainer.send(Train(0, (block_paths[1], "b7", block_paths[2]), 0))
     failed = wait_for(trainer, Failed)
     assert failed.code == "DATA"
     assert failed.text == said
-    trainer.send(Evaluate(7, ("it",)))
+    trainer.send(Evaluate(7, ("b7",)))
     assert wait_for(trainer, Failed).evaluation == 7
     trainer.send(Train(0, block_paths[3:5], 1))
     assert wait_for(trainer, FragmentReady).blocks == 3

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 BLOCK_TOKENS = 5 * 16
 MOVE = np.float32(0.25)
 MOVED = of_additions(8, 2.0)
-"""Bound on rounding errors. Weights and the numbers added to them are below 2 here. At most eight
-additions lie between two compared values: four in an outer step, and two in each of two
-differences."""
+"""Bound on rounding errors. Weights and the numbers added to them are below 2 here. Two compared
+values differ by the rounding of at most eight additions: four in an outer step, and two for each of
+the two differences from θ."""
 
 
 def weights(driver: Driver, vectors: Vectors) -> np.ndarray:
@@ -80,7 +80,7 @@ def test_merge_changes_only_the_fragment_that_was_offered(
     np.testing.assert_allclose(after[inside], expected[inside], rtol=0, atol=MOVED)
 
 
-def test_change_of_theta_in_a_fragment_that_we_missed_keeps_our_work(
+def test_merge_keeps_work_in_a_fragment_whose_average_was_missed(
     make_driver: MakeDriver, cut: TrainerConfig, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
     driver = make_driver(cut)
@@ -138,7 +138,7 @@ def test_late_trainer_restarts_at_theta_after_a_report(late: Driver, vectors: Ve
     assert not np.array_equal(vectors.local, vectors.theta)
 
 
-def test_late_trainer_offers_no_work_twice(
+def test_late_trainer_does_not_offer_the_same_work_twice(
     late: Driver, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
     late.send(Train(0, block_paths[2:4], 2, ahead=True))

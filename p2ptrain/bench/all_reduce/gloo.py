@@ -1,6 +1,6 @@
 """The process of one rank of gloo's all-reduce: RANK RANKS ELEMENTS REPEATS FIRST PORT HOST.
 
-The ranks meet at FIRST and PORT; HOST is the address of this rank.
+The ranks meet at port PORT of FIRST, the address of rank 0. HOST is the address of this rank.
 
 torch is imported with importlib, because it is only a contender here and not a dependency.
 """

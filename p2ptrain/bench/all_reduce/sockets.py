@@ -1,8 +1,8 @@
 """One peer of a ring of plain TCP connections. Arguments: ME PEERS ELEMENTS REPEATS HOST FOLDER.
 
-This measures the network paths alone. Each peer sends its successor as many bytes as in an ideal
-8-bit all-reduce. It uses many connections; each connection takes the next piece as soon as it can
-send.
+This measures the network paths alone. Each peer sends its successor as many bytes as an ideal
+8-bit all-reduce would. It uses many connections. Each connection takes the next piece as soon as it
+can send.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MEET_S = 120.0
 
 
 class ByteCounts:
-    """The bytes to send to one neighbour and received from the other, counted over all threads."""
+    """Counts the bytes still to send to one neighbour and those received from the other."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -47,7 +47,7 @@ class ByteCounts:
                 self._changed.notify_all()
 
     def exchange(self, count: int) -> None:
-        """Send `count` bytes, and wait until as many have arrived."""
+        """Send `count` bytes, and wait until `count` bytes have arrived."""
         with self._changed:
             self._to_send += count
             self._changed.notify_all()

@@ -71,7 +71,7 @@ def remove(
 def list_(home: HomeOption = None, as_json: JsonOption = False) -> None:
     """Show the allowlist, and the peers that ask to join.
 
-    Only running nodes know the requests: the nodes that received them, and the organiser's node.
+    Only running nodes know about requests: the nodes that received them, and the organiser's node.
     """
     from p2ptrain.names import peer_name
     from p2ptrain.run import load_allowlist
@@ -105,8 +105,8 @@ def _what_to_do(where: Home, run: Run, other: PeerId) -> str:
         organiser_of(where, run)
     except NotAuthorised:
         return (
-            f"only the organiser, {label(run.manifest.organiser)}, can admit it: send the "
-            f"organiser {other}"
+            f"only the organiser, {label(run.manifest.organiser)}, can admit it; send the "
+            f"organiser this peer id: {other}"
         )
     return to_paste(where.root, f"allow add {other}")
 
@@ -141,7 +141,7 @@ def _change(home: HomeOption, peer_text: str, *, add: bool, anyway: bool, as_jso
         notify(
             where.root,
             "reload-allowlist",
-            without_node="no node runs in this home: the list takes effect when you start one here",
+            without_node="no node is running in this home; the list takes effect when one starts",
         )
     done = "is on" if add else "is off"
     progress(f"{label(peer)} {done} the allowlist (now number {after.sequence})")

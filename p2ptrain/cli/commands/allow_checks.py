@@ -1,9 +1,8 @@
 """Check a changed allowlist before the organiser signs it: `p2ptrain allow`.
 
-A sequence number must not be used twice, since peers that already hold a list with that number
-would never accept a different list with the same number. Peers ignore voters that are not on the
-list. If the remaining voters were not a quorum, they could never agree on a new roster (the next
-list of members).
+A sequence number must not be used twice, because a peer that already holds a list with that number
+would never accept another one. Peers ignore voters that are not on the list. If the remaining
+voters were not a quorum, they could never agree on a new roster (the next list of members).
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ def ask_neighbours(where: Home) -> tuple[PeerId, ...]:
         if next(records_in(where.ledger), None) is None:
             return ()  # The run has not begun, so only this home has allowlists for it.
         raise _nobody_answered(
-            "no node runs in this home, so other peers could not be asked for the newest allowlist",
+            "no node is running in this home, so other peers cannot be asked for the newest list",
             f"start it ({to_paste(where.root, 'node')}) and repeat the command",
         ) from error
     heard, others, voters = (told.get(name) for name in ("heard", "others", "voters"))

@@ -135,9 +135,11 @@ def allreduce(
     ] = "int8",
     encryption: EncryptionOption = "none,tls",
     streams: AllreduceStreams = "1",
-    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Reduces in each round.")] = 5,
+    repeats: Annotated[
+        int, typer.Option("--repeats", min=1, help="Number of reduces in each round.")
+    ] = 5,
     rounds: Annotated[
-        int, typer.Option("--rounds", min=1, help="Rounds, each with new processes.")
+        int, typer.Option("--rounds", min=1, help="Rounds; each starts new processes.")
     ] = 3,
     bad_link: BadLink = None,
     against: Against = "gloo",
@@ -246,7 +248,9 @@ def utilisation(
     batch: BatchOption = 4,
     steps: Annotated[
         int,
-        typer.Option("--steps", min=2, help="Inner steps of an outer step without fragments (H)."),
+        typer.Option(
+            "--steps", min=2, help="Inner steps between two exchanges of one parameter (H)."
+        ),
     ] = 48,
     fragments: Annotated[
         int, typer.Option("--fragments", min=2, help="Number of fragments (P), a divisor of H.")
@@ -272,8 +276,8 @@ def utilisation(
 ) -> None:
     """Measure the share of time that real nodes spend training.
 
-    Compares plain DiLoCo (int8) with Streaming DiLoCo (int4). Set the speed of the connections with
-    --up-mbit, or with --addresses in network namespaces that a network emulator connects.
+    Compares plain DiLoCo (int8) with Streaming DiLoCo (int4). To limit the speed of connections,
+    use --up-mbit, or --addresses with network namespaces behind an emulated link.
     """
     from p2ptrain.bench.processes import ProcessFailed
     from p2ptrain.bench.utilisation import SyncMode, UtilisationSetting, measure
@@ -291,7 +295,7 @@ def lines_of(report: KernelReport) -> Iterator[str]:
         f"kernels for {report.variant}; memcpy copies {report.memcpy_gb_per_s:.1f} GB/s; "
         f"{report.elements} elements"
     )
-    yield "speed as a multiple of memcpy, counted in elements, and in bytes read and written:"
+    yield "speed relative to memcpy: first by elements, then by bytes read and written:"
     for name, codec in report.codecs.items():
         yield from _codec_lines(name, codec)
     for name, ratio in report.peers.items():

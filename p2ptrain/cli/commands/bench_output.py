@@ -48,8 +48,8 @@ def reported(
 
 
 def hosts_of(addresses: str, count: int) -> list[Host]:
-    """Return the hosts in `addresses`, on which processes are to run; `count` times this machine if
-    it is empty. Raises ValueError if their number is wrong or one is invalid.
+    """Return the hosts in `addresses`; if it is empty, return this machine `count` times. Raises
+    ValueError if there are not `count` addresses, or if one of them is invalid.
     """
     from p2ptrain.bench.processes import Host
 

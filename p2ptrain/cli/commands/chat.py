@@ -158,7 +158,8 @@ def _loaded(folder: Path) -> ChatModel:
     begins = _numbers(config.get("bos_token_id"))[:1]
     if (most := max([speller.size - 1, *begins])) >= model.spec.vocab:
         raise ConfigError(
-            f"the tokenizer has token {most}, but the model's tokens end at {model.spec.vocab - 1}",
+            f"the tokenizer uses token ids up to {most}, but the model knows only ids up to "
+            f"{model.spec.vocab - 1}",
             code="MODEL-FOREIGN",
         )
     # A begin token starts another document, so it ends this text. Some runs have no end token.

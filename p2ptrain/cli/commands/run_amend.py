@@ -1,8 +1,8 @@
 """Sign an organiser's amendment (a change of a run's terms) and pass it to the local node:
 `p2ptrain run amend`.
 
-The amendment is signed only if it changes something and members can still agree on it in time, as
-far as this home knows the state of the run. An amendment with invalid values is refused.
+The amendment is signed only if it changes something and, as far as this home knows, members can
+still agree on it in time. An amendment with invalid values is refused.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def amend(
         where.root,
         "reload-amendments",
         without_node=(
-            "no node runs in this home: the amendment is published when you start one here"
+            "no node is running in this home: the amendment is published when you start one here"
         ),
     )
     return made

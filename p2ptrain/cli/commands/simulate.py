@@ -35,9 +35,7 @@ def simulate(
     steps: Annotated[int, typer.Option("--steps", min=1, help="Outer steps of each run.")] = 20,
     profile: Annotated[
         str,
-        typer.Option(
-            "--profile", help="Kinds of faults to inject; for a list, give an unknown name."
-        ),
+        typer.Option("--profile", help="Kinds of faults to inject. An unknown name prints a list."),
     ] = "chaos",
     processes: Annotated[
         int, typer.Option("--processes", "--jobs", min=1, help="Number of cores to use.")

@@ -28,9 +28,9 @@ class Accuser:
     def __init__(
         self, rules: Rules, me: PeerId, verify: Verify, reports: Reports, state: LedgerState
     ) -> None:
-        """`state` is the state in which the kept chain begins. It does not name former voters, so
-        every peer that contributed tokens counts as one: except for founders, a peer must
-        contribute before it can vote.
+        """`state` is the state in which the kept chain begins. It does not name former voters.
+        So every peer that contributed tokens counts as one, because only founders can vote before
+        they contribute.
         """
         self._me = me
         self._verify = verify

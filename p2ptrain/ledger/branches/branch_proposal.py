@@ -6,7 +6,7 @@ is gone. Only used in runs that branch (SPEC.md B2, B3).
                        └────────────────────────────────────────────┤
     first-ranked voter here is due: it sends ProposeBranch; the other voters sign once they are due
     all voters of the Branch have signed: it is certified, and appended to the chain
-    this node is due, or a certified Branch names it: append that Branch
+    a certified Branch arrives, without a quorum here: append it if it names this node, or once due
     a voter does not sign within branch_after_s: leave it out of the next proposal
     a voter is absent when the proposal is repeated: ask it again, with a new deadline, on return
     no branch within 2 * branch_after_s: the second-ranked voter proposes, without the first
@@ -91,7 +91,7 @@ class BranchProposer:
         return self.due_at is not None and now >= self.due_at
 
     def next_deadline(self, now: float) -> float | None:
-        """Return when there is something to do even if no message arrives."""
+        """Return the time at which there is something to do even if no message arrives."""
         ahead = [at for at in (self.due_at, self._turn_at) if at is not None and now < at]
         return earliest(*ahead, self._resend.due_at)
 
@@ -158,9 +158,9 @@ class BranchProposer:
         return self._to_silent(branch)
 
     def _forget_absent(self, presence: Presence) -> None:
-        """Forget when absent voters were asked, so that they get a new deadline when they come
-        back. Only do this when the proposal is repeated: by then the other voters have had time to
-        sign without the absent ones, so a voter that comes and goes does not delay the branch.
+        """Forget the times at which absent voters were asked, so that they get a new deadline when
+        they come back. Only do this when the proposal is repeated. By then the other voters have
+        had time to sign without them, so a voter that comes and goes does not delay the branch.
         """
         here = presence.voters
         self._asked_at = {peer: at for peer, at in self._asked_at.items() if peer in here}
@@ -201,7 +201,7 @@ class BranchProposer:
                 self._count(sender, message, state.line)
                 return []
             case RefuseBranch(_, reason):
-                return [Note(f"{sender} does not branch off with this node: {reason}")]
+                return [Note(f"{sender} refuses to branch off with this node: {reason}")]
             case _:
                 assert_never(message)
 
@@ -261,7 +261,7 @@ class BranchProposer:
 
 
 def may_branch(state: LedgerState, *, outranked: bool) -> bool:
-    """Return whether to start a branch. After the end of a run, do so only if another chain
-    outranks ours, since a Heal, which moves us to that chain, needs a quorum.
+    """Return whether to start a branch. After the end of a run, branch only if another chain
+    outranks ours. A Heal moves us to that chain. It needs a quorum, which only a branch restores.
     """
     return state.phase is not Phase.HEALED and (state.phase is not Phase.ENDED or outranked)

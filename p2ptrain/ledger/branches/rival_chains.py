@@ -29,10 +29,9 @@ from p2ptrain.ledger.messages.effects import AskEntries, Effect, Note
 
 ASK_EVERY_S = 2.0
 """If the peer that was asked last sends nothing more of its chain for this many seconds, the peer
-that was asked longest ago is asked. This equals the heartbeat interval, which is short enough to
-heal soon and causes little traffic compared with a reduce. Every second question goes to a peer
-that was a member before the chains diverged, because in an open run one person can appear as many
-peers.
+that was asked longest ago is asked. This equals the heartbeat interval: branches heal soon, and
+the questions cause little traffic compared with a reduce. Every second question goes to a peer that
+was a member before the chains diverged, because in an open run one person can appear as many peers.
 """
 
 Place = tuple[LineId, int]
@@ -172,7 +171,7 @@ class Rivals:
         return [AskEntries(rival.peer, rival.state.height + 1)]
 
     def _done(self) -> None:
-        """Do not ask the peer that we asked again until its line or height changes."""
+        """Stop asking this peer until its line or height changes."""
         assert self._asked is not None
         assert self._asked_of is not None
         put_newest(self._seen, self._asked, self._asked_of)

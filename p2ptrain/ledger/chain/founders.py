@@ -45,8 +45,8 @@ def founders_of(rules: Rules) -> Founders | None:
 
 
 def survives_a_loss(policy: QuorumPolicy) -> int:
-    """Return the smallest number of voters that still has a quorum after losing any one of them: 3
-    with a majority, 4 with two thirds.
+    """Return the smallest number of voters that can lose any one voter and keep a quorum. It is 3
+    with a majority, and 4 with two thirds.
     """
     voters = 1
     while not quorum.is_enough(policy, voters, voters - 1, first_present=False):

@@ -56,7 +56,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LedgerState:
-    """The state of the run after `height` entries, the last of which has digest `head`.
+    """The state of the run after `height` entries. The last of them has digest `head`.
 
     - `line`: the current line: the run, or the digest of the newest Branch. All votes name it.
     - `past`: the earlier lines, which the chain left by a Branch.
@@ -68,7 +68,7 @@ class LedgerState:
     - `proven`: the learners that took part in a committed update and may be made voters.
     - `tokens`, `tokens_by_peer`: the tokens in committed updates, in all and of each contributor.
     - `snapshot`: the newest certified snapshot.
-    - `terms`: all amendments agreed so far, also those for later steps.
+    - `terms`: all amendments agreed so far, including those for later steps.
     """
 
     line: LineId

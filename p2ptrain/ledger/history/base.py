@@ -3,8 +3,8 @@
 A Commit that certifies a snapshot names the state that it applies to. That state and that Commit
 form a *base*. A node that knows that the Commit is in the run's chain can continue from there. To
 know that, a node needs either the earlier entries or a *checkpoint* (the height and digest of the
-Commit) from somebody its user trusts. A base by itself does not prove anything: the voters that
-signed its Commit are named only by the base's own state, which anybody can invent.
+Commit) from somebody its user trusts. A base by itself does not prove anything. Only the
+base's own state names the voters that signed its Commit, and anybody can invent such a state.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ lacks more. One request is open at a time. The peer that was asked longest ago i
 peer that is silent or lies about its height costs only one request. Every second request goes to a
 member: in an open run, one person can appear as many peers, and each of them would cost a request.
 
-Peers also claim heights that they do not have. So this module decides which claims to believe, for
-a node that waits until it has as many entries as its peers: only entries prove a height.
+Some peers claim heights that they do not have, and only entries prove a height. A node may wait
+until it has as many entries as its peers, so this module also decides which claims to believe.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from p2ptrain.ledger.chain.values import Certified
 from p2ptrain.ledger.messages.messages import PAGE_BYTES_MAX, PAGE_ENTRIES_MAX, Entries, Pruned
 
 SETTLE_S = 0.3
-"""Seconds to wait for the newest entry before asking for it: gossip needs one or two round trips.
+"""Seconds to wait for the newest entry before asking for it. Gossip needs one or two round trips.
 """
 
 ANSWER_S = 1.5
@@ -35,13 +35,13 @@ An honest peer on a badly overloaded machine takes ten seconds to answer.
 """
 
 QUESTIONS_MIN = 3
-"""Number of unanswered requests after which a claim is not believed. Fewer may get lost."""
+"""Number of unanswered requests after which a claim is not believed. One or two may get lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnprovenClaim:
-    """A peer's claim to have up to `height` entries, which it has not proved: it was sent
-    `questions` requests, the first at time `since`, and has not sent a new entry since then.
+    """A peer's unproven claim to have up to `height` entries. The peer was sent `questions`
+    requests, the first at time `since`, and has not sent a new entry since then.
     """
 
     since: float
@@ -57,8 +57,8 @@ class Catchup:
       ANSWER_S.
     - `floors`: the answers of peers that do not keep the entries they were asked for.
     - `ask_at`: the time of the next request; None if nothing is missing.
-    - `asked`: for each peer, the number of this node's last request to it. Peers that are no longer
-      in `heights` remain here, so that no peer gets an earlier turn by coming and going.
+    - `asked`: for each peer, the serial number of this node's last request to it. A peer that is no
+      longer in `heights` remains here, so that no peer gets an earlier turn by coming and going.
     - `questions`: the number of requests that this node has made.
     - `unproven`: the claims of peers that did not send entries when asked. A claim stays here until
       its peer sends a new entry, or this node has all entries that the peer claimed. So a peer is
@@ -132,9 +132,9 @@ class Catchup:
         self.unproven.clear()
 
     def is_believed(self, peer: PeerId, own_height: int, now: float) -> bool:
-        """Return whether to believe that `peer` has the entries beyond our own that it claims.
-        Believe it for SHOW_S after an unanswered request; after that, only if there were fewer than
-        QUESTIONS_MIN such requests and it has not pruned the next entry.
+        """Return whether to believe that `peer` has more entries than this node, as it claims.
+        Believe the claim for SHOW_S after the first unanswered request. After that, believe it only
+        if fewer than QUESTIONS_MIN requests are unanswered and the peer keeps the next entry.
         """
         doubt = self.unproven.get(peer)
         if doubt is None or doubt.height <= own_height or now < doubt.since + SHOW_S:
@@ -153,7 +153,7 @@ class Catchup:
             self.ask_at = now if most > own_height + 1 else now + SETTLE_S
 
     def whom_to_ask(self, own_height: int, down: AbstractSet[PeerId], now: float) -> PeerId | None:
-        """Return the peer to ask now, if any: of those that are ahead, the one asked longest ago.
+        """Return the peer to ask now, or None. Of the peers ahead, it is the one asked longest ago.
 
         Prefer peers that are up and, every second time, members.
         """
@@ -177,7 +177,7 @@ class Catchup:
         return peer
 
     def _note_turn(self, peer: PeerId) -> None:
-        """Record that `peer` is asked now. If there are too many, forget the oldest request."""
+        """Record that `peer` is asked now. If the table is full, drop the one asked longest ago."""
         eldest = put_newest(self.asked, peer, self.questions)
         if eldest is not None:
             self.floors.pop(eldest, None)

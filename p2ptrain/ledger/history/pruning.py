@@ -1,9 +1,9 @@
 """Decide which of the oldest entries a node may forget, and make the base that replaces them.
 
 A base is a state, and the Commit that names it and follows it. Entries may be forgotten if
-everything that a restart needs is kept: the chain from a base onwards, and a snapshot of θ and m
-from which the updates in that chain lead to the present. A snapshot is certified some steps after
-it is taken, so the base's Commit is often older than the Commit that names the snapshot.
+everything that a restart needs is kept: the chain from a base onwards, and a snapshot of θ and m.
+The updates in that chain must lead from the snapshot to the present. A snapshot is certified some
+steps after it is taken, so the base's Commit is often older than the one that names the snapshot.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def prunable_to(entries: Sequence[Certified], *, keep_entries: int, step_max: in
     may be forgotten.
 
     At least `keep_entries` entries follow that Commit. The outer step that it ends is at most
-    `step_max` (the step of this node's own snapshot), and at most the step of the newest certified
-    snapshot, from which other nodes start.
+    `step_max` (the step of this node's own snapshot). It is also at most the step of the newest
+    certified snapshot, because other nodes start from that snapshot.
     """
     reach = min(step_max, _newest_snapshot(entries))
     for certified in reversed(entries[1 : max(0, len(entries) - keep_entries)]):

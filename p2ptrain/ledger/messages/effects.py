@@ -63,7 +63,7 @@ class Rejoin:
 class FetchUpdate:
     """Fetch this update from one of `holders` unless it is already stored, then report UpdateHeld.
 
-    The ledger repeats this effect while it waits. Do not start a second fetch then.
+    The ledger repeats this effect while it waits. Do not start a second fetch of the same update.
     """
 
     update: Digest

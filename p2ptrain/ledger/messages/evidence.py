@@ -163,8 +163,8 @@ def _in_words(statement: Statement) -> str:
     if statement.promised is None:
         return f"a vote for {str(statement.entry)[:8]} in round {statement.round}"
     if statement.entry is None:
-        return f"a promise of round {statement.promised}, having accepted nothing"
+        return f"a promise of round {statement.promised}, which names no earlier vote"
     return (
-        f"a promise of round {statement.promised}, having accepted {statement.entry[:8]} last, "
-        f"in round {statement.round}"
+        f"a promise of round {statement.promised}, which names a vote for {statement.entry[:8]} in "
+        f"round {statement.round} as the last one"
     )

@@ -47,8 +47,8 @@ class HeightPolicy(Protocol):
         """The peers that this node considers down."""
 
     def complete(self, value: Value) -> Value:
-        """Return the wanted `value` as it is proposed: a roster gets the order in which its
-        participants average, and the next amendment. Call it only to propose: it can take long.
+        """Return the wanted `value` as it is proposed. A roster gets the order in which its
+        participants average, and the next amendment. Call this only to propose: it may be slow.
         """
 
     def causes(self, value: Value) -> tuple[Evidence, ...]:

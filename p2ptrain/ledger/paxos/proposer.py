@@ -25,10 +25,10 @@ from p2ptrain.ledger.messages.messages import (
 from p2ptrain.ledger.paxos.electorate import Electorate, forced_by, proof_of
 
 UNICASTS_MAX = 32
-"""Maximum number of voters to which a proposer sends unicast messages, which take one network
-delay. More voters get the message by gossip. A roster names all members, so the bytes of these
-unicast messages grow with the square of the number of members: 130 kB for 32 voters, 124 MB for
-1,000. With gossip, every peer sends about six copies.
+"""Maximum number of voters that get unicast messages from a proposer. Unicast takes one network
+delay. If there are more voters, they get the message by gossip. A roster names all members, so
+unicast bytes grow with the square of their number: 130 kB for 32 voters, 124 MB for 1,000. With
+gossip, every peer sends about six copies.
 """
 
 Promises = tuple[PromiseProof, ...]
@@ -40,9 +40,8 @@ force: for example, it lacks the update, or its own results contradict the entry
 
 
 def author_of(electorate: Electorate, promises: Promises, proposer: PeerId) -> PeerId:
-    """Return the peer that first chose the entry that `proposer` proposes with these promises: the
-    proposer of the highest round in which they show an accepted entry, or `proposer` if they show
-    none.
+    """Return the peer that first chose the entry proposed by `proposer` with these promises. It led
+    the highest round in which they show an accepted entry. If they show none, it is `proposer`.
     """
     rounds = [it.accepted_round for it in promises if it.accepted_round is not None]
     return electorate.proposer(max(rounds)) if rounds else proposer

@@ -193,14 +193,14 @@ def _self_serving(
     )
     chosen = frozenset(part.peer for part in own)
     if reports.blame.against(proposer, chosen, under_way) >= DOUBT_MIN:
-        return ""  # There are too few other peers: this node's own roster would include it, too.
+        return ""  # There are too few other peers: this node's own roster would also include it.
     return f"its proposer {proposer} takes part, although this node doubts it"
 
 
 def _hasty(rules: Rules, state: LedgerState, reports: Reports, now: float) -> str:
     """Return the reason why it is too early to open a reduce; empty if it is not. Without this
     rule, the first peer to claim that it is ready could average alone without having trained. It
-    could also open one outer step after another, each of which would then be skipped.
+    could also open one outer step after another, and all of them would be skipped.
     """
     have = readiness(rules, state, reports)
     if have.awaited and not have.enough:
@@ -211,7 +211,7 @@ def _hasty(rules: Rules, state: LedgerState, reports: Reports, now: float) -> st
 
 
 def _misquoted(state: LedgerState, reports: Reports, roster: Roster) -> str:
-    """Say for which participant the roster's numbers differ from its report; empty if for none.
+    """Return which participant's numbers in the roster differ from its report; empty if none do.
     With wrong numbers, that participant would have to report that its work is lost.
     """
     known = set(state.roster.participants) if state.roster is not None else set()

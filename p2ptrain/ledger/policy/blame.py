@@ -55,15 +55,15 @@ the weight after two half-lives.
 
 LEFT_OUT_MAX = 2 * HALF_LIFE - 1
 """Number of consecutive commits without a peer after which an honest proposer no longer leaves it
-out because of past failures. It is two half-lives, after which even three failures weigh less than
-DOUBT_MIN together. For an expensive failure, it is two half-lives of that failure.
+out because of past failures. It is two half-lives. After that, even three failures together weigh
+less than DOUBT_MIN. For an expensive failure, it is two half-lives of that failure.
 """
 
 LEFT_OUT_REFUSED = 2 * LEFT_OUT_MAX + 1
 """Number of consecutive commits without a peer that was ready for each of them, after which voters
-refuse a further roster without that peer. It is twice the limit of honest proposers, because a
+refuse a further roster without that peer. It is twice the limit for honest proposers, because a
 proposer that joined late has counted fewer commits. A voter that remembers an expensive failure of
-the peer uses the limit of that failure.
+the peer uses the limit for that failure.
 """
 
 FAILURES_KEPT = 32

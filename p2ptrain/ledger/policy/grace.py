@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from statistics import median
 
 LAGS_KEPT = 64
-"""Number of lags kept: about a dozen steps of a dozen members, so the grace adapts quickly."""
+"""Number of lags kept. A dozen members have up to five lags a step, and fill this in 13 steps."""
 
 LAGS_MIN = 8
 """Minimum number of lags for computing a grace. Fewer lags do not show what is usual."""
@@ -28,8 +28,8 @@ SPREADS = 6.0
 """
 
 FLOOR = 1 / 3
-"""Minimum grace, as a fraction of the maximum that the run's rules set, even if no member was late
-so far. A member that comes back from a pause is late once, and its work is worth a few seconds.
+"""Minimum grace, as a fraction of the maximum in the run's rules. It holds even if no member has
+been late yet. A member that returns from a pause is late once; its work is worth a few seconds.
 """
 
 MISSED_MAX = 1.5

@@ -62,8 +62,8 @@ def _membership_only(state: LedgerState, reports: Reports) -> Wish | None:
     that leave, are accused or are no longer allowed; None if there is nothing to change.
 
     A leaving voter is dropped now, because the others may need its vote to agree on this. A leaving
-    learner is dropped so that it can come back: as long as it is a leaving member, the others do
-    not wait for it, and its request to join has no effect.
+    learner is dropped so that it can come back. While it is a leaving member, the others do not
+    wait for it, and its request to join has no effect.
     """
     leavers = [peer for peer in state.members if not reports.stays(peer)]
     if not leavers and not reports.joining:

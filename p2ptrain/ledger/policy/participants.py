@@ -43,8 +43,8 @@ class Readiness:
 
 
 def readiness(rules: Rules, state: LedgerState, reports: Reports) -> Readiness:
-    """Return which members are ready, and for which the others wait. This looks at every member, so
-    call it only when the state or the reports have changed.
+    """Return the members that are ready, and those that the others wait for. This looks at every
+    member, so call it only when the state or the reports have changed.
     """
     ready, contributors, awaited = set(), [], []
     for member in state.members:
@@ -125,8 +125,8 @@ def survivors(rules: Rules, state: LedgerState, reports: Reports) -> tuple[Parti
 
 
 def _turn(state: LedgerState, here: list[PeerId]) -> list[PeerId]:
-    """Return the third of `here` whose turn it is to sit out, in an order that changes with each
-    step: the limit may allow only the first of them to sit out.
+    """Return the third of `here` whose turn it is to sit out. The order changes with each step,
+    because the limit may allow only the first of them to sit out.
     """
     ways = max(1, min(3, len(here)))
     turn = here[(state.step + state.tries) % ways :: ways]

@@ -161,7 +161,7 @@ def _note_enough(
 
 def _note_results(rules: Rules, state: LedgerState, reports: Reports, now: float) -> float:
     """Record when a result and a failure of the current reduce were first known. Return the time at
-    which it counts as failed even if no report arrives. Without this limit, a reduce whose
+    which the reduce counts as failed even if no report arrives. Without this limit, a reduce whose
     participants are all silent liars would never end.
     """
     if reports.reducing_since is None:

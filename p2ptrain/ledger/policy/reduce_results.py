@@ -99,8 +99,8 @@ def alone_too_long(rules: Rules, state: LedgerState, reports: Reports, now: floa
 
 
 def alone_until(rules: Rules, state: LedgerState, reports: Reports) -> float | None:
-    """Return when the only participant counts as failed. Return None if it is this node, or if
-    there are several participants."""
+    """Return the time at which the only participant counts as failed. Return None if it is this
+    node, or if there are several participants."""
     roster, since = state.roster, reports.reducing_since
     assert roster is not None
     if since is None or len(roster.peers) > 1 or roster.peers[0] == reports.me:

@@ -74,10 +74,10 @@ class Reports:
       They stay accused for ever.
     - `snapshots`: for each peer, the snapshots that it wrote, by outer step.
     - `gathering_since`: when this node first looked at the current outer step.
-    - `enough_since`: since when a quorum and enough contributors have been ready for this step.
+    - `enough_since`: when a quorum and enough contributors became ready for this step.
     - `quorum_at`: the newest outer step for which a quorum was ready, and when it was first ready.
-    - `lags`: for further members of this step and past ones, how many seconds after the quorum they
-      became ready.
+    - `lags`: the seconds between the quorum and each member that became ready later, for this step
+      and past ones.
     - `grace_s`: how long a ready quorum waits for the others in this step, computed from `lags`.
     - `credit`: how long a ready quorum waits for members that were missing recently.
     - `reducing_since`: when this node first looked at the current reduce.

@@ -15,7 +15,7 @@ REST_S_MAX = 3600.0
 
 
 def rests_until(rules: Rules, reports: Reports) -> float:
-    """Return when this node may open a reduce. It does not wait after a single skip."""
+    """Return the time from which this node may open a reduce: at once after a single skip."""
     return _after_rest(rules, reports, 1.0)
 
 

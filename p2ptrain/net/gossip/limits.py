@@ -1,7 +1,7 @@
 """Limits on the gossip accepted from one neighbour, applied before any signature is checked.
 
-The neighbour that forwards a message is often not its author. The author is not proven until the
-signature is checked, and a flood must not make us check signatures. So everything that a neighbour
+The neighbour that forwards a message is often not its author. Only the signature proves who
+the author is, and a flood must not make us check signatures. So everything that a neighbour
 forwards counts against that neighbour, and messages under any one author's name may use only a
 share of the neighbour's limit. Otherwise an attacker that floods an honest neighbour would use up
 that neighbour's whole limit. A message under a false name uses up only the share of that name.
@@ -52,13 +52,13 @@ control messages. With long frames, this is 256 units × 16 KiB = 4 MiB per seco
 neighbour, which take 0.16 s of CPU time to parse."""
 
 BYTES_PER_UNIT = 16 << 10
-"""Bytes that count as one unit. A heartbeat is shorter. The longest messages are thirty times as
-long, and libp2p keeps all messages for several seconds."""
+"""Bytes that count as one unit. A heartbeat is shorter. The longest messages count as about thirty
+units, because libp2p keeps every message in memory for several seconds."""
 
 
 class GossipLimits:
-    """Admits messages within the limits. Counts the refusals of each of the last `complaints_max`
-    neighbours."""
+    """Admits messages within the limits. Counts what it refuses from each neighbour, for at most
+    `complaints_max` neighbours."""
 
     def __init__(self, is_member: IsMember, complaints_max: int = KEYS_MAX) -> None:
         self._is_member = is_member
@@ -86,7 +86,7 @@ class GossipLimits:
         """Return whether to check a message in `author`'s name that `forwarder` sent us."""
         count = _units(size_bytes)
         if self._is_member(forwarder) and self._is_member(author):
-            # A message that exceeds its author's share must not use up the share of all members.
+            # A message beyond its author's share must not count against the neighbour's limit.
             allowed = (
                 self._messages.covers(forwarder, count, now)
                 and self._by_author.consume((forwarder, author), count, now)

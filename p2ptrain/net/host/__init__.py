@@ -1,4 +1,4 @@
-"""The libp2p host, built so that no peer can end it or fill its memory.
+"""The libp2p host, built so that no peer can bring it down or fill its memory.
 
 hardening          build and run the host
 handshakes         limits on the handshakes of peers that dial us

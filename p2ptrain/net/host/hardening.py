@@ -1,4 +1,4 @@
-"""Build and run a libp2p host so that no peer can end it.
+"""Build and run a libp2p host that no peer can bring down.
 
 Most of this module works around faults that we saw in libp2p 0.8.1. This version is pinned, because
 some lines use its private attributes. A failure that a peer can cause affects only one stream
@@ -93,7 +93,7 @@ def build_host(
     # libp2p leaks a token with every inbound connection; after 250 it would refuse all peers.
     network._inbound_limiter = trio.CapacityLimiter(10**9)
     bound_handshakes(network, handshakes_max)
-    network._negative_peer_cache._ttl = 2.0  # instead of not dialling a peer again for 60 s
+    network._negative_peer_cache._ttl = 2.0  # pause after a failed dial; libp2p's default is 60 s
     network.retry_config = RetryConfig(max_retries=0)  # our callers decide about retries
     network.auto_connector.maybe_connect = _do_nothing  # it would dial every peer it knows of
     network.dial_peer = _refuse_to_dial
@@ -151,7 +151,7 @@ def _contained_handler(handler: StreamHandler) -> StreamHandler:
 
 
 def contain_tasks(manager: Any) -> None:
-    """From now on, a background task of this libp2p service that fails does not end other tasks."""
+    """Prevent future background tasks of this libp2p service from ending others when they fail."""
     start = manager.run_task
 
     def run_task(function: Any, *args: Any, daemon: bool = False, **options: Any) -> None:
@@ -161,8 +161,8 @@ def contain_tasks(manager: Any) -> None:
 
 
 def contained(function: Any) -> Any:
-    """Return `function` for a task that libp2p starts: exceptions are logged and end only that
-    task."""
+    """Wrap `function`, which libp2p runs as a task, so that an exception is logged and ends only
+    that task."""
 
     @functools.wraps(function)
     async def contained_function(*args: Any) -> None:
@@ -175,7 +175,7 @@ def contained(function: Any) -> Any:
 
 
 def shielded_for(seconds: float) -> trio.CancelScope:
-    """Return a scope for work that must not be cancelled, such as libp2p's writes, but must end."""
+    """Return a scope that shields work from cancellation, but ends it itself after `seconds`."""
     scope = trio.CancelScope()
     scope.deadline = trio.current_time() + seconds
     scope.shield = True
@@ -211,7 +211,7 @@ async def running(host: IHost, listen: list[str]) -> AsyncIterator[None]:
             yield
         finally:
             with shielded_for(CLOSE_S):
-                # Close all at once: libp2p closes one after another, in 0.2 s each.
+                # Close all connections at once: libp2p would need 0.2 s for each.
                 async with trio.open_nursery() as nursery:
                     for connection in host.get_network().get_connections():
                         nursery.start_soon(close_connection, connection)

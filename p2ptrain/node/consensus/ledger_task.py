@@ -49,8 +49,8 @@ BATCH_EVENTS = 64
 burst of reports wakes them only once."""
 
 VOTE_RECORDS_MAX = 1024
-"""Maximum number of records in the vote log (about 500 kB). When it is exceeded, the log is
-rewritten with the few votes that still bind us."""
+"""Maximum number of records in the vote log (about 500 kB). A longer log is rewritten
+with the few votes that still bind us."""
 
 LAST_WORDS_S = 1.0
 """Seconds that a node on a branch waits before it switches to another chain, so that the entry that

@@ -88,5 +88,5 @@ def caution_about(context: Context, lasts_s: float, usual_s: float) -> Caution:
     return Caution(
         "SYNC-SLOW",
         what,
-        f"if a peer delays the exchange for long, the members continue without it; {rates}",
+        f"if a peer delays the exchange for too long, the members continue without it; {rates}",
     )

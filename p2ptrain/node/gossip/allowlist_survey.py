@@ -1,6 +1,6 @@
 """Ask neighbours for their newest allowlist before the organiser signs the next one.
 
-A peer accepts a list only if the list's number is higher than that of the list that the peer has.
+A peer accepts a list only if its number is higher than that of the peer's current list.
 If the organiser's home (the folder with the node's files) was restored from a backup, its list is
 old, and the next list signed there would reuse a number. Peers that already have a different list
 with this number would never accept the new list. So the neighbours are asked for their lists first.

@@ -25,19 +25,19 @@ from p2ptrain.peers.hello_messages import HelloRequest
 from p2ptrain.peers.protocol_names import amendments_topic
 
 GOSSIPED_MAX = 16
-"""Maximum number of amendments in a gossip message, the newest ones: sixteen take about 8 kB. A
-peer that lacks older ones requests them; the reply contains all amendments."""
+"""A gossip message contains at most this many amendments, the newest ones. Sixteen take about 8 kB.
+A peer that lacks older ones requests them; the reply contains all amendments."""
 
 MISSING = Caution(
     "AMEND-MISSING",
-    "the members have agreed on an amendment that this node does not have yet; it is asking for it",
+    "this node lacks an amendment on which the members have agreed, and is asking peers for it",
 )
 
 OFFER_S = 30.0
 """Seconds between two publications of our amendments."""
 
 SHOWN_MAX = 4
-"""Maximum number of amendments that the status shows, the newest ones."""
+"""The status shows at most this many amendments, the newest ones."""
 
 
 async def keep_amended(context: Context) -> None:
@@ -98,8 +98,8 @@ def _missing(context: Context) -> Terms | None:
 async def _has_missing(context: Context, peer: PeerId) -> bool | None:
     """Ask `peer` for its amendments. Return True if none is missing afterwards, otherwise None.
 
-    All amendments in the reply that the organiser has signed are stored, even if they are not
-    needed."""
+    Every amendment in the reply that bears the organiser's signature is stored, even if this node
+    does not need it."""
     try:
         told = (await send_hello(context.network, peer, HelloRequest(context.run, b""))).amendments
         if told:

@@ -28,8 +28,8 @@ DIAL_S = 6.0
 MEMBERS_DIALLED_MAX = 64
 OTHERS_DIALLED_MAX = 16
 """Maximum numbers of members and of other peers that are dialled at the same time. `net/dialling`
-also dials at most 16 addresses of non-members at once: further dials would wait there until their
-deadline ends."""
+also dials at most 16 addresses of non-members at once: further dials would only wait there until
+their deadline passes."""
 
 RETRY_MAX_S = 60.0
 FIND_EVERY_S = 60.0
@@ -40,9 +40,9 @@ FORGET_S = 600.0
 async def stay_connected(context: Context) -> None:
     """Dial the known, admitted peers that are not connected, until cancelled.
 
-    After a loss of all connections, as soon as one peer is connected again, all others are dialled
-    at once: the waits between dials, which grew meanwhile, are reset. Only connections to peers
-    that are vouched for (`PeerDirectory`) count, so that no stranger can prevent this."""
+    While this node has no connections, the waits between dials grow. As soon as one peer is
+    connected again, the waits are reset, so all others are dialled within seconds. Only connections
+    to peers that are vouched for (`PeerDirectory`) count, so that no stranger can prevent this."""
     turns, alone = _Turns(context.me, context.timing), False
     async with trio.open_nursery() as nursery:
         dials = _Dials(context, nursery)
@@ -205,7 +205,7 @@ async def _save(context: Context, cache: PeerCache) -> None:
     try:
         known, members = context.network.known_addresses(), context.ledger.snapshot.members
         await trio.to_thread.run_sync(cache.save, known, frozenset(members).__contains__)
-    except OSError as exc:  # Without the file, only the next start takes longer.
+    except OSError as exc:  # A missing file only makes the next start slower.
         context.peers.report_misbehaviour("peers-not-saved", str(cache), reason=str(exc))
 
 
@@ -220,7 +220,7 @@ async def notice_lost_connections(context: Context) -> None:
 async def watch_peers(context: Context, *, forget_s: float = FORGET_S) -> None:
     """Watch peers with the failure detector, and tell the ledger its results, until cancelled."""
     while True:
-        # Network and listener limit their connections; other peers must not displace members.
+        # The network and the listener limit their connections, and drop members last.
         context.network.set_members(context.ledger.snapshot.members)
         context.plane.listener.set_members(context.ledger.snapshot.members)
         await _expect_members(context, forget_s)

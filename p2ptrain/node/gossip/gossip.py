@@ -49,8 +49,8 @@ from p2ptrain.peers.protocol_names import (
 )
 
 PEERS_AT_FULL_RATE = 20
-"""Number of peers up to which each one sends a heartbeat every `Timing.heartbeat_s`. With more
-peers, the interval is longer. A message costs every host about 3.5 ms of CPU time. So twenty
+"""In a run of up to this many peers, every peer sends a heartbeat every `Timing.heartbeat_s`. With
+more peers, the interval is longer. A message costs every host about 3.5 ms of CPU time. So twenty
 heartbeats in 2 s take 70 ms, or 3.5 % of a core."""
 
 OTHERS_MAX = 20
@@ -142,7 +142,7 @@ async def listen(
     notices: AllowlistNotices | None = None,
 ) -> None:
     """Receive what other peers publish, until cancelled. `others` maps further topics to their
-    handlers. `notices` decides which peers are asked for long allowlists."""
+    handlers. `notices` decides which peers to ask for an allowlist that is too long for gossip."""
     network, run = context.network, context.run
     network.set_validator(heartbeat_topic(run), partial(outdated_heartbeats.is_wanted, context))
     async with trio.open_nursery() as nursery:

@@ -2,9 +2,9 @@
 
 Any peer that received a heartbeat can send it again later; its signature is still valid. A
 heartbeat is outdated if its author has restarted since. It is also outdated if its author has
-signed a chain entry more than one above the height in the heartbeat. By this rule, even a node that
-has not heard of the restart recognises old heartbeats. They are neither processed nor forwarded,
-and the peer that sent them to us is reported (`replayed_heartbeats`).
+signed a chain entry whose height exceeds the heartbeat's by more than 1. So even a node that has
+not heard of the restart recognises old heartbeats. They are not processed or forwarded, and the
+peer that sent them to us is reported (`replayed_heartbeats`).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from p2ptrain.peers.heartbeat_delta import Beat, FullHeartbeat, counts_of, decod
 from p2ptrain.peers.incarnations import IncarnationSpan
 
 LOOK_BACK_ENTRIES = 64
-"""Number of the newest entries that are searched for the author's signature when the first
-heartbeat of an incarnation (a start of the author) arrives. A voter signs about every second or
-third entry."""
+"""When the first heartbeat of an incarnation (a start of the author) arrives, this many of the
+newest entries are searched for the author's signature. A voter signs about every second or third
+entry."""
 
 
 def is_wanted(context: Context, forwarder: PeerId, author: PeerId, payload: bytes) -> bool:
@@ -61,8 +61,8 @@ def is_older_than_chain(
     """Return whether `author` has signed an entry whose height exceeds this heartbeat's height by
     more than 1.
 
-    A voter signs the entry at height h only when it has durably stored all earlier entries, so a
-    later heartbeat of it names a height of at least h − 1. If the voter has lost its disk since,
+    A voter signs the entry at height h only after it has durably stored all earlier entries, so
+    its later heartbeats name a height of at least h − 1. If the voter has lost its disk since,
     its heartbeats are dropped until it has fetched these entries again, which takes seconds or
     minutes."""
     if heartbeat.line != state.line:

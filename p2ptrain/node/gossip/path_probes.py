@@ -1,5 +1,5 @@
-"""Measure (probe) unused paths between members. A probe also shows a member that was never dialled
-that it can be dialled. Probes are rare, and a node makes one at a time.
+"""Measure (probe) unused paths between members. If a member has never been dialled, a probe also
+shows it that others can dial it. Probes are rare, and a node makes one at a time.
 
 Paths in use are measured by their transfers. Only members are probed, and not during a reduce: when
 a reduce begins, the probe is cancelled. A prober dials a member's data plane and measures how fast
@@ -43,7 +43,7 @@ async def probe_paths(context: Context) -> None:
 
 
 def is_busy(context: Context) -> bool:
-    """Return whether a reduce is running, which a probe would slow down. Call from any thread."""
+    """Return whether a reduce is running, which a probe would slow down. Any thread may call it."""
     return context.reduce.ring is not None or context.ledger.snapshot.phase is Phase.REDUCE
 
 

@@ -1,9 +1,9 @@
 """Answer commands of the node's user (on the control socket) while the node is starting.
 
 A start can take days, for instance while a volunteer waits for approval. Until the node has a
-context, it answers only `status`, with how far the start has progressed, and refuses other
-commands. The same holds for the moment between two contexts, when a node starts over. This module
-does not define the stages of a start; `startup` reports them.
+context (the object with its state), it answers only `status`, with the progress of the start, and
+refuses other commands. The same holds when a node leaves its branch for another chain, until it has
+a new context. This module does not define the stages of a start; `startup` reports them.
 """
 
 from __future__ import annotations

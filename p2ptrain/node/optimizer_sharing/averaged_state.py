@@ -29,7 +29,7 @@ times as much memory."""
 class AveragedState:
     """The mean of the added states, in a file in `folder` that trainers ignore until `publish`.
 
-    Call `close` in every case. The methods block."""
+    Always call `close`, even after an error. The methods block."""
 
     folder: Path
     store: Store

@@ -217,9 +217,9 @@ async def _run_beside_newcomers(
     handle: FetchHandle[Endpoint],
     fit: Callable[[], Sequence[Endpoint]],
 ) -> FetchReport:
-    """Run `work` and return its result. Peers that appear meanwhile become sources too: a node that
-    has just started knows one or two peers when it begins to fetch, and most peers refuse it until
-    they have received its certificate."""
+    """Run `work` and return its result. Peers that appear in the meantime become sources too: a new
+    node knows one or two peers when it begins to fetch, and most peers refuse it until they have
+    received its certificate."""
 
     async def offer_newcomers() -> None:
         while True:

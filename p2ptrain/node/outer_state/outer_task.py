@@ -112,9 +112,9 @@ def _is_superseded(pick: Callable[[], SnapshotRef | None], start: SnapshotRef) -
 
 class Patience:
     """Decides when to give up fetching a snapshot: when `superseded` returns True, because another
-    snapshot is better now. If `bounded`, because there are other snapshots to try, also when no
-    bytes have arrived for `lost_s` although there were peers to ask. A shorter limit would give up
-    transfers that only pause for a while."""
+    snapshot is better now. If `bounded` (there are other snapshots to try), it is also given up if
+    no bytes have arrived for `lost_s` although there were peers to ask. With a shorter limit,
+    transfers that only pause for a while would be given up."""
 
     def __init__(self, context: Context, superseded: Callable[[], bool], *, bounded: bool) -> None:
         self._context = context

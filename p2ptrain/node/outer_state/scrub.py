@@ -6,7 +6,7 @@ again and again, slowly. The store removes damaged chunks. They are reported to 
 fetched from peers like other missing chunks.
 
 A damaged chunk that no peer has is probably not needed, but only a garbage collection finds out
-whether a kept blob needs it. Until the store forgets the chunk then, each pass asks peers for it.
+whether a kept blob needs it. Each pass asks peers for the chunk until the store forgets it.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ THREADS_MAX = 128
 
 @dataclass(slots=True)
 class ReduceLinks:
-    """Open connections by neighbour and stream. The creator must call `close` in every case."""
+    """Open connections by neighbour and stream. The creator must always call `close`."""
 
     open: dict[tuple[PeerId, int], SecureSocket] = field(default_factory=dict)
     threads: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(THREADS_MAX))
@@ -91,8 +91,8 @@ def dials(context: Context, request: ReduceRequest, peer: PeerId) -> bool:
     heartbeats of both.
 
     Raises:
-        ReduceAborted: neither of the two nodes can be dialled. Both notice this immediately. One of
-            them, the same for both, must sit out: the other one accuses it, and it accuses nobody.
+        ReduceAborted: neither of the two nodes can be dialled. Both notice this immediately, and
+            choose the same one of them to sit out. The other one accuses it, and it accuses nobody.
             The two take turns from step to step, since both have work to contribute.
     """
     me, mine = request.peers[request.me], context.own_heartbeat.dialable

@@ -40,8 +40,8 @@ from p2ptrain.sync.fragments import Fragment
 from p2ptrain.sync.trainer_orders import LocalWork
 
 LINGER_S = 3.0
-"""Seconds for which a failed attempt's connections stay open. The reason of the failure reaches the
-other peers by gossip in this time, before they could blame us for a lost connection."""
+"""Seconds for which a failed attempt's connections stay open. The reason for the failure reaches
+the other peers by gossip in this time, so they do not blame us for a lost connection."""
 
 Result = TypeVar("Result")
 

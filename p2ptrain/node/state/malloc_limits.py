@@ -1,13 +1,13 @@
 """Limit how much freed memory the C library keeps.
 
-glibc gives threads up to eight memory pools ("arenas") per core, and keeps freed memory in its
-arena. A node has dozens of short-lived threads, one for each handshake. Strangers that connect
-again and again would make all arenas grow: to 20 MB on two cores, to 320 MB on 32.
+glibc gives threads up to eight memory pools ("arenas") per core. Freed memory stays in its arena. A
+node has dozens of short-lived threads, one for each handshake. Strangers that connect again and
+again would make all arenas grow: to 20 MB on two cores, to 320 MB on 32.
 
 glibc also raises the size up to which blocks come from an arena, and not directly from the system.
-Once a block of 1 MB was freed, blocks up to 1 MB come from the arena. There, they lie between small
-blocks that remain in use, so their memory does not go back to the system. Gossip frames and chunks
-are that large, so a node under attack would keep the memory of many of them.
+Once a block of 1 MB has been freed, blocks of up to 1 MB come from an arena. There, they lie
+between small blocks that remain in use, so their memory does not go back to the system. Gossip
+frames and chunks are that large, so a node under attack would keep the memory of many of them.
 """
 
 from __future__ import annotations

@@ -50,4 +50,4 @@ class Outer:
     advanced: Advance | None = None
     """The newest change of θ to the next outer step; None before the first one."""
     utilisation: float | None = None
-    """Which fraction of the last outer step's time was spent in inner steps."""
+    """The fraction of the last outer step's time that was spent in inner steps."""

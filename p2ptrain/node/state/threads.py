@@ -36,7 +36,7 @@ _DURABLE = trio.CapacityLimiter(DURABLE_THREADS)
 
 SWITCH_INTERVAL_S = 0.0005
 """Maximum time for which one thread keeps the interpreter while another thread waits for it. A
-reduce returns to the interpreter for each frame. With Python's default of 5 ms, strangers that keep
+reduce returns to the interpreter for each frame. With Python's default of 5 ms, strangers that kept
 the event loop busy lengthened each outer step of a small model by a tenth. The kernels run without
 the interpreter, so this does not slow them down."""
 

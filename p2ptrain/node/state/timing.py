@@ -49,12 +49,12 @@ class Timing:
     """Time after which an update or snapshot counts as lost: five heartbeat intervals. By then we
     have heard from every peer that may still have it, and have asked that peer."""
     pruned_s: float = 60.0
-    """How long a node waits for a peer that has the ledger entries that it lacks."""
+    """How long a node that lacks ledger entries waits for a peer that has them."""
     trainer_look_s: float = 1.0
     """Interval at which the trainer's processes are checked."""
     donor_answer_s: float = 90.0
-    """Time to wait for the first offer of an inner optimizer's state, and from each offer for the
-    next one: a donor must first write 8 bytes per parameter."""
+    """Time to wait for the first offer of an inner optimizer's state, and after each offer for the
+    next one. It is long because a donor must first write 8 bytes per parameter."""
     donor_again_s: float = 2.0
     """Pause between two requests for an inner optimizer's state."""
     connection_look_s: float = 1.0
@@ -65,11 +65,11 @@ class Timing:
     """The peer with the larger id waits this long for the other to dial, so that two peers rarely
     dial each other at once."""
     edge_s: float = 0.75 * SILENCE_S
-    """Time for two neighbours of a reduce to connect. 6 s are longer than a heartbeat interval and
-    a gossip hop, so by then a live neighbour has received the roster. 6 s are also shorter than
+    """Time for two neighbours of a reduce to connect. 6 s is longer than a heartbeat interval plus
+    a gossip hop, so by then a live neighbour has received the roster. 6 s is also shorter than
     SILENCE_S. Neighbours that are already connected receive nothing until all connections are open,
-    so after SILENCE_S they would report us as faulty. With 10 s, a participant that did not open
-    one of its connections caused an honest peer to be reported for silence."""
+    so after SILENCE_S they would report us as faulty. When this limit was 10 s, a participant that
+    did not open one of its connections caused an honest peer to be reported for silence."""
     probe_every_s: float = 20.0
     """Interval between two probes. A probe transfers at most 2 MiB, so probes use at most 0.8
     Mbit/s."""

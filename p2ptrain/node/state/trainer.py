@@ -59,12 +59,12 @@ class TrainerState:
         return Training(self.inner_step, self.inner_steps)
 
     def begin_inner_steps(self, before: int, until: int) -> None:
-        """Note that `before` of `until` inner steps are done, and that the trainer goes on."""
+        """Note that `before` of `until` inner steps are done, and that the trainer continues."""
         self.inner_step, self.inner_steps = before, until
 
     def note_progress(self, progress: Progress, computed_s: float, *, ahead: bool) -> None:
-        """Note an inner step that took `computed_s` seconds. If the step is `ahead`, because its
-        blocks belong to an outer step that the ledger has not reached, `inner_step` stays."""
+        """Note an inner step that took `computed_s` seconds. If it is `ahead` (its blocks belong to
+        an outer step that the ledger has not reached), `inner_step` does not change."""
         self.inner_s += computed_s
         self.progress, self.tokens_per_s = progress, progress.tokens_per_s
         if not ahead:

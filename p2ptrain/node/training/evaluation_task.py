@@ -1,7 +1,7 @@
 """Measure the loss of θ on held-out blocks every few outer steps, together with other members.
 
 A member's heartbeats contain its newest report until there is a newer one, so a lost heartbeat does
-no harm. A node that learns late of a commit finds the other members' reports in their newest
+no harm. A node that learns of a commit late still finds the other members' reports in their newest
 heartbeats.
 """
 
@@ -21,12 +21,12 @@ LOOK_S = 5.0
 
 
 def shares(context: Context, step: int) -> Mapping[PeerId, ValidationShare]:
-    """Return the share of the held-out blocks on which each peer measures the θ of outer step
+    """Return the share of the held-out blocks on which each peer evaluates the θ of outer step
     `step`. The ledger must have reached that step.
 
-    The participants of the newest committed update measure this θ. Before the first update, the
+    The participants of the newest committed update evaluate this θ. Before the first update, the
     learners (members without a vote) of the run's first roster do, since founders are often seeds,
-    which cannot measure. If that roster has no learners, the founders do.
+    which cannot evaluate it. If that roster has no learners, the founders do.
     """
     peers = [each.peer for each in context.ledger.history.newest_participants(step)]
     first = context.ledger.kept.at(1)
@@ -36,13 +36,13 @@ def shares(context: Context, step: int) -> Mapping[PeerId, ValidationShare]:
 
 
 def is_measured(context: Context) -> bool:
-    """Return whether θ at the ledger's head must be measured: every few steps, and at the end."""
+    """Return whether θ at the ledger's head must be evaluated: every few steps, and at the end."""
     state = context.ledger.snapshot
     return state.phase is Phase.ENDED or state.step % context.manifest.policy.evaluate_every == 0
 
 
 def own_share(context: Context) -> tuple[Digest, ...]:
-    """Return the held-out blocks on which this node still has to measure θ at the ledger's head."""
+    """Return the held-out blocks on which this node must still evaluate θ at the ledger's head."""
     step, own = context.ledger.snapshot.step, context.trainer.validation.own
     share = shares(context, step).get(context.me) if is_measured(context) else None
     if share is None or (own is not None and own.step == step):

@@ -41,7 +41,7 @@ class RunningTrainer(Protocol):
 
     @property
     def waits_for(self) -> str:
-        """What people still have to do before the trainer can start, in words; or ""."""
+        """A description of what people still have to do before the trainer can start, or ""."""
 
     def send(self, frame: ToTrainer, meanwhile: Callable[[], None] | None = None) -> None:
         """Send a frame. This blocks while the socket of a busy trainer is full. In the meantime,

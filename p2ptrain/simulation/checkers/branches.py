@@ -17,9 +17,9 @@ from p2ptrain.simulation.checkers.watching import Chain, Decision, Watch
 
 @dataclass(slots=True)
 class NobodyIsDrawnAway(Watch):
-    """B3: a voter follows a branch that does not name it only after a long time without a new entry
-    of the chain that it follows. (If a quorum were connected to the voter, it would have decided
-    entries in that time.)
+    """B3: a voter follows a branch that does not name it only if its own chain has had no new entry
+    for a long time. (If a quorum were connected to the voter, it would have decided entries in that
+    time.)
 
     The time at which the entry was decided counts. An old entry that arrives later, in answer to a
     request, does not show which voters are present now.
@@ -57,7 +57,7 @@ class HealsGoUp(Watch):
         self.tokens[decision.after.head] = decision.after.tokens
 
     def on_rejoin(self, peer: PeerId, ours: Chain, theirs: Chain) -> None:
-        """Check that `peer` is allowed to replace the entries `ours` by `theirs`. Both have the
+        """Check that `peer` is allowed to replace the entries `ours` with `theirs`. Both have the
         same parent."""
         mine, other = ours[0].entry, theirs[0].entry
         if not isinstance(mine.value, Branch):

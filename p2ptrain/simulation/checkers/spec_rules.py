@@ -190,9 +190,9 @@ class EqualHeadsAgree(Watch):
 
 @dataclass(slots=True)
 class BlocksAreCommittedOnce(Watch):
-    """S6: along each chain, every block is in exactly one place: leased, returned or committed. The
-    committed blocks were trained on. `committed` maps the head of each chain to its committed
-    blocks."""
+    """S6: along each chain, every block is in exactly one place: leased, returned or committed.
+    Each committed block was trained on by the member whose lease held it. `committed` maps the head
+    of each chain to its committed blocks."""
 
     committed: dict[Digest, frozenset[int]] = field(default_factory=dict)
     strangers: frozenset[PeerId] = frozenset()

@@ -9,8 +9,8 @@ from p2ptrain.simulation.clock import Clock
 
 
 class Troubles:
-    """`causes` counts the events for which others can drop a peer. `since` maps each healthy peer
-    to the time at which it became healthy. `slow` peers train longer than others wait for them."""
+    """`causes` counts the events that give others a reason to drop a peer. `since` maps each
+    healthy peer to the time at which it became healthy. Others do not wait for `slow` peers."""
 
     def __init__(self, clock: Clock) -> None:
         self.causes: Counter[PeerId] = Counter()

@@ -35,8 +35,8 @@ BEAT_S = 2.0
 PATIENCE = 1.25
 ANSWER_S = 3.0
 SEEN_S = 5.0
-"""Seconds for which gossip drops repeated messages. Real gossip drops them for two minutes, so
-replays would be rarer."""
+"""Seconds for which gossip drops repeated messages. Real gossip drops them for two minutes.
+This time is shorter, so that more replays arrive and are tested."""
 
 
 @dataclass(frozen=True, slots=True)

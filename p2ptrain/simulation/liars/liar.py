@@ -228,8 +228,8 @@ class Liar(SimNode):
         )
 
     def _of_another_state(self, entry: Entry, proposal: Propose) -> Propose:
-        """Return the proposal with the digest of a state that does not exist, so that no node could
-        start from it."""
+        """Return the proposal with the digest of a state that does not exist. No node could start
+        from that state."""
         assert isinstance(entry.value, Commit)
         value = replace(entry.value, state=digest("no such state"))
         return self._bent(proposal, replace(entry, value=value))

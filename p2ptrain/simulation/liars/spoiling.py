@@ -243,7 +243,7 @@ class SpoilersCostLittleTime(Watch):
 
     def _judge_turn(self, peer: PeerId, decision: Decision, took_s: float) -> None:
         """Count the turns in which others waited for the whole timeout. Each voter may have to do
-        so once: it learns that a proposer is slow only when it is the first to lose patience."""
+        so once, because it learns that a proposer is slow only by reaching the timeout first."""
         state = decision.before
         first = proposer(state.voters, state.height + 1, 0)
         self.slow += first == peer and took_s > REDUCE_AND_TURN_S
@@ -268,8 +268,8 @@ FORGIVEN_AFTER = 32
 half-life of 8 commits."""
 
 SHARE_SLACK = 4
-"""Additional exclusions allowed before the spoiler is suspected, and for ties, in which peers sit
-out in turn."""
+"""Additional exclusions allowed before the spoiler is suspected, and for ties, where peers take
+turns sitting out."""
 
 
 def update_apart(update: Digest, peer: PeerId) -> Digest:

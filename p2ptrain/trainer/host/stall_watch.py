@@ -3,7 +3,7 @@
 `StallWatch` and `RestartBudget` are told all events and times, and do not read a clock themselves.
 
 A trainer reports every inner step, so its usual pace is known, and the limit for its silence
-follows from the pace. An idle trainer may be silent without a limit. Before the first inner step on
+follows from the pace. The silence of an idle trainer has no limit. Before the first inner step on
 a new θ, the trainer writes or reads its optimizer's state; the time limit for that depends on the
 model's size. The pace is unknown until the second inner step has ended, because the first one also
 loads CUDA, connects the ranks and compiles the model. Until then, the limit depends on the amount
@@ -54,8 +54,8 @@ class AnswerTimeout:
     silence_floor_s: float = 15.0
     silence_factor: float = 20.0
     disk_bytes_per_s: float = 100e6
-    """Lowest expected rate of a disk, in bytes per second. It is low enough that the optimizer's
-    state can be read twice: the second time for its checksum."""
+    """Lowest expected rate of a disk, in bytes per second. It is so low that the resulting time
+    limit also covers a second read of the optimizer's state, for its checksum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +96,8 @@ class StallWatch:
         self._paused = False
         self._blocks_due = 0
         self._owes_report = False
-        """Whether the trainer must send FragmentReady after its last block: not for `ahead` blocks,
-        during an average. A FragmentReady that arrives before the last block does not count."""
+        """Whether the trainer must send FragmentReady after its last block. It need not after
+        `ahead` blocks, which it trains during an average. An earlier report does not count."""
         self._parameters = 0
         self._moves_state = False
         self._evaluations: dict[int, int] = {}
@@ -199,8 +199,8 @@ class RestartBudget:
     row while no trainer's work is offered to the other peers.
 
     Without limits, a trainer that dies at every start, or always at the same block, would waste the
-    volunteer's electricity. The second limit also stops a trainer that hangs at every start, since
-    a hang is noticed only after minutes. Rare crashes in a long run are not added up.
+    volunteer's electricity. Only the second limit stops a trainer that hangs at every start,
+    because few hangs fit into `window_s`. Rare crashes in a long run are not added up.
     """
 
     restarts_max: int = 5

@@ -10,8 +10,8 @@ trainer, check it or end it can block, so trio calls them in a thread.
 
 If one rank ends, the others are ended immediately, because they would hang in a collective. Then
 the socket closes. A terminal's Ctrl-C does not reach the ranks, which are in separate sessions. It
-reaches only the node, which stops the ranks in an orderly way. The ranks hold one end of a pipe;
-when the node ends, its end closes, and the ranks end.
+reaches only the node, which stops the ranks in an orderly way. The ranks hold one end of a pipe.
+When the node ends, its end of the pipe closes, and the ranks end.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from p2ptrain.trainer.host.micro_batch import (
 from p2ptrain.trainer.host.stall_watch import AnswerTimeout, RestartBudget, StallWatch, StepCost
 
 KILL_LIMIT_S = 10.0
-"""Time limit for processes to end after SIGKILL, which has to wait if the kernel uses a device."""
+"""Time limit for processes to end after SIGKILL. A device driver can delay the end of a process."""
 EXIT_LIMIT_S = 1.0
 """Time limit for processes to end after their socket closed. A trainer closes its socket last."""
 
@@ -115,7 +115,7 @@ class LocalTrainer:
         """Return the frames that `data`, read from `socket`, completes.
 
         At the end of the stream, pass `b""`. Do so after an OSError, too, because the socket of a
-        killed trainer is reset. Only then does this call block, until the processes have ended.
+        killed trainer is reset. With `b""`, this call blocks until the processes have ended.
 
         Raises:
             TrainerExited: `data` is empty: the trainer ended.
@@ -153,8 +153,8 @@ class LocalTrainer:
         return self._first_exit
 
     def stop(self, deadline_s: float, *, again: bool = False) -> int:
-        """Ask the trainer to end after its inner step; kill it after `deadline_s`. `again` has no
-        effect here.
+        """Ask the trainer to end after its inner step; kill it after `deadline_s`. `again` is
+        ignored; it matters only for ranks that torchrun starts (`ExternalRanks.stop`).
 
         Return the exit status: 0 if the trainer ended by itself. The trainer may have ended before
         this call.
@@ -215,9 +215,9 @@ class Supervisor:
     `theta_fd` and `local_fd` are shared memory in the canonical layout; the trainer's processes
     inherit them. One Supervisor serves all starts; only one trainer may run at a time.
 
-    If memory ran out, each rank of the next start computes half as many sequences at once. Such a
-    start does not count as a restart, because there can be only a few. `on_halving` is called with
-    the new limit.
+    If memory ran out, each rank of the next start computes half as many sequences at a time. Such
+    a start does not count as a restart, because the number can be halved only a few times.
+    `on_halving` is called with the new limit.
     """
 
     config: TrainerConfig
@@ -266,7 +266,7 @@ def spend(budget: RestartBudget, now: float, *, useful: bool) -> None:
         return
     how_often = f"within {budget.window_s:.0f} s"
     if budget.in_vain > budget.restarts_max:
-        how_often = "without finishing the inner steps of an outer step once"
+        how_often = "without ever finishing the inner steps of an outer step"
     raise TrainerError(
         f"the trainer was restarted {budget.restarts_max} times {how_often} and ended again",
         code="TRAINER-RESTARTS",

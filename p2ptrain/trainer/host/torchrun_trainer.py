@@ -2,9 +2,9 @@
 
 Use this if a peer trains on more machines than the one on which its node runs. The node binds an
 address in a private network and waits for the configured number of ranks. If one rank ends, all
-ranks end, and the node waits until they connect again. The first wait has no limit, since torchrun
-may be started much later than the node. Later waits last at most `RETURN_LIMIT_S`, since the other
-peers expect this peer to train.
+ranks end, and the node waits until they connect again. The first wait has no limit, because
+torchrun may be started much later than the node. Later waits last at most `RETURN_LIMIT_S`, because
+the other peers expect this peer to train.
 
 The classes have the same interface as those of `supervisor`; `rank_server` serves the connections.
 This module does not load torch.
@@ -63,17 +63,17 @@ class ExternalRanks:
 
     @property
     def micro_batch(self) -> int:
-        """The number of sequences that a rank computes at once."""
+        """The number of sequences that a rank computes at a time."""
         return self._gathering.micro_batch
 
     @property
     def error(self) -> TrainerError | None:
-        """Why the ranks' connections have ended; None while they have not."""
+        """Why the ranks' connections have ended; None before that."""
         return self._gathering.error
 
     @property
     def waits_for(self) -> str:
-        """The missing ranks that the trainer waits for before it can start, in words; or empty."""
+        """How many ranks have not connected yet, as a phrase; empty if all have connected."""
         gathering = self._gathering
         if gathering.complete_s is not None:
             return ""
@@ -127,8 +127,8 @@ class ExternalRanks:
             raise TrainerStalled(f"the trainer is {reason}")
 
     def _watching(self) -> StallWatch | None:
-        """Return the stall watch, or None until all ranks are connected. The first later call,
-        which can be in any thread, creates the watch."""
+        """Return the stall watch, or None until all ranks are connected. The first call after that,
+        in any thread, creates the watch."""
         complete_s = self._gathering.complete_s
         with self._watch_lock:
             if self._watch is None and complete_s is not None:
@@ -229,7 +229,7 @@ class ExternalTrainers:
 
     def _look_back(self, last: ExternalRanks) -> None:
         """Prepare the next start. If the last ranks ran out of memory, halve the number of
-        sequences at once. Otherwise count a restart.
+        sequences that a rank computes at a time, if possible. Otherwise count a restart.
 
         Raises TrainerError: the ranks did not connect in time, or the restart budget is spent.
         """

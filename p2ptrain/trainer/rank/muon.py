@@ -9,8 +9,8 @@ Therefore W ranks together do W times the arithmetic of one rank. Let n be a mat
 and T the tokens of an inner step. Then Muon on all W ranks takes at most 5 n W / T times the
 arithmetic of the forward and backward passes. That is 4 % for n = 1,024, W = 4 and half a million
 tokens. If each rank computed only some of the matrices, this cost would be divided by W. But then
-each matrix would be sent twice, in an order on which all ranks agree. For the few ranks of one peer
-that is not worth it.
+each matrix would be sent twice, in an order on which all ranks agree. This is not worth it for the
+few ranks of one peer.
 
 The settings are those of torch. With one rank, the results are bit-identical to torch's on a
 processor that multiplies in bf16. A test compares the two.
@@ -80,7 +80,7 @@ def _whole(shard: Tensor) -> Tensor:
 
 
 def _like(parameter: Tensor, whole: Tensor) -> Tensor:
-    """Return `whole`, which all ranks have, sharded like `parameter`. Nothing is sent."""
+    """Shard `whole` like `parameter`. Nothing is sent, because all ranks have all of `whole`."""
     if not isinstance(parameter, DTensor):
         return whole
     mesh, placements = parameter.device_mesh, parameter.placements

@@ -1,9 +1,10 @@
 """The connection between a node and a rank (a process of its trainer) that torchrun started. The
 rank has copies of the node's vectors instead of shared memory.
 
-The copies are as long as the node's vectors, but only this rank's share of them is ever used.
+The copies are as long as the node's vectors, but only this rank's part of them is ever used.
 `fetch` copies slices of θ from the node before they are read, and `push` copies slices of `local`
-(the trained weights) to the node after they are written. Other modules work as with shared memory.
+(the trained weights) to the node after they are written. Other modules use the
+copies as they would use shared memory.
 
 When the node closes the connection, this process ends immediately, with an exit status that makes
 torchrun start it again.
@@ -103,7 +104,7 @@ def join(caller: NodeCredentials, limit_s: float = CALL_LIMIT_S) -> NodeLink:
     raise NetworkUnreachable(
         f"cannot connect to a node that accepts ranks at {caller.host}:{caller.port}",
         evidence=[trouble],
-        likely="the node is not running, or its --ranks-listen or its secret is a different one",
+        likely="the node is not running, or has a different address (--ranks-listen) or secret",
         do="run p2ptrain status on the node's machine to see what the node waits for",
     )
 
@@ -184,13 +185,13 @@ class NodeLink:
             slices.receive_bytes(self._socket, len(slices.DONE))
 
     def read_block(self, path: str, *, vocab: int, sequence: int) -> Tokens:
-        """Read a block like `data.blocks.read_block`, but from a file at the node."""
+        """Read a block as `data.blocks.read_block` does, but from a file on the node's machine."""
         slices.send(self._socket, slices.ReadBlock(path))
         (count,) = slices.LENGTH.unpack(slices.receive_bytes(self._socket, slices.LENGTH.size))
         if count > BLOCK_BYTES_MAX:
             raise TrainerError(f"the node sent a block of {count} bytes, which is too long")
         if not (block := slices.receive_bytes(self._socket, count)):
-            raise ChunkMissing(f"data block {path} cannot be read at the node")
+            raise ChunkMissing(f"the node cannot read data block {path}")
         return decode_block(block, vocab=vocab, sequence=sequence, name=path)
 
     def report_end(self, status: int) -> None:
@@ -214,7 +215,7 @@ class NodeLink:
 
 class FrameChannel(Channel):
     """A channel that raises an error if the node is gone, so that the rank exits non-zero and
-    torchrun restarts it. The loop treats `ChannelClosed` of other channels as Stop."""
+    torchrun restarts it. With a plain `Channel`, the loop treats `ChannelClosed` as Stop."""
 
     def receive(self, timeout_s: float | None = None) -> Frame | None:
         try:

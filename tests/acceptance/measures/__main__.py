@@ -45,7 +45,11 @@ def arguments() -> argparse.Namespace:
         help="processes that simulate at the same time (default: 1)",
     )
     parser.add_argument(
-        "--only", nargs="+", default=[], metavar="WORD", help="run only measures with such a name"
+        "--only",
+        nargs="+",
+        default=[],
+        metavar="WORD",
+        help="run only measures whose name contains one of these words",
     )
     parser.add_argument(
         "--read", nargs="+", default=[], metavar="NAME=FILE", help="use an earlier result"

@@ -69,7 +69,7 @@ class Commit:
 
 @dataclass
 class Sighting:
-    """The events in the journal of one node, also from before its restarts."""
+    """The events in the journal of one node, including those before its restarts."""
 
     commits: dict[int, Commit] = field(default_factory=dict)
     snapshots: dict[int, str] = field(default_factory=dict)

@@ -1,7 +1,7 @@
 """The sync modes under test: plain, and the modes in which trainers do not wait for the average.
 
-In the modes other than plain, a crashing node has more state to lose: a trainer that already does
-the next work, an update that has not been merged yet, and work that exists only in the arena.
+In all modes but plain, a crashing node has more state to lose: a trainer that already does the next
+work, an update that has not been merged yet, and work that exists only in the arena.
 """
 
 from __future__ import annotations

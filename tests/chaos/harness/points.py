@@ -1,7 +1,7 @@
 """The points at which a node can be stopped.
 
-There is a point before and after every action on which other nodes, or the restarted node, rely.
-The table lists these actions in the order in which a node performs them in one outer step.
+There is a point before and after every action that other nodes, or the restarted node, rely on.
+The table lists these actions in the order of one outer step.
 """
 
 from __future__ import annotations

@@ -35,14 +35,14 @@ Most of them control when a message is resent or a round ends, cache something t
 recomputed, or track requests. These attributes make no difference here: every sent message can
 arrive at any later time, and a round can time out at any time. `lost_time` says for how many
 commits a failure is remembered, and the explored worlds end before that matters. `_statement_log`
-is part of the key only if witnesses are explored. `_last_voted` matters only after a chain has lost
-entries, which does not happen here.
+is part of the key only if members remember the signatures of others (`Members.witnesses`).
+`_last_voted` matters only after a chain has lost entries, which does not happen here.
 """
 
 
 Fresh = Mapping[type, Callable[[], Any]]
-"""Maps a class to a factory. In a copy, each instance of the class is replaced by a new object of
-the factory.
+"""Maps a class to a factory. In a copy, a new object from the factory replaces each instance of
+the class.
 """
 
 

@@ -80,9 +80,9 @@ def reports() -> dict[PeerId, Sequence[Event]]:
     """Return each member's reports from gossip: together they are enough to decide both heights,
     and each member has different reports.
 
-    At height 1, b prefers a roster of the three members, while a and c each know of a different
-    newcomer. At height 2, c can propose a snapshot. b has written that snapshot too, but a does not
-    know of it.
+    At height 1, `b` prefers a roster of the three members, while `a` and `c` each know of a
+    different newcomer. At height 2, `c` can propose a snapshot. `b` has written that snapshot too,
+    but `a` does not know of it.
     """
     update, snapshot = digest("the update"), digest("a snapshot")
     mine, theirs = SnapshotTaken(B, 0, snapshot), SnapshotTaken(C, 0, snapshot)

@@ -15,8 +15,8 @@ followed by the expected trace.
     …
 
 `1/0` means height 1, round 0. `roster 0.0` is the roster of outer step 0, attempt 0. `a:200` means
-that a trained on 200 tokens. The ledgers are real. `STORY_WORDS` in `story` lists the commands, and
-`_FACTS` in `looking` lists the facts that `expect` can check.
+that `a` trained on 200 tokens. The ledgers are real. `STORY_WORDS` in `story` lists the commands,
+and `_FACTS` in `looking` lists the facts that `expect` can check.
 
 `python -m tests.ledger.transcript_player --rewrite FILE…` writes the current trace into the file.
 Read the diff afterwards. A story with a failing `expect` is not rewritten.

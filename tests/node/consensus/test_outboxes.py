@@ -78,8 +78,8 @@ async def test_lost_message_is_noted_once_and_the_next_one_is_tried(tmp_path: Pa
 
 
 async def test_repeated_message_is_queued_only_once(tmp_path: Path) -> None:
-    """Here the peer takes long to answer. If repeated messages were queued again, they would delay
-    all new messages more and more."""
+    """Here the peer takes a long time to answer. If repeated messages were queued again, they would
+    delay all new messages more and more."""
     async with outboxes(tmp_path) as (r, boxes):
         goes_on = trio.Event()
 

@@ -1,4 +1,4 @@
-"""A node replaces the chain of its branch by one that outranks it. Its disk is consistent after a
+"""A node replaces the chain of its branch with one that outranks it. Its disk is consistent after a
 crash at any time."""
 
 from __future__ import annotations

@@ -192,7 +192,7 @@ async def test_peer_that_floods_gossip_is_named_in_the_journal(
 
 
 class Topics:
-    """Replaces gossip by channels. `say` publishes a payload in the name of a peer."""
+    """Replaces gossip with channels. `say` publishes a payload in the name of a peer."""
 
     def __init__(self, r: Rig) -> None:
         self._rig = r

@@ -70,8 +70,8 @@ async def test_order_avoids_slow_paths_and_the_status_says_why(
         schedule, order = ring_order.arrange(context, (me, ann, bob, cai))
         assert (schedule, ring_order.arrange(context, (me, ann, bob, cai))[1]) == ("ring", order)
         at = order.index(me)
-        # The node and Ann are opposite in the ring, and so are Bob and Cai: the slow paths between
-        # them are not used.
+        # The node and Ann are opposite each other in the ring, and so are Bob and Cai, so the slow
+        # paths between them are not used.
         assert order[(at + 2) % 4] == ann
         (said,) = r.said("arranged")
         assert (said["schedule"], said["peers"]) == ("ring", order)
@@ -85,8 +85,8 @@ async def test_order_avoids_slow_paths_and_the_status_says_why(
 
 
 async def test_int4_run_uses_the_direct_schedule_for_five_peers(tmp_path: FilePath) -> None:
-    """Over slow paths, all schedules take nearly the same time, so an int8 run uses the ring. An
-    int4 run does not, since its values are rounded again at each hop of the ring."""
+    """Over slow paths, all schedules take nearly the same time, so an int8 run stays with the
+    default, the ring. An int4 run does not, since a ring rounds the values again at each hop."""
     members = tuple(somebody(number).peer for number in range(110, 114))
     for name, schedule in (("int4", "direct"), ("int8", "ring")):
         codec = CodecSpec(name, 64)  # type: ignore[arg-type]
@@ -140,7 +140,7 @@ async def test_node_that_members_do_not_dial_reports_that_it_cannot_be_dialled(
         context = r.context
         assert judged_reach(context) == (False, True)
         context.state.started_s = time.monotonic() - DOUBT_S - 1
-        assert judged_reach(context) == (False, True)  # No peer is connected that could dial.
+        assert judged_reach(context) == (False, True)  # No connected peer could dial.
         r.network.peers = {ANN.peer, BOB.peer}
         # Only members probe, and these peers are not members.
         assert judged_reach(context) == (False, True)
@@ -181,9 +181,10 @@ async def test_reachability_is_described_in_words(tmp_path: FilePath) -> None:
     ("mine", "theirs", "we_dial"),
     [(True, True, True), (True, False, False), (False, True, True)],
 )
-async def test_first_peer_dials_unless_only_that_peer_can_be_dialled(
+async def test_earlier_peer_dials_unless_the_later_one_cannot_be_dialled(
     tmp_path: FilePath, mine: bool, theirs: bool, we_dial: bool
 ) -> None:
+    """Earlier and later refer to the order of the reduce, in which this node comes before Ann."""
     async with rig(tmp_path) as r:
         r.context.own_heartbeat.dialable = mine
         hear(r, ANN.peer, dialable=theirs)
@@ -194,7 +195,7 @@ async def test_peers_that_cannot_connect_to_each_other_are_left_out_in_turn(
     tmp_path: FilePath,
 ) -> None:
     """In each outer step, one peer of the pair must sit out: the other one accuses it, and it
-    accuses nobody. In the next outer step, they change roles."""
+    accuses nobody. In the next outer step, they swap roles."""
     async with rig(tmp_path) as r:
         me, ann = r.context.me, ANN.peer
         r.context.own_heartbeat.dialable = False

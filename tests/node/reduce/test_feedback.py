@@ -1,6 +1,6 @@
-"""Error feedback: the residual (the part of a node's pseudo-gradient that rounding removed) is
-added to the node's next pseudo-gradient, if the rounded one was committed. The ledger says whether
-it was committed; how the reduce ended at this node does not matter."""
+"""Error feedback: rounding removes a part of a node's pseudo-gradient, the residual. If the rounded
+pseudo-gradient was committed, the residual is added to the node's next one. The ledger says whether
+it was committed; how the reduce ended on this node does not matter."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def owed(r: Rig) -> list[NDArray[np.float32]]:
     return [residual.owed.copy() for residual in r.context.outer.residuals]
 
 
-async def test_residual_of_a_fragment_is_what_its_updates_lack(tmp_path: Path) -> None:
+async def test_residual_is_the_rounding_error_of_all_committed_updates(tmp_path: Path) -> None:
     settings: dict[str, Any] = {
         "rules": policy(participants_min=1, snapshot_every=100),
         "codec": CodecSpec("int4", 32, feedback=True),
@@ -110,9 +110,8 @@ async def test_residual_of_a_fragment_is_what_its_updates_lack(tmp_path: Path) -
 
 
 class Late(Reduce):
-    """A reduce that the other participants have finished, with a mean that contains our
-    contribution, but that does not end at this node in time. `lost`: what rounding removed from our
-    contribution."""
+    """A reduce that the other participants finish, including our contribution in the mean, but that
+    this node does not finish in time. `lost`: what rounding removed from our contribution."""
 
     lost: NDArray[np.float32] | None = None
 
@@ -229,7 +228,7 @@ async def test_residuals_of_a_pruned_step_are_dropped(tmp_path: Path) -> None:
 async def test_residual_larger_than_rounding_can_cause_is_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such a residual results from false numbers of a lying peer. If it were kept, other peers
+    """Such a residual comes from false numbers that a lying peer sent. If it were kept, other peers
     would refuse our contribution in every later step."""
     async with owing(tmp_path, monkeypatch, Spoilt) as r:
         await decided(r, Commit(1, 0, await update_of_others(r)))

@@ -100,7 +100,7 @@ async def test_straggler_is_left_out_and_contributes_its_work_later(
         await s.until(lambda: len(s.credits("cai")) >= 2)
         cai.remote.stuck = True
         await s.until(lambda: cai.remote.rests)
-        # The trainer of cai was told to read the θ of this step and has not done it yet, so θ must
+        # Cai's trainer was told to read the θ of this step and has not done so yet, so θ must
         # not change. `stands_still` waits, since an earlier report of the trainer may still arrive.
         await stands_still(s, cai)
         await s.until(lambda: missed(s, "cai") >= 3)
@@ -110,7 +110,7 @@ async def test_straggler_is_left_out_and_contributes_its_work_later(
         await s.until(lambda: len(s.credits("cai")) >= done + 2)
         s.check_chain()
         s.check_equal()
-        # Training resumed from the work that cai had when it was stopped.
+        # Training resumed from the work that Cai had when it was stopped.
         assert s.trained_once("cai")
 
 
@@ -160,7 +160,7 @@ async def test_work_that_was_offered_is_averaged_even_if_its_trainer_dies(tmp_pa
         ann, cai = s["ann"], s["cai"]
         await s.until(lambda: len(s.credits("cai")) >= 1)
         cai.remote.held = True
-        # cai still has a block to train, so it cannot become ready now.
+        # Cai still has a block to train, so it cannot become ready now.
         step = await s.until(lambda: cai.remote.rests and is_ready_and_waits_for(ann, cai))
         work = ann.context.trainer.work
         ann.remote.dies = True
@@ -185,7 +185,7 @@ def is_ready_and_waits_for(node: SwarmNode, other: SwarmNode) -> int:
 async def test_restarted_node_does_not_contribute_before_it_has_trained_again(
     tmp_path: Path,
 ) -> None:
-    """The members agree to average ann's work while ann is restarted and has an empty arena (the
+    """The members agree to average Ann's work while Ann is restarted and has an empty arena (the
     memory with the trained weights)."""
     async with swarm(tmp_path, steps=ENDLESS, rules=policy(grace_s=0.4)) as s:
         ann, cai = s["ann"], s["cai"]

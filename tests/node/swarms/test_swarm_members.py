@@ -60,7 +60,7 @@ async def test_node_can_join_if_all_others_keep_only_the_newest_snapshot(
         s.check_equal()
 
 
-async def test_node_can_join_although_some_sources_have_corrupt_chunks(tmp_path: Path) -> None:
+async def test_node_can_join_even_if_some_sources_have_corrupt_chunks(tmp_path: Path) -> None:
     async with swarm(tmp_path, later=("dan",), steps=ENDLESS) as s:
         await s.until(lambda: s.at_step(3))
         for name in ("ann", "bob"):
@@ -132,7 +132,7 @@ def states(node: SwarmNode) -> list[object]:
 
 
 async def test_waiting_peer_takes_part_once_the_organiser_approves(tmp_path: Path) -> None:
-    """The waiting peer is connected only to ann; its request reaches the organiser's node (the
+    """The waiting peer is connected only to Ann; its request reaches the organiser's node (the
     seed) all the same."""
     async with swarm(tmp_path, nodes=("ann", "bob"), steps=ENDLESS) as s:
         await s.until(lambda: s.at_step(1))

@@ -113,9 +113,9 @@ def expected(
 def forgotten(node: SwarmNode, offered: tuple[int, ...]) -> int:
     """Return how many blocks that were trained ahead of a merge are lost in the merge.
 
-    Without mixing (α = 0), a merge replaces the weights of the fragment by θ, so work done ahead is
-    lost. No work is lost if all averages are applied one whole outer step late. A participant that
-    was left out before loses none either: it offered all its blocks, and did not train ahead.
+    Without mixing (α = 0), a merge replaces the weights of the fragment with θ, so work done ahead
+    is lost. No work is lost if all averages are applied one whole outer step late. A participant
+    that was left out before loses none either: it offered all its blocks, and did not train ahead.
     """
     manifest = node.context.manifest
     if not offered or manifest.delayed or len(offered) == manifest.blocks_per_lease:

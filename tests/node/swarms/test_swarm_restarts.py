@@ -69,8 +69,8 @@ async def test_restarted_node_continues_from_its_home(tmp_path: Path) -> None:
         assert isinstance(load, Load)
         assert isinstance(train, Train)
         assert load.step >= 3
-        # The trainer continues the learning rate's schedule at the right inner step. That it also
-        # trains on the right blocks is checked by `check_chain`.
+        # The trainer continues the learning rate's schedule at the right inner step. `check_chain`
+        # verifies that it also trains on the right blocks.
         assert train.first_inner_step == s.run.manifest.blocks_per_step * load.step
         s.check_chain()
         s.check_equal()

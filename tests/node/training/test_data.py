@@ -80,7 +80,7 @@ async def test_garbage_collection_keeps_our_lease_and_blocks_fetched_ahead(tmp_p
                 store.put_chunk(block_file(number), durable=False)
 
 
-async def test_paths_of_blocks_are_those_of_their_files_in_the_store(tmp_path: Path) -> None:
+async def test_each_block_path_names_the_file_of_that_block(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         index = know_data(r)
         paths = await paths_of(r.context, index.train[:3])

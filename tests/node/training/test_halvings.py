@@ -24,7 +24,7 @@ FOUND = Halving("A GPU", 1000, 2)
 
 
 def started_again(r: Rig, **config: object) -> Supervisor | ExternalTrainers:
-    """Change the node's configuration like this, simulate a restart, and return its trainers."""
+    """Apply `config` to the node's configuration, simulate a restart, and return its trainers."""
     r.context.trainer.halving = None
     r.configure(**config)
     trainers = subprocesses(r.context)

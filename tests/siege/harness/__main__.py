@@ -33,7 +33,7 @@ CORES = 0.3
 """CPU quota of all attackers together, and of the busy loop in the quiet run."""
 
 CALM_S = 180.0
-"""Seconds in which all nodes must start to commit. This allows for other load on the machine."""
+"""Time limit in seconds for all nodes to start to commit. It allows for load on the machine."""
 
 CALM_STEPS = 2
 

@@ -45,7 +45,7 @@ def invariants(siege: Phase, attacks: Attacks) -> Iterator[Measure]:
     ended = [f"{sight.name}: {each}" for sight in sights for each in sight.ended]
     yield measure("nodes ended", len(ended), "0", not ended, evidence=ended)
     doubles = [f"{sight.name}: {each}" for sight in sights for each in sight.namesakes]
-    yield measure("wrong ID-IN-USE", len(doubles), "0", not doubles, evidence=doubles[:8])
+    yield measure("false ID-IN-USE reports", len(doubles), "0", not doubles, evidence=doubles[:8])
     troubles = [f"{sight.name}: {each}" for sight in sights for each in sight.troubles]
     yield measure(
         "problems that honest nodes report", len(troubles), "0", not troubles, evidence=troubles[:8]
@@ -98,7 +98,7 @@ def paces(siege: Phase, quiet: Phase | None) -> Iterator[Measure]:
             quiet.steps / (quiet.ended_s - quiet.began_s), 1e-9
         )
         yield measure(
-            "outer steps, share of a quiet run",
+            "rate of outer steps, relative to a quiet run",
             round(rate, 3),
             f">= {STEPS_SHARE}",
             rate >= STEPS_SHARE,

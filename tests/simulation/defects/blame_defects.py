@@ -82,6 +82,6 @@ def proposer_brings_itself_back(patch: Patch) -> None:
     patch(accept, "_self_serving", lambda rules, at, view, roster, proposer: "")
 
 
-def one_alone_has_all_time(patch: Patch) -> None:
+def lone_participant_never_times_out(patch: Patch) -> None:
     for module in (accept, policy):
         patch(module, "alone_too_long", lambda rules, at, view, now: False)

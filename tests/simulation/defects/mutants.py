@@ -103,6 +103,6 @@ MUTANTS = (
         "equally-doubted-do-not-take-turns", blame.no_turns_among_equals, _SHARE, "spoiled", 16, 3
     ),
     Mutant("proposer-back", blame.proposer_brings_itself_back, _COST, "spoiled", 30, 3),
-    Mutant("one-alone-for-ever", blame.one_alone_has_all_time, (STUCK,), "spoiled", 8, 2),
+    Mutant("one-alone-for-ever", blame.lone_participant_never_times_out, (STUCK,), "spoiled", 8, 2),
     Mutant("branch-loses-leases", branching.lease_kept_by_who_is_gone, _BLOCKS, "branch", 60),
 )
