@@ -24,7 +24,7 @@ from pathlib import Path
 from tests.chaos.harness.modes import KINDS, STAND_IN
 from tests.siege.harness import attackers, measures
 from tests.siege.harness.field import Field, prepared
-from tests.siege.harness.measures import Attacks, Measure
+from tests.siege.harness.measures import IDLE_MAX, Attacks, Measure
 from tests.siege.harness.quota import limited
 from tests.siege.harness.restarts import restarts
 from tests.siege.harness.watch import Phase
@@ -36,6 +36,9 @@ CALM_S = 180.0
 """Time limit in seconds for all nodes to start to commit. It allows for load on the machine."""
 
 CALM_STEPS = 2
+
+EXTEND_S = 5.0
+"""Seconds by which a siege is extended at a time."""
 
 
 class NotCalm(Exception):
@@ -49,6 +52,12 @@ def arguments() -> argparse.Namespace:
         "--minutes", type=float, default=10.0, help="length of each phase in minutes (default: 10)"
     )
     length.add_argument("--seconds", type=float, help="length of each phase in seconds")
+    parser.add_argument(
+        "--extra-seconds",
+        type=float,
+        default=0.0,
+        help="longest extension of the siege, until all but a few attacks have happened",
+    )
     parser.add_argument("--trainers", choices=KINDS, default=STAND_IN, help="kind of trainer")
     parser.add_argument("--no-quiet", action="store_true", help="skip the quiet baseline run")
     parser.add_argument("--only", nargs="+", metavar="ATTACK", help="run only these attacks")
@@ -119,6 +128,7 @@ def _phase(
                 _say(f"{what} of {seconds:.0f} s, {given.trainers} trainers; {quota.name}")
                 crowd.begin()
                 phase.watch(phase.began_s + seconds, restarts(field, phase, seconds))
+                _extend(phase, crowd, time.monotonic() + given.extra_seconds)
                 used_s = quota.used_s()
             finally:
                 crowd.end()
@@ -126,6 +136,16 @@ def _phase(
         return phase, crowd.attacks, quota.name
     finally:
         field.close()
+
+
+def _extend(phase: Phase, crowd: attackers.Crowd | attackers.Idler, until_s: float) -> None:
+    """Continue until all but IDLE_MAX attacks have happened, but at most until `until_s`. On a busy
+    machine, the strangers may need minutes to connect with their small share of the CPU.
+    """
+    while time.monotonic() < until_s:
+        if crowd.attacks is None or len(crowd.attacks.idle) <= IDLE_MAX:
+            return
+        phase.watch(min(time.monotonic() + EXTEND_S, until_s))
 
 
 def _wait_until_calm(field: Field) -> None:

@@ -19,6 +19,9 @@ STALL_S = 15.0
 GROWTH_BYTES = 50 * 10**6
 LOG_BYTES = 5 * 10**6
 
+IDLE_MAX = 8
+"""Number of the forty attacks that may fail to happen in a short siege on a busy machine."""
+
 
 @dataclass(frozen=True, slots=True)
 class Attacks:
