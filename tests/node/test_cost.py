@@ -189,7 +189,7 @@ def test_run_is_long_enough_if_each_fragment_is_averaged_often_enough() -> None:
         if lint.field == "outer.steps"
     )
     assert few.startswith(
-        "the run has 590 outer steps, in which each of 10 fragments is averaged 59 times:"
+        "the run has 590 outer steps, in which each of 10 fragments is averaged 59 times;"
     )
     assert "outer.steps" not in fields(run_with("streaming_1b", outer__steps=600))
     long = {"outer__steps": 600, "inner__warmup_steps": 1201}
