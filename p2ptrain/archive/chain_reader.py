@@ -130,7 +130,7 @@ class ChainVerifier:
     base, without keeping the entries in memory.
 
     The constructor raises EntryBroken if the base cannot be read. `links` raises EntryBroken for
-    the first invalid entry.
+    the first invalid entry. Both raise StoreError if `records` does.
     """
 
     rules: Rules
