@@ -47,7 +47,7 @@ def test_spoiler_costs_a_few_attempts_in_20_outer_steps(spoil: Spoil, peers: int
     assert left_out <= (STEPS // 2 if spoil is Spoil.ACCUSE_ONE else 6)
 
 
-@pytest.mark.parametrize(("spoil", "lost_max_s"), [(Spoil.LONG_SILENCE, 34.0), (Spoil.MUTE, 0.0)])
+@pytest.mark.parametrize(("spoil", "lost_max_s"), [(Spoil.LONG_SILENCE, 39.0), (Spoil.MUTE, 0.0)])
 def test_expensive_spoiler_costs_little_time(spoil: Spoil, lost_max_s: float) -> None:
     """An earlier version forgot expensive failures as fast as cheap ones. In it, long silences cost
     86 s of a run of 270 s, and a silent proposer cost 15 s of a run of 93 s.
@@ -59,7 +59,7 @@ def test_expensive_spoiler_costs_little_time(spoil: Spoil, lost_max_s: float) ->
     assert violations_in(world) == []
     cost = next(it for it in world.checkers if isinstance(it, SpoilersCostLittleTime))
     assert cost.lost_s <= lost_max_s
-    assert cost.at_s < 205.0
+    assert cost.at_s < 210.0
 
 
 def test_small_runs_with_one_spoiler_have_no_violations() -> None:

@@ -19,8 +19,8 @@ these proposals other nodes refuse.
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict, deque
-from collections.abc import Collection, Iterable, Mapping, Set
+from collections import defaultdict, deque
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from p2ptrain.ids import PeerId
@@ -43,8 +43,9 @@ an honest peer can be left out after two expensive accidents.
 """
 
 DOUBT_MIN = 1.0
-"""Total weight of doubts at which a peer sits out. One failure weighs 1 in its own outer step, and
-less after the next commit, so one accident costs a peer one attempt.
+"""Total weight of doubts at which a peer sits out. One failure weighs 1 in its own outer step.
+After the next commit, all failures of that step together weigh less, so one accident costs a peer
+the remaining attempts of one outer step.
 """
 
 DOUBT_MIN_UNTRACED = 0.25
@@ -90,14 +91,14 @@ def half_life_after(lost_steps: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One failed attempt. `commits` is the number of commits before it. `accused` are the peers
-    that others accuse, and `confessed` those that accuse themselves. `half_life` is in commits.
+    """One failed attempt. `commits` is the number of commits before it. `doubts` holds the weight
+    of each doubt when the attempt failed. `accused` are the peers that others accuse. `half_life`
+    is in commits.
     """
 
     commits: int
-    doubts: tuple[Doubt, ...]
+    doubts: Mapping[Doubt, float]
     accused: frozenset[PeerId] = frozenset()
-    confessed: frozenset[PeerId] = frozenset()
     half_life: float = HALF_LIFE
 
     @property
@@ -105,16 +106,23 @@ class Failure:
         """The limit LEFT_OUT_MAX for a peer doubted because of this failure, in commits."""
         return math.ceil(2 * self.half_life) - 1
 
-    def weighed(self, commits: int) -> list[tuple[float, Doubt]]:
-        """Return each doubt with its weight when the run has had `commits` commits. The doubts of
-        one failure together weigh at most 1 against any peer, no matter how many others accuse it.
-        """
-        most = max(Counter(peer for doubt in self.doubts for peer in doubt).values())
-        weight = math.pow(2.0, (self.commits - commits) / self.half_life) / most
-        return [
-            (weight * CONFESSION if doubt <= self.confessed else weight, doubt)
-            for doubt in self.doubts
-        ]
+    def decay(self, commits: int) -> float:
+        """Return the factor on the weight of each doubt when the run has had `commits` commits."""
+        return math.pow(2.0, (self.commits - commits) / self.half_life)
+
+    def divided(self, divisor: float) -> Failure:
+        """Return the same failure with smaller weights."""
+        return replace(self, doubts={it: each / divisor for it, each in self.doubts.items()})
+
+
+def weight_against_any(failures: Iterable[Failure]) -> float:
+    """Return the total weight of `failures` against the most doubted peer; 0 if there are none."""
+    total = defaultdict[PeerId, float](float)
+    for failure in failures:
+        for doubt, weight in failure.doubts.items():
+            for peer in doubt:
+                total[peer] += weight
+    return max(total.values(), default=0.0)
 
 
 @dataclass(slots=True)
@@ -150,20 +158,20 @@ class FailureMemory:
         peers that did not take part, and accusations against such peers, do not count. If two peers
         accuse each other, that is one doubt.
         """
-        doubts, members = dict[Doubt, None](), set(peers)
-        accused, confessed = set[PeerId](), set[PeerId]()
+        doubts, accused, members = dict[Doubt, float](), set[PeerId](), set(peers)
         for reporter in sorted(members & reports.keys()):
             suspects = list(reports[reporter])
             if reporter in suspects:
-                confessed.add(reporter)
-                doubts[frozenset((reporter,))] = None
+                doubts[frozenset((reporter,))] = CONFESSION
                 continue
             named = [peer for peer in suspects if peer in members][:ACCUSED_MAX]
             accused.update(named)
-            doubts.update((frozenset((reporter, peer)), None) for peer in named)
+            doubts.update((frozenset((reporter, peer)), 1.0) for peer in named)
         if not doubts:
             return None
-        return Failure(self.commits, tuple(doubts), frozenset(accused), frozenset(confessed))
+        failure = Failure(self.commits, doubts, frozenset(accused))
+        # However many peers accuse another, the attempt weighs at most 1 against it.
+        return failure.divided(max(1.0, weight_against_any([failure])))
 
     def opened(
         self, peers: Collection[PeerId], members: Iterable[PeerId], ready: Iterable[PeerId]
@@ -201,7 +209,8 @@ class FailureMemory:
         suspects = frozenset[PeerId]().union(*self.untraced) - frozenset(peers)
         if suspects:
             half_life = half_life_after(self.untraced_steps)
-            self.failures.append(Failure(self.commits, (suspects,), half_life=half_life))
+            self.failures.append(Failure(self.commits, {suspects: 1.0}, half_life=half_life))
+        self._merge_attempts()
         self.untraced.clear()
         self.untraced_steps = 0.0
         self.commits += 1
@@ -212,6 +221,16 @@ class FailureMemory:
             peer: self.kept_out.get(peer, 0) + 1 for peer in left if peer in self.ready
         }
         self.missed = {peer: it * forgets for peer, it in self.missed.items() if it > 0.05}
+
+    def _merge_attempts(self) -> None:
+        """Reduce the weights of all failures since the last commit, so that together they weigh at
+        most 1 against any peer. They often have one cause, such as a short network outage, and must
+        not cost an honest peer its place in later outer steps.
+        """
+        recent = [it for it in self.failures if it.commits == self.commits]
+        heaviest = max(1.0, weight_against_any(recent))
+        for at in range(-len(recent), 0):
+            self.failures[at] = self.failures[at].divided(heaviest)
 
     def skipped(self) -> None:
         """Record that the outer step was skipped. Forget its attempts that failed without an
@@ -258,28 +277,30 @@ class FailureMemory:
     def _doubts_among(
         self, able: Set[PeerId], under_way: Failure | None
     ) -> list[tuple[float, Doubt, frozenset[PeerId]]]:
-        return [
-            (weight, doubt, failure.accused)
-            for failure in (*self.failures, *(() if under_way is None else (under_way,)))
-            for weight, doubt in failure.weighed(self.commits)
-            if doubt <= able
-            and all(self.absent.get(peer, 0) < failure.left_out_max for peer in doubt)
-        ]
+        found = []
+        for failure in self.failures if under_way is None else (*self.failures, under_way):
+            decay, most = failure.decay(self.commits), failure.left_out_max
+            for doubt, weight in failure.doubts.items():
+                if doubt <= able and all(self.absent.get(peer, 0) < most for peer in doubt):
+                    found.append((weight * decay, doubt, failure.accused))
+        return found
 
     def _most_doubted(
-        self, doubts: Iterable[tuple[float, Doubt, frozenset[PeerId]]], doubt_min: float
+        self, doubts: Sequence[tuple[float, Doubt, frozenset[PeerId]]], doubt_min: float
     ) -> PeerId | None:
         """Return the most doubted peer, or None if no doubts add up to `doubt_min`. Among equally
         doubted peers, choose the one that was left out least, so that they take turns. In case of a
         tie, choose the accused and not its accuser.
         """
+        if not doubts:
+            return None
         score, accused = defaultdict[PeerId, float](float), defaultdict[PeerId, float](float)
         for weight, doubt, named in doubts:
             for peer in doubt:
                 score[peer] += weight
                 accused[peer] += weight * (peer in named)
         rounded = {peer: round(it, 6) for peer, it in score.items()}
-        worst = max(rounded.values(), default=0.0)
+        worst = max(rounded.values())
         if worst < doubt_min:
             return None
         first = sorted(peer for peer, it in rounded.items() if it == worst)

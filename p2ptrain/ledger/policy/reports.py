@@ -191,6 +191,7 @@ class Reports:
         match event:
             case Ready(peer) if peer in self.members:
                 self.note_lag(event, now)
+                self.lost_time.watched |= event.step == self.position[0]
             case PeerDown(peer) if peer in self.members and peer not in self.down:
                 self.falls[peer] = (self.falls.get(peer, (-math.inf, -math.inf))[1], now)
 
@@ -302,8 +303,7 @@ class Reports:
                 lost_steps = self.lost_time.failed(now)
                 self.blame.failed(peers, self.accusations(before.roster), lost_steps)
         if before.step != state.step:
-            watched = any(it.step == before.step for it in self.ready.values())
-            self.lost_time.stepped(now, watched=watched)
+            self.lost_time.stepped(now)
             if state.tokens == before.tokens:
                 self.blame.skipped()
         if state.roster is not None and state.roster != before.roster:

@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Commit, Roster
+from p2ptrain.ledger.policy.blame import LEFT_OUT_MAX
 from p2ptrain.simulation.checkers.troubles import Troubles
 from p2ptrain.simulation.checkers.watching import Decision, Watch
 
-STARVED_COMMITS = 8
-"""Maximum number of commits in a row without a healthy member. Even with retries, such a member
-takes part again within fewer commits."""
+STARVED_COMMITS = LEFT_OUT_MAX
+"""Maximum number of commits in a row without a healthy member. It is the promise of SPEC.md S13:
+after this many commits, honest proposers forgive a peer whatever they remember of it."""
 
 STARVED_COMMITS_SLOW = 24
 """The same maximum for a slow peer, which needs several outer steps to train on a lease (the blocks

@@ -43,10 +43,15 @@ def accuser_not_doubted(patch: Patch) -> None:
         found = original(self, peers, reports)
         if found is None or not found.accused:
             return found
-        return replace(found, doubts=tuple(frozenset((peer,)) for peer in sorted(found.accused)))
+        return replace(found, doubts={frozenset((peer,)): 1.0 for peer in sorted(found.accused)})
 
     original = FailureMemory.failure
     patch(FailureMemory, "failure", failure)
+
+
+def attempts_of_a_step_add_up(patch: Patch) -> None:
+    """Two failures in one outer step count twice in later steps, even if they have one cause."""
+    patch(FailureMemory, "_merge_attempts", lambda self: None)
 
 
 def nothing_is_forgiven(patch: Patch) -> None:

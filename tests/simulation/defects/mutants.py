@@ -94,6 +94,7 @@ MUTANTS = (
     Mutant("branch-signed-by-one", branching.branch_signed_by_one, _CERTIFICATES, "branch", 60),
     Mutant("blame-forgotten", blame.past_steps_forgotten, _COST, "spoiled", 50, 2),
     Mutant("accuser-not-doubted", blame.accuser_not_doubted, _SHARE, "spoiled", 16, 3),
+    Mutant("attempts-add-up", blame.attempts_of_a_step_add_up, _SHARE, "spoiled", 50, 3),
     Mutant("nothing-is-forgiven", blame.nothing_is_forgiven, _SHARE, "spoiled", 50, 3),
     Mutant(
         "expensive-forgiven-soon", blame.expensive_failures_forgiven_soon, _TIME, "spoiled", 90, 3
