@@ -239,8 +239,8 @@ class TrainerOutOfMemory(TrainerExited):
 
     def __init__(self, returncode: int, stderr_tail: str, micro_batch: int) -> None:
         super().__init__(returncode, stderr_tail)
-        plural = "s" * (micro_batch != 1)
-        self.what = f"the trainer ran out of memory with {micro_batch} sequence{plural} at once"
+        sequences = counted(micro_batch, "sequence")
+        self.what = f"the trainer ran out of memory with {sequences} at once"
         if micro_batch > 1:
             self.what += f"; trying {(micro_batch + 1) // 2}"
         else:
@@ -259,6 +259,12 @@ class TrainerDiverged(TrainerError):
 
 
 ErrorT = TypeVar("ErrorT", bound=P2PTrainError)
+
+
+def counted(count: int, one: str, many: str = "") -> str:
+    """Return `count` with its noun, for messages: "1 vote", "2 votes". `many` is the plural; by
+    default it is `one` with an s."""
+    return f"{count} {one if count == 1 else many or f'{one}s'}"
 
 
 def first_error(group: BaseExceptionGroup[ErrorT]) -> ErrorT:

@@ -111,7 +111,7 @@ class EntryBroken(StoreError):
         height = before.height + 1
         super().__init__(
             f"entry {height} of the ledger in {source} does not verify",
-            evidence=[reason, f"the {good} entries before it are valid"],
+            evidence=[reason, f"valid entries before it: {good}"],
             likely="the file is damaged, was altered, or belongs to a different run",
             do=(
                 "export the ledger again; in a home, move ledger.log away, and the node fetches "

@@ -25,6 +25,7 @@ from p2ptrain.errors import (
     ConfigError,
     ManifestInvalid,
     RemoteProtocolError,
+    counted,
 )
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain.state import LedgerState
@@ -372,7 +373,9 @@ def _unlike(computed: BlobManifest, held: BlobManifest | None, named: CertifiedS
     unlike = [index for index, (ours, theirs) in enumerate(pairs) if ours != theirs]
     if not unlike:
         return f"{what}: its meta differs"
+    differ = "differs" if len(unlike) == 1 else "differ"
+    chunks = counted(len(computed.chunks), "chunk")
     return (
-        f"{what}: {len(unlike)} of {len(computed.chunks)} chunks differ, the first at byte "
+        f"{what}: {len(unlike)} of {chunks} {differ}, the first at byte "
         f"{unlike[0] * computed.chunk_bytes} of θ and m"
     )

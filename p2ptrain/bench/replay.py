@@ -16,6 +16,7 @@ from p2ptrain import kernels
 from p2ptrain.bench.lines import FigureLine
 from p2ptrain.bench.snapshot import state_of
 from p2ptrain.bench.timing import elapsed_s
+from p2ptrain.errors import counted
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.values import SnapshotRef
 from p2ptrain.node.outer_state.snapshot_choice import HeldStates, choose_start
@@ -39,7 +40,7 @@ def measure(numel: int, threads: int, rounds: int, codec: kernels.Codec) -> Iter
     memcpy_gb_per_s = 2 * 4 * numel / min(copying) / 1e9
     touched = 2 * 8 * numel + len(payload)
     apply_gb_per_s = touched / min(applied) / 1e9
-    what = f"apply {codec.name}, {numel:,} parameters, {threads} threads"
+    what = f"apply {codec.name}, {numel:,} parameters, {counted(threads, 'thread')}"
     yield FigureLine(what, min(applied), "s")
     yield FigureLine("apply, bytes touched", apply_gb_per_s, "GB/s")
     yield FigureLine("memcpy, bytes touched", memcpy_gb_per_s, "GB/s")

@@ -242,7 +242,8 @@ SYNC-SLOW: An exchange takes twice as long as this node's exchanges usually do. 
     another member's, is slower than before. If a peer delays the exchange for long, the members
     continue without it.
 SYNC-DROPPED: This node was left out of an exchange: it was late, the others did not receive its
-    messages, or an attempt with it failed. Its work is kept for the next exchange.
+    messages, or an attempt with it failed. If the cause of a failure is unclear, members sit out in
+    turn, so this node may not be the cause. Its work is kept for the next exchange.
 
 # exported weights
 EXPORT-EXISTS: The folder for the export already exists. Choose another; --force replaces an earlier

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from p2ptrain.errors import ConfigError
+from p2ptrain.errors import ConfigError, counted
 
 Count = Annotated[int, Field(ge=1, le=2**40)]
 Size = Annotated[int, Field(ge=1, le=2**24)]
@@ -247,9 +247,11 @@ class RunFile(Section):
             )
         own = 1 if self.model.tied else 2
         if sync.fragments > 1 and not 1 <= sync.fragments - own <= self.model.layers:
+            layers = counted(self.model.layers, "layer")
+            matrices = counted(own, "embedding matrix", "embedding matrices")
             raise ValueError(
-                f"sync.fragments {sync.fragments} does not fit {self.model.layers} layers and "
-                f"{own} embedding matrices: choose {own + 1} to {own + self.model.layers}, or 1"
+                f"sync.fragments {sync.fragments} does not fit {layers} and {matrices}: "
+                f"choose {own + 1} to {own + self.model.layers}, or 1"
             )
         return self
 

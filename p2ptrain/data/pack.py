@@ -39,7 +39,7 @@ from p2ptrain.data.piece import Piece
 from p2ptrain.data.shuffle import FILE_BYTES, Rows, Shuffle
 from p2ptrain.data.spool import USUAL_PORTION, Portion, Spool, Tokens
 from p2ptrain.data.vocabulary import Vocabulary, learn_text
-from p2ptrain.errors import ConfigError
+from p2ptrain.errors import ConfigError, counted
 from p2ptrain.store.blob import CHUNK_BYTES_MAX
 
 BATCH_CHARACTERS = 2**20
@@ -67,8 +67,8 @@ class PackSpec:
         size = encoded_bytes(self.vocab, self.block_sequences, self.sequence)
         if size > CHUNK_BYTES_MAX:
             raise ConfigError(
-                f"a block of {self.block_sequences} sequences of {self.sequence} tokens has "
-                f"{size} bytes; a block may have at most {CHUNK_BYTES_MAX}",
+                f"a block of {counted(self.block_sequences, 'sequence')} of {self.sequence} "
+                f"tokens has {size} bytes; a block may have at most {CHUNK_BYTES_MAX}",
                 do=(
                     "make inner.batch_sequences or model.sequence smaller; more peers compensate "
                     "for a smaller batch"
@@ -208,9 +208,9 @@ def _split(spool: Spool, spec: PackSpec) -> _Split:
     held_out, tokens = spool.choose(spec.validation_blocks * block, spec.seed)
     if spool.tokens - tokens < block:
         raise ConfigError(
-            f"{spool.tokens} tokens are not enough for {spec.validation_blocks} validation "
-            f"blocks and one training block of {spec.block_sequences} × {spec.row_tokens} "
-            "tokens",
+            f"{counted(spool.tokens, 'token is', 'tokens are')} not enough for "
+            f"{counted(spec.validation_blocks, 'validation block')} and one training block of "
+            f"{spec.block_sequences} × {spec.row_tokens} tokens",
             do="use more text, or make the blocks smaller or fewer",
         )
     return _Split(held_out, {"validation": tokens, "train": spool.tokens - tokens})

@@ -1,21 +1,13 @@
-"""Admission of incoming connections: the listener's handshake, and a limit on strangers.
-
-A connection is a stranger until its handshake is done. Strangers are limited in number and time.
-When there are too many strangers, the address group (one IPv4 address or a /64 of IPv6) with the
-most strangers loses the connection that has waited longest. An honest handshake takes milliseconds,
-so that connection is most likely from a silent peer, whose handshake would never end.
-"""
+"""Admission of incoming connections: the listener's handshake, and the certificates it trusts."""
 
 from __future__ import annotations
 
 import socket
 import ssl
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 
-from p2ptrain.address_group import site_of
 from p2ptrain.dataplane.certificates import Credentials, peer_of_certificate
 from p2ptrain.dataplane.sockets import PeerSocket
 from p2ptrain.dataplane.tls import check_loadable, tls_context, tune
@@ -27,45 +19,6 @@ from p2ptrain.ids import PeerId
 TRUSTED_MAX = 1024
 """Maximum number of certificates held at the same time: ten times the number of members that we
 plan for. Beyond this, certificates of non-members are dropped first, oldest first."""
-
-
-class Strangers:
-    """Up to `limit` connections whose peer is not known yet. Thread-safe."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._lock = threading.Lock()
-        self._waiting: dict[object, tuple[socket.socket, str]] = {}
-        """Each socket with its address group, oldest first."""
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def enter(self, token: object, sock: socket.socket, host: str) -> bool:
-        """Add a connection from the address `host`. Return True if another was dropped."""
-        with self._lock:
-            crowded = len(self._waiting) >= self._limit
-            if crowded:
-                _shut(self._waiting.pop(self._least_wanted())[0])
-            self._waiting[token] = (sock, site_of(host))
-        return crowded
-
-    def leave(self, token: object) -> None:
-        with self._lock:
-            self._waiting.pop(token, None)
-
-    def shut_all(self) -> None:
-        with self._lock:
-            for sock, _ in self._waiting.values():
-                _shut(sock)
-            self._waiting.clear()
-
-    def _least_wanted(self) -> object:
-        """Return the oldest connection of the largest address group. So a flood from one group
-        drops only connections of that group."""
-        counts = Counter(site for _, site in self._waiting.values())
-        most = max(counts.values())
-        return next(token for token, (_, site) in self._waiting.items() if counts[site] == most)
 
 
 class Gate:
@@ -145,8 +98,3 @@ class Gate:
                 trusted = list(self._trusted.values())
                 self._context = tls_context(self._credentials, trusted, server=True)
             return self._context
-
-
-def _shut(sock: socket.socket) -> None:
-    with suppress(OSError):
-        sock.shutdown(socket.SHUT_RDWR)

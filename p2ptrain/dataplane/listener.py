@@ -3,6 +3,11 @@
 The first message of a connection, the hello, names the purpose of the connection. The handler for
 that purpose serves the connection in its own thread; the listener does not interpret purposes. At
 the end of its `with` block, the listener ends these threads by shutting down their sockets.
+
+A connection is a stranger until its handshake is done. Strangers are limited in number and time.
+When there are too many strangers, the address group (one IPv4 address or a /64 of IPv6) with the
+most strangers loses the connection that has waited longest. An honest handshake takes milliseconds,
+so that connection is most likely from a silent peer, whose handshake would never end.
 """
 
 from __future__ import annotations
@@ -16,9 +21,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
+from p2ptrain.address_group import site_of
 from p2ptrain.dataplane.certificates import Credentials
-from p2ptrain.dataplane.gate import TRUSTED_MAX, Gate, Strangers
+from p2ptrain.dataplane.gate import TRUSTED_MAX, Gate
 from p2ptrain.dataplane.sockets import PeerSocket
 from p2ptrain.dataplane.tls import answer_hello, receive_hello
 from p2ptrain.errors import (
@@ -29,6 +36,7 @@ from p2ptrain.errors import (
     RemoteProtocolError,
 )
 from p2ptrain.ids import PeerId
+from p2ptrain.stranger_slots import StrangerSlots
 
 Handler = Callable[[PeerSocket, Mapping[str, object]], None]
 """`handler(connection, hello)` serves one connection until it returns."""
@@ -93,7 +101,7 @@ class Listener:
         self._encrypted = encrypted
         self._bounds = bounds or ListenerLimits()
         self._gate = Gate(credentials, allowed, self._bounds.trusted_max)
-        self._strangers = Strangers(self._bounds.strangers_max)
+        self._strangers = StrangerSlots(self._bounds.strangers_max)
         self._lock = threading.Lock()
         self._handlers: dict[str, Handler] = {}
         self._connections: set[PeerSocket] = set()
@@ -153,7 +161,7 @@ class Listener:
             for connection in self._connections:
                 connection.shutdown()
             threads = list(self._threads)
-        self._strangers.shut_all()
+        self._strangers.take_all_away()
         self._wake.send(b"x")
         ends = time.monotonic() + self._bounds.leave_s
         for thread in (self._acceptor, *threads):
@@ -190,7 +198,8 @@ class Listener:
                 sock.close()
                 return
             self._counts["accepted"] += 1
-            self._counts["evicted"] += self._strangers.enter(thread, sock, host)
+            shut = partial(_shut, sock)
+            self._counts["evicted"] += self._strangers.take(thread, site_of(host), shut)
             self._threads.add(thread)
         thread.start()
 
@@ -204,7 +213,7 @@ class Listener:
         except (RemoteProtocolError, PeerError):
             self._count("refused_handshake")
         finally:
-            self._strangers.leave(thread)
+            self._strangers.release(thread)
             with self._lock:
                 self._threads.discard(thread)
 
@@ -212,7 +221,7 @@ class Listener:
         try:
             if not self._enter(connection):
                 return
-            self._strangers.leave(threading.current_thread())
+            self._strangers.release(threading.current_thread())
             accepted = self._greet(connection)
             if accepted is not None:
                 self._run_handler(connection, *accepted)
@@ -277,6 +286,11 @@ class Listener:
     def _count(self, what: str) -> None:
         with self._lock:
             self._counts[what] += 1
+
+
+def _shut(sock: socket.socket) -> None:
+    with suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
 
 
 def try_listening(host: str, port: int) -> None:

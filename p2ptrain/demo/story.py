@@ -14,6 +14,7 @@ from typing import Any
 
 from p2ptrain.demo.show import Show
 from p2ptrain.demo.verdict import JOIN_SOURCES_MIN, Facts
+from p2ptrain.errors import counted
 from p2ptrain.ids import PeerId
 from p2ptrain.names import peer_name
 from p2ptrain.testing.node_process import DemoNode, Event, losses_of, run_command
@@ -339,13 +340,13 @@ def in_words(event: Event) -> str | None:
             size = sum(event["bytes_by_peer"].values()) / 1e6
             return (
                 f"fetched the snapshot of outer step {event['step']}: {size:.1f} MB from "
-                f"{len(event['bytes_by_peer'])} peers in {event['seconds']:.1f} s"
+                f"{counted(len(event['bytes_by_peer']), 'peer')} in {event['seconds']:.1f} s"
             )
         case {"event": "caught-up", "updates": int(updates), "step": int(step)}:
-            return f"is at outer step {step} after replaying {updates} updates"
+            return f"is at outer step {step} after replaying {counted(updates, 'update')}"
         case {"event": "committed", "step": int(step)}:
             tokens, peers = event["tokens"], event["peers"]
-            return f"committed outer step {step}: {tokens:,} tokens from {peers} peers"
+            return f"committed outer step {step}: {tokens:,} tokens from {counted(peers, 'peer')}"
         case {"event": "exchange-failed"}:
             return f"the exchange of outer step {event['step']} failed: {event['reason']}"
         case {"event": "evaluated", "step": int(step)}:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from p2ptrain.errors import counted
 from p2ptrain.export.provenance import Provenance
 from p2ptrain.export.tensor_file import Dtype
 from p2ptrain.ids import Digest
@@ -48,10 +49,10 @@ def card(origin: Provenance, spec: ModelSpec, dtype: Dtype, theta: Digest, examp
             f"| ledger | height {origin.ledger_height}, newest entry `{origin.ledger_head}` |",
             f"| blake3 of θ, fp32 | `{theta}` |",
             f"| weights here | {_BITS[dtype]} |",
-            f"| model | {spec.layers} layers of width {spec.width}, {spec.heads} heads, "
-            f"{spec.kv_heads} key-value heads, feed-forward {spec.ffn}, vocabulary {spec.vocab}, "
-            f"context {spec.sequence}, rotary base {spec.rope_base:g}, "
-            f"{'tied' if spec.tied else 'untied'} embeddings |",
+            f"| model | {counted(spec.layers, 'layer')} of width {spec.width}, "
+            f"{counted(spec.heads, 'head')}, {counted(spec.kv_heads, 'key-value head')}, "
+            f"feed-forward {spec.ffn}, vocabulary {spec.vocab}, context {spec.sequence}, "
+            f"rotary base {spec.rope_base:g}, {'tied' if spec.tied else 'untied'} embeddings |",
             "",
             "`p2ptrain.json` has the same facts for programs. Anyone who holds the run's "
             "ledger can check the weights: `p2ptrain verify`, `p2ptrain ckpt verify`.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from p2ptrain.errors import counted
 from p2ptrain.ids import Digest, PeerId, RunId
 
 Standing = Literal["certified", "replayed", "uncertified"]
@@ -54,8 +55,8 @@ class Provenance:
             return (
                 "NOT DIRECTLY CERTIFIED: no ledger entry names this state. The exporting "
                 "machine computed it from the certified snapshot of outer step "
-                f"{self.snapshot_step} and the {self.updates} certified updates after it; "
-                "anyone who holds them can repeat this."
+                f"{self.snapshot_step} and the {counted(self.updates, 'certified update')} after "
+                "it; anyone who holds them can repeat this."
             )
         return None
 
@@ -65,10 +66,12 @@ class Provenance:
         if self.standing == "uncertified":
             return "no peer: the weights are not certified"
         what = f"the snapshot of outer step {self.snapshot_step} is named by "
+        voters = counted(len(self.signed_by), "voter")
         by = (
             "the run's manifest, signed by its organiser"
             if self.entry_height == 0
-            else f"ledger entry {self.entry_height}, signed by {len(self.signed_by)} voters"
+            else f"ledger entry {self.entry_height}, signed by {voters}"
         )
-        more = f"; {self.updates} updates were replayed on it" if self.updates else ""
+        updates = counted(self.updates, "update was", "updates were")
+        more = f"; {updates} replayed on it" if self.updates else ""
         return what + by + more

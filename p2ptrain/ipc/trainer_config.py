@@ -195,7 +195,6 @@ class TrainerConfig:
     threads: int = 1
     micro_batch: int = 0
     halving: Halving | None = None
-    seed: int = 0
     document_token: int | None = None
     state_folder: str = ""
     fragments: int = 1
@@ -224,10 +223,12 @@ class TrainerConfig:
 
     @classmethod
     def from_json(cls, text: str) -> TrainerConfig:
-        """Read the settings. Raises ConfigError for anything that `to_json` does not write."""
+        """Read the settings. Raises ConfigError for anything that `to_json` does not write, in this
+        version or in an earlier one."""
         try:
             tree = json.loads(text)
             model, inner = ModelSpec(**tree.pop("model")), InnerSpec(**tree.pop("inner"))
+            tree.pop("seed", None)  # Nodes of earlier versions send it. It never had an effect.
             found = tree.pop("halving", None)
             halving = None if found is None else Halving(**found)
             return cls(model, inner, halving=halving, **tree)

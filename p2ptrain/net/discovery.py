@@ -39,8 +39,8 @@ from p2ptrain.net.kad import (
 )
 from p2ptrain.net.records import Admitted, ProviderRecords
 from p2ptrain.net.requests import open_stream, write_all
-from p2ptrain.net.stranger_slots import StrangerSlots
 from p2ptrain.rate_limit import Allowance
+from p2ptrain.stranger_slots import StrangerSlots
 
 log = logging.getLogger(__name__)
 

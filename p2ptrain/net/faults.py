@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from p2ptrain.errors import ConfigError, NetworkUnreachable, P2PTrainError
+from p2ptrain.errors import ConfigError, NetworkUnreachable, P2PTrainError, counted
 from p2ptrain.net.addresses import Address
 from p2ptrain.net.scopes import AddressScope, scope_of
 
@@ -105,9 +105,12 @@ def none_answered(failures: Sequence[tuple[str, P2PTrainError]], untried: int = 
     best = max(dialled, key=_how_far) if dialled else failures[0][1]
     ours = all(isinstance(error, ConfigError) for _, error in failures)
     summary = ConfigError if ours else NetworkUnreachable
-    rest = [f"{untried} more addresses were not tried, because time ran out"] if untried else []
+    more = counted(untried, "more address was", "more addresses were")
+    rest = [f"{more} not tried, because time ran out"] if untried else []
     return summary(
-        f"none of the {len(failures)} addresses answered",
+        "the only address tried did not answer"
+        if len(failures) == 1
+        else f"none of the {len(failures)} addresses answered",
         code=best.code,
         evidence=[
             attempt(text, error.words if isinstance(error, DialFailed) else error.what)

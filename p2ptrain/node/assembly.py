@@ -106,7 +106,7 @@ async def assembled(around: Surroundings) -> AsyncIterator[Context]:
             trainer=TrainerState(ValidationTally(data.validation_blocks, data.block_tokens), arena),
             reduce=ReduceState(),
             alerts=alerts,
-            state=NodeState(around.journal),
+            state=NodeState(around.journal, around.clock()),
         )
         _serve_probes(context)
         _record_congestion(context)

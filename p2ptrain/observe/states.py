@@ -13,6 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from p2ptrain.errors import counted
+
 
 @dataclass(frozen=True, slots=True)
 class Starting:
@@ -132,7 +134,7 @@ def words(state: State) -> str:
             percent = f"{100 * bytes_done // max(1, bytes_total)} %"
             return _with(state, percent, "" if seconds_left is None else duration(seconds_left))
         case CatchingUp(updates_left):
-            return _with(state, f"{updates_left} update{'s' * (updates_left != 1)} left")
+            return _with(state, f"{counted(updates_left, 'update')} left")
         case StandingBy(waits_for):
             return _with(state, waits_for)
         case Training(inner_step, inner_steps):

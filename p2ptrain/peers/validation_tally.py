@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from p2ptrain.errors import counted
 from p2ptrain.ids import PeerId
 from p2ptrain.peers.heartbeat import SHARE_BLOCKS_MAX, ValidationReport
 
@@ -71,10 +72,13 @@ class Validation:
     """Peers that have a share but have not reported."""
 
     def __str__(self) -> str:
+        blocks = counted(self.blocks, "held-out block")
         if self.loss is None:
-            return f"none of {self.blocks} held-out blocks"
-        how_many = f"{self.covered} of" if self.covered < self.blocks else "all"
-        return f"{self.loss:.3f} over {how_many} {self.blocks} held-out blocks"
+            return f"none of {blocks}"
+        how_many = (
+            f"{self.covered} of " if self.covered < self.blocks else "all " * (self.blocks > 1)
+        )
+        return f"{self.loss:.3f} over {how_many}{blocks}"
 
 
 @dataclass(slots=True)
@@ -118,7 +122,7 @@ class ValidationTally:
             return f"it measured {ValidationShare(report.first, report.stop)}; its share is {share}"
         tokens = (share.stop - share.first) * self._block_tokens
         if report.tokens != tokens:
-            return f"it counted {report.tokens} tokens; its share has {tokens}"
+            return f"it counted {counted(report.tokens, 'token')}; its share has {tokens}"
         if step.reports.setdefault(peer, report) != report:
             return f"it already reported a different result for outer step {report.step}"
         return ""

@@ -25,7 +25,7 @@ import psutil
 from p2ptrain.archive.home import Home
 from p2ptrain.config.node import NodeConfig
 from p2ptrain.dataplane import try_listening
-from p2ptrain.errors import MachineUnfit
+from p2ptrain.errors import MachineUnfit, counted
 from p2ptrain.ids import RunId
 from p2ptrain.observe.states import size
 from p2ptrain.prepare.node_memory import memory_of
@@ -231,7 +231,8 @@ def _disk(config: NodeConfig, machine: Machine, run: Run) -> Iterator[MachineFin
         yield MachineFinding("DISK-LOW", what, FREE_DISK, is_fault=True)
     elif kept and (kept + 1) * snapshot + inner > room:
         beside = f", and the inner optimizer takes {size(inner)}" if inner else ""
-        what = f"{kept} snapshots and the next one take {size(snapshot)} each{beside}, but {has}"
+        each = f"{counted(kept, 'snapshot')} and the next one take {size(snapshot)} each"
+        what = f"{each}{beside}, but {has}"
         do = f"set --keep-snapshots to a smaller number, or {FREE_DISK}"
         yield MachineFinding("DISK-LOW", what, do)
 

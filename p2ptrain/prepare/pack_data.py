@@ -32,7 +32,7 @@ from p2ptrain.data.vocabulary import (
     marked,
     sample,
 )
-from p2ptrain.errors import ChunkCorrupt, ChunkMissing, ConfigError, ManifestInvalid
+from p2ptrain.errors import ChunkCorrupt, ChunkMissing, ConfigError, ManifestInvalid, counted
 from p2ptrain.ids import Digest, is_digest
 from p2ptrain.observe.states import size
 from p2ptrain.run import DataIndex, data_index
@@ -72,8 +72,10 @@ class PackedData:
     def words(self) -> str:
         per_token = self.text_bytes / max(1, self.tokens)
         return (
-            f"{self.train_blocks} training blocks of {self.block_sequences * self.sequence} "
-            f"tokens, {self.validation_blocks} validation blocks: {self.documents} documents, "
+            f"{counted(self.train_blocks, 'training block')} of "
+            f"{self.block_sequences * self.sequence} tokens, "
+            f"{counted(self.validation_blocks, 'validation block')}: "
+            f"{counted(self.documents, 'document')}, "
             f"{size(self.text_bytes)}, {per_token:.2f} bytes per token; a model that knows only "
             f"token frequencies has a loss of {self.entropy_nats:.4f} nats"
         )

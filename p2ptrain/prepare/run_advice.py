@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from p2ptrain.config.run_file import RunFile
+from p2ptrain.errors import counted
 from p2ptrain.ledger.chain.founders import survives_a_loss
 from p2ptrain.net.addresses import parse_with_peer
 from p2ptrain.net.scopes import scope_of
@@ -80,7 +81,11 @@ def _block(run: RunFile, costs: RunCosts) -> Iterator[Lint]:
     if costs.block_bytes > CHUNK_BYTES_MAX:
         over = f"a data block would have {costs.block_bytes:,} bytes, over {CHUNK_BYTES_MAX:,}"
         fits = CHUNK_BYTES_MAX * run.inner.batch_sequences // costs.block_bytes
-        yield Lint("inner.batch_sequences", f"{over}; at most {fits} sequences fit", True)
+        yield Lint(
+            "inner.batch_sequences",
+            f"{over}; at most {counted(fits, 'sequence fits', 'sequences fit')}",
+            True,
+        )
 
 
 def _seed(text: str) -> Iterator[Lint]:
@@ -95,7 +100,7 @@ def founders_lints(run: RunFile, founders: int) -> list[Lint]:
     least = survives_a_loss(run.policy.quorum)
     if run.run.admission != "open" or founders >= least:
         return []
-    given = f"{founders} founder{'s' * (founders != 1)}"
+    given = counted(founders, "founder")
     return [
         Lint(
             "run.admission",
@@ -108,12 +113,13 @@ def founders_lints(run: RunFile, founders: int) -> list[Lint]:
 def _length(run: RunFile, costs: RunCosts) -> Iterator[Lint]:
     averages, fragments = run.outer.steps // run.sync.fragments, run.sync.fragments
     if averages < OUTER_STEPS_MIN:
-        of = f", in which each of {fragments} fragments is averaged {averages} times"
+        of = f", in which each of {fragments} fragments is averaged {counted(averages, 'time')}"
         yield Lint(
             "outer.steps",
-            f"the run has {run.outer.steps} outer steps{of if fragments > 1 else ''}; with fewer "
-            f"than {OUTER_STEPS_MIN} {'averages of each fragment' if fragments > 1 else 'of them'},"
-            " the result is much worse than with training in one place",
+            f"the run has {counted(run.outer.steps, 'outer step')}"
+            f"{of if fragments > 1 else ''}; with fewer than {OUTER_STEPS_MIN} "
+            f"{'averages of each fragment' if fragments > 1 else 'of them'}, the result is much "
+            "worse than with training in one place",
         )
     total = run.inner_steps_total
     if run.inner.warmup_steps > WARMUP_SHARE_MAX * total:
@@ -123,7 +129,7 @@ def _length(run: RunFile, costs: RunCosts) -> Iterator[Lint]:
     if tokens < TOKENS_PER_PARAMETER_MIN * costs.parameters:
         yield Lint(
             "model",
-            f"with {run.policy.participants_min} peers, the run has only "
+            f"with {counted(run.policy.participants_min, 'peer')}, the run has only "
             f"{tokens / costs.parameters:.1f} tokens per parameter; a smaller model would learn "
             "more from so few tokens",
         )

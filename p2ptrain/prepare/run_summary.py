@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from p2ptrain.errors import counted
+
 if TYPE_CHECKING:
     from p2ptrain.run import Run
     from p2ptrain.sync import SyncSpec
@@ -63,19 +65,22 @@ def run_lines(run: Run) -> list[str]:
         f"run       {manifest.name} ({run.id})",
         f"signed by {label(manifest.organiser)}, {created}",
         f"admission {manifest.admission}; founders: {len(manifest.founders)}",
-        f"model     {parameters / 1e6:.2f} M parameters: {model.layers} layers of width "
-        f"{model.width}, {model.heads} heads, vocabulary {model.vocab}, context {model.sequence}",
-        f"data      {data.train_blocks} blocks of {data.block_tokens} tokens, "
+        f"model     {parameters / 1e6:.2f} M parameters: {counted(model.layers, 'layer')} of width "
+        f"{model.width}, {counted(model.heads, 'head')}, vocabulary {model.vocab}, "
+        f"context {model.sequence}",
+        f"data      {counted(data.train_blocks, 'block')} of {data.block_tokens} tokens, "
         f"{data.validation_blocks} more for validation",
-        f"inner     {inner.steps} steps of {inner.batch_sequences} sequences, "
-        f"learning rate {inner.lr:g}, {inner.schedule}",
-        f"outer     {outer.steps} steps of {lease_tokens} tokens per peer, "
+        f"inner     {counted(inner.steps, 'step')} of "
+        f"{counted(inner.batch_sequences, 'sequence')}, learning rate {inner.lr:g}, "
+        f"{inner.schedule}",
+        f"outer     {counted(outer.steps, 'step')} of {lease_tokens} tokens per peer, "
         f"learning rate {outer.lr:g}, momentum {outer.momentum:g}",
         *_sync_lines(manifest.sync),
         *_joining_lines(inner.donors_max, size(8 * layout_of(model).numel)),
         f"exchange  about {size(2 * update_bytes)} up and down for each peer and outer step "
         f"({manifest.codec.name}, blocks of {manifest.codec.block}), {secrecy}",
-        f"quorum    {manifest.policy.quorum}; at least {manifest.policy.participants_min} trainers",
+        f"quorum    {manifest.policy.quorum}; at least "
+        f"{counted(manifest.policy.participants_min, 'trainer')}",
         f"          if the quorum is lost, {_without_quorum(run)}",
         f"bound     a participant may change each weight by at most {manifest.influence_max:.3g} "
         "before the average of an outer step",
@@ -98,9 +103,9 @@ def _sync_lines(sync: SyncSpec) -> Iterator[str]:
         yield f"sync      {sync.fragments} fragments take turns, one in each outer step"
     if sync.overlap_steps:
         yield (
-            f"overlap   each peer trains for {sync.overlap_steps} inner steps during an exchange; "
-            f"afterwards its weights are {sync.mixing:.0%} its own and {1 - sync.mixing:.0%} the "
-            "average"
+            f"overlap   each peer trains for {counted(sync.overlap_steps, 'inner step')} during an "
+            f"exchange; afterwards its weights are {sync.mixing:.0%} its own and "
+            f"{1 - sync.mixing:.0%} the average"
         )
     if sync.eager:
         yield "eager     each peer continues from its own newest work until the average arrives"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from p2ptrain.config.run_file import RunFile
-from p2ptrain.errors import ConfigError
+from p2ptrain.errors import ConfigError, counted
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec
 from p2ptrain.run.manifest import CodecSpec, DataSpec, OuterSpec, Policy, RunManifest
@@ -52,8 +52,8 @@ def draft_manifest(
     """
     if made.train_blocks < run_file.inner.steps:
         raise ConfigError(
-            f"the data fill {made.train_blocks} training blocks, but one outer step of one "
-            f"peer needs {run_file.inner.steps} (inner.steps)",
+            f"the data fill {counted(made.train_blocks, 'training block')}, but one outer step "
+            f"of one peer needs {run_file.inner.steps} (inner.steps)",
             do="use more text (data.limit_mb, data.source), or make inner.steps, "
             "inner.batch_sequences or model.sequence smaller",
         )

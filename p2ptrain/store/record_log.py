@@ -56,7 +56,7 @@ class LogCorrupt(StoreError):
         super().__init__(
             f"the log {path.name} is damaged at byte {offset}, in a part that had been "
             "synced to disk",
-            evidence=[f"file {path}", f"the {records} records before it are intact"],
+            evidence=[f"file {path}", f"intact records before it: {records}"],
             likely="the disk is faulty, or another program wrote into the file",
             do="move the node's home away and join again: other peers have the ledger",
         )

@@ -16,8 +16,12 @@ from p2ptrain.store.blob import CHUNK_BYTES_MAX
 from p2ptrain.swarm.server import ChunkSource
 
 HOT_BYTES = 16 * CHUNK_BYTES_MAX
-"""Maximum bytes in the cache: 16 chunks of maximum length. A fetch requests only a few chunks at a
-time."""
+"""Maximum bytes in the cache: 16 chunks of maximum length, which is 64 MiB. The number is a guess
+that nobody has measured: peers that fetch the same blob at the same time are assumed to be at most
+16 chunks apart. If it is too small, a chunk is evicted before the next peer requests it, so each
+request costs a read and a hash again, as without the cache. If it is too large, the node holds
+memory for chunks that nobody requests again. `memory_quota` limits the chunks that are being sent,
+whatever this number is."""
 
 
 class HotChunks:

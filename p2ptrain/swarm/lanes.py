@@ -28,6 +28,7 @@ from p2ptrain.errors import (
     RemoteProtocolError,
     StoreError,
     TryLater,
+    counted,
 )
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.store import CheckedChunk, Store, checked
@@ -213,7 +214,8 @@ class Fetch(Generic[SourceT]):
         evidence = [*map(str, self._dropped.values()), *lacks]
         if self._timed_out:
             raise TryLater(
-                f"{self._picker.left} chunks are still missing after {self._plan.deadline_s:.0f} s",
+                f"{counted(self._picker.left, 'chunk is', 'chunks are')} still missing after "
+                f"{self._plan.deadline_s:.0f} s",
                 code="FETCH-TIMEOUT",
                 evidence=evidence,
                 likely="the sources or the path to them are slow",

@@ -22,6 +22,8 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
+from p2ptrain.errors import counted
+
 _LAYER = re.compile(r"blocks\.(\d+)\.")
 EMBEDDING = "embedding."
 _HEAD = "head."
@@ -116,8 +118,8 @@ def numbers(names: Sequence[str], count: int) -> tuple[int, ...]:
     strides = count - len(own)
     if not 1 <= strides <= len(layers):
         raise ValueError(
-            f"cannot split {len(layers)} layers and {len(own)} separate parts (embedding, head) "
-            f"into {count} fragments"
+            f"cannot split {counted(len(layers), 'layer')} and "
+            f"{counted(len(own), 'separate part')} (embedding, head) into {count} fragments"
         )
     return tuple(_number(name, strides, own) for name in names)
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from p2ptrain.errors import counted
 from p2ptrain.sync.spec import SyncSpec
 
 
@@ -47,12 +48,13 @@ class SyncSchedule:
     def __post_init__(self) -> None:
         if self.fragments < 1 or self.inner_steps < 1 or self.inner_steps % self.fragments:
             raise ValueError(
-                f"{self.inner_steps} inner steps cannot be divided among {self.fragments} fragments"
+                f"{counted(self.inner_steps, 'inner step')} cannot be divided among "
+                f"{counted(self.fragments, 'fragment')}"
             )
         if not 0 <= self.overlap_steps <= self.stride:
             raise ValueError(
-                f"the overlap of {self.overlap_steps} inner steps must be at most the stride of "
-                f"{self.stride}"
+                f"the overlap of {counted(self.overlap_steps, 'inner step')} must be at most the "
+                f"stride of {self.stride}"
             )
 
     @classmethod

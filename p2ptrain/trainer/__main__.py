@@ -21,7 +21,7 @@ from types import TracebackType
 import torch
 
 from p2ptrain.config.node import parse_host_port
-from p2ptrain.errors import ConfigError, MachineUnfit, P2PTrainError
+from p2ptrain.errors import ConfigError, MachineUnfit, P2PTrainError, counted
 from p2ptrain.ipc.admission import load
 from p2ptrain.ipc.channel import Channel
 from p2ptrain.ipc.frames import Hello
@@ -56,7 +56,6 @@ def main() -> None:
         if arguments.inner_state:
             config = replace(config, state_folder=arguments.inner_state)
         torch.set_num_threads(config.threads)
-        torch.manual_seed(config.seed)
         generation = link.generation if link else None
         with open_ranks(config.device, arguments.store_fd, generation) as ranks:
             _serve(config, ranks, arguments, link)
@@ -103,7 +102,7 @@ def _serve(
     if ranks.count > config.inner.batch_sequences:
         raise ConfigError(
             f"{ranks.count} ranks cannot share inner batches of "
-            f"{config.inner.batch_sequences} sequences",
+            f"{counted(config.inner.batch_sequences, 'sequence')}",
             do="start at most one rank per sequence",
         )
     if config.precision == "bf16":

@@ -15,7 +15,7 @@ TIERS = """
 ids
 errors
 encoding extras names private_file standard_error
-address_group eviction rate_limit suggested_command
+address_group eviction rate_limit stranger_slots suggested_command
 identity
 config dataplane ipc kernels ledger store sync
 data net observe ring run state swarm

@@ -144,6 +144,7 @@ def test_invalid_amendment_is_refused_and_not_signed(
         (("--codec-block", "31"), "its codec_block is 31; it should be 32 to 4096\n"),
         # The number depends on this Python's standard library, which is the run's data.
         (("--inner-steps", "9999"), "inner_steps is 9999; it should be at most 1"),
+        (("--inner-steps", "9999"), "inner steps, 1 fragment, overlap 0, learning rate "),
         ((), "the amendment changes nothing\n  do      give a new value, such as --lr 0.001"),
     ],
     ids=str,

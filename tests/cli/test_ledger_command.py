@@ -93,7 +93,7 @@ def test_chain_is_shown_in_words(p2ptrain: Command, home: Path) -> None:
         "    5  skip    step 1: no attempt succeeded",
         f"    6  roster  step 2: left: {joiner}",
     ]
-    assert "6 entries, outer step 2, 96 tokens, 1 voters, 0 learners" in shown.err
+    assert "6 entries, outer step 2, 96 tokens, 1 voter, 0 learners" in shown.err
 
 
 def test_branch_and_its_healing_are_shown_in_words(p2ptrain: Command, tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_branch_and_its_healing_are_shown_in_words(p2ptrain: Command, tmp_path: 
     lines = shown.out.splitlines()
     assert shown.code == 0
     assert (
-        lines[2] == f"    3  branch  step 1: {me} branch off without a quorum; {gone} are missing"
+        lines[2] == f"    3  branch  step 1: {me} branches off without a quorum; {gone} are missing"
     )
     assert lines[5] == (
         f"    6  heal    step 2: the members leave the branch for the chain with entry "

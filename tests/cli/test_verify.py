@@ -10,6 +10,7 @@ import pytest
 
 from p2ptrain.archive.chain_log import entry_bytes
 from p2ptrain.archive.home import Home, sole_use
+from p2ptrain.errors import counted
 from p2ptrain.identity import load_or_create
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.values import Certificate, Certified
@@ -200,7 +201,8 @@ def test_incomplete_last_record_of_the_ledger_is_reported_and_kept(
     home.ledger.write_bytes(torn)
     done = verify("--json")
     assert (done.code, done.json["good"], done.json["entries"]) == (0, True, len(sound))
-    said = f"ledger.log ends in {len(torn) - good_bytes} bytes of an incomplete record"
+    left_bytes = counted(len(torn) - good_bytes, "byte")
+    said = f"ledger.log ends in {left_bytes} of an incomplete record"
     assert done.json["torn"] == said
     assert said in done.err
     assert said in verify().out

@@ -85,7 +85,7 @@ WRONG = [
     ({"sync": {"fragments": 2}, "inner.steps": 3}, "sync.fragments 2 must divide inner.steps 3"),
     (
         {"sync": {"fragments": 4}, "inner.steps": 8},
-        "sync.fragments 4 does not fit 2 layers and 1 embedding matrices: choose 2 to 3",
+        "sync.fragments 4 does not fit 2 layers and 1 embedding matrix: choose 2 to 3",
     ),
     ({"sync": {"overlap_steps": 3}}, "sync.overlap_steps 3 is longer than an outer step"),
     (

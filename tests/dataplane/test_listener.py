@@ -27,7 +27,6 @@ from p2ptrain.dataplane import (
     RingKey,
     dial,
 )
-from p2ptrain.dataplane.gate import Strangers
 from p2ptrain.dataplane.tls import tls_context
 from p2ptrain.errors import (
     ConfigError,
@@ -317,25 +316,6 @@ def test_repeated_dials_do_not_drop_another_peers_handshake(
         eventually(lambda: listener.statistics().evicted == 13)
         with context.wrap_socket(honest):
             eventually(lambda: listener.statistics().connections_now == 1)
-
-
-def test_largest_address_group_loses_its_oldest_connection() -> None:
-    ends = [socket.socketpair() for _ in range(4)]
-    hosts = ["2001:db8::1", "2001:db8:0:1::1", "2001:db8:0:1::2", "::ffff:192.0.2.1"]
-    strangers = Strangers(4)
-    for token, (host, (ours, _)) in enumerate(zip(hosts, ends, strict=True)):
-        assert not strangers.enter(token, ours, host)
-    assert strangers.enter("new", ends[0][0], "192.0.2.1")
-    for token, (_, theirs) in enumerate(ends):
-        theirs.setblocking(False)
-        if token == 1:
-            assert theirs.recv(1) == b"", "the older of the two in one /64 network must be dropped"
-        else:
-            with pytest.raises(BlockingIOError):
-                theirs.recv(1)
-    for pair in ends:
-        for end in pair:
-            end.close()
 
 
 def test_number_of_connections_of_one_peer_is_bounded(

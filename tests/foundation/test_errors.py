@@ -7,7 +7,7 @@ import inspect
 import pytest
 
 from p2ptrain import errors
-from p2ptrain.errors import P2PTrainError, ReduceAborted, TrainerExited
+from p2ptrain.errors import P2PTrainError, ReduceAborted, TrainerExited, counted
 from p2ptrain.ids import PeerId
 
 CLASSES = [
@@ -33,6 +33,15 @@ def test_class_tree_in_the_module_docstring_names_every_class(
 def test_exit_codes_are_the_documented_ones() -> None:
     promised = {2, 3, 4, 5, 6, 7, 8, 75, 1}
     assert {kind.exit_code for kind in CLASSES} == promised
+
+
+def test_counted_noun_is_plural_except_after_one() -> None:
+    assert [counted(count, "vote") for count in (0, 1, 2)] == ["0 votes", "1 vote", "2 votes"]
+    assert [counted(count, "entry is", "entries are") for count in (0, 1, 2)] == [
+        "0 entries are",
+        "1 entry is",
+        "2 entries are",
+    ]
 
 
 def test_aborted_reduce_names_step_attempt_and_suspects() -> None:

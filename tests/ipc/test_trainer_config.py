@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -13,13 +14,16 @@ from p2ptrain.ipc.trainer_config import Halving, InnerSpec, ModelSpec, TrainerCo
 MODEL = ModelSpec(vocab=300, layers=2, width=32, heads=4, kv_heads=2, ffn=64, sequence=16)
 INNER = InnerSpec(steps=4, batch_sequences=4, lr=1e-3, warmup_steps=2, total_steps=40)
 FOUND = Halving("A GPU", 9, 2)
-CONFIG = TrainerConfig(
-    MODEL, INNER, threads=2, micro_batch=1, halving=FOUND, seed=5, document_token=4
-)
+CONFIG = TrainerConfig(MODEL, INNER, threads=2, micro_batch=1, halving=FOUND, document_token=4)
 
 
 def test_settings_survive_json() -> None:
     assert TrainerConfig.from_json(CONFIG.to_json()) == CONFIG
+
+
+def test_seed_that_a_node_of_an_earlier_version_sends_is_ignored() -> None:
+    earlier = json.loads(CONFIG.to_json()) | {"seed": 5}
+    assert TrainerConfig.from_json(json.dumps(earlier)) == CONFIG
 
 
 @pytest.mark.parametrize(

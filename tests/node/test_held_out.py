@@ -86,6 +86,7 @@ def test_mean_is_weighted_by_tokens_and_shown_with_its_block_count(
     assert tally.newest.loss == pytest.approx(3.8)
     assert replace(tally.newest, loss=0.0) == Validation(6, 0.0, 128, 8, 8, ())
     assert str(tally.newest) == "3.800 over all 8 held-out blocks"
+    assert str(Validation(6, 3.8, 16, 1, 1, ())) == "3.800 over 1 held-out block"
 
 
 def test_mean_does_not_depend_on_the_order_of_reports(tally: ValidationTally) -> None:
@@ -107,7 +108,7 @@ def test_mean_does_not_depend_on_the_order_of_reports(tally: ValidationTally) ->
         (B, report(6, ValidationShare(0, 8), 2.0), "measured blocks 0 to 7"),
         (B, report(6, ValidationShare(2, 4), 2.0), "measured blocks 2 to 3"),
         (B, ValidationReport(6, 2, 5, 49, 10.0), "49 tokens; its share has 48"),
-        (B, ValidationReport(6, 2, 5, 1, 10.0), "1 tokens; its share has 48"),
+        (B, ValidationReport(6, 2, 5, 1, 10.0), "1 token; its share has 48"),
         (A, report(6, SHARES[A], 2.5), "a different result for outer step 6"),
     ],
 )

@@ -207,7 +207,7 @@ def test_too_little_data_for_an_outer_step_is_reported_before_signing(
         draft_manifest(
             run_file, little, organiser=organiser.peer, founders=[organiser.peer], created_unix=0
         )
-    assert "1 training blocks" in caught.value.what
+    assert "the data fill 1 training block, but" in caught.value.what
 
 
 def test_largest_values_of_a_run_file_can_be_published(organiser: Identity) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from p2ptrain.cli.control_client import send_command
-from p2ptrain.errors import P2PTrainError, RemoteProtocolError, TryLater
+from p2ptrain.errors import P2PTrainError, RemoteProtocolError, TryLater, counted
 from p2ptrain.suggested_command import to_paste
 
 if TYPE_CHECKING:
@@ -117,7 +117,8 @@ def check_quorum(run: Run, voters: Sequence[PeerId], after: Allowlist, peer: Pee
         "would stop for ever",
         code="ALLOW-QUORUM",
         evidence=[
-            f"{len(voters)} peers vote at present; these voters would be off the list:",
+            f"{counted(len(voters), 'peer votes', 'peers vote')} at present; "
+            "these voters would be off the list:",
             *(f"{peer} {label(peer)}" for peer in gone),
         ],
         likely=(

@@ -18,7 +18,7 @@ from p2ptrain.cli.homes import HomeOption, home_path, open_home, run_of
 from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json, result_or_json
 from p2ptrain.cli.process_limits import allow_open_files
 from p2ptrain.config.node import DATA_LISTEN, LISTEN, NodeConfig, parse_host_port
-from p2ptrain.errors import ChunkCorrupt, ChunkMissing
+from p2ptrain.errors import ChunkCorrupt, ChunkMissing, counted
 from p2ptrain.ids import Digest, RunId
 from p2ptrain.suggested_command import to_paste
 
@@ -118,10 +118,12 @@ def _rows(where: Home, account: ChainFacts) -> Iterator[SnapshotRow]:
 
 
 def _line(row: SnapshotRow) -> str:
-    held = "not here" if row.chunks is None else f"{row.chunks_held} of {row.chunks} chunks"
+    held = (
+        "not here" if row.chunks is None else f"{row.chunks_held} of {counted(row.chunks, 'chunk')}"
+    )
     held = "whole" if row.whole else held
     size = "" if row.bytes is None else f"{row.bytes / 1e6:,.1f} MB"
-    votes = "the run's manifest" if row.height == 0 else f"{len(row.signed_by)} votes"
+    votes = "the run's manifest" if row.height == 0 else counted(len(row.signed_by), "vote")
     pinned = "  pinned" if row.pinned else ""
     return (
         f"step {row.step:>5}  {row.digest[:12]}…  {size:>12}  {held:<18}  "
@@ -177,7 +179,7 @@ def fetch(
     fetched = fetched_by(config, snapshot, updates=updates, pin=pin, print_line=progress)
     words = (
         f"fetched the snapshot of outer step {fetched.step}, {fetched.digest}, and the "
-        f"{fetched.updates} updates after it: {fetched.bytes_fetched / 1e6:,.1f} MB in "
+        f"{counted(fetched.updates, 'update')} after it: {fetched.bytes_fetched / 1e6:,.1f} MB in "
         f"{fetched.seconds:.0f} s"
     )
     result_or_json(words, asdict(fetched), as_json=as_json)
@@ -205,24 +207,26 @@ def verify(
         result_json({**found, "chunks": len(manifest.chunks), "good": True})
     if damaged:
         raise ChunkCorrupt(
-            f"{len(damaged)} of the {len(manifest.chunks)} chunks of the snapshot of outer step "
-            f"{named.step} are damaged",
+            f"the snapshot of outer step {named.step} has "
+            f"{counted(len(damaged), 'damaged chunk')}, of {len(manifest.chunks)} in all",
             evidence=[f"chunk {digest}" for digest in damaged[:SHOWN_MAX]],
             likely="the disk that holds the store is faulty",
             do=to_paste(where.root, "store check --repair"),
         )
     if missing:
         raise ChunkMissing(
-            f"{len(missing)} of the {len(manifest.chunks)} chunks of the snapshot of outer "
-            f"step {named.step} are missing",
+            f"the snapshot of outer step {named.step} lacks "
+            f"{counted(len(missing), 'chunk')}, of {len(manifest.chunks)} in all",
             evidence=[f"chunk {digest}" for digest in missing[:SHOWN_MAX]],
             likely="the snapshot was never fetched completely",
             do=to_paste(where.root, f"ckpt fetch {named.step}"),
         )
     if not as_json:
+        count = len(manifest.chunks)
+        chunks = "all " * (count > 1) + counted(count, "chunk matches", "chunks match")
         result(
-            f"the snapshot of outer step {named.step} is intact: all {len(manifest.chunks)} "
-            f"chunks match those that entry {named.source.height} certified"
+            f"the snapshot of outer step {named.step} is intact: {chunks} "
+            f"what entry {named.source.height} certified"
         )
 
 

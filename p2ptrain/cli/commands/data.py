@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from p2ptrain.cli.output import JsonOption, examples, progress, result_or_json
+from p2ptrain.errors import counted
 
 app = typer.Typer(
     help="Prepare the data of a run.",
@@ -119,5 +120,6 @@ def synthesise(
         seed=seed,
     )
     write_reads(out, spec)
-    words = f"{out}: {reads} reads of {read_bases} bases from {genomes} genomes"
+    of, origin = counted(read_bases, "base"), counted(genomes, "genome")
+    words = f"{out}: {counted(reads, 'read')} of {of} from {origin}"
     result_or_json(words, {"file": str(out), **asdict(spec)}, as_json=as_json)

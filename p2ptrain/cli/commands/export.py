@@ -14,6 +14,7 @@ import typer
 from p2ptrain.cli.homes import HomeOption, open_home, run_of
 from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
 from p2ptrain.cli.outside import outside
+from p2ptrain.errors import counted
 
 if TYPE_CHECKING:
     from p2ptrain.archive.chain_reader import ChainVerifier
@@ -131,8 +132,8 @@ def export(
             result(line)
     if found.updates_after:
         progress(
-            f"{found.updates_after} outer steps ended after that snapshot; --snapshot head applies "
-            "the updates that this home holds"
+            f"{counted(found.updates_after, 'outer step')} ended after that snapshot; "
+            "--snapshot head applies the updates that this home holds"
         )
 
 
@@ -215,7 +216,7 @@ def _lines(
     tokens = "" if origin.tokens is None else f", after {origin.tokens:,} tokens"
     yield f"{exported.folder}: {origin.run_name} before outer step {origin.step}{tokens}"
     yield f"{origin.words}; θ {exported.theta}"
-    yield f"{len(exported.files)} files, {size(exported.bytes)}"
+    yield f"{counted(len(exported.files), 'file')}, {size(exported.bytes)}"
     for parity in seen:
         yield parity.words
     if not seen:

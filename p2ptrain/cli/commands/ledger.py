@@ -11,7 +11,7 @@ import typer
 from p2ptrain.cli.homes import HomeOption, open_home, run_of
 from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json, result_or_json
 from p2ptrain.cli.rendering import printable
-from p2ptrain.errors import ConfigError
+from p2ptrain.errors import ConfigError, counted
 
 if TYPE_CHECKING:
     from p2ptrain.archive.chain_reader import CheckedChain, CheckedEntry
@@ -94,7 +94,9 @@ def verify(
     for each in amended:
         result(f"amendment {each['number']}: {each['words']}")
     first = "" if chain.origin is None else f" from height {chain.links[0].after.height} on"
-    result(f"all {len(chain.links)} entries{first} are valid")
+    count = len(chain.links)
+    entries, are = counted(count, "entry", "entries"), "is" if count == 1 else "are"
+    result(f"{'all ' * (count > 1)}{entries}{first} {are} valid")
     if chain.origin is not None and file is not None:
         result(
             f"this file begins at checkpoint {chain.origin.base.checkpoint} and does not show "
@@ -119,9 +121,8 @@ def export(
     with file.open("wb") as out:
         for record in chain_records(chain.origin, (link.certified for link in links)):
             out.write(record + b"\n")
-    progress(
-        f"wrote {len(chain.links)} entries to {file}; anyone can verify them with {where.manifest}"
-    )
+    wrote = f"wrote {counted(len(chain.links), 'entry', 'entries')} to {file}"
+    progress(f"{wrote}; anyone can verify them with {where.manifest}")
     if as_json:
         result_json({**_summary(run, chain), "file": str(file)})
 
@@ -213,8 +214,9 @@ def _print_summary(run: Run, chain: CheckedChain) -> None:
         return
     state = chain.links[-1].after
     progress(
-        f"run {run.manifest.name!r}: {state.height} entries, outer step {state.step}, "
-        f"{state.tokens:,} tokens, {len(state.voters)} voters, {len(state.learners)} learners"
+        f"run {run.manifest.name!r}: {counted(state.height, 'entry', 'entries')}, "
+        f"outer step {state.step}, {state.tokens:,} tokens, "
+        f"{counted(len(state.voters), 'voter')}, {counted(len(state.learners), 'learner')}"
     )
     if chain.origin is not None:
         progress(chain.origin.words)
@@ -270,7 +272,9 @@ def _words(link: CheckedEntry) -> str:
         return _roster_words(link.before, value)
     if isinstance(value, Branch):
         gone = [voter for voter in link.before.voters if voter not in value.voters]
-        return f"{_names(value.voters)} branch off without a quorum; {_names(gone)} are missing"
+        branch = "branches" if len(value.voters) == 1 else "branch"
+        are = "is" if len(gone) == 1 else "are"
+        return f"{_names(value.voters)} {branch} off without a quorum; {_names(gone)} {are} missing"
     if isinstance(value, Heal):
         return (
             f"the members leave the branch for the chain with entry {value.entry[:8]} at "

@@ -13,7 +13,7 @@ import typer
 
 from p2ptrain.cli.homes import HomeOption, open_home, run_of
 from p2ptrain.cli.output import JsonOption, examples, result, result_json
-from p2ptrain.errors import ConfigError, P2PTrainError
+from p2ptrain.errors import ConfigError, P2PTrainError, counted
 from p2ptrain.suggested_command import to_paste
 
 if TYPE_CHECKING:
@@ -81,16 +81,17 @@ def _print_audit(where: Home, found: TrainingAudit) -> None:
     if not found.good:
         export = to_paste(where.root, "ledger export FILE")
         raise P2PTrainError(
-            f"{len(found.faults)} blocks were not trained on exactly once, by the member credited "
-            "with them",
+            f"{counted(len(found.faults), 'block was', 'blocks were')} not trained on exactly "
+            "once, by the credited member",
             code="TRAINED-OTHERWISE",
             evidence=[fault.words for fault in found.faults[:FAULTS_SHOWN_MAX]],
             likely="the journal is from a different run or was altered, or p2ptrain has a bug",
             do=f"report it, with the journals and this ledger: {export}",
         )
     result(
-        f"{found.checked} committed blocks were trained on exactly once, each by the member that "
-        "held its lease"
+        f"{counted(found.checked, 'committed block was', 'committed blocks were')} trained on "
+        "exactly once, each by the member that held its lease"
     )
     if found.unseen:
-        result(f"the given journals do not mention {found.unseen} other committed blocks")
+        unseen = counted(found.unseen, "other committed block")
+        result(f"the given journals do not mention {unseen}")

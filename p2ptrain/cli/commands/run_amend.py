@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from p2ptrain.cli.control_client import notify, send_command
-from p2ptrain.errors import ConfigError, P2PTrainError, RemoteProtocolError, TryLater
+from p2ptrain.errors import ConfigError, P2PTrainError, RemoteProtocolError, TryLater, counted
 
 if TYPE_CHECKING:
     from p2ptrain.archive.home import Home
@@ -197,8 +197,8 @@ def _check_step(
         )
     if step > reached + FAR_STEPS and not far:
         raise ConfigError(
-            f"outer step {step} is {step - reached} outer steps ahead: outer step {reached} "
-            "is under way",
+            f"outer step {step} is {counted(step - reached, 'outer step')} ahead: "
+            f"outer step {reached} is under way",
             code="AMEND-FAR",
             likely=(
                 "a typing error; once members agree on the amendment, nothing can be amended "
@@ -265,7 +265,8 @@ def _not_here(digest: Digest) -> TryLater:
 def _words(manifest: RunManifest) -> str:
     inner, codec, sync = manifest.inner, manifest.codec, manifest.sync
     return (
-        f"{manifest.data.train_blocks} blocks of data, {inner.steps} inner steps, "
-        f"{sync.fragments} fragments, overlap {sync.overlap_steps}, "
-        f"learning rate {inner.lr:g}, codec {codec.name} in blocks of {codec.block}"
+        f"{counted(manifest.data.train_blocks, 'block')} of data, "
+        f"{counted(inner.steps, 'inner step')}, {counted(sync.fragments, 'fragment')}, "
+        f"overlap {sync.overlap_steps}, learning rate {inner.lr:g}, "
+        f"codec {codec.name} in blocks of {codec.block}"
     )

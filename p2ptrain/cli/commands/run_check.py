@@ -9,6 +9,7 @@ from pathlib import Path
 from p2ptrain.cli.commands.amended_run_file import AmendedFile
 from p2ptrain.config.run_file import RunFile
 from p2ptrain.data.sources import STANDARD_LIBRARY
+from p2ptrain.errors import counted
 from p2ptrain.observe.states import size
 from p2ptrain.prepare.run_advice import Lint, is_unknown
 from p2ptrain.prepare.run_cost import RATES_MBIT, RunCosts, RunScenario
@@ -18,16 +19,18 @@ from p2ptrain.trainer.host.cost import TrainerMemory
 def lines(amended: AmendedFile, costs: RunCosts, lints: Sequence[Lint]) -> Iterator[str]:
     run = amended.run
     model = run.model
+    inner_steps = counted(run.inner.steps // run.sync.fragments, "inner step")
     yield (
-        f"run       {run.run.name}: {costs.parameters:,} parameters, {model.layers} layers of "
-        f"width {model.width}, {model.heads} heads on {model.kv_heads} KV heads, vocabulary "
-        f"{model.vocab}, context {model.sequence}"
+        f"run       {run.run.name}: {costs.parameters:,} parameters, "
+        f"{counted(model.layers, 'layer')} of width {model.width}, {counted(model.heads, 'head')} "
+        f"on {counted(model.kv_heads, 'KV head')}, vocabulary {model.vocab}, "
+        f"context {model.sequence}"
     )
     for each in amended.agreed:
         yield f"amended   {each['number']}: {each['words']}"
     yield (
-        f"trains    {run.outer.steps} outer steps of {run.inner.steps // run.sync.fragments} inner "
-        f"steps of {run.inner.batch_sequences} sequences: {costs.step_tokens:,} tokens per peer "
+        f"trains    {counted(run.outer.steps, 'outer step')} of {inner_steps} of "
+        f"{counted(run.inner.batch_sequences, 'sequence')}: {costs.step_tokens:,} tokens per peer "
         "in each outer step"
     )
     yield from _memory(costs)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from p2ptrain.cli.output import JsonOption, examples, progress, result_or_json
-from p2ptrain.errors import ConfigError
+from p2ptrain.errors import ConfigError, counted
 
 if TYPE_CHECKING:
     from p2ptrain.simulation.campaign import CampaignPlan, CampaignSums
@@ -115,7 +115,8 @@ def _facts(plan: CampaignPlan, sums: CampaignSums, elapsed_s: float) -> dict[str
 
 def _words(sums: CampaignSums) -> str:
     return (
-        f"{sums.seeds} runs, {sums.outer_steps} outer steps, {sums.restarts} restarts: "
-        f"{sums.violations} violations, {sums.stuck} stuck, {sums.pausing} ended in a long "
+        f"{counted(sums.seeds, 'run')}, {counted(sums.outer_steps, 'outer step')}, "
+        f"{counted(sums.restarts, 'restart')}: {counted(sums.violations, 'violation')}, "
+        f"{sums.stuck} stuck, {sums.pausing} ended in a long "
         f"pause, {sums.outer_steps_per_s:g} outer steps per second per core"
     )

@@ -13,7 +13,7 @@ from p2ptrain.cli.control_client import send_command
 from p2ptrain.cli.homes import HomeOption, open_home, run_of
 from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json, result_or_json
 from p2ptrain.config.node import NodeConfig, parse_size, parse_snapshots
-from p2ptrain.errors import ChunkCorrupt, ChunkMissing, ConfigError
+from p2ptrain.errors import ChunkCorrupt, ChunkMissing, ConfigError, counted
 from p2ptrain.ids import Digest, is_digest
 from p2ptrain.suggested_command import to_paste
 
@@ -94,11 +94,12 @@ def check(
     looked, bad = _looked_at(where)
     left = _repaired(where, bad, tuple(bootstrap or ())) if repair and bad else bad
     mended = [digest for digest in bad if digest not in set(left)]
+    chunks = counted(looked, "chunk")
     if as_json and not left:
         result_json({"chunks": looked, "damaged": bad, "repaired": mended})
     if left:
         raise ChunkCorrupt(
-            f"{len(left)} of {looked} chunks are damaged",
+            f"{len(left)} of {chunks} {'is' if len(left) == 1 else 'are'} damaged",
             evidence=[f"chunk {digest}" for digest in left[:SHOWN_MAX]],
             likely="the disk that holds the store is faulty",
             do=(
@@ -112,9 +113,10 @@ def check(
     if as_json:
         return
     if mended:
-        result(f"{len(mended)} of {looked} chunks were damaged and have been repaired from peers")
+        were = "was damaged and has" if len(mended) == 1 else "were damaged and have"
+        result(f"{len(mended)} of {chunks} {were} been repaired from peers")
     else:
-        result(f"all {looked} chunks are intact")
+        result(f"{'all ' * (looked > 1)}{counted(looked, 'chunk is', 'chunks are')} intact")
 
 
 def _looked_at(where: Home) -> tuple[int, list[Digest]]:
@@ -136,7 +138,8 @@ def _repaired(where: Home, bad: list[Digest], bootstrap: tuple[str, ...]) -> lis
     """
     from p2ptrain.node.observer import HomeInUse, repair_store
 
-    progress(f"{len(bad)} chunks are damaged; asking peers for intact copies")
+    damaged = counted(len(bad), "chunk is", "chunks are")
+    progress(f"{damaged} damaged; asking peers for intact copies")
     config = NodeConfig(home=where.root, bootstrap=bootstrap, wait_for_approval=False)
     try:
         mended = set(repair_store(config, bad, progress))
@@ -207,7 +210,8 @@ def gc(
     )
     collected = _collected(where, config)
     chunks, freed, left = collected.chunks, collected.bytes_freed, collected.chunks_left
-    words = f"removed {freed / 1e6:,.1f} MB in {chunks} chunks; {left} chunks are left"
+    removed, stay = counted(chunks, "chunk"), counted(left, "chunk is", "chunks are")
+    words = f"removed {freed / 1e6:,.1f} MB in {removed}; {stay} left"
     result_or_json(words, {"chunks": chunks, "bytes": freed, "left": left}, as_json=as_json)
 
 

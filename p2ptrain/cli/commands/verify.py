@@ -12,7 +12,7 @@ import typer
 from p2ptrain.cli.homes import HomeOption, check_asked_for, open_home, run_of
 from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
 from p2ptrain.cli.rendering import show_error
-from p2ptrain.errors import P2PTrainError, StoreError, TryLater
+from p2ptrain.errors import P2PTrainError, StoreError, TryLater, counted
 from p2ptrain.suggested_command import to_paste
 
 if TYPE_CHECKING:
@@ -113,9 +113,8 @@ def _audited(where: Home, run: Run, start: str) -> AuditFindings:
     try:
         log = RecordLog(where.ledger, disk=ReadOnlyDisk()) if where.ledger.exists() else None
         if log is not None and log.torn_bytes:
-            findings.torn = (
-                f"{where.ledger.name} ends in {log.torn_bytes} bytes of an incomplete record"
-            )
+            torn = counted(log.torn_bytes, "byte")
+            findings.torn = f"{where.ledger.name} ends in {torn} of an incomplete record"
             progress(f"{findings.torn}, which a node is writing or a crash left; this is ignored")
         walk = ChainVerifier(rules_of(run), log or (), where.ledger)
         account = chain_facts(run.manifest, walk.begins, _with_progress(walk))
@@ -128,7 +127,8 @@ def _audited(where: Home, run: Run, start: str) -> AuditFindings:
     if walk.origin is not None:
         findings.begins_at = str(walk.origin.base.checkpoint)
         progress(walk.origin.words)
-    progress(f"all {walk.good} entries are valid, up to outer step {state.step}")
+    entries = counted(walk.good, "entry is", "entries are")
+    progress(f"{'all ' * (walk.good > 1)}{entries} valid, up to outer step {state.step}")
     _replay(where, run, account, start, findings)
     return findings
 
@@ -136,7 +136,7 @@ def _audited(where: Home, run: Run, start: str) -> AuditFindings:
 def _with_progress(walk: ChainVerifier) -> Iterator[Certified]:
     report_progress = ThrottledProgress()
     for link in walk.links():
-        report_progress(f"{walk.good} entries are valid")
+        report_progress(f"{counted(walk.good, 'entry is', 'entries are')} valid")
         yield link.certified
 
 
@@ -269,10 +269,11 @@ def _incomplete(where: Home, findings: AuditFindings, missing: MissingBytes) -> 
 
 
 def _words(findings: AuditFindings) -> str:
-    compared = len(findings.compared)
+    entries, updates = counted(findings.entries, "entry", "entries"), findings.updates
+    compared = counted(len(findings.compared), "certified snapshot")
     torn = f"; {findings.torn}" if findings.torn else ""
     return (
-        f"the run {findings.name!r} is valid: {findings.entries} entries, {findings.updates} "
-        f"updates from outer step {findings.begun} to {findings.reached}, which lead to "
-        f"{compared} certified snapshots{torn}"
+        f"the run {findings.name!r} is valid: {entries}, {counted(updates, 'update')} "
+        f"from outer step {findings.begun} to {findings.reached}, which "
+        f"{'leads' if updates == 1 else 'lead'} to {compared}{torn}"
     )

@@ -14,7 +14,7 @@ import trio
 from libp2p.network.exceptions import SwarmException
 
 from p2ptrain.address_group import site_of
-from p2ptrain.net.stranger_slots import StrangerSlots
+from p2ptrain.stranger_slots import StrangerSlots
 
 HANDSHAKES_MAX = 128
 """Maximum number of handshakes at the same time. A handshake takes milliseconds of CPU time and

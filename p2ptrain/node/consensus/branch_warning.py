@@ -5,6 +5,7 @@ On a branch, the voters that remain after the loss of the quorum continue the le
 
 from __future__ import annotations
 
+from p2ptrain.errors import counted
 from p2ptrain.ledger.chain.values import Branch
 from p2ptrain.ledger.core import Ledger
 from p2ptrain.ledger.queries import branch_words
@@ -22,8 +23,8 @@ def in_words(text: str, ledger: Ledger) -> str:
     gone = len(past[-1].gone)
     entry = ledger.kept.at(past[-1].height + 1)
     here = entry.entry.value.voters if entry and isinstance(entry.entry.value, Branch) else ()
-    of_all = f" of {gone + len(here)}" if here else ""
-    return f"{named(text)}; {gone}{of_all} voters are gone"
+    lost = f"{gone} of {counted(gone + len(here), 'voter')}" if here else counted(gone, "voter")
+    return f"{named(text)}; {lost} {'is' if gone == 1 else 'are'} gone"
 
 
 def warn(context: Context) -> None:

@@ -6,6 +6,7 @@ voters that remain continue on a branch of their own.
 
 from __future__ import annotations
 
+from p2ptrain.errors import counted
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain import quorum
 from p2ptrain.ledger.chain.state import Phase
@@ -72,8 +73,8 @@ def in_words(context: Context, missing: tuple[PeerId, ...]) -> str:
     organiser admits them again."""
     names = ", ".join(label(peer) for peer in missing[:NAMED_MAX])
     more = f" and {len(missing) - NAMED_MAX} more" if missing[NAMED_MAX:] else ""
-    voters = len(context.ledger.snapshot.voters)
-    words = f"{len(missing)} of {voters} voters cannot be heard: {names}{more}"
+    voters = counted(len(context.ledger.snapshot.voters), "voter")
+    words = f"{len(missing)} of {voters} cannot be heard: {names}{more}"
     off = [label(peer) for peer in missing if not context.admission.admits(peer)]
     if off:
         words += f"; not heard because they are not on the allowlist: {', '.join(off[:NAMED_MAX])}"

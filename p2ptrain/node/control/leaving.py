@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import trio
 
+from p2ptrain.errors import counted
 from p2ptrain.ledger.chain.state import Phase
 from p2ptrain.ledger.messages.peer_reports import Leaving
 from p2ptrain.ledger.policy.membership import keeps_its_vote
@@ -84,7 +85,8 @@ def goodbye_text(context: Context) -> str:
     """Return the text shown to a user who presses Ctrl-C."""
     trainer, state, lost, alone = context.trainer, context.ledger.snapshot, "", ""
     if trainer.work is None and trainer.inner_step:
-        lost = f"; {trainer.inner_step} of {trainer.inner_steps} inner steps will be lost"
+        inner_steps = counted(trainer.inner_steps, "inner step")
+        lost = f"; {trainer.inner_step} of {inner_steps} will be lost"
     if state.voters == (context.me,) and state.phase is not Phase.ENDED:
         alone = " This node is the run's only voter: nothing is committed until it is back."
     return f"Leaving within {LEAVE_S:.0f} s{lost}. Press Ctrl-C again to leave now.{alone}"

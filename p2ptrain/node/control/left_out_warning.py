@@ -21,6 +21,11 @@ from p2ptrain.sync.trainer_orders import LocalWork
 WARNING = "left out"
 WITHOUT = "members began an exchange without this node"
 CONNECTION = "check this machine's network; this node's work counts in the next exchange"
+IN_TURN = (
+    "its work counts in the next exchange; this node may not be the cause, since members sit out "
+    "in turn if the cause of a failure is unclear; if this happens often, check this machine's "
+    "network"
+)
 
 LATE = Caution(
     "SYNC-DROPPED",
@@ -40,12 +45,18 @@ UNHEARD = Caution(
     CONNECTION,
 )
 FAILED = Caution(
-    "SYNC-DROPPED", f"{WITHOUT}: an attempt with it failed, so they try without it", CONNECTION
+    "SYNC-DROPPED", f"{WITHOUT}: an attempt with it failed, so they try without it", IN_TURN
+)
+REPEATED = Caution(
+    "SYNC-DROPPED",
+    "members repeat a failed exchange without this node although it was ready: it sits out in "
+    "turn, or its report did not reach them in time",
+    IN_TURN,
 )
 DOUBTED = Caution(
     "SYNC-DROPPED",
     f"{WITHOUT}: attempts with it have failed recently, so it sits out some outer steps",
-    CONNECTION,
+    IN_TURN,
 )
 GONE = Caution(
     "SYNC-DROPPED",
@@ -98,7 +109,9 @@ class LeftOutWatch:
             return BEHIND
         if doubted:
             return DOUBTED
-        return UNHEARD if work is not None and work.step == roster.step else LATE
+        if work is None or work.step != roster.step:
+            return LATE
+        return REPEATED if roster.attempt else UNHEARD
 
 
 def reduce_under_way(state: LedgerState) -> tuple[int, int] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict
 
 from p2ptrain.ids import PeerId
@@ -79,7 +78,7 @@ async def status(context: Context) -> NodeStatus:
         sending=_sending(context),
         exchange=context.reduce.last_ring.facts() if context.reduce.last_ring else {},
         exchanged=reduce_in_words(context.reduce.last_ring) if context.reduce.last_ring else "",
-        uptime_s=time.monotonic() - context.state.started_s,
+        uptime_s=context.now() - context.state.started_s,
         warnings=tuple(each.words for each in cautions),
         cautions=cautions,
     )

@@ -8,7 +8,6 @@ that it cannot be dialled.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 
 from p2ptrain.ids import PeerId
@@ -38,7 +37,7 @@ def judged_reach(context: Context) -> tuple[bool, bool]:
     counts = context.plane.listener.statistics()
     dialled = counts.served + counts.handler_errors + counts.connections_now > 0
     asked = sum(map(context.ledger.snapshot.is_member, context.network.connected())) >= PEERS_MIN
-    doubted = asked and time.monotonic() > context.state.started_s + DOUBT_S
+    doubted = asked and context.now() > context.state.started_s + DOUBT_S
     listens = bool(context.network.addresses())
     return dialled, dialled or (listens and not doubted)
 

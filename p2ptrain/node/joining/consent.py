@@ -18,7 +18,7 @@ import trio
 
 from p2ptrain.config.node import NodeConfig
 from p2ptrain.data.blocks import encoded_bytes
-from p2ptrain.errors import ConfigError
+from p2ptrain.errors import ConfigError, counted
 from p2ptrain.ids import PeerId
 from p2ptrain.names import label
 from p2ptrain.observe.states import size
@@ -58,7 +58,7 @@ def screen(run: Run, config: NodeConfig, me: PeerId) -> Iterator[str]:
     needs = f"memory    the node needs 150 MB, and {size(vectors)} for the model"
     yield needs if config.seed else needs + trains
     kept = config.keep_snapshots
-    snapshots = "every snapshot" if kept is None else f"{kept} snapshots"
+    snapshots = "every snapshot" if kept is None else counted(kept, "snapshot")
     each = size(node.theta + node.momentum)
     keeps_inner = config.keep_inner and not config.seed
     inner = f" the inner optimizer ({each}, twice that while it is written)," if keeps_inner else ""

@@ -16,7 +16,7 @@ from functools import partial
 
 import trio
 
-from p2ptrain.errors import PeerError, RemoteProtocolError, StoreError
+from p2ptrain.errors import PeerError, RemoteProtocolError, StoreError, counted
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.state import Phase
 from p2ptrain.names import label
@@ -305,7 +305,7 @@ async def _fetch(context: Context, peer: PeerId, offer: OptimizerOffer) -> None:
 def _start_fresh(context: Context, why: str) -> None:
     """Warn the user that no state was received, and say why."""
     steps = context.manifest.inner.join_warmup_steps
-    said = f"{why}: {FRESH}" + (f" of {steps} inner steps" if steps else "")
+    said = f"{why}: {FRESH}" + (f" of {counted(steps, 'inner step')}" if steps else "")
     context.alerts.show("donor", Caution("JOIN-FRESH", said))
     context.journal.write("inner-state-fresh", reason=why)
     context.changes.notify_all()

@@ -105,9 +105,10 @@ def _history(context: Context) -> tuple[Digest, ...]:
 
 async def _fetch_damaged_roots(context: Context, damaged: RootsDamaged) -> None:
     """Fetch damaged roots again, and warn the user if no peer has them. While the user is warned,
-    only `scrub` asks for them. Until they are repaired or unpinned, the store can only grow."""
+    `scrub` asks for them, unless scrubbing is off. Until they are repaired or unpinned, the store
+    can only grow."""
     left: RootsDamaged | None = damaged
-    if WARNING not in context.alerts:
+    if WARNING not in context.alerts or context.config.scrub_bytes_per_s is None:
         left = damaged.without(await repair(context, damaged.roots))
     if left is not None:
         context.alerts.show(WARNING, Caution(left.code, left.what, left.remedy(context.home.root)))

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from p2ptrain.errors import StoreError
+from p2ptrain.errors import StoreError, counted
 from p2ptrain.ids import Digest
 from p2ptrain.node.outer_state import fetch
 from p2ptrain.node.state.context import Context
@@ -48,7 +48,9 @@ class ScrubPass:
 
     @property
     def caution(self) -> Caution:
-        what = f"{len(self.damaged)} of {self.chunks} chunks on this disk were damaged; "
+        were = "was" if len(self.damaged) == 1 else "were"
+        chunks = counted(self.chunks, "chunk")
+        what = f"{len(self.damaged)} of {chunks} on this disk {were} damaged; "
         what += f"replaced with copies from peers: {len(self.repaired) if self.lost else 'all'}"
         if self.lost:
             what += f"; no connected peer has the other {len(self.lost)}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 
 from p2ptrain.observe.journal import Journal
@@ -22,14 +21,14 @@ from p2ptrain.observe.states import (
 @dataclass(slots=True)
 class NodeState:
     journal: Journal
+    started_s: float
+    """When this node started, by the context's clock, in seconds."""
     current: State = field(default_factory=Starting)
     """The newest state that a task set. `shown` may return a different one."""
     leaving: bool = False
     """True once this node has begun to leave the run."""
     isolated: str = ""
     """Why no quorum can currently be reached; empty if a quorum can be reached."""
-    started_s: float = field(default_factory=time.monotonic)
-    """When this node started, by the monotonic clock, in seconds."""
 
     def shown(self, fetching: FetchingSnapshot | None = None) -> State:
         """Return the state for the status and for heartbeats. `fetching`: the progress of a

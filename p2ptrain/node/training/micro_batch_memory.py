@@ -16,7 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import p2ptrain
-from p2ptrain.errors import P2PTrainError
+from p2ptrain.errors import P2PTrainError, counted
 from p2ptrain.ids import Digest
 from p2ptrain.ipc.frames import Hello
 from p2ptrain.ipc.trainer_config import Halving, TrainerConfig
@@ -70,7 +70,7 @@ def save_halving(context: Context, config: TrainerConfig, halving: Halving) -> N
 def in_words(context: Context, hello: Hello) -> str:
     """Describe the device and the micro-batch of the trainer that sent `hello`. If the saved hint
     does not fit this device, delete the hint."""
-    said = f"{hello.device}, {hello.ranks} rank{'s' * (hello.ranks != 1)}"
+    said = f"{hello.device}, {counted(hello.ranks, 'rank')}"
     kept = context.trainer.halving
     if kept is None:
         return said

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from p2ptrain.data.blocks import BLOCK_BYTES_MAX
-from p2ptrain.errors import RemoteProtocolError, TrainerError, TrainerOutOfMemory
+from p2ptrain.errors import RemoteProtocolError, TrainerError, TrainerOutOfMemory, counted
 from p2ptrain.ipc import slices
 from p2ptrain.ipc.admission import Claim, Purpose, challenge
 from p2ptrain.ipc.frames import BLOCKS_MAX
@@ -196,7 +196,8 @@ class RankGathering:
         """
         with self._changed:
             if claim.ranks != self.ranks:
-                return f"this node expects {self.ranks} ranks, and torchrun started {claim.ranks}"
+                expected = counted(self.ranks, "rank")
+                return f"this node expects {expected}, and torchrun started {claim.ranks}"
             if self.error is not None or self._leaving:
                 raise ConnectionError("the node has closed this group of ranks")
             if self.complete_s is not None:

@@ -20,7 +20,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from p2ptrain.errors import RemoteProtocolError, TrainerError, TrainerOutOfMemory, TrainerStalled
+from p2ptrain.errors import (
+    RemoteProtocolError,
+    TrainerError,
+    TrainerOutOfMemory,
+    TrainerStalled,
+    counted,
+)
 from p2ptrain.ipc.channel import Channel, ChannelClosed
 from p2ptrain.ipc.frames import Evaluate, Frame, Hello, Stop, ToTrainer, Train
 from p2ptrain.ipc.trainer_config import TrainerConfig
@@ -78,7 +84,7 @@ class ExternalRanks:
         if gathering.complete_s is not None:
             return ""
         missing = gathering.ranks - gathering.here
-        return f"for {missing} of {gathering.ranks} ranks to connect at {self._address}"
+        return f"for {missing} of {counted(gathering.ranks, 'rank')} to connect at {self._address}"
 
     def send(self, frame: ToTrainer, meanwhile: Callable[[], None] | None = None) -> None:
         """Send a frame, like `RunningTrainer.send`. Raises TrainerError: a rank is gone."""

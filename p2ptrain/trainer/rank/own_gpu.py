@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import torch
 
-from p2ptrain.errors import MachineUnfit, P2PTrainError, TrainerError
+from p2ptrain.errors import MachineUnfit, P2PTrainError, TrainerError, counted
 from p2ptrain.trainer.host.micro_batch import is_out_of_memory
 
 Capability = tuple[int, int]
@@ -39,8 +39,9 @@ def own_gpu() -> torch.device:
         )
     number, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
     if number >= count:
+        gpus = counted(count, "GPU")
         raise MachineUnfit(
-            f"there is no GPU for rank {number} of this machine: torch sees {count} GPUs",
+            f"there is no GPU for rank {number} of this machine: torch sees {gpus}",
             code="GPU-NONE",
             do=f"use at most --ranks {count}: two ranks cannot share a GPU, but two nodes can",
         )

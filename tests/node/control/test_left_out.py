@@ -74,6 +74,19 @@ async def test_participant_dropped_from_the_next_attempt_is_told_the_reason(tmp_
         )
 
 
+async def test_warning_after_a_failure_says_that_members_sit_out_in_turn(tmp_path: Path) -> None:
+    """From the third attempt on, innocent members sit out too."""
+    async with rig(tmp_path, rules=RULES) as r:
+        theirs = Participant(ANN.peer, 16, 1)
+        r.decide(replace(opening(r.context.ledger.snapshot), learners=(ANN.peer,)))
+        for _ in range(3):
+            r.decide(opening(r.context.ledger.snapshot, theirs, learners=[ANN.peer]))
+        assert at(r, LocalWork(0, (0,), 16)) == left_out_warning.REPEATED
+        assert at(r) == left_out_warning.LATE
+        for why in (left_out_warning.FAILED, left_out_warning.REPEATED, left_out_warning.DOUBTED):
+            assert "this node may not be the cause, since members sit out in turn" in why.do
+
+
 async def test_removed_member_is_warned_but_a_stranger_is_not(tmp_path: Path) -> None:
     async with rig(tmp_path, rules=RULES) as r:
         state, stranger = r.context.ledger.snapshot, PeerId(BOB.peer)

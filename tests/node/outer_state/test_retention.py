@@ -23,7 +23,7 @@ from p2ptrain.node.state.context import Context
 from p2ptrain.run import DataIndex
 from p2ptrain.store import Head, digest_of
 from p2ptrain.testing.published import policy
-from tests.node.rig import ANN, Rig, entry_of, opening, rig, settled
+from tests.node.rig import ANN, Neighbour, Rig, entry_of, opening, rig, settled
 from tests.node.training.test_data import know_data
 
 
@@ -306,3 +306,29 @@ async def test_damaged_pinned_blob_is_reported_until_repaired_or_unpinned(
             nursery.cancel_scope.cancel()
         assert len(r.said("collected")) == 1
         assert store.has_chunk(old) == (how != "unpinned")
+
+
+async def test_damaged_blob_is_requested_again_even_if_scrubbing_is_off(tmp_path: Path) -> None:
+    """A peer gets the blob only after the user was warned."""
+    async with (
+        rig(tmp_path / "a", admission="open", steps=9, rules=policy(participants_min=1)) as r,
+        rig(tmp_path / "b", welcoming=True) as other,
+    ):
+        r.configure(scrub_bytes_per_s=None)
+        Neighbour(r, other)
+        know_data(r)
+        store, warnings = r.context.store, r.context.alerts.warnings
+        old = store.put_blob("snapshot", [b"of long ago"], {})
+        store.lasting.change(add=old)
+        was = rot(r, old)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(keep_store_small, r.context, again_s=0.02))
+            r.context.outer.step = 1
+            committed(r, 0, snapshot(r.context, 0))
+            r.context.changes.notify_all()
+            await settled(lambda: retention.WARNING in warnings)
+            other.context.store.put_chunk(was)
+            await settled(lambda: retention.WARNING not in warnings)
+            nursery.cancel_scope.cancel()
+        assert r.said("rot-repaired")[-1]["repaired"] == [old]
+        assert store.get_chunk(old) == was

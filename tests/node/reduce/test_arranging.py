@@ -3,7 +3,6 @@ pair dials the other."""
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 
@@ -136,10 +135,11 @@ async def test_peers_report_only_their_own_paths(tmp_path: FilePath) -> None:
 async def test_node_that_members_do_not_dial_reports_that_it_cannot_be_dialled(
     tmp_path: FilePath,
 ) -> None:
-    async with rig(tmp_path) as r:
+    now = 0.0
+    async with rig(tmp_path, clock=lambda: now) as r:
         context = r.context
         assert judged_reach(context) == (False, True)
-        context.state.started_s = time.monotonic() - DOUBT_S - 1
+        now = DOUBT_S + 1
         assert judged_reach(context) == (False, True)  # No connected peer could dial.
         r.network.peers = {ANN.peer, BOB.peer}
         # Only members probe, and these peers are not members.
@@ -151,7 +151,7 @@ async def test_node_that_members_do_not_dial_reports_that_it_cannot_be_dialled(
             assert judged_reach(r.context) == (True, True)
         r.plug(listener=Counting(ListenerStatistics()))
         r.network.listens = []
-        context.state.started_s = time.monotonic()
+        now = 0.0
         assert judged_reach(r.context) == (False, False)  # This node does not listen.
 
 

@@ -107,7 +107,7 @@ async def called_at(r: Rig) -> str:
         return state.waits_for if isinstance(state, StandingBy) else ""
 
     await settled(lambda: "connect at" in words())
-    found = re.fullmatch(r"for 1 of 1 ranks to connect at (127\.0\.0\.1:\d+)", words())
+    found = re.fullmatch(r"for 1 of 1 rank to connect at (127\.0\.0\.1:\d+)", words())
     assert found, words()
     return found[1]
 
