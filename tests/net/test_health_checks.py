@@ -6,7 +6,8 @@ from typing import Any
 
 import trio
 from libp2p.abc import INetStream
-from libp2p.host.ping import ID as PING, PING_LENGTH
+from libp2p.host.ping import ID as PING
+from libp2p.host.ping import PING_LENGTH
 
 from .conftest import DEADLINE_S, host_of, networks
 
