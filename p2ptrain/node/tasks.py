@@ -20,6 +20,7 @@ from p2ptrain.node.control.slow_reduce_warning import notice_slow_reduce
 from p2ptrain.node.gossip import connections
 from p2ptrain.node.gossip.amendment_gossip import keep_amended
 from p2ptrain.node.gossip.endpoint_exchange import answer_introductions
+from p2ptrain.node.gossip.forwarding import answer_forwarded
 from p2ptrain.node.gossip.gossip import listen, send_heartbeats
 from p2ptrain.node.gossip.path_probes import probe_paths
 from p2ptrain.node.gossip.revocation import notice_revocation
@@ -81,6 +82,7 @@ async def run_tasks(
         nursery.cancel_scope.cancel()
 
     answer_introductions(context)
+    answer_forwarded(context)
     serve_bases(context)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run_ledger_to_the_end)

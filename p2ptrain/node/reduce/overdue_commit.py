@@ -29,9 +29,10 @@ async def wait_for_commit(context: Context, roster: Roster, took_s: float) -> No
     Raises ReduceAborted: the members have not agreed in time, because of silent participants.
     """
     late_s = took_s + max(LATE_S_MIN, context.ledger.rules.grace_s)
-    with trio.move_on_after(late_s):
+    with trio.move_on_after(late_s) as waiting:
         while context.ledger.snapshot.roster == roster:
             await context.changes.wait()
+    if not waiting.cancelled_caught:
         return
     if silent := silent_participants(context, roster):
         what = f"after {late_s:.0f} s, no majority of the participants has reported its result"
