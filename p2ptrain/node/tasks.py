@@ -17,10 +17,10 @@ from p2ptrain.node.consensus.pruning import notice_pruned
 from p2ptrain.node.control.isolation_warning import notice_isolation
 from p2ptrain.node.control.left_out_warning import notice_left_out
 from p2ptrain.node.control.slow_reduce_warning import notice_slow_reduce
+from p2ptrain.node.forwarding.forwarding import answer_forwarded
 from p2ptrain.node.gossip import connections
 from p2ptrain.node.gossip.amendment_gossip import keep_amended
 from p2ptrain.node.gossip.endpoint_exchange import answer_introductions
-from p2ptrain.node.gossip.forwarding import answer_forwarded
 from p2ptrain.node.gossip.gossip import listen, send_heartbeats
 from p2ptrain.node.gossip.path_probes import probe_paths
 from p2ptrain.node.gossip.revocation import notice_revocation

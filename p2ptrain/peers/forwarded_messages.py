@@ -1,9 +1,9 @@
 """Messages between two members that cannot connect to each other, passed on by a third member.
 
-    sender ── message ──► common member ── the same bytes ──► receiver
-    sender ◄── reply ─── common member ◄── the same bytes ── receiver
+    sender ── message ──► forwarder ── the same bytes ──► receiver
+    sender ◄── reply ─── forwarder ◄── the same bytes ── receiver
 
-The common member is not trusted. It can drop or delay a message, and read it. It cannot change a
+The forwarder is not trusted. It can drop or delay a message, and read it. It cannot change a
 message, because the author signs all of it. It cannot repeat one either: a message names the
 incarnations (the starts) of both ends and has a serial number, and the receiver handles each serial
 number once. This module does not know which messages are worth passing on, or to whom.

@@ -13,7 +13,7 @@ OWNERS = {
     "Alerts": "control",
     "Blobs": "outer_state",
     "EventQueue": "consensus",
-    "Forwarding": "gossip",
+    "Forwarding": "forwarding",
     "Identities": "joining",
     "JoinRequests": "joining",
     "LedgerPort": "consensus",

@@ -18,7 +18,7 @@ import trio
 
 from p2ptrain.errors import LocalProtocolError, PeerError, RemoteProtocolError
 from p2ptrain.ids import PeerId
-from p2ptrain.node.gossip import forwarding
+from p2ptrain.node.forwarding import forwarding
 from p2ptrain.node.state.context import Context
 from p2ptrain.peers.protocol_names import LEDGER_PROTOCOL
 

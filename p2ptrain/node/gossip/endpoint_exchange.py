@@ -15,7 +15,7 @@ from p2ptrain.dataplane import Endpoint
 from p2ptrain.encoding import pack
 from p2ptrain.errors import PeerError, RemoteProtocolError
 from p2ptrain.ids import PeerId
-from p2ptrain.node.gossip import forwarding
+from p2ptrain.node.forwarding import forwarding
 from p2ptrain.node.state.context import Context
 from p2ptrain.peers.peer_table import endpoint_of
 from p2ptrain.peers.protocol_names import ENDPOINT_BYTES_MAX, ENDPOINT_PROTOCOL

@@ -1,5 +1,5 @@
-"""Messages that common members pass on between members that cannot connect to each other. Written
-by `gossip/`.
+"""Requests that a third member, the forwarder, passes on between two members that cannot connect to
+each other. Written by `forwarding/`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from p2ptrain.rate_limit import Allowance
 Handler = Callable[[PeerId, bytes], Awaitable[bytes]]
 
 AT_ONCE, PER_S = 16, 8.0
-"""Number of messages of one sender that a common member passes on at once, and per second."""
+"""Number of requests of one sender that a forwarder passes on at once, and per second."""
 
 
 @dataclass(slots=True)
@@ -26,8 +26,8 @@ class Forwarding:
     """The serial number of our next request."""
     direct_again_s: dict[PeerId, float] = field(default_factory=dict)
     """For each peer that could not be connected, when to try again (by `Context.now`)."""
-    common: dict[PeerId, PeerId] = field(default_factory=dict)
-    """For each such peer, the member that passed on our last message to it."""
+    forwarders: dict[PeerId, PeerId] = field(default_factory=dict)
+    """For each such peer, the member that passed our last request on to it."""
     passed_on: int = 0
     """Number of requests that this node has passed on for others."""
     allowed: Allowance = field(default_factory=lambda: Allowance(AT_ONCE, PER_S))

@@ -1,4 +1,4 @@
-"""Members that cannot connect to each other exchange requests through a common member, which they
+"""Members that cannot connect to each other exchange requests through a forwarder, which they
 need not trust."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pytest
 
 from p2ptrain.errors import P2PTrainError, PeerUnreachable, RemoteProtocolError
 from p2ptrain.ids import PeerId
-from p2ptrain.node.gossip import forwarding
+from p2ptrain.node.forwarding import forwarding
 from p2ptrain.node.state.forwarding import AT_ONCE
 from p2ptrain.peers.forwarded_messages import PAYLOAD_BYTES_MAX, decode
 from p2ptrain.peers.protocol_names import FORWARD_PROTOCOL
@@ -54,20 +54,20 @@ def network_of(r: Rig) -> Cable:
 
 @asynccontextmanager
 async def three(tmp_path: Path) -> AsyncIterator[tuple[Rig, Rig, Rig, list[tuple[PeerId, bytes]]]]:
-    """Yield a sender, a common member and a receiver of one run, and the requests that the receiver
-    has handled. The sender and the receiver are connected to the common member only."""
+    """Yield a sender, a forwarder and a receiver of one run, and the requests that the receiver
+    has handled. The sender and the receiver are connected to the forwarder only."""
     async with AsyncExitStack() as stack:
         rigs = [
             await stack.enter_async_context(rig(tmp_path / name, welcoming=True))
-            for name in ("sender", "common", "receiver")
+            for name in ("sender", "forwarder", "receiver")
         ]
-        sender, common, receiver = rigs
+        sender, forwarder, receiver = rigs
         names = [each.context.me for each in rigs]
         for each in rigs:
             each.surround(run=sender.run, network=Cable(me=each.context.me))
             each.set_chain(since=dict.fromkeys(names, 0))
             network_of(each).nodes.update(zip(names, rigs, strict=True))
-            network_of(each).peers.update(names if each is common else names[1:2])
+            network_of(each).peers.update(names if each is forwarder else names[1:2])
             forwarding.answer_forwarded(each.context)
         for each in rigs:
             for other in rigs:
@@ -81,7 +81,7 @@ async def three(tmp_path: Path) -> AsyncIterator[tuple[Rig, Rig, Rig, list[tuple
             return b"re: " + payload
 
         forwarding.handle(receiver.context, P, handler, bytes_max=1000)
-        yield sender, common, receiver, handled
+        yield sender, forwarder, receiver, handled
 
 
 async def ask(sender: Rig, receiver: Rig, payload: bytes = b"vote", bytes_max: int = 100) -> bytes:
@@ -90,23 +90,23 @@ async def ask(sender: Rig, receiver: Rig, payload: bytes = b"vote", bytes_max: i
     )
 
 
-async def test_request_reaches_a_member_through_a_common_member(tmp_path: Path) -> None:
-    async with three(tmp_path) as (sender, common, receiver, handled):
+async def test_request_reaches_a_member_through_a_forwarder(tmp_path: Path) -> None:
+    async with three(tmp_path) as (sender, forwarder, receiver, handled):
         assert await ask(sender, receiver) == b"re: vote"
         assert await ask(sender, receiver, b"again") == b"re: again"
         assert handled == [(sender.context.me, b"vote"), (sender.context.me, b"again")]
-        middle, end = common.context.me, receiver.context.me
+        middle, end = forwarder.context.me, receiver.context.me
         # Only the first request is also tried directly.
         assert network_of(sender).sent == [
             (end, P),
             (middle, FORWARD_PROTOCOL),
             (middle, FORWARD_PROTOCOL),
         ]
-        assert common.context.peers.forwarding.passed_on == 2
+        assert forwarder.context.peers.forwarding.passed_on == 2
 
 
 async def test_connected_peer_is_asked_directly_even_if_it_fails(tmp_path: Path) -> None:
-    async with three(tmp_path) as (sender, _common, receiver, handled):
+    async with three(tmp_path) as (sender, _forwarder, receiver, handled):
         network_of(sender).peers.add(receiver.context.me)
         receiver_network = network_of(receiver)
         receiver_network.handlers[P] = receiver_network.handlers[FORWARD_PROTOCOL]
@@ -117,8 +117,8 @@ async def test_connected_peer_is_asked_directly_even_if_it_fails(tmp_path: Path)
 
 
 async def test_repeated_request_is_handled_once(tmp_path: Path) -> None:
-    """The common member stores a request and delivers it again."""
-    async with three(tmp_path) as (sender, common, receiver, handled):
+    """The forwarder stores a request and delivers it again."""
+    async with three(tmp_path) as (sender, forwarder, receiver, handled):
         kept: list[bytes] = []
         network = network_of(receiver)
         real = network.handlers[FORWARD_PROTOCOL]
@@ -130,19 +130,19 @@ async def test_repeated_request_is_handled_once(tmp_path: Path) -> None:
         network.handlers[FORWARD_PROTOCOL] = keep
         await ask(sender, receiver)
         with pytest.raises(P2PTrainError, match="handled already"):
-            await real(common.context.me, kept[0])
+            await real(forwarder.context.me, kept[0])
         assert handled == [(sender.context.me, b"vote")]
 
 
 @pytest.mark.parametrize("part", ["payload", "serial", "sender", "receiver_incarnation"])
 async def test_altered_request_is_refused(tmp_path: Path, part: str) -> None:
-    async with three(tmp_path) as (sender, common, receiver, handled):
+    async with three(tmp_path) as (sender, forwarder, receiver, handled):
         network = network_of(receiver)
         real = network.handlers[FORWARD_PROTOCOL]
         changes = {
             "payload": b"another vote",
             "serial": 7,
-            "sender": common.context.me,
+            "sender": forwarder.context.me,
             "receiver_incarnation": 1,
         }
 
@@ -151,32 +151,32 @@ async def test_altered_request_is_refused(tmp_path: Path, part: str) -> None:
             return await real(peer, changed.encode())
 
         network.handlers[FORWARD_PROTOCOL] = alter
-        with pytest.raises(PeerUnreachable, match="no common member"):
+        with pytest.raises(PeerUnreachable, match="no member"):
             await ask(sender, receiver)
         assert handled == []
 
 
-async def test_reply_that_the_common_member_invents_is_not_believed(tmp_path: Path) -> None:
-    async with three(tmp_path) as (sender, common, receiver, _handled):
+async def test_reply_that_the_forwarder_invents_is_not_believed(tmp_path: Path) -> None:
+    async with three(tmp_path) as (sender, forwarder, receiver, _handled):
 
         async def invent(peer: PeerId, data: bytes) -> bytes:
             reply = decode(data).reply(b"I agree")
-            return reply.signed(common.context.identity.sign).encode()
+            return reply.signed(forwarder.context.identity.sign).encode()
 
-        network_of(common).handlers[FORWARD_PROTOCOL] = invent
+        network_of(forwarder).handlers[FORWARD_PROTOCOL] = invent
         with pytest.raises(PeerUnreachable) as caught:
             await ask(sender, receiver)
         assert "not genuine" in caught.value.evidence[0]
 
 
 async def test_requests_are_passed_on_between_members_only(tmp_path: Path) -> None:
-    async with three(tmp_path) as (sender, common, receiver, handled):
-        since = {each.context.me: 0 for each in (common, receiver)}
-        common.set_chain(since=since)
+    async with three(tmp_path) as (sender, forwarder, receiver, handled):
+        since = {each.context.me: 0 for each in (forwarder, receiver)}
+        forwarder.set_chain(since=since)
         with pytest.raises(PeerUnreachable) as caught:
             await ask(sender, receiver)
         assert "between members only" in caught.value.evidence[0]
-        common.set_chain(since=since | {sender.context.me: 0})
+        forwarder.set_chain(since=since | {sender.context.me: 0})
         receiver.set_chain(since=since)
         with pytest.raises(PeerUnreachable) as caught:
             await ask(sender, receiver)
@@ -185,8 +185,8 @@ async def test_requests_are_passed_on_between_members_only(tmp_path: Path) -> No
 
 
 async def test_members_cannot_send_under_another_name(tmp_path: Path) -> None:
-    async with three(tmp_path) as (sender, common, receiver, _handled):
-        network = network_of(common)
+    async with three(tmp_path) as (sender, forwarder, receiver, _handled):
+        network = network_of(forwarder)
         real = network.handlers[FORWARD_PROTOCOL]
 
         async def as_another(peer: PeerId, data: bytes) -> bytes:
@@ -200,9 +200,9 @@ async def test_members_cannot_send_under_another_name(tmp_path: Path) -> None:
 
 async def test_rate_of_each_sender_is_limited(tmp_path: Path) -> None:
     """Time stands still: only the burst is passed on."""
-    async with three(tmp_path) as (sender, common, receiver, handled):
-        common.surround(clock=lambda: 5.0)
-        forwarding.answer_forwarded(common.context)
+    async with three(tmp_path) as (sender, forwarder, receiver, handled):
+        forwarder.surround(clock=lambda: 5.0)
+        forwarding.answer_forwarded(forwarder.context)
         for _ in range(AT_ONCE):
             await ask(sender, receiver)
         with pytest.raises(PeerUnreachable) as caught:
@@ -212,7 +212,7 @@ async def test_rate_of_each_sender_is_limited(tmp_path: Path) -> None:
 
 
 async def test_long_messages_and_long_replies_are_not_forwarded(tmp_path: Path) -> None:
-    async with three(tmp_path) as (sender, _common, receiver, handled):
+    async with three(tmp_path) as (sender, _forwarder, receiver, handled):
         with pytest.raises(PeerUnreachable, match="too long for forwarding"):
             await ask(sender, receiver, bytes(PAYLOAD_BYTES_MAX + 1))
         with pytest.raises(RemoteProtocolError, match="too long"):
@@ -221,7 +221,7 @@ async def test_long_messages_and_long_replies_are_not_forwarded(tmp_path: Path) 
 
 
 async def test_protocols_that_were_not_registered_are_not_forwarded(tmp_path: Path) -> None:
-    async with three(tmp_path) as (sender, _common, receiver, _handled):
+    async with three(tmp_path) as (sender, _forwarder, receiver, _handled):
         del receiver.context.peers.forwarding.handlers[P]
         with pytest.raises(PeerUnreachable) as caught:
             await ask(sender, receiver)

@@ -1,14 +1,14 @@
 """Send requests to members that this node cannot connect to, through a member that can.
 
 Two nodes behind NATs often cannot connect to each other, but both are connected to some member. A
-request that cannot be sent directly goes to such a common member, which passes it on, and returns
-the reply. There is one hop. Only requests of protocols that were registered with `handle` can be
-forwarded.
+request that cannot be sent directly goes to such a member, the *forwarder*, which passes it on and
+returns the reply. There is one hop. Only requests of protocols that were registered with `handle`
+can be forwarded.
 
-*Whose word is it?* The receiver believes the sender's signature and not the common member
+*Whose word is it?* The receiver believes the sender's signature and not the forwarder
 (`peers/forwarded_messages`). A node passes requests on only between members of the roster, only for
 the member that it is connected to, only to a member that it is connected to, and at a limited rate.
-So nobody can use it to reach an address, or to multiply traffic. A lying common member can lose or
+So nobody can use it to reach an address, or to multiply traffic. A lying forwarder can lose or
 delay messages; the sender then asks another one.
 """
 
@@ -36,18 +36,18 @@ from p2ptrain.peers.forwarded_messages import (
 from p2ptrain.peers.protocol_names import FORWARD_PROTOCOL
 
 DIRECT_S = 2.0
-"""Deadline in seconds of a direct request to a peer that is not connected, if a common member may
-exist. Connecting takes five round trips, so 2 s are enough around the world."""
+"""Deadline in seconds of a direct request to a peer that is not connected, if there may be a
+forwarder. Connecting takes five round trips, so 2 s are enough around the world."""
 
 DIRECT_AGAIN_S = 30.0
 """Seconds for which requests to a peer that could not be connected are forwarded at once. The peer
 is dialled in the background anyway (`connections`)."""
 
 PASS_ON_S = 3.0
-"""Deadline in seconds of one try with one common member."""
+"""Deadline in seconds of one try with one forwarder."""
 
-COMMON_MAX = 3
-"""Maximum number of common members to try for one request."""
+FORWARDERS_MAX = 3
+"""Maximum number of forwarders to try for one request."""
 
 
 def handle(context: Context, protocol: str, handler: Handler, *, bytes_max: int) -> None:
@@ -81,13 +81,13 @@ async def request(
     bytes_max: int,
 ) -> bytes:
     """Send a request to `peer` and return its reply. If `peer` cannot be connected, send the
-    request through a common member.
+    request through a forwarder.
 
     Raises:
-        PeerError, RemoteProtocolError: see `Network.request`. PeerUnreachable also if no common
-            member could pass the request on.
+        PeerError, RemoteProtocolError: see `Network.request`. PeerUnreachable also if no forwarder
+            could pass the request on.
     """
-    members = _common_members(context, peer)
+    members = _possible_forwarders(context, peer)
     state, connected = context.peers.forwarding, peer in context.network.connected()
     if connected or not members or context.now() >= state.direct_again_s.get(peer, 0.0):
         if not connected and members:
@@ -114,7 +114,7 @@ async def _request_through(
 ) -> bytes:
     message = _new_request(context, peer, protocol, payload)
     why = []
-    for member in members[:COMMON_MAX]:
+    for member in members[:FORWARDERS_MAX]:
         try:
             reply = decode(
                 await context.network.request(
@@ -128,15 +128,15 @@ async def _request_through(
             if not reply.answers(message) or not reply.is_genuine(verify):
                 raise RemoteProtocolError("it returned a reply that is not genuine", peer=member)
         except (PeerError, RemoteProtocolError) as exc:
-            context.peers.forwarding.common.pop(peer, None)
+            context.peers.forwarding.forwarders.pop(peer, None)
             why.append(f"{member}: {exc.what}")
             continue
         if len(reply.payload) > bytes_max:
             raise RemoteProtocolError("its forwarded reply is too long", peer=peer)
-        context.peers.forwarding.common[peer] = member
+        context.peers.forwarding.forwarders[peer] = member
         return reply.payload
     raise PeerUnreachable(
-        "it cannot be connected, and no common member passed the message on",
+        "it cannot be connected, and no member passed the message on",
         peer=peer,
         evidence=why,
     )
@@ -157,7 +157,7 @@ def _new_request(context: Context, peer: PeerId, protocol: str, payload: bytes) 
     return unsigned.signed(context.identity.sign)
 
 
-def _common_members(context: Context, peer: PeerId) -> list[PeerId]:
+def _possible_forwarders(context: Context, peer: PeerId) -> list[PeerId]:
     """Return the connected members in the order in which to try them: the one that passed on the
     last message first, the others in a random order. Return none if `peer` is not a member, since
     nobody would pass the message on."""
@@ -166,7 +166,7 @@ def _common_members(context: Context, peer: PeerId) -> list[PeerId]:
         return []
     found = [it for it in context.network.connected() if state.is_member(it) and it != peer]
     context.draw.shuffle(found)
-    last = context.peers.forwarding.common.get(peer)
+    last = context.peers.forwarding.forwarders.get(peer)
     return sorted(found, key=lambda it: it != last)
 
 
