@@ -35,8 +35,8 @@ from p2ptrain.cli.commands import (
 )
 from p2ptrain.cli.output import examples, result, result_json
 from p2ptrain.cli.outside import USUAL, Outside, placed_in
-from p2ptrain.cli.process_limits import refusal
 from p2ptrain.cli.rendering import error_json, show_error
+from p2ptrain.cli.system_errors import refusal
 from p2ptrain.errors import ConfigError, P2PTrainError
 from p2ptrain.standard_error import disk_may_be_full, give_up_unwritten
 
