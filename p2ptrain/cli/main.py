@@ -22,6 +22,7 @@ from p2ptrain.cli.commands import (
     chat,
     ckpt,
     data,
+    doctor,
     export,
     ledger,
     ledger_evidence,
@@ -63,6 +64,7 @@ app = typer.Typer(
 )
 app.command("node", epilog=node.EXAMPLES)(node.node)
 app.command("status", epilog=status.STATUS_EXAMPLES)(status.status)
+app.command("doctor", epilog=doctor.EXAMPLES)(doctor.doctor)
 app.command("id", epilog=status.ID_EXAMPLES)(status.identity)
 app.add_typer(run.app, name="run")
 app.add_typer(data.app, name="data")
