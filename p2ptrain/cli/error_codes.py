@@ -170,7 +170,7 @@ INSTALLATION: A package is missing, cannot be loaded, or has a version with whic
     tested. Run scripts/setup again; it installs the tested versions.
 KERNELS: The native kernels are missing, cannot be loaded, or compute a wrong result. Run
     scripts/setup, which compiles them. A wrong result can also mean faulty hardware.
-TORCH-BROKEN: torch is installed, but it crashes, hangs, or computes nothing on this machine. Most
+TORCH-BROKEN: The installed torch crashes, hangs, or cannot exchange data on this machine. Most
     likely, it is a build for other hardware, or its files are damaged. Install it again.
 DEVICE-WRONG: The device computes wrong products. Do not train on it: its hardware or its driver is
     faulty, or it is overclocked.

@@ -58,7 +58,7 @@ whether it can dial this machine, add a function here. Each has CHECK_S and the 
 
 @dataclass(frozen=True, slots=True)
 class DialFacts:
-    """What happened when `address` was dialled."""
+    """The outcome of a dial to `address`: an error, or the peer that answered after `seconds`."""
 
     address: str
     error: P2PTrainError | None = None
@@ -119,10 +119,10 @@ def judge_admission(
         )
     listed = set(allowed.allowlist.peers) if allowed is not None else set[PeerId]()
     if me in listed | {manifest.organiser, *manifest.founders}:
-        return good("admission", f"you ({label(me)}) are on the run's allowlist")
+        return good("admission", f"you are {label(me)}, and on the run's allowlist")
     return warning(
         "admission",
-        f"you ({label(me)}) are not on the run's allowlist yet",
+        f"you are {label(me)}, and not on the run's allowlist yet",
         fix=f"ask the organiser to run: p2ptrain allow add {me}",
         code="AUTH-PENDING",
     )

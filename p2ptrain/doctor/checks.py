@@ -31,20 +31,24 @@ def phases(subject: Subject, learned: Learned) -> tuple[Sequence[Lane], Sequence
     `bootstrap.PEER_CHECKS`.
     """
     here = (
-        Check("python", installation.python, 5.0),
-        Check("the packages", installation.packages, 10.0),
-        Check("the kernels", installation.kernels, 10.0),
-        Check("memory", partial(machine.memory, subject), 10.0),
-        Check("open files", machine.open_files, 5.0),
-        Check("the clock", machine.clock, 5.0),
-        Check("the home", partial(home.home, subject, learned), 15.0),
-        Check("the disk", partial(disk.disk, subject), 15.0),
-        Check("the network library", installation.network_library, 20.0),
-        Check("the ports", partial(ports.ports, subject), 10.0),
+        Check("python", "Python", installation.python, 5.0),
+        Check("packages", "the packages", installation.packages, 10.0),
+        Check("kernels", "the kernels", installation.kernels, 10.0),
+        Check("memory", "memory", partial(machine.memory, subject), 10.0),
+        Check("open files", "the limit on open files", machine.open_files, 5.0),
+        Check("clock", "the clock", machine.clock, 5.0),
+        Check("home", "the home", partial(home.home, subject, learned), 15.0),
+        Check("disk", "the disk", partial(disk.disk, subject), 15.0),
+        Check("network library", "the network library", installation.network_library, 20.0),
+        Check("ports", "the ports", partial(ports.ports, subject), 10.0),
     )
-    trial = Check("torch", partial(torch_trial.torch_trial, subject, learned), 48.0)
-    network = Check("the bootstrap addresses", partial(_bootstrap, subject, learned), 50.0)
-    needs = Check("the run's needs", partial(_run_needs, subject, learned), 8.0)
+    trial = Check(
+        "torch", "torch and the device", partial(torch_trial.torch_trial, subject, learned), 48.0
+    )
+    network = Check(
+        "bootstrap", "the bootstrap addresses", partial(_bootstrap, subject, learned), 50.0
+    )
+    needs = Check("run", "the run's needs", partial(_run_needs, subject, learned), 8.0)
     return (here, (trial,), (network,)), ((needs,),)
 
 

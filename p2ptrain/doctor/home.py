@@ -15,8 +15,7 @@ from p2ptrain.archive.home import is_in_use
 from p2ptrain.archive.home_safety import refuse_unsafe_home
 from p2ptrain.doctor.finding import Finding, Tell, fault, fault_of, good, warning
 from p2ptrain.doctor.subject import Learned, Subject
-from p2ptrain.errors import ConfigError, IdentityInUse
-from p2ptrain.suggested_command import to_paste
+from p2ptrain.errors import ConfigError
 
 CLEAN = ""
 """The code in the journal of a node that its user stopped."""
@@ -73,13 +72,10 @@ def judge_home(facts: HomeFacts) -> Finding:
             status=ConfigError.exit_code,
         )
     if facts.in_use_by is not None:
-        process = f"process {facts.in_use_by}" if facts.in_use_by else "another process"
-        return warning(
+        process = f" (process {facts.in_use_by})" if facts.in_use_by else ""
+        return good(
             "home",
-            f"a node is running in {path} ({process}); this is fine, but a second one cannot start",
-            fix=f"{to_paste(path, 'status')} shows what that node is doing; a second node needs a "
-            "--home of its own",
-            code=IdentityInUse.default_code,
+            f"a node is running in {path}{process}; a second node needs a --home of its own",
         )
     if not facts.exists:
         return good("home", f"{path} does not exist yet; a node creates it")

@@ -13,12 +13,16 @@ from p2ptrain.doctor.finding import Finding, Tell, fault_of, good
 from p2ptrain.doctor.subject import Subject
 from p2ptrain.errors import ConfigError
 
+CONTROL, DATA = ("control port", "--listen"), ("data port", "--data-listen")
+
 
 @dataclass(frozen=True, slots=True)
 class PortFacts:
-    """What happened when this process tried to listen at `where`."""
+    """The outcome of an attempt to listen at `where`."""
 
     name: str
+    option: str
+    """The option that chooses the port."""
     where: str
     port: int
     """0 if the system chooses the port."""
@@ -43,7 +47,8 @@ def judge_port(facts: PortFacts) -> Finding:
     return fault_of(
         facts.name,
         told,
-        fix=f"stop that program, or choose another port, such as {facts.port + 1}",
+        fix=f"stop that program, or choose another port with {facts.option}, such as "
+        f"{facts.port + 1}",
     )
 
 
@@ -59,16 +64,18 @@ def ports(subject: Subject, tell: Tell) -> None:
             pass
 
     for address in config.listen:
-        tell(judge_port(_tried(subject, "control port", address, partial(claim, address))))
+        tell(judge_port(_tried(subject, *CONTROL, address, partial(claim, address))))
     where = f"{config.data_host}:{config.data_port}"
 
     def listen() -> None:
         try_listening(config.data_host, config.data_port)
 
-    tell(judge_port(_tried(subject, "data port", where, listen)))
+    tell(judge_port(_tried(subject, *DATA, where, listen)))
 
 
-def _tried(subject: Subject, name: str, where: str, listen: Callable[[], None]) -> PortFacts:
+def _tried(
+    subject: Subject, name: str, option: str, where: str, listen: Callable[[], None]
+) -> PortFacts:
     numbers = [int(part) for part in where.replace(":", "/").split("/") if part.isdigit()]
     port = numbers[-1] if numbers else 0
     try:
@@ -76,10 +83,10 @@ def _tried(subject: Subject, name: str, where: str, listen: Callable[[], None]) 
     except ConfigError as exc:
         process = listener_on(port) if exc.code == "PORT-IN-USE" else None
         if process is None:
-            return PortFacts(name, where, port, exc)
+            return PortFacts(name, option, where, port, exc)
         own = _is_node_of(process, subject.home.lock)
-        return PortFacts(name, where, port, exc, _described(process), own)
-    return PortFacts(name, where, port)
+        return PortFacts(name, option, where, port, exc, _described(process), own)
+    return PortFacts(name, option, where, port)
 
 
 def listener_on(port: int) -> int | None:

@@ -1,4 +1,4 @@
-"""Checks of a run against this machine: memory, disk, and what a node would give and cost a day."""
+"""Check a run against this machine: memory, disk, and the expected work and traffic of a day."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ USUAL_BYTES_PER_S = 50e6 / 8
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one node gives and costs in a day. Sizes are in bytes."""
+    """The work and the traffic of one node in a day. Sizes are in bytes."""
 
     steps: float
     tokens: float
@@ -80,10 +80,10 @@ def judge_share(share: Share) -> Finding:
 
 
 def _count(number: float) -> str:
-    for unit, scale in (("billion", 1e9), ("million", 1e6), ("thousand", 1e3)):
+    for unit, scale in (("billion", 1e9), ("million", 1e6)):
         if number >= scale:
             return f"{number / scale:.3g} {unit}"
-    return f"{number:.0f}"
+    return f"{number:,.0f}"
 
 
 def share_of(run: Run, learned: Learned) -> Share:

@@ -23,15 +23,13 @@ QUIET_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """`find(tell)` tells what it finds. `about` is a phrase for the user, such as "the disk"."""
+    """`find(tell)` tells what it finds. `about` is a phrase for the user, such as "the disk";
+    `name` is the name of the line if the check does not end well."""
 
+    name: str
     about: str
     find: Callable[[Tell], None]
     deadline_s: float
-
-    @property
-    def name(self) -> str:
-        return self.about.removeprefix("the ")
 
 
 Lane = Sequence[Check]

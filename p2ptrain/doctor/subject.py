@@ -1,4 +1,4 @@
-"""What is examined, and what the checks learn about it."""
+"""The subject of an examination, and the notes of its checks for later checks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Subject:
 
 @dataclass(slots=True)
 class Learned:
-    """What checks learn for the checks of the next phase. Each field has one writer."""
+    """Notes of the checks for the checks of the next phase. Each field has one writer."""
 
     run_here: Run | None = None
     """The run that the home contains. Written by `home`."""

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import IO, Any
 
 from p2ptrain.doctor.finding import Finding, Tell, fault, good
+from p2ptrain.doctor.installation import SET_UP
 from p2ptrain.doctor.subject import Learned, Subject
 from p2ptrain.trainer.host import gpus
 from p2ptrain.trainer.host.launch import environment_of_rank
@@ -53,7 +54,7 @@ NETWORK = (
 
 @dataclass(frozen=True, slots=True)
 class TrialFacts:
-    """What one rank reported, and how it ended. `status` is None if it was killed because it was
+    """The reports of one rank, and its exit status. `status` is None if it was killed because it was
     too slow."""
 
     reports: Sequence[Mapping[str, Any]]
@@ -136,6 +137,8 @@ def _judge_failure(facts: TrialFacts) -> Finding:
     step = facts.failed_at
     name, words = WORDS[step]
     said = f"{words} {_how_it_ended(facts)}"
+    if step != "load" and "ImportError: " in facts.tail:
+        return fault(name, said, fix=SET_UP, code="INSTALLATION")
     advice = NETWORK if step == "gather" or (step == "meet" and facts.status is None) else REINSTALL
     if facts.status == -signal.SIGKILL:
         advice = "close other programs: the kernel kills processes when memory runs out"

@@ -102,7 +102,10 @@ def judge_rates(facts: RateFacts) -> Finding:
 
 
 def _mbit(rate: float | None) -> str:
-    return "unknown" if rate is None else f"{rate * 8 / 1e6:.3g} Mbit/s"
+    if rate is None:
+        return "unknown"
+    mbit = rate * 8 / 1e6
+    return f"{mbit:,.0f} Mbit/s" if mbit >= 10 else f"{mbit:.1f} Mbit/s"
 
 
 # ── facts ────────────────────────────────────────────────────────────────────────────────────────

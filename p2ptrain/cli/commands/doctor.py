@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from p2ptrain.cli.commands import doctor_output
+from p2ptrain.cli import doctor_output
 from p2ptrain.cli.commands.node_options import BootstrapOption, DataListenOption, ListenOption
 from p2ptrain.cli.error_codes import CODES
 from p2ptrain.cli.homes import HomeOption, home_path

@@ -96,7 +96,7 @@ def verdict(findings: Sequence[Finding], seconds: float, *, asked: bool) -> str:
         said = "Everything is in order. A node can run here."
     if not asked and not faults:
         said += " To check your way to a run as well, add --bootstrap ADDRESS."
-    return f"{said} ({len(findings)} lines in {seconds:.0f} s)"
+    return f"{said} ({len(findings)} checks, {seconds:.0f} s)"
 
 
 def facts(findings: Sequence[Finding], seconds: float) -> dict[str, object]:
