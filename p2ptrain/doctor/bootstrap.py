@@ -188,7 +188,7 @@ def own_identity(subject: Subject) -> Identity | None:
     """Return the identity in the home; None if there is none. Raises ConfigError: ID-MODE, and
     ID-BROKEN."""
     path = subject.home.identity
-    return load_or_create(path) if path.is_file() else None
+    return load_or_create(path) if os.path.isfile(path) else None
 
 
 async def _dialled(network: Network, addresses: Sequence[str], tell: Tell) -> list[PeerId]:

@@ -12,7 +12,7 @@ from p2ptrain.doctor.finding import Finding, Tell
 from p2ptrain.doctor.runner import Check, Lane, run_checks
 from p2ptrain.doctor.subject import Learned, Subject
 
-PHASES_S = (50.0, 8.0)
+PHASES_S = (46.0, 7.0)
 """Seconds for each phase. Together they are less than a minute."""
 
 
@@ -43,12 +43,12 @@ def phases(subject: Subject, learned: Learned) -> tuple[Sequence[Lane], Sequence
         Check("ports", "the ports", partial(ports.ports, subject), 10.0),
     )
     trial = Check(
-        "torch", "torch and the device", partial(torch_trial.torch_trial, subject, learned), 48.0
+        "torch", "torch and the device", partial(torch_trial.torch_trial, subject, learned), 43.0
     )
     network = Check(
-        "bootstrap", "the bootstrap addresses", partial(_bootstrap, subject, learned), 50.0
+        "bootstrap", "the bootstrap addresses", partial(_bootstrap, subject, learned), 45.0
     )
-    needs = Check("run", "the run's needs", partial(_run_needs, subject, learned), 8.0)
+    needs = Check("run", "the run's needs", partial(_run_needs, subject, learned), 7.0)
     return (here, (trial,), (network,)), ((needs,),)
 
 

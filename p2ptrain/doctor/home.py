@@ -61,13 +61,15 @@ def judge_home(facts: HomeFacts) -> Finding:
             status=ConfigError.exit_code,
         )
     if not facts.is_writable:
-        what = f"you may not write to {path}"
-        what = what if facts.exists else f"you may not create {path}"
+        what, advice = f"you may not write to {path}: it", "choose a folder of your own: --home DIR"
+        if facts.exists:
+            advice += f"; or become its owner: sudo chown -R $USER {shlex.quote(str(path))}"
+        else:
+            what = f"you may not create {path}: the folder above it"
         return fault(
             "home",
-            f"{what}: it belongs to user {facts.owner_id}, or its disk is read-only",
-            fix="choose a folder of your own with --home DIR, or become its owner: "
-            f"sudo chown -R $USER {shlex.quote(str(path))}",
+            f"{what} belongs to user {facts.owner_id}, or its disk is read-only",
+            fix=advice,
             code="HOME",
             status=ConfigError.exit_code,
         )
@@ -164,8 +166,8 @@ def home_facts(subject: Subject) -> HomeFacts:
     path, folder = subject.config.home, subject.folder
     return HomeFacts(
         path=path,
-        exists=path.exists(),
-        is_folder=path.is_dir(),
+        exists=os.path.exists(path),
+        is_folder=os.path.isdir(path),
         is_writable=os.access(folder, os.W_OK | os.X_OK),
         owner_id=folder.stat().st_uid,
         in_use_by=_user_of(subject.home.lock),
@@ -184,7 +186,7 @@ def _user_of(lock: Path) -> int | None:
 def _unsafe(subject: Subject) -> Finding | None:
     """Return the fault of a home to which other users can write."""
     path, home = subject.config.home, subject.home
-    if not path.is_dir():
+    if not os.path.isdir(path):
         return None
     try:
         refuse_unsafe_home(path, (home.run, home.store, home.inner))

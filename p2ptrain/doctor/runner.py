@@ -104,7 +104,7 @@ def _start(function: Callable[..., None], *arguments: object) -> threading.Threa
 def _late(check: Check) -> Finding:
     return fault(
         check.name,
-        f"the check of {check.about} did not end within {check.deadline_s:.0f} s",
+        f"the check of {check.about} did not end in time",
         fix="see whether the machine is overloaded or a device hangs (top, dmesg), and try again",
         code="CHECK-LATE",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -34,7 +35,8 @@ class Subject:
     def folder(self) -> Path:
         """The home or, if it does not exist yet, the existing folder in which it will be made."""
         home = self.config.home
-        return next(each for each in (home, *home.parents) if each.is_dir())
+        # Unlike Path.is_dir, this function does not raise an error below a folder of another user.
+        return next(each for each in (home, *home.parents) if os.path.isdir(each))
 
 
 @dataclass(slots=True)

@@ -18,13 +18,14 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import IO, Any
 
-from p2ptrain.doctor.finding import Finding, Tell, fault, good
+from p2ptrain.doctor.finding import Finding, Tell, fault, good, warning
 from p2ptrain.doctor.installation import SET_UP
 from p2ptrain.doctor.subject import Learned, Subject
+from p2ptrain.observe.states import size
 from p2ptrain.trainer.host import gpus
 from p2ptrain.trainer.host.launch import environment_of_rank
 
-TRIAL_S = 45.0
+TRIAL_S = 40.0
 """Seconds for the whole trial. Loading torch for the first time takes half a minute on a slow disk.
 """
 LOOK_S = 0.05
@@ -32,6 +33,9 @@ OUTPUT_BYTES_MAX = 1 << 20
 TAIL_CHARACTERS = 300
 DEVIATION_MAX = 1e-2
 """Largest relative error of a product. TF32 on a GPU rounds to 11 bits; a fault makes far more."""
+
+GPU_FREE_MIN = 1 << 30
+"""Bytes of free memory on a GPU below which not even a small model can be trained there."""
 
 STEPS = ("load", "meet", "multiply", "gather")
 WORDS = {
@@ -54,8 +58,8 @@ NETWORK = (
 
 @dataclass(frozen=True, slots=True)
 class TrialFacts:
-    """The reports of one rank, and its exit status. `status` is None if it was killed because it was
-    too slow."""
+    """The reports of one rank, and its exit status. `status` is None if the rank was too slow and
+    therefore killed."""
 
     reports: Sequence[Mapping[str, Any]]
     status: int | None
@@ -86,7 +90,8 @@ def judge_trial(facts: TrialFacts) -> Iterator[Finding]:
         report = done["load"]
         yield good("torch", f"{report['torch']} loads in {report['seconds']:.1f} s")
     if "multiply" in done:
-        yield _judge_product(str(done["meet"]["device"]), done["multiply"])
+        met = done["meet"]
+        yield _judge_product(str(met["device"]), int(met["free_bytes"]), done["multiply"])
     if "gather" in done:
         yield _judge_gather(done["gather"])
     elif facts.error is not None:
@@ -95,7 +100,7 @@ def judge_trial(facts: TrialFacts) -> Iterator[Finding]:
         yield _judge_failure(facts)
 
 
-def _judge_product(name: str, report: Mapping[str, Any]) -> Finding:
+def _judge_product(name: str, free_bytes: int, report: Mapping[str, Any]) -> Finding:
     device = "the processor" if name == "cpu" else name
     if not report["deviation"] <= DEVIATION_MAX:
         return fault(
@@ -105,7 +110,17 @@ def _judge_product(name: str, report: Mapping[str, Any]) -> Finding:
             code="DEVICE-WRONG",
         )
     speed = report["operations_per_s"] / 1e9
-    return good("device", f"{device} multiplies matrices correctly, {speed:,.0f} Gflop/s")
+    said = f"{device} multiplies matrices correctly, {speed:,.0f} Gflop/s"
+    if name == "cpu":
+        return good("device", said)
+    if free_bytes < GPU_FREE_MIN:
+        return warning(
+            "device",
+            f"{said}, but only {size(free_bytes)} of its memory are free",
+            fix="stop the other programs that use the GPU (nvidia-smi lists them)",
+            code="GPU-BUSY",
+        )
+    return good("device", f"{said}, {size(free_bytes)} of its memory are free")
 
 
 def _judge_gather(report: Mapping[str, Any]) -> Finding:

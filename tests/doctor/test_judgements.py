@@ -77,7 +77,7 @@ ABSENT = "data port", "--data-listen", "10.9.9.9:4202", 4202
 NOT_OURS = ConfigError("the data plane cannot listen on 10.9.9.9", code="ADDR-LISTEN", do="use 0")
 
 LOADED = {"end": "load", "torch": "2.13.0", "seconds": 2.0}
-MET = {"end": "meet", "device": "cpu"}
+MET = {"end": "meet", "device": "cpu", "free_bytes": 10**9}
 MULTIPLIED = {"end": "multiply", "operations_per_s": 8e10, "deviation": 1e-7}
 GATHERED = {"end": "gather", "ranks": 2, "is_right": True}
 WHOLE = TrialFacts([LOADED, MET, MULTIPLIED, GATHERED], 0)
@@ -196,7 +196,7 @@ PLANTED: list[tuple[str, Any, Level, str, str, str]] = [
     (
         "home that cannot be created",
         lambda: judge_home(replace(OWN, exists=False, is_folder=False, is_writable=False)),
-        *(FAULT, "HOME", "may not create /srv/node", "--home"),
+        *(FAULT, "HOME", "may not create /srv/node: the folder above it belongs", "--home DIR"),
     ),
     (
         "last stop: identity in use",
@@ -288,6 +288,17 @@ PLANTED: list[tuple[str, Any, Level, str, str, str]] = [
             if each.name == "device"
         ),
         *(FAULT, "DEVICE-WRONG", "wrong products", "overclocking"),
+    ),
+    (
+        "GPU that other programs use",
+        lambda: next(
+            each
+            for each in judge_trial(
+                TrialFacts([LOADED, MET | {"device": "H100"}, MULTIPLIED, GATHERED], 0)
+            )
+            if each.name == "device"
+        ),
+        *(WARNING, "GPU-BUSY", "only 1.0 GB of its memory are free", "nvidia-smi"),
     ),
     (
         "driver that does not suit torch",

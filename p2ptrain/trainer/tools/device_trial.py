@@ -15,6 +15,7 @@ not installed. The ranks meet and the tensors travel exactly as in a trainer.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 import signal
@@ -24,7 +25,10 @@ import time
 from p2ptrain.errors import MachineUnfit
 
 ALARM_S = 60
-"""Seconds after which the kernel ends this process, should its parent be gone."""
+"""Seconds after which the kernel ends this process in any case."""
+
+PR_SET_PDEATHSIG = 1
+"""The option of prctl(2) that lets the kernel end a process together with its parent."""
 
 SIZE = 1024
 """Rows and columns of the matrices: enough to keep a core busy for 30 ms."""
@@ -33,6 +37,7 @@ MULTIPLY_S = 0.5
 
 def main() -> None:
     signal.alarm(ALARM_S)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     options = argparse.ArgumentParser()
     options.add_argument("--device", choices=("cpu", "cuda"), required=True)
     options.add_argument("--store-fd", type=int)
