@@ -84,8 +84,8 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Sightings:
-    """What a node knows about a peer's address and about its own, when it decides about candidates.
-    All hosts are IP addresses."""
+    """Where a peer and this node itself are seen, for a decision about candidates. All hosts are IP
+    addresses."""
 
     by_us: frozenset[str] = frozenset()
     """Hosts from which this peer's connections to us come."""

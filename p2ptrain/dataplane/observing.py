@@ -5,10 +5,10 @@
                dialler has asked too often, or if too many dialogues are open
     both       keep the connection open, because NATs forget the mappings of closed connections
 
-Who may answer: members of the roster only, which the caller checks. What a liar gains: we announce
-an address that is not ours to the peer with which we want to punch a hole. That peer does not call
-it, unless the liar also claims to see us there; see `candidates`. Otherwise only that connection
-fails, and the next attempt asks another member.
+Only members of the roster are asked; the caller checks this. A lying member gains little: we
+announce an address that is not ours to the peer with which we want to punch a hole. That peer does
+not call it unless another member claims to see us there; see `candidates`. Otherwise only that
+connection fails, and the next attempt asks another member.
 """
 
 from __future__ import annotations

@@ -13,10 +13,11 @@ offerer's nonce. If each `go` is lost, the answerer begins without it.
 The offerer calls as the TLS client. If both ends know that they need a connection, the one for
 which `offers` is true offers. Otherwise the one that needs the connection offers.
 
-Who may offer: members of the roster, which the caller checks. What a liar gains: we observe up to
-STREAMS_MAX ports and call them for two seconds, OFFERS_AT_ONCE times, and then OFFERS_PER_S times a
-second. It cannot choose whom we call; see `candidates`. A replayed offer is recognised by its nonce
-while it is remembered, and later it is about something that the caller no longer wants.
+Only members of the roster may offer; the caller checks this. A lying member gains this: we observe
+up to STREAMS_MAX ports and call it from them for two seconds, OFFERS_AT_ONCE times and then
+OFFERS_PER_S times a second. It cannot choose whom we call; see `candidates`. A replayed offer is
+recognised by its nonce while that is remembered. Later it is about something that the caller no
+longer wants.
 
 This module has no clock, no sockets and no randomness. Times and nonces are arguments.
 """
@@ -42,8 +43,9 @@ from p2ptrain.errors import LocalProtocolError, RemoteProtocolError
 from p2ptrain.ids import PeerId
 from p2ptrain.rate_limit import Allowance
 
-OFFERS_AT_ONCE, OFFERS_PER_S = 4, 0.25
-"""The offers that one peer may make. A pair needs one for each attempt of a reduce."""
+OFFERS_AT_ONCE, OFFERS_PER_S = 8, 2.0
+"""The offers that one peer may make. A pair needs one for each attempt of a reduce, and the reduces
+of a very small model are less than a second apart."""
 SENDS_MAX = 32
 """Maximum number of messages that we send for one agreement. It limits what doubled or invented
 messages can make us send."""
@@ -139,10 +141,12 @@ def offers(me: PeerId, peer: PeerId) -> bool:
 class PunchSessions:
     """All current and recent agreements of a node. The caller executes the returned effects."""
 
-    def __init__(self, times: SessionTimes | None = None) -> None:
+    def __init__(
+        self, times: SessionTimes | None = None, *, offers_per_s: float = OFFERS_PER_S
+    ) -> None:
         self._times = times or SessionTimes()
         self._sessions: dict[tuple[PeerId, bytes], _Session] = {}
-        self._allowance = Allowance(OFFERS_AT_ONCE, OFFERS_PER_S)
+        self._allowance = Allowance(OFFERS_AT_ONCE, offers_per_s)
 
     def __len__(self) -> int:
         return len(self._sessions)

@@ -16,9 +16,10 @@ ends try again. The dialler sends the first message of TLS at once, and each end
 connection until its first bytes arrive. Neither strangers who call the port and are silent, nor
 connections that work only one way, can therefore block it.
 
-Who may make us punch, and whom we call, is decided before; see `punch_sessions`. Anybody who can
-call our port while it is open gains what a stranger at the listener gains: a failed handshake. The
-port accepts calls only from the peer's host, and it fails after ROUNDS_MAX handshakes.
+Another module decides beforehand whom we call, and who may ask for it; see `punch_sessions`. A
+stranger who can call our port while it is open gains what a stranger at the listener gains: a
+failed handshake. The port takes calls only from the peer's host, which neighbours behind the same
+NAT have too. After ROUNDS_MAX failed handshakes it is closed.
 """
 
 from __future__ import annotations

@@ -237,7 +237,7 @@ def test_replayed_offer_does_not_start_anything() -> None:
 
 
 def test_flood_of_offers_starts_only_a_few_agreements() -> None:
-    bob, started = PunchSessions(TIMES), 0
+    bob, started = PunchSessions(TIMES, offers_per_s=0.1), 0
     for number in range(1000):
         offer = PunchOffer(number.to_bytes(16, "big"), ABOUT, 0, ports(EVE))
         started += len(bob_hears(bob, offer, now=number / 1000))

@@ -170,6 +170,24 @@ def test_silent_and_babbling_neighbours_do_not_block_the_peer(
     connection.close()
 
 
+def test_connection_on_which_nothing_arrives_is_replaced(
+    make_ends: MakeEnds, background: Background
+) -> None:
+    """A NAT can close one direction of a connection that one end believes in."""
+    ends = make_ends()
+    with ends.server.new_socket() as deaf:
+        deaf.listen(1)
+        deaf.settimeout(DEADLINE_S)
+        dialled = background(partial(ends.dial, times=PunchTimes(DEADLINE_S, DEADLINE_S, 0.3)))
+        dead, _ = deaf.accept()
+    with dead:
+        ends.serve()
+        connection = dialled()
+    assert isinstance(connection, PeerSocket)
+    assert says(connection, b"hello") == b"hello"
+    connection.close()
+
+
 def test_calls_from_other_hosts_are_hung_up(make_ends: MakeEnds, background: Background) -> None:
     ends = make_ends()
     served = background(ends.serve)

@@ -36,9 +36,9 @@
 #include <unistd.h>
 
 #include "nat.h"
+#include "sites.h"
 
-enum { NODES_MAX = 250, SITES_MAX = 64, SITE_NODES_MAX = 16, OVERRIDES_MAX = 1024 };
-enum { NOBODY = -1, TURNED_BACK = -2 };
+enum { OVERRIDES_MAX = 1024 };
 
 typedef struct {
     int64_t at_ns;
@@ -47,17 +47,10 @@ typedef struct {
     unsigned char *bytes;
 } packet;
 
-typedef struct {
-    nat *chain[2]; /* the NAT next to the nodes first */
-    int depth, nodes[SITE_NODES_MAX], count;
-} site;
-
-static int nodes, device_of[NODES_MAX];
+static int device_of[NODES_MAX];
 static double delay_ms[NODES_MAX][NODES_MAX], rate_mbit[NODES_MAX];
 static int64_t up_free_ns[NODES_MAX], down_free_ns[NODES_MAX]; /* when the line is free again */
 static double jitter_ms, loss, queue_ms = 100;
-static site sites[SITES_MAX];
-static int site_count, site_of[NODES_MAX]; /* 0: no site; s: sites[s - 1] */
 static struct { uint64_t passed, lost, queue_full, by_nat; } counts;
 
 static int64_t now_ns(void)
@@ -142,114 +135,6 @@ static packet pop(void)
     }
 }
 
-/* Addresses and sites ------------------------------------------------------------------------- */
-
-static uint32_t ip(unsigned a, unsigned b, unsigned c, unsigned d)
-{
-    return a << 24 | b << 16 | c << 8 | d;
-}
-
-static uint32_t target_of(const unsigned char *bytes)
-{
-    return ip(bytes[16], bytes[17], bytes[18], bytes[19]);
-}
-
-static int has_private_address(int node)
-{
-    return site_of[node] && nat_translates(sites[site_of[node] - 1].chain[0]);
-}
-
-static int is_inside(uint32_t target, int of_site)
-{
-    return of_site && target >> 8 == ip(0, 192, 168, (unsigned)of_site);
-}
-
-/* Read "cone+sym:3,4", which says which nodes are behind which NATs. Return whether it is valid. */
-static int read_site(char *text)
-{
-    site *made = &sites[site_count];
-    char *list = strchr(text, ':'), *second;
-    unsigned number = (unsigned)site_count + 1;
-    if (site_count == SITES_MAX || !list)
-        return 0;
-    *list++ = 0;
-    site_count++;
-    second = strchr(text, '+');
-    if (second)
-        *second++ = 0;
-    made->depth = second ? 2 : 1;
-    made->chain[0] = nat_new(text, second ? ip(100, 64, number, 1) : ip(10, 77, 1, number));
-    if (second)
-        made->chain[1] = nat_new(second, ip(10, 77, 1, number));
-    if (!made->chain[0] || (second && !made->chain[1]))
-        return 0;
-    for (char *word = strtok(list, ","); word; word = strtok(NULL, ",")) {
-        int node = atoi(word);
-        if (node < 0 || node >= nodes || made->count == SITE_NODES_MAX || site_of[node])
-            return 0;
-        site_of[node] = site_count;
-        made->nodes[made->count++] = node;
-    }
-    return made->count && (made->count == 1 || nat_translates(made->chain[0]));
-}
-
-/* Return the node that has an address, or any node of the site that has it; or NOBODY. */
-static int place_of(uint32_t target)
-{
-    int last = (int)(target & 255);
-    if (target >> 8 == ip(0, 10, 77, 0))
-        return last >= 1 && last <= nodes && !has_private_address(last - 1) ? last - 1 : NOBODY;
-    if (target >> 8 == ip(0, 10, 77, 1) && last >= 1 && last <= site_count)
-        return sites[last - 1].nodes[0];
-    return NOBODY;
-}
-
-/* Return the node of `node`'s own site, or `node` itself if its gateway answered; or NOBODY. */
-static int place_inside(int node, unsigned char *bytes, int *length, int64_t now)
-{
-    nat *nearest = sites[site_of[node] - 1].chain[0];
-    int last = (int)(target_of(bytes) & 255), other = last - 1;
-    if (last == 1)
-        return nat_serve(nearest, bytes, length, now) == NAT_BACK ? node : NOBODY;
-    if (other == node || other < 0 || other >= nodes || site_of[other] != site_of[node])
-        return NOBODY;
-    return nat_has(nearest, "/iso") ? NOBODY : other;
-}
-
-/* Return the place to which a packet of `node` goes through the NATs of its site; or NOBODY. */
-static int place_outside(int node, unsigned char *bytes, int length, int64_t now)
-{
-    int at = site_of[node], place;
-    const site *of = at ? &sites[at - 1] : NULL;
-    for (int i = 0; at && i < of->depth; i++)
-        if (nat_out(of->chain[i], bytes, length, now) != NAT_PASS)
-            return NOBODY;
-    place = place_of(target_of(bytes));
-    if (place == node && !at)
-        return NOBODY;
-    if (at && place >= 0 && site_of[place] == at && !nat_has(of->chain[of->depth - 1], "/hair"))
-        return NOBODY;
-    return place;
-}
-
-/* Return the node at `place` that gets an arriving packet, NOBODY, or TURNED_BACK. */
-static int receiver(int place, unsigned char *bytes, int *length, int64_t now)
-{
-    int at = site_of[place], node;
-    const site *of = at ? &sites[at - 1] : NULL;
-    if (!at || is_inside(target_of(bytes), at))
-        return place;
-    for (int i = of->depth - 1; i >= 0; i--) {
-        int found = nat_in(of->chain[i], bytes, length, now);
-        if (found != NAT_PASS)
-            return found == NAT_BACK ? TURNED_BACK : NOBODY;
-    }
-    if (!nat_translates(of->chain[0]))
-        return place;
-    node = (int)(target_of(bytes) & 255) - 1;
-    return node >= 0 && node < NODES_MAX && site_of[node] == at ? node : NOBODY;
-}
-
 /* The way of a packet ------------------------------------------------------------------------- */
 
 static void give(int node, const unsigned char *bytes, int length)
@@ -275,7 +160,7 @@ static void send_packet(int node, unsigned char *bytes, int length)
     int64_t now = now_ns(), at;
     packet made;
     int place;
-    if (has_private_address(node) && is_inside(target_of(bytes), site_of[node])) {
+    if (has_private_address(node) && is_inside(target_of(bytes), site_number(node))) {
         place = place_inside(node, bytes, &length, now);
         if (place >= 0)
             give(place, bytes, length); /* The site's own network has no delay. */
@@ -355,7 +240,7 @@ static int open_device(int node, int own_namespace)
 
 static void make_node(int node, int own_namespace, int mtu)
 {
-    int private = has_private_address(node), third = private ? site_of[node] : 0;
+    int private = has_private_address(node), third = private ? site_number(node) : 0;
     const char *net = private ? "192.168" : "10.77";
     shell("ip netns del wan%d 2>/dev/null; ip netns add wan%d", node, node);
     device_of[node] = open_device(node, own_namespace);

@@ -12,6 +12,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 SOURCES = ROOT / "tests" / "wan"
 BUILD = ROOT / "build" / "wan"
+PROGRAM = ("wan.c", "sites.c", "nat.c")
+HEADERS = ("nat.h", "sites.h")
 FLAGS = ("-O2", "-Wall", "-Wextra", "-Werror")
 COMPILE_S = 120.0
 """Timeout of the compiler in seconds. On an idle machine it needs two."""
@@ -32,10 +34,12 @@ def missing() -> str:
     return ""
 
 
-def compiled(name: str, *flags: str, sources: Sequence[str] = ("wan.c", "nat.c")) -> Path:
+def compiled(
+    name: str, *flags: str, sources: Sequence[str] = ("wan.c", "sites.c", "nat.c")
+) -> Path:
     """Return the compiled program or library `name`. It is compiled once for each version of its
     sources, into build/wan. Raises CalledProcessError if the compiler fails."""
-    texts = b"".join((SOURCES / each).read_bytes() for each in (*sources, "nat.h"))
+    texts = b"".join((SOURCES / each).read_bytes() for each in (*sources, *HEADERS))
     made = BUILD / sha256(texts).hexdigest()[:16] / name
     if not made.exists():
         made.parent.mkdir(parents=True, exist_ok=True)

@@ -20,12 +20,13 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 
 from p2ptrain.dataplane import (
+    Candidate,
     Credentials,
     Endpoint,
     Listener,
@@ -46,7 +47,8 @@ from p2ptrain.errors import P2PTrainError
 from p2ptrain.identity import Identity
 
 NAMES = ("ann", "bob", "meeting")
-DATA_PORT, CONTROL_PORT = 4202, 4201
+PORT = 4201
+"""The port of the control connection in the meeting node. Its data plane has the next port."""
 WAIT_S = 30.0
 """Timeout in seconds of everything that is not measured."""
 
@@ -76,14 +78,16 @@ def _exactly(sock: socket.socket, length: int) -> bytes:
     return data
 
 
-def meet(host: str) -> None:
-    """Observe ports and pass messages until both ends have left."""
+def meet(host: str, port: int = PORT, listening: Callable[[], object] = bool) -> None:
+    """Observe ports and pass messages until an end leaves. Call `listening` when both ends may
+    call."""
     mine = credentials_of("meeting")
     with ExitStack() as stack:
-        listener = stack.enter_context(Listener(mine, host, DATA_PORT, allowed=lambda peer: True))
+        listener = stack.enter_context(Listener(mine, host, port + 1, allowed=lambda peer: True))
         observing = ObserveServer(now=lambda: 60 * time.monotonic())  # The limit is not measured.
         listener.handle(PURPOSE, observing)
-        control = stack.enter_context(socket.create_server((host, CONTROL_PORT)))
+        control = stack.enter_context(socket.create_server((host, port)))
+        listening()
         ends: dict[bytes, tuple[socket.socket, str]] = {}
         for _ in range(2):
             sock, (seen, _) = control.accept()
@@ -131,20 +135,22 @@ class Try:
 class End:
     """Ann or Bob. Both trust each other and the meeting node."""
 
-    def __init__(self, name: str, host: str, listener: Listener, mine: Credentials) -> None:
+    def __init__(
+        self, name: str, listener: Listener, mine: Credentials, host: str, port: int = PORT
+    ) -> None:
         self.name, self.mine, self.listener = name, mine, listener
-        self.control = socket.create_connection((host, CONTROL_PORT), WAIT_S)
+        self.control = socket.create_connection((host, port), WAIT_S)
         send(self.control, name.encode() + b" " + mine.certificate_der)
         told = json.loads(receive(self.control))
         self.control.settimeout(None)
         theirs, member = bytes.fromhex(told["peer"]), bytes.fromhex(told["member"])
         self.peer = listener.trust_certificate(theirs)
         self.certificate = theirs
-        self.member = Endpoint(credentials_of("meeting").peer, host, DATA_PORT, member)
+        self.member = Endpoint(credentials_of("meeting").peer, host, port + 1, member)
         self.sightings = Sightings(
             by_forwarder=frozenset({told["peer_seen"]}), own_hosts=frozenset({told["own_seen"]})
         )
-        self.sessions = PunchSessions()
+        self.sessions = PunchSessions(offers_per_s=100.0)  # The limit is not measured.
         self.inbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -161,7 +167,7 @@ class End:
             while True:
                 self.inbox.put(receive(self.control))
 
-    def ports(self, count: int, stack: ExitStack) -> tuple[list[LocalPort], list[Observation]]:
+    def ports(self, count: int, stack: ExitStack) -> tuple[list[LocalPort], tuple[Candidate, ...]]:
         """Return free ports with their external addresses, which remain valid until `stack` is
         closed."""
         ports = [stack.enter_context(LocalPort()) for _ in range(count)]
@@ -173,46 +179,50 @@ class End:
             found = list(pool.map(ask, ports))
         for each in found:
             stack.callback(each.connection.close)
-        return ports, found
+        return ports, tuple(each.seen for each in found)
 
     def take_part(self, number: int, streams: int) -> Try:
         """Make one try, as the end that offers or as the other one."""
         with ExitStack() as stack:
             begun_s = time.monotonic()
             ports: list[LocalPort] = []
+            effects: list[Effect] = []
             if self.name == "ann":
-                ports, found = self.ports(streams, stack)
-                ours = tuple(each.seen for each in found)
-                nonce = os.urandom(16)
-                effects = self.sessions.offer(
-                    self.peer, f"try {number}", ours, nonce=nonce, now=time.monotonic()
-                )
-            else:
-                effects = []
+                ports, ours = self.ports(streams, stack)
+                nonce, about = os.urandom(16), f"try {number}"
+                now = time.monotonic()
+                effects += self.sessions.offer(self.peer, about, ours, nonce=nonce, now=now)
             while True:
-                for effect in effects:
-                    match effect:
-                        case Send(_, message):
-                            send(self.control, encode(message))
-                        case Gather(peer, nonce, _, count):
-                            ports, found = self.ports(count, stack)
-                            ours = tuple(each.seen for each in found)
-                            more = self.sessions.gathered(peer, nonce, ours, now=time.monotonic())
-                            effects = [*effects, *more]
-                        case Punch():
-                            return self._punch(effect, number, ports, begun_s)
-                        case Failed(_, _, _, reason, _):
-                            return Try(self.name, number, 0, streams, 0.0, 0.0, (reason,))
-                effects = self._next_effects(effects)
+                effects = effects or self._next_effects()
+                match effects.pop(0):
+                    case Send(_, message):
+                        send(self.control, encode(message))
+                    case Gather(peer, nonce, _, count):
+                        ports, ours = self.ports(count, stack)
+                        now = time.monotonic()
+                        effects += self.sessions.gathered(peer, nonce, ours, now=now)
+                    case Punch() as agreed:
+                        # A message that comes meanwhile waits; it is only a repetition.
+                        for rest in effects:
+                            assert isinstance(rest, Send)
+                            send(self.control, encode(rest.message))
+                        return self._punch(agreed, number, ports, begun_s)
+                    case Failed(_, _, _, reason, _):
+                        return Try(self.name, number, 0, streams, 0.0, 0.0, (reason,))
 
-    def _next_effects(self, executed: list[Effect]) -> list[Effect]:
-        wait_s = self.sessions.next_deadline() - time.monotonic()
-        try:
-            data = self.inbox.get(timeout=min(max(wait_s, 0.0), WAIT_S))
-        except queue.Empty:
-            return self.sessions.tick(time.monotonic())
-        now = time.monotonic()
-        return self.sessions.receive(self.peer, decode(data), self.sightings, now=now)
+    def _next_effects(self) -> list[Effect]:
+        """Wait for a message or a deadline. Return the effects, of which there is at least one."""
+        effects: list[Effect] = []
+        while not effects:
+            wait_s = self.sessions.next_deadline() - time.monotonic()
+            try:
+                data = self.inbox.get(timeout=min(max(wait_s, 0.0), WAIT_S))
+            except queue.Empty:
+                effects = self.sessions.tick(time.monotonic())
+            else:
+                now, message = time.monotonic(), decode(data)
+                effects = self.sessions.receive(self.peer, message, self.sightings, now=now)
+        return effects
 
     def _punch(self, agreed: Punch, number: int, ports: list[LocalPort], begun_s: float) -> Try:
         time.sleep(max(agreed.start_at - time.monotonic(), 0.0))
@@ -250,6 +260,17 @@ def echo(connection: PeerSocket, hello: Mapping[str, object]) -> None:
     connection.send_frame(connection.receive_frame())
 
 
+def play(name: str, tries: int, streams: int, host: str, port: int = PORT) -> Iterator[Try]:
+    """Be Ann or Bob. Yield the result of each try."""
+    mine = credentials_of(name)
+    with Listener(mine, "127.0.0.1", 0, allowed=lambda peer: True) as listener:
+        listener.handle("echo", echo)
+        end = End(name, listener, mine, host, port)
+        for number in range(tries):
+            yield end.take_part(number, streams)
+        end.leave()
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.wan.harness.punch_end")
     parser.add_argument("name", choices=NAMES)
@@ -260,15 +281,9 @@ def main() -> int:
     if given.name == "meeting":
         meet(given.host)
         return 0
-    mine = credentials_of(given.name)
-    with Listener(mine, "127.0.0.1", 0, allowed=lambda peer: True) as listener:
-        listener.handle("echo", echo)
-        end = End(given.name, given.host, listener, mine)
-        for number in range(given.tries):
-            found = end.take_part(number, given.streams)
-            sys.stdout.write(json.dumps(asdict(found)) + "\n")
-            sys.stdout.flush()
-        end.leave()
+    for found in play(given.name, given.tries, given.streams, given.host):
+        sys.stdout.write(json.dumps(asdict(found)) + "\n")
+        sys.stdout.flush()
     return 0
 
 
