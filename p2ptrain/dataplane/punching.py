@@ -90,8 +90,8 @@ def punch_and_dial(
     dialling: DialHandle | None = None,
 ) -> PeerSocket:
     """Punch from `source` to `endpoint`, whose host and port are the external address of the peer's
-    port. Return what `dial` would return. The peer calls `punch_and_serve` at the same time. This
-    blocks, so call it in a thread; `dialling.give_up` ends it early.
+    port. Return what `dial` would return; set its deadline. The peer calls `punch_and_serve` at the
+    same time. This blocks, so call it in a thread; `dialling.give_up` ends it early.
 
     Raises:
         PeerTooSlow: no connection came about in time.
@@ -99,8 +99,6 @@ def punch_and_dial(
         RemoteProtocolError: somebody else answered, or an answer was malformed.
     """
     check_owner(endpoint)
-    times = times or PunchTimes()
-
     context = tls_context(credentials, [endpoint.certificate_der], server=False)
 
     def start(sock: socket.socket) -> TlsSocket:
@@ -109,15 +107,15 @@ def punch_and_dial(
         secured.start_handshake()
         return secured
 
-    def prove(sock: socket.socket, secured: TlsSocket) -> PeerSocket:
-        ends = time.monotonic() + times.handshake_s
+    def prove(sock: socket.socket, secured: TlsSocket, deadline_s: float) -> PeerSocket:
+        ends = time.monotonic() + deadline_s
         # A connection that fails must not occupy its pair of addresses (TIME_WAIT).
         _reset_when_closed(sock, True)
         proven = dial_over(secured, endpoint, hello, ends=ends, encrypted=encrypted)
         _reset_when_closed(sock, False)
         return proven
 
-    return _punch(endpoint, source, start, prove, times, dialling or DialHandle())
+    return _punch(endpoint, source, start, prove, times or PunchTimes(), dialling or DialHandle())
 
 
 def punch_and_serve(
@@ -136,36 +134,38 @@ def punch_and_serve(
         PeerTooSlow, PeerUnreachable, RemoteProtocolError: as for `punch_and_dial`.
         PeerLost, NotAuthorised: the last handshake or hello failed.
     """
-    times = times or PunchTimes()
 
     def start(sock: socket.socket) -> None:
         """Wait for the dialler, which speaks first."""
 
-    def prove(sock: socket.socket, started: None) -> None:
-        listener.adopt(sock, endpoint.peer, deadline_s=times.handshake_s)
+    def prove(sock: socket.socket, started: None, deadline_s: float) -> None:
+        listener.adopt(sock, endpoint.peer, deadline_s=deadline_s)
 
-    _punch(endpoint, source, start, prove, times, dialling or DialHandle())
+    _punch(endpoint, source, start, prove, times or PunchTimes(), dialling or DialHandle())
 
 
 def _punch(
     endpoint: Endpoint,
     source: LocalPort,
     start: Callable[[socket.socket], Started],
-    prove: Callable[[socket.socket, Started], Result],
+    prove: Callable[[socket.socket, Started, float], Result],
     times: PunchTimes,
     dialling: DialHandle,
 ) -> Result:
     """Return the result of `prove` for the first connection for which it does not raise. `prove`
-    gets the result of `start`, which is called as soon as a connection exists."""
+    gets the result of `start`, which is called as soon as a connection exists, and its deadline in
+    seconds."""
     calls_end = time.monotonic() + times.calls_s
+    ends = calls_end + times.silence_s + times.handshake_s
     where = f"{endpoint.host} port {endpoint.port}"
     fault: P2PTrainError = PeerTooSlow(f"no hole was punched to {where}", peer=endpoint.peer)
     try:
         with _Hole(source, endpoint, start, dialling, times.silence_s) as hole:
             for _ in range(ROUNDS_MAX):
                 sock, started = hole.connection(calls_end)
+                left_s = max(ends - time.monotonic(), 0.001)
                 try:
-                    return prove(sock, started)
+                    return prove(sock, started, min(times.handshake_s, left_s))
                 except (PeerError, RemoteProtocolError, NotAuthorised) as exc:
                     fault = exc
     except TimeoutError:

@@ -28,7 +28,14 @@ from p2ptrain.dataplane import (
     punch_and_dial,
     punch_and_serve,
 )
-from p2ptrain.errors import PeerError, PeerTooSlow, PeerUnreachable, RemoteProtocolError
+from p2ptrain.dataplane.punching import ROUNDS_MAX
+from p2ptrain.errors import (
+    PeerError,
+    PeerLost,
+    PeerTooSlow,
+    PeerUnreachable,
+    RemoteProtocolError,
+)
 from p2ptrain.ids import RunId
 
 from .conftest import DEADLINE_S, HANDSHAKE, Echo, ListenerFactory, eventually
@@ -168,6 +175,20 @@ def test_silent_and_babbling_neighbours_do_not_block_the_peer(
     assert served() is None
     assert says(connection, b"hello") == b"hello"
     connection.close()
+
+
+def test_port_is_closed_after_a_few_bad_handshakes(
+    make_ends: MakeEnds, background: Background
+) -> None:
+    ends = make_ends()
+    served = background(ends.serve)
+    for _ in range(ROUNDS_MAX):
+        with called_by("127.0.0.2", ends.to_server) as babbling:
+            babbling.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            with suppress(ConnectionError):
+                while babbling.recv(100):
+                    pass
+    assert isinstance(served(), PeerLost)
 
 
 def test_connection_on_which_nothing_arrives_is_replaced(
