@@ -47,11 +47,16 @@ second."""
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The external address of a local port, and the connection that keeps it valid. Close the
-    connection after punching."""
+    """A local port with its external address, and the connection that keeps the address valid.
+    Close it after punching."""
 
+    source: LocalPort
     seen: Candidate
     connection: PeerSocket
+
+    def close(self) -> None:
+        self.connection.close()
+        self.source.close()
 
 
 def observe(
@@ -82,7 +87,7 @@ def observe(
         answer = connection.receive_frame(ANSWER_BYTES_MAX)
         if not answer:
             raise PeerUnreachable("it has no time to observe our port", peer=member.peer)
-        return Observation(decode_answer(answer), connection)
+        return Observation(source, decode_answer(answer), connection)
     except BaseException:
         connection.close()
         raise

@@ -83,9 +83,8 @@ def test_peer_cannot_keep_too_many_connections_open(
     with pytest.raises(PeerUnreachable, match="no time"):
         ask(client, member, ports[0])
     for each in held:
-        each.connection.close()
-    for port in ports:
-        port.close()
+        each.close()
+    ports[0].close()
 
 
 def test_malformed_answer_is_refused(client: Credentials, listening: ListenerFactory) -> None:

@@ -199,6 +199,22 @@ def test_offer_that_names_a_third_party_is_refused() -> None:
     assert bob.tick(3600.0) == []
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "224.0.0.9", "169.254.0.9", "192.168.1.1"])
+def test_offer_for_loopback_multicast_or_gateway_sends_only_a_refusal(host: str) -> None:
+    """Not even if the peer seems to be there."""
+    sightings = Sightings(
+        by_us=frozenset({host}),
+        by_forwarder=frozenset({host}),
+        own_hosts=frozenset({"192.168.1.2"}),
+        gateways=frozenset({"192.168.1.1"}),
+    )
+    offer = PunchOffer(NONCE, ABOUT, 0, (Candidate(host, 5000),))
+    refused, failed = PunchSessions(TIMES).receive(EVE, offer, sightings, now=0.0)
+    assert isinstance(refused, Send)
+    assert isinstance(refused.message, PunchRefusal)
+    assert failed == Failed(EVE, NONCE, ABOUT, refused.message.reason, ours=False)
+
+
 def test_answer_that_names_a_third_party_ends_the_agreement() -> None:
     ann = PunchSessions(TIMES)
     ann.offer(EVE, ABOUT, ports(ANN), nonce=NONCE, now=0.0)

@@ -170,7 +170,7 @@ class End:
     def ports(self, count: int, stack: ExitStack) -> tuple[list[LocalPort], tuple[Candidate, ...]]:
         """Return free ports with their external addresses, which remain valid until `stack` is
         closed."""
-        ports = [stack.enter_context(LocalPort()) for _ in range(count)]
+        ports = [LocalPort() for _ in range(count)]
 
         def ask(port: LocalPort) -> Observation:
             return observe(self.mine, self.member, port, deadline_s=WAIT_S)
@@ -178,7 +178,7 @@ class End:
         with ThreadPoolExecutor(count) as pool:
             found = list(pool.map(ask, ports))
         for each in found:
-            stack.callback(each.connection.close)
+            stack.callback(each.close)
         return ports, tuple(each.seen for each in found)
 
     def take_part(self, number: int, streams: int) -> Try:

@@ -32,6 +32,9 @@ NETWORK = ("-n", "3", "-d", "20", "-j", "2")
 PAIR_S = 1800.0
 """Timeout of one pair in seconds. 40 tries take about 40 s."""
 
+FAULTS_MAX = 5
+"""Maximum number of different faults that are printed for a pair."""
+
 TIMES = "ms", "whole_ms"
 HEAD = "| NATs | connected | punching, ms: median (max) | with coordination |\n|---|---|---|---|\n"
 
@@ -62,20 +65,22 @@ def measure(pair: str, tries: int, streams: int) -> list[dict[str, object]]:
 
 
 def summary(pair: str, lines: list[dict[str, object]]) -> dict[str, object]:
+    """Return the numbers of a pair. A try counts as connected if all its streams did."""
     good = [line for line in lines if line["good"] == line["of"]]
     found: dict[str, object] = {"pair": pair, "tries": len(lines), "connected": len(good)}
-    for name in TIMES:
-        values = sorted(float(str(line[name])) for line in good) or [float("nan")]
-        found |= {f"{name}_p50": round(median(values), 1), f"{name}_max": values[-1]}
-    faults = sorted({str(fault) for line in lines for fault in line["faults"]})  # type: ignore
-    return found | {"faults": faults}
+    for name in TIMES if good else ():
+        values = [float(str(line[name])) for line in good]
+        found |= {f"{name}_p50": round(median(values), 1), f"{name}_max": max(values)}
+    faults = {str(fault) for line in lines for fault in line["faults"]}  # type: ignore[attr-defined]
+    return found | {"faults": sorted(faults)[:FAULTS_MAX]}
 
 
 def row(found: dict[str, object]) -> str:
     pair = str(found["pair"]).replace(":", " × ")
-    times = (
-        f"{found[f'{name}_p50']:.0f} ({found[f'{name}_max']:.0f})" for name in ("ms", "whole_ms")
-    )
+    times = [
+        f"{found[f'{name}_p50']:.0f} ({found[f'{name}_max']:.0f})" if found["connected"] else "–"
+        for name in TIMES
+    ]
     return f"| {pair} | {found['connected']} of {found['tries']} | {' | '.join(times)} |"
 
 
