@@ -113,7 +113,7 @@ GOOD: dict[str, bytes] = {
         identity_messages.IdentityReply(True, (NONCE,), (PROOF,), None)
     ),
     "forwarded-message": forwarded_messages.ForwardedMessage(
-        run().id, *MEMBERS[:2], 7, 9, 3, "/p/1", is_reply=False, payload=b"x", signature=bytes(64)
+        run().id, MEMBERS[0], MEMBERS[1], 7, 9, 3, "/p/1", False, b"x", bytes(64)
     ).encode(),
     "identity-notice": identity_messages.encode_notice(
         identity_messages.IdentityNotice(MEMBERS[0], NONCE, PROOF)
