@@ -51,6 +51,10 @@ CHECK_S: Mapping[Protocol, float] = {
 """Seconds between checks for a restarted router or a new address. A check by UPnP costs several TCP
 connections and a process; the other two cost one datagram."""
 
+MAP_AGAIN_S = 60.0
+"""Minimum seconds between two times at which all ports are mapped again. A lying router that
+pretends to restart with each answer would otherwise keep us asking without a pause."""
+
 RENEW_AGAIN_S = 4.0
 """Pause after a first failed renewal, as in RFC 6887, section 11.2.1. It doubles each time."""
 
@@ -131,6 +135,8 @@ class MappingLease:
         self._epoch: Epoch | None = None
         self._address: IPAddress | None = None
         self._check_s = float("inf")
+        self._again_s = float("-inf")
+        """When all ports are or were mapped again, because of the newest sign."""
         self._refusals: dict[Protocol, Refused | Silent] = {}
 
     @property
@@ -287,8 +293,10 @@ class MappingLease:
     def _map_again(self, now: float) -> None:
         """Request all ports at once. They stay listed as open until the router refuses or is
         silent until the old lifetime ends."""
+        if self._again_s <= now:
+            self._again_s = max(now, self._again_s + MAP_AGAIN_S)
         for each in self._ports.values():
-            each.due_s, each.pause_s = now, 0.0
+            each.due_s, each.pause_s = min(each.due_s, self._again_s), 0.0
 
 
 def _is(kind: Refusal, reply: Reply) -> bool:

@@ -20,6 +20,7 @@ OWNERS = {
     "OptimizerSharing": "optimizer_sharing",
     "Outer": "outer_state",
     "OwnHeartbeat": "gossip",
+    "PortMappings": "port_mapping",
     "ReduceState": "reduce",
     "TrainerState": "training",
 }
@@ -32,6 +33,7 @@ FOR_ALL = {
     "NodeState.set_state",
     "NodeState.set_state_unless_training",
     "OwnHeartbeat.send_now",
+    "PortMappings.note_observed",
     "TrainerState.discard_work",
 }
 """Methods that change an object and that any folder may call."""
