@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from p2ptrain.portmap.epoch import Epoch
+from p2ptrain.portmap.restart import RouterClock
 from p2ptrain.portmap.values import (
     Checked,
     CheckRequest,
@@ -79,7 +79,7 @@ class OpenPort:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What a lease has reached. `reason` says why ports of `wanted` are not open. It continues the
+    """The result of a lease so far. `reason` says why ports of `wanted` are not open. It continues the
     sentence "Your router did not open the port: …", and is empty if all are open."""
 
     wanted: tuple[int, ...]
@@ -132,7 +132,7 @@ class MappingLease:
         self._search_pause_s = SEARCH_AGAIN_S
         self._protocol: Protocol | None = None
         """The protocol that opened the first port; None while searching."""
-        self._epoch: Epoch | None = None
+        self._clock: RouterClock | None = None
         self._address: IPAddress | None = None
         self._check_s = float("inf")
         self._again_s = float("-inf")
@@ -221,7 +221,7 @@ class MappingLease:
             for other in self._ports.values():
                 other.due_s = now
         self._search_pause_s = SEARCH_AGAIN_S
-        if self._note_signs(granted.epoch_s, granted.address, now):
+        if self._note_signs(granted.uptime_s, granted.address, now):
             self._map_again(now)
         each.granted, each.pause_s, each.reason = granted, 0.0, ""
         each.due_s = now + each.lifetime_s() / 2
@@ -262,7 +262,7 @@ class MappingLease:
     def _search_anew(self, lost: Protocol, reply: Refused | Silent, now: float) -> None:
         """Search from the first protocol on, because `lost` no longer opens any port."""
         self._protocol, self._tried, self._check_s = None, 0, float("inf")
-        self._epoch = self._address = None
+        self._clock = self._address = None
         self._refusals = {lost: reply}
         if _is(Refusal.UNSUPPORTED, reply):
             self._supported.remove(lost)
@@ -273,18 +273,18 @@ class MappingLease:
         self._check_s = now + CHECK_S[request.protocol]
         if not isinstance(reply, Checked):
             return  # The next renewal shows whether the router still holds the ports.
-        restarted = self._note_signs(reply.epoch_s, reply.address, now)
+        restarted = self._note_signs(reply.uptime_s, reply.address, now)
         if restarted or not reply.mapped:
             self._map_again(now)
 
-    def _note_signs(self, epoch_s: int | None, address: IPAddress | None, now: float) -> bool:
+    def _note_signs(self, uptime_s: int | None, address: IPAddress | None, now: float) -> bool:
         """Return whether the router has restarted or has a new external address since its last
         answer."""
         changed = False
-        if epoch_s is not None:
-            epoch = Epoch(epoch_s, now)
-            changed = self._epoch is not None and self._epoch.restarted_before(epoch)
-            self._epoch = epoch
+        if uptime_s is not None:
+            clock = RouterClock(uptime_s, now)
+            changed = self._clock is not None and self._clock.restarted_before(clock)
+            self._clock = clock
         if address is not None:
             changed |= self._address is not None and self._address != address
             self._address = address

@@ -48,7 +48,7 @@ class AddressResponse:
     """The router's clock and external address. `address` is None if `result` is not 0."""
 
     result: int
-    epoch_s: int
+    uptime_s: int
     address: IPv4Address | None
 
 
@@ -57,7 +57,7 @@ class MapResponse:
     """The answer to a request for a port. The last three fields only count if `result` is 0."""
 
     result: int
-    epoch_s: int
+    uptime_s: int
     internal_port: int = 0
     external_port: int = 0
     lifetime_s: int = 0
@@ -74,26 +74,26 @@ def map_request(internal_port: int, external_port: int, lifetime_s: int) -> byte
 
 def decode_address(data: bytes) -> AddressResponse:
     """Raises RemoteProtocolError: `data` is not a response to an address request."""
-    result, epoch_s = _response(data, ADDRESS, ADDRESS_BYTES)
+    result, uptime_s = _response(data, ADDRESS, ADDRESS_BYTES)
     address = None if result else IPv4Address(data[8:12])
-    return AddressResponse(result, epoch_s, address)
+    return AddressResponse(result, uptime_s, address)
 
 
 def decode_map(data: bytes) -> MapResponse:
     """Raises RemoteProtocolError: `data` is not a response to a request to open a TCP port."""
-    result, epoch_s = _response(data, MAP_TCP, MAP_BYTES)
+    result, uptime_s = _response(data, MAP_TCP, MAP_BYTES)
     if result:
-        return MapResponse(result, epoch_s)
-    return MapResponse(result, epoch_s, *struct.unpack(">HHI", data[8:16]))
+        return MapResponse(result, uptime_s)
+    return MapResponse(result, uptime_s, *struct.unpack(">HHI", data[8:16]))
 
 
 def _response(data: bytes, opcode: int, bytes_min: int) -> tuple[int, int]:
     """Return result and epoch. Raises RemoteProtocolError."""
     if not ERROR_BYTES <= len(data) <= BYTES_MAX:
         raise RemoteProtocolError(f"a NAT-PMP response has {len(data)} bytes")
-    version, code, result, epoch_s = struct.unpack(">BBHI", data[:ERROR_BYTES])
+    version, code, result, uptime_s = struct.unpack(">BBHI", data[:ERROR_BYTES])
     if version != VERSION or code != RESPONSE + opcode:
         raise RemoteProtocolError("a message is not the NAT-PMP response that was expected")
     if result == SUCCESS and len(data) < bytes_min:
         raise RemoteProtocolError("a NAT-PMP response is truncated")
-    return result, epoch_s
+    return result, uptime_s

@@ -91,7 +91,7 @@ class MapResponse:
 
     result: int
     lifetime_s: int
-    epoch_s: int
+    uptime_s: int
     nonce: bytes
     internal_port: int
     external_port: int
@@ -103,7 +103,7 @@ class Announcement:
     """The answer to an ANNOUNCE request, which asks for the router's clock only."""
 
     result: int
-    epoch_s: int
+    uptime_s: int
 
 
 def announce_request(client: IPAddress) -> bytes:
@@ -112,19 +112,19 @@ def announce_request(client: IPAddress) -> bytes:
 
 def decode_map(data: bytes) -> MapResponse:
     """Raises RemoteProtocolError: `data` is not a response to a request to open a TCP port."""
-    result, lifetime_s, epoch_s = _response(data, MAP, HEADER_BYTES + MAP_BYTES)
+    result, lifetime_s, uptime_s = _response(data, MAP, HEADER_BYTES + MAP_BYTES)
     nonce = data[24:36]
     protocol, internal, external = struct.unpack(">B3xHH", data[36:44])
     if protocol != TCP:
         raise RemoteProtocolError("a PCP response is about a protocol other than TCP")
     address = _address(data[44:60])
-    return MapResponse(result, lifetime_s, epoch_s, nonce, internal, external, address)
+    return MapResponse(result, lifetime_s, uptime_s, nonce, internal, external, address)
 
 
 def decode_announcement(data: bytes) -> Announcement:
     """Raises RemoteProtocolError: `data` is not a response to an ANNOUNCE request."""
-    result, _, epoch_s = _response(data, ANNOUNCE, HEADER_BYTES)
-    return Announcement(result, epoch_s)
+    result, _, uptime_s = _response(data, ANNOUNCE, HEADER_BYTES)
+    return Announcement(result, uptime_s)
 
 
 def is_other_version(data: bytes) -> bool:
@@ -143,10 +143,10 @@ def _response(data: bytes, opcode: int, bytes_min: int) -> tuple[int, int, int]:
     """Return result, lifetime and epoch. Raises RemoteProtocolError."""
     if not bytes_min <= len(data) <= BYTES_MAX or len(data) % 4:
         raise RemoteProtocolError(f"a PCP response has {len(data)} bytes")
-    version, code, result, lifetime_s, epoch_s = struct.unpack(">BBxBII", data[:12])
+    version, code, result, lifetime_s, uptime_s = struct.unpack(">BBxBII", data[:12])
     if version != VERSION or code != RESPONSE + opcode:
         raise RemoteProtocolError("a message is not the PCP response that was expected")
-    return result, lifetime_s, epoch_s
+    return result, lifetime_s, uptime_s
 
 
 def _sixteen(address: IPAddress) -> bytes:

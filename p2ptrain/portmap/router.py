@@ -95,7 +95,7 @@ class Router:
             return _refused(3, natpmp.RESULTS)
         try:
             if isinstance(request, CheckRequest):
-                return Checked(address.address, address.epoch_s)
+                return Checked(address.address, address.uptime_s)
             return self._natpmp_open(request, address.address, interruption)
         except RemoteProtocolError as exc:
             return Silent(exc.what)
@@ -113,7 +113,7 @@ class Router:
             return Silent(found.reason)
         if found.result:
             return _refused(found.result, natpmp.RESULTS)
-        return Granted(address, found.external_port, found.lifetime_s, found.epoch_s)
+        return Granted(address, found.external_port, found.lifetime_s, found.uptime_s)
 
 
 def _refused(result: int, results: Results) -> Refused:
@@ -132,7 +132,7 @@ def _pcp_check(data: bytes) -> Checked | Refused:
     if pcp.is_other_version(data):
         return _refused(1, pcp.RESULTS)
     found = pcp.decode_announcement(data)
-    return Checked(epoch_s=found.epoch_s)
+    return Checked(uptime_s=found.uptime_s)
 
 
 def _pcp_reply(data: bytes, asked: pcp.MapMessage) -> Granted | Refused | Closed:
@@ -148,7 +148,7 @@ def _pcp_reply(data: bytes, asked: pcp.MapMessage) -> Granted | Refused | Closed
         return Closed()
     if found.external_address.version != asked.client.version:
         raise RemoteProtocolError("the router names an external address of the other kind of IP")
-    return Granted(found.external_address, found.external_port, found.lifetime_s, found.epoch_s)
+    return Granted(found.external_address, found.external_port, found.lifetime_s, found.uptime_s)
 
 
 def _natpmp_map(data: bytes, internal_port: int) -> natpmp.MapResponse:

@@ -12,11 +12,11 @@ import socket
 from collections.abc import Callable
 from functools import partial
 from ipaddress import IPv4Address
-from urllib.parse import urlsplit
 
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.portmap.datagrams import Interruption, wait_for
 from p2ptrain.portmap.gateway import Gateway
+from p2ptrain.portmap.values import PORT_MAX
 
 GROUP, PORT = "239.255.255.250", 1900
 
@@ -30,9 +30,11 @@ TYPES = (
 )
 
 ANSWER_BYTES_MAX = 2048
-LOCATION_CHARACTERS_MAX = 256
+URL_CHARACTERS_MAX = 256
 
 _LOCATION = re.compile(r"(?im)^location:[ \t]*(\S+)[ \t]*\r?$")
+_URL = re.compile(r"http://([0-9.]+)(?::([0-9]{1,5}))?(?:/[!-~]*)?", re.ASCII)
+"""A strict form, because another program parses the address again, and perhaps differently."""
 
 
 def question(kind: str) -> bytes:
@@ -69,16 +71,11 @@ def location(answer: bytes, router: IPv4Address) -> str:
 def check_url(url: str, router: IPv4Address) -> str:
     """Return `url` if it is a plain http address on the router.
     Raises RemoteProtocolError."""
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
-    except ValueError as exc:
-        raise RemoteProtocolError("the address of the router's description is malformed") from exc
-    plain = url.isprintable() and len(url) <= LOCATION_CHARACTERS_MAX
-    if not plain or parts.scheme != "http" or parts.username is not None or port == 0:
-        raise RemoteProtocolError("the address of the router's description is not plain http")
-    if host != str(router):
+    found = _URL.fullmatch(url)
+    if found is None or len(url) > URL_CHARACTERS_MAX or found[1] != str(router):
         raise RemoteProtocolError("the router's description does not lie on the router")
+    if not 0 < int(found[2] or 80) <= PORT_MAX:
+        raise RemoteProtocolError("the router's description lies at a port that does not exist")
     return url
 
 

@@ -33,8 +33,6 @@ PROCESS_S = 8.0
 ANSWER_BYTES_MAX = 4096
 REASON_CHARACTERS_MAX = 160
 
-NO_ADDRESS = Refused(Refusal.NO_ADDRESS, "it has no connection to the internet, or no address")
-
 SearchAt = tuple[str, int]
 
 
@@ -102,7 +100,7 @@ def reply_of(request: Request, said: bytes) -> Reply:
         case MapRequest(), {"granted": [str(address), int(port)]}:
             found = _address(address)
             if found is None:
-                return NO_ADDRESS
+                raise RemoteProtocolError("the router opens a port of no address")
             return Granted(found, port, request.lifetime_s)
         case CheckRequest(), {"checked": [str(address), bool(mapped)]}:
             return Checked(_address(address), mapped=mapped)

@@ -29,6 +29,8 @@ DENIED = "Action not authorized"
 def open_port(router: Any, internal: int, wished: int, lifetime_s: int) -> dict[str, object]:
     """Open a port, and return the external address and port."""
     address = router.externalipaddress()
+    if address in ("", "0.0.0.0"):
+        return {"refused": ["no address", "it has no connection to the internet, or no address"]}
     for step in OTHER_PORTS:
         external = 1024 + (wished + step - 1024) % (65536 - 1024)
         holder = router.getspecificportmapping(external, "TCP")

@@ -80,13 +80,13 @@ Request = MapRequest | UnmapRequest | CheckRequest
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """The router has opened the port as `port` of `address`, for `lifetime_s` seconds. `epoch_s` is
+    """The router has opened the port as `port` of `address`, for `lifetime_s` seconds. `uptime_s` is
     the router's clock: seconds since its start. None if the protocol has no such clock."""
 
     address: IPAddress
     port: int
     lifetime_s: int
-    epoch_s: int | None = None
+    uptime_s: int | None = None
 
     def __post_init__(self) -> None:
         check_external(self.address)
@@ -96,11 +96,11 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What a check found. `address` is None if the protocol does not report it. `mapped` is False
+    """The result of a check. `address` is None if the protocol does not report it. `mapped` is False
     if a mapping is missing."""
 
     address: IPAddress | None = None
-    epoch_s: int | None = None
+    uptime_s: int | None = None
     mapped: bool = True
 
     def __post_init__(self) -> None:

@@ -32,7 +32,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`kind`, and the same in words for the user: what is, why, and what to do."""
+    """`kind`, and a sentence for the user: what happened, why, and what to do."""
 
     kind: Kind
     words: str
@@ -81,12 +81,14 @@ def _carrier(external: IPAddress, outside: set[IPAddress], local: IPAddress | No
 
 
 def _without_ports(standing: Standing, local: IPAddress | None) -> Verdict:
-    kind = Kind.CARRIER if standing.no_address else Kind.NONE
-    return Verdict(
-        kind,
-        f"your router did not open TCP {_listed(standing.wanted)} ({standing.reason}); "
-        f"{_forward(standing.wanted, local)}",
-    )
+    did_not = f"your router did not open TCP {_listed(standing.wanted)} ({standing.reason})"
+    if standing.no_address:
+        return Verdict(
+            Kind.CARRIER,
+            f"{did_not}: probably your provider has another NAT; to be reached directly, ask your "
+            "provider for a public IPv4 address, or use IPv6",
+        )
+    return Verdict(Kind.NONE, f"{did_not}; {_forward(standing.wanted, local)}")
 
 
 def _opened(opened: tuple[OpenPort, ...]) -> str:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.portmap import natpmp
 from p2ptrain.portmap.natpmp import (
-    ADDRESS_REQUEST,
     AddressResponse,
     MapResponse,
     decode_address,
@@ -23,7 +23,7 @@ MAPPED = bytes.fromhex("00 82 0000 00000400 1069 c351 00000e10")
 
 
 def test_requests_have_the_layout_of_the_rfc() -> None:
-    assert ADDRESS_REQUEST == bytes.fromhex("00 00")
+    assert natpmp.ADDRESS_REQUEST == b"\x00\x00"
     assert map_request(4201, 50_001, 3600) == bytes.fromhex("00 02 0000 1069 c351 00000e10")
 
 
@@ -36,7 +36,7 @@ def test_responses_are_decoded_field_by_field() -> None:
     assert decode_map(MAPPED) == MapResponse(0, 1024, 4201, 50_001, 3600)
 
 
-def test_error_response_may_end_after_the_epoch() -> None:
+def test_error_response_may_end_after_the_uptime() -> None:
     assert decode_address(bytes.fromhex("00 80 0003 00000400")) == AddressResponse(3, 1024, None)
     assert decode_map(bytes.fromhex("00 82 0002 00000400")) == MapResponse(2, 1024)
 

@@ -124,6 +124,6 @@ def test_changed_byte_is_refused_or_changes_only_its_field(place: int, value: in
         assert place in (0, 1, 36)
         return
     whole = decode_map(GRANTED)
-    fields = ("result", "lifetime_s", "epoch_s", "nonce", "internal_port", "external_port")
+    fields = ("result", "lifetime_s", "uptime_s", "nonce", "internal_port", "external_port")
     differing = [name for name in fields if getattr(found, name) != getattr(whole, name)]
     assert len(differing) + (found.external_address != whole.external_address) <= 1

@@ -22,6 +22,7 @@ from p2ptrain.node.state.port_mappings import OwnPorts, RouterMapping
 from p2ptrain.node.state.threads import in_thread
 from p2ptrain.portmap import (
     NONCE_BYTES,
+    Closed,
     Gateway,
     Interruption,
     MappingLease,
@@ -30,6 +31,8 @@ from p2ptrain.portmap import (
     Reply,
     Request,
     Router,
+    Silent,
+    UnmapRequest,
     find_gateway,
 )
 from p2ptrain.portmap.gateway import Version
@@ -136,10 +139,16 @@ class _Keeper:
                 lease.handle(request, reply, self._context.now())
                 self._show(RouterMapping(self._ports, lease.standing, gateway.local))
         finally:
-            with trio.CancelScope(deadline=trio.current_time() + REMOVE_S, shield=True):
-                for removal in lease.removals():
-                    await _ask(router, removal)
-            self._context.journal.write("ports-closed", ports=len(lease.removals()))
+            await self._close(router, lease.removals())
+
+    async def _close(self, router: Router, removals: tuple[UnmapRequest, ...]) -> None:
+        """Close the ports, as far as the router answers in time."""
+        closed = 0
+        with trio.CancelScope(deadline=trio.current_time() + REMOVE_S, shield=True):
+            for removal in removals:
+                closed += isinstance(await _ask(router, removal), Closed)
+        if removals:
+            self._context.journal.write("ports-closed", closed=closed, opened=len(removals))
 
     def _pause_s(self, lease: MappingLease) -> float:
         deadline = lease.next_deadline()
@@ -173,9 +182,14 @@ def _unneeded(gateway: Gateway | NoGateway) -> str | None:
 
 
 async def _ask(router: Router, request: Request) -> Reply:
-    with Interruption() as interruption:
-        work = partial(router.ask, request, interruption)
-        return await in_thread(work, stop=interruption.stop)
+    """Carry out a request in a thread. A fault of this machine, such as too many open files, counts
+    as silence of the router: a node works without open ports too."""
+    try:
+        with Interruption() as interruption:
+            work = partial(router.ask, request, interruption)
+            return await in_thread(work, stop=interruption.stop)
+    except OSError as exc:
+        return Silent(f"it cannot be asked ({exc.strerror or exc})")
 
 
 def nonce_of(identity: Identity, port: int) -> bytes:

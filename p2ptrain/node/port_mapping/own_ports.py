@@ -1,4 +1,4 @@
-"""Which of this node's ports a router can open: those that listen on more than this machine."""
+"""Find the ports for which a router can be asked: those that listen on more than this machine."""
 
 from __future__ import annotations
 

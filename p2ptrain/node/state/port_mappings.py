@@ -1,4 +1,4 @@
-"""Which ports the router has opened for this node. Written by `port_mapping/`."""
+"""The ports that the router has opened for this node. Written by `port_mapping/`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class RouterMapping:
-    """What the router of one version of IP has done. If nothing was asked, `standing` is None and
+    """The result of asking the router of one version of IP. If nothing was asked, `standing` is None and
     `not_asked` says why."""
 
     ports: OwnPorts

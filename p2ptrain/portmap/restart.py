@@ -1,7 +1,8 @@
 """Notice from a router's clock that it has restarted and may have lost its mappings.
 
-Each answer of PCP and NAT-PMP contains the seconds since the router's start. If that clock runs
-differently from ours between two answers, the router's state was lost (RFC 6887, section 8.5).
+Each answer of PCP and NAT-PMP contains the seconds since the router's start. The RFCs call this its
+epoch. If that clock runs differently from ours between two answers, the router's state was lost
+(RFC 6887, section 8.5).
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ DRIFT = 1 / 16
 
 
 @dataclass(frozen=True, slots=True)
-class Epoch:
-    """The router's clock showed `shown_s` at our local monotonic time `at_s`."""
+class RouterClock:
+    """The router had been up for `uptime_s` seconds at our local monotonic time `at_s`."""
 
-    shown_s: int
+    uptime_s: int
     at_s: float
 
-    def restarted_before(self, newer: Epoch) -> bool:
+    def restarted_before(self, newer: RouterClock) -> bool:
         """Return whether the router has restarted between this reading and a newer one."""
-        ours, theirs = newer.at_s - self.at_s, newer.shown_s - self.shown_s
+        ours, theirs = newer.at_s - self.at_s, newer.uptime_s - self.uptime_s
         assert ours >= 0, "readings are compared in the order in which they were made"
         if theirs < -1:
             return True

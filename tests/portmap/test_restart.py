@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2ptrain.portmap.epoch import Epoch
+from p2ptrain.portmap.restart import RouterClock
 
 
 @pytest.mark.parametrize(
@@ -27,8 +27,8 @@ from p2ptrain.portmap.epoch import Epoch
 def test_restart_is_a_clock_that_ran_differently(
     ours_s: int, theirs_s: int, restarted: bool
 ) -> None:
-    before = Epoch(10_000, 50.0)
-    assert before.restarted_before(Epoch(10_000 + theirs_s, 50.0 + ours_s)) is restarted
+    before = RouterClock(10_000, 50.0)
+    assert before.restarted_before(RouterClock(10_000 + theirs_s, 50.0 + ours_s)) is restarted
 
 
 @given(st.floats(0, 1e6), st.floats(0.95, 1.05), st.floats(0, 0.9))
@@ -36,4 +36,4 @@ def test_clock_that_drifts_by_a_twentieth_has_not_restarted(
     ours_s: float, rate: float, delay_s: float
 ) -> None:
     shown = 1000 + int(ours_s * rate + delay_s)
-    assert not Epoch(1000, 0.0).restarted_before(Epoch(shown, ours_s))
+    assert not RouterClock(1000, 0.0).restarted_before(RouterClock(shown, ours_s))
