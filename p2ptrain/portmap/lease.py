@@ -44,8 +44,8 @@ LIFETIME_MIN_S = 120
 tells routers to grant at least this."""
 
 CHECK_S: Mapping[Protocol, float] = {
-    Protocol.PCP: 120.0,
-    Protocol.NAT_PMP: 120.0,
+    Protocol.PCP: 60.0,
+    Protocol.NAT_PMP: 60.0,
     Protocol.UPNP: 600.0,
 }
 """Seconds between checks for a restarted router or a new address. A check by UPnP costs several TCP
@@ -63,8 +63,6 @@ SEARCH_AGAIN_S = 60.0
 
 SEARCH_AGAIN_MAX_S = 3600.0
 
-NOT_ASKED = "it has not been asked yet"
-
 
 @dataclass(frozen=True, slots=True)
 class OpenPort:
@@ -79,14 +77,16 @@ class OpenPort:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The result of a lease so far. `reason` says why ports of `wanted` are not open. It continues the
-    sentence "Your router did not open the port: …", and is empty if all are open."""
+    """The result of a lease so far. `reason` says why ports of `wanted` are not open. It continues
+    the sentence "Your router did not open the port: …", and is empty if all are open."""
 
     wanted: tuple[int, ...]
     open_ports: tuple[OpenPort, ...] = ()
     reason: str = ""
     no_address: bool = False
     """Whether the router refused because it has no public address."""
+    asking: bool = False
+    """Whether the router's replies for some ports are still missing."""
 
     @property
     def closed(self) -> tuple[int, ...]:
@@ -129,6 +129,8 @@ class MappingLease:
         self._supported = list(protocols)
         self._tried = 0
         """Number of the protocols in `_supported` that this search has already tried."""
+        self._searched = False
+        """Whether all protocols have been tried since the last port was open."""
         self._search_pause_s = SEARCH_AGAIN_S
         self._protocol: Protocol | None = None
         """The protocol that opened the first port; None while searching."""
@@ -151,12 +153,12 @@ class MappingLease:
             return Standing(tuple(self._ports), opened)
         if self._protocol is not None:
             reasons = {each.reason for each in self._ports.values() if each.granted is None}
-            words = "; ".join(sorted(filter(None, reasons))) or NOT_ASKED
-            return Standing(tuple(self._ports), opened, f"{self._protocol}: {words}")
+            words = f"{self._protocol}: " + "; ".join(sorted(filter(None, reasons)))
+            return Standing(tuple(self._ports), opened, words, asking="" in reasons)
         refusals = self._refusals.items()
-        words = "; ".join(f"{protocol}: {each.reason}" for protocol, each in refusals) or NOT_ASKED
+        words = "; ".join(f"{protocol}: {each.reason}" for protocol, each in refusals)
         homeless = any(_is(Refusal.NO_ADDRESS, each) for _, each in refusals)
-        return Standing(tuple(self._ports), opened, words, homeless)
+        return Standing(tuple(self._ports), opened, words, homeless, asking=not self._searched)
 
     def next_deadline(self) -> float | None:
         """Return when the next request is due. None: the router has none of the protocols, so the
@@ -255,13 +257,14 @@ class MappingLease:
         first = self._ports[self._first]
         first.due_s = now
         if self._tried >= len(self._supported):
-            self._tried = 0
+            self._tried, self._searched = 0, True
             first.due_s = now + self._search_pause_s
             self._search_pause_s = min(2 * self._search_pause_s, SEARCH_AGAIN_MAX_S)
 
     def _search_anew(self, lost: Protocol, reply: Refused | Silent, now: float) -> None:
         """Search from the first protocol on, because `lost` no longer opens any port."""
-        self._protocol, self._tried, self._check_s = None, 0, float("inf")
+        self._protocol, self._tried, self._searched = None, 0, False
+        self._check_s = float("inf")
         self._clock = self._address = None
         self._refusals = {lost: reply}
         if _is(Refusal.UNSUPPORTED, reply):

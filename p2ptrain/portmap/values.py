@@ -80,8 +80,8 @@ Request = MapRequest | UnmapRequest | CheckRequest
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """The router has opened the port as `port` of `address`, for `lifetime_s` seconds. `uptime_s` is
-    the router's clock: seconds since its start. None if the protocol has no such clock."""
+    """The router has opened the port as `port` of `address`, for `lifetime_s` seconds. `uptime_s`
+    is the number of seconds since the router's start; None if the protocol does not report it."""
 
     address: IPAddress
     port: int
@@ -96,8 +96,8 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The result of a check. `address` is None if the protocol does not report it. `mapped` is False
-    if a mapping is missing."""
+    """The result of a check. `address` is None if the protocol does not report it. `mapped` is
+    False if a mapping is missing."""
 
     address: IPAddress | None = None
     uptime_s: int | None = None

@@ -28,6 +28,8 @@ class Kind(StrEnum):
     CARRIER = "mapped but blocked by the carrier"
     """The router opens ports, but another NAT lies between it and the internet."""
     NONE = "not mapped"
+    ASKING = "asking"
+    """The router's replies are still missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,9 @@ def judge(standing: Standing, observed: Collection[IPAddress], local: IPAddress 
     """Return the verdict. `observed` are the addresses at which members see this node, and `local`
     is our own address in the local network. Members in the same network see us at that one, which
     says nothing about the router."""
+    if standing.asking:
+        ports = _listed(standing.wanted)
+        return Verdict(Kind.ASKING, f"this node is asking your router to open TCP {ports}")
     if not standing.open_ports:
         return _without_ports(standing, local)
     external = standing.open_ports[0].address

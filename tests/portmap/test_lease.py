@@ -101,7 +101,7 @@ def test_both_ports_are_opened_and_renewed_at_half_of_the_lifetime() -> None:
         port = getattr(request, "internal_port", 0)
         reply = story.granted(port) if port else usual
         story.lease.handle(request, reply, story.now)
-    checks = [(120.0 * count, "check", PCP, 0) for count in range(1, 15)]
+    checks = [(60.0 * count, "check", PCP, 0) for count in range(1, 30)]
     assert story.asked == [
         (0.0, "map", PCP, CONTROL),
         (0.0, "map", PCP, DATA),
@@ -113,7 +113,7 @@ def test_both_ports_are_opened_and_renewed_at_half_of_the_lifetime() -> None:
 def test_renewal_asks_for_the_same_external_port_with_the_same_nonce() -> None:
     story = Story((PCP,))
     story.answer(story.granted(50_001), story.granted(50_002))
-    for _ in range(14):
+    for _ in range(29):
         story.answer(Checked(uptime_s=story.uptime_s()))
     assert story.ask() == MapRequest(PCP, CONTROL, 50_001, LIFETIME_S, NONCES[CONTROL])
 
@@ -146,6 +146,14 @@ def test_silent_router_is_asked_again_after_pauses_that_double() -> None:
     )
 
 
+def test_result_is_open_until_each_port_has_its_reply() -> None:
+    story = Story()
+    for reply in (SILENT, UNSUPPORTED, story.granted(CONTROL), FULL):
+        assert story.lease.standing.asking
+        story.answer(reply)
+    assert not story.lease.standing.asking
+
+
 def test_lease_gives_up_on_a_router_that_has_none_of_the_protocols() -> None:
     story = Story()
     story.answer(UNSUPPORTED, UNSUPPORTED, UNSUPPORTED)
@@ -169,28 +177,28 @@ def test_unsupported_protocol_is_not_tried_again_but_a_denied_one_is() -> None:
 def test_restarted_router_is_asked_for_all_ports_at_once() -> None:
     story = Story()
     story.open_both()
-    story.answer(Checked(uptime_s=1120), Checked(uptime_s=30))
+    story.answer(Checked(uptime_s=1060), Checked(uptime_s=30))
     assert story.open_ports() == [CONTROL, DATA]
     story.answer(story.granted(CONTROL, uptime_s=30), story.granted(DATA, uptime_s=30))
-    assert story.asked[2:] == [(240.0, "map", PCP, CONTROL), (240.0, "map", PCP, DATA)]
-    assert story.lease.next_deadline() == 360.0
+    assert story.asked[2:] == [(120.0, "map", PCP, CONTROL), (120.0, "map", PCP, DATA)]
+    assert story.lease.next_deadline() == 180.0
 
 
 def test_restart_that_shows_in_a_renewal_renews_the_other_port_too() -> None:
     story = Story()
     story.open_both()
-    for _ in range(14):
+    for _ in range(29):
         story.answer(SILENT)
     story.answer(story.granted(CONTROL, uptime_s=9), story.granted(DATA, uptime_s=9))
-    assert story.asked[14:] == [(1800.0, "map", PCP, CONTROL), (1800.0, "map", PCP, DATA)]
+    assert story.asked[29:] == [(1800.0, "map", PCP, CONTROL), (1800.0, "map", PCP, DATA)]
 
 
 def test_new_external_address_is_noticed_and_taken_over() -> None:
     story = Story((NAT_PMP,))
     story.open_both()
-    story.answer(Checked(ELSEWHERE, uptime_s=1120))
+    story.answer(Checked(ELSEWHERE, uptime_s=1060))
     story.answer(story.granted(CONTROL, address=ELSEWHERE), story.granted(DATA, address=ELSEWHERE))
-    assert [at for at, *_ in story.asked] == [120.0, 120.0, 120.0]
+    assert [at for at, *_ in story.asked] == [60.0, 60.0, 60.0]
     assert {each.address for each in story.lease.standing.open_ports} == {ELSEWHERE}
 
 
@@ -210,14 +218,15 @@ def test_failed_renewals_are_repeated_until_the_lifetime_ends() -> None:
         story.answer(SILENT)
     renewals = [at for at, _, _, port in story.asked if port == CONTROL]
     assert renewals == [120.0, 124.0, 132.0, 148.0, 180.0, 240.0]
-    assert story.lease.standing == Standing((CONTROL, DATA), (), "PCP: it does not answer")
+    gone = Standing((CONTROL, DATA), (), "PCP: it does not answer", asking=True)
+    assert story.lease.standing == gone
     assert story.lease.next_deadline() == 240.0
 
 
 def test_router_that_forbids_a_renewal_has_closed_the_port() -> None:
     story = Story()
     story.open_both()
-    for _ in range(14):
+    for _ in range(29):
         story.answer(SILENT)
     story.answer(DENIED)
     assert story.open_ports() == [DATA]

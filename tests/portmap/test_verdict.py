@@ -87,6 +87,12 @@ def test_router_that_opens_nothing_is_told_with_the_fix() -> None:
     )
 
 
+def test_missing_replies_are_told() -> None:
+    asking = Standing((4201, 4202), asking=True)
+    words = "this node is asking your router to open TCP 4201 and 4202"
+    assert judge(asking, (), LOCAL) == Verdict(Kind.ASKING, words)
+
+
 def test_router_without_a_public_address_counts_as_blocked_by_the_carrier() -> None:
     homeless = Standing((4201, 4202), (), "NAT-PMP: it has no public address", no_address=True)
     verdict = judge(homeless, (), LOCAL)

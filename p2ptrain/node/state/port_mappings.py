@@ -34,8 +34,8 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class RouterMapping:
-    """The result of asking the router of one version of IP. If nothing was asked, `standing` is None and
-    `not_asked` says why."""
+    """The result of asking the router of one version of IP. If nothing was asked, `standing` is
+    None and `not_asked` says why."""
 
     ports: OwnPorts
     standing: Standing | None = None
