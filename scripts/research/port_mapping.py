@@ -51,21 +51,21 @@ LINKS = """
 link add out netns out type veth peer name wan netns router
 link add eth0 netns home type veth peer name lan netns router
 -n out addr add {outside}/24 dev out
--n out -6 addr add 2001:db8:2::1/64 dev out nodad
+-n out -6 addr add 2606:2::1/64 dev out nodad
 -n router addr add {wan}/24 dev wan
--n router -6 addr add 2001:db8:2::11/64 dev wan nodad
+-n router -6 addr add 2606:2::11/64 dev wan nodad
 -n router addr add 192.168.1.1/24 dev lan
--n router -6 addr add 2001:db8:1::1/64 dev lan nodad
+-n router -6 addr add 2606:1::1/64 dev lan nodad
 -n router -6 addr add fe80::1/64 dev lan nodad
 -n home addr add 192.168.1.5/24 dev eth0
--n home -6 addr add 2001:db8:1::5/64 dev eth0 nodad
+-n home -6 addr add 2606:1::5/64 dev eth0 nodad
 -n out link set out up
 -n router link set wan up
 -n router link set lan up
 -n home link set eth0 up
 -n home route add default via 192.168.1.1
 -n home -6 route add default via fe80::1 dev eth0
--n out -6 route add 2001:db8:1::/64 via 2001:db8:2::11
+-n out -6 route add 2606:1::/64 via 2606:2::11
 """
 
 FIREWALL = """
@@ -276,7 +276,7 @@ def measure_protocols() -> None:
     """Each protocol opens a port, which is reached from outside until it is closed again."""
     with lab() as found, listeners():
         for version, protocols in ((4, tuple(Protocol)), (6, (Protocol.PCP,))):
-            address = "" if version == 4 else "2001:db8:1::5"
+            address = "" if version == 4 else "2606:1::5"
             with Asker(4 if version == 4 else 6) as asker:
                 for protocol in protocols:
                     before = found.reaches(PORTS[0], address)
@@ -308,28 +308,30 @@ def measure_searches() -> None:
             subprocess.run(words, check=True)
 
 
-def measure_node() -> None:
+def measure_node(listen: str, data_host: str, *, natpmp: bool, restart: bool) -> None:
     """A real node opens both ports, opens them again after a restart of the router, and closes them
     when it ends."""
-    with lab() as found, tempfile.TemporaryDirectory() as folder:
+    address = "" if "ip4" in listen else "2606:1::5"
+    with lab(natpmp=natpmp) as found, tempfile.TemporaryDirectory() as folder:
         home = Home(Path(folder) / "home")
         publish(home, allowed=(load_or_create(home.identity).peer,))
         words = [*inside("home"), sys.executable, "-m", "p2ptrain.cli", "node", "--seed", "--yes"]
-        words += ["--home", str(home.root), "--listen", f"/ip4/0.0.0.0/tcp/{PORTS[0]}"]
-        words += ["--data-listen", f"0.0.0.0:{PORTS[1]}"]
+        words += ["--home", str(home.root), "--listen", f"{listen}/tcp/{PORTS[0]}"]
+        words += ["--data-listen", f"{data_host}:{PORTS[1]}"]
         with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as node:
             try:
                 _until(lambda: "port-mapping" in _events(home))
-                opened_s = _until(lambda: all(map(found.reaches, PORTS)))
-                found.stop()
-                found.start()
-                again_s = _until(lambda: all(map(found.reaches, PORTS)))
+                opened_s = _until(lambda: all(found.reaches(port, address) for port in PORTS))
+                if restart:
+                    found.stop()
+                    found.start(natpmp=natpmp)
+                again_s = _until(lambda: all(found.reaches(port, address) for port in PORTS))
                 node.send_signal(signal.SIGINT)
                 closed_s = _until(lambda: "ports-closed" in _events(home))
                 ended_s = _until(lambda: node.poll() is not None)
             finally:
                 node.kill()
-        closed = not any(map(found.reaches, PORTS))
+        closed = not any(found.reaches(port, address) for port in PORTS)
         said = {"opened_s": opened_s, "again_s": again_s, "closed_s": closed_s, "ended_s": ended_s}
         say("node", **{name: round(each, 1) for name, each in said.items()}, closed=closed)
         for line in home.journal.read_text().splitlines():
@@ -356,7 +358,9 @@ def main() -> None:
         _run("mount", "-t", "tmpfs", "none", str(NETNS))
         measure_protocols()
         measure_searches()
-        measure_node()
+        measure_node("/ip4/0.0.0.0", "0.0.0.0", natpmp=True, restart=True)
+        measure_node("/ip4/0.0.0.0", "0.0.0.0", natpmp=False, restart=False)
+        measure_node("/ip6/::", "[::]", natpmp=True, restart=False)
 
 
 if __name__ == "__main__":

@@ -143,11 +143,17 @@ class _Keeper:
 
     async def _close(self, router: Router, removals: tuple[UnmapRequest, ...]) -> None:
         """Close the ports, as far as the router answers in time."""
-        closed = 0
+        replies = list[Reply]()
+
+        async def close(removal: UnmapRequest) -> None:
+            replies.append(await _ask(router, removal))
+
         with trio.CancelScope(deadline=trio.current_time() + REMOVE_S, shield=True):
-            for removal in removals:
-                closed += isinstance(await _ask(router, removal), Closed)
+            async with trio.open_nursery() as nursery:
+                for removal in removals:
+                    nursery.start_soon(close, removal)
         if removals:
+            closed = sum(isinstance(reply, Closed) for reply in replies)
             self._context.journal.write("ports-closed", closed=closed, opened=len(removals))
 
     def _pause_s(self, lease: MappingLease) -> float:

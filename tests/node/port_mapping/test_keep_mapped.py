@@ -69,7 +69,7 @@ def grants(data: bytes) -> list[bytes]:
 def closed(fake: FakeGateway) -> list[int]:
     """Return the internal ports that the node has closed by PCP."""
     closing = [data for data in fake.received if len(data) == 60 and data[4:8] == bytes(4)]
-    return [int.from_bytes(data[40:42], "big") for data in closing]
+    return sorted(int.from_bytes(data[40:42], "big") for data in closing)
 
 
 @asynccontextmanager
