@@ -139,6 +139,8 @@ class _Keeper:
                 lease.handle(request, reply, self._context.now())
                 self._show(RouterMapping(self._ports, lease.standing, gateway.local))
         finally:
+            # Nobody should announce a candidate while its ports are being closed.
+            self._context.port_mappings.routers[self._version] = RouterMapping(self._ports)
             await self._close(router, lease.removals())
 
     async def _close(self, router: Router, removals: tuple[UnmapRequest, ...]) -> None:

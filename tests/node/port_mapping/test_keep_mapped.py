@@ -115,6 +115,7 @@ async def test_both_ports_are_opened_and_closed_at_the_end(tmp_path: Path) -> No
                 assert mappings.candidate() == Candidate(PUBLIC_ADDRESS, CONTROL, DATA)
                 assert closed(fake) == []
             assert closed(fake) == [CONTROL, DATA]
+            assert r.context.port_mappings.candidate() is None
     assert [record["result"] for record in r.said("port-mapping")] == ["asking", "mapped"]
     assert r.said("ports-closed") == [{"event": "ports-closed", "closed": 2, "opened": 2}]
 
