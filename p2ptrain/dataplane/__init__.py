@@ -5,7 +5,8 @@ Endpoint                           the address of a peer's listener, and the pee
 dial, Listener                     the two ends of a connection
 SecureSocket                       the interface of a connection that ring and swarm use
 RingInbox                          holds the ring's incoming sockets until the ring takes them
-probe, ProbeServer                 measure the rate of the path between two peers
+probe, ProbeServer                 measure the rate of the path from a peer to this node
+probe_upload, UploadProbeServer    measure the rate of the path from this node to a peer
 Congestion, probe_congestion       whether our sockets use BBR
 Uplink, UplinkShare, PeerShares    a limit on the bytes sent per second, and how it is shared
 """
@@ -24,6 +25,7 @@ from p2ptrain.dataplane.probing import ProbeResult, ProbeServer, probe
 from p2ptrain.dataplane.sockets import PeerSocket, SecureSocket, ShutDownHere, plain_pair
 from p2ptrain.dataplane.tls import dial
 from p2ptrain.dataplane.uplink import PeerShares, Uplink, UplinkShare
+from p2ptrain.dataplane.upload_probing import UploadProbeServer, probe_upload
 
 __all__ = [
     "Congestion",
@@ -44,10 +46,12 @@ __all__ = [
     "Ticket",
     "Uplink",
     "UplinkShare",
+    "UploadProbeServer",
     "dial",
     "peer_of_certificate",
     "plain_pair",
     "probe",
     "probe_congestion",
+    "probe_upload",
     "try_listening",
 ]

@@ -1,13 +1,14 @@
 """Ask this machine's router to let other peers in: PCP, then NAT-PMP, then UPnP.
 
 `MappingLease` decides, `Router` asks, `find_gateway` finds the router, and `judge` says in words
-what was reached. The package does not know what the ports are for, and starts nothing by itself.
+what was reached. `try_ports` is for a diagnosis. The package does not know what the ports are for, and starts nothing by itself.
 """
 
 from p2ptrain.portmap.datagrams import Interruption
 from p2ptrain.portmap.gateway import Gateway, NoGateway, find_gateway
 from p2ptrain.portmap.lease import MappingLease, OpenPort, Standing
 from p2ptrain.portmap.router import Router
+from p2ptrain.portmap.trial import try_ports
 from p2ptrain.portmap.values import (
     NONCE_BYTES,
     Checked,
@@ -53,4 +54,5 @@ __all__ = [
     "candidates",
     "find_gateway",
     "judge",
+    "try_ports",
 ]

@@ -26,17 +26,15 @@ from p2ptrain.identity import load_or_create
 from p2ptrain.portmap import (
     CheckRequest,
     Gateway,
-    Granted,
     Interruption,
-    MappingLease,
     MapRequest,
     Protocol,
-    Reply,
     Request,
     Router,
     UnmapRequest,
     find_gateway,
     judge,
+    try_ports,
 )
 from p2ptrain.portmap.gateway import Version
 from p2ptrain.testing.published import publish
@@ -45,7 +43,7 @@ NETNS = Path("/run/netns")
 PORTS = (4201, 4202)
 WAIT_S = 150.0
 PUBLIC, CARRIER = ("9.77.0.11", "9.77.0.1"), ("100.64.0.2", "100.64.0.1")
-PRIVATE_KEY = b"measurement!"
+NONCE = b"measurement!"
 
 LINKS = """
 link add out netns out type veth peer name wan netns router
@@ -245,24 +243,21 @@ def answer_requests(version: Version) -> None:
 
 def _request(what: str, protocol: Protocol, port: int) -> Request:
     if what == "open":
-        return MapRequest(protocol, port, port, 3600, PRIVATE_KEY)
+        return MapRequest(protocol, port, port, 3600, NONCE)
     if what == "check":
         return CheckRequest(protocol, (port,))
-    return UnmapRequest(protocol, port, port, PRIVATE_KEY)
+    return UnmapRequest(protocol, port, port, NONCE)
 
 
 def verdict_in_words(version: Version) -> None:
-    """Search once with a lease, in the namespace `home`, and print the verdict."""
+    """Open both ports and close them again, in the namespace `home`, and print the verdict."""
     gateway = find_gateway(version)
     assert isinstance(gateway, Gateway)
-    router, began = Router(gateway), time.monotonic()
-    lease = MappingLease(dict.fromkeys(PORTS, PRIVATE_KEY), 0.0, tuple(Protocol))
+    began = time.monotonic()
     with Interruption() as interruption:
-        while (request := lease.next_request(0.0)) is not None:
-            reply: Reply = router.ask(request, interruption)
-            assert not isinstance(reply, Granted) or reply.lifetime_s
-            lease.handle(request, reply, 0.0)
-    verdict = judge(lease.standing, (), gateway.local)
+        nonces = dict.fromkeys(PORTS, NONCE)
+        standing = try_ports(Router(gateway), nonces, interruption)
+    verdict = judge(standing, (), gateway.local)
     seconds = round(time.monotonic() - began, 2)
     say("search", result=verdict.kind, what=verdict.words, seconds=seconds)
 
