@@ -1,7 +1,8 @@
 """Ask this machine's router to let other peers in: PCP, then NAT-PMP, then UPnP.
 
 `MappingLease` decides, `Router` asks, `find_gateway` finds the router, and `judge` says in words
-what was reached. `try_ports` is for a diagnosis. The package does not know what the ports are for, and starts nothing by itself.
+what was reached. `try_ports` is for a diagnosis. The package does not know what the ports are for,
+and starts nothing by itself.
 """
 
 from p2ptrain.portmap.datagrams import Interruption
