@@ -14,6 +14,8 @@ from libp2p.pubsub.pb import rpc_pb2
 
 from p2ptrain import kernels
 from p2ptrain.archive.ledger_on_disk import rules_of
+from p2ptrain.dataplane import punch_messages
+from p2ptrain.dataplane.candidates import Candidate
 from p2ptrain.dataplane.certificates import Credentials
 from p2ptrain.encoding import pack
 from p2ptrain.identity import Identity
@@ -139,6 +141,10 @@ GOOD: dict[str, bytes] = {
     "data-hello-answer": frame(pack({"accepted": True, "reason": ""})),
     "chunk-request": frame(pack({"chunk": bytes(32)})),
     "chunk-response": struct.pack(">BI", 0, 5) + b"chunk",
+    "observe-answer": pack({"host": "203.0.113.7", "port": 4202}),
+    "punch-message": punch_messages.encode(
+        punch_messages.PunchOffer(NONCE, "a stream", 0, (Candidate("203.0.113.7", 4202),))
+    ),
     "probe-request": frame(pack({"bytes": 1 << 20})),
     "ring-header": ring_wire.Header(ring_wire.Kind.SUM, 0, 1, 2, 64, 3, 0, bytes(8)).encode(),
     "ring-blame": ring_wire.encode_blame(Blame((MEMBERS[0],), "it is silent")),

@@ -24,7 +24,7 @@ from libp2p.pubsub.pb import rpc_pb2
 
 from p2ptrain import kernels
 from p2ptrain.archive import chain_log
-from p2ptrain.dataplane import probing, tls
+from p2ptrain.dataplane import observing, probing, punch_messages, tls
 from p2ptrain.dataplane.certificates import peer_of_certificate
 from p2ptrain.dataplane.endpoint import Endpoint
 from p2ptrain.dataplane.sockets import PeerSocket
@@ -253,6 +253,8 @@ TARGETS: dict[str, Target] = {
     ),
     "chunk-request": Target(_over_socket(swarm_wire.receive_request), FROM_SOCKET),
     "chunk-response": Target(_over_socket(_chunk), FROM_SOCKET),
+    "observe-answer": Target(observing.decode_answer),
+    "punch-message": Target(punch_messages.decode),
     "probe-request": Target(_over_socket(probing.wanted_bytes), FROM_SOCKET),
     "ring-header": Target(_ring_header),
     "ring-blame": Target(lambda data: ring_wire.decode_blame(data, MEMBERS)),
