@@ -93,6 +93,11 @@ def endpoint() -> bytes:
     return pack(wire)
 
 
+def pcp_port() -> bytes:
+    """Return the part of a PCP response that names TCP, the ports and the external address."""
+    return bytes.fromhex("06000000 1069c351 00000000000000000000ffff cb007107")
+
+
 PROOF = identity_messages.IdentityProof(NONCE, 7, False, bytes(64))
 
 GOOD: dict[str, bytes] = {
@@ -147,5 +152,12 @@ GOOD: dict[str, bytes] = {
     "ring-int4": payload("int4"),
     "ring-fp16": payload("fp16"),
     "ring-fp32": payload("fp32"),
+    "router-pcp": bytes.fromhex("02810000 00000e10 00000400") + bytes(24) + pcp_port(),
+    "router-pcp-clock": bytes.fromhex("02800000 00000000 00000400") + bytes(12),
+    "router-natpmp": bytes.fromhex("00820000 00000400 1069c351 00000e10"),
+    "router-natpmp-address": bytes.fromhex("00800000 00000400 cb007107"),
+    "router-search": b"HTTP/1.1 200 OK\r\nST: urn:schemas-upnp-org:device:InternetGatewayDevice:1"
+    b"\r\nLOCATION: http://" + b"192.168.1.1:5000/root.xml\r\n\r\n",
+    "router-upnp": b'{"granted": ["203.0.113.7", 4201]}',
     "control-command": b'{"command": "status"}',
 }

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,8 @@ from p2ptrain.peers import (
     hello_messages,
     identity_messages,
 )
+from p2ptrain.portmap import natpmp, pcp, ssdp, upnp
+from p2ptrain.portmap.values import NONCE_BYTES, MapRequest, Protocol
 from p2ptrain.ring import wire as ring_wire
 from p2ptrain.run import JoinRequest, Run, SignedAllowlist, data_index
 from p2ptrain.run.amendment import SignedAmendment
@@ -182,6 +185,9 @@ def _command(line: bytes) -> object:
     raise AssertionError("the answer to a command must not wait for anything")
 
 
+OPEN_PORT = MapRequest(Protocol.UPNP, 4201, 4201, 3600, bytes(NONCE_BYTES))
+
+
 def _texts(data: bytes) -> list[str]:
     return data.decode("utf-8", "replace").split("\n")
 
@@ -231,6 +237,13 @@ TARGETS: dict[str, Target] = {
     "dht-request": Target(_kad_request, NOT_A_FRAME),
     "dht-reply": Target(lambda data: kad.providers_in(data, b"key"), NOT_A_FRAME),
     "addresses": Target(lambda data: addresses.parse_told(_texts(data), MEMBERS[0])),
+    # the local network's router
+    "router-pcp": Target(pcp.decode_map),
+    "router-pcp-clock": Target(pcp.decode_announcement),
+    "router-natpmp": Target(natpmp.decode_map),
+    "router-natpmp-address": Target(natpmp.decode_address),
+    "router-search": Target(lambda data: ssdp.location(data, IPv4Address("192.168.1.1"))),
+    "router-upnp": Target(lambda data: upnp.reply_of(OPEN_PORT, data)),
     # data plane
     "endpoint": Target(lambda data: Endpoint.from_wire(unpack(data, bytes_max=4096))),
     "certificate": Target(peer_of_certificate),

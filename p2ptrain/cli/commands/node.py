@@ -75,6 +75,7 @@ def _config(
         bootstrap=tuple(reach.bootstrap or ()),
         listen=tuple(reach.listen or (LISTEN,)),
         announce=tuple(reach.announce or ()),
+        port_mapping=reach.port_mapping,
         data_host=data_host,
         data_port=data_port,
         ranks_host=ranks_host,

@@ -48,6 +48,13 @@ class ReachOptions:
         ),
     ] = None
     data_listen: DataListenOption = DATA_LISTEN
+    port_mapping: Annotated[
+        bool,
+        typer.Option(
+            "--port-mapping/--no-port-mapping",
+            help="Ask your router to open both ports, by PCP, NAT-PMP or UPnP.",
+        ),
+    ] = True
 
 
 @dataclass(frozen=True, slots=True)
