@@ -37,6 +37,9 @@ ADDR-LOOPBACK: The address points to the machine that dials it (127.0.0.1). It w
 ADDR-PRIVATE: The address belongs to a private network or to a provider's network, and cannot be
     dialled from the internet. Give the seed a public address with --announce, and let its router
     forward that port to it.
+INVITE-BROKEN: The text is not a complete invitation. An invitation begins with p2ptrain: and is one
+    long word. A part of it was cut off, or a character was mistyped; copy it again as a whole.
+INVITE-VERSION: A different version of p2ptrain made the invitation. Upgrade, or ask for an address.
 
 # the network
 NET-UNREACHABLE: No peer could be reached. The lines above show what happened with each address.

@@ -21,7 +21,7 @@ from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.apply import genesis
 from p2ptrain.ledger.chain.state import encode_state
 from p2ptrain.ledger.history.base import Checkpoint
-from p2ptrain.net import kad
+from p2ptrain.net import addresses, invitation, kad
 from p2ptrain.node.joining import base_server
 from p2ptrain.peers import heartbeat, hello_messages, identity_messages
 from p2ptrain.ring import wire as ring_wire
@@ -91,6 +91,14 @@ def endpoint() -> bytes:
     return pack(wire)
 
 
+INVITATION = invitation.Invitation.of(
+    run().id,
+    ORGANISER.peer,
+    [
+        addresses.parse(f"/ip4/192.0.2.1/tcp/4201/p2p/{MEMBERS[0]}"),
+        addresses.parse(f"/dns4/seed.example/tcp/4201/p2p/{ORGANISER.peer}"),
+    ],
+)
 PROOF = identity_messages.IdentityProof(NONCE, 7, False, bytes(64))
 
 GOOD: dict[str, bytes] = {
@@ -126,6 +134,8 @@ GOOD: dict[str, bytes] = {
     "dht-request": kad.question(b"key"),
     "dht-reply": kad.question(b"key"),
     "addresses": b"/ip4/192.0.2.1/tcp/4201\n/dns4/seed.example/tcp/4201",
+    "invitation": invitation.encode(INVITATION).encode(),
+    "invitation-body": invitation.body_of(INVITATION),
     "endpoint": endpoint(),
     "data-hello": frame(pack({"purpose": "ring", "run": run().id, "step": 3})),
     "data-hello-answer": frame(pack({"accepted": True, "reason": ""})),

@@ -29,6 +29,7 @@ from p2ptrain.dataplane.endpoint import Endpoint
 from p2ptrain.dataplane.sockets import PeerSocket
 from p2ptrain.encoding import unpack
 from p2ptrain.errors import (
+    ConfigError,
     ManifestInvalid,
     PeerError,
     RemoteProtocolError,
@@ -43,7 +44,7 @@ from p2ptrain.ledger.chain import canonical
 from p2ptrain.ledger.history import base, decode_state
 from p2ptrain.ledger.messages import evidence
 from p2ptrain.ledger.messages import wire as ledger_wire
-from p2ptrain.net import addresses, kad
+from p2ptrain.net import addresses, invitation, kad
 from p2ptrain.net.gossip import frames
 from p2ptrain.net.records import ProviderRecords
 from p2ptrain.node.control import control_socket
@@ -176,6 +177,13 @@ def _command(line: bytes) -> object:
     raise AssertionError("the answer to a command must not wait for anything")
 
 
+def invitation_of(body: bytes) -> str:
+    """Return an invitation with this body, and with a valid checksum if the body is not too
+    long."""
+    symbols = invitation.framed(body)
+    return invitation.PREFIX + "".join(invitation.ALPHABET[each] for each in symbols)
+
+
 def _texts(data: bytes) -> list[str]:
     return data.decode("utf-8", "replace").split("\n")
 
@@ -224,6 +232,13 @@ TARGETS: dict[str, Target] = {
     "dht-request": Target(_kad_request, NOT_A_FRAME),
     "dht-reply": Target(lambda data: kad.providers_in(data, b"key"), NOT_A_FRAME),
     "addresses": Target(lambda data: addresses.parse_told(_texts(data), MEMBERS[0])),
+    "invitation": Target(
+        lambda data: invitation.decode(data.decode("utf-8", "replace")),
+        (ConfigError, VersionMismatch),
+    ),
+    "invitation-body": Target(
+        lambda data: invitation.decode(invitation_of(data)), (ConfigError, VersionMismatch)
+    ),
     # data plane
     "endpoint": Target(lambda data: Endpoint.from_wire(unpack(data, bytes_max=4096))),
     "certificate": Target(peer_of_certificate),
