@@ -23,6 +23,8 @@ from p2ptrain.cli.commands import (
     ckpt,
     data,
     export,
+    invite,
+    join,
     ledger,
     ledger_evidence,
     ledger_trained,
@@ -51,7 +53,7 @@ app = typer.Typer(
     name="p2ptrain",
     help="Train one large model together with people you do not know, without a central server.",
     epilog=examples(
-        "p2ptrain node --bootstrap ADDRESS     take part in a run",
+        "p2ptrain join INVITE                  take part in a run",
         "p2ptrain run new                      make a run of your own",
         "p2ptrain status                       show what the node here is doing",
     ),
@@ -62,6 +64,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("node", epilog=node.EXAMPLES)(node.node)
+app.command("join", epilog=join.EXAMPLES)(join.join)
+app.command("invite", epilog=invite.EXAMPLES)(invite.invite)
 app.command("status", epilog=status.STATUS_EXAMPLES)(status.status)
 app.command("id", epilog=status.ID_EXAMPLES)(status.identity)
 app.add_typer(run.app, name="run")
@@ -136,7 +140,10 @@ def _ended_as_by_ctrl_c(words: Sequence[str]) -> Iterator[None]:
     removes its temporary files (half an export, a model in /tmp). A node handles these signals
     itself.
     """
-    ours = list(words[:1]) != ["node"] and threading.current_thread() is threading.main_thread()
+    ours = (
+        list(words[:1]) not in (["node"], ["join"])
+        and threading.current_thread() is threading.main_thread()
+    )
     numbers = (signal.SIGTERM, signal.SIGHUP) if ours else ()
     usual = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
     for number in usual:

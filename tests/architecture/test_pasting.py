@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from tests.architecture.sources import Module, modules
 
 OF_A_HOME = re.compile(
-    r"\bp2ptrain (allow|chain|ckpt|export|id|ledger|node|run (amend|publish|show)|status|store"
-    r"|verify)\b"
+    r"\bp2ptrain (allow|chain|ckpt|export|id|invite|join|ledger|node|peers|run (amend|publish|show)"
+    r"|status|store|verify)\b"
 )
 
 ELSEWHERE = {

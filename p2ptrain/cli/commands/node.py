@@ -14,6 +14,7 @@ from p2ptrain.cli.commands.node_options import (
     ReachOptions,
     TrainingOptions,
 )
+from p2ptrain.cli.commands.ways_in import ways_in
 from p2ptrain.cli.homes import HomeOption, home_path, open_home
 from p2ptrain.cli.option_groups import grouped
 from p2ptrain.cli.output import examples
@@ -27,7 +28,6 @@ from p2ptrain.config.node import (
     parse_size,
     parse_snapshots,
 )
-from p2ptrain.ids import RunId
 
 EXAMPLES = examples(
     "p2ptrain node --bootstrap /ip4/203.0.113.7/tcp/4201/p2p/12D3KooW…",
@@ -52,11 +52,11 @@ def node(
     trains, and exchanges updates with the other peers. Press Ctrl-C once to leave in an orderly
     way, twice to stop at once.
     """
-    config = _config(home_path(home), reach, training, limits, joining, telling)
+    config = config_of(home_path(home), reach, training, limits, joining, telling)
     raise typer.Exit(start(config))
 
 
-def _config(
+def config_of(
     home: Path,
     reach: ReachOptions,
     training: TrainingOptions,
@@ -64,15 +64,18 @@ def _config(
     joining: JoinOptions,
     telling: OutputOptions,
 ) -> NodeConfig:
-    """Return the node's configuration. Raises ConfigError if an option is invalid."""
+    """Return the node's configuration.
+
+    Raises ConfigError, VersionMismatch, RunMismatch: an option or an invitation is invalid.
+    """
     data_host, data_port = parse_host_port(reach.data_listen)
     settings = asdict(training)  # NodeConfig has fields of the same names, and checks their values.
     ranks_listen = settings.pop("ranks_listen")
     ranks_host, ranks_port = parse_host_port(ranks_listen) if ranks_listen else ("", 0)
     return NodeConfig(
         **settings,
+        **asdict(ways_in(reach.bootstrap or (), joining.run)),
         home=home,
-        bootstrap=tuple(reach.bootstrap or ()),
         listen=tuple(reach.listen or (LISTEN,)),
         announce=tuple(reach.announce or ()),
         data_host=data_host,
@@ -86,7 +89,7 @@ def _config(
         wait_for_approval=not joining.no_wait,
         keep_entries=limits.keep_entries,
         trust_checkpoint=joining.trust_checkpoint,
-        run=None if joining.run is None else RunId(joining.run),
+        note=joining.note,
         assume_yes=joining.yes,
         mdns=joining.mdns,
         quiet=telling.quiet,

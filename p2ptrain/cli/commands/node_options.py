@@ -12,7 +12,9 @@ from p2ptrain.config.node import DATA_LISTEN, LISTEN
 BootstrapOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--bootstrap", metavar="ADDR", help="Address of a peer of the run; may be repeated."
+        "--bootstrap",
+        metavar="ADDR",
+        help="Address of a peer of the run, or an invitation; may be repeated.",
     ),
 ]
 ListenOption = Annotated[
@@ -187,6 +189,14 @@ class JoinOptions:
     run: Annotated[
         str | None, typer.Option("--run", metavar="RUNID", help="Take part in this run only.")
     ] = None
+    note: Annotated[
+        str,
+        typer.Option(
+            "--note",
+            metavar="TEXT",
+            help="Who you are, in at most 80 characters: the organiser sees it with your request.",
+        ),
+    ] = ""
     no_wait: NoWaitOption = False
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Agree to a new run without being asked.")

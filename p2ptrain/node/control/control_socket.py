@@ -19,6 +19,7 @@ from p2ptrain.node.control.status import status
 from p2ptrain.node.gossip.allowlist_gossip import admission_changed
 from p2ptrain.node.gossip.allowlist_survey import newest_allowlist
 from p2ptrain.node.gossip.amendment_gossip import amendments_changed
+from p2ptrain.node.joining.invitation import answer_invitation
 from p2ptrain.node.joining.startup_status import Answer, Command, StartupStatus
 from p2ptrain.node.state.context import Context
 
@@ -129,5 +130,6 @@ COMMANDS: dict[str, Command] = {
     "reload-allowlist": _reload_allowlist,
     "reload-amendments": _reload_amendments,
     "pending": _pending_requests,
+    "invitation": answer_invitation,
     "scrub": _scrub,
 }

@@ -360,6 +360,16 @@ def _check_expected(
             likely="the address belongs to a different run, or you used this home for one",
             do="ask the organiser for the right address, or use another --home",
         )
+    if config.organiser is not None and run.manifest.organiser != config.organiser:
+        raise RunMismatch(
+            f"the run has a different organiser than your invitation says: {_in_words(run)}",
+            evidence=[
+                f"invitation  {config.organiser} {label(config.organiser)}",
+                f"run         {run.manifest.organiser} {label(run.manifest.organiser)}",
+            ],
+            likely="somebody altered the invitation",
+            do="get the invitation from a source that you trust",
+        )
 
 
 def _in_words(run: Run) -> str:
