@@ -28,6 +28,7 @@ class Home:
         self.manifest: Final = self.run / "manifest.signed"  # the run, as its organiser signed it
         self.allowlist: Final = self.run / "allowlist.signed"  # the newest one that was received
         self.amendments: Final = self.run / "amendments.signed"  # all that were received
+        self.denials: Final = self.run / "denials.signed"  # that the organiser signed here
         self.agreed: Final = self.run / "agreed"  # the run that the user agreed to
         self.ledger: Final = root / "ledger.log"  # certified entries
         self.votes: Final = root / "votes.log"  # the promises and votes of this node

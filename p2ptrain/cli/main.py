@@ -29,6 +29,7 @@ from p2ptrain.cli.commands import (
     ledger_evidence,
     ledger_trained,
     node,
+    peers,
     run,
     simulate,
     status,
@@ -70,7 +71,8 @@ app.command("status", epilog=status.STATUS_EXAMPLES)(status.status)
 app.command("id", epilog=status.ID_EXAMPLES)(status.identity)
 app.add_typer(run.app, name="run")
 app.add_typer(data.app, name="data")
-app.add_typer(allow.app, name="allow")
+app.add_typer(peers.app, name="peers")
+app.add_typer(allow.app, name="allow", hidden=True)
 ledger.app.command("evidence", epilog=ledger_evidence.EXAMPLES)(ledger_evidence.evidence)
 ledger.app.command("trained", epilog=ledger_trained.EXAMPLES)(ledger_trained.trained)
 app.add_typer(ledger.app, name="ledger")

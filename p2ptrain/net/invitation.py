@@ -46,7 +46,7 @@ _CONSTANT = 0x2BC830A3
 
 @dataclass(frozen=True, slots=True)
 class Invitation:
-    """What an invitation says. Each address names the peer that answers there. Create one with
+    """The content of an invitation. Each address names the peer that answers there. Create one with
     `of`, which picks and normalises the addresses."""
 
     run: RunId

@@ -1,4 +1,5 @@
-"""The documents of a run: manifest, allowlist, amendments, requests to join, and data index.
+"""The documents of a run: manifest, allowlist, amendments, requests to join and their denials, and
+data index.
 
 `draft` is not imported here, because it loads pydantic, which only publishing a run needs.
 """
@@ -6,13 +7,16 @@
 from p2ptrain.run.allowlist import Allowlist, SignedAllowlist
 from p2ptrain.run.amendment import Amendment, Leg, SignedAmendment
 from p2ptrain.run.data_index import DataIndex
+from p2ptrain.run.denial import Denial, SignedDenial
 from p2ptrain.run.envelope import Signed
 from p2ptrain.run.files import (
     load_allowlist,
     load_amendments,
+    load_denials,
     load_run,
     save_allowlist,
     save_amendments,
+    save_denials,
     save_run,
 )
 from p2ptrain.run.join_request import JoinRequest
@@ -24,6 +28,7 @@ __all__ = [
     "CodecSpec",
     "DataIndex",
     "DataSpec",
+    "Denial",
     "JoinRequest",
     "Leg",
     "OuterSpec",
@@ -33,10 +38,13 @@ __all__ = [
     "Signed",
     "SignedAllowlist",
     "SignedAmendment",
+    "SignedDenial",
     "load_allowlist",
     "load_amendments",
+    "load_denials",
     "load_run",
     "save_allowlist",
     "save_amendments",
+    "save_denials",
     "save_run",
 ]

@@ -17,7 +17,7 @@ OF_A_HOME = re.compile(
 
 ELSEWHERE = {
     "p2ptrain/node/joining/invitation.py": "other people paste it on their own machines",
-    "p2ptrain/node/joining/find_run.py": "the organiser pastes it on their own machine",
+    "p2ptrain/node/joining/await_approval.py": "the organiser pastes it on their own machine",
     "p2ptrain/node/joining/trusted_checkpoint.py": "the user runs it on the host of another node",
     "p2ptrain/node/consensus/pruning.py": "the user runs it on the host of another node",
     "p2ptrain/config/node.py": "the organiser or another trusted person runs it",

@@ -26,7 +26,7 @@ from p2ptrain.node.joining import base_server
 from p2ptrain.peers import heartbeat, hello_messages, identity_messages
 from p2ptrain.ring import wire as ring_wire
 from p2ptrain.ring.blame import Blame
-from p2ptrain.run import Allowlist, JoinRequest
+from p2ptrain.run import Allowlist, Denial, JoinRequest
 from p2ptrain.run.amendment import Amendment
 from p2ptrain.run.reading import plain
 from tests.fuzz.targets import MEMBERS, ORGANISER, run
@@ -129,6 +129,7 @@ GOOD: dict[str, bytes] = {
     "allowlist": pack(plain(Allowlist.of(run().id, 1, [ORGANISER.peer, *MEMBERS]))),
     "amendment": pack(plain(Amendment(run().id, 1, 2, lr=0.01))),
     "join-request": pack(plain(JoinRequest(run().id, ORGANISER.peer, 1, "a note"))),
+    "denial": pack(plain(Denial(run().id, MEMBERS[0], 1, 2, "a reason"))),
     "data-index": bytes(96),
     "gossip-frame": gossip_frame(),
     "dht-request": kad.question(b"key"),

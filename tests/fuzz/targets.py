@@ -54,7 +54,7 @@ from p2ptrain.node.optimizer_sharing import optimizer_offer
 from p2ptrain.observe.journal import Journal
 from p2ptrain.peers import heartbeat, heartbeat_delta, hello_messages, identity_messages
 from p2ptrain.ring import wire as ring_wire
-from p2ptrain.run import JoinRequest, Run, SignedAllowlist, data_index
+from p2ptrain.run import JoinRequest, Run, SignedAllowlist, SignedDenial, data_index
 from p2ptrain.run.amendment import SignedAmendment
 from p2ptrain.run.envelope import Signed
 from p2ptrain.state.layout import Layout
@@ -221,6 +221,10 @@ TARGETS: dict[str, Target] = {
     ),
     "amendment": Target(
         _signed("amendment", lambda data: SignedAmendment.from_bytes(data, run())),
+        (RemoteProtocolError, RunMismatch),
+    ),
+    "denial": Target(
+        _signed("denial", lambda data: SignedDenial.from_bytes(data, run())),
         (RemoteProtocolError, RunMismatch),
     ),
     "join-request": Target(_signed("join-request", JoinRequest.from_bytes)),

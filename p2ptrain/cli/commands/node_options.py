@@ -194,7 +194,7 @@ class JoinOptions:
         typer.Option(
             "--note",
             metavar="TEXT",
-            help="Who you are, in at most 80 characters: the organiser sees it with your request.",
+            help="Message to the organiser, who sees it with your request: at most 80 characters.",
         ),
     ] = ""
     no_wait: NoWaitOption = False
