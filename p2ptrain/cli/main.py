@@ -17,25 +17,22 @@ from typer.exceptions import TyperException
 
 from p2ptrain import __version__
 from p2ptrain.cli.commands import (
-    allow,
     bench,
     chat,
     ckpt,
     data,
     export,
-    invite,
-    join,
     ledger,
     ledger_evidence,
     ledger_trained,
     node,
-    peers,
     run,
     simulate,
     status,
     store,
     verify,
 )
+from p2ptrain.cli.commands.admission import allow, invite, join, peers
 from p2ptrain.cli.output import examples, result, result_json
 from p2ptrain.cli.outside import USUAL, Outside, placed_in
 from p2ptrain.cli.process_limits import refusal

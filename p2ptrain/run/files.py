@@ -94,11 +94,11 @@ def load_denials(path: Path, run: Run) -> tuple[SignedDenial, ...]:
     Raises ConfigError: the file is damaged, or a denial is forged or belongs to another run.
     """
 
-    def decode(data: bytes) -> tuple[SignedDenial, ...]:
+    def denials_in(data: bytes) -> tuple[SignedDenial, ...]:
         items = _documents(data, "denials", DENIALS_MAX, DENIALS_BYTES_MAX)
         return tuple(SignedDenial.from_bytes(item, run) for item in items)
 
-    return _load(path, decode, DENIALS_BYTES_MAX) or ()
+    return _load(path, denials_in, DENIALS_BYTES_MAX) or ()
 
 
 def _documents(data: bytes, what: str, most: int, bytes_max: int) -> list[bytes]:

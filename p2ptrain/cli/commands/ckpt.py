@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from p2ptrain.cli.commands.admission.ways_in import ways_in
 from p2ptrain.cli.commands.node_options import (
     BootstrapOption,
     DataListenOption,
     ListenOption,
     NoWaitOption,
 )
-from p2ptrain.cli.commands.ways_in import ways_in
 from p2ptrain.cli.homes import HomeOption, home_path, open_home, run_of
 from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json, result_or_json
 from p2ptrain.cli.process_limits import allow_open_files

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import typer
 
+from p2ptrain.cli.commands.admission.ways_in import ways_in
 from p2ptrain.cli.commands.node_options import (
     JoinOptions,
     LimitOptions,
@@ -14,7 +15,6 @@ from p2ptrain.cli.commands.node_options import (
     ReachOptions,
     TrainingOptions,
 )
-from p2ptrain.cli.commands.ways_in import ways_in
 from p2ptrain.cli.homes import HomeOption, home_path, open_home
 from p2ptrain.cli.option_groups import grouped
 from p2ptrain.cli.output import examples

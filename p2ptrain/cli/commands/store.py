@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from p2ptrain.cli.commands.admission.ways_in import ways_in
 from p2ptrain.cli.commands.node_options import BootstrapOption
-from p2ptrain.cli.commands.ways_in import ways_in
 from p2ptrain.cli.control_client import send_command
 from p2ptrain.cli.homes import HomeOption, open_home, run_of
 from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json, result_or_json

@@ -63,7 +63,7 @@ its user more than that the node is not on the list."""
 
 @dataclass(slots=True)
 class DecisionNews:
-    """What peers have told this waiting node since it last asked them."""
+    """News from peers that arrived since this waiting node last asked them."""
 
     run: Run
     me: PeerId

@@ -134,7 +134,7 @@ def change(where: Home, peer: PeerId, *, add: bool, anyway: bool, as_json: bool)
     this home.
 
     Raises P2PTrainError: this is not the organiser's home, or the list is not safe to sign."""
-    from p2ptrain.cli.commands.allow_checks import changed_list
+    from p2ptrain.cli.commands.admission.allow_checks import changed_list
     from p2ptrain.names import label
     from p2ptrain.run import SignedAllowlist, save_allowlist
 

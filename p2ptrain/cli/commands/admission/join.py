@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from p2ptrain.cli.commands.admission.ways_in import only_invitation
 from p2ptrain.cli.commands.node import config_of, start
 from p2ptrain.cli.commands.node_options import (
     JoinOptions,
@@ -15,7 +16,6 @@ from p2ptrain.cli.commands.node_options import (
     ReachOptions,
     TrainingOptions,
 )
-from p2ptrain.cli.commands.ways_in import only_invitation
 from p2ptrain.cli.homes import HomeOption, home_path
 from p2ptrain.cli.option_groups import grouped
 from p2ptrain.cli.output import examples

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from p2ptrain.cli.commands.allow import AnywayOption, change
+from p2ptrain.cli.commands.admission.allow import AnywayOption, change
 from p2ptrain.cli.control_client import notify, send_command
 from p2ptrain.cli.durations import age, parse_duration
 from p2ptrain.cli.homes import HomeOption, open_home, organiser_of, run_of
