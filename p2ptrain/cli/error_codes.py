@@ -110,6 +110,8 @@ ALLOW-QUORUM: A peer that is taken off the allowlist keeps its vote until the ne
     roster.
 DENIAL-SIGNER: A denial of a request to join is not signed by the run's organiser. The denial is not
     used.
+TOKEN-SIGNER: The token in an invitation or a request to join is not signed by the run's organiser.
+    It does not admit anybody.
 DENY-LISTED: The peer is on the allowlist, so there is no request to deny. Remove the peer from the
     list with: p2ptrain peers revoke PEER.
 AMEND-SIGNER: An amendment is not signed by the run's organiser. The change is not made.

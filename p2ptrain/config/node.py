@@ -8,7 +8,7 @@ those of a parser could.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Literal, get_args
@@ -96,6 +96,9 @@ class NodeConfig:
     run: RunId | None = None
     organiser: PeerId | None = None
     """The organiser that the run must have, according to the user's invitation."""
+    ticket: bytes = field(default=b"", repr=False)
+    """The ticket of the user's invitation, with which the organiser's node admits this node; b"" if
+    there is none."""
     note: str = ""
     """One line about this node's user, for the organiser. It is part of the request to join."""
     assume_yes: bool = False

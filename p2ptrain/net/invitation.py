@@ -1,6 +1,7 @@
 """The string with which volunteers are invited to a run: p2ptrain:1…
 
-An invitation names the run, its organiser, and up to eight addresses of peers. It is one word, so a
+An invitation names the run, its organiser, and up to eight addresses of peers. It may contain a
+ticket, with which the organiser's node admits the volunteer (`run/token`). It is one word, so a
 user can paste it, or scan it as a QR code (in upper case, which makes the code smaller).
 
     p2ptrain:  1  LL  BODY  CCCCCC      L: length, C: checksum, both in base32 like the body
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from p2ptrain.encoding import pack, unpack
 from p2ptrain.errors import ConfigError, RemoteProtocolError, VersionMismatch
@@ -36,6 +37,8 @@ change, and still fit into a QR code that a terminal can show."""
 CHARACTERS_MAX = 1000
 """Maximum characters after the prefix. The checksum detects every single typo in up to 1,023."""
 
+TICKET_BYTES_MAX = 256
+
 ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _KINDS = ("ip4", "ip6", "dns", "dns4", "dns6")
 _CHECKSUM = 6
@@ -52,12 +55,15 @@ class Invitation:
     run: RunId
     organiser: PeerId
     addresses: tuple[Address, ...]
+    ticket: bytes = field(default=b"", repr=False)
 
     def __post_init__(self) -> None:
         if not is_digest(self.run):
             raise ValueError("the run is not a run id")
         if not is_peer_id(self.organiser):
             raise ValueError("the organiser is not a peer id")
+        if len(self.ticket) > TICKET_BYTES_MAX:
+            raise ValueError(f"the ticket has {len(self.ticket)} bytes")
         if len(self.addresses) > ADDRESSES_MAX:
             raise ValueError(f"{len(self.addresses)} addresses exceed the limit of {ADDRESSES_MAX}")
         if len(set(self.addresses)) < len(self.addresses):
@@ -69,14 +75,16 @@ class Invitation:
                 raise ValueError(f"the host in {each} is not in its shortest form")
 
     @classmethod
-    def of(cls, run: RunId, organiser: PeerId, addresses: Iterable[Address]) -> Invitation:
+    def of(
+        cls, run: RunId, organiser: PeerId, addresses: Iterable[Address], ticket: bytes = b""
+    ) -> Invitation:
         """Return an invitation with the first `addresses` that fit. Leave out addresses that nobody
         can dial."""
         usable = (each for each in addresses if each.peer and each.port and not each.is_unspecified)
         chosen = list(dict.fromkeys(map(_normal, usable)))[:ADDRESSES_MAX]
-        while len(_symbols(cls(run, organiser, tuple(chosen)))) > CHARACTERS_MAX:
+        while len(_symbols(cls(run, organiser, tuple(chosen), ticket))) > CHARACTERS_MAX:
             chosen.pop()
-        return cls(run, organiser, tuple(chosen))
+        return cls(run, organiser, tuple(chosen), ticket)
 
 
 def is_invitation(text: str) -> bool:
@@ -194,7 +202,7 @@ def _bytes(symbols: Sequence[int]) -> bytes:
 
 def body_of(invitation: Invitation) -> bytes:
     """Return the run, the keys of all peers (the organiser's first), and each address with the
-    place of its peer's key."""
+    place of its peer's key, and the ticket."""
     told = [each.peer for each in invitation.addresses if each.peer]
     peers = list(dict.fromkeys([invitation.organiser, *told]))
     places = {peer: place for place, peer in enumerate(peers)}
@@ -203,17 +211,18 @@ def body_of(invitation: Invitation) -> bytes:
         for each in invitation.addresses
         if each.peer
     ]
-    return pack([bytes.fromhex(invitation.run), [*map(public_key_of, peers)], addresses])
+    keys = [*map(public_key_of, peers)]
+    return pack([bytes.fromhex(invitation.run), keys, addresses, invitation.ticket])
 
 
 def _invitation(body: bytes) -> Invitation:
     """Decode a body. Raises RemoteProtocolError, ConfigError, ValueError or TypeError if it is
     malformed."""
     match unpack(body, bytes_max=CHARACTERS_MAX):
-        case [bytes(run), [bytes(organiser), *others], list(addresses)]:
+        case [bytes(run), [bytes(organiser), *others], list(addresses), bytes(ticket)]:
             peers = [peer_of_key(key) for key in (organiser, *others) if isinstance(key, bytes)]
             found = tuple(_address(each, peers) for each in addresses[: ADDRESSES_MAX + 1])
-            return Invitation(RunId(run.hex()), peers[0], found)
+            return Invitation(RunId(run.hex()), peers[0], found, ticket)
     raise ValueError("its parts are missing or unknown")
 
 

@@ -1,5 +1,5 @@
-"""The documents of a run: manifest, allowlist, amendments, requests to join and their denials, and
-data index.
+"""The documents of a run: manifest, allowlist, amendments, data index, and requests to join with
+their tokens and denials.
 
 `draft` is not imported here, because it loads pydantic, which only publishing a run needs.
 """
@@ -21,6 +21,7 @@ from p2ptrain.run.files import (
 )
 from p2ptrain.run.join_request import JoinRequest
 from p2ptrain.run.manifest import CodecSpec, DataSpec, OuterSpec, Policy, Run, RunManifest
+from p2ptrain.run.token import SignedToken, Ticket, Token
 
 __all__ = [
     "Allowlist",
@@ -39,6 +40,9 @@ __all__ = [
     "SignedAllowlist",
     "SignedAmendment",
     "SignedDenial",
+    "SignedToken",
+    "Ticket",
+    "Token",
     "load_allowlist",
     "load_amendments",
     "load_denials",

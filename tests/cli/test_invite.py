@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,7 @@ from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import PeerId, RunId
 from p2ptrain.net.addresses import parse
 from p2ptrain.net.invitation import Invitation, decode, encode
-from p2ptrain.run import Run, load_run
+from p2ptrain.run import Run, Ticket, load_run
 from tests.cli.conftest import Command, fake_node
 
 ORGANISER, ANN = (Identity.from_seed(bytes([number]) * 32).peer for number in (1, 2))
@@ -131,6 +132,39 @@ def test_invitation_needs_a_node_or_an_address(p2ptrain: Command, organiser_home
     assert "give --address" in outcome.err
     with fake_node(organiser_home, b'{"invitation": 7, "warnings": []}\n'):
         assert p2ptrain("invite", "--home", organiser_home).code == 5
+
+
+def test_ticket_in_an_invitation_reaches_the_node(
+    joining: Command, started: list[NodeConfig], organiser_home: Path, tmp_path: Path
+) -> None:
+    run = the_run(organiser_home)
+    words = ("invite", "--home", organiser_home, "--address", HOUSE, "--uses", 3, "--expires", "2h")
+    told = joining(*words, "--json").json
+    assert told["uses"] == 3
+    assert 0 <= told["expires_unix"] - 7200 - time.time() + 60 <= 120
+    ticket = decode(told["invitation"]).ticket
+    token = Ticket.from_bytes(ticket, run.id, run.manifest.organiser).signed.token
+    assert (token.uses, token.expires_unix) == (3, told["expires_unix"])
+    joining("join", told["invitation"], "--home", tmp_path / "new")
+    assert (started[0].ticket, started[0].run) == (ticket, run.id)
+    assert str(ticket) not in repr(started[0])
+    plain = joining("invite", "--home", organiser_home, "--address", HOUSE, "--expires", "1d")
+    assert "admits the first peer that uses it, until 20" in plain.err
+    assert "keep this invitation secret" in plain.err
+    assert decode(plain.out).ticket != ticket, "each ticket has a secret of its own"
+
+
+def test_altered_ticket_starts_no_node(joining: Command, started: list[NodeConfig]) -> None:
+    text = encode(Invitation.of(RUN, ORGANISER, [], b"a forged ticket"))
+    outcome = joining("join", text)
+    assert (outcome.code, started) == (2, [])
+    assert outcome.err.startswith("error[INVITE-BROKEN] the ticket in this invitation is not valid")
+
+
+def test_only_the_organiser_issues_tickets(joining: Command, organiser_home: Path) -> None:
+    (organiser_home / "identity.key").unlink()
+    outcome = joining("invite", "--home", organiser_home, "--address", HOUSE, "--uses", 1)
+    assert (outcome.code, outcome.out) == (6, "")
 
 
 def test_qr_code_is_square_and_has_its_three_corners(

@@ -26,7 +26,7 @@ from p2ptrain.node.joining import base_server
 from p2ptrain.peers import heartbeat, hello_messages, identity_messages
 from p2ptrain.ring import wire as ring_wire
 from p2ptrain.ring.blame import Blame
-from p2ptrain.run import Allowlist, Denial, JoinRequest
+from p2ptrain.run import Allowlist, Denial, JoinRequest, Ticket
 from p2ptrain.run.amendment import Amendment
 from p2ptrain.run.reading import plain
 from tests.fuzz.targets import MEMBERS, ORGANISER, run
@@ -98,7 +98,9 @@ INVITATION = invitation.Invitation.of(
         addresses.parse(f"/ip4/192.0.2.1/tcp/4201/p2p/{MEMBERS[0]}"),
         addresses.parse(f"/dns4/seed.example/tcp/4201/p2p/{ORGANISER.peer}"),
     ],
+    b"a ticket",
 )
+TICKET = Ticket.issue(ORGANISER, run().id, bytes(range(32)), uses=3, expires_unix=2**31)
 PROOF = identity_messages.IdentityProof(NONCE, 7, False, bytes(64))
 
 GOOD: dict[str, bytes] = {
@@ -130,6 +132,8 @@ GOOD: dict[str, bytes] = {
     "amendment": pack(plain(Amendment(run().id, 1, 2, lr=0.01))),
     "join-request": pack(plain(JoinRequest(run().id, ORGANISER.peer, 1, "a note"))),
     "denial": pack(plain(Denial(run().id, MEMBERS[0], 1, 2, "a reason"))),
+    "token": TICKET.signed.signed.payload,
+    "ticket": TICKET.to_bytes(),
     "data-index": bytes(96),
     "gossip-frame": gossip_frame(),
     "dht-request": kad.question(b"key"),

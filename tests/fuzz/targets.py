@@ -54,7 +54,15 @@ from p2ptrain.node.optimizer_sharing import optimizer_offer
 from p2ptrain.observe.journal import Journal
 from p2ptrain.peers import heartbeat, heartbeat_delta, hello_messages, identity_messages
 from p2ptrain.ring import wire as ring_wire
-from p2ptrain.run import JoinRequest, Run, SignedAllowlist, SignedDenial, data_index
+from p2ptrain.run import (
+    JoinRequest,
+    Run,
+    SignedAllowlist,
+    SignedDenial,
+    SignedToken,
+    Ticket,
+    data_index,
+)
 from p2ptrain.run.amendment import SignedAmendment
 from p2ptrain.run.envelope import Signed
 from p2ptrain.state.layout import Layout
@@ -227,6 +235,11 @@ TARGETS: dict[str, Target] = {
         _signed("denial", lambda data: SignedDenial.from_bytes(data, run())),
         (RemoteProtocolError, RunMismatch),
     ),
+    "token": Target(
+        _signed("admission-token", lambda data: SignedToken.from_bytes(data, run())),
+        (RemoteProtocolError, RunMismatch),
+    ),
+    "ticket": Target(lambda data: Ticket.from_bytes(data, run().id, ORGANISER.peer)),
     "join-request": Target(_signed("join-request", JoinRequest.from_bytes)),
     "data-index": Target(
         lambda data: data_index.DataIndex.from_bytes(data, train_blocks=2, validation_blocks=1),

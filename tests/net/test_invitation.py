@@ -18,6 +18,7 @@ from p2ptrain.net.invitation import (
     ADDRESSES_MAX,
     CHARACTERS_MAX,
     PREFIX,
+    TICKET_BYTES_MAX,
     Invitation,
     decode,
     encode,
@@ -53,6 +54,7 @@ invitations = st.builds(
     st.binary(min_size=32, max_size=32).map(lambda data: RunId(data.hex())),
     st.sampled_from([ORGANISER, ANN]),
     st.lists(addresses, max_size=12),
+    st.binary(max_size=TICKET_BYTES_MAX),
 )
 
 

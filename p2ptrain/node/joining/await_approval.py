@@ -44,7 +44,7 @@ from p2ptrain.observe.journal import Journal
 from p2ptrain.observe.states import AwaitingApproval
 from p2ptrain.peers.hello_messages import HelloRequest
 from p2ptrain.peers.protocol_names import DECISION_PROTOCOL
-from p2ptrain.run import Denial, JoinRequest, Run, SignedDenial
+from p2ptrain.run import Denial, JoinRequest, Run, SignedDenial, Ticket
 from p2ptrain.run.denial import DENIAL_BYTES_MAX
 
 TELLERS_MAX = 16
@@ -122,7 +122,8 @@ async def be_admitted(
         return
     news = DecisionNews(run, identity.peer)
     network.handle(DECISION_PROTOCOL, news.take, bytes_max=DENIAL_BYTES_MAX, anyone=True)
-    look = partial(_refresh, network, identity, run, admission, reception.journal, config.note)
+    ask = partial(_request, identity, run, config)
+    look = partial(_refresh, network, ask, run, admission, reception.journal, identity.peer)
     refusal, asked = _pending(run, identity.peer), False
     while True:
         order = in_order(network.connected(), partial(_rank, admission, config), draw)
@@ -178,22 +179,33 @@ def _to_dial_again(network: Network, admission: Admission, ways_in: list[str]) -
     return [way for way in ways_in if not any(peer in way for peer in connected)]
 
 
+def _request(identity: Identity, run: Run, config: NodeConfig) -> bytes:
+    """Return this node's signed request to join, with the token of its user's invitation.
+
+    Raises RemoteProtocolError: the invitation was for another run or organiser."""
+    token, proof = b"", b""
+    if config.ticket:
+        ticket = Ticket.from_bytes(config.ticket, run.id, run.manifest.organiser)
+        token, proof = ticket.signed.signed.to_bytes(), ticket.proof_for(identity.peer)
+    now = int(time.time())
+    return JoinRequest(run.id, identity.peer, now, config.note, token, proof).to_bytes(identity)
+
+
 async def _refresh(
     network: Network,
-    identity: Identity,
+    request: Callable[[], bytes],
     run: Run,
     admission: Admission,
     journal: Journal,
-    note: str,
+    me: PeerId,
     peer: PeerId,
 ) -> bool | None:
     """Send `peer` our request to join, and adopt the allowlist in its reply if it is newer. Return
     True if this node is admitted, otherwise None.
 
     The addresses that `peer` sends are used only if the organiser has admitted `peer`."""
-    request = JoinRequest(run.id, identity.peer, int(time.time()), note)
     try:
-        reply = await send_hello(network, peer, HelloRequest(run.id, request.to_bytes(identity)))
+        reply = await send_hello(network, peer, HelloRequest(run.id, request()))
         if reply.allowlist:
             admission.adopt_if_newer(reply.allowlist)
     except (PeerError, RemoteProtocolError, RunMismatch) as exc:
@@ -203,7 +215,7 @@ async def _refresh(
     if admission.admits(peer):
         for other, addresses in reply.peers.items():
             network.record_reported(other, addresses)
-    return True if admission.admits(identity.peer) else None
+    return True if admission.admits(me) else None
 
 
 def _pending(run: Run, me: PeerId) -> NotAuthorised:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from p2ptrain.errors import ConfigError, RemoteProtocolError, RunMismatch
 from p2ptrain.identity import Identity, load_or_create

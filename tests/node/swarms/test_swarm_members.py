@@ -12,7 +12,7 @@ import trio
 
 from p2ptrain.ids import Digest
 from p2ptrain.node.state.timing import Timing
-from p2ptrain.run import Denial, SignedDenial, save_denials
+from p2ptrain.run import Denial, SignedDenial, Ticket, save_denials
 from tests.node.swarm import SwarmNode, swarm
 
 ENDLESS = 10_000
@@ -200,3 +200,19 @@ async def test_waiting_peer_learns_within_seconds_that_it_is_denied(tmp_path: Pa
         await s.start("eve", bootstrap="ann")
         await s.until(lambda: eve.error is not None)
         await s.go_on(1)
+
+
+async def test_token_admits_a_volunteer_without_the_organisers_user(tmp_path: Path) -> None:
+    """The request with the token reaches the organiser's node (the seed) through Ann."""
+    async with swarm(tmp_path, nodes=("ann", "bob"), steps=ENDLESS) as s:
+        await s.until(lambda: s.at_step(1))
+        eve, run = s.add("eve"), s.seed.context.run
+        end = int(time.time()) + 600
+        ticket = Ticket.issue(s.seed.identity, run, b"t" * 32, uses=1, expires_unix=end)
+        eve.config = replace(eve.config, ticket=ticket.to_bytes(), run=run)
+        eve.timing = replace(eve.timing, approval_look_s=600.0)
+        s.nursery.start_soon(partial(s.start, "eve", bootstrap="ann"))
+        await s.until(lambda: s.credits("eve"))
+        (admitted,) = s.seed.events("admitted-by-token")
+        assert (admitted["peer"], admitted["token"]) == (eve.peer, ticket.signed.token.key)
+        s.check_chain()

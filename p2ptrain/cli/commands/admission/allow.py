@@ -134,15 +134,19 @@ def change(where: Home, peer: PeerId, *, add: bool, anyway: bool, as_json: bool)
     this home.
 
     Raises P2PTrainError: this is not the organiser's home, or the list is not safe to sign."""
-    from p2ptrain.cli.commands.admission.allow_checks import changed_list
+    from p2ptrain.archive.home import signing_allowlist
+    from p2ptrain.cli.commands.admission.allow_checks import changed_list, voters_heard
     from p2ptrain.names import label
     from p2ptrain.run import SignedAllowlist, save_allowlist
 
     run = run_of(where)
     organiser = organiser_of(where, run)
-    after, changed = changed_list(where, run, peer, add=add, anyway=anyway)
+    voters = voters_heard(where, run, anyway=anyway)
+    with signing_allowlist(where):
+        after, changed = changed_list(where, run, peer, voters, add=add)
+        if changed:
+            save_allowlist(where.allowlist, SignedAllowlist.publish(organiser, after))
     if changed:
-        save_allowlist(where.allowlist, SignedAllowlist.publish(organiser, after))
         notify(
             where.root,
             "reload-allowlist",

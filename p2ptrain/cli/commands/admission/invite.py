@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from p2ptrain.cli.control_client import send_command
-from p2ptrain.cli.homes import HomeOption, open_home, run_of
+from p2ptrain.cli.durations import parse_duration
+from p2ptrain.cli.homes import HomeOption, open_home, organiser_of, run_of
 from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
 from p2ptrain.cli.qr_code import qr_lines
 from p2ptrain.cli.rendering import printable
-from p2ptrain.errors import P2PTrainError, RemoteProtocolError, TryLater
+from p2ptrain.errors import ConfigError, P2PTrainError, RemoteProtocolError, TryLater
 from p2ptrain.suggested_command import to_paste
 
 if TYPE_CHECKING:
     from p2ptrain.archive.home import Home
     from p2ptrain.net.addresses import Address
-    from p2ptrain.run import Run
+    from p2ptrain.run import Run, Ticket
 
 EXAMPLES = examples(
     "p2ptrain invite",
+    "p2ptrain invite --uses 3 --expires 7d",
     "p2ptrain invite --address /ip4/203.0.113.7/tcp/4201 --home ORGANISER",
 )
 
@@ -47,6 +51,26 @@ def invite(
             show_default="draw it on a terminal",
         ),
     ] = None,
+    uses: Annotated[
+        int | None,
+        typer.Option(
+            "--uses",
+            min=1,
+            max=1000,
+            metavar="N",
+            help="Admit the first N peers that use this invitation, without asking you.",
+            show_default="none; 1 with --expires",
+        ),
+    ] = None,
+    expires: Annotated[
+        str | None,
+        typer.Option(
+            "--expires",
+            metavar="DURATION",
+            help="How long the invitation admits peers: 12h, 7d, 2w.",
+            show_default="7d with --uses",
+        ),
+    ] = None,
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -54,7 +78,8 @@ def invite(
 
     Volunteers take part with `p2ptrain join INVITE`. The invitation contains the run, its
     organiser, and addresses of the node that runs here and of other machines that serve the run.
-    It does not admit anybody, and stays valid while one of its addresses leads to a member.
+    It stays valid while one of its addresses leads to a member. It admits peers only with --uses
+    or --expires, while the organiser's node runs; keep such an invitation secret.
     """
     from p2ptrain.net.invitation import Invitation, decode, encode
 
@@ -63,19 +88,23 @@ def invite(
     given = _given(where, address or ())
     told, warnings = _told(where, given)
     found = decode(told).addresses if told else ()
-    invitation = Invitation.of(run.id, run.manifest.organiser, [*given, *found])
+    ticket = None if uses is None and expires is None else _ticket(where, run, uses, expires)
+    secret = ticket.to_bytes() if ticket else b""
+    invitation = Invitation.of(run.id, run.manifest.organiser, [*given, *found], secret)
     text = encode(invitation)
     addresses = [str(each) for each in invitation.addresses]
     if as_json:
         organiser = run.manifest.organiser
         facts = {"run": run.id, "organiser": organiser, "addresses": addresses}
-        result_json({"invitation": text, **facts, "warnings": list(warnings)})
+        token = ticket.signed.token if ticket else None
+        admits = {"uses": token.uses, "expires_unix": token.expires_unix} if token else {}
+        result_json({"invitation": text, **facts, **admits, "warnings": list(warnings)})
         return
     result(text)
     if sys.stderr.isatty() if qr is None else qr:
         for line in qr_lines(text.upper()):
             progress(line)
-    _explain(where, run, addresses, warnings)
+    _explain(where, run, addresses, warnings, ticket)
 
 
 def _given(where: Home, texts: Sequence[str]) -> list[Address]:
@@ -120,7 +149,29 @@ def _told(where: Home, given: Sequence[Address]) -> tuple[str, Sequence[str]]:
     return text, [printable(str(each)) for each in warnings]
 
 
-def _explain(where: Home, run: Run, addresses: Sequence[str], warnings: Sequence[str]) -> None:
+def _ticket(where: Home, run: Run, uses: int | None, expires: str | None) -> Ticket:
+    """Sign a token in the organiser's home.
+
+    Raises NotAuthorised, ConfigError: this is not the organiser's home, or the run is open."""
+    from p2ptrain.run import Ticket
+
+    organiser, seconds = organiser_of(where, run), parse_duration(expires or "7d")
+    if run.manifest.admission == "open":
+        raise ConfigError(
+            f"run {run.manifest.name!r} is open to everyone, so invitations need not admit anybody",
+            do="leave out --uses and --expires",
+        )
+    end = int(time.time()) + seconds
+    return Ticket.issue(organiser, run.id, os.urandom(32), uses=uses or 1, expires_unix=end)
+
+
+def _explain(
+    where: Home,
+    run: Run,
+    addresses: Sequence[str],
+    warnings: Sequence[str],
+    ticket: Ticket | None,
+) -> None:
     from p2ptrain.names import label
 
     organiser = label(run.manifest.organiser)
@@ -129,5 +180,10 @@ def _explain(where: Home, run: Run, addresses: Sequence[str], warnings: Sequence
         progress(f"  {each}")
     for each in warnings:
         progress(f"warning: {each}")
-    if run.manifest.admission != "open":
+    if ticket:
+        token = ticket.signed.token
+        peers = "peer that uses it" if token.uses == 1 else f"{token.uses} peers that use it"
+        progress(f"the organiser's node admits the first {peers}, until {token.end}")
+        progress("keep this invitation secret: send it only to people whom you want to admit")
+    elif run.manifest.admission != "open":
         progress(f"see who asks to join with: {to_paste(where.root, 'peers pending')}")

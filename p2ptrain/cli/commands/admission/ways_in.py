@@ -7,12 +7,16 @@ takes part in that run only, whatever the peers at the addresses serve. This mod
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from p2ptrain.errors import ConfigError, RunMismatch
+from p2ptrain.errors import ConfigError, RemoteProtocolError, RunMismatch
 from p2ptrain.ids import PeerId, RunId
 from p2ptrain.suggested_command import to_paste
+
+if TYPE_CHECKING:
+    from p2ptrain.net.invitation import Invitation
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +27,7 @@ class WaysIn:
     bootstrap: tuple[str, ...]
     run: RunId | None = None
     organiser: PeerId | None = None
+    ticket: bytes = field(default=b"", repr=False)
 
 
 def ways_in(texts: Iterable[str], run: str | None = None) -> WaysIn:
@@ -33,7 +38,7 @@ def ways_in(texts: Iterable[str], run: str | None = None) -> WaysIn:
         ConfigError, VersionMismatch: an invitation is broken, or made by another version.
         RunMismatch: an invitation is for another run than `run` or than another invitation.
     """
-    wanted, organiser = None if run is None else RunId(run), None
+    wanted, organiser, ticket = None if run is None else RunId(run), None, b""
     addresses: list[str] = []
     for text in texts:
         if not text.strip().lower().startswith("p2ptrain:"):
@@ -46,8 +51,25 @@ def ways_in(texts: Iterable[str], run: str | None = None) -> WaysIn:
         if (wanted or invitation.run) != invitation.run:
             raise _two_runs(str(wanted), invitation.run)
         wanted, organiser = invitation.run, invitation.organiser
+        ticket = _checked_ticket(invitation) or ticket
         addresses += map(str, invitation.addresses)
-    return WaysIn(tuple(dict.fromkeys(addresses)), wanted, organiser)
+    return WaysIn(tuple(dict.fromkeys(addresses)), wanted, organiser, ticket)
+
+
+def _checked_ticket(invitation: Invitation) -> bytes:
+    from p2ptrain.run import Ticket
+
+    if invitation.ticket:
+        try:
+            Ticket.from_bytes(invitation.ticket, invitation.run, invitation.organiser)
+        except RemoteProtocolError as exc:
+            raise ConfigError(
+                f"the ticket in this invitation is not valid: {exc.what}",
+                code="INVITE-BROKEN",
+                likely="somebody altered the invitation",
+                do="get the invitation from a source that you trust",
+            ) from exc
+    return invitation.ticket
 
 
 def only_invitation(text: str, home: Path) -> str:
