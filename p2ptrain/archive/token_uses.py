@@ -1,4 +1,4 @@
-"""Which peers each token has admitted, in the organiser's home (the folder with a node's files).
+"""Count the peers that each token has admitted, in the organiser's home.
 
 A use is durable before the allowlist that admits the peer is signed, so a crash cannot admit more
 peers than the token allows. Each use names the number of that list. If a crash came between the

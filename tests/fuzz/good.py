@@ -101,6 +101,14 @@ INVITATION = invitation.Invitation.of(
     b"a ticket",
 )
 TICKET = Ticket.issue(ORGANISER, run().id, bytes(range(32)), uses=3, expires_unix=2**31)
+REQUEST = JoinRequest(
+    run().id,
+    ORGANISER.peer,
+    1,
+    "a note",
+    TICKET.signed.signed.to_bytes(),
+    TICKET.proof_for(ORGANISER.peer),
+)
 PROOF = identity_messages.IdentityProof(NONCE, 7, False, bytes(64))
 
 GOOD: dict[str, bytes] = {
@@ -130,7 +138,7 @@ GOOD: dict[str, bytes] = {
     "envelope": run().signed.to_bytes(),
     "allowlist": pack(plain(Allowlist.of(run().id, 1, [ORGANISER.peer, *MEMBERS]))),
     "amendment": pack(plain(Amendment(run().id, 1, 2, lr=0.01))),
-    "join-request": pack(plain(JoinRequest(run().id, ORGANISER.peer, 1, "a note"))),
+    "join-request": pack(plain(REQUEST)),
     "denial": pack(plain(Denial(run().id, MEMBERS[0], 1, 2, "a reason"))),
     "token": TICKET.signed.signed.payload,
     "ticket": TICKET.to_bytes(),

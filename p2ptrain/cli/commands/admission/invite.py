@@ -31,46 +31,52 @@ EXAMPLES = examples(
 )
 
 
+AddressOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--address",
+        metavar="ADDR",
+        help=(
+            "Address to put first; may be repeated. Without /p2p/PEERID at its end, it is an "
+            "address of the node in this home."
+        ),
+    ),
+]
+QrOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--qr/--no-qr",
+        help="Also draw the invitation as a QR code.",
+        show_default="draw it on a terminal",
+    ),
+]
+UsesOption = Annotated[
+    int | None,
+    typer.Option(
+        "--uses",
+        min=1,
+        max=1000,
+        metavar="N",
+        help="Admit the first N peers that use this invitation, without asking you.",
+        show_default="none; 1 with --expires",
+    ),
+]
+ExpiresOption = Annotated[
+    str | None,
+    typer.Option(
+        "--expires",
+        metavar="DURATION",
+        help="How long the invitation admits peers: 12h, 7d, 2w.",
+        show_default="7d with --uses",
+    ),
+]
+
+
 def invite(
-    address: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--address",
-            metavar="ADDR",
-            help=(
-                "Address to put first; may be repeated. Without /p2p/PEERID at its end, it is an "
-                "address of the node in this home."
-            ),
-        ),
-    ] = None,
-    qr: Annotated[
-        bool | None,
-        typer.Option(
-            "--qr/--no-qr",
-            help="Also draw the invitation as a QR code.",
-            show_default="draw it on a terminal",
-        ),
-    ] = None,
-    uses: Annotated[
-        int | None,
-        typer.Option(
-            "--uses",
-            min=1,
-            max=1000,
-            metavar="N",
-            help="Admit the first N peers that use this invitation, without asking you.",
-            show_default="none; 1 with --expires",
-        ),
-    ] = None,
-    expires: Annotated[
-        str | None,
-        typer.Option(
-            "--expires",
-            metavar="DURATION",
-            help="How long the invitation admits peers: 12h, 7d, 2w.",
-            show_default="7d with --uses",
-        ),
-    ] = None,
+    address: AddressOption = None,
+    qr: QrOption = None,
+    uses: UsesOption = None,
+    expires: ExpiresOption = None,
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -128,8 +128,8 @@ def approve(
     requests, why = _requests_if_any(where)
     asking = [each.peer for each in requests]
     chosen = chosen_peer(peer, [*asking, *_listed(where, run)], of=ASKING, why_few=why)
-    _withdraw_denial(where, run, chosen)
     change(where, chosen, add=True, anyway=anyway, as_json=as_json)
+    _withdraw_denial(where, run, chosen)
 
 
 @app.command(
