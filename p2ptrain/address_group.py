@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
 
@@ -29,3 +30,20 @@ def is_this_machine(host: str) -> bool:
             return True
         address = address.ipv4_mapped or address
     return address.is_loopback or address.is_unspecified
+
+
+def is_elsewhere(site: str, own: Iterable[str], near: Iterable[str]) -> bool:
+    """Return whether `site` is neither this node's own site nor in its local network.
+
+    `own` are this node's addresses, including the one at which others see it. `near` are the
+    networks of this machine's interfaces, such as 192.168.1.0/24. Only private addresses can be
+    near: two machines with public addresses in one network are usually different sites. In private
+    networks without an own interface, a router lies in between.
+    """
+    if not site or is_this_machine(site) or site in map(site_of, own):
+        return False
+    address = ip_network(site).network_address
+    if address.is_global:
+        return True
+    networks = (ip_network(each, strict=False) for each in near)
+    return not any(each.version == address.version and address in each for each in networks)
