@@ -3,6 +3,7 @@
 Credentials, peer_of_certificate   certificates that carry a peer id
 Endpoint                           the address of a peer's listener, and the peer's certificate
 dial, Listener                     the two ends of a connection
+prove, PROOF                       check that a peer listens at an address
 SecureSocket                       the interface of a connection that ring and swarm use
 RingInbox                          holds the ring's incoming sockets until the ring takes them
 probe, ProbeServer                 measure the rate of the path between two peers
@@ -22,10 +23,11 @@ from p2ptrain.dataplane.listener import Listener, ListenerLimits, try_listening
 from p2ptrain.dataplane.pacing import SendPriority, Ticket
 from p2ptrain.dataplane.probing import ProbeResult, ProbeServer, probe
 from p2ptrain.dataplane.sockets import PeerSocket, SecureSocket, ShutDownHere, plain_pair
-from p2ptrain.dataplane.tls import dial
+from p2ptrain.dataplane.tls import PROOF, dial, prove
 from p2ptrain.dataplane.uplink import PeerShares, Uplink, UplinkShare
 
 __all__ = [
+    "PROOF",
     "Congestion",
     "Credentials",
     "DialHandle",
@@ -49,5 +51,6 @@ __all__ = [
     "plain_pair",
     "probe",
     "probe_congestion",
+    "prove",
     "try_listening",
 ]

@@ -14,7 +14,7 @@ import ssl
 import tempfile
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing, suppress
 
 from p2ptrain.dataplane.certificates import Credentials, peer_of_certificate
 from p2ptrain.dataplane.congestion import Congestion, prefer_bbr
@@ -23,11 +23,14 @@ from p2ptrain.dataplane.endpoint import Endpoint
 from p2ptrain.dataplane.sockets import PeerSocket
 from p2ptrain.dataplane.tls_socket import TlsSocket
 from p2ptrain.encoding import fields, pack, unpack
-from p2ptrain.errors import PeerLost, PeerTooSlow, PeerUnreachable, RemoteProtocolError
+from p2ptrain.errors import PeerError, PeerLost, PeerTooSlow, PeerUnreachable, RemoteProtocolError
 
 HELLO_BYTES_MAX = 1 << 14
 """Maximum bytes of a hello, which names a run, a step and a purpose, and carries no data."""
 REASON_CHARACTERS_MAX = 200
+
+PROOF = "proof"
+"""The purpose of a connection on which the listener only proves its identity; see `prove`."""
 
 
 def tls_context(
@@ -111,6 +114,34 @@ def dial(
             connection.leave_encryption()
         on_failure.pop_all()
     return connection
+
+
+def prove(
+    credentials: Credentials,
+    endpoint: Endpoint,
+    *,
+    deadline_s: float,
+    dialling: DialHandle | None = None,
+) -> None:
+    """Connect to `endpoint`, let the peer there prove that it has the certificate, and close the
+    connection. This blocks, so call it in a thread.
+
+    The peer need not trust our certificate. If it does, it also sees that we connected, because our
+    hello has the purpose PROOF.
+
+    Raises:
+        PeerUnreachable: nobody listens there.
+        PeerTooSlow: nobody answered within `deadline_s`.
+        RemoteProtocolError: a different peer or program answered.
+    """
+    peer, ends = endpoint.peer, time.monotonic() + deadline_s
+    if peer_of_certificate(endpoint.certificate_der) != peer:
+        raise RemoteProtocolError("an endpoint's certificate belongs to another peer", peer=peer)
+    with _connect(endpoint, deadline_s, dialling or DialHandle()) as sock:
+        secured = _handshake(credentials, endpoint, sock, ends)
+        connection = PeerSocket(secured, peer, deadline_s=max(ends - time.monotonic(), 0.0))
+        with closing(connection), suppress(PeerError, RemoteProtocolError):
+            introduce(connection, {"purpose": PROOF})
 
 
 def _connect(endpoint: Endpoint, deadline_s: float, dialling: DialHandle) -> socket.socket:
