@@ -23,8 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from p2ptrain.address_group import site_of
-from p2ptrain.address_group import Arrivals, plain_host
+from p2ptrain.address_group import Arrivals, plain_host, site_of
 from p2ptrain.dataplane.certificates import Credentials
 from p2ptrain.dataplane.gate import TRUSTED_MAX, Gate
 from p2ptrain.dataplane.sockets import PeerSocket
@@ -200,7 +199,9 @@ class Listener:
 
     def _start_serving(self, sock: socket.socket, host: str) -> None:
         sock.setblocking(True)
-        thread = threading.Thread(target=self._serve, args=(sock, host), name="dataplane", daemon=True)
+        thread = threading.Thread(
+            target=self._serve, args=(sock, host), name="dataplane", daemon=True
+        )
         with self._lock:
             if self._closing:
                 sock.close()

@@ -1,4 +1,4 @@
-"""What answers and arrivals prove about a node's ports, in virtual time."""
+"""Answers and arrivals prove things about a node's ports, in virtual time."""
 
 from __future__ import annotations
 
