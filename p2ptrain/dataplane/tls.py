@@ -15,11 +15,13 @@ import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack, closing, suppress
+from functools import partial
 
 from p2ptrain.dataplane.certificates import Credentials, peer_of_certificate
 from p2ptrain.dataplane.congestion import Congestion, prefer_bbr
 from p2ptrain.dataplane.dialling import DialHandle
 from p2ptrain.dataplane.endpoint import Endpoint
+from p2ptrain.dataplane.racing import Race
 from p2ptrain.dataplane.sockets import PeerSocket
 from p2ptrain.dataplane.tls_socket import TlsSocket
 from p2ptrain.encoding import fields, pack, unpack
@@ -90,7 +92,8 @@ def dial(
     dialling: DialHandle | None = None,
 ) -> PeerSocket:
     """Connect to `endpoint`, prove both identities, and wait until the listener accepts `hello`.
-    This blocks, so call it in a thread.
+    This blocks, so call it in a thread. If the endpoint has several addresses, the first one at
+    which the peer proves its identity is used (see `racing`).
 
     `hello["purpose"]` names the handler. `deadline_s` covers the dial and, until `set_deadline` is
     called, the use of the connection after it. Without `encrypted`, TLS ends when the hello has
@@ -106,8 +109,8 @@ def dial(
     if peer_of_certificate(endpoint.certificate_der) != peer:
         raise RemoteProtocolError("an endpoint's certificate belongs to another peer", peer=peer)
     with ExitStack() as on_failure:
-        sock = on_failure.enter_context(_connect(endpoint, deadline_s, dialling or DialHandle()))
-        secured = _handshake(credentials, endpoint, sock, ends)
+        secured = _secured(credentials, endpoint, ends, dialling or DialHandle())
+        on_failure.callback(secured.close)
         connection = PeerSocket(secured, peer, deadline_s=ends - time.monotonic())
         introduce(connection, hello)
         if not encrypted:
@@ -137,11 +140,31 @@ def prove(
     peer, ends = endpoint.peer, time.monotonic() + deadline_s
     if peer_of_certificate(endpoint.certificate_der) != peer:
         raise RemoteProtocolError("an endpoint's certificate belongs to another peer", peer=peer)
-    with _connect(endpoint, deadline_s, dialling or DialHandle()) as sock:
+    secured = _secured(credentials, endpoint, ends, dialling or DialHandle())
+    connection = PeerSocket(secured, peer, deadline_s=max(ends - time.monotonic(), 0.0))
+    with closing(connection), suppress(PeerError, RemoteProtocolError):
+        introduce(connection, {"purpose": PROOF})
+
+
+def _secured(
+    credentials: Credentials, endpoint: Endpoint, ends: float, dialling: DialHandle
+) -> TlsSocket:
+    """Return a connection on which the peer has proved its identity."""
+    if not endpoint.others:
+        return _secured_at(credentials, endpoint, ends, dialling)
+    tries = [partial(_secured_at, credentials, place, ends) for place in endpoint.each_place()]
+    return Race(endpoint.peer, tries, TlsSocket.close, dialling).run(ends)
+
+
+def _secured_at(
+    credentials: Credentials, endpoint: Endpoint, ends: float, dialling: DialHandle
+) -> TlsSocket:
+    deadline_s = max(ends - time.monotonic(), 0.001)
+    with ExitStack() as on_failure:
+        sock = on_failure.enter_context(_connect(endpoint, deadline_s, dialling))
         secured = _handshake(credentials, endpoint, sock, ends)
-        connection = PeerSocket(secured, peer, deadline_s=max(ends - time.monotonic(), 0.0))
-        with closing(connection), suppress(PeerError, RemoteProtocolError):
-            introduce(connection, {"purpose": PROOF})
+        on_failure.pop_all()
+    return secured
 
 
 def _connect(endpoint: Endpoint, deadline_s: float, dialling: DialHandle) -> socket.socket:
