@@ -71,7 +71,9 @@ def own_place(context: Context, own: OwnAddresses) -> OwnPlace | None:
     if not listening:
         return None
     host = own.lan_host or "this machine"
-    return OwnPlace(host, listening[0], context.plane.listener.address[1])
+    announced = context.config.data_announce
+    data_port = announced[1] if announced else context.plane.listener.address[1]
+    return OwnPlace(host, listening[0], data_port)
 
 
 def judge(context: Context, own: OwnAddresses, place: OwnPlace) -> bool:
