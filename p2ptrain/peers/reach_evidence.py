@@ -32,9 +32,9 @@ without changing the result. Routers drop mappings after half an hour to two hou
 older evidence says little. Newer answers outvote older evidence at once, so this limit matters only
 if nobody answers."""
 
-NEWEST_S = 120.0
+NEWEST_S = 60.0
 """Answers count as the newest ones if they are at most this much older than the last one, in
-seconds. The answers of one round arrive within seconds, or when a member connects."""
+seconds. The answers of one round usually arrive within seconds, and rounds are further apart."""
 
 AGREEING_SITES_MIN = 2
 SITES_MAX = 64

@@ -1,7 +1,8 @@
 """Decide when to ask members whether they can connect to this node, and which members to ask.
 
 A node asks in rounds. A round begins at the start, every ten minutes, and when something changed
-that may affect the answer. In each round, up to three members at different sites are asked. A
+that may affect the answer. While a port is not reached, rounds are more frequent, because the user
+may be about to forward it. In each round, up to three members at different sites are asked. A
 member that connects later is asked in the same round, as long as the round lacks sites.
 
 This module is sans-IO: the time, the connected members and the randomness are arguments. It does
@@ -18,6 +19,10 @@ from dataclasses import dataclass
 from p2ptrain.ids import PeerId
 
 ROUND_EVERY_S = 600.0
+
+UNREACHED_EVERY_S = 100.0
+"""Interval of the rounds while a port is not reached: a user who has forwarded it sees the result
+within two minutes. A round costs each of three members two short dials."""
 
 ROUND_SITES_MAX = 3
 """Maximum number of sites that are asked in a round. Two must agree, and the third one replaces a
@@ -58,11 +63,17 @@ class ReachQuestions:
         """Begin a new round soon, because the answers may be different now."""
         self._changed = True
 
-    def choose(self, members: Iterable[Askable], now: float, draw: random.Random) -> list[PeerId]:
+    def choose(
+        self,
+        members: Iterable[Askable],
+        now: float,
+        draw: random.Random,
+        every_s: float = ROUND_EVERY_S,
+    ) -> list[PeerId]:
         """Return the members to ask now; usually none. `members` are those that are connected and
-        at other sites than this node."""
+        at other sites than this node. `every_s`: the interval of the rounds."""
         connected = sorted(members, key=lambda each: each.peer)
-        self._begin_if_due(connected, now)
+        self._begin_if_due(connected, now, every_s)
         recent = {peer: at for peer, at in self._asked_s.items() if now < at + PEER_AGAIN_S}
         self._asked_s = recent
         # Peers can choose their ids, so the order must not depend on them.
@@ -87,14 +98,14 @@ class ReachQuestions:
         for site in [site for site, asked in self._sites.items() if asked == peer]:
             del self._sites[site]
 
-    def _begin_if_due(self, connected: list[Askable], now: float) -> None:
+    def _begin_if_due(self, connected: list[Askable], now: float, every_s: float) -> None:
         """Begin a round if one is due. One is also due when all members that answered in this round
         have disconnected and others are connected: this node may have moved to another network."""
         lost = bool(self._answered and connected) and self._answered.isdisjoint(
             each.peer for each in connected
         )
         changed = (self._changed or lost) and now >= self._began_s + ROUND_AGAIN_S
-        if changed or now >= self._began_s + ROUND_EVERY_S:
+        if changed or now >= self._began_s + every_s:
             self._began_s, self._changed = now, False
             self._sites.clear()
             self._answered.clear()

@@ -13,13 +13,19 @@ from collections.abc import Iterable, Mapping
 from p2ptrain.ids import PeerId
 from p2ptrain.peers.reach_evidence import PortsReached, ReachEvidence
 from p2ptrain.peers.reach_messages import ReachAnswer
-from p2ptrain.peers.reach_questions import Askable, ReachQuestions
+from p2ptrain.peers.reach_questions import (
+    ROUND_EVERY_S,
+    UNREACHED_EVERY_S,
+    Askable,
+    ReachQuestions,
+)
 from p2ptrain.peers.reach_verdict import (
     NO_OTHER_WAYS,
     NOT_ASKED,
     OpenedPorts,
     OtherWays,
     OwnPlace,
+    Reach,
     Verdict,
     verdict,
 )
@@ -44,7 +50,9 @@ class ReachWatch:
         at other sites than this node."""
         connected = list(members)
         self._sites = len({each.site for each in connected})
-        return self._questions.choose(connected, now, draw)
+        unreached = self.verdict.reach in (Reach.HALF, Reach.CLOSED, Reach.BLOCKED)
+        every_s = UNREACHED_EVERY_S if unreached else ROUND_EVERY_S
+        return self._questions.choose(connected, now, draw, every_s)
 
     def note_answer(self, asked: Askable, answer: ReachAnswer, now: float) -> None:
         """Note an answer. If the members now agree on another external address than before, forget

@@ -8,7 +8,12 @@ from itertools import pairwise
 
 from p2ptrain.ids import PeerId
 from p2ptrain.peers.reach_messages import DialOutcome, ReachAnswer
-from p2ptrain.peers.reach_questions import PEER_AGAIN_S, ROUND_EVERY_S, Askable
+from p2ptrain.peers.reach_questions import (
+    PEER_AGAIN_S,
+    ROUND_EVERY_S,
+    UNREACHED_EVERY_S,
+    Askable,
+)
 from p2ptrain.peers.reach_verdict import OpenedPorts, OwnPlace, Reach
 from p2ptrain.peers.reach_watch import ReachWatch
 
@@ -56,13 +61,23 @@ class World:
         self.watch.judge(self.place, self.arrivals, self.arrivals, self.now, self.opened)
 
 
-def test_verdict_is_known_in_a_minute_and_costs_three_questions_in_ten() -> None:
-    for reached, verdict in ((True, Reach.OPEN), (False, Reach.CLOSED)):
+def test_verdict_is_known_in_a_minute_and_each_round_costs_three_questions() -> None:
+    for reached, verdict, every_s in (
+        (True, Reach.OPEN, ROUND_EVERY_S),
+        (False, Reach.CLOSED, UNREACHED_EVERY_S),
+    ):
         world = World(reached)
         assert world.run(60.0) is verdict
-        assert world.run(5 * ROUND_EVERY_S) is verdict
+        assert world.run(5 * every_s) is verdict
         assert len(world.asked) == 3 * 6
         assert world.watch.external_host == HOME
+
+
+def test_forwarded_port_is_noticed_within_two_minutes() -> None:
+    world = World(reached=False, counts_arrivals=True)
+    world.run(60.0)
+    world.reached = True
+    assert world.run(120.0) is Reach.OPEN
 
 
 def test_new_address_leads_to_new_questions_and_a_new_verdict_within_two_minutes() -> None:

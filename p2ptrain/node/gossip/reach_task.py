@@ -2,8 +2,8 @@
 connections arrive.
 
 Two or three members at different sites are asked at the start, every ten minutes, and when this
-node's address changes (`peers/reach_watch`). Members behind the same router are not asked, because
-they reach this node even if nobody else does.
+node's address changes; more often while they do not reach it (`peers/reach_watch`). Members behind
+the same router are not asked, because they reach this node even if nobody else does.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ from p2ptrain.peers.reach_messages import (
     encode_answer,
     encode_question,
 )
-from p2ptrain.peers.reach_questions import ROUND_EVERY_S
+from p2ptrain.peers.reach_questions import UNREACHED_EVERY_S
 from tests.node.rig import ANN, BOB, CAI, Rig, opening, rig, settled, somebody
 
 YES, NO, UNTRIED = DialOutcome.REACHED, DialOutcome.SILENT, DialOutcome.UNTRIED
@@ -244,7 +244,7 @@ class Members:
         return encode_answer(ReachAnswer(HOME, outcome, outcome))
 
 
-async def test_node_asks_at_the_start_and_every_ten_minutes_and_tells_the_verdict(
+async def test_node_asks_at_the_start_and_again_and_tells_the_verdict(
     tmp_path: Path,
 ) -> None:
     clock = Clock()
@@ -256,7 +256,7 @@ async def test_node_asks_at_the_start_and_every_ten_minutes_and_tells_the_verdic
         assert judged_reach(r.context) == (False, False)
         await settled(lambda: len(members.asked) == 3)
         members.outcomes = dict.fromkeys(SITES, YES)
-        clock.now += ROUND_EVERY_S
+        clock.now += UNREACHED_EVERY_S
         await settled(lambda: len(members.asked) == 6)
         await settled(lambda: in_words(r.context).startswith("open: "))
         assert judged_reach(r.context) == (True, True)
