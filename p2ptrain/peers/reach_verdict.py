@@ -47,11 +47,14 @@ class OpenedPorts:
 
 @dataclass(frozen=True, slots=True)
 class OwnPlace:
-    """The address of this node in its local network, and its two ports."""
+    """The address of this node in its local network, and its two ports. `translated`: whether a
+    router translates that address, as far as this node knows. If not, only a firewall can be in the
+    way."""
 
     lan_host: str
     control_port: int
     data_port: int
+    translated: bool = True
 
     @property
     def ports(self) -> str:
@@ -130,9 +133,8 @@ def _half(ports: PortsReached, place: OwnPlace) -> Verdict:
     reached, missing, port = "control", "data", place.data_port
     if ports.data:
         reached, missing, port = "data", "control", place.control_port
-    return Verdict(
-        Reach.HALF, f"{reached} port reached, {missing} port not: forward TCP {port} too"
-    )
+    fix = f"forward TCP {port} too" if place.translated else f"open TCP {port} in your firewall too"
+    return Verdict(Reach.HALF, f"{reached} port reached, {missing} port not: {fix}")
 
 
 def _blocked(opened: OpenedPorts, other_ways: OtherWays) -> Verdict:
@@ -151,5 +153,9 @@ def _closed(place: OwnPlace) -> Verdict:
     return Verdict(
         Reach.CLOSED,
         "no member reaches you, so your neighbours in an exchange must be peers that you can dial; "
-        f"forward {place.ports} to {place.lan_host} on your router",
+        + (
+            f"forward {place.ports} to {place.lan_host} on your router"
+            if place.translated
+            else f"open {place.ports} in your firewall"
+        ),
     )

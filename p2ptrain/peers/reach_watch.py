@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from p2ptrain.ids import PeerId
 from p2ptrain.peers.reach_evidence import PortsReached, ReachEvidence
@@ -85,6 +86,7 @@ class ReachWatch:
             self._begin_anew(now)
         self._where = place, opened
         self.ports = self._evidence.judge(control_arrivals, data_arrivals, now, sites=self._sites)
+        place = replace(place, translated=place.lan_host != self.external_host)
         before, self.verdict = self.verdict, verdict(self.ports, place, opened, other_ways)
         return self.verdict != before
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -74,6 +75,14 @@ def test_closed_node_is_told_what_to_forward() -> None:
     assert verdict(NEITHER, PLACE).words == (
         "closed: no member reaches you, so your neighbours in an exchange must be peers that you "
         "can dial; forward TCP 4201 and 4202 to 192.168.1.5 on your router"
+    )
+
+
+def test_node_without_nat_is_told_to_open_its_firewall() -> None:
+    place = replace(PLACE, translated=False)
+    assert verdict(NEITHER, place).sentence.endswith("; open TCP 4201 and 4202 in your firewall")
+    assert verdict(PortsReached(True, False), place).words == (
+        "half: control port reached, data port not: open TCP 4202 in your firewall too"
     )
 
 

@@ -80,6 +80,12 @@ def test_forwarded_port_is_noticed_within_two_minutes() -> None:
     assert world.run(120.0) is Reach.OPEN
 
 
+def test_node_whose_own_address_is_seen_outside_is_told_to_open_its_firewall() -> None:
+    world = World(reached=False, place=OwnPlace(HOME, 4201, 4202))
+    assert world.run(60.0) is Reach.CLOSED
+    assert "in your firewall" in world.watch.verdict.sentence
+
+
 def test_new_address_leads_to_new_questions_and_a_new_verdict_within_two_minutes() -> None:
     world = World(reached=True, counts_arrivals=True)
     assert world.run(300.0) is Reach.OPEN
