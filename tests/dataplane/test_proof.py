@@ -51,7 +51,8 @@ def test_another_listener_at_the_address_is_no_proof(
 
 def test_closed_and_silent_ports_are_told_apart(client: Credentials, server: Credentials) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        endpoint = Endpoint(server.peer, *silent.getsockname(), server.certificate_der)
+        host, port = silent.getsockname()
+        endpoint = Endpoint(server.peer, host, port, server.certificate_der)
         with pytest.raises(PeerTooSlow):
             prove(client, endpoint, deadline_s=0.2)
     with pytest.raises(PeerUnreachable):
