@@ -18,10 +18,10 @@ from p2ptrain.suggested_command import to_paste
 
 class Home:
     """The paths of one node's files. Constructing a Home creates the folders `root` and `run`,
-    which only this user can read.
+    which only this user can read. Without `to_make`, nothing is created.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, to_make: bool = True) -> None:
         self.root: Final = root
         self.identity: Final = root / "identity.key"  # the peer's secret
         self.run: Final = root / "run"
@@ -40,8 +40,10 @@ class Home:
         self.peers: Final = root / "peers.json"  # addresses of peers met before
         self.journal: Final = root / "journal.jsonl"  # log of events
         self.control: Final = root / "control.sock"  # the socket of `p2ptrain status`
-        root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.run.mkdir(exist_ok=True, mode=0o700)
+        self.lock: Final = root / "lock"  # held by the process that uses this home
+        if to_make:
+            root.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self.run.mkdir(exist_ok=True, mode=0o700)
 
     def refuse_if_unsafe(self) -> None:
         """Raise ConfigError (HOME-UNSAFE) if another user could write to this home."""
@@ -59,7 +61,7 @@ def sole_use(home: Home) -> Iterator[None]:
     """
     home.refuse_if_unsafe()
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(home.root / "lock", flags, 0o600)
+    descriptor = os.open(home.lock, flags, 0o600)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -79,3 +81,15 @@ def sole_use(home: Home) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def is_in_use(lock: Path) -> bool:
+    """Return whether a process has locked the home with this lock file, according to /proc/locks.
+    Taking the lock, even briefly, could make a node fail that starts at the same time.
+    """
+    try:
+        inode = lock.stat().st_ino
+        locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    except OSError:
+        return False
+    return any("FLOCK" in words and words[-3].endswith(f":{inode}") for words in locks)

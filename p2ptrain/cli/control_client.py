@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from p2ptrain.archive.home import is_in_use
 from p2ptrain.cli.output import progress
 from p2ptrain.errors import P2PTrainError, RemoteProtocolError, TryLater
 from p2ptrain.suggested_command import to_paste
@@ -47,7 +48,7 @@ def send_command(home: Path, command: str, *, deadline_s: float = DEADLINE_S) ->
                 do="try again; if that does not help, stop the node and read its journal",
             ) from exc
         except OSError as exc:
-            if _is_held(home):
+            if is_in_use(home / "lock"):
                 raise TryLater(
                     f"the process that uses {home} does not answer",
                     code="NODE-SILENT",
@@ -93,18 +94,6 @@ def _parsed(home: Path, line: bytes) -> dict[str, Any]:
     if "error" in reply:
         raise RemoteProtocolError(f"the node refused: {reply['error']}")
     return reply
-
-
-def _is_held(home: Path) -> bool:
-    """Return whether a process has locked the home, according to /proc/locks. Taking the lock,
-    even briefly, could make a node fail that starts at the same time.
-    """
-    try:
-        inode = (home / "lock").stat().st_ino
-        locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
-    except OSError:
-        return False
-    return any("FLOCK" in words and words[-3].endswith(f":{inode}") for words in locks)
 
 
 @contextmanager

@@ -166,6 +166,22 @@ FD-LIMIT: The limit on open files for this process is too low. Raise it: ulimit 
 SHM-SMALL: There is too little shared memory. In a container, give it more with --shm-size.
 BF16-SLOW: This processor has no instructions for bf16, so torch emulates them. The node takes part,
     but so slowly that the others may continue without it. Leave out --precision to compute in fp32.
+INSTALLATION: A package is missing, cannot be loaded, or has a version with which p2ptrain was not
+    tested. Run scripts/setup again; it installs the tested versions.
+KERNELS: The native kernels are missing, cannot be loaded, or compute a wrong result. Run
+    scripts/setup, which compiles them. A wrong result can also mean faulty hardware.
+TORCH-BROKEN: The installed torch crashes, hangs, or cannot exchange data on this machine. Most
+    likely, it is a build for other hardware, or its files are damaged. Install it again.
+DEVICE-WRONG: The device computes wrong products. Do not train on it: its hardware or its driver is
+    faulty, or it is overclocked.
+CLOCK: A clock of this machine is wrong. Nodes do not compare wall clocks, so training goes on, but
+    the times in the journal mislead.
+DISK-SLOW: The disk of the home is slow. Voters flush each vote to the disk before they send it, so
+    the other peers wait for a slow disk. Choose a local disk with --home.
+CHECK-LATE: A check of p2ptrain doctor did not end in time. The machine is overloaded, or a device
+    such as a disk does not answer.
+NODE-KILLED: The last node in this home ended without writing a reason. It was killed, or the
+    machine lost power. Nothing that was stored is lost; start the node again.
 OS: The operating system refused an operation. The message quotes its error and the file.
 KERNEL-VARIANT: This processor cannot run the requested variant of the native kernels.
 

@@ -22,6 +22,7 @@ from p2ptrain.cli.commands import (
     chat,
     ckpt,
     data,
+    doctor,
     export,
     ledger,
     ledger_evidence,
@@ -35,8 +36,8 @@ from p2ptrain.cli.commands import (
 )
 from p2ptrain.cli.output import examples, result, result_json
 from p2ptrain.cli.outside import USUAL, Outside, placed_in
-from p2ptrain.cli.process_limits import refusal
 from p2ptrain.cli.rendering import error_json, show_error
+from p2ptrain.cli.system_errors import refusal
 from p2ptrain.errors import ConfigError, P2PTrainError
 from p2ptrain.standard_error import disk_may_be_full, give_up_unwritten
 
@@ -63,6 +64,7 @@ app = typer.Typer(
 )
 app.command("node", epilog=node.EXAMPLES)(node.node)
 app.command("status", epilog=status.STATUS_EXAMPLES)(status.status)
+app.command("doctor", epilog=doctor.EXAMPLES)(doctor.doctor)
 app.command("id", epilog=status.ID_EXAMPLES)(status.identity)
 app.add_typer(run.app, name="run")
 app.add_typer(data.app, name="data")

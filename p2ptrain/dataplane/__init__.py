@@ -6,7 +6,8 @@ dial, Listener                     the two ends of a connection
 prove, PROOF                       check that a peer listens at an address
 SecureSocket                       the interface of a connection that ring and swarm use
 RingInbox                          holds the ring's incoming sockets until the ring takes them
-probe, ProbeServer                 measure the rate of the path between two peers
+probe, ProbeServer                 measure the rate of the path from a peer to this node
+probe_upload, UploadProbeServer    measure the rate of the path from this node to a peer
 Congestion, probe_congestion       whether our sockets use BBR
 Uplink, UplinkShare, PeerShares    a limit on the bytes sent per second, and how it is shared
 """
@@ -25,6 +26,7 @@ from p2ptrain.dataplane.probing import ProbeResult, ProbeServer, probe
 from p2ptrain.dataplane.sockets import PeerSocket, SecureSocket, ShutDownHere, plain_pair
 from p2ptrain.dataplane.tls import PROOF, dial, prove
 from p2ptrain.dataplane.uplink import PeerShares, Uplink, UplinkShare
+from p2ptrain.dataplane.upload_probing import UploadProbeServer, probe_upload
 
 __all__ = [
     "PROOF",
@@ -46,11 +48,13 @@ __all__ = [
     "Ticket",
     "Uplink",
     "UplinkShare",
+    "UploadProbeServer",
     "dial",
     "peer_of_certificate",
     "plain_pair",
     "probe",
     "probe_congestion",
+    "probe_upload",
     "prove",
     "try_listening",
 ]

@@ -13,7 +13,8 @@ from p2ptrain.archive.amendments import Amendments
 from p2ptrain.archive.chain_log import Origin
 from p2ptrain.archive.ledger_on_disk import open_ledger
 from p2ptrain.archive.outer_step import OuterSteps
-from p2ptrain.dataplane import ProbeServer
+from p2ptrain.dataplane import ProbeServer, UploadProbeServer
+from p2ptrain.dataplane.upload_probing import PURPOSE as UPLOAD_PURPOSE
 from p2ptrain.errors import VersionMismatch
 from p2ptrain.eviction import IsMember
 from p2ptrain.ids import PeerId
@@ -190,6 +191,7 @@ def _serve_probes(context: Context) -> None:
     context.plane.listener.handle(
         path_probes.PURPOSE, ProbeServer(busy, swarm_limit(context.plane.uplink))
     )
+    context.plane.listener.handle(UPLOAD_PURPOSE, UploadProbeServer(busy))
 
 
 def _record_congestion(context: Context) -> None:

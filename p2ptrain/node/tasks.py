@@ -17,6 +17,7 @@ from p2ptrain.node.consensus.pruning import notice_pruned
 from p2ptrain.node.control.isolation_warning import notice_isolation
 from p2ptrain.node.control.left_out_warning import notice_left_out
 from p2ptrain.node.control.slow_reduce_warning import notice_slow_reduce
+from p2ptrain.node.forwarding.forwarding import answer_forwarded
 from p2ptrain.node.gossip import connections
 from p2ptrain.node.gossip.amendment_gossip import keep_amended
 from p2ptrain.node.gossip.endpoint_exchange import answer_introductions
@@ -85,6 +86,7 @@ async def run_tasks(
 
     answer_introductions(context)
     answer_reach_questions(context)
+    answer_forwarded(context)
     serve_bases(context)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run_ledger_to_the_end)

@@ -27,6 +27,9 @@ the first entry. The newcomer's user has named the checkpoint, because the user 
 INNER_PROTOCOL = "/p2ptrain/inner/1"
 """Asks a member for its inner optimizer state, with which a joining peer starts to train."""
 
+FORWARD_PROTOCOL = "/p2ptrain/forward/1"
+"""Passes a request on to a member that its sender cannot connect to; see `forwarded_messages`."""
+
 ENDPOINT_PROTOCOL = "/p2ptrain/endpoint/1"
 ENDPOINT_BYTES_MAX = 4096
 """Maximum size of a message in bytes: a certificate of at most 2 kB, and where its peer listens."""

@@ -5,8 +5,8 @@ With a warning, the node may work, and it starts. So faults depend on the machin
 and only warnings depend on the memory that is free now. A new node does not know its run yet; then
 only devices and ports are checked. Memory and disk are checked once it has the manifest.
 
-Three things are not checked here. `cli.process_limits` raises the limit on open files before this
-check. The control plane binds its port at the start. Only the trainer knows how many sequences fit
+Three things are not checked here. `open_files` raises the limit on open files before this check.
+The control plane binds its port at the start. Only the trainer knows how many sequences fit
 on a GPU at once, and it adapts their number (`trainer.host.micro_batch`).
 """
 
@@ -192,10 +192,7 @@ def _on_cpu(config: NodeConfig, machine: Machine) -> bool:
 
 
 def _memory(config: NodeConfig, machine: Machine, run: Run) -> Iterator[MachineFinding]:
-    node = memory_of(run.id, run.manifest)
-    needed = node.of_seed if config.seed else node.total
-    if _on_cpu(config, machine) and not config.seed and not config.ranks_host:
-        needed += _of_trainer(run.manifest)
+    needed = memory_needed(config, machine, run)
     takes = f"this run takes {size(needed)} of memory, but"
     do = "close other programs, or use a machine with more memory"
     if needed > machine.memory:
@@ -204,6 +201,16 @@ def _memory(config: NodeConfig, machine: Machine, run: Run) -> Iterator[MachineF
     elif needed > machine.memory_free:
         what = f"{takes} only {size(machine.memory_free)} were free when the node started"
         yield MachineFinding("MEM-HOST", what, do)
+
+
+def memory_needed(config: NodeConfig, machine: Machine, run: Run) -> int:
+    """Return the bytes of this machine's memory that the model takes in the node and, if it
+    computes on the CPU, in the trainer, without activations."""
+    node = memory_of(run.id, run.manifest)
+    needed = node.of_seed if config.seed else node.total
+    if _on_cpu(config, machine) and not config.seed and not config.ranks_host:
+        needed += _of_trainer(run.manifest)
+    return needed
 
 
 def room_for_activations(run: RunId, manifest: RunManifest, memory: int) -> int:
@@ -222,8 +229,7 @@ def _disk(config: NodeConfig, machine: Machine, run: Run) -> Iterator[MachineFin
     """Yield faults and warnings about the disk. A node needs room for one more snapshot than it
     keeps, because the oldest is deleted only when the next one is complete. For the same reason the
     node needs room for two states of the inner optimizer, each as large as a snapshot."""
-    snapshot = 8 * layout_of(run.manifest.model).numel
-    inner = 0 if config.seed or not config.keep_inner else 2 * snapshot
+    snapshot, inner = snapshot_bytes(run), inner_bytes(config, run)
     room, kept = machine.disk_free + machine.stored, config.keep_snapshots
     has = f"only {size(room)} of disk are free for this node"
     if snapshot > room:
@@ -235,6 +241,16 @@ def _disk(config: NodeConfig, machine: Machine, run: Run) -> Iterator[MachineFin
         what = f"{each}{beside}, but {has}"
         do = f"set --keep-snapshots to a smaller number, or {FREE_DISK}"
         yield MachineFinding("DISK-LOW", what, do)
+
+
+def snapshot_bytes(run: Run) -> int:
+    """Return the size of a snapshot of `run`."""
+    return 8 * layout_of(run.manifest.model).numel
+
+
+def inner_bytes(config: NodeConfig, run: Run) -> int:
+    """Return the disk space for the states of the inner optimizer; 0 if the node keeps none."""
+    return 0 if config.seed or not config.keep_inner else 2 * snapshot_bytes(run)
 
 
 # ── measurements ─────────────────────────────────────────────────────────────────────────────────

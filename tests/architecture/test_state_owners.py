@@ -13,6 +13,7 @@ OWNERS = {
     "Alerts": "control",
     "Blobs": "outer_state",
     "EventQueue": "consensus",
+    "Forwarding": "forwarding",
     "Identities": "joining",
     "JoinRequests": "joining",
     "LedgerPort": "consensus",
@@ -68,10 +69,10 @@ def fields_of(found: ast.ClassDef) -> list[str]:
 
 
 def handle_of(name: str) -> str:
-    """Return the name of the field of the context, or of its ledger port, that holds an object of
-    this class.
+    """Return the name of the field that holds an object of this class: a field of the context, of
+    its ledger port or of its peer directory.
     """
-    for holder in ("Context", "LedgerPort"):
+    for holder in ("Context", "LedgerPort", "PeerDirectory"):
         for node in state_classes()[holder].body:
             if isinstance(node, ast.AnnAssign) and ast.unparse(node.annotation) == name:
                 return ast.unparse(node.target)

@@ -23,7 +23,7 @@ from p2ptrain.ledger.chain.state import encode_state
 from p2ptrain.ledger.history.base import Checkpoint
 from p2ptrain.net import kad
 from p2ptrain.node.joining import base_server
-from p2ptrain.peers import heartbeat, hello_messages, identity_messages
+from p2ptrain.peers import forwarded_messages, heartbeat, hello_messages, identity_messages
 from p2ptrain.ring import wire as ring_wire
 from p2ptrain.ring.blame import Blame
 from p2ptrain.run import Allowlist, JoinRequest
@@ -110,6 +110,9 @@ GOOD: dict[str, bytes] = {
     "identity-reply": identity_messages.encode_reply(
         identity_messages.IdentityReply(True, (NONCE,), (PROOF,), None)
     ),
+    "forwarded-message": forwarded_messages.ForwardedMessage(
+        run().id, *MEMBERS[:2], 7, 9, 3, "/p/1", is_reply=False, payload=b"x", signature=bytes(64)
+    ).encode(),
     "identity-notice": identity_messages.encode_notice(
         identity_messages.IdentityNotice(MEMBERS[0], NONCE, PROOF)
     ),

@@ -51,7 +51,13 @@ from p2ptrain.node.joining import base_server
 from p2ptrain.node.joining.startup_status import StartupStatus
 from p2ptrain.node.optimizer_sharing import optimizer_offer
 from p2ptrain.observe.journal import Journal
-from p2ptrain.peers import heartbeat, heartbeat_delta, hello_messages, identity_messages
+from p2ptrain.peers import (
+    forwarded_messages,
+    heartbeat,
+    heartbeat_delta,
+    hello_messages,
+    identity_messages,
+)
 from p2ptrain.ring import wire as ring_wire
 from p2ptrain.run import JoinRequest, Run, SignedAllowlist, data_index
 from p2ptrain.run.amendment import SignedAmendment
@@ -199,6 +205,7 @@ TARGETS: dict[str, Target] = {
     "identity-question": Target(identity_messages.decode_question),
     "identity-reply": Target(identity_messages.decode_reply),
     "identity-notice": Target(identity_messages.decode_notice),
+    "forwarded-message": Target(forwarded_messages.decode),
     "donation-offer": Target(
         _signed(
             optimizer_offer.KIND,

@@ -393,6 +393,16 @@ def test_b4_chains_are_ordered_by_rank() -> None:
     assert rank([], run, 5, 100) < branch
 
 
+def test_b4_branch_with_more_voters_outranks_one_with_more_tokens() -> None:
+    """One liar can branch off alone and invent tokens, but it cannot sign for others."""
+    run, low, high = (char * 64 for char in "abc")
+    alone = Stretch(run, 5, 2, 100, (B, C, D))  # type: ignore[arg-type]
+    pair = Stretch(run, 5, 2, 100, (C, D))  # type: ignore[arg-type]
+    invented = rank([alone], low, 90, 1 << 50)
+    assert invented < rank([pair], high, 6, 100)
+    assert invented < rank([], run, 6, 100)
+
+
 def test_b6_rank_of_chains_is_transitive() -> None:
     run, a, b, a_1 = (char * 64 for char in "0abc")
     base = Stretch(run, 5, 2, 0, ())  # type: ignore[arg-type]

@@ -16,10 +16,10 @@ from p2ptrain.cli.commands.node_options import (
 )
 from p2ptrain.cli.homes import HomeOption, home_path, open_home, run_of
 from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json, result_or_json
-from p2ptrain.cli.process_limits import allow_open_files
 from p2ptrain.config.node import DATA_LISTEN, LISTEN, NodeConfig, parse_host_port
 from p2ptrain.errors import ChunkCorrupt, ChunkMissing, counted
 from p2ptrain.ids import Digest, RunId
+from p2ptrain.open_files import allow_open_files
 from p2ptrain.suggested_command import to_paste
 
 if TYPE_CHECKING:

@@ -18,7 +18,6 @@ from p2ptrain.cli.homes import HomeOption, home_path, open_home
 from p2ptrain.cli.option_groups import grouped
 from p2ptrain.cli.output import examples
 from p2ptrain.cli.outside import outside
-from p2ptrain.cli.process_limits import allow_open_files
 from p2ptrain.config.node import (
     LISTEN,
     NodeConfig,
@@ -28,6 +27,7 @@ from p2ptrain.config.node import (
     parse_snapshots,
 )
 from p2ptrain.ids import RunId
+from p2ptrain.open_files import allow_open_files
 
 EXAMPLES = examples(
     "p2ptrain node --bootstrap /ip4/203.0.113.7/tcp/4201/p2p/12D3KooW…",

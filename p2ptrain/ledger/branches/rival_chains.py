@@ -195,6 +195,6 @@ class Rivals:
         assert self.winner is not None
         return (
             f"{rival.peer} sent a chain that differs from this node's after height "
-            f"{self.winner.height} and outranks it ({rival.state.tokens:,} tokens against "
-            f"{own.tokens:,})"
+            f"{self.winner.height} and outranks it: {len(rival.state.voters)} voters and "
+            f"{rival.state.tokens:,} tokens against {len(own.voters)} and {own.tokens:,}"
         )

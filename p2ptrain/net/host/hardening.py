@@ -33,6 +33,7 @@ from multiaddr import Multiaddr
 from p2ptrain.identity import Identity, is_peer_id
 from p2ptrain.net.host.bounds import bound_connections, is_crowded
 from p2ptrain.net.host.handshakes import HANDSHAKES_MAX, bound_handshakes
+from p2ptrain.net.host.health_checks import check_connections_concurrently
 from p2ptrain.net.host.identify_limits import bound_introductions, bound_peerstore
 from p2ptrain.net.host.window_updates import give_credit_by_halves
 
@@ -78,6 +79,7 @@ def build_host(
     bound_connections()
     bound_introductions()
     give_credit_by_halves()
+    check_connections_concurrently()
     keys: KeyPair = create_new_key_pair(identity.seed)
     host = new_host(
         key_pair=keys,

@@ -38,6 +38,7 @@ from p2ptrain.ledger.messages.peer_reports import AllowedPeers, KnownAmendments,
 from p2ptrain.ledger.messages.wire import decode, encode
 from p2ptrain.node.consensus import branch_warning, evidence_log, inbox, pruning
 from p2ptrain.node.consensus.outbox import Outboxes
+from p2ptrain.node.forwarding import forwarding
 from p2ptrain.node.outer_state import update_blobs
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.ledger_port import EventQueue
@@ -64,7 +65,7 @@ def hear_messages(context: Context) -> None:
         inbox.receive(context, peer, decode(payload))
         return b""
 
-    context.network.handle(LEDGER_PROTOCOL, receive, bytes_max=LEDGER_BYTES_MAX)
+    forwarding.handle(context, LEDGER_PROTOCOL, receive, bytes_max=LEDGER_BYTES_MAX)
 
 
 async def run_ledger(

@@ -18,6 +18,7 @@ import trio
 
 from p2ptrain.errors import LocalProtocolError, PeerError, RemoteProtocolError
 from p2ptrain.ids import PeerId
+from p2ptrain.node.forwarding import forwarding
 from p2ptrain.node.state.context import Context
 from p2ptrain.peers.protocol_names import LEDGER_PROTOCOL
 
@@ -101,8 +102,8 @@ class Outboxes:
         try:
             if not await self._may_speak(peer):
                 return False
-            await self._context.network.request(
-                peer, LEDGER_PROTOCOL, message, deadline_s=SEND_S, bytes_max=0
+            await forwarding.request(
+                self._context, peer, LEDGER_PROTOCOL, message, deadline_s=SEND_S, bytes_max=0
             )
         except (PeerError, RemoteProtocolError) as exc:
             self._context.peers.report_misbehaviour("message-lost", peer, reason=exc.what)

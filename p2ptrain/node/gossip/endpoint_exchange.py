@@ -5,7 +5,8 @@ to one heartbeat interval, two seconds, until two peers have each other's certif
 neither accepts data-plane connections of the other, and all members of a ring wait if two
 neighbours cannot connect. So a node that is refused, or that does not know where to dial, sends its
 own endpoint to that peer and asks for the peer's endpoint. The control plane has authenticated the
-peer, so the endpoint is trusted as much as one in a heartbeat.
+peer, or the peer has signed the message (`forwarding`), so the endpoint is trusted as much as one
+in a heartbeat.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from p2ptrain.dataplane import Endpoint
 from p2ptrain.encoding import pack
 from p2ptrain.errors import PeerError, RemoteProtocolError
 from p2ptrain.ids import PeerId
+from p2ptrain.node.forwarding import forwarding
 from p2ptrain.node.gossip.own_endpoint import own_endpoint
 from p2ptrain.node.state.context import Context
 from p2ptrain.peers.peer_table import endpoint_of
@@ -31,7 +33,7 @@ def answer_introductions(context: Context) -> None:
         _let_in(context, peer, payload)
         return pack(own_endpoint(context).to_wire())
 
-    context.network.handle(ENDPOINT_PROTOCOL, answer, bytes_max=ENDPOINT_BYTES_MAX)
+    forwarding.handle(context, ENDPOINT_PROTOCOL, answer, bytes_max=ENDPOINT_BYTES_MAX)
 
 
 async def introduced(context: Context, peer: PeerId) -> Endpoint | None:
@@ -40,8 +42,13 @@ async def introduced(context: Context, peer: PeerId) -> Endpoint | None:
     the answer is malformed."""
     ours = pack(own_endpoint(context).to_wire())
     try:
-        reply = await context.network.request(
-            peer, ENDPOINT_PROTOCOL, ours, deadline_s=INTRODUCE_S, bytes_max=ENDPOINT_BYTES_MAX
+        reply = await forwarding.request(
+            context,
+            peer,
+            ENDPOINT_PROTOCOL,
+            ours,
+            deadline_s=INTRODUCE_S,
+            bytes_max=ENDPOINT_BYTES_MAX,
         )
         return _let_in(context, peer, reply)
     except (PeerError, RemoteProtocolError) as exc:

@@ -27,6 +27,7 @@ from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Commit, Participant, Roster
 from p2ptrain.ledger.messages.peer_reports import Ready, ReduceDone, ReduceFailed, UpdateHeld
 from p2ptrain.ledger.policy.reduce_results import confessed
+from p2ptrain.node.reduce.overdue_commit import wait_for_commit
 from p2ptrain.node.reduce.reduce_links import ReduceLinks, connect
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.threads import in_thread
@@ -106,8 +107,11 @@ async def run_reduces(context: Context) -> None:
         if roster is None:
             await _decline(context, wanted)
             continue
+        began_s = context.now()
         with closing(ReduceLinks()) as edges:
-            await _attempt(context, outer_step, roster, edges)
+            is_done = await _attempt(context, outer_step, roster, edges)
+        if is_done:
+            await _expect_commit(context, roster, context.now() - began_s)
 
 
 async def _decline(context: Context, roster: Roster) -> None:
@@ -129,8 +133,8 @@ async def _decline(context: Context, roster: Roster) -> None:
 
 async def _attempt(
     context: Context, outer_step: OuterStep, roster: Roster, edges: ReduceLinks
-) -> None:
-    """Run one reduce, from its roster to our report."""
+) -> bool:
+    """Run one reduce, from its roster to our report. Return whether it has a result."""
     step, attempt = roster.step, roster.attempt
     where = {"step": step, "attempt": attempt, "schedule": roster.schedule}
     context.journal.write("exchange-started", **where, peers=roster.peers)
@@ -144,12 +148,20 @@ async def _attempt(
         with trio.move_on_after(LINGER_S):
             while context.ledger.snapshot.roster == roster:
                 await context.changes.wait()
-    else:
-        context.reduce.report = ReduceReport(step, attempt, update, ())
-        context.state.set_state(StandingBy("for the members to commit the update"))
-        await context.ledger.submit(UpdateHeld(update, (step, attempt)))
-        await context.ledger.submit(ReduceDone(context.me, step, attempt, update))
-        context.own_heartbeat.send_now()
+        return False
+    context.reduce.report = ReduceReport(step, attempt, update, ())
+    context.state.set_state(StandingBy("for the members to commit the update"))
+    await context.ledger.submit(UpdateHeld(update, (step, attempt)))
+    await context.ledger.submit(ReduceDone(context.me, step, attempt, update))
+    context.own_heartbeat.send_now()
+    return True
+
+
+async def _expect_commit(context: Context, roster: Roster, took_s: float) -> None:
+    try:
+        await wait_for_commit(context, roster, took_s)
+    except ReduceAborted as exc:
+        await give_up(context, exc)
 
 
 async def give_up(context: Context, why: ReduceAborted) -> None:

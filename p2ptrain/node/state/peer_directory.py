@@ -6,7 +6,7 @@ does not know why other modules ask.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import trio
 
@@ -17,6 +17,7 @@ from p2ptrain.ids import PeerId
 from p2ptrain.ledger.core import Ledger
 from p2ptrain.ledger.failure_detector import Colour, Detector
 from p2ptrain.net import Network
+from p2ptrain.node.state.forwarding import Forwarding
 from p2ptrain.peers.misbehaviour_log import MisbehaviourLog
 from p2ptrain.peers.path_table import PathTable
 from p2ptrain.peers.peer_table import PeerRecord, PeerTable
@@ -35,6 +36,8 @@ class PeerDirectory:
     """Delays and rates between peers."""
     complaints: MisbehaviourLog
     """Journals what peers did wrong, with a rate limit."""
+    forwarding: Forwarding = field(default_factory=Forwarding)
+    """Requests that members pass on to each other."""
 
     def is_down(self, peer: PeerId) -> bool:
         return self.detector.status(peer, trio.current_time()) is Colour.RED

@@ -63,10 +63,13 @@ class HealsGoUp(Watch):
         if not isinstance(mine.value, Branch):
             self.object(f"{peer} drops entry {mine.height}, which a quorum of its line decided")
         elif isinstance(other.value, Branch):
-            ranks = [(self._stretch(chain), chain[0].entry.digest) for chain in (ours, theirs)]
-            (own, own_name), (won, won_name) = ranks
-            if won < own or (won == own and won_name > own_name):
-                self.object(f"{peer} drops {own} tokens of its branch for a branch with {won}")
+            own = (len(mine.value.voters), self._stretch(ours))
+            won = (len(other.value.voters), self._stretch(theirs))
+            if won < own or (won == own and other.digest > mine.digest):
+                self.object(
+                    f"{peer} drops its branch with {own[0]} voters and {own[1]} tokens for one "
+                    f"with {won[0]} and {won[1]}"
+                )
 
     def _stretch(self, chain: Chain) -> int:
         """Return the total number of tokens that the run has committed by the end of the first

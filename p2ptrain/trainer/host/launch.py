@@ -87,7 +87,7 @@ def launch(config: TrainerConfig, theta_fd: int, local_fd: int, ranks: int) -> L
         processes: list[subprocess.Popen[bytes]] = []
         on_failure.callback(_kill, processes)
         for rank in range(ranks):
-            environment = _environment(rank, ranks, store.getsockname()[1], config.threads)
+            environment = environment_of_rank(rank, ranks, store.getsockname()[1], config.threads)
             fds = every | first if rank == 0 else every
             processes.append(_start_rank(command, environment, fds, stderr_write))
         on_failure.pop_all()
@@ -109,9 +109,9 @@ def _start_rank(
     )
 
 
-def _environment(rank: int, ranks: int, port: int, threads: int) -> dict[str, str]:
-    """Return the environment that torchrun would set, restricted to connections from this
-    machine."""
+def environment_of_rank(rank: int, ranks: int, port: int, threads: int) -> dict[str, str]:
+    """Return the environment that torchrun would set for `rank`, restricted to connections from
+    this machine. Rank 0 serves torch's store on `port`."""
     source = str(Path(p2ptrain.__file__).parents[1])
     added = {
         "RANK": rank,

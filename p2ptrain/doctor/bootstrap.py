@@ -1,0 +1,258 @@
+"""Checks of the bootstrap addresses: whether a peer answers, which run it serves, and whether this
+node may take part.
+
+The checks send one hello, without a request to join, and store nothing. They believe what the run's
+organiser signed: the manifest and the allowlist. A peer that lies can still claim that it is busy,
+or serve a run of its own with a valid signature. So the user sees the run's id and who signed it,
+and nothing here changes what a node does later.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import trio
+
+from p2ptrain.archive.home import is_in_use
+from p2ptrain.doctor.finding import Finding, Level, Tell, fault, fault_of, good, softened, warning
+from p2ptrain.doctor.subject import Learned, Subject
+from p2ptrain.doctor.transfer import transfer
+from p2ptrain.doctor.visit import Visit
+from p2ptrain.errors import (
+    NetworkUnreachable,
+    P2PTrainError,
+    PeerError,
+    RemoteProtocolError,
+    RunMismatch,
+    VersionMismatch,
+    first_error,
+)
+from p2ptrain.identity import SEED_BYTES, Identity, load_or_create
+from p2ptrain.ids import PeerId
+from p2ptrain.names import label
+from p2ptrain.net import Network, open_network
+from p2ptrain.node.gossip.hello_client import send_hello
+from p2ptrain.peers.hello_messages import HelloRequest
+from p2ptrain.run import Run, SignedAllowlist, load_run
+from p2ptrain.suggested_command import to_paste
+
+CONNECT_S = 10.0
+CHECK_S = 20.0
+"""Seconds for each of PEER_CHECKS."""
+
+CLOCK_BEHIND_S = 86_400.0
+"""Seconds by which this machine's wall clock may be behind the signature of a run."""
+
+ANOTHER = "a node starts nevertheless, because a peer at another address answers"
+
+PeerCheck = Callable[[Visit, Learned, Tell], Awaitable[None]]
+
+PEER_CHECKS: tuple[PeerCheck, ...] = (transfer,)
+"""Checks with a peer that serves the run. To check something else with a peer's help, such as
+whether it can dial this machine, add a function here. Each has CHECK_S and the open network."""
+
+
+@dataclass(frozen=True, slots=True)
+class DialFacts:
+    """The outcome of a dial to `address`: an error, or the peer that answered after `seconds`."""
+
+    address: str
+    error: P2PTrainError | None = None
+    seconds: float = 0.0
+    peer: PeerId | None = None
+
+
+# ── judgements ───────────────────────────────────────────────────────────────────────────────────
+
+
+def judge_dial(facts: DialFacts, *, another_answered: bool) -> Finding:
+    """Judge one address. If a peer answers at another address, the node can start anyway."""
+    name = "bootstrap"
+    if facts.error is None:
+        assert facts.peer is not None
+        milliseconds = facts.seconds * 1000
+        said = f"{label(facts.peer)} answers at {facts.address} after {milliseconds:.0f} ms"
+        return good(name, said)
+    found = fault_of(name, facts.error)
+    return softened(found, ANOTHER) if another_answered else found
+
+
+def judge_run(run: Run, here: Run | None, asked: str | None) -> Finding:
+    """Judge the run that the peer serves. `here` is the run in the home, `asked` the run id that
+    the user gave."""
+    manifest = run.manifest
+    said = f"{manifest.name!r} ({run.id[:12]}…), signed by {label(manifest.organiser)}"
+    if here is not None and here.id != run.id:
+        return fault_of(
+            "run",
+            RunMismatch(f"the peer serves {said}, but the home contains {here.manifest.name!r}"),
+            fix="to join the peer's run, add --home with a new folder; to go on with the run in "
+            "this home, leave out --bootstrap or ask for an address of that run",
+        )
+    if asked is not None and run.id != asked:
+        return fault_of(
+            "run",
+            RunMismatch(f"the peer serves {said}, and not the run that you asked for"),
+            fix="compare the run id of --run with the one that the organiser published, and ask "
+            "for an address of that run",
+        )
+    return good("run", said)
+
+
+def judge_admission(
+    run: Run, allowed: SignedAllowlist | None, home: Path, me: PeerId | None
+) -> Finding:
+    """Judge whether the peer `me` may take part. `me` is None if `home` has no key yet."""
+    manifest = run.manifest
+    if manifest.admission == "open":
+        return good("admission", "the run is open: anybody may train")
+    if me is None:
+        return warning(
+            "admission",
+            "the run has an allowlist, and you have no peer id yet",
+            fix=f"run {to_paste(home, 'id')}, and send the id that it prints to the organiser",
+            code="AUTH-PENDING",
+        )
+    listed = set(allowed.allowlist.peers) if allowed is not None else set[PeerId]()
+    if me in listed | {manifest.organiser, *manifest.founders}:
+        return good("admission", f"you are {label(me)}, and on the run's allowlist")
+    return warning(
+        "admission",
+        f"you are {label(me)}, and not on the run's allowlist yet",
+        fix=f"ask the organiser to run: p2ptrain allow add {me}",
+        code="AUTH-PENDING",
+    )
+
+
+def judge_wall_clock(run: Run, now_unix: float) -> Finding | None:
+    """Return a warning if this machine's clock is earlier than the run. This is a hint only: the
+    organiser's clock may have been the wrong one."""
+    behind_s = run.manifest.created_unix - now_unix
+    if behind_s <= CLOCK_BEHIND_S:
+        return None
+    return warning(
+        "clock",
+        f"this machine's clock is {behind_s / 86_400:.0f} days behind the time at which the run "
+        "was signed; training does not depend on it, but the times in the journal do",
+        fix="let the system set its clock: timedatectl set-ntp true",
+        code="CLOCK",
+    )
+
+
+# ── facts ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def bootstrap(subject: Subject, learned: Learned, tell: Tell) -> None:
+    """Dial the bootstrap addresses that the user gave, and check the run behind them."""
+    if not subject.config.bootstrap:
+        return
+    try:
+        trio.run(_visit, subject, learned, tell)
+    except* P2PTrainError as group:
+        raise first_error(group) from None
+
+
+async def _visit(subject: Subject, learned: Learned, tell: Tell) -> None:
+    own, is_running = own_identity(subject), is_in_use(subject.home.lock)
+    # Two connections with one identity would disturb a running node. A stranger may send a hello.
+    takes_own = own is not None and not is_running
+    identity = own if own and takes_own else Identity.from_seed(os.urandom(SEED_BYTES))
+    async with open_network(identity, listen=(), admitted=lambda _: True) as network:
+        answered = await _dialled(network, subject.config.bootstrap, tell)
+        found = await _first_run(network, answered, subject, tell)
+        if found is None:
+            return
+        peer, run, allowed = found
+        here = load_run(subject.home.manifest)
+        tell(judge_run(run, here, subject.config.run))
+        if behind := judge_wall_clock(run, time.time()):
+            tell(behind)
+        learned.run_there = run
+        admission = judge_admission(run, allowed, subject.config.home, own.peer if own else None)
+        tell(admission)
+        is_admitted = admission.level is Level.GOOD
+        home = subject.config.home
+        visit = Visit(network, identity, home, takes_own, is_running, peer, run, is_admitted)
+        for check in PEER_CHECKS:
+            with trio.move_on_after(CHECK_S) as waiting:
+                await check(visit, learned, tell)
+            if waiting.cancelled_caught:
+                tell(_too_slow(peer, check))
+
+
+def own_identity(subject: Subject) -> Identity | None:
+    """Return the identity in the home; None if there is none. Raises ConfigError: ID-MODE, and
+    ID-BROKEN."""
+    path = subject.home.identity
+    return load_or_create(path) if os.path.isfile(path) else None
+
+
+async def _dialled(network: Network, addresses: Sequence[str], tell: Tell) -> list[PeerId]:
+    """Dial all addresses at once. Return the peers that answered, in the order of `addresses`."""
+    facts: dict[str, DialFacts] = {}
+
+    async def dial(address: str) -> None:
+        began = trio.current_time()
+        try:
+            peer = await network.connect(address, deadline_s=CONNECT_S)
+        except P2PTrainError as exc:
+            facts[address] = DialFacts(address, exc)
+        else:
+            facts[address] = DialFacts(address, None, trio.current_time() - began, peer)
+
+    async with trio.open_nursery() as nursery:
+        for address in dict.fromkeys(addresses):
+            nursery.start_soon(dial, address)
+    tried = [facts[address] for address in dict.fromkeys(addresses)]
+    answered = [each.peer for each in tried if each.peer is not None]
+    for each in tried:
+        tell(judge_dial(each, another_answered=bool(answered)))
+    return list(dict.fromkeys(answered))
+
+
+async def _first_run(
+    network: Network, peers: Sequence[PeerId], subject: Subject, tell: Tell
+) -> tuple[PeerId, Run, SignedAllowlist | None] | None:
+    """Ask the peers for their run, one after the other. Return the first that sends a valid one,
+    with the run, and with the allowlist if there is one."""
+    failed: list[Finding] = []
+    found = None
+    for peer in peers:
+        try:
+            reply = await send_hello(network, peer, HelloRequest(subject.config.run or "", b""))
+            run = Run.from_bytes(reply.manifest)
+            allowed = SignedAllowlist.from_bytes(reply.allowlist, run) if reply.allowlist else None
+        except VersionMismatch as exc:
+            failed.append(fault_of("run", exc))
+        except (PeerError, RemoteProtocolError, RunMismatch) as exc:
+            failed.append(_no_run(peer, exc))
+        else:
+            found = peer, run, allowed
+            break
+    for each in failed:
+        tell(softened(each, ANOTHER) if found else each)
+    return found
+
+
+def _no_run(peer: PeerId, exc: P2PTrainError) -> Finding:
+    return fault(
+        "run",
+        f"{label(peer)} answered, but did not send a valid run: {exc.what}",
+        fix="ask the run's organiser for the address of another node: that node is faulty, runs a "
+        "different version, or is malicious",
+        code=exc.code,
+        status=NetworkUnreachable.exit_code,
+    )
+
+
+def _too_slow(peer: PeerId, check: PeerCheck) -> Finding:
+    return warning(
+        check.__name__.replace("_", " "),
+        f"{label(peer)} did not help with this check within {CHECK_S:.0f} s",
+        fix="try again later, or with the address of another peer",
+        code="PEER-TOO-SLOW",
+    )

@@ -1,0 +1,1 @@
+"""Pass requests on between members that cannot connect to each other."""

@@ -1,0 +1,36 @@
+"""Requests that a third member, the forwarder, passes on between two members that cannot connect to
+each other. Written by `forwarding/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from p2ptrain.ids import PeerId
+from p2ptrain.peers.forwarded_messages import HandledSerials
+from p2ptrain.rate_limit import Allowance
+
+Handler = Callable[[PeerId, bytes], Awaitable[bytes]]
+
+AT_ONCE, PER_S = 16, 8.0
+"""Number of requests of one sender that a forwarder passes on at once, and per second."""
+
+
+@dataclass(slots=True)
+class Forwarding:
+    handlers: dict[str, Handler] = field(default_factory=dict)
+    """The handler of each protocol whose messages may be forwarded to us."""
+    handled: HandledSerials = field(default_factory=HandledSerials)
+    next_serial: int = 0
+    """The serial number of our next request."""
+    direct_again_s: dict[PeerId, float] = field(default_factory=dict)
+    """For each peer that could not be connected, when to try again (by `Context.now`)."""
+    forwarders: dict[PeerId, PeerId] = field(default_factory=dict)
+    """For each such peer, the member that passed our last request on to it."""
+    passed_on: int = 0
+    """Number of requests that this node has passed on for others."""
+    allowed: Allowance = field(default_factory=lambda: Allowance(AT_ONCE, PER_S))
+    """Rate limit for the requests of each sender that this node passes on."""
+    accepted: Allowance = field(default_factory=lambda: Allowance(2 * AT_ONCE, 2 * PER_S))
+    """Rate limit for the requests of each sender that others pass on to this node."""
