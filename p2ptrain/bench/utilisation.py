@@ -163,6 +163,7 @@ class Swarm(Story):
             self._options[node.name] = (
                 *("--listen", f"/{family}/{host.address}/tcp/{control}"),
                 *("--data-listen", f"{host.address}:{data}", "--threads", "1"),
+                "--no-port-mapping",
                 *(("--limit-up", setting.up) if setting.up else ()),
             )
 

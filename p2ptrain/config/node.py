@@ -96,6 +96,9 @@ class NodeConfig:
     assume_yes: bool = False
     """Do not ask the user before taking part in a run that is new on this machine."""
     mdns: bool = False
+    port_mapping: bool = False
+    """Whether to ask this machine's router to open both ports. The command line switches it on;
+    programs that make a NodeConfig, such as tests and the demo, do not."""
     quiet: bool = False
     """Print errors only."""
 

@@ -8,12 +8,18 @@ SecureSocket                       the interface of a connection that ring and s
 RingInbox                          holds the ring's incoming sockets until the ring takes them
 probe, ProbeServer                 measure the rate of the path from a peer to this node
 probe_upload, UploadProbeServer    measure the rate of the path from this node to a peer
+LocalPort                          a port of this machine that several sockets use at once
+observe, ObserveServer             ask a member for the external address of a local port
+PunchSessions                      how two peers behind NATs agree to call each other (sans-IO)
+Candidate, Sightings               the addresses that a node may call because a peer asked for it
+punch_and_dial, punch_and_serve    the two ends of a connection that both peers open at once
 Congestion, probe_congestion       whether our sockets use BBR
 Uplink, UplinkShare, PeerShares    a limit on the bytes sent per second, and how it is shared
 """
 
 from __future__ import annotations
 
+from p2ptrain.dataplane.candidates import Candidate, Sightings
 from p2ptrain.dataplane.certificates import Credentials, peer_of_certificate
 from p2ptrain.dataplane.congestion import Congestion
 from p2ptrain.dataplane.congestion import probe as probe_congestion
@@ -21,8 +27,12 @@ from p2ptrain.dataplane.dialling import DialHandle
 from p2ptrain.dataplane.endpoint import Endpoint
 from p2ptrain.dataplane.inbox import RingInbox, RingKey
 from p2ptrain.dataplane.listener import Listener, ListenerLimits, try_listening
+from p2ptrain.dataplane.local_port import LocalPort
+from p2ptrain.dataplane.observing import Observation, ObserveServer, observe
 from p2ptrain.dataplane.pacing import SendPriority, Ticket
 from p2ptrain.dataplane.probing import ProbeResult, ProbeServer, probe
+from p2ptrain.dataplane.punch_sessions import PunchSessions
+from p2ptrain.dataplane.punching import PunchTimes, punch_and_dial, punch_and_serve
 from p2ptrain.dataplane.sockets import PeerSocket, SecureSocket, ShutDownHere, plain_pair
 from p2ptrain.dataplane.tls import PROOF, dial, prove
 from p2ptrain.dataplane.uplink import PeerShares, Uplink, UplinkShare
@@ -30,31 +40,41 @@ from p2ptrain.dataplane.upload_probing import UploadProbeServer, probe_upload
 
 __all__ = [
     "PROOF",
+    "Candidate",
     "Congestion",
     "Credentials",
     "DialHandle",
     "Endpoint",
     "Listener",
     "ListenerLimits",
+    "LocalPort",
+    "Observation",
+    "ObserveServer",
     "PeerShares",
     "PeerSocket",
     "ProbeResult",
     "ProbeServer",
+    "PunchSessions",
+    "PunchTimes",
     "RingInbox",
     "RingKey",
     "SecureSocket",
     "SendPriority",
     "ShutDownHere",
+    "Sightings",
     "Ticket",
     "Uplink",
     "UplinkShare",
     "UploadProbeServer",
     "dial",
+    "observe",
     "peer_of_certificate",
     "plain_pair",
     "probe",
     "probe_congestion",
     "probe_upload",
     "prove",
+    "punch_and_dial",
+    "punch_and_serve",
     "try_listening",
 ]

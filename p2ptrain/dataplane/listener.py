@@ -19,7 +19,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -33,6 +33,7 @@ from p2ptrain.errors import (
     NotAuthorised,
     P2PTrainError,
     PeerError,
+    PeerLost,
     RemoteProtocolError,
 )
 from p2ptrain.ids import PeerId
@@ -135,6 +136,38 @@ class Listener:
         connection."""
         with self._lock:
             self._handlers[purpose] = handler
+
+    def adopt(self, sock: socket.socket, peer: PeerId, *, deadline_s: float) -> None:
+        """Serve `sock`, which this node has connected to `peer` itself, like an accepted
+        connection. This blocks until the hello is answered, for `deadline_s` at most. The handler
+        then runs in a thread of its own. `sock` belongs to the listener from now on.
+
+        Raises:
+            PeerError, RemoteProtocolError, NotAuthorised: it is not `peer`, which is trusted and
+                allowed, or its hello is not accepted.
+        """
+        ends = time.monotonic() + deadline_s
+        self._count("accepted")
+        sock.setblocking(True)
+        connection = self._gate.authenticate(sock, deadline_s=deadline_s)
+        with ExitStack() as on_failure:
+            on_failure.callback(self._leave, connection)
+            if connection.peer != peer:
+                raise RemoteProtocolError("another peer answered", peer=peer)
+            connection.set_deadline(ends - time.monotonic())
+            accepted = self._greet(connection) if self._enter(connection) else None
+            if accepted is None:
+                raise PeerLost("its hello was not accepted", peer=peer)
+            thread = threading.Thread(
+                target=self._serve_adopted,
+                args=(connection, *accepted),
+                name="dataplane",
+                daemon=True,
+            )
+            with self._lock:
+                self._threads.add(thread)
+            thread.start()
+            on_failure.pop_all()
 
     def drop(self, peer: PeerId) -> None:
         """End all connections from `peer`, which was removed from the run or is dead."""
@@ -239,9 +272,22 @@ class Listener:
             if accepted is not None:
                 self._run_handler(connection, *accepted)
         finally:
+            self._leave(connection)
+
+    def _serve_adopted(
+        self, connection: PeerSocket, handler: Handler, hello: Mapping[str, object]
+    ) -> None:
+        try:
+            self._run_handler(connection, handler, hello)
+        finally:
+            self._leave(connection)
             with self._lock:
-                self._connections.discard(connection)
-            connection.close()
+                self._threads.discard(threading.current_thread())
+
+    def _leave(self, connection: PeerSocket) -> None:
+        with self._lock:
+            self._connections.discard(connection)
+        connection.close()
 
     def _enter(self, connection: PeerSocket) -> bool:
         with self._lock:

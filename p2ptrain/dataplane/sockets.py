@@ -178,6 +178,15 @@ class PeerSocket:
         self._sock.leave_encryption()
         self._in_records = False
 
+    def remote_address(self) -> tuple[str, int]:
+        """Return the host and port from which the peer seems to be connected. Raises PeerLost if
+        the connection has ended."""
+        try:
+            host, port = self._sock.getpeername()[:2]
+        except (OSError, ValueError) as exc:
+            raise self._lost("reading its address", str(exc)) from exc
+        return str(host), int(port)
+
     def fileno(self) -> int:
         return self._sock.fileno()
 

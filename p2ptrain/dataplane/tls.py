@@ -21,6 +21,7 @@ from p2ptrain.dataplane.certificates import Credentials, peer_of_certificate
 from p2ptrain.dataplane.congestion import Congestion, prefer_bbr
 from p2ptrain.dataplane.dialling import DialHandle
 from p2ptrain.dataplane.endpoint import Endpoint
+from p2ptrain.dataplane.local_port import LocalPort
 from p2ptrain.dataplane.racing import Race
 from p2ptrain.dataplane.sockets import PeerSocket
 from p2ptrain.dataplane.tls_socket import TlsSocket
@@ -90,6 +91,7 @@ def dial(
     deadline_s: float,
     encrypted: bool = True,
     dialling: DialHandle | None = None,
+    source: LocalPort | None = None,
 ) -> PeerSocket:
     """Connect to `endpoint`, prove both identities, and wait until the listener accepts `hello`.
     This blocks, so call it in a thread. If the endpoint has several addresses, the first one at
@@ -98,20 +100,57 @@ def dial(
     `hello["purpose"]` names the handler. `deadline_s` covers the dial and, until `set_deadline` is
     called, the use of the connection after it. Without `encrypted`, TLS ends when the hello has
     been answered; both ends must use the same setting. The dial ends early if another thread calls
-    `dialling.give_up`.
+    `dialling.give_up`. The connection comes from `source`, by default from any free port.
 
     Raises:
         PeerUnreachable: nobody answers there, or the peer refuses us (with its reason).
         PeerTooSlow: connecting took longer than `deadline_s`.
         RemoteProtocolError: the listener is not `endpoint.peer`, or its answer is malformed.
     """
-    peer, ends = endpoint.peer, time.monotonic() + deadline_s
-    if peer_of_certificate(endpoint.certificate_der) != peer:
-        raise RemoteProtocolError("an endpoint's certificate belongs to another peer", peer=peer)
+    ends = time.monotonic() + deadline_s
+    check_owner(endpoint)
+    secured = _secured(credentials, endpoint, ends, dialling or DialHandle(), source)
+    return _greet(secured, endpoint, hello, ends=ends, encrypted=encrypted)
+
+
+def check_owner(endpoint: Endpoint) -> None:
+    """Raise RemoteProtocolError if the certificate of `endpoint` belongs to a different peer."""
+    if peer_of_certificate(endpoint.certificate_der) != endpoint.peer:
+        raise RemoteProtocolError(
+            "an endpoint's certificate belongs to another peer", peer=endpoint.peer
+        )
+
+
+def dial_over(
+    secured: TlsSocket,
+    endpoint: Endpoint,
+    hello: Mapping[str, object],
+    *,
+    ends: float,
+    encrypted: bool = True,
+) -> PeerSocket:
+    """Do the rest of `dial` on a connection that belongs to this call from now on. `ends` is the
+    monotonic time of the deadline. Raises what `dial` raises."""
     with ExitStack() as on_failure:
-        secured = _secured(credentials, endpoint, ends, dialling or DialHandle())
         on_failure.callback(secured.close)
-        connection = PeerSocket(secured, peer, deadline_s=ends - time.monotonic())
+        secured.settimeout(max(ends - time.monotonic(), 0.001))
+        _handshake(secured, endpoint)
+        on_failure.pop_all()
+    return _greet(secured, endpoint, hello, ends=ends, encrypted=encrypted)
+
+
+def _greet(
+    secured: TlsSocket,
+    endpoint: Endpoint,
+    hello: Mapping[str, object],
+    *,
+    ends: float,
+    encrypted: bool,
+) -> PeerSocket:
+    """Send the hello on a connection on which the peer has proved its identity."""
+    with ExitStack() as on_failure:
+        on_failure.callback(secured.close)
+        connection = PeerSocket(secured, endpoint.peer, deadline_s=ends - time.monotonic())
         introduce(connection, hello)
         if not encrypted:
             connection.leave_encryption()
@@ -137,44 +176,61 @@ def prove(
         PeerTooSlow: nobody answered within `deadline_s`.
         RemoteProtocolError: a different peer or program answered.
     """
-    peer, ends = endpoint.peer, time.monotonic() + deadline_s
-    if peer_of_certificate(endpoint.certificate_der) != peer:
-        raise RemoteProtocolError("an endpoint's certificate belongs to another peer", peer=peer)
-    secured = _secured(credentials, endpoint, ends, dialling or DialHandle())
-    connection = PeerSocket(secured, peer, deadline_s=max(ends - time.monotonic(), 0.0))
+    ends = time.monotonic() + deadline_s
+    check_owner(endpoint)
+    secured = _secured(credentials, endpoint, ends, dialling or DialHandle(), None)
+    connection = PeerSocket(secured, endpoint.peer, deadline_s=max(ends - time.monotonic(), 0.0))
     with closing(connection), suppress(PeerError, RemoteProtocolError):
         introduce(connection, {"purpose": PROOF})
 
 
 def _secured(
-    credentials: Credentials, endpoint: Endpoint, ends: float, dialling: DialHandle
+    credentials: Credentials,
+    endpoint: Endpoint,
+    ends: float,
+    dialling: DialHandle,
+    source: LocalPort | None,
 ) -> TlsSocket:
-    """Return a connection on which the peer has proved its identity."""
-    if not endpoint.others:
-        return _secured_at(credentials, endpoint, ends, dialling)
-    tries = [partial(_secured_at, credentials, place, ends) for place in endpoint.each_place()]
+    """Return a connection on which the peer has proved its identity. A connection from a `source`
+    port tries the first address only, because a port is used once."""
+    if not endpoint.others or source is not None:
+        return _secured_at(credentials, endpoint, ends, source, dialling)
+    tries = [
+        partial(_secured_at, credentials, place, ends, None) for place in endpoint.each_place()
+    ]
     return Race(endpoint.peer, tries, TlsSocket.close, dialling).run(ends)
 
 
 def _secured_at(
-    credentials: Credentials, endpoint: Endpoint, ends: float, dialling: DialHandle
+    credentials: Credentials,
+    endpoint: Endpoint,
+    ends: float,
+    source: LocalPort | None,
+    dialling: DialHandle,
 ) -> TlsSocket:
     deadline_s = max(ends - time.monotonic(), 0.001)
     with ExitStack() as on_failure:
-        sock = on_failure.enter_context(_connect(endpoint, deadline_s, dialling))
-        secured = _handshake(credentials, endpoint, sock, ends)
+        sock = on_failure.enter_context(_connect(endpoint, deadline_s, dialling, source))
+        tune(sock)
+        context = tls_context(credentials, [endpoint.certificate_der], server=False)
+        secured = TlsSocket(sock, context, server=False)
+        secured.settimeout(max(ends - time.monotonic(), 0.001))
+        _handshake(secured, endpoint)
         on_failure.pop_all()
     return secured
 
 
-def _connect(endpoint: Endpoint, deadline_s: float, dialling: DialHandle) -> socket.socket:
+def _connect(
+    endpoint: Endpoint, deadline_s: float, dialling: DialHandle, source: LocalPort | None
+) -> socket.socket:
     peer = endpoint.peer
     with ExitStack() as on_failure:
         try:
             family, kind, protocol, _, where = socket.getaddrinfo(
                 endpoint.host, endpoint.port, type=socket.SOCK_STREAM
             )[0]
-            sock = on_failure.enter_context(socket.socket(family, kind, protocol))
+            made = socket.socket(family, kind, protocol) if source is None else source.new_socket()
+            sock = on_failure.enter_context(made)
             dialling.register(sock)
             sock.settimeout(deadline_s)
             sock.connect(where)
@@ -182,19 +238,13 @@ def _connect(endpoint: Endpoint, deadline_s: float, dialling: DialHandle) -> soc
             raise PeerTooSlow(f"no answer from {_where(endpoint)}", peer=peer) from exc
         except OSError as exc:
             raise PeerUnreachable(f"{_where(endpoint)}: {exc.strerror or exc}", peer=peer) from exc
-        tune(sock)
         on_failure.pop_all()
     return sock
 
 
-def _handshake(
-    credentials: Credentials, endpoint: Endpoint, sock: socket.socket, ends: float
-) -> TlsSocket:
+def _handshake(secured: TlsSocket, endpoint: Endpoint) -> None:
     peer = endpoint.peer
     try:
-        context = tls_context(credentials, [endpoint.certificate_der], server=False)
-        sock.settimeout(max(ends - time.monotonic(), 0.001))
-        secured = TlsSocket(sock, context, server=False)
         secured.do_handshake()
     except TimeoutError as exc:
         raise PeerTooSlow(f"no TLS handshake from {_where(endpoint)}", peer=peer) from exc
@@ -208,7 +258,6 @@ def _handshake(
         raise RemoteProtocolError(
             f"{_where(endpoint)} did not present the expected certificate", peer=peer
         )
-    return secured
 
 
 def introduce(sock: PeerSocket, hello: Mapping[str, object]) -> None:

@@ -20,6 +20,7 @@ import ssl
 import threading
 import time
 from contextlib import suppress
+from typing import Any
 
 RECORDS_BYTES = 1 << 18
 """Bytes received at once. Smaller buffers (64 and 128 KiB) were slower, and larger buffers were not
@@ -55,6 +56,13 @@ class TlsSocket:
         self._clear = False
         self._ahead = memoryview(b"")
         """Plain bytes that arrived together with the last record."""
+
+    def start_handshake(self) -> None:
+        """Send the first message of a client's handshake, without waiting for the answer. Then run
+        `do_handshake`. Raises OSError."""
+        self._ends = None
+        self._shaken()
+        self._flush()
 
     def do_handshake(self) -> None:
         """Run the handshake. Raises OSError, including TimeoutError."""
@@ -122,6 +130,10 @@ class TlsSocket:
 
     def fileno(self) -> int:
         return self._sock.fileno()
+
+    def getpeername(self) -> Any:
+        """Return the other end's address, in the form that `socket` uses for its family."""
+        return self._sock.getpeername()
 
     def shutdown(self, how: int) -> None:
         self._sock.shutdown(how)

@@ -34,6 +34,7 @@ from p2ptrain.node.outer_state.data_index import learn_data
 from p2ptrain.node.outer_state.outer_task import keep_outer_state
 from p2ptrain.node.outer_state.retention import keep_store_small
 from p2ptrain.node.outer_state.scrub import scrub
+from p2ptrain.node.port_mapping.keep_mapped import keep_ports_mapped
 from p2ptrain.node.reduce.reduce_task import run_reduces
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.training.evaluation_task import gather_validation
@@ -95,6 +96,7 @@ async def run_tasks(
             nursery.start_soon(task, context)
         nursery.start_soon(print_progress, context, print_line)
         nursery.start_soon(hello_server.pass_requests_on, context)
+        nursery.start_soon(keep_ports_mapped, context)
         await learn_data(context)
         nursery.start_soon(keep_outer_state, context)
         nursery.start_soon(fetch_ahead, context)

@@ -20,6 +20,7 @@ SEED = NodeConfig(
     data_port=4202,
     seed=True,
     assume_yes=True,
+    port_mapping=True,
 )
 
 

@@ -15,7 +15,7 @@ TIERS = """
 ids
 errors
 encoding extras names private_file standard_error
-address_group eviction open_files rate_limit stranger_slots suggested_command
+address_group eviction open_files portmap rate_limit stranger_slots suggested_command
 identity
 config dataplane ipc kernels ledger store sync
 data net observe ring run state swarm
@@ -38,6 +38,7 @@ DOORS = {
     "torch": {"trainer"},
     "libp2p": {"net"},
     "multiaddr": {"net"},
+    "miniupnpc": {"portmap"},
     "trio": {"doctor", "net", "node"},
     "pydantic": {"config"},
     "typer": {"cli"},

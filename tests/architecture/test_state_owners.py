@@ -21,6 +21,7 @@ OWNERS = {
     "OptimizerSharing": "optimizer_sharing",
     "Outer": "outer_state",
     "OwnHeartbeat": "gossip",
+    "PortMappings": "port_mapping",
     "ReduceState": "reduce",
     "TrainerState": "training",
 }
@@ -33,6 +34,7 @@ FOR_ALL = {
     "NodeState.set_state",
     "NodeState.set_state_unless_training",
     "OwnHeartbeat.send_now",
+    "PortMappings.note_observed",
     "TrainerState.discard_work",
 }
 """Methods that change an object and that any folder may call."""

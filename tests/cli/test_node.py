@@ -40,7 +40,7 @@ def test_node_without_options_has_the_defaults(
     p2ptrain: Command, started: list[NodeConfig], tmp_path: Path
 ) -> None:
     assert p2ptrain("node", "--home", tmp_path).code == 3
-    assert started == [NodeConfig(tmp_path)]
+    assert started == [NodeConfig(tmp_path, port_mapping=True)]
 
 
 def test_every_option_reaches_the_configuration(
@@ -51,7 +51,7 @@ def test_every_option_reaches_the_configuration(
         *("--announce", "/n", "--data-listen", "[::1]:4202", "--seed", "--ranks", 2),
         *("--data-announce", "203.0.113.7:4203"),
         *("--threads", 3, "--device", "cpu", "--limit-up", "8Mbit", "--run", "ab" * 32),
-        *("--no-wait", "--yes", "--mdns", "-v"),
+        *("--no-wait", "--yes", "--mdns", "--no-port-mapping", "-v"),
     )
     assert started == [
         NodeConfig(
@@ -83,7 +83,7 @@ def test_home_may_come_from_the_environment(
 ) -> None:
     monkeypatch.setenv("P2PTRAIN_HOME", str(tmp_path))
     p2ptrain("node", "-q")
-    assert started == [NodeConfig(tmp_path, quiet=True)]
+    assert started == [NodeConfig(tmp_path, port_mapping=True, quiet=True)]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,8 @@ from libp2p.pubsub.pb import rpc_pb2
 
 from p2ptrain import kernels
 from p2ptrain.archive.ledger_on_disk import rules_of
+from p2ptrain.dataplane import punch_messages
+from p2ptrain.dataplane.candidates import Candidate
 from p2ptrain.dataplane.certificates import Credentials
 from p2ptrain.encoding import pack
 from p2ptrain.identity import Identity
@@ -91,6 +93,11 @@ def endpoint() -> bytes:
     return pack(wire)
 
 
+def pcp_port() -> bytes:
+    """Return the part of a PCP response that names TCP, the ports and the external address."""
+    return bytes.fromhex("06000000 1069c351 00000000000000000000ffff cb007107")
+
+
 PROOF = identity_messages.IdentityProof(NONCE, 7, False, bytes(64))
 
 GOOD: dict[str, bytes] = {
@@ -111,7 +118,7 @@ GOOD: dict[str, bytes] = {
         identity_messages.IdentityReply(True, (NONCE,), (PROOF,), None)
     ),
     "forwarded-message": forwarded_messages.ForwardedMessage(
-        run().id, *MEMBERS[:2], 7, 9, 3, "/p/1", is_reply=False, payload=b"x", signature=bytes(64)
+        run().id, MEMBERS[0], MEMBERS[1], 7, 9, 3, "/p/1", False, b"x", bytes(64)
     ).encode(),
     "identity-notice": identity_messages.encode_notice(
         identity_messages.IdentityNotice(MEMBERS[0], NONCE, PROOF)
@@ -134,6 +141,10 @@ GOOD: dict[str, bytes] = {
     "data-hello-answer": frame(pack({"accepted": True, "reason": ""})),
     "chunk-request": frame(pack({"chunk": bytes(32)})),
     "chunk-response": struct.pack(">BI", 0, 5) + b"chunk",
+    "observe-answer": pack({"host": "203.0.113.7", "port": 4202}),
+    "punch-message": punch_messages.encode(
+        punch_messages.PunchOffer(NONCE, "a stream", 0, (Candidate("203.0.113.7", 4202),))
+    ),
     "probe-request": frame(pack({"bytes": 1 << 20})),
     "ring-header": ring_wire.Header(ring_wire.Kind.SUM, 0, 1, 2, 64, 3, 0, bytes(8)).encode(),
     "ring-blame": ring_wire.encode_blame(Blame((MEMBERS[0],), "it is silent")),
@@ -141,5 +152,12 @@ GOOD: dict[str, bytes] = {
     "ring-int4": payload("int4"),
     "ring-fp16": payload("fp16"),
     "ring-fp32": payload("fp32"),
+    "router-pcp": bytes.fromhex("02810000 00000e10 00000400") + bytes(24) + pcp_port(),
+    "router-pcp-clock": bytes.fromhex("02800000 00000000 00000400") + bytes(12),
+    "router-natpmp": bytes.fromhex("00820000 00000400 1069c351 00000e10"),
+    "router-natpmp-address": bytes.fromhex("00800000 00000400 cb007107"),
+    "router-search": b"HTTP/1.1 200 OK\r\nST: urn:schemas-upnp-org:device:InternetGatewayDevice:1"
+    b"\r\nLOCATION: http://" + b"192.168.1.1:5000/root.xml\r\n\r\n",
+    "router-upnp": b'{"granted": ["203.0.113.7", 4201]}',
     "control-command": b'{"command": "status"}',
 }

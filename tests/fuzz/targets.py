@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from libp2p.pubsub.pb import rpc_pb2
 
 from p2ptrain import kernels
 from p2ptrain.archive import chain_log
-from p2ptrain.dataplane import probing, tls
+from p2ptrain.dataplane import observing, probing, punch_messages, tls
 from p2ptrain.dataplane.certificates import peer_of_certificate
 from p2ptrain.dataplane.endpoint import Endpoint
 from p2ptrain.dataplane.sockets import PeerSocket
@@ -58,6 +59,8 @@ from p2ptrain.peers import (
     hello_messages,
     identity_messages,
 )
+from p2ptrain.portmap import natpmp, pcp, ssdp, upnp
+from p2ptrain.portmap.values import NONCE_BYTES, MapRequest, Protocol
 from p2ptrain.ring import wire as ring_wire
 from p2ptrain.run import JoinRequest, Run, SignedAllowlist, data_index
 from p2ptrain.run.amendment import SignedAmendment
@@ -182,6 +185,9 @@ def _command(line: bytes) -> object:
     raise AssertionError("the answer to a command must not wait for anything")
 
 
+OPEN_PORT = MapRequest(Protocol.UPNP, 4201, 4201, 3600, bytes(NONCE_BYTES))
+
+
 def _texts(data: bytes) -> list[str]:
     return data.decode("utf-8", "replace").split("\n")
 
@@ -231,6 +237,13 @@ TARGETS: dict[str, Target] = {
     "dht-request": Target(_kad_request, NOT_A_FRAME),
     "dht-reply": Target(lambda data: kad.providers_in(data, b"key"), NOT_A_FRAME),
     "addresses": Target(lambda data: addresses.parse_told(_texts(data), MEMBERS[0])),
+    # the local network's router
+    "router-pcp": Target(pcp.decode_map),
+    "router-pcp-clock": Target(pcp.decode_announcement),
+    "router-natpmp": Target(natpmp.decode_map),
+    "router-natpmp-address": Target(natpmp.decode_address),
+    "router-search": Target(lambda data: ssdp.location(data, IPv4Address("192.168.1.1"))),
+    "router-upnp": Target(lambda data: upnp.reply_of(OPEN_PORT, data)),
     # data plane
     "endpoint": Target(lambda data: Endpoint.from_wire(unpack(data, bytes_max=4096))),
     "certificate": Target(peer_of_certificate),
@@ -240,6 +253,8 @@ TARGETS: dict[str, Target] = {
     ),
     "chunk-request": Target(_over_socket(swarm_wire.receive_request), FROM_SOCKET),
     "chunk-response": Target(_over_socket(_chunk), FROM_SOCKET),
+    "observe-answer": Target(observing.decode_answer),
+    "punch-message": Target(punch_messages.decode),
     "probe-request": Target(_over_socket(probing.wanted_bytes), FROM_SOCKET),
     "ring-header": Target(_ring_header),
     "ring-blame": Target(lambda data: ring_wire.decode_blame(data, MEMBERS)),

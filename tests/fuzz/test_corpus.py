@@ -17,7 +17,7 @@ from tests.fuzz.targets import TARGETS
 MUTANTS = 40
 """Number of mutants of each example. `scripts/fuzz` tries millions."""
 
-PARTS = ("dataplane", "ipc", "ledger", "net", "node", "ring", "run", "swarm")
+PARTS = ("dataplane", "ipc", "ledger", "net", "node", "portmap", "ring", "run", "swarm")
 NAMES = ("decode", "from_bytes", "from_wire")
 
 OURS = {

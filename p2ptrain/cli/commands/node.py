@@ -75,6 +75,7 @@ def _config(
         bootstrap=tuple(reach.bootstrap or ()),
         listen=tuple(reach.listen or (LISTEN,)),
         announce=tuple(reach.announce or ()),
+        port_mapping=reach.port_mapping,
         data_host=data_host,
         data_port=data_port,
         data_announce=parse_host_port(reach.data_announce) if reach.data_announce else None,

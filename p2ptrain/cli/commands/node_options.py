@@ -56,6 +56,13 @@ class ReachOptions:
             help="IP address and port at which other peers reach this node for bulk data.",
         ),
     ] = None
+    port_mapping: Annotated[
+        bool,
+        typer.Option(
+            "--port-mapping/--no-port-mapping",
+            help="Ask your router to open both ports, by PCP, NAT-PMP or UPnP.",
+        ),
+    ] = True
 
 
 @dataclass(frozen=True, slots=True)

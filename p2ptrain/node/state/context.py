@@ -31,6 +31,7 @@ from p2ptrain.node.state.outer import Outer
 from p2ptrain.node.state.own_heartbeat import OwnHeartbeat
 from p2ptrain.node.state.peer_directory import PeerDirectory
 from p2ptrain.node.state.plane import DataPlane
+from p2ptrain.node.state.port_mappings import PortMappings
 from p2ptrain.node.state.reduce import ReduceState
 from p2ptrain.node.state.sharing import OptimizerSharing
 from p2ptrain.node.state.surroundings import Surroundings
@@ -65,8 +66,7 @@ class Context:
     own_heartbeat: OwnHeartbeat = field(default_factory=OwnHeartbeat)
     join_requests: JoinRequests = field(default_factory=JoinRequests)
     changes: Changes = field(default_factory=Changes)
-    draw: random.Random = field(default_factory=random.SystemRandom)
-    """Draws random orders in which to ask peers. No peer can predict them."""
+    port_mappings: PortMappings = field(default_factory=PortMappings)
 
     @property
     def config(self) -> NodeConfig:
@@ -107,6 +107,11 @@ class Context:
     @property
     def timing(self) -> Timing:
         return self.around.timing
+
+    @property
+    def draw(self) -> random.Random:
+        """Draws random orders in which to ask peers. No peer can predict them."""
+        return self.around.draw
 
     @property
     def trains(self) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import trio
 
@@ -42,3 +43,5 @@ class Surroundings:
     identity. If not, the ledger's first messages wait until the node has asked."""
     clock: Callable[[], float] = trio.current_time
     """The local monotonic clock, in seconds."""
+    draw: random.Random = field(default_factory=random.SystemRandom)
+    """See `Context.draw`."""

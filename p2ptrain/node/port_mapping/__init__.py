@@ -1,0 +1,1 @@
+"""Keeping this node's ports open on its router. Owns `PortMappings`."""
