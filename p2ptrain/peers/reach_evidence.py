@@ -88,6 +88,10 @@ class ReachEvidence:
             return ""
         return "" if len(ranked) == 2 and ranked[0][1] == ranked[1][1] else ranked[0][0]
 
+    def observed_hosts(self, now: float) -> frozenset[str]:
+        """Return the addresses in the newest answers. Some of them may be lies."""
+        return frozenset(each.answer.host for each in _newest(self._valid(now)).values())
+
     def judge(
         self,
         control_arrivals: Mapping[str, float],

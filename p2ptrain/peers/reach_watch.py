@@ -44,7 +44,7 @@ class ReachWatch:
         self._evidence = ReachEvidence()
         self._sites = 0
         """Number of other sites that have a connected member."""
-        self._where: tuple[OwnPlace, OpenedPorts | None] | None = None
+        self._where: tuple[OwnPlace, tuple[int, int] | None] | None = None
 
     def choose(self, members: Iterable[Askable], now: float, draw: random.Random) -> list[PeerId]:
         """Return the members to ask now; usually none. `members` are those that are connected and
@@ -66,6 +66,10 @@ class ReachWatch:
                 self._begin_anew(now)
             self.external_host = seen
 
+    def observed_hosts(self, now: float) -> frozenset[str]:
+        """Return the addresses at which other sites saw this node lately, as each of them says."""
+        return self._evidence.observed_hosts(now)
+
     def note_failure(self, peer: PeerId) -> None:
         """Note that `peer` did not answer, or refused to."""
         self._questions.note_failure(peer)
@@ -82,9 +86,10 @@ class ReachWatch:
         """Update the verdict, and return whether it changed. If this node's address in its local
         network or its opened ports have changed, forget the earlier evidence and ask again. The
         arrivals map each other site to the time of its newest connection to this node."""
-        if self._where not in (None, (place, opened)):
+        ports = None if opened is None else (opened.control_port, opened.data_port)
+        if self._where not in (None, (place, ports)):
             self._begin_anew(now)
-        self._where = place, opened
+        self._where = place, ports
         self.ports = self._evidence.judge(control_arrivals, data_arrivals, now, sites=self._sites)
         place = replace(place, translated=place.lan_host != self.external_host)
         before, self.verdict = self.verdict, verdict(self.ports, place, opened, other_ways)

@@ -31,7 +31,7 @@ def own_endpoint(context: Context, own: OwnAddresses | None = None) -> Endpoint:
         return plane
     seen = reach.external_host
     if seen and reach.ports.data and (":" not in seen or listening == "::"):
-        return replace(plane, host=seen)
+        return replace(plane, host=seen, port=_outside_port(context))
     moved = ip_address(plane.host).is_private and plane.host not in own.hosts
     return replace(plane, host=own.lan_host) if moved and own.lan_host else plane
 
@@ -58,8 +58,17 @@ def own_candidates(context: Context, own: OwnAddresses | None = None) -> tuple[C
             add(Kind.IPV6, each)
     seen = context.own_heartbeat.reach.external_host
     if seen and seen != lan and (":" not in seen or host == "::"):
-        add(Kind.OBSERVED, seen)
+        # Members at other sites try the port that the router has opened before anybody dials it.
+        reached = context.own_heartbeat.reach.ports.data
+        add(Kind.OBSERVED, seen, _outside_port(context) if reached else port)
     return tuple(found)
+
+
+def _outside_port(context: Context) -> int:
+    """Return the data port that the router has opened for this node; otherwise our own port."""
+    port = context.plane.listener.address[1]
+    opened = context.port_mappings.open_ports(4)
+    return next((each.port for each in opened if each.internal_port == port), port)
 
 
 def told_addresses(context: Context) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ the same router are not asked, because they reach this node even if nobody else 
 from __future__ import annotations
 
 import time
+from ipaddress import ip_address
 
 import trio
 
@@ -18,6 +19,7 @@ from p2ptrain.ids import PeerId
 from p2ptrain.net import Network
 from p2ptrain.net.addresses import parse
 from p2ptrain.node.gossip.endpoint_exchange import introduced
+from p2ptrain.node.gossip.mapped_ports import outside_ports
 from p2ptrain.node.gossip.own_addresses import OwnAddresses, own_addresses
 from p2ptrain.node.state.context import Context
 from p2ptrain.peers.protocol_names import REACH_PROTOCOL
@@ -89,6 +91,7 @@ def judge(context: Context, own: OwnAddresses, place: OwnPlace) -> bool:
         {site: at for site, at in control.items() if _is_elsewhere(context, site, own)},
         {site: at for site, at in data.items() if _is_elsewhere(context, site, own)},
         now,
+        outside_ports(context, place).opened,
     )
 
 
@@ -120,7 +123,8 @@ async def _ask(context: Context, asked: Askable, place: OwnPlace) -> None:
         # Otherwise our data plane would refuse the member's connection, and not count it.
         await introduced(context, peer)
     certificate = context.plane.credentials.certificate_der
-    question = ReachQuestion(place.control_port, place.data_port, certificate)
+    ports = outside_ports(context, place)
+    question = ReachQuestion(ports.control, ports.data, certificate)
     try:
         answer = await ask(context.network, peer, question)
     except (PeerError, RemoteProtocolError) as exc:
@@ -128,6 +132,7 @@ async def _ask(context: Context, asked: Askable, place: OwnPlace) -> None:
         context.peers.report_misbehaviour("reach-not-answered", peer, reason=exc.what)
         return
     watch.note_answer(asked, answer, context.now())
+    context.port_mappings.note_observed(map(ip_address, watch.observed_hosts(context.now())))
     context.journal.write(
         "reach-answer",
         peer=peer,

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from pathlib import Path
 
 from p2ptrain.node.gossip.gossip import describe
 from p2ptrain.node.gossip.own_addresses import OwnAddresses, own_addresses
 from p2ptrain.node.gossip.own_endpoint import own_candidates, own_endpoint, told_addresses
+from p2ptrain.node.state.port_mappings import OwnPorts, RouterMapping
 from p2ptrain.peers.candidates import candidates_in
 from p2ptrain.peers.heartbeat import ADDRESSES_MAX, decode, encode
 from p2ptrain.peers.reach_evidence import PortsReached
+from p2ptrain.portmap import OpenPort, Standing
+from p2ptrain.portmap.values import Protocol
 from tests.node.rig import Rig, rig
 
 HOME = "198.51.100.7"
@@ -66,6 +70,25 @@ async def test_endpoint_is_the_address_that_most_peers_can_dial(tmp_path: Path) 
             before.certificate_der,
         )
         assert "/ip4/203.0.113.7/tcp/5202/announced-data" in texts(r)
+
+
+async def test_port_that_the_router_opened_is_announced_once_members_have_reached_it(
+    tmp_path: Path,
+) -> None:
+    async with rig(tmp_path) as r:
+        r.plug(listener=Everywhere("0.0.0.0"))
+        opened = OpenPort(4202, ip_address(HOME), 50202, Protocol.UPNP, 1800.0)
+        standing = Standing((4202,), (opened,))
+        r.context.port_mappings.routers[4] = RouterMapping(OwnPorts(0, 4202), standing)
+        reach = r.context.own_heartbeat.reach
+        reach.external_host = HOME
+        assert texts(r)[-1] == f"/ip4/{HOME}/tcp/4202/observed-data"
+        reach.ports = PortsReached(control=None, data=True)
+        assert texts(r)[-1] == f"/ip4/{HOME}/tcp/50202/observed-data"
+        assert (own_endpoint(r.context, OWN).host, own_endpoint(r.context, OWN).port) == (
+            HOME,
+            50202,
+        )
 
 
 async def test_data_addresses_have_room_beside_many_control_addresses(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ from p2ptrain.node.gossip.reach_answers import (
 )
 from p2ptrain.node.gossip.reach_task import askable, judge, own_place, watch_reach
 from p2ptrain.node.gossip.reachability import in_words, judged_reach
+from p2ptrain.node.state.port_mappings import OwnPorts, RouterMapping
 from p2ptrain.peers.protocol_names import REACH_PROTOCOL
 from p2ptrain.peers.reach_evidence import PortsReached
 from p2ptrain.peers.reach_messages import (
@@ -41,6 +43,8 @@ from p2ptrain.peers.reach_messages import (
     encode_question,
 )
 from p2ptrain.peers.reach_questions import UNREACHED_EVERY_S
+from p2ptrain.portmap import OpenPort, Standing
+from p2ptrain.portmap.values import Protocol
 from tests.node.rig import ANN, BOB, CAI, Rig, opening, rig, settled, somebody
 
 YES, NO, UNTRIED = DialOutcome.REACHED, DialOutcome.SILENT, DialOutcome.UNTRIED
@@ -263,6 +267,35 @@ async def test_node_asks_at_the_start_and_again_and_tells_the_verdict(
         told = [(each["verdict"], each["host"]) for each in r.said("reach")]
         assert [told[0], told[-1]] == [("closed", HOME), ("open", HOME)]
         assert len(r.said("reach-answer")) == 6
+        nursery.cancel_scope.cancel()
+
+
+async def test_members_try_the_ports_that_the_router_opened(tmp_path: Path) -> None:
+    clock = Clock()
+    async with rig(tmp_path, clock=clock) as r, trio.open_nursery() as nursery:
+        joined(r, ANN.peer, BOB.peer)
+        data_port, tried = r.context.plane.listener.address[1], set[tuple[int, int]]()
+        opened = tuple(
+            OpenPort(own, ip_address(HOME), port, Protocol.PCP, 1800.0)
+            for own, port in ((4001, 50001), (data_port, 50002))
+        )
+        ports = OwnPorts(4001, data_port)
+        standing = Standing((4001, data_port), opened)
+        r.context.port_mappings.routers[4] = RouterMapping(ports, standing)
+
+        async def answer(peer: PeerId, payload: bytes) -> bytes:
+            if b"control" not in payload:
+                raise PeerUnreachable("not now", peer=peer)
+            question = decode_question(payload)
+            tried.add((question.control_port, question.data_port))
+            return encode_answer(ReachAnswer(HOME, YES, YES))
+
+        r.network.answer = answer
+        nursery.start_soon(watch_reach, r.context, 0.01)
+        words = "mapped: your router opened TCP 50001 and 50002 by PCP, renewed every 30 min"
+        await settled(lambda: in_words(r.context) == words)
+        assert tried == {(50001, 50002)}
+        assert r.context.port_mappings.observed == {ip_address(HOME)}
         nursery.cancel_scope.cancel()
 
 
