@@ -115,6 +115,16 @@ def public_key_of(peer: PeerId) -> bytes:
     return public_key
 
 
+def peer_of_key(public_key: bytes) -> PeerId:
+    """Return the peer id that contains these 32 bytes.
+
+    Raises RemoteProtocolError: they are not an Ed25519 key that `public_key_of` accepts.
+    """
+    peer = PeerId(base58.b58encode(_PREFIX + public_key[: SEED_BYTES + 1]).decode())
+    public_key_of(peer)
+    return peer
+
+
 def is_peer_id(text: object) -> bool:
     """Return whether `text`, which is not trusted, is the id of an Ed25519 key."""
     if not isinstance(text, str):

@@ -28,6 +28,9 @@ class Home:
         self.manifest: Final = self.run / "manifest.signed"  # the run, as its organiser signed it
         self.allowlist: Final = self.run / "allowlist.signed"  # the newest one that was received
         self.amendments: Final = self.run / "amendments.signed"  # all that were received
+        self.denials: Final = self.run / "denials.signed"  # that the organiser signed here
+        self.token_uses: Final = self.run / "token-uses"  # the peers that each token admitted
+        self.signing: Final = self.run / "signing.lock"  # held while an allowlist is signed
         self.agreed: Final = self.run / "agreed"  # the run that the user agreed to
         self.ledger: Final = root / "ledger.log"  # certified entries
         self.votes: Final = root / "votes.log"  # the promises and votes of this node
@@ -93,3 +96,16 @@ def is_in_use(lock: Path) -> bool:
     except OSError:
         return False
     return any("FLOCK" in words and words[-3].endswith(f":{inode}") for words in locks)
+
+
+@contextmanager
+def signing_allowlist(home: Home) -> Iterator[None]:
+    """Hold the home's lock for signing allowlists. The organiser's tool and node might otherwise
+    sign two lists with the same number at the same time. Both hold it for some milliseconds."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(home.signing, flags, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

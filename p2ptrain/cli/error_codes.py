@@ -21,6 +21,10 @@ PEER-PROTOCOL: A peer sent a message that the protocol does not allow, and your 
     peer. The peer runs another version, has a fault, or is hostile. Your node is not harmed.
 PEER-ID: The text is not a peer id. A peer id begins with 12D3KooW and has 52 characters; `p2ptrain
     id` prints your node's own.
+PEER-UNKNOWN: None of the peers in question has this name or an id with this beginning or end. Give
+    the whole peer id, which always works.
+PEER-AMBIGUOUS: Several peers have this name, or ids with this beginning or end. Anybody can make an
+    identity with a given name, so compare the whole peer id with the one that the volunteer sent.
 
 # addresses
 ADDR-SYNTAX: The address is not a multiaddr. A valid one looks like
@@ -37,6 +41,9 @@ ADDR-LOOPBACK: The address points to the machine that dials it (127.0.0.1). It w
 ADDR-PRIVATE: The address belongs to a private network or to a provider's network, and cannot be
     dialled from the internet. Give the seed a public address with --announce, and let its router
     forward that port to it.
+INVITE-BROKEN: The text is not a complete invitation. An invitation begins with p2ptrain: and is one
+    long word. A part of it was cut off, or a character was mistyped; copy it again as a whole.
+INVITE-VERSION: A different version of p2ptrain made the invitation. Upgrade, or ask for an address.
 
 # the network
 NET-UNREACHABLE: No peer could be reached. The lines above show what happened with each address.
@@ -101,6 +108,12 @@ ALLOW-QUORUM: A peer that is taken off the allowlist keeps its vote until the ne
     members), but the others no longer listen to it. Too few voters would be left to agree on that
     roster, so nothing was signed. If you have just removed other peers, try again after the next
     roster.
+DENIAL-SIGNER: A denial of a request to join is not signed by the run's organiser. The denial is not
+    used.
+TOKEN-SIGNER: The token in an invitation or a request to join is not signed by the run's organiser.
+    It does not admit anybody.
+DENY-LISTED: The peer is on the allowlist, so there is no request to deny. Remove the peer from the
+    list with: p2ptrain peers revoke PEER.
 AMEND-SIGNER: An amendment is not signed by the run's organiser. The change is not made.
 AMEND-LATE: The amendment starts at an outer step that has begun, or that begins before members can
     agree. Choose a later step.
@@ -131,10 +144,11 @@ EXTRA-MISSING: The command needs a package that is not installed with p2ptrain. 
 
 # permissions and identities
 AUTH-PENDING: Your node is not on the run's allowlist yet. It has asked to join. The organiser
-    admits it with: p2ptrain allow add PEERID (p2ptrain id prints the id). A node that waits
+    admits it with: p2ptrain peers approve PEER (p2ptrain id prints the id). A node that waits
     continues by itself once it is admitted.
-AUTH-DENIED: Your node is not on the run's allowlist, or is not allowed to do what it asked for. The
-    organiser decides which peers take part: p2ptrain allow add PEERID.
+AUTH-DENIED: The organiser has denied your node's request to join, or your node is not allowed to do
+    what it asked for. The message shows the organiser's reason and until when it holds, if there is
+    one. Ask the organiser, who can still admit the node with: p2ptrain peers approve PEER.
 AUTH-REVOKED: The organiser has removed your node from the run's allowlist.
 AUTH-ORGANISER: Only the holder of the organiser's key can amend a run or change its allowlist. The
     key is in the home from which the run was published.

@@ -17,7 +17,6 @@ from typer.exceptions import TyperException
 
 from p2ptrain import __version__
 from p2ptrain.cli.commands import (
-    allow,
     bench,
     chat,
     ckpt,
@@ -34,6 +33,7 @@ from p2ptrain.cli.commands import (
     store,
     verify,
 )
+from p2ptrain.cli.commands.admission import allow, invite, join, peers
 from p2ptrain.cli.output import examples, result, result_json
 from p2ptrain.cli.outside import USUAL, Outside, placed_in
 from p2ptrain.cli.rendering import error_json, show_error
@@ -52,7 +52,7 @@ app = typer.Typer(
     name="p2ptrain",
     help="Train one large model together with people you do not know, without a central server.",
     epilog=examples(
-        "p2ptrain node --bootstrap ADDRESS     take part in a run",
+        "p2ptrain join INVITE                  take part in a run",
         "p2ptrain run new                      make a run of your own",
         "p2ptrain status                       show what the node here is doing",
     ),
@@ -63,12 +63,15 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("node", epilog=node.EXAMPLES)(node.node)
+app.command("join", epilog=join.EXAMPLES)(join.join)
+app.command("invite", epilog=invite.EXAMPLES)(invite.invite)
 app.command("status", epilog=status.STATUS_EXAMPLES)(status.status)
 app.command("doctor", epilog=doctor.EXAMPLES)(doctor.doctor)
 app.command("id", epilog=status.ID_EXAMPLES)(status.identity)
 app.add_typer(run.app, name="run")
 app.add_typer(data.app, name="data")
-app.add_typer(allow.app, name="allow")
+app.add_typer(peers.app, name="peers")
+app.add_typer(allow.app, name="allow", hidden=True)
 ledger.app.command("evidence", epilog=ledger_evidence.EXAMPLES)(ledger_evidence.evidence)
 ledger.app.command("trained", epilog=ledger_trained.EXAMPLES)(ledger_trained.trained)
 app.add_typer(ledger.app, name="ledger")
@@ -138,7 +141,10 @@ def _ended_as_by_ctrl_c(words: Sequence[str]) -> Iterator[None]:
     removes its temporary files (half an export, a model in /tmp). A node handles these signals
     itself.
     """
-    ours = list(words[:1]) != ["node"] and threading.current_thread() is threading.main_thread()
+    ours = (
+        list(words[:1]) not in (["node"], ["join"])
+        and threading.current_thread() is threading.main_thread()
+    )
     numbers = (signal.SIGTERM, signal.SIGHUP) if ours else ()
     usual = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
     for number in usual:

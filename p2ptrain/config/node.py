@@ -8,13 +8,13 @@ those of a parser could.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Literal, get_args
 
 from p2ptrain.errors import ConfigError
-from p2ptrain.ids import RunId, is_digest
+from p2ptrain.ids import PeerId, RunId, is_digest
 
 Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["auto", "fp32", "bf16"]
@@ -31,6 +31,9 @@ EXTERNAL_RANKS_MAX = 256
 KEEP_ENTRIES_MIN = 16
 """Minimum number of ledger entries to keep: a few outer steps, so that any peer can help a peer
 that was briefly offline."""
+
+NOTE_CHARACTERS_MAX = 80
+"""Maximum characters of a note to the organiser, who reads many of them in one list."""
 
 _CHECKPOINT = re.compile(r"[1-9]\d{0,14}:[0-9a-f]{64}")
 _UNITS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
@@ -93,6 +96,13 @@ class NodeConfig:
     entries have been deleted by all peers. The ledger is verified only from there on.
     """
     run: RunId | None = None
+    organiser: PeerId | None = None
+    """The organiser that the run must have, according to the user's invitation."""
+    ticket: bytes = field(default=b"", repr=False)
+    """The ticket of the user's invitation, with which the organiser's node admits this node; b"" if
+    there is none."""
+    note: str = ""
+    """One line about this node's user, for the organiser. It is part of the request to join."""
     assume_yes: bool = False
     """Do not ask the user before taking part in a run that is new on this machine."""
     mdns: bool = False
@@ -141,6 +151,12 @@ class NodeConfig:
             "--run",
             self.run,
             "give the 64 hexadecimal characters that `p2ptrain run publish` printed",
+        )
+        _require(
+            len(self.note) <= NOTE_CHARACTERS_MAX and self.note.isprintable(),
+            "--note",
+            self.note,
+            f"write one line of at most {NOTE_CHARACTERS_MAX} printable characters",
         )
         keep = self.keep_entries
         _require(

@@ -248,7 +248,7 @@ class Story:
         said = eve.output()
         self.facts.refused_exit = eve.returncode
         self.facts.refused_code = said.partition("error[")[2].partition("]")[0] or None
-        self.facts.refused_says_what_to_do = self.peers["eve"] in said and "allow add" in said
+        self.facts.refused_says_what_to_do = self.peers["eve"] in said and "peers approve" in said
         self.show.print_line(f"eve is refused: {self.facts.refused_code}", style="yellow")
 
     def seed_stops(self) -> None:

@@ -123,7 +123,7 @@ def judge_admission(
     return warning(
         "admission",
         f"you are {label(me)}, and not on the run's allowlist yet",
-        fix=f"ask the organiser to run: p2ptrain allow add {me}",
+        fix=f"ask the organiser to run: p2ptrain peers approve {me}",
         code="AUTH-PENDING",
     )
 

@@ -26,6 +26,7 @@ from p2ptrain.node.assembly import assembled
 from p2ptrain.node.gossip.ask_peers import ADMITTED, STRANGER
 from p2ptrain.node.gossip.connections import met_before
 from p2ptrain.node.joining import consent, duplicate_identity, find_run, trusted_checkpoint
+from p2ptrain.node.joining.await_approval import be_admitted
 from p2ptrain.node.joining.startup_status import StartupStatus
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.surroundings import Surroundings
@@ -131,7 +132,7 @@ async def _join(
     say(f"run {run.manifest.name!r} ({run.id[:12]}…), signed by {label(run.manifest.organiser)}")
     for promise in consent.promises():
         say(promise)
-    await find_run.be_admitted(
+    await be_admitted(
         network,
         config,
         identity,

@@ -26,7 +26,8 @@ from p2ptrain.node.gossip.path_probes import probe_paths
 from p2ptrain.node.gossip.reach_answers import answer_reach_questions
 from p2ptrain.node.gossip.reach_task import watch_reach
 from p2ptrain.node.gossip.revocation import notice_revocation
-from p2ptrain.node.joining import duplicate_identity, hello_server
+from p2ptrain.node.joining import decisions, duplicate_identity, hello_server
+from p2ptrain.node.joining.admit_by_token import admit_by_token
 from p2ptrain.node.joining.base_server import serve_bases
 from p2ptrain.node.joining.find_run import PrintLine
 from p2ptrain.node.optimizer_sharing.donor import donate
@@ -89,6 +90,7 @@ async def run_tasks(
     answer_reach_questions(context)
     answer_forwarded(context)
     serve_bases(context)
+    decisions.take_decisions(context)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run_ledger_to_the_end)
         start_presence(nursery, context)
@@ -97,6 +99,8 @@ async def run_tasks(
         nursery.start_soon(print_progress, context, print_line)
         nursery.start_soon(hello_server.pass_requests_on, context)
         nursery.start_soon(keep_ports_mapped, context)
+        nursery.start_soon(decisions.tell_decisions, context)
+        nursery.start_soon(admit_by_token, context)
         await learn_data(context)
         nursery.start_soon(keep_outer_state, context)
         nursery.start_soon(fetch_ahead, context)

@@ -14,6 +14,10 @@ HELLO_BYTES_MAX = 1 << 20
 """Maximum size of a hello in bytes. It holds a manifest (64 kB), an allowlist of 4,096 peers (240
 kB), 128 amendments (130 kB) and some addresses."""
 
+DECISION_PROTOCOL = "/p2ptrain/decision/1"
+"""Tells a peer that waits for admission that the organiser has decided. The message is a signed
+denial, or empty if there is a newer allowlist: then the peer asks for the list with a hello."""
+
 IDENTITY_PROTOCOL = "/p2ptrain/identity/1"
 """Asks whether another process has our identity; see `duplicate_watch`."""
 

@@ -1,4 +1,5 @@
-"""The documents of a run: manifest, allowlist, amendments, requests to join, and data index.
+"""The documents of a run: manifest, allowlist, amendments, data index, and requests to join with
+their tokens and denials.
 
 `draft` is not imported here, because it loads pydantic, which only publishing a run needs.
 """
@@ -6,17 +7,21 @@
 from p2ptrain.run.allowlist import Allowlist, SignedAllowlist
 from p2ptrain.run.amendment import Amendment, Leg, SignedAmendment
 from p2ptrain.run.data_index import DataIndex
+from p2ptrain.run.denial import Denial, SignedDenial
 from p2ptrain.run.envelope import Signed
 from p2ptrain.run.files import (
     load_allowlist,
     load_amendments,
+    load_denials,
     load_run,
     save_allowlist,
     save_amendments,
+    save_denials,
     save_run,
 )
 from p2ptrain.run.join_request import JoinRequest
 from p2ptrain.run.manifest import CodecSpec, DataSpec, OuterSpec, Policy, Run, RunManifest
+from p2ptrain.run.token import SignedToken, Ticket, Token
 
 __all__ = [
     "Allowlist",
@@ -24,6 +29,7 @@ __all__ = [
     "CodecSpec",
     "DataIndex",
     "DataSpec",
+    "Denial",
     "JoinRequest",
     "Leg",
     "OuterSpec",
@@ -33,10 +39,16 @@ __all__ = [
     "Signed",
     "SignedAllowlist",
     "SignedAmendment",
+    "SignedDenial",
+    "SignedToken",
+    "Ticket",
+    "Token",
     "load_allowlist",
     "load_amendments",
+    "load_denials",
     "load_run",
     "save_allowlist",
     "save_amendments",
+    "save_denials",
     "save_run",
 ]

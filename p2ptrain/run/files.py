@@ -15,6 +15,7 @@ from p2ptrain.encoding import pack, unpack
 from p2ptrain.errors import ConfigError, RemoteProtocolError, RunMismatch
 from p2ptrain.run.allowlist import SignedAllowlist
 from p2ptrain.run.amendment import AMENDMENT_BYTES_MAX, SignedAmendment
+from p2ptrain.run.denial import DENIAL_BYTES_MAX, SignedDenial
 from p2ptrain.run.envelope import SIGNED_BYTES_MAX
 from p2ptrain.run.manifest import Run
 
@@ -23,6 +24,10 @@ T = TypeVar("T")
 AMENDMENTS_MAX = 128
 """Maximum number of amendments in a list: twice as many as a run can agree on."""
 
+DENIALS_MAX = 1024
+"""Maximum number of denials that an organiser keeps. Of more, the newest are kept."""
+
+DENIALS_BYTES_MAX = DENIALS_MAX * (DENIAL_BYTES_MAX + 8)
 AMENDMENTS_BYTES_MAX = AMENDMENTS_MAX * (AMENDMENT_BYTES_MAX + 8)
 
 
@@ -73,12 +78,38 @@ def amendments_in(data: bytes, run: Run) -> tuple[SignedAmendment, ...]:
     Raises:
         RunMismatch, RemoteProtocolError: at least one amendment is invalid, so the list is refused.
     """
-    items = unpack(data, bytes_max=AMENDMENTS_BYTES_MAX)
-    if not isinstance(items, list) or not all(isinstance(item, bytes) for item in items):
-        raise RemoteProtocolError("amendments must be a list of signed documents")
-    if len(items) > AMENDMENTS_MAX:
-        raise RemoteProtocolError(f"{len(items)} amendments exceed the limit of {AMENDMENTS_MAX}")
+    items = _documents(data, "amendments", AMENDMENTS_MAX, AMENDMENTS_BYTES_MAX)
     return tuple(SignedAmendment.from_bytes(item, run) for item in items)
+
+
+def save_denials(path: Path, denials: Iterable[SignedDenial]) -> None:
+    """Store the newest DENIALS_MAX of `denials` at `path`; they are durable on return."""
+    newest = sorted(denials, key=lambda each: each.denial.created_unix)[-DENIALS_MAX:]
+    _replace(path, pack([each.to_bytes() for each in newest]))
+
+
+def load_denials(path: Path, run: Run) -> tuple[SignedDenial, ...]:
+    """Return the denials of `run` stored at `path`, the oldest first; () if there are none.
+
+    Raises ConfigError: the file is damaged, or a denial is forged or belongs to another run.
+    """
+
+    def denials_in(data: bytes) -> tuple[SignedDenial, ...]:
+        items = _documents(data, "denials", DENIALS_MAX, DENIALS_BYTES_MAX)
+        return tuple(SignedDenial.from_bytes(item, run) for item in items)
+
+    return _load(path, denials_in, DENIALS_BYTES_MAX) or ()
+
+
+def _documents(data: bytes, what: str, most: int, bytes_max: int) -> list[bytes]:
+    """Return the encoded documents in a list. Raises RemoteProtocolError: it is not a list of at
+    most `most` documents."""
+    items = unpack(data, bytes_max=bytes_max)
+    if not isinstance(items, list) or not all(isinstance(item, bytes) for item in items):
+        raise RemoteProtocolError(f"{what} must be a list of signed documents")
+    if len(items) > most:
+        raise RemoteProtocolError(f"{len(items)} {what} exceed the limit of {most}")
+    return items
 
 
 def _load(path: Path, decode: Callable[[bytes], T], bytes_max: int = SIGNED_BYTES_MAX) -> T | None:

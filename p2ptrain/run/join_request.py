@@ -22,12 +22,17 @@ NOTE_CHARACTERS_MAX = 200
 
 @dataclass(frozen=True, slots=True)
 class JoinRequest:
-    """A request to join. `note` is an optional message to the organiser."""
+    """A request to join. `note` is an optional message to the organiser. `token` is a signed token
+    (`run/token`), and `proof` shows that the peer may use it; they are not checked here. A request
+    without a token is encoded without these two fields, as earlier versions of p2ptrain did.
+    """
 
     run: RunId
     peer: PeerId
     created_unix: int
     note: str = ""
+    token: bytes = b""
+    proof: bytes = b""
 
     def __post_init__(self) -> None:
         if not is_digest(self.run):
@@ -37,18 +42,28 @@ class JoinRequest:
             raise ValueError(f"the note must be one line of at most {most}")
         if self.created_unix < 0:
             raise ValueError("the time is before 1970")
+        if bool(self.token) != bool(self.proof):
+            raise ValueError("a token and its proof belong together")
 
     def to_bytes(self, identity: Identity) -> bytes:
         """Return the request, signed by `identity`, which must be the requesting peer."""
         assert identity.peer == self.peer
-        return Signed.by(identity, KIND, pack(plain(self))).to_bytes()
+        value = plain(self)
+        if not self.token:
+            del value["token"], value["proof"]
+        return Signed.by(identity, KIND, pack(value)).to_bytes()
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview) -> JoinRequest:
         """Return the request in `data`. Raises RemoteProtocolError if it is too long, malformed, or
         not signed by the peer that it names."""
         signed = Signed.from_bytes(data, kind=KIND, bytes_max=BYTES_MAX)
-        request = from_plain(cls, unpack(signed.payload, bytes_max=BYTES_MAX), "the join request")
+        value = unpack(signed.payload, bytes_max=BYTES_MAX)
+        if isinstance(value, dict) and value.keys().isdisjoint({"token", "proof"}):
+            value = {**value, "token": b"", "proof": b""}
+        elif isinstance(value, dict) and not value.get("token"):
+            raise RemoteProtocolError("the join request has an empty token")
+        request = from_plain(cls, value, "the join request")
         if request.peer != signed.signer:
             what = "the join request was not signed by the peer that it names"
             raise RemoteProtocolError(what, code="SIGNATURE")

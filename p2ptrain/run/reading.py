@@ -19,6 +19,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "int": int,
     "bool": bool,
     "str": str,
+    "bytes": bytes,
     "float": (float, int),
     "int | None": (int, type(None)),
     "str | None": (str, type(None)),

@@ -46,6 +46,7 @@ DOORS = {
     "msgpack": {"encoding"},
     "tokenizers": {"data"},
     "safetensors": {"trainer"},
+    "segno": {"cli"},
     "transformers": {"trainer"},
     "cryptography": {"identity", "dataplane"},
 }

@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from tests.architecture.sources import Module, modules
 
 OF_A_HOME = re.compile(
-    r"\bp2ptrain (allow|chain|ckpt|export|id|ledger|node|run (amend|publish|show)|status|store"
-    r"|verify)\b"
+    r"\bp2ptrain (allow|chain|ckpt|export|id|invite|join|ledger|node|peers|run (amend|publish|show)"
+    r"|status|store|verify)\b"
 )
 
 ELSEWHERE = {
     "p2ptrain/node/joining/invitation.py": "other people paste it on their own machines",
     "p2ptrain/doctor/bootstrap.py": "the organiser pastes it on their own machine",
-    "p2ptrain/node/joining/find_run.py": "the organiser pastes it on their own machine",
+    "p2ptrain/node/joining/await_approval.py": "the organiser pastes it on their own machine",
     "p2ptrain/node/joining/trusted_checkpoint.py": "the user runs it on the host of another node",
     "p2ptrain/node/consensus/pruning.py": "the user runs it on the host of another node",
     "p2ptrain/config/node.py": "the organiser or another trusted person runs it",

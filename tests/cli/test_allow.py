@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from p2ptrain.archive.home import Home
-from p2ptrain.cli.commands.allow_checks import check_quorum
+from p2ptrain.cli.commands.admission.allow_checks import check_quorum
 from p2ptrain.errors import TryLater
 from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import PeerId

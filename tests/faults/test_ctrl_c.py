@@ -70,7 +70,7 @@ def test_ctrl_c_works_at_the_consent_prompt(seed: NodeProcess, tmp_path: Path) -
 
 def test_ctrl_c_works_while_waiting_for_approval(seed: NodeProcess, tmp_path: Path) -> None:
     with running(tmp_path / "home", "--bootstrap", seed.address()) as node:
-        node.said("p2ptrain allow add")
+        node.said("p2ptrain peers approve")
         left_cleanly(node)
 
 

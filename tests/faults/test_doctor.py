@@ -205,7 +205,7 @@ def test_stranger_with_a_key_learns_what_the_organiser_must_do(
     home = home_of(OTHER, tmp_path)
     found = named(told(doctor("--bootstrap", seed.address(), home=home)), "admission")
     assert found["code"] == "AUTH-PENDING"
-    assert f"p2ptrain allow add {OTHER.peer}" in found["fix"]
+    assert f"p2ptrain peers approve {OTHER.peer}" in found["fix"]
 
 
 # ── the home, the disk and the ports ─────────────────────────────────────────────────────────────

@@ -140,10 +140,10 @@ def test_peer_missing_from_the_allowlist_learns_what_to_do(
     screen.is_error("AUTH-PENDING", 6)
     assert me in screen.evidence
     assert run.manifest.organiser in screen.evidence
-    assert f"p2ptrain allow add {me}" in screen.do
+    assert f"p2ptrain peers approve {me}" in screen.do
     assert seed.saw("join-request", peer=me)
     listed = here("allow", "list", "--home", seed.home)
-    assert f"asks to join: p2ptrain allow add {me}" in listed.err
+    assert f"asks to join: p2ptrain peers approve {me}" in listed.err
     assert me not in listed.out
 
 

@@ -23,12 +23,12 @@ from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.apply import genesis
 from p2ptrain.ledger.chain.state import encode_state
 from p2ptrain.ledger.history.base import Checkpoint
-from p2ptrain.net import kad
+from p2ptrain.net import addresses, invitation, kad
 from p2ptrain.node.joining import base_server
 from p2ptrain.peers import forwarded_messages, heartbeat, hello_messages, identity_messages
 from p2ptrain.ring import wire as ring_wire
 from p2ptrain.ring.blame import Blame
-from p2ptrain.run import Allowlist, JoinRequest
+from p2ptrain.run import Allowlist, Denial, JoinRequest, Ticket
 from p2ptrain.run.amendment import Amendment
 from p2ptrain.run.reading import plain
 from tests.fuzz.targets import MEMBERS, ORGANISER, run
@@ -98,6 +98,24 @@ def pcp_port() -> bytes:
     return bytes.fromhex("06000000 1069c351 00000000000000000000ffff cb007107")
 
 
+INVITATION = invitation.Invitation.of(
+    run().id,
+    ORGANISER.peer,
+    [
+        addresses.parse(f"/ip4/192.0.2.1/tcp/4201/p2p/{MEMBERS[0]}"),
+        addresses.parse(f"/dns4/seed.example/tcp/4201/p2p/{ORGANISER.peer}"),
+    ],
+    b"a ticket",
+)
+TICKET = Ticket.issue(ORGANISER, run().id, bytes(range(32)), uses=3, expires_unix=2**31)
+REQUEST = JoinRequest(
+    run().id,
+    ORGANISER.peer,
+    1,
+    "a note",
+    TICKET.signed.signed.to_bytes(),
+    TICKET.proof_for(ORGANISER.peer),
+)
 PROOF = identity_messages.IdentityProof(NONCE, 7, False, bytes(64))
 
 GOOD: dict[str, bytes] = {
@@ -130,12 +148,17 @@ GOOD: dict[str, bytes] = {
     "envelope": run().signed.to_bytes(),
     "allowlist": pack(plain(Allowlist.of(run().id, 1, [ORGANISER.peer, *MEMBERS]))),
     "amendment": pack(plain(Amendment(run().id, 1, 2, lr=0.01))),
-    "join-request": pack(plain(JoinRequest(run().id, ORGANISER.peer, 1, "a note"))),
+    "join-request": pack(plain(REQUEST)),
+    "denial": pack(plain(Denial(run().id, MEMBERS[0], 1, 2, "a reason"))),
+    "token": TICKET.signed.signed.payload,
+    "ticket": TICKET.to_bytes(),
     "data-index": bytes(96),
     "gossip-frame": gossip_frame(),
     "dht-request": kad.question(b"key"),
     "dht-reply": kad.question(b"key"),
     "addresses": b"/ip4/192.0.2.1/tcp/4201\n/dns4/seed.example/tcp/4201",
+    "invitation": invitation.encode(INVITATION).encode(),
+    "invitation-body": invitation.body_of(INVITATION),
     "endpoint": endpoint(),
     "data-hello": frame(pack({"purpose": "ring", "run": run().id, "step": 3})),
     "data-hello-answer": frame(pack({"accepted": True, "reason": ""})),

@@ -30,6 +30,7 @@ from p2ptrain.dataplane.endpoint import Endpoint
 from p2ptrain.dataplane.sockets import PeerSocket
 from p2ptrain.encoding import unpack
 from p2ptrain.errors import (
+    ConfigError,
     ManifestInvalid,
     PeerError,
     RemoteProtocolError,
@@ -44,7 +45,7 @@ from p2ptrain.ledger.chain import canonical
 from p2ptrain.ledger.history import base, decode_state
 from p2ptrain.ledger.messages import evidence
 from p2ptrain.ledger.messages import wire as ledger_wire
-from p2ptrain.net import addresses, kad
+from p2ptrain.net import addresses, invitation, kad
 from p2ptrain.net.gossip import frames
 from p2ptrain.net.records import ProviderRecords
 from p2ptrain.node.control import control_socket
@@ -62,7 +63,15 @@ from p2ptrain.peers import (
 from p2ptrain.portmap import natpmp, pcp, ssdp, upnp
 from p2ptrain.portmap.values import NONCE_BYTES, MapRequest, Protocol
 from p2ptrain.ring import wire as ring_wire
-from p2ptrain.run import JoinRequest, Run, SignedAllowlist, data_index
+from p2ptrain.run import (
+    JoinRequest,
+    Run,
+    SignedAllowlist,
+    SignedDenial,
+    SignedToken,
+    Ticket,
+    data_index,
+)
 from p2ptrain.run.amendment import SignedAmendment
 from p2ptrain.run.envelope import Signed
 from p2ptrain.state.layout import Layout
@@ -188,6 +197,13 @@ def _command(line: bytes) -> object:
 OPEN_PORT = MapRequest(Protocol.UPNP, 4201, 4201, 3600, bytes(NONCE_BYTES))
 
 
+def invitation_of(body: bytes) -> str:
+    """Return an invitation with this body, and with a valid checksum if the body is not too
+    long."""
+    symbols = invitation.framed(body)
+    return invitation.PREFIX + "".join(invitation.ALPHABET[each] for each in symbols)
+
+
 def _texts(data: bytes) -> list[str]:
     return data.decode("utf-8", "replace").split("\n")
 
@@ -228,6 +244,15 @@ TARGETS: dict[str, Target] = {
         _signed("amendment", lambda data: SignedAmendment.from_bytes(data, run())),
         (RemoteProtocolError, RunMismatch),
     ),
+    "denial": Target(
+        _signed("denial", lambda data: SignedDenial.from_bytes(data, run())),
+        (RemoteProtocolError, RunMismatch),
+    ),
+    "token": Target(
+        _signed("admission-token", lambda data: SignedToken.from_bytes(data, run())),
+        (RemoteProtocolError, RunMismatch),
+    ),
+    "ticket": Target(lambda data: Ticket.from_bytes(data, run().id, ORGANISER.peer)),
     "join-request": Target(_signed("join-request", JoinRequest.from_bytes)),
     "data-index": Target(
         lambda data: data_index.DataIndex.from_bytes(data, train_blocks=2, validation_blocks=1),
@@ -244,6 +269,13 @@ TARGETS: dict[str, Target] = {
     "router-natpmp-address": Target(natpmp.decode_address),
     "router-search": Target(lambda data: ssdp.location(data, IPv4Address("192.168.1.1"))),
     "router-upnp": Target(lambda data: upnp.reply_of(OPEN_PORT, data)),
+    "invitation": Target(
+        lambda data: invitation.decode(data.decode("utf-8", "replace")),
+        (ConfigError, VersionMismatch),
+    ),
+    "invitation-body": Target(
+        lambda data: invitation.decode(invitation_of(data)), (ConfigError, VersionMismatch)
+    ),
     # data plane
     "endpoint": Target(lambda data: Endpoint.from_wire(unpack(data, bytes_max=4096))),
     "certificate": Target(peer_of_certificate),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from p2ptrain.cli.commands.admission.ways_in import ways_in
 from p2ptrain.cli.commands.node_options import (
     BootstrapOption,
     DataListenOption,
@@ -18,7 +19,7 @@ from p2ptrain.cli.homes import HomeOption, home_path, open_home, run_of
 from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json, result_or_json
 from p2ptrain.config.node import DATA_LISTEN, LISTEN, NodeConfig, parse_host_port
 from p2ptrain.errors import ChunkCorrupt, ChunkMissing, counted
-from p2ptrain.ids import Digest, RunId
+from p2ptrain.ids import Digest
 from p2ptrain.open_files import allow_open_files
 from p2ptrain.suggested_command import to_paste
 
@@ -165,12 +166,11 @@ def fetch(
     host, port = parse_host_port(data_listen)
     config = NodeConfig(
         home=home_path(home),
-        bootstrap=tuple(bootstrap or ()),
+        **asdict(ways_in(bootstrap or (), run)),
         listen=tuple(listen or (LISTEN,)),
         data_host=host,
         data_port=port,
         wait_for_approval=not no_wait,
-        run=None if run is None else RunId(run),
     )
     open_home(config.home, to_make=True)
     allow_open_files()

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
 from p2ptrain.cli import doctor_output
+from p2ptrain.cli.commands.admission.ways_in import ways_in
 from p2ptrain.cli.commands.node_options import BootstrapOption, DataListenOption, ListenOption
 from p2ptrain.cli.error_codes import CODES
 from p2ptrain.cli.homes import HomeOption, home_path
 from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
 from p2ptrain.config.node import DATA_LISTEN, LISTEN, NodeConfig, parse_host_port
-from p2ptrain.ids import RunId
 
 EXAMPLES = examples(
     "p2ptrain doctor",
@@ -53,8 +54,7 @@ def doctor(
     data_host, data_port = parse_host_port(data_listen)
     config = NodeConfig(
         home=home_path(home),
-        bootstrap=tuple(bootstrap or ()),
-        run=None if run is None else RunId(run),
+        **asdict(ways_in(bootstrap or (), run)),
         listen=tuple(listen or (LISTEN,)),
         data_host=data_host,
         data_port=data_port,

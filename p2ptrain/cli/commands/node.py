@@ -7,6 +7,7 @@ from pathlib import Path
 
 import typer
 
+from p2ptrain.cli.commands.admission.ways_in import ways_in
 from p2ptrain.cli.commands.node_options import (
     JoinOptions,
     LimitOptions,
@@ -26,7 +27,6 @@ from p2ptrain.config.node import (
     parse_size,
     parse_snapshots,
 )
-from p2ptrain.ids import RunId
 from p2ptrain.open_files import allow_open_files
 
 EXAMPLES = examples(
@@ -52,11 +52,11 @@ def node(
     trains, and exchanges updates with the other peers. Press Ctrl-C once to leave in an orderly
     way, twice to stop at once.
     """
-    config = _config(home_path(home), reach, training, limits, joining, telling)
+    config = config_of(home_path(home), reach, training, limits, joining, telling)
     raise typer.Exit(start(config))
 
 
-def _config(
+def config_of(
     home: Path,
     reach: ReachOptions,
     training: TrainingOptions,
@@ -64,15 +64,18 @@ def _config(
     joining: JoinOptions,
     telling: OutputOptions,
 ) -> NodeConfig:
-    """Return the node's configuration. Raises ConfigError if an option is invalid."""
+    """Return the node's configuration.
+
+    Raises ConfigError, VersionMismatch, RunMismatch: an option or an invitation is invalid.
+    """
     data_host, data_port = parse_host_port(reach.data_listen)
     settings = asdict(training)  # NodeConfig has fields of the same names, and checks their values.
     ranks_listen = settings.pop("ranks_listen")
     ranks_host, ranks_port = parse_host_port(ranks_listen) if ranks_listen else ("", 0)
     return NodeConfig(
         **settings,
+        **asdict(ways_in(reach.bootstrap or (), joining.run)),
         home=home,
-        bootstrap=tuple(reach.bootstrap or ()),
         listen=tuple(reach.listen or (LISTEN,)),
         announce=tuple(reach.announce or ()),
         port_mapping=reach.port_mapping,
@@ -88,7 +91,7 @@ def _config(
         wait_for_approval=not joining.no_wait,
         keep_entries=limits.keep_entries,
         trust_checkpoint=joining.trust_checkpoint,
-        run=None if joining.run is None else RunId(joining.run),
+        note=joining.note,
         assume_yes=joining.yes,
         mdns=joining.mdns,
         quiet=telling.quiet,

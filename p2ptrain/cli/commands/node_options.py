@@ -12,7 +12,9 @@ from p2ptrain.config.node import DATA_LISTEN, LISTEN
 BootstrapOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--bootstrap", metavar="ADDR", help="Address of a peer of the run; may be repeated."
+        "--bootstrap",
+        metavar="ADDR",
+        help="Address of a peer of the run, or an invitation; may be repeated.",
     ),
 ]
 ListenOption = Annotated[
@@ -202,6 +204,14 @@ class JoinOptions:
     run: Annotated[
         str | None, typer.Option("--run", metavar="RUNID", help="Take part in this run only.")
     ] = None
+    note: Annotated[
+        str,
+        typer.Option(
+            "--note",
+            metavar="TEXT",
+            help="Message to the organiser, who sees it with your request: at most 80 characters.",
+        ),
+    ] = ""
     no_wait: NoWaitOption = False
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Agree to a new run without being asked.")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shutil
 import time
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from p2ptrain.cli.commands.admission.ways_in import ways_in
 from p2ptrain.cli.commands.node_options import BootstrapOption
 from p2ptrain.cli.control_client import send_command
 from p2ptrain.cli.homes import HomeOption, open_home, run_of
@@ -140,7 +142,7 @@ def _repaired(where: Home, bad: list[Digest], bootstrap: tuple[str, ...]) -> lis
 
     damaged = counted(len(bad), "chunk is", "chunks are")
     progress(f"{damaged} damaged; asking peers for intact copies")
-    config = NodeConfig(home=where.root, bootstrap=bootstrap, wait_for_approval=False)
+    config = NodeConfig(home=where.root, **asdict(ways_in(bootstrap)), wait_for_approval=False)
     try:
         mended = set(repair_store(config, bad, progress))
     except HomeInUse:

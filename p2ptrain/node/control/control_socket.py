@@ -19,6 +19,9 @@ from p2ptrain.node.control.status import status
 from p2ptrain.node.gossip.allowlist_gossip import admission_changed
 from p2ptrain.node.gossip.allowlist_survey import newest_allowlist
 from p2ptrain.node.gossip.amendment_gossip import amendments_changed
+from p2ptrain.node.joining.decisions import reload_denials
+from p2ptrain.node.joining.hello_server import answer_requests, open_requests
+from p2ptrain.node.joining.invitation import answer_invitation
 from p2ptrain.node.joining.startup_status import Answer, Command, StartupStatus
 from p2ptrain.node.state.context import Context
 
@@ -114,8 +117,11 @@ async def _reload_amendments(context: Context) -> Answer:
 
 
 async def _pending_requests(context: Context) -> Answer:
-    waiting = (peer for peer in context.join_requests.pending if not context.admission.admits(peer))
-    return {"pending": sorted(waiting)}
+    return {"pending": sorted(open_requests(context))}
+
+
+async def _reload_denials(context: Context) -> Answer:
+    return {"denials": reload_denials(context)}
 
 
 async def _scrub(context: Context) -> Answer:
@@ -128,6 +134,9 @@ COMMANDS: dict[str, Command] = {
     "newest-allowlist": newest_allowlist,
     "reload-allowlist": _reload_allowlist,
     "reload-amendments": _reload_amendments,
+    "reload-denials": _reload_denials,
     "pending": _pending_requests,
+    "join-requests": answer_requests,
+    "invitation": answer_invitation,
     "scrub": _scrub,
 }

@@ -19,7 +19,7 @@ from p2ptrain.ring import ReduceStatistics
 
 ASKING_MAX = 5
 """Maximum number of join requests in the status: strangers can send any number of them. `p2ptrain
-allow list` shows all."""
+peers pending` shows all."""
 
 
 async def status(context: Context) -> NodeStatus:

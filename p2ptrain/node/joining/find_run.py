@@ -1,4 +1,4 @@
-"""Find the run that this node serves, and wait for admission to it.
+"""Find the run that this node serves.
 
 A home (the folder with a node's files) that was used before contains the run. Otherwise a peer at a
 bootstrap address sends the run's manifest. It is checked before it is stored: its digest must be
@@ -7,45 +7,27 @@ the run's id, and its signature must be the organiser's.
 
 from __future__ import annotations
 
-import random
-import time
 from collections.abc import Callable, Mapping
-from functools import partial
 
 import trio
 
-from p2ptrain.archive.admission import Admission
 from p2ptrain.archive.home import Home
 from p2ptrain.config.node import NodeConfig
 from p2ptrain.errors import (
     ConfigError,
     NetworkUnreachable,
-    NotAuthorised,
     P2PTrainError,
     PeerError,
     RemoteProtocolError,
     RunMismatch,
     VersionMismatch,
 )
-from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId
 from p2ptrain.names import label
 from p2ptrain.net import Accept, Network, anybody, attempt
-from p2ptrain.node.gossip.ask_peers import (
-    ADMITTED,
-    HELLO_PACE,
-    MEMBER,
-    STRANGER,
-    first_good,
-    in_order,
-)
 from p2ptrain.node.gossip.hello_client import send_hello
-from p2ptrain.node.joining.startup_status import StartupStatus
-from p2ptrain.node.state.timing import USUAL
-from p2ptrain.observe.journal import Journal
-from p2ptrain.observe.states import AwaitingApproval
 from p2ptrain.peers.hello_messages import HelloRequest
-from p2ptrain.run import JoinRequest, Run, load_run
+from p2ptrain.run import Run, load_run
 from p2ptrain.suggested_command import to_paste
 
 CONNECT_S = 10.0
@@ -264,92 +246,6 @@ def _continuing_offline(exc: NetworkUnreachable) -> str:
     return f"{exc.what}; continuing with the data on this disk, and trying again later"
 
 
-async def be_admitted(
-    network: Network,
-    config: NodeConfig,
-    identity: Identity,
-    run: Run,
-    admission: Admission,
-    ways_in: list[str],
-    reception: StartupStatus,
-    print_line: PrintLine,
-    *,
-    draw: random.Random,
-    look_s: float = USUAL.approval_look_s,
-) -> None:
-    """Ask connected peers for the allowlist every `look_s`, until this node is on it.
-
-    Only an allowlist with the organiser's signature counts as an answer. Any connected peer may
-    send the list, since this node may not know yet which peers are members.
-
-    Raises NotAuthorised: this node is not admitted, and the user does not want it to wait."""
-    asked = False
-    while not admission.admits(identity.peer):
-        order = in_order(network.connected(), partial(_rank, admission, config), draw)
-        look = partial(_refresh, network, identity, run, admission, reception.journal)
-        if await first_good(order, look, HELLO_PACE):
-            break
-        refusal = _pending(run, identity.peer)
-        if not config.wait_for_approval:
-            raise refusal
-        if not asked:
-            reception.set_state(AwaitingApproval(), refusal.do)
-            print_line(f"{AwaitingApproval.name}: {refusal.what}")
-            print_line(refusal.do)
-            print_line(f"the node then continues by itself; it checks every {look_s:.0f} s")
-            asked = True
-        await trio.sleep(look_s)
-        if away := _to_dial_again(network, admission, ways_in):
-            await reconnect(network, config, away, print_line)
-
-
-def _rank(admission: Admission, config: NodeConfig, peer: PeerId) -> int:
-    """Return the rank of `peer` in the order of asking: admitted peers first, then peers at
-    addresses that the user gave."""
-    if admission.admits(peer):
-        return MEMBER
-    named = any(peer in address for address in config.bootstrap)
-    return ADMITTED if named else STRANGER
-
-
-def _to_dial_again(network: Network, admission: Admission, ways_in: list[str]) -> list[str]:
-    """Return the addresses to dial again. There are none while an admitted peer is connected.
-
-    A connected stranger does not count: otherwise it could keep this node from finding the run.
-    Addresses of connected strangers are left out, because those would answer first again."""
-    connected = network.connected()
-    if any(map(admission.admits, connected)):
-        return []
-    return [way for way in ways_in if not any(peer in way for peer in connected)]
-
-
-async def _refresh(
-    network: Network,
-    identity: Identity,
-    run: Run,
-    admission: Admission,
-    journal: Journal,
-    peer: PeerId,
-) -> bool | None:
-    """Send `peer` our request to join, and adopt the allowlist in its reply if it is newer. Return
-    True if this node is admitted, otherwise None.
-
-    The addresses that `peer` sends are used only if the organiser has admitted `peer`."""
-    request = JoinRequest(run.id, identity.peer, int(time.time()))
-    try:
-        reply = await send_hello(network, peer, HelloRequest(run.id, request.to_bytes(identity)))
-        if reply.allowlist:
-            admission.adopt_if_newer(reply.allowlist)
-    except (PeerError, RemoteProtocolError, RunMismatch) as exc:
-        # Other peers may give a valid answer, and this one is asked again later.
-        journal.write("bad-hello", peer=peer, code=exc.code, reason=exc.what)
-        return None
-    if admission.admits(peer):
-        for other, addresses in reply.peers.items():
-            network.record_reported(other, addresses)
-    return True if admission.admits(identity.peer) else None
-
-
 def _check_expected(
     run: Run, config: NodeConfig, what: str = "this is another run than the one you asked for"
 ) -> None:
@@ -360,23 +256,17 @@ def _check_expected(
             likely="the address belongs to a different run, or you used this home for one",
             do="ask the organiser for the right address, or use another --home",
         )
+    if config.organiser is not None and run.manifest.organiser != config.organiser:
+        raise RunMismatch(
+            f"the run has a different organiser than your invitation says: {_in_words(run)}",
+            evidence=[
+                f"invitation  {config.organiser} {label(config.organiser)}",
+                f"run         {run.manifest.organiser} {label(run.manifest.organiser)}",
+            ],
+            likely="somebody altered the invitation",
+            do="get the invitation from a source that you trust",
+        )
 
 
 def _in_words(run: Run) -> str:
     return f"{run.id} ({run.manifest.name!r} by {label(run.manifest.organiser)})"
-
-
-def _pending(run: Run, me: PeerId) -> NotAuthorised:
-    organiser = run.manifest.organiser
-    return NotAuthorised(
-        f"this node is not on the allowlist of run {run.manifest.name!r}",
-        code="AUTH-PENDING",
-        evidence=[
-            f"you are   {me}",
-            f"organiser {organiser} {label(organiser)}",
-            "each node that this node asks gets its signed request to join, and forwards the "
-            "request when it is connected to the organiser's node",
-        ],
-        likely="the organiser has not approved this node yet",
-        do=f"ask the organiser to run: p2ptrain allow add {me}",
-    )

@@ -17,10 +17,12 @@ from collections.abc import Mapping
 
 import trio
 
+from p2ptrain.config.node import NOTE_CHARACTERS_MAX
 from p2ptrain.errors import PeerError, RemoteProtocolError, TryLater
 from p2ptrain.ids import PeerId
 from p2ptrain.names import label
 from p2ptrain.node.gossip.hello_client import send_hello
+from p2ptrain.node.joining.decisions import denial_of
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.join_requests import Applicant
 from p2ptrain.peers.hello_messages import (
@@ -89,8 +91,11 @@ def _note_request(context: Context, teller: PeerId, signed: bytes) -> bool:
 
     Raises RemoteProtocolError: the request is malformed, or its signature is wrong."""
     pending = context.join_requests.pending
-    for settled in [known for known in pending if context.admission.admits(known)]:
-        del pending[settled]
+    connected = context.network.connected()
+    # `decisions` tells connected peers that they are admitted, and removes them.
+    settled = [peer for peer in pending if context.admission.admits(peer)]
+    for gone in [peer for peer in settled if peer not in connected]:
+        del pending[gone]
     is_admitted = context.admission.admits(teller)
     if is_admitted and context.me != context.manifest.organiser:
         return False
@@ -107,8 +112,15 @@ def _note_request(context: Context, teller: PeerId, signed: bytes) -> bool:
         context.peers.report_misbehaviour(
             "join-request", request.peer, note=request.note, told_by=teller
         )
-    pending.pop(request.peer, None)
-    pending[request.peer] = Applicant(context.now(), site, signed)
+    now, known = context.now(), pending.pop(request.peer, None)
+    pending[request.peer] = Applicant(
+        asked_s=now,
+        site=site,
+        signed=signed,
+        first_s=known.first_s if known else now,
+        note=request.note[:NOTE_CHARACTERS_MAX],
+        via=teller if is_passed_on else None,
+    )
     context.changes.notify_all()
     return is_passed_on
 
@@ -146,6 +158,7 @@ def _to_pass_on(context: Context, told_s: Mapping[PeerId, float]) -> PeerId | No
         if now < each.asked_s + context.join_requests.forget_s
         and told_s.get(peer, never) + PASS_AGAIN_S <= now
         and not context.admission.admits(peer)
+        and denial_of(context, peer) is None
     ]
     return min(due, key=lambda peer: told_s.get(peer, never), default=None)
 
@@ -168,18 +181,42 @@ def _has_room(context: Context, site: str) -> bool:
     return True
 
 
+def open_requests(context: Context) -> list[PeerId]:
+    """Return the peers whose requests the organiser has not decided yet, as far as this node
+    knows. The peer that has waited longest comes first."""
+    pending = context.join_requests.pending
+    undecided = (
+        peer
+        for peer in pending
+        if not context.admission.admits(peer) and denial_of(context, peer) is None
+    )
+    return sorted(undecided, key=lambda peer: (pending[peer].first_s, peer))
+
+
 def waiting_peers(context: Context) -> list[PeerId]:
     """Return the peers that wait for admission; none except on the organiser's node."""
-    if context.me != context.manifest.organiser:
-        return []
-    return sorted(
-        peer for peer in context.join_requests.pending if not context.admission.admits(peer)
-    )
+    return open_requests(context) if context.me == context.manifest.organiser else []
+
+
+async def answer_requests(context: Context) -> dict[str, object]:
+    """Return the answer for `p2ptrain peers`: each undecided request with its note, the seconds
+    since its peer first asked, and the peer that forwarded it, or ""."""
+    pending, now = context.join_requests.pending, context.now()
+    told = [
+        {
+            "peer": peer,
+            "note": pending[peer].note,
+            "age_s": round(now - pending[peer].first_s, 1),
+            "via": pending[peer].via or "",
+        }
+        for peer in open_requests(context)
+    ]
+    return {"requests": told}
 
 
 def request_line(context: Context, peer: PeerId) -> str:
     """Return the line that shows this request and the command that admits the peer."""
-    admit = to_paste(context.home.root, f"allow add {peer}")
+    admit = to_paste(context.home.root, f"peers approve {peer}")
     return f"{label(peer)} asks to join; to admit it, run: {admit}"
 
 

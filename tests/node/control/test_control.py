@@ -25,7 +25,7 @@ from p2ptrain.observe.states import AwaitingApproval, Connecting
 from p2ptrain.observe.status import NodeStatus, status_lines
 from p2ptrain.run import Allowlist, SignedAllowlist, save_allowlist
 from p2ptrain.testing.published import publish
-from tests.node.rig import ANN, BOB, NewRig, Rig, rig, settled
+from tests.node.rig import ANN, BOB, CAI, NewRig, Rig, rig, settled
 from tests.node.swarm import Diary
 
 
@@ -95,8 +95,7 @@ async def test_answer_to_an_unknown_command_lists_the_valid_ones(
 ) -> None:
     async with serving(tmp_path) as r:
         said = await answer(r, line)
-        commands = "status, newest-allowlist, reload-allowlist, reload-amendments, pending, scrub"
-        assert said == {"error": f"unknown command; the commands are {commands}"}
+        assert said == {"error": f"unknown command; the commands are {', '.join(COMMANDS)}"}
         assert "peer" in await answer(r, b'{"command":"status"}\n')
 
 
@@ -125,7 +124,15 @@ async def test_allowlist_that_the_organiser_wrote_is_used_after_a_reload(tmp_pat
         newer = Allowlist.of(r.run.id, 2, [BOB.peer])
         organiser = load_or_create(r.context.home.identity)
         save_allowlist(r.context.home.allowlist, SignedAllowlist.publish(organiser, newer))
-        r.context.join_requests.pending[BOB.peer] = Applicant(r.context.now(), "", b"")
+        asked_s = r.context.now()
+        r.context.join_requests.pending[BOB.peer] = Applicant(
+            asked_s, "", b"", asked_s, "Bob, two GPUs", via=CAI.peer
+        )
+        (told,) = json.loads(json.dumps(await answer(r, b'{"command":"join-requests"}\n')))[
+            "requests"
+        ]
+        assert told.pop("age_s") >= 0
+        assert told == {"peer": BOB.peer, "note": "Bob, two GPUs", "via": CAI.peer}
         assert await answer(r, b'{"command":"pending"}\n') == {"pending": [BOB.peer]}
         said = await answer(r, b'{"command":"reload-allowlist"}\n')
         assert said == {"newer": True, "sequence": 2}

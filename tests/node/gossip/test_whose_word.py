@@ -7,6 +7,7 @@ waited for its answer would exceed the test's time limit.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -21,7 +22,7 @@ from p2ptrain.archive.home import Home
 from p2ptrain.config.node import NodeConfig
 from p2ptrain.dataplane import Credentials, Endpoint
 from p2ptrain.encoding import pack
-from p2ptrain.errors import NetworkUnreachable
+from p2ptrain.errors import NetworkUnreachable, NotAuthorised, RemoteProtocolError
 from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.values import Commit, Participant, Roster, Terms
@@ -31,12 +32,22 @@ from p2ptrain.node.gossip import connections
 from p2ptrain.node.gossip.amendment_gossip import keep_amended
 from p2ptrain.node.gossip.connections import bootstrap_again, stay_connected
 from p2ptrain.node.gossip.revocation import notice_revocation
-from p2ptrain.node.joining.find_run import be_admitted
+from p2ptrain.node.joining.await_approval import be_admitted
 from p2ptrain.node.joining.startup_status import StartupStatus
 from p2ptrain.node.joining.trusted_checkpoint import begin_at_checkpoint
 from p2ptrain.node.outer_state import fetch
 from p2ptrain.peers.hello_messages import HelloReply, encode_reply
-from p2ptrain.run import Allowlist, Amendment, Run, SignedAllowlist, SignedAmendment, save_run
+from p2ptrain.peers.protocol_names import DECISION_PROTOCOL
+from p2ptrain.run import (
+    Allowlist,
+    Amendment,
+    Denial,
+    Run,
+    SignedAllowlist,
+    SignedAmendment,
+    SignedDenial,
+    save_run,
+)
 from p2ptrain.store import digest_of
 from p2ptrain.testing.published import policy, publish
 from tests.node.consensus.test_pruning import Place
@@ -124,8 +135,21 @@ class Volunteer:
         told = {BOB.peer: ("/ip4/192.0.2.7/tcp/1",)}
         return encode_reply(HelloReply(self.run.to_bytes(), signed, b"", True, told))
 
-    async def waits(self, bootstrap: Sequence[str] = (), look_s: float = 15.0) -> None:
-        config = NodeConfig(self.home.root, bootstrap=tuple(bootstrap))
+    async def told(self, teller: PeerId, payload: bytes) -> None:
+        """Receive a message of the decision protocol from `teller`, once this peer waits."""
+        await settled(lambda: DECISION_PROTOCOL in self.network.handlers)
+        await self.network.handlers[DECISION_PROTOCOL](teller, payload)
+
+    def denied(self, organiser: Identity, days: float = 30) -> bytes:
+        now = int(time.time())
+        until = now + int(86_400 * days)
+        denial = Denial(self.run.id, self.me.peer, now - 10 * 86_400, until, "no GPU")
+        return SignedDenial.publish(organiser, denial).to_bytes()
+
+    async def waits(
+        self, bootstrap: Sequence[str] = (), look_s: float = 15.0, waiting: bool = True
+    ) -> None:
+        config = NodeConfig(self.home.root, bootstrap=tuple(bootstrap), wait_for_approval=waiting)
         with Diary(self.home.journal) as diary:
             await be_admitted(
                 self.network,  # type: ignore[arg-type]
@@ -147,6 +171,71 @@ async def test_strangers_do_not_delay_an_approved_volunteer(tmp_path: Path, atta
     beset(volunteer.network, attack, volunteer.approved)
     with trio.fail_after(FIRST_S):
         await volunteer.waits()
+    assert volunteer.admission.admits(volunteer.me.peer)
+
+
+async def test_volunteer_asks_only_the_peer_that_says_ask_again(tmp_path: Path) -> None:
+    volunteer, asked = Volunteer(tmp_path), list[PeerId]()
+
+    async def unapproved(peer: PeerId, payload: bytes) -> bytes:
+        return encode_reply(HelloReply(volunteer.run.to_bytes(), b"", b"", False, {}))
+
+    beset(volunteer.network, nothing, unapproved)
+    with trio.fail_after(FIRST_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(volunteer.waits, look_s=600.0))
+            await settled(lambda: len(volunteer.network.requested) == 21)
+            await volunteer.told(STRANGERS[3], b"")
+            await settled(lambda: len(volunteer.network.requested) == 22)
+            asked = [peer for peer, _ in volunteer.network.requested[21:]]
+            beset(volunteer.network, nothing, volunteer.approved)
+            await volunteer.told(FRIEND.peer, b"")
+    assert asked == [STRANGERS[3]]
+    assert [peer for peer, _ in volunteer.network.requested[22:]] == [FRIEND.peer]
+    assert volunteer.admission.admits(volunteer.me.peer)
+
+
+@pytest.mark.parametrize("waiting", [True, False])
+async def test_denial_ends_a_waiting_volunteer_with_its_reason(
+    tmp_path: Path, waiting: bool
+) -> None:
+    volunteer = Volunteer(tmp_path)
+    beset(volunteer.network, nothing, nothing)
+
+    async def tell() -> None:
+        with pytest.raises(RemoteProtocolError):
+            await volunteer.told(FRIEND.peer, volunteer.denied(FRIEND))
+        await volunteer.told(FRIEND.peer, volunteer.denied(volunteer.organiser, days=-1))
+        await volunteer.told(STRANGERS[0], volunteer.denied(volunteer.organiser))
+
+    with trio.fail_after(FIRST_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(tell)
+            with pytest.raises(NotAuthorised) as caught:
+                await volunteer.waits(look_s=600.0, waiting=waiting)
+    assert caught.value.code == "AUTH-DENIED"
+    assert "reason    no GPU" in caught.value.evidence
+    assert "until 20" in caught.value.what
+
+
+async def test_outdated_denial_does_not_stop_a_volunteer_that_was_admitted_since(
+    tmp_path: Path,
+) -> None:
+    volunteer = Volunteer(tmp_path)
+    release = trio.Event()
+
+    async def approved_later(peer: PeerId, payload: bytes) -> bytes:
+        if not release.is_set():
+            return encode_reply(HelloReply(volunteer.run.to_bytes(), b"", b"", False, {}))
+        return await volunteer.approved(peer, payload)
+
+    beset(volunteer.network, nothing, approved_later)
+    with trio.fail_after(FIRST_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(volunteer.waits, look_s=600.0))
+            await settled(lambda: len(volunteer.network.requested) == 21)
+            release.set()
+            await volunteer.told(STRANGERS[0], volunteer.denied(volunteer.organiser))
     assert volunteer.admission.admits(volunteer.me.peer)
 
 

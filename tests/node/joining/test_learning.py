@@ -183,3 +183,27 @@ async def test_known_peers_are_dialled_only_if_given_addresses_do_not_answer(
     with pytest.raises(RunMismatch):
         await returned(earlier, serves, ANN.peer)
     assert await returned(earlier, {CAI.peer: earlier.to_bytes()}, ANN.peer) == []
+
+
+async def test_invitation_with_a_different_organiser_is_a_mismatch(
+    tmp_path: Path, run: Run
+) -> None:
+    """The digest of the manifest proves the organiser, so the invitation must have been altered."""
+    network = Addresses({ANN.peer: run.to_bytes()})
+    rest = {"run": run.id, "bootstrap": (ANN.peer,)}
+    right = NodeConfig(tmp_path / "home", organiser=run.manifest.organiser, **rest)  # type: ignore[arg-type]
+    assert await fetch_run(network, right, [ANN.peer]) == run  # type: ignore[arg-type]
+    wrong = NodeConfig(tmp_path / "home", organiser=BOB.peer, **rest)  # type: ignore[arg-type]
+    with pytest.raises(RunMismatch) as caught:
+        await fetch_run(network, wrong, [ANN.peer])  # type: ignore[arg-type]
+    told = "\n".join(caught.value.evidence)
+    assert BOB.peer in told
+    assert run.manifest.organiser in told
+
+
+async def test_old_invitation_works_while_one_of_its_addresses_leads_to_a_member(
+    tmp_path: Path, run: Run
+) -> None:
+    network = Addresses({CAI.peer: run.to_bytes()})
+    config = NodeConfig(tmp_path / "home", run=run.id, organiser=run.manifest.organiser)
+    assert await fetch_run(network, config, [ANN.peer, BOB.peer, CAI.peer]) == run  # type: ignore[arg-type]

@@ -141,7 +141,7 @@ async def test_organiser_sees_requests_to_join_on_terminal_and_in_status(
 ) -> None:
     said: list[str] = []
     r = await new_rig(tmp_path, allowed=[])
-    admit = f"p2ptrain allow add {CAI.peer} --home {r.context.home.root}"
+    admit = f"p2ptrain peers approve {CAI.peer} --home {r.context.home.root}"
     words = f"{label(CAI.peer)} asks to join; to admit it, run: {admit}"
     nursery.start_soon(print_progress, r.context, said.append)
     await settled(lambda: said == ["starting"])

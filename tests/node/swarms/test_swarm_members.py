@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,7 @@ import trio
 
 from p2ptrain.ids import Digest
 from p2ptrain.node.state.timing import Timing
+from p2ptrain.run import Denial, SignedDenial, Ticket, save_denials
 from tests.node.swarm import SwarmNode, swarm
 
 ENDLESS = 10_000
@@ -146,7 +148,7 @@ async def test_waiting_peer_takes_part_once_the_organiser_approves(tmp_path: Pat
         assert not eve.up
         told = await ask(eve, "status")
         assert (told["state"], told["run"]) == ("awaiting approval", s.seed.context.run)
-        assert told["waits_for"] == f"ask the organiser to run: p2ptrain allow add {eve.peer}"
+        assert told["waits_for"] == f"ask the organiser to run: p2ptrain peers approve {eve.peer}"
         assert (await ask(eve, "pending"))["code"] == "NOT-YET"
         newcomer = ["checking", "connecting", "checking", "connecting", "awaiting approval"]
         assert states(eve) == newcomer
@@ -154,4 +156,63 @@ async def test_waiting_peer_takes_part_once_the_organiser_approves(tmp_path: Pat
         await ask(s.seed, "reload-allowlist")
         assert await ask(s.seed, "pending") == {"pending": []}
         await s.until(lambda: s.credits("eve"))
+        s.check_chain()
+
+
+async def test_waiting_peer_learns_within_seconds_that_it_is_admitted(tmp_path: Path) -> None:
+    """The waiting peer asks only once in ten minutes, and is connected only to Ann."""
+    async with swarm(tmp_path, nodes=("ann", "bob"), steps=ENDLESS) as s:
+        await s.until(lambda: s.at_step(1))
+        eve = s.add("eve")
+        eve.timing = replace(eve.timing, approval_look_s=600.0)
+        s.nursery.start_soon(partial(s.start, "eve", bootstrap="ann"))
+        await s.until(lambda: eve.peer in s.seed.context.join_requests.pending)
+        s.allow(eve.peer)
+        await ask(s.seed, "reload-allowlist")
+        await s.until(lambda: eve.up)
+        await s.until(lambda: eve.peer not in s["ann"].context.join_requests.pending)
+
+
+async def test_waiting_peer_learns_within_seconds_that_it_is_denied(tmp_path: Path) -> None:
+    """The denial reaches the waiting peer through Ann, which forwarded its request."""
+    async with swarm(tmp_path, nodes=("ann", "bob"), steps=ENDLESS) as s:
+        await s.until(lambda: s.at_step(1))
+        eve = s.add("eve")
+        eve.config = replace(eve.config, note="Eve, at night")
+        eve.timing = replace(eve.timing, approval_look_s=600.0)
+        s.nursery.start_soon(partial(s.start, "eve", bootstrap="ann"))
+        await s.until(lambda: eve.peer in s.seed.context.join_requests.pending)
+        assert eve.peer not in s.seed.context.network.connected()
+        (asks,) = (await ask(s.seed, "join-requests"))["requests"]  # type: ignore[misc]
+        assert (asks["peer"], asks["note"]) == (eve.peer, "Eve, at night")
+        assert asks["via"] == s["ann"].peer
+        now = int(time.time())
+        denial = Denial(s.seed.context.run, eve.peer, now, now + 86_400, "we are enough")
+        save_denials(s.seed.home.denials, [SignedDenial.publish(s.seed.identity, denial)])
+        assert await ask(s.seed, "reload-denials") == {"denials": 1}
+        assert await ask(s.seed, "pending") == {"pending": []}
+        await s.until(lambda: eve.error is not None)
+        assert eve.error is not None
+        assert (eve.error.code, eve.error.exit_code) == ("AUTH-DENIED", 6)
+        assert denial.end in eve.error.what
+        assert "reason    we are enough" in eve.error.evidence
+        # A second start ends in the same way. Now Ann knows the denial.
+        await s.start("eve", bootstrap="ann")
+        await s.until(lambda: eve.error is not None)
+        await s.go_on(1)
+
+
+async def test_token_admits_a_volunteer_without_the_organisers_user(tmp_path: Path) -> None:
+    """The request with the token reaches the organiser's node (the seed) through Ann."""
+    async with swarm(tmp_path, nodes=("ann", "bob"), steps=ENDLESS) as s:
+        await s.until(lambda: s.at_step(1))
+        eve, run = s.add("eve"), s.seed.context.run
+        end = int(time.time()) + 600
+        ticket = Ticket.issue(s.seed.identity, run, b"t" * 32, uses=1, expires_unix=end)
+        eve.config = replace(eve.config, ticket=ticket.to_bytes(), run=run)
+        eve.timing = replace(eve.timing, approval_look_s=600.0)
+        s.nursery.start_soon(partial(s.start, "eve", bootstrap="ann"))
+        await s.until(lambda: s.credits("eve"))
+        (admitted,) = s.seed.events("admitted-by-token")
+        assert (admitted["peer"], admitted["token"]) == (eve.peer, ticket.signed.token.key)
         s.check_chain()

@@ -1,4 +1,7 @@
-"""`p2ptrain allow`: the organiser decides which peers may take part."""
+"""`p2ptrain allow`: the old names of `p2ptrain peers approve`, `revoke` and `ls`.
+
+The commands still work, since scripts use them.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
     from p2ptrain.run import Run
 
 app = typer.Typer(
-    help="Decide which peers may take part in your run.",
+    help="Old names of `p2ptrain peers approve`, `peers revoke` and `peers ls`.",
     epilog=examples("p2ptrain allow list", "p2ptrain allow add 12D3KooW… --home ORGANISER"),
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -50,7 +53,7 @@ def add(
     as_json: JsonOption = False,
 ) -> None:
     """Put a peer on the allowlist, so that it may take part."""
-    _change(home, peer, add=True, anyway=anyway, as_json=as_json)
+    change(open_home(home), peer_from(peer), add=True, anyway=anyway, as_json=as_json)
 
 
 @app.command(epilog=examples("p2ptrain allow remove 12D3KooW… --home ORGANISER"))
@@ -64,7 +67,7 @@ def remove(
 
     The peer stays a member until the next roster, the list of members that the voters agree on.
     """
-    _change(home, peer, add=False, anyway=anyway, as_json=as_json)
+    change(open_home(home), peer_from(peer), add=False, anyway=anyway, as_json=as_json)
 
 
 @app.command("list", epilog=examples("p2ptrain allow list", "p2ptrain allow list --json"))
@@ -108,7 +111,7 @@ def _what_to_do(where: Home, run: Run, other: PeerId) -> str:
             f"only the organiser, {label(run.manifest.organiser)}, can admit it; send the "
             f"organiser this peer id: {other}"
         )
-    return to_paste(where.root, f"allow add {other}")
+    return to_paste(where.root, f"peers approve {other}")
 
 
 def _pending(root: Path) -> tuple[list[PeerId], P2PTrainError | None]:
@@ -126,18 +129,24 @@ def _pending(root: Path) -> tuple[list[PeerId], P2PTrainError | None]:
     return asking, None
 
 
-def _change(home: HomeOption, peer_text: str, *, add: bool, anyway: bool, as_json: bool) -> None:
-    from p2ptrain.cli.commands.allow_checks import changed_list
+def change(where: Home, peer: PeerId, *, add: bool, anyway: bool, as_json: bool) -> None:
+    """Add `peer` to the allowlist or remove it, sign the new list, and notify the node that runs in
+    this home.
+
+    Raises P2PTrainError: this is not the organiser's home, or the list is not safe to sign."""
+    from p2ptrain.archive.home import signing_allowlist
+    from p2ptrain.cli.commands.admission.allow_checks import changed_list, voters_heard
     from p2ptrain.names import label
     from p2ptrain.run import SignedAllowlist, save_allowlist
 
-    where = open_home(home)
     run = run_of(where)
     organiser = organiser_of(where, run)
-    peer = peer_from(peer_text)
-    after, changed = changed_list(where, run, peer, add=add, anyway=anyway)
+    voters = voters_heard(where, run, anyway=anyway)
+    with signing_allowlist(where):
+        after, changed = changed_list(where, run, peer, voters, add=add)
+        if changed:
+            save_allowlist(where.allowlist, SignedAllowlist.publish(organiser, after))
     if changed:
-        save_allowlist(where.allowlist, SignedAllowlist.publish(organiser, after))
         notify(
             where.root,
             "reload-allowlist",
@@ -145,6 +154,7 @@ def _change(home: HomeOption, peer_text: str, *, add: bool, anyway: bool, as_jso
         )
     done = "is on" if add else "is off"
     progress(f"{label(peer)} {done} the allowlist (now number {after.sequence})")
+    progress(f"its whole id is {peer}")
     if run.manifest.admission == "open":
         progress(
             f"note: run {run.manifest.name!r} is open to everyone; its allowlist has no effect"

@@ -25,18 +25,25 @@ ANSWER_S = 15.0
 ANYWAY = "repeat the command with --anyway"
 
 
+def voters_heard(where: Home, run: Run, *, anyway: bool) -> tuple[PeerId, ...]:
+    """Make sure that this home has the newest list, and return the run's voters. Do not check
+    anything if `anyway`, or if the run is open.
+
+    Raises P2PTrainError: no peer could be asked; see `ask_neighbours`."""
+    asks = not anyway and run.manifest.admission != "open"
+    return ask_neighbours(where) if asks else ()
+
+
 def changed_list(
-    where: Home, run: Run, peer: PeerId, *, add: bool, anyway: bool
+    where: Home, run: Run, peer: PeerId, voters: Sequence[PeerId], *, add: bool
 ) -> tuple[Allowlist, bool]:
     """Return the changed list, unsigned, and True. If nothing changes, return the current list and
-    False.
+    False. `voters` are those whose quorum must stay on the list; none if it does not matter.
 
-    Raises P2PTrainError: the list is not safe to sign, and `anyway` was not given.
+    Raises P2PTrainError: the list is not safe to sign.
     """
     from p2ptrain.run import Allowlist, load_allowlist
 
-    asks = not anyway and run.manifest.admission != "open"
-    voters = ask_neighbours(where) if asks else ()
     held = load_allowlist(where.allowlist, run)
     before = held.allowlist if held else Allowlist.of(run.id, 1, [run.manifest.organiser])
     if (peer in before.peers) == add:

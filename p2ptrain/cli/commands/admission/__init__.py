@@ -1,0 +1,1 @@
+"""Commands about who takes part: `invite`, `join`, `peers`, and `allow`, their older form."""
