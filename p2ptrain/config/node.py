@@ -53,6 +53,8 @@ class NodeConfig:
     announce: tuple[str, ...] = ()
     data_host: str = "0.0.0.0"
     data_port: int = 0
+    data_announce: tuple[str, int] | None = None
+    """Host and port at which other peers reach the data plane, if the user knows them."""
     seed: bool = False
     """Whether this node is a seed, which serves the run and has no trainer. A seed votes if it is
     one of the run's founders."""
@@ -128,6 +130,15 @@ class NodeConfig:
         micro = self.micro_batch
         _require(micro >= 0, "--micro-batch", micro, "choose 0 for as many as fit, or more")
         _require(0 <= self.data_port < 65536, "--data-listen", self.data_port, "choose 0 to 65535")
+        if self.data_announce is not None:
+            host, port = self.data_announce
+            _require(
+                _is_dialable(host) and port > 0,
+                "--data-announce",
+                f"{host}:{port}",
+                "give the IP address and the port at which others reach you, such as "
+                "203.0.113.7:4202",
+            )
         limit = self.limit_up_bytes_per_s
         _require(limit is None or limit >= 1000, "--limit-up", limit, "choose at least 8kbit")
         kept = self.keep_snapshots
@@ -175,6 +186,16 @@ def _is_private(host: str) -> bool:
     except ValueError:
         return False
     return address.is_private and not address.is_unspecified
+
+
+def _is_dialable(host: str) -> bool:
+    """Return whether other machines can dial `host`, an IP address. Endpoints do not contain names:
+    resolving a name can block a thread without a deadline."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return False
+    return "%" not in host and not address.is_unspecified and not address.is_multicast
 
 
 def parse_rate(text: str) -> int:

@@ -3,6 +3,7 @@
 Credentials, peer_of_certificate   certificates that carry a peer id
 Endpoint                           the address of a peer's listener, and the peer's certificate
 dial, Listener                     the two ends of a connection
+prove, PROOF                       check that a peer listens at an address
 SecureSocket                       the interface of a connection that ring and swarm use
 RingInbox                          holds the ring's incoming sockets until the ring takes them
 probe, ProbeServer                 measure the rate of the path from a peer to this node
@@ -33,11 +34,12 @@ from p2ptrain.dataplane.probing import ProbeResult, ProbeServer, probe
 from p2ptrain.dataplane.punch_sessions import PunchSessions
 from p2ptrain.dataplane.punching import PunchTimes, punch_and_dial, punch_and_serve
 from p2ptrain.dataplane.sockets import PeerSocket, SecureSocket, ShutDownHere, plain_pair
-from p2ptrain.dataplane.tls import dial
+from p2ptrain.dataplane.tls import PROOF, dial, prove
 from p2ptrain.dataplane.uplink import PeerShares, Uplink, UplinkShare
 from p2ptrain.dataplane.upload_probing import UploadProbeServer, probe_upload
 
 __all__ = [
+    "PROOF",
     "Candidate",
     "Congestion",
     "Credentials",
@@ -71,6 +73,7 @@ __all__ = [
     "probe",
     "probe_congestion",
     "probe_upload",
+    "prove",
     "punch_and_dial",
     "punch_and_serve",
     "try_listening",

@@ -17,6 +17,7 @@ class DialHandle:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._sock: socket.socket | None = None
+        self._branches: list[DialHandle] = []
         self._over = False
 
     def register(self, sock: socket.socket) -> None:
@@ -26,9 +27,20 @@ class DialHandle:
                 raise ConnectionAbortedError("this node gave up dialling")
             self._sock = sock
 
+    def branch(self) -> DialHandle:
+        """Return a handle for one of several simultaneous tries. It can be given up alone, and is
+        given up together with this handle."""
+        branch = DialHandle()
+        with self._lock:
+            self._branches.append(branch)
+            branch._over = self._over
+        return branch
+
     def give_up(self) -> None:
         with self._lock:
             self._over = True
+            for branch in self._branches:
+                branch.give_up()
             if self._sock is not None:
                 with suppress(OSError):
                     self._sock.shutdown(socket.SHUT_RDWR)

@@ -23,7 +23,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 
-from p2ptrain.address_group import site_of
+from p2ptrain.address_group import Arrivals, plain_host, site_of
 from p2ptrain.dataplane.certificates import Credentials
 from p2ptrain.dataplane.gate import TRUSTED_MAX, Gate
 from p2ptrain.dataplane.sockets import PeerSocket
@@ -108,6 +108,7 @@ class Listener:
         self._connections: set[PeerSocket] = set()
         self._threads: set[threading.Thread] = set()
         self._counts: Counter[str] = Counter()
+        self._arrivals = Arrivals()
         self._closing = False
         self._socket = _bind(host, port)
         self._wake, self._woken = socket.socketpair()
@@ -183,6 +184,12 @@ class Listener:
                 connections_now=len(self._connections),
             )
 
+    def arrivals(self) -> dict[str, float]:
+        """Return when an admitted peer last connected from each site, by `time.monotonic`. Sites
+        are those of `address_group`; only the newest ones are kept."""
+        with self._lock:
+            return self._arrivals.by_site()
+
     def __enter__(self) -> Listener:
         self._acceptor.start()
         return self
@@ -225,7 +232,9 @@ class Listener:
 
     def _start_serving(self, sock: socket.socket, host: str) -> None:
         sock.setblocking(True)
-        thread = threading.Thread(target=self._serve, args=(sock,), name="dataplane", daemon=True)
+        thread = threading.Thread(
+            target=self._serve, args=(sock, host), name="dataplane", daemon=True
+        )
         with self._lock:
             if self._closing:
                 sock.close()
@@ -236,11 +245,15 @@ class Listener:
             self._threads.add(thread)
         thread.start()
 
-    def _serve(self, sock: socket.socket) -> None:
-        """Serve one connection from its first byte to its last, in its own thread."""
+    def _serve(self, sock: socket.socket, host: str) -> None:
+        """Serve one connection from the address `host`, from its first byte to its last, in its own
+        thread."""
         thread = threading.current_thread()
         try:
-            self._serve_peer(self._gate.authenticate(sock, deadline_s=self._bounds.handshake_s))
+            connection = self._gate.authenticate(sock, deadline_s=self._bounds.handshake_s)
+            with self._lock:
+                self._arrivals.note(plain_host(host), time.monotonic())
+            self._serve_peer(connection)
         except NotAuthorised:
             self._count("refused_peer")
         except (RemoteProtocolError, PeerError):

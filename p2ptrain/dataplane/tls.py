@@ -14,21 +14,26 @@ import ssl
 import tempfile
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing, suppress
+from functools import partial
 
 from p2ptrain.dataplane.certificates import Credentials, peer_of_certificate
 from p2ptrain.dataplane.congestion import Congestion, prefer_bbr
 from p2ptrain.dataplane.dialling import DialHandle
 from p2ptrain.dataplane.endpoint import Endpoint
 from p2ptrain.dataplane.local_port import LocalPort
+from p2ptrain.dataplane.racing import Race
 from p2ptrain.dataplane.sockets import PeerSocket
 from p2ptrain.dataplane.tls_socket import TlsSocket
 from p2ptrain.encoding import fields, pack, unpack
-from p2ptrain.errors import PeerLost, PeerTooSlow, PeerUnreachable, RemoteProtocolError
+from p2ptrain.errors import PeerError, PeerLost, PeerTooSlow, PeerUnreachable, RemoteProtocolError
 
 HELLO_BYTES_MAX = 1 << 14
 """Maximum bytes of a hello, which names a run, a step and a purpose, and carries no data."""
 REASON_CHARACTERS_MAX = 200
+
+PROOF = "proof"
+"""The purpose of a connection on which the listener only proves its identity; see `prove`."""
 
 
 def tls_context(
@@ -89,7 +94,8 @@ def dial(
     source: LocalPort | None = None,
 ) -> PeerSocket:
     """Connect to `endpoint`, prove both identities, and wait until the listener accepts `hello`.
-    This blocks, so call it in a thread.
+    This blocks, so call it in a thread. If the endpoint has several addresses, the first one at
+    which the peer proves its identity is used (see `racing`).
 
     `hello["purpose"]` names the handler. `deadline_s` covers the dial and, until `set_deadline` is
     called, the use of the connection after it. Without `encrypted`, TLS ends when the hello has
@@ -103,15 +109,8 @@ def dial(
     """
     ends = time.monotonic() + deadline_s
     check_owner(endpoint)
-    with ExitStack() as on_failure:
-        sock = on_failure.enter_context(
-            _connect(endpoint, deadline_s, dialling or DialHandle(), source)
-        )
-        tune(sock)
-        context = tls_context(credentials, [endpoint.certificate_der], server=False)
-        secured = TlsSocket(sock, context, server=False)
-        on_failure.pop_all()
-    return dial_over(secured, endpoint, hello, ends=ends, encrypted=encrypted)
+    secured = _secured(credentials, endpoint, ends, dialling or DialHandle(), source)
+    return _greet(secured, endpoint, hello, ends=ends, encrypted=encrypted)
 
 
 def check_owner(endpoint: Endpoint) -> None:
@@ -136,12 +135,89 @@ def dial_over(
         on_failure.callback(secured.close)
         secured.settimeout(max(ends - time.monotonic(), 0.001))
         _handshake(secured, endpoint)
+        on_failure.pop_all()
+    return _greet(secured, endpoint, hello, ends=ends, encrypted=encrypted)
+
+
+def _greet(
+    secured: TlsSocket,
+    endpoint: Endpoint,
+    hello: Mapping[str, object],
+    *,
+    ends: float,
+    encrypted: bool,
+) -> PeerSocket:
+    """Send the hello on a connection on which the peer has proved its identity."""
+    with ExitStack() as on_failure:
+        on_failure.callback(secured.close)
         connection = PeerSocket(secured, endpoint.peer, deadline_s=ends - time.monotonic())
         introduce(connection, hello)
         if not encrypted:
             connection.leave_encryption()
         on_failure.pop_all()
     return connection
+
+
+def prove(
+    credentials: Credentials,
+    endpoint: Endpoint,
+    *,
+    deadline_s: float,
+    dialling: DialHandle | None = None,
+) -> None:
+    """Connect to `endpoint`, let the peer there prove that it has the certificate, and close the
+    connection. This blocks, so call it in a thread.
+
+    The peer need not trust our certificate. If it does, it also sees that we connected, because our
+    hello has the purpose PROOF.
+
+    Raises:
+        PeerUnreachable: nobody listens there.
+        PeerTooSlow: nobody answered within `deadline_s`.
+        RemoteProtocolError: a different peer or program answered.
+    """
+    ends = time.monotonic() + deadline_s
+    check_owner(endpoint)
+    secured = _secured(credentials, endpoint, ends, dialling or DialHandle(), None)
+    connection = PeerSocket(secured, endpoint.peer, deadline_s=max(ends - time.monotonic(), 0.0))
+    with closing(connection), suppress(PeerError, RemoteProtocolError):
+        introduce(connection, {"purpose": PROOF})
+
+
+def _secured(
+    credentials: Credentials,
+    endpoint: Endpoint,
+    ends: float,
+    dialling: DialHandle,
+    source: LocalPort | None,
+) -> TlsSocket:
+    """Return a connection on which the peer has proved its identity. A connection from a `source`
+    port tries the first address only, because a port is used once."""
+    if not endpoint.others or source is not None:
+        return _secured_at(credentials, endpoint, ends, source, dialling)
+    tries = [
+        partial(_secured_at, credentials, place, ends, None) for place in endpoint.each_place()
+    ]
+    return Race(endpoint.peer, tries, TlsSocket.close, dialling).run(ends)
+
+
+def _secured_at(
+    credentials: Credentials,
+    endpoint: Endpoint,
+    ends: float,
+    source: LocalPort | None,
+    dialling: DialHandle,
+) -> TlsSocket:
+    deadline_s = max(ends - time.monotonic(), 0.001)
+    with ExitStack() as on_failure:
+        sock = on_failure.enter_context(_connect(endpoint, deadline_s, dialling, source))
+        tune(sock)
+        context = tls_context(credentials, [endpoint.certificate_der], server=False)
+        secured = TlsSocket(sock, context, server=False)
+        secured.settimeout(max(ends - time.monotonic(), 0.001))
+        _handshake(secured, endpoint)
+        on_failure.pop_all()
+    return secured
 
 
 def _connect(

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import trio
 from libp2p.abc import INetConn, INetStream, INetwork, INotifee
 from multiaddr import Multiaddr
 
-from p2ptrain.address_group import site_of
+from p2ptrain.address_group import Arrivals, plain_host, site_of
 from p2ptrain.eviction import IsMember
 from p2ptrain.ids import PeerId
 from p2ptrain.net.feed import Feed
@@ -63,7 +64,10 @@ class Connections(INotifee):
         self._close = close
         self._gone = gone
         self._room = room
-        self._open: dict[PeerId, set[int]] = {}
+        self._open: dict[PeerId, dict[int, str]] = {}
+        """For each peer the IP addresses of its connections, oldest first; "" if unknown."""
+        self.arrivals = Arrivals()
+        """The connections that other peers made to this node, by trio's clock."""
         self._strangers: dict[PeerId, None] = {}
         self._sites: dict[PeerId, str] = {}
 
@@ -73,6 +77,10 @@ class Connections(INotifee):
     def site_of(self, peer: PeerId) -> str:
         """Return the address group of the peer's first connection; "" if it is unknown."""
         return self._sites.get(peer, "")
+
+    def host_of(self, peer: PeerId) -> str:
+        """Return the IP address of the peer's newest connection; "" if it is unknown."""
+        return next(reversed(self._open.get(peer, {}).values()), "")
 
     def refresh(self) -> None:
         """Update which connected peers count as strangers, after a change of admission."""
@@ -84,13 +92,15 @@ class Connections(INotifee):
 
     async def connected(self, network: INetwork, conn: INetConn) -> None:
         peer = _peer_of(conn)
-        known = self._open.setdefault(peer, set())
-        known.add(id(conn))
+        known = self._open.setdefault(peer, {})
+        known[id(conn)] = host = _host_of(conn)
+        if host and not conn.muxed_conn.is_initiator:
+            self.arrivals.note(host, trio.current_time())
         if len(known) > PER_PEER_MAX or self._has_no_room_for(peer):
             self._close(conn)
         if len(known) > 1:
             return
-        self._sites[peer] = _site_of(conn)
+        self._sites[peer] = site_of(host) if host else ""
         self.feed.push(PeerConnected(peer))
         if not self._admitted(peer):
             self._strangers[peer] = None
@@ -109,8 +119,8 @@ class Connections(INotifee):
 
     async def disconnected(self, network: INetwork, conn: INetConn) -> None:
         peer = _peer_of(conn)
-        known = self._open.get(peer, set())
-        known.discard(id(conn))
+        known = self._open.get(peer, {})
+        known.pop(id(conn), None)
         if known or peer not in self._open:
             return
         del self._open[peer]
@@ -136,7 +146,8 @@ def _peer_of(conn: INetConn) -> PeerId:
     return PeerId(str(conn.muxed_conn.peer_id))
 
 
-def _site_of(conn: INetConn) -> str:
+def _host_of(conn: INetConn) -> str:
+    """Return the IP address at the other end; "" if libp2p does not know it."""
     muxed: Any = conn.muxed_conn  # its interface does not declare `get_remote_address`
     remote = muxed.get_remote_address()
-    return site_of(remote[0]) if remote else ""
+    return plain_host(remote[0]) if remote else ""

@@ -28,6 +28,7 @@ from p2ptrain.ids import PeerId
 from p2ptrain.net.addresses import Address, parse_with_peer
 from p2ptrain.net.book import AddressBook
 from p2ptrain.net.faults import DialFailed, none_answered
+from p2ptrain.net.host.identity_check import prove_identity
 from p2ptrain.net.lookup_time import LookupTime
 from p2ptrain.net.names import Resolver
 from p2ptrain.net.prober import probe
@@ -212,6 +213,21 @@ class Dialler:
             slow = exc.code in ("NET-TIMEOUT", "NET-SILENT")
             kind = PeerTooSlow if slow else PeerUnreachable
             raise kind("; ".join(exc.evidence) or exc.what, peer=peer, code=exc.code) from exc
+
+    async def prove(self, peer: PeerId, host: str, port: int, *, deadline_s: float) -> None:
+        """See `Network.prove`."""
+        address = Address("ip6" if ":" in host else "ip4", host, port, peer)
+        ends = trio.current_time() + deadline_s
+        async with self._members.dial(address, ends):
+            left_s = max(ends - trio.current_time(), 0.0)
+            await self._probe(address, self._members.resolver, deadline_s=left_s * 0.6)
+            with trio.move_on_at(ends) as scope:
+                try:
+                    await prove_identity(self._host, peer, address.transport)
+                except Exception as exc:
+                    raise _dial_failed(address, exc) from exc
+            if scope.cancelled_caught:
+                raise DialFailed(address, "NET-SILENT", "it did not finish the handshake in time")
 
     @asynccontextmanager
     async def _one_at_a_time(

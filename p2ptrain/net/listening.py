@@ -53,11 +53,11 @@ def dialable(address: Address) -> list[Address]:
     if not address.is_unspecified:
         return [address]
     six = address.kind == "ip6"
-    hosts = [_outward_host(six), "::1" if six else "127.0.0.1"]
+    hosts = [outward_host(six=six), "::1" if six else "127.0.0.1"]
     return [Address(address.kind, host, address.port) for host in dict.fromkeys(hosts) if host]
 
 
-def _outward_host(six: bool) -> str:
+def outward_host(*, six: bool) -> str:
     """Return the local address that this machine would use to reach the internet. No packet is
     sent."""
     family, far = (socket.AF_INET6, "2001:db8::1") if six else (socket.AF_INET, "203.0.113.1")

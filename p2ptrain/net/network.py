@@ -91,6 +91,16 @@ class Network:
         """Return the address group of a connected `peer`; see `address_group`."""
         return self._connections.site_of(peer)
 
+    def host_of(self, peer: PeerId) -> str:
+        """Return the IP address at the other end of the newest connection with `peer`; "" if it is
+        not connected. The peer can receive data there, since the connection has been set up."""
+        return self._connections.host_of(peer)
+
+    def arrivals(self) -> dict[str, float]:
+        """Return when another peer last connected to this node from each site, by trio's clock.
+        Sites are those of `address_group`; only the newest ones are kept."""
+        return self._connections.arrivals.by_site()
+
     def remember(self, peer: PeerId, addresses: Iterable[str]) -> None:
         """Replace the announced addresses of `peer` with `addresses`, which `peer` itself sent;
         skip malformed ones. The address at which `peer` last answered is kept."""
@@ -159,6 +169,14 @@ class Network:
     async def connect_peer(self, peer: PeerId, *, deadline_s: float = DIAL_S) -> None:
         """Connect to `peer` at any remembered address. Raises PeerUnreachable or PeerTooSlow."""
         await self._dialler.connect_peer(peer, deadline_s=deadline_s)
+
+    async def prove(self, peer: PeerId, host: str, port: int, *, deadline_s: float) -> None:
+        """Let `peer` prove that it listens at `host`:`port`, an IP address, on a connection that is
+        closed again. Connections with `peer` that are already open are not affected.
+
+        Raises NetworkUnreachable: NET-REFUSED, NET-TIMEOUT, NET-NO-ROUTE, NET-SILENT,
+        NET-NOT-LIBP2P, NET-RESET, NET-WRONG-ID."""
+        await self._dialler.prove(peer, host, port, deadline_s=deadline_s)
 
     async def disconnect(self, peer: PeerId) -> None:
         """Close every connection with `peer`."""

@@ -32,6 +32,7 @@ from p2ptrain.node.state.identities import Identities
 from p2ptrain.node.state.ledger_port import EventQueue, LedgerPort
 from p2ptrain.node.state.node_state import NodeState
 from p2ptrain.node.state.outer import Outer
+from p2ptrain.node.state.own_heartbeat import OwnHeartbeat
 from p2ptrain.node.state.peer_directory import PeerDirectory
 from p2ptrain.node.state.reduce import ReduceState
 from p2ptrain.node.state.surroundings import Surroundings
@@ -81,7 +82,8 @@ async def assembled(around: Surroundings) -> AsyncIterator[Context]:
         stack.callback(chain_log.close)
         stack.callback(votes.close)
         outer, arena = _memory(stack, layout, run, trains=not around.config.seed)
-        directory = _directory(around, core)
+        own_heartbeat = OwnHeartbeat()
+        directory = _directory(around, core, own_heartbeat)
         identities = Identities.of(
             around.identity,
             run.id,
@@ -108,6 +110,7 @@ async def assembled(around: Surroundings) -> AsyncIterator[Context]:
             reduce=ReduceState(),
             alerts=alerts,
             state=NodeState(around.journal, around.clock()),
+            own_heartbeat=own_heartbeat,
         )
         _serve_probes(context)
         _record_congestion(context)
@@ -119,12 +122,12 @@ def _membership_in(ledger: Ledger) -> IsMember:
     return lambda peer: ledger.state.is_member(peer)
 
 
-def _directory(around: Surroundings, ledger: Ledger) -> PeerDirectory:
+def _directory(around: Surroundings, ledger: Ledger, own: OwnHeartbeat) -> PeerDirectory:
     return PeerDirectory(
         around.admission,
         ledger,
         around.network,
-        PeerTable(_membership_in(ledger)),
+        PeerTable(_membership_in(ledger), external_host=lambda: own.reach.external_host),
         Detector(around.timing.heartbeat_s),
         PathTable(around.identity.peer),
         MisbehaviourLog(around.journal),

@@ -14,6 +14,7 @@ from ipaddress import ip_address
 import psutil
 
 from p2ptrain.dataplane import (
+    PROOF,
     Credentials,
     Endpoint,
     Listener,
@@ -56,6 +57,7 @@ def open_data_plane(stack: ExitStack, around: Surroundings, store: Store) -> Dat
     ring_inbox = RingInbox()
     listener.handle("ring", ring_inbox.handle)
     fair = None if uplink is None else PeerShares(uplink, SendPriority.SWARM).wait_to_send
+    listener.handle(PROOF, lambda connection, hello: None)
     listener.handle(PURPOSE, ChunkServer(HotChunks(store), limit=fair))
     endpoint = _endpoint(identity, credentials, listener, around.network)
     return DataPlane(credentials, listener, ring_inbox, uplink, probe_congestion(), endpoint)

@@ -23,6 +23,8 @@ from p2ptrain.node.gossip.amendment_gossip import keep_amended
 from p2ptrain.node.gossip.endpoint_exchange import answer_introductions
 from p2ptrain.node.gossip.gossip import listen, send_heartbeats
 from p2ptrain.node.gossip.path_probes import probe_paths
+from p2ptrain.node.gossip.reach_answers import answer_reach_questions
+from p2ptrain.node.gossip.reach_task import watch_reach
 from p2ptrain.node.gossip.revocation import notice_revocation
 from p2ptrain.node.joining import decisions, duplicate_identity, hello_server
 from p2ptrain.node.joining.admit_by_token import admit_by_token
@@ -43,6 +45,7 @@ from p2ptrain.node.training.trainer_task import train
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.states import FetchingSnapshot, Serving, StandingBy, State, words
 from p2ptrain.peers.protocol_names import identity_topic
+from p2ptrain.peers.reach_verdict import NOT_ASKED
 from p2ptrain.suggested_command import to_paste
 
 _PRESENT = (
@@ -84,13 +87,14 @@ async def run_tasks(
         nursery.cancel_scope.cancel()
 
     answer_introductions(context)
+    answer_reach_questions(context)
     answer_forwarded(context)
     serve_bases(context)
     decisions.take_decisions(context)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run_ledger_to_the_end)
         start_presence(nursery, context)
-        for task in (notice_the_end, notice_isolation):
+        for task in (notice_the_end, notice_isolation, watch_reach):
             nursery.start_soon(task, context)
         nursery.start_soon(print_progress, context, print_line)
         nursery.start_soon(hello_server.pass_requests_on, context)
@@ -148,6 +152,7 @@ async def notice_the_end(context: Context) -> None:
 async def print_progress(context: Context, print_line: PrintLine) -> None:
     """Print each change of state, warning, request to join, and outer step, until cancelled."""
     told, step, trainer, warned, asked = "", None, "", set[Caution](), set[PeerId]()
+    reach = NOT_ASKED
     while True:
         state = context.shown
         if context.trainer.device != trainer:
@@ -156,6 +161,9 @@ async def print_progress(context: Context, print_line: PrintLine) -> None:
         if (news := _news(state)) != told:
             told = news
             print_line(words(state))
+        if context.own_heartbeat.reach.verdict != reach:
+            reach = context.own_heartbeat.reach.verdict
+            print_line(f"reachability: {reach.words}")
         for caution in context.alerts.warnings.values():
             if caution not in warned:
                 print_line(f"warning: {caution.words}")

@@ -10,7 +10,7 @@ last full one, its base (see `heartbeat_delta`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from p2ptrain.dataplane import Endpoint
@@ -18,6 +18,7 @@ from p2ptrain.encoding import unpack
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.eviction import IsMember, nobody
 from p2ptrain.ids import PeerId
+from p2ptrain.peers.candidates import candidates_in, to_dial
 from p2ptrain.peers.heartbeat import HEARTBEAT_BYTES_MAX, LACKS_MAX, Heartbeat
 from p2ptrain.peers.heartbeat_delta import (
     FullHeartbeat,
@@ -56,10 +57,14 @@ class PeerTable:
         *,
         peers_max: int = PEERS_MAX,
         others_max: int = OTHERS_MAX,
+        external_host: Callable[[], str] = str,
     ) -> None:
+        """`external_host` returns the address at which others see this node; "" if it is not known.
+        It decides which addresses of a peer are dialled."""
         self._is_member = is_member
         self._peers_max = peers_max
         self._others_max = others_max
+        self._external_host = external_host
         self._views: dict[PeerId, PeerRecord] = {}
         self._lacking: dict[PeerId, None] = {}
 
@@ -100,7 +105,7 @@ class PeerTable:
             return None
         if known is None and self._is_full_for(peer):
             return None
-        endpoint = endpoint_of(peer, heartbeat.endpoint)
+        endpoint = self._to_dial(endpoint_of(peer, heartbeat.endpoint), heartbeat)
         if base is not None:
             self._lacking.pop(peer, None)
         elif known is not None:
@@ -132,6 +137,21 @@ class PeerTable:
     def forget(self, peer: PeerId) -> None:
         self._views.pop(peer, None)
         self._lacking.pop(peer, None)
+
+    def with_candidates(self, endpoint: Endpoint) -> Endpoint:
+        """Return `endpoint` with the addresses in the newest heartbeat of the same peer, if the
+        heartbeat comes from the same start of the peer."""
+        record = self._views.get(endpoint.peer)
+        if record is None or record.endpoint is None:
+            return endpoint
+        if record.endpoint.certificate_der != endpoint.certificate_der:
+            return endpoint
+        return self._to_dial(endpoint, record.heartbeat) or endpoint
+
+    def _to_dial(self, endpoint: Endpoint | None, heartbeat: Heartbeat) -> Endpoint | None:
+        if endpoint is None:
+            return None
+        return to_dial(endpoint, candidates_in(heartbeat.addresses), self._external_host())
 
     def _is_full_for(self, peer: PeerId) -> bool:
         most = self._peers_max if self._is_member(peer) else self._others_max

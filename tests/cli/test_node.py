@@ -49,6 +49,7 @@ def test_every_option_reaches_the_configuration(
     p2ptrain(
         *("node", "--home", tmp_path, "--bootstrap", "/a", "--bootstrap", "/b", "--listen", "/l"),
         *("--announce", "/n", "--data-listen", "[::1]:4202", "--seed", "--ranks", 2),
+        *("--data-announce", "203.0.113.7:4203"),
         *("--threads", 3, "--device", "cpu", "--limit-up", "8Mbit", "--run", "ab" * 32),
         *("--no-wait", "--yes", "--mdns", "--no-port-mapping", "-v"),
     )
@@ -60,6 +61,7 @@ def test_every_option_reaches_the_configuration(
             announce=("/n",),
             data_host="::1",
             data_port=4202,
+            data_announce=("203.0.113.7", 4203),
             seed=True,
             ranks=2,
             threads=3,
@@ -91,6 +93,8 @@ def test_home_may_come_from_the_environment(
         ["--device", "tpu"],
         ["--limit-up", "8"],
         ["--data-listen", "4202"],
+        ["--data-announce", "a.name:4202"],
+        ["--data-announce", "203.0.113.7:0"],
         ["--run", "demo"],
     ],
 )

@@ -90,6 +90,10 @@ class PaperNetwork:
     members: list[PeerId] = field(default_factory=list)
     floods: dict[PeerId, int] = field(default_factory=dict)
     sites: dict[PeerId, str] = field(default_factory=dict)
+    hosts: dict[PeerId, str] = field(default_factory=dict)
+    came: dict[str, float] = field(default_factory=dict)
+    proved: list[tuple[PeerId, str, int]] = field(default_factory=list)
+    cannot_prove: P2PTrainError | None = None
     refreshed: int = 0
     events: trio.MemoryReceiveChannel[PeerDisconnected] | None = None
     answer: Callable[[PeerId, bytes], Awaitable[bytes]] | None = None
@@ -103,6 +107,17 @@ class PaperNetwork:
 
     def site_of(self, peer: PeerId) -> str:
         return self.sites.get(peer, "127.0.0.1")
+
+    def host_of(self, peer: PeerId) -> str:
+        return self.hosts.get(peer, "")
+
+    def arrivals(self) -> dict[str, float]:
+        return dict(self.came)
+
+    async def prove(self, peer: PeerId, host: str, port: int, *, deadline_s: float) -> None:
+        self.proved.append((peer, host, port))
+        if self.cannot_prove is not None:
+            raise self.cannot_prove
 
     def remember(self, peer: PeerId, addresses: Iterable[str]) -> None:
         self.addresses_by_peer[peer] = list(addresses)

@@ -81,6 +81,7 @@ def config_of(
         port_mapping=reach.port_mapping,
         data_host=data_host,
         data_port=data_port,
+        data_announce=parse_host_port(reach.data_announce) if reach.data_announce else None,
         ranks_host=ranks_host,
         ranks_port=ranks_port,
         limit_up_bytes_per_s=None if limits.limit_up is None else parse_rate(limits.limit_up),

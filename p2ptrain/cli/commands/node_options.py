@@ -50,6 +50,14 @@ class ReachOptions:
         ),
     ] = None
     data_listen: DataListenOption = DATA_LISTEN
+    data_announce: Annotated[
+        str | None,
+        typer.Option(
+            "--data-announce",
+            metavar="HOST:PORT",
+            help="IP address and port at which other peers reach this node for bulk data.",
+        ),
+    ] = None
     port_mapping: Annotated[
         bool,
         typer.Option(

@@ -16,6 +16,7 @@ from p2ptrain.encoding import pack
 from p2ptrain.errors import PeerError, RemoteProtocolError
 from p2ptrain.ids import PeerId
 from p2ptrain.node.forwarding import forwarding
+from p2ptrain.node.gossip.own_endpoint import own_endpoint
 from p2ptrain.node.state.context import Context
 from p2ptrain.peers.peer_table import endpoint_of
 from p2ptrain.peers.protocol_names import ENDPOINT_BYTES_MAX, ENDPOINT_PROTOCOL
@@ -30,7 +31,7 @@ def answer_introductions(context: Context) -> None:
 
     async def answer(peer: PeerId, payload: bytes) -> bytes:
         _let_in(context, peer, payload)
-        return pack(context.plane.endpoint.to_wire())
+        return pack(own_endpoint(context).to_wire())
 
     forwarding.handle(context, ENDPOINT_PROTOCOL, answer, bytes_max=ENDPOINT_BYTES_MAX)
 
@@ -39,7 +40,7 @@ async def introduced(context: Context, peer: PeerId) -> Endpoint | None:
     """Send `peer` our data-plane endpoint, and return the endpoint that it answers with. A peer
     that answers also accepts our data-plane connections. Return None if it does not answer, or if
     the answer is malformed."""
-    ours = pack(context.plane.endpoint.to_wire())
+    ours = pack(own_endpoint(context).to_wire())
     try:
         reply = await forwarding.request(
             context,
@@ -57,10 +58,12 @@ async def introduced(context: Context, peer: PeerId) -> Endpoint | None:
 
 def _let_in(context: Context, peer: PeerId, wire: bytes) -> Endpoint | None:
     """Accept connections with the certificate in `wire`, the endpoint of `peer`. Return the
-    endpoint; None if the peer does not have a data plane.
+    endpoint, with further addresses from a heartbeat of the same start of `peer`; None if the peer
+    does not have a data plane.
 
     Raises RemoteProtocolError: the endpoint is malformed, or belongs to a different peer."""
     endpoint = endpoint_of(peer, wire)
     if endpoint is not None:
         context.plane.listener.trust_certificate(endpoint.certificate_der)
-    return endpoint
+        return context.peers.table.with_candidates(endpoint)
+    return None

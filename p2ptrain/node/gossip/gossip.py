@@ -33,6 +33,7 @@ from p2ptrain.node.gossip import outdated_heartbeats, reachability
 from p2ptrain.node.gossip.allowlist_gossip import offer_allowlist, take_allowlist
 from p2ptrain.node.gossip.allowlist_notices import AllowlistNotices
 from p2ptrain.node.gossip.amendment_gossip import take_amendments
+from p2ptrain.node.gossip.own_endpoint import own_endpoint, told_addresses
 from p2ptrain.node.gossip.reachability import judged_reach
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.training import evaluation_task
@@ -122,8 +123,8 @@ def describe(
         inner_step=context.trainer.inner_step,
         inner_steps=context.trainer.inner_steps,
         tokens_per_s=int(context.trainer.tokens_per_s),
-        endpoint=pack(context.plane.endpoint.to_wire()),
-        addresses=tuple(context.network.addresses()),
+        endpoint=pack(own_endpoint(context).to_wire()),
+        addresses=told_addresses(context),
         ready=context.trainer.ready,
         reduce=context.reduce.report,
         lacks=lacks,

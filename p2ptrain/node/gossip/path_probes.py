@@ -1,9 +1,9 @@
-"""Measure (probe) unused paths between members. If a member has never been dialled, a probe also
-shows it that others can dial it. Probes are rare, and a node makes one at a time.
+"""Measure (probe) unused paths between members. Probes are rare, and a node makes one at a time.
 
 Paths in use are measured by their transfers. Only members are probed, and not during a reduce: when
 a reduce begins, the probe is cancelled. A prober dials a member's data plane and measures how fast
-data arrives from there. The dial itself shows the member that it can be dialled.
+data arrives from there. If the two are at different sites, the dial also shows the member that it
+can be dialled, so members that do not know it yet are probed first.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def is_busy(context: Context) -> bool:
 
 
 def whom_to_probe(context: Context, tried: dict[PeerId, float]) -> Endpoint | None:
-    """Return the endpoint of the next peer to probe, if any. Peers that were never dialled come
-    first, then those to which the path is not measured. `tried`: when each peer was last probed,
-    whether or not that worked; departed members are removed."""
+    """Return the endpoint of the next peer to probe, if any: one to which the path is not measured.
+    Peers that do not know that they can be dialled come first. `tried`: when each peer was last
+    probed, whether or not that worked; departed members are removed."""
     state, now = context.ledger.snapshot, context.now()
     if is_busy(context) or not state.is_member(context.me):
         return None
@@ -64,7 +64,7 @@ def whom_to_probe(context: Context, tried: dict[PeerId, float]) -> Endpoint | No
         if not context.peers.may_be_at(record.endpoint):
             continue
         beat = record.heartbeat
-        wanted = not beat.dialled or not context.peers.paths.is_measured(context.me, member)
+        wanted = not context.peers.paths.is_measured(context.me, member)
         if wanted and beat.dialable and now >= tried.get(member, -math.inf) + AGAIN_S:
             found.append((beat.dialled, member, record.endpoint))
     return min(found, key=lambda each: each[:2])[2] if found else None

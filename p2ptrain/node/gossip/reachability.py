@@ -1,9 +1,8 @@
-"""Judge whether other peers can dial this node, and look up what they report about themselves.
+"""Tell users and peers whether others can dial this node, and look up what peers report about
+themselves.
 
-Every node's data plane listens, but many routers block incoming connections. A node that was
-dialled once knows that it can be dialled. Any other node does not know at first. Members probe it
-(see `path_probes`), and if no probe arrives for long enough, the node reports in its heartbeats
-that it cannot be dialled.
+The judgement itself comes from `reach_task`. Heartbeats contain its result for the data plane,
+because that decides which of two neighbours in an exchange dials the other.
 """
 
 from __future__ import annotations
@@ -13,15 +12,7 @@ from collections.abc import Iterable
 from p2ptrain.ids import PeerId
 from p2ptrain.node.state.context import Context
 from p2ptrain.observe.cautions import Caution
-
-DOUBT_S = 300.0
-"""Seconds after its start at which a node that was never dialled concludes that it cannot be
-dialled. By then, members should have probed it."""
-
-PEERS_MIN = 2
-"""Minimum number of connected members for this conclusion. If there are fewer, perhaps none of them
-had a reason to dial us. In so small a ring, all pairs are neighbours anyway, so the conclusion
-would not help. Other peers are not counted, since they do not probe."""
+from p2ptrain.peers.reach_verdict import Reach
 
 WARNING = "reach"
 OUTBOUND = Caution(
@@ -33,18 +24,18 @@ OUTBOUND = Caution(
 
 
 def judged_reach(context: Context) -> tuple[bool, bool]:
-    """Return whether peers have dialled this node's data plane, and whether they probably can."""
-    counts = context.plane.listener.statistics()
-    dialled = counts.served + counts.handler_errors + counts.connections_now > 0
-    asked = sum(map(context.ledger.snapshot.is_member, context.network.connected())) >= PEERS_MIN
-    doubted = asked and context.now() > context.state.started_s + DOUBT_S
+    """Return whether other sites have lately connected to this node's data plane, and whether they
+    probably can. They probably can as long as nobody has tried in vain."""
+    data = context.own_heartbeat.reach.ports.data
     listens = bool(context.network.addresses())
-    return dialled, dialled or (listens and not doubted)
+    return data is True, listens and data is not False
 
 
 def warn(context: Context) -> None:
-    """Show the warning that other peers cannot dial this node, or clear it."""
-    if context.own_heartbeat.dialable:
+    """Show the warning that other peers cannot dial this node, or clear it. Peers that have another
+    way to this node need no warning."""
+    other_way = context.own_heartbeat.reach.verdict.reach in (Reach.PUNCHED, Reach.RELAYED)
+    if context.own_heartbeat.dialable or other_way:
         context.alerts.clear(WARNING)
     else:
         context.alerts.show(WARNING, OUTBOUND)
@@ -63,11 +54,5 @@ def undialable(context: Context, peers: Iterable[PeerId]) -> frozenset[PeerId]:
 
 
 def in_words(context: Context) -> str:
-    if context.own_heartbeat.dialled:
-        return "other peers can dial this node"
-    if context.own_heartbeat.dialable:
-        return "no peer has dialled this node yet"
-    return (
-        "other peers cannot dial this node, so its neighbours in an exchange must be peers that "
-        "it can dial"
-    )
+    """Return the verdict and its sentence, such as "open: members connect to you …"."""
+    return context.own_heartbeat.reach.verdict.words

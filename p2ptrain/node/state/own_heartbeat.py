@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import trio
 
 from p2ptrain.peers.heartbeat_delta import HeartbeatSender
+from p2ptrain.peers.reach_watch import ReachWatch
 
 
 @dataclass(slots=True)
@@ -16,9 +17,12 @@ class OwnHeartbeat:
     saying: HeartbeatSender = field(default_factory=HeartbeatSender)
     """Encodes our heartbeats, and decides which ones are full. The others contain only changes."""
     dialled: bool = False
-    """True if peers have dialled our data plane."""
+    """True if other sites have lately connected to our data plane."""
     dialable: bool = True
     """False if peers probably cannot dial our data plane."""
+
+    reach: ReachWatch = field(default_factory=ReachWatch)
+    """How other members reach this node. Updated by `reach_task`."""
 
     def send_now(self) -> None:
         """Send a heartbeat at once: peers wait for what has changed. Any task may call this."""

@@ -17,6 +17,8 @@ from p2ptrain.node.control.status import reduce_in_words, status
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.states import Leaving, Training
 from p2ptrain.observe.status import status_lines
+from p2ptrain.peers.reach_evidence import PortsReached
+from p2ptrain.peers.reach_verdict import OwnPlace, verdict
 from p2ptrain.ring import ReduceStatistics, Traffic
 from p2ptrain.store import digest_of
 from p2ptrain.testing.published import policy
@@ -29,6 +31,16 @@ async def test_digest_is_empty_before_a_snapshot_is_loaded(tmp_path: Path) -> No
         assert (said.outer_step, said.state_digest, said.role) == (0, "", "voter")
         assert said.state_name == "starting"
         assert said.outer_steps == 4
+
+
+async def test_status_says_how_others_reach_the_node(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        assert (await status(r.context)).reach.startswith("unknown: ")
+        place = OwnPlace("192.168.1.5", 4201, 4202)
+        reached = PortsReached(control=True, data=False)
+        r.context.own_heartbeat.reach.verdict = verdict(reached, place)
+        words = "half: control port reached, data port not: forward TCP 4202 too"
+        assert f"reach     {words}" in status_lines(await status(r.context))
 
 
 async def test_digest_is_computed_once_for_each_outer_step(

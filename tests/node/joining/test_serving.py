@@ -30,6 +30,7 @@ from p2ptrain.peers.hello_messages import (
     encode_request,
 )
 from p2ptrain.peers.protocol_names import HELLO_PROTOCOL
+from p2ptrain.peers.reach_verdict import Reach, Verdict
 from p2ptrain.run import Allowlist, JoinRequest, Run, SignedAllowlist
 from tests.node.rig import ANN, BOB, CAI, OWN_ADDRESS, NewRig, Rig, rig, settled, somebody
 
@@ -166,6 +167,18 @@ async def test_each_warning_is_shown_once_with_its_code(
         r.context.alerts.show("flood", Caution("FLOOD", "many messages", "wait"))
         r.context.changes.notify_all()
         await settled(lambda: said == told)
+
+
+async def test_each_new_verdict_about_reachability_is_shown_once(
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
+) -> None:
+    said: list[str] = []
+    r = await new_rig(tmp_path)
+    nursery.start_soon(print_progress, r.context, said.append)
+    r.context.own_heartbeat.reach.verdict = Verdict(Reach.PUNCHED, "nothing to do")
+    for _ in range(2):
+        r.context.changes.notify_all()
+        await settled(lambda: said == ["starting", "reachability: punched: nothing to do"])
 
 
 async def test_request_to_join_for_a_different_peer_or_run_is_ignored(

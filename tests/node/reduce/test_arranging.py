@@ -3,23 +3,24 @@ pair dials the other."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path as FilePath
 
 import pytest
 
-from p2ptrain.dataplane.listener import ListenerStatistics
 from p2ptrain.errors import ReduceAborted
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.values import Participant
 from p2ptrain.node.gossip import reachability
 from p2ptrain.node.gossip.gossip import describe, take_heartbeat
-from p2ptrain.node.gossip.reachability import DOUBT_S, judged_reach, undialable
+from p2ptrain.node.gossip.reachability import judged_reach, undialable
 from p2ptrain.node.reduce import ring_order
 from p2ptrain.node.reduce.reduce_links import ReduceLinks, connect, dials
 from p2ptrain.node.reduce.reduce_task import request_of
 from p2ptrain.peers.heartbeat import encode
 from p2ptrain.peers.path_table import Path
+from p2ptrain.peers.reach_evidence import PortsReached
+from p2ptrain.peers.reach_verdict import Reach, Verdict
 from p2ptrain.ring import NEIGHBOURS_MAX, ReduceRequest
 from p2ptrain.run.manifest import CodecSpec
 from tests.node.rig import ANN, BOB, CAI, Rig, heartbeat, opening, rig, somebody
@@ -29,16 +30,6 @@ SLOW, FAST = Path(1_000, 1), Path(100_000, 1)
 
 def hear(r: Rig, peer: PeerId, **changes: object) -> None:
     r.context.peers.table.note_heartbeat(peer, heartbeat(r.run.id, **changes), r.context.now())
-
-
-@dataclass
-class Counting:
-    """Replaces a listener, and reports fixed `counts` of connections."""
-
-    counts: ListenerStatistics
-
-    def statistics(self) -> ListenerStatistics:
-        return self.counts
 
 
 def requested(r: Rig, *others: PeerId, step: int = 0) -> ReduceRequest:
@@ -132,27 +123,17 @@ async def test_peers_report_only_their_own_paths(tmp_path: FilePath) -> None:
 # ── which peers can be dialled ───────────────────────────────────────────────────────────────────
 
 
-async def test_node_that_members_do_not_dial_reports_that_it_cannot_be_dialled(
-    tmp_path: FilePath,
+@pytest.mark.parametrize(
+    ("reached", "reported"), [(None, (False, True)), (True, (True, True)), (False, (False, False))]
+)
+async def test_heartbeats_report_whether_other_sites_reach_the_data_port(
+    tmp_path: FilePath, reached: bool | None, reported: tuple[bool, bool]
 ) -> None:
-    now = 0.0
-    async with rig(tmp_path, clock=lambda: now) as r:
-        context = r.context
-        assert judged_reach(context) == (False, True)
-        now = DOUBT_S + 1
-        assert judged_reach(context) == (False, True)  # No connected peer could dial.
-        r.network.peers = {ANN.peer, BOB.peer}
-        # Only members probe, and these peers are not members.
-        assert judged_reach(context) == (False, True)
-        r.decide(replace(opening(context.ledger.snapshot), learners=(ANN.peer, BOB.peer)))
-        assert judged_reach(context) == (False, False)
-        for counts in (ListenerStatistics(served=1), ListenerStatistics(connections_now=1)):
-            r.plug(listener=Counting(counts))
-            assert judged_reach(r.context) == (True, True)
-        r.plug(listener=Counting(ListenerStatistics()))
+    async with rig(tmp_path) as r:
+        r.context.own_heartbeat.reach.ports = PortsReached(control=True, data=reached)
+        assert judged_reach(r.context) == reported
         r.network.listens = []
-        now = 0.0
-        assert judged_reach(r.context) == (False, False)  # This node does not listen.
+        assert judged_reach(r.context) == (reported[0], False), "this node does not listen"
 
 
 async def test_user_is_warned_as_long_as_the_node_cannot_be_dialled(tmp_path: FilePath) -> None:
@@ -163,18 +144,12 @@ async def test_user_is_warned_as_long_as_the_node_cannot_be_dialled(tmp_path: Fi
             assert [each.code for each in r.context.alerts.warnings.values()] == codes
 
 
-async def test_reachability_is_described_in_words(tmp_path: FilePath) -> None:
+async def test_user_is_not_warned_if_peers_have_another_way(tmp_path: FilePath) -> None:
     async with rig(tmp_path) as r:
-        told = []
-        for dialled, dialable in ((True, True), (False, True), (False, False)):
-            r.context.own_heartbeat.dialled, r.context.own_heartbeat.dialable = dialled, dialable
-            told.append(reachability.in_words(r.context))
-        assert told == [
-            "other peers can dial this node",
-            "no peer has dialled this node yet",
-            "other peers cannot dial this node, so its neighbours in an exchange must be peers "
-            "that it can dial",
-        ]
+        r.context.own_heartbeat.dialable = False
+        r.context.own_heartbeat.reach.verdict = Verdict(Reach.PUNCHED, "nothing to do")
+        reachability.warn(r.context)
+        assert r.context.alerts.warnings == {}
 
 
 @pytest.mark.parametrize(

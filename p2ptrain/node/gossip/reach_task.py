@@ -1,0 +1,161 @@
+"""Find out whether other sites can connect to this node, by asking members and by watching which
+connections arrive.
+
+Two or three members at different sites are asked at the start, every ten minutes, and when this
+node's address changes; more often while they do not reach it (`peers/reach_watch`). Members behind
+the same router are not asked, because they reach this node even if nobody else does.
+"""
+
+from __future__ import annotations
+
+import time
+from ipaddress import ip_address
+
+import trio
+
+from p2ptrain.address_group import is_elsewhere
+from p2ptrain.errors import PeerError, RemoteProtocolError
+from p2ptrain.ids import PeerId
+from p2ptrain.net import Network
+from p2ptrain.net.addresses import parse
+from p2ptrain.node.gossip.endpoint_exchange import introduced
+from p2ptrain.node.gossip.mapped_ports import outside_ports
+from p2ptrain.node.gossip.own_addresses import OwnAddresses, own_addresses
+from p2ptrain.node.state.context import Context
+from p2ptrain.peers.protocol_names import REACH_PROTOCOL
+from p2ptrain.peers.reach_messages import (
+    ANSWER_BYTES_MAX,
+    ReachAnswer,
+    ReachQuestion,
+    decode_answer,
+    encode_question,
+)
+from p2ptrain.peers.reach_questions import Askable
+from p2ptrain.peers.reach_verdict import OwnPlace
+
+LOOK_S = 2.0
+"""Interval at which this node checks its own addresses, and whether to ask members."""
+
+ANSWER_S = 12.0
+"""Deadline of a question in seconds: the 5 s of a member's dials, and the time on the way."""
+
+
+async def watch_reach(context: Context, look_s: float = LOOK_S) -> None:
+    """Ask members, update the verdict and journal its changes, until cancelled."""
+    watch = context.own_heartbeat.reach
+    async with trio.open_nursery() as nursery:
+        while True:
+            own, now = own_addresses(), context.now()
+            members = askable(context, own)
+            sites = {each.peer: each for each in members}
+            place = own_place(context, own)
+            for peer in watch.choose(members, now, context.draw) if place else ():
+                assert place is not None
+                nursery.start_soon(_ask, context, sites[peer], place)
+            if place is not None and judge(context, own, place):
+                _tell(context)
+            await trio.sleep(look_s)
+
+
+def askable(context: Context, own: OwnAddresses) -> list[Askable]:
+    """Return the connected members at other sites. Only members are asked: they can lie too, but
+    nobody becomes several members just by making keys."""
+    is_member, network = context.ledger.snapshot.is_member, context.network
+    members = [peer for peer in network.connected() if is_member(peer) and peer != context.me]
+    found = [Askable(peer, network.site_of(peer)) for peer in members]
+    return [each for each in found if _is_elsewhere(context, each.site, own)]
+
+
+def own_place(context: Context, own: OwnAddresses) -> OwnPlace | None:
+    """Return this node's address in its local network and its two ports; None if its control plane
+    does not listen."""
+    listening = [parse(address).port for address in context.network.addresses()]
+    if not listening:
+        return None
+    host = own.lan_host or "this machine"
+    announced = context.config.data_announce
+    data_port = announced[1] if announced else context.plane.listener.address[1]
+    return OwnPlace(host, listening[0], data_port)
+
+
+def judge(context: Context, own: OwnAddresses, place: OwnPlace) -> bool:
+    """Update the verdict, and return whether it changed. Only connections from other sites count
+    as arrivals."""
+    now = context.now()
+    # The listener's threads use another clock than this task.
+    ahead_s = now - time.monotonic()
+    data = {site: at + ahead_s for site, at in context.plane.listener.arrivals().items()}
+    control = context.network.arrivals()
+    return context.own_heartbeat.reach.judge(
+        place,
+        {site: at for site, at in control.items() if _is_elsewhere(context, site, own)},
+        {site: at for site, at in data.items() if _is_elsewhere(context, site, own)},
+        now,
+        outside_ports(context, place).opened,
+    )
+
+
+async def ask(
+    network: Network, peer: PeerId, question: ReachQuestion, *, deadline_s: float = ANSWER_S
+) -> ReachAnswer:
+    """Ask `peer`, which must be connected, to connect to the ports in `question`. Return its
+    answer.
+
+    Raises:
+        PeerError: it does not answer within `deadline_s`, or it refuses: it answers members and
+            listed peers only, once a minute.
+        RemoteProtocolError: its answer is malformed.
+    """
+    reply = await network.request(
+        peer,
+        REACH_PROTOCOL,
+        encode_question(question),
+        deadline_s=deadline_s,
+        bytes_max=ANSWER_BYTES_MAX,
+    )
+    return decode_answer(reply)
+
+
+async def _ask(context: Context, asked: Askable, place: OwnPlace) -> None:
+    """Ask one member, and pass its answer to the watch."""
+    peer, watch = asked.peer, context.own_heartbeat.reach
+    if context.peers.table.endpoint(peer) is None:
+        # Otherwise our data plane would refuse the member's connection, and not count it.
+        await introduced(context, peer)
+    certificate = context.plane.credentials.certificate_der
+    ports = outside_ports(context, place)
+    question = ReachQuestion(ports.control, ports.data, certificate)
+    try:
+        answer = await ask(context.network, peer, question)
+    except (PeerError, RemoteProtocolError) as exc:
+        watch.note_failure(peer)
+        context.peers.report_misbehaviour("reach-not-answered", peer, reason=exc.what)
+        return
+    watch.note_answer(asked, answer, context.now())
+    context.port_mappings.note_observed(map(ip_address, watch.observed_hosts(context.now())))
+    context.journal.write(
+        "reach-answer",
+        peer=peer,
+        host=answer.host,
+        control=str(answer.control),
+        data=str(answer.data),
+    )
+
+
+def _is_elsewhere(context: Context, site: str, own: OwnAddresses) -> bool:
+    external = context.own_heartbeat.reach.external_host
+    return is_elsewhere(site, (*own.hosts, *([external] if external else [])), own.networks)
+
+
+def _tell(context: Context) -> None:
+    watch = context.own_heartbeat.reach
+    context.journal.write(
+        "reach",
+        verdict=str(watch.verdict.reach),
+        what=watch.verdict.sentence,
+        control=watch.ports.control,
+        data=watch.ports.data,
+        host=watch.external_host,
+    )
+    context.changes.notify_all()
+    context.own_heartbeat.send_now()

@@ -1,0 +1,111 @@
+"""Decide when to ask members whether they can connect to this node, and which members to ask.
+
+A node asks in rounds. A round begins at the start, every ten minutes, and when something changed
+that may affect the answer. While a port is not reached, rounds are more frequent, because the user
+may be about to forward it. In each round, up to three members at different sites are asked. A
+member that connects later is asked in the same round, as long as the round lacks sites.
+
+This module is sans-IO: the time, the connected members and the randomness are arguments. It does
+not know what the answers say (`reach_evidence`).
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from p2ptrain.ids import PeerId
+
+ROUND_EVERY_S = 600.0
+
+UNREACHED_EVERY_S = 100.0
+"""Interval of the rounds while a port is not reached: a user who has forwarded it sees the result
+within two minutes. A round costs each of three members two short dials."""
+
+ROUND_SITES_MAX = 3
+"""Maximum number of sites that are asked in a round. Two must agree, and the third one replaces a
+member that lies or does not answer."""
+
+PEER_AGAIN_S = 65.0
+"""Minimum seconds between two questions to one member. A member answers once a minute; the other
+five seconds cover the time on the way."""
+
+ROUND_AGAIN_S = 30.0
+"""Minimum seconds between the beginnings of two rounds. Members report the address that they see,
+so a liar can make this node believe that the address keeps changing. The limit bounds the traffic
+that this causes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Askable:
+    """A connected member, and the site (the address group) of its connection."""
+
+    peer: PeerId
+    site: str
+
+
+class ReachQuestions:
+    """The rounds of one node. `now` must never decrease."""
+
+    def __init__(self) -> None:
+        self._began_s = -math.inf
+        self._changed = False
+        self._asked_s: dict[PeerId, float] = {}
+        """When each member was last asked; entries older than PEER_AGAIN_S are removed."""
+        self._sites: dict[str, PeerId] = {}
+        """The sites of this round whose member was asked and has not failed to answer."""
+        self._answered: set[PeerId] = set()
+        """The members that answered in this round."""
+
+    def ask_again(self) -> None:
+        """Begin a new round soon, because the answers may be different now."""
+        self._changed = True
+
+    def choose(
+        self,
+        members: Iterable[Askable],
+        now: float,
+        draw: random.Random,
+        every_s: float = ROUND_EVERY_S,
+    ) -> list[PeerId]:
+        """Return the members to ask now; usually none. `members` are those that are connected and
+        at other sites than this node. `every_s`: the interval of the rounds."""
+        connected = sorted(members, key=lambda each: each.peer)
+        self._begin_if_due(connected, now, every_s)
+        recent = {peer: at for peer, at in self._asked_s.items() if now < at + PEER_AGAIN_S}
+        self._asked_s = recent
+        # Peers can choose their ids, so the order must not depend on them.
+        draw.shuffle(connected)
+        chosen = list[PeerId]()
+        for each in connected:
+            if len(self._sites) >= ROUND_SITES_MAX:
+                break
+            if each.site not in self._sites and each.peer not in recent:
+                self._sites[each.site] = each.peer
+                self._asked_s[each.peer] = now
+                chosen.append(each.peer)
+        return chosen
+
+    def note_answer(self, peer: PeerId) -> None:
+        """Note that `peer` answered the question of this round."""
+        if peer in self._sites.values():
+            self._answered.add(peer)
+
+    def note_failure(self, peer: PeerId) -> None:
+        """Note that `peer` did not answer, so that a member at another site is asked instead."""
+        for site in [site for site, asked in self._sites.items() if asked == peer]:
+            del self._sites[site]
+
+    def _begin_if_due(self, connected: list[Askable], now: float, every_s: float) -> None:
+        """Begin a round if one is due. One is also due when all members that answered in this round
+        have disconnected and others are connected: this node may have moved to another network."""
+        lost = bool(self._answered and connected) and self._answered.isdisjoint(
+            each.peer for each in connected
+        )
+        changed = (self._changed or lost) and now >= self._began_s + ROUND_AGAIN_S
+        if changed or now >= self._began_s + every_s:
+            self._began_s, self._changed = now, False
+            self._sites.clear()
+            self._answered.clear()

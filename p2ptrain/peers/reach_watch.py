@@ -1,0 +1,100 @@
+"""Watch how others reach one node: the questions, the evidence and the verdict.
+
+Use this class in a task that asks the chosen members, passes their answers in, and shows the
+verdict. The class is sans-IO: the time, the randomness, the connected members and the arrivals are
+arguments. It does not know how a question is sent.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from p2ptrain.ids import PeerId
+from p2ptrain.peers.reach_evidence import PortsReached, ReachEvidence
+from p2ptrain.peers.reach_messages import ReachAnswer
+from p2ptrain.peers.reach_questions import (
+    ROUND_EVERY_S,
+    UNREACHED_EVERY_S,
+    Askable,
+    ReachQuestions,
+)
+from p2ptrain.peers.reach_verdict import (
+    NO_OTHER_WAYS,
+    NOT_ASKED,
+    OpenedPorts,
+    OtherWays,
+    OwnPlace,
+    Reach,
+    Verdict,
+    verdict,
+)
+
+
+class ReachWatch:
+    """The reachability of one node. `now` must never decrease."""
+
+    def __init__(self) -> None:
+        self.ports = PortsReached()
+        self.verdict: Verdict = NOT_ASKED
+        self.external_host = ""
+        """The address at which other sites see this node; "" if it is not known."""
+        self._questions = ReachQuestions()
+        self._evidence = ReachEvidence()
+        self._sites = 0
+        """Number of other sites that have a connected member."""
+        self._where: tuple[OwnPlace, tuple[int, int] | None] | None = None
+
+    def choose(self, members: Iterable[Askable], now: float, draw: random.Random) -> list[PeerId]:
+        """Return the members to ask now; usually none. `members` are those that are connected and
+        at other sites than this node."""
+        connected = list(members)
+        self._sites = len({each.site for each in connected})
+        unreached = self.verdict.reach in (Reach.HALF, Reach.CLOSED, Reach.BLOCKED)
+        every_s = UNREACHED_EVERY_S if unreached else ROUND_EVERY_S
+        return self._questions.choose(connected, now, draw, every_s)
+
+    def note_answer(self, asked: Askable, answer: ReachAnswer, now: float) -> None:
+        """Note an answer. If the members now agree on another external address than before, forget
+        the earlier answers and ask again."""
+        self._questions.note_answer(asked.peer)
+        self._evidence.note_answer(asked.site, answer, now)
+        seen = self._evidence.external_host(now, sites=self._sites)
+        if seen and seen != self.external_host:
+            if self.external_host:
+                self._begin_anew(now)
+            self.external_host = seen
+
+    def observed_hosts(self, now: float) -> frozenset[str]:
+        """Return the addresses at which other sites saw this node lately, as each of them says."""
+        return self._evidence.observed_hosts(now)
+
+    def note_failure(self, peer: PeerId) -> None:
+        """Note that `peer` did not answer, or refused to."""
+        self._questions.note_failure(peer)
+
+    def judge(
+        self,
+        place: OwnPlace,
+        control_arrivals: Mapping[str, float],
+        data_arrivals: Mapping[str, float],
+        now: float,
+        opened: OpenedPorts | None = None,
+        other_ways: OtherWays = NO_OTHER_WAYS,
+    ) -> bool:
+        """Update the verdict, and return whether it changed. If this node's address in its local
+        network or its opened ports have changed, forget the earlier evidence and ask again. The
+        arrivals map each other site to the time of its newest connection to this node."""
+        ports = None if opened is None else (opened.control_port, opened.data_port)
+        if self._where not in (None, (place, ports)):
+            self._begin_anew(now)
+        self._where = place, ports
+        self.ports = self._evidence.judge(control_arrivals, data_arrivals, now, sites=self._sites)
+        place = replace(place, translated=place.lan_host != self.external_host)
+        before, self.verdict = self.verdict, verdict(self.ports, place, opened, other_ways)
+        return self.verdict != before
+
+    def _begin_anew(self, now: float) -> None:
+        self._evidence.forget(now)
+        self._questions.ask_again()
