@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import trio
 
@@ -183,7 +184,8 @@ async def test_waiting_peer_learns_within_seconds_that_it_is_denied(tmp_path: Pa
         s.nursery.start_soon(partial(s.start, "eve", bootstrap="ann"))
         await s.until(lambda: eve.peer in s.seed.context.join_requests.pending)
         assert eve.peer not in s.seed.context.network.connected()
-        (asks,) = (await ask(s.seed, "join-requests"))["requests"]  # type: ignore[misc]
+        answer: Any = await ask(s.seed, "join-requests")
+        (asks,) = answer["requests"]
         assert (asks["peer"], asks["note"]) == (eve.peer, "Eve, at night")
         assert asks["via"] == s["ann"].peer
         now = int(time.time())
