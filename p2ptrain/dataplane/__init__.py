@@ -11,7 +11,7 @@ probe_upload, UploadProbeServer    measure the rate of the path from this node t
 LocalPort                          a port of this machine that several sockets use at once
 observe, ObserveServer             ask a member for the external address of a local port
 PunchSessions                      how two peers behind NATs agree to call each other (sans-IO)
-Candidate, Sightings               the addresses that a node may call because a peer asked for it
+ExternalAddress, Sightings         the addresses that a node may call if a peer asks for it
 punch_and_dial, punch_and_serve    the two ends of a connection that both peers open at once
 Congestion, probe_congestion       whether our sockets use BBR
 Uplink, UplinkShare, PeerShares    a limit on the bytes sent per second, and how it is shared
@@ -19,7 +19,7 @@ Uplink, UplinkShare, PeerShares    a limit on the bytes sent per second, and how
 
 from __future__ import annotations
 
-from p2ptrain.dataplane.candidates import Candidate, Sightings
+from p2ptrain.dataplane.candidates import ExternalAddress, Sightings
 from p2ptrain.dataplane.certificates import Credentials, peer_of_certificate
 from p2ptrain.dataplane.congestion import Congestion
 from p2ptrain.dataplane.congestion import probe as probe_congestion
@@ -40,11 +40,11 @@ from p2ptrain.dataplane.upload_probing import UploadProbeServer, probe_upload
 
 __all__ = [
     "PROOF",
-    "Candidate",
     "Congestion",
     "Credentials",
     "DialHandle",
     "Endpoint",
+    "ExternalAddress",
     "Listener",
     "ListenerLimits",
     "LocalPort",

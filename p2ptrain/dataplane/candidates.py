@@ -46,7 +46,7 @@ class Scope(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class ExternalAddress:
     """The external address of a port of a peer: an IP address and a port.
 
     Raises:
@@ -60,21 +60,21 @@ class Candidate:
     def __post_init__(self) -> None:
         short = 0 < len(self.host) <= HOST_CHARACTERS_MAX
         if not short or self.host != _usual_form(self.host):
-            raise RemoteProtocolError("a candidate's host is not an IP address in its usual form")
+            raise RemoteProtocolError("an external address is not an IP address in its usual form")
         if not PORT_MIN <= self.port < 1 << 16:
-            raise RemoteProtocolError(f"a candidate's port is out of range: {self.port}")
+            raise RemoteProtocolError(f"an external address's port is out of range: {self.port}")
 
     @classmethod
-    def of(cls, host: str, port: int) -> Candidate:
-        """Return the candidate for an address of a socket. Raises RemoteProtocolError."""
+    def of(cls, host: str, port: int) -> ExternalAddress:
+        """Return the address of a socket. Raises RemoteProtocolError."""
         return cls(_usual_form(host), port)
 
     def to_wire(self) -> dict[str, object]:
         return {"host": self.host, "port": self.port}
 
     @classmethod
-    def from_wire(cls, value: object) -> Candidate:
-        """Parse a candidate that a peer sent. Raises RemoteProtocolError if it is malformed."""
+    def from_wire(cls, value: object) -> ExternalAddress:
+        """Parse an address that a peer sent. Raises RemoteProtocolError if it is malformed."""
         wire = fields(value, host=str, port=int)
         host, port = wire["host"], wire["port"]
         assert isinstance(host, str)
@@ -103,7 +103,7 @@ class Sightings:
         return min(map(scope_of, self.own_hosts), default=Scope.PUBLIC)
 
 
-def refusal(candidates: Collection[Candidate], sightings: Sightings) -> str:
+def refusal(candidates: Collection[ExternalAddress], sightings: Sightings) -> str:
     """Return why this node may not call `candidates`; "" if it may call all of them."""
     if not 0 < len(candidates) <= STREAMS_MAX:
         return f"it names {len(candidates)} addresses; one to {STREAMS_MAX} are allowed"

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from p2ptrain.dataplane.candidates import Candidate
+from p2ptrain.dataplane.candidates import ExternalAddress
 from p2ptrain.dataplane.certificates import Credentials
 from p2ptrain.dataplane.dialling import DialHandle
 from p2ptrain.dataplane.endpoint import Endpoint
@@ -51,7 +51,7 @@ class Observation:
     Close it after punching."""
 
     source: LocalPort
-    seen: Candidate
+    seen: ExternalAddress
     connection: PeerSocket
 
     def close(self) -> None:
@@ -93,9 +93,9 @@ def observe(
         raise
 
 
-def decode_answer(answer: bytes) -> Candidate:
+def decode_answer(answer: bytes) -> ExternalAddress:
     """Return the address in a member's answer. Raises RemoteProtocolError if it is malformed."""
-    return Candidate.from_wire(unpack(answer, bytes_max=ANSWER_BYTES_MAX))
+    return ExternalAddress.from_wire(unpack(answer, bytes_max=ANSWER_BYTES_MAX))
 
 
 class ObserveServer:
@@ -121,7 +121,7 @@ class ObserveServer:
             sock.send_frame(b"")
             return
         try:
-            sock.send_frame(pack(Candidate.of(*sock.remote_address()).to_wire()))
+            sock.send_frame(pack(ExternalAddress.of(*sock.remote_address()).to_wire()))
             with suppress(PeerError):
                 sock.receive_into(bytearray(1))
         finally:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from p2ptrain.dataplane.candidates import STREAMS_MAX, Candidate
+from p2ptrain.dataplane.candidates import STREAMS_MAX, ExternalAddress
 from p2ptrain.encoding import count, fields, pack, unpack
 from p2ptrain.errors import RemoteProtocolError
 
@@ -36,7 +36,7 @@ class PunchOffer:
     nonce: bytes
     about: str
     attempt: int
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[ExternalAddress, ...]
 
     def __post_init__(self) -> None:
         _check_nonce(self.nonce)
@@ -54,7 +54,7 @@ class PunchAnswer:
     nonce: bytes
     attempt: int
     spent_ms: int
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[ExternalAddress, ...]
 
     def __post_init__(self) -> None:
         _check_nonce(self.nonce)
@@ -159,12 +159,12 @@ def _nonce(found: Mapping[str, object]) -> bytes:
     return nonce
 
 
-def _candidates(found: Mapping[str, object]) -> tuple[Candidate, ...]:
+def _candidates(found: Mapping[str, object]) -> tuple[ExternalAddress, ...]:
     listed = found["candidates"]
     assert isinstance(listed, list)
     if len(listed) > STREAMS_MAX:
         raise RemoteProtocolError("a message names too many candidates")
-    return tuple(Candidate.from_wire(each) for each in listed)
+    return tuple(ExternalAddress.from_wire(each) for each in listed)
 
 
 def _check_nonce(nonce: bytes) -> None:
@@ -172,6 +172,6 @@ def _check_nonce(nonce: bytes) -> None:
         raise RemoteProtocolError("a message about punching has no valid nonce")
 
 
-def _check_candidates(candidates: tuple[Candidate, ...]) -> None:
+def _check_candidates(candidates: tuple[ExternalAddress, ...]) -> None:
     if not 0 < len(candidates) <= STREAMS_MAX:
         raise RemoteProtocolError("a message names no candidates, or too many")

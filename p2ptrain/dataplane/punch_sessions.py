@@ -28,7 +28,7 @@ import math
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from p2ptrain.dataplane.candidates import Candidate, Sightings, refusal
+from p2ptrain.dataplane.candidates import ExternalAddress, Sightings, refusal
 from p2ptrain.dataplane.punch_messages import (
     ATTEMPTS_MAX,
     REASON_BYTES_MAX,
@@ -89,7 +89,7 @@ class Punch:
     nonce: bytes
     about: str
     start_at: float
-    theirs: tuple[Candidate, ...]
+    theirs: tuple[ExternalAddress, ...]
     dials: bool
 
 
@@ -126,8 +126,8 @@ class _Session:
     go_at: float = math.inf
     offers_at: dict[int, float] = field(default_factory=dict)
     """When each attempt of the offer was sent (by us) or received."""
-    ours: tuple[Candidate, ...] = ()
-    theirs: tuple[Candidate, ...] = ()
+    ours: tuple[ExternalAddress, ...] = ()
+    theirs: tuple[ExternalAddress, ...] = ()
     last_word: PunchMessage | None = None
     """Sent again if the peer repeats itself after the session is over."""
     sends: int = 0
@@ -162,7 +162,7 @@ class PunchSessions:
         self,
         peer: PeerId,
         about: str,
-        ours: tuple[Candidate, ...],
+        ours: tuple[ExternalAddress, ...],
         *,
         nonce: bytes,
         now: float,
@@ -177,7 +177,7 @@ class PunchSessions:
         return self._send_offer(session, now)
 
     def gathered(
-        self, peer: PeerId, nonce: bytes, ours: tuple[Candidate, ...], *, now: float
+        self, peer: PeerId, nonce: bytes, ours: tuple[ExternalAddress, ...], *, now: float
     ) -> list[Effect]:
         """Continue after `Gather`, with our own candidates in the order of the streams."""
         session = self._gathering(peer, nonce)

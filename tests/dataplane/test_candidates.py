@@ -8,7 +8,7 @@ import pytest
 
 from p2ptrain.dataplane.candidates import (
     STREAMS_MAX,
-    Candidate,
+    ExternalAddress,
     Scope,
     Sightings,
     refusal,
@@ -21,7 +21,7 @@ PUBLIC_US, PUBLIC_PEER, PUBLIC_THIRD = "8.8.4.4", "9.9.9.9", "1.1.1.1"
 
 
 def allowed(host: str, sightings: Sightings, port: int = 50000) -> bool:
-    return refusal([Candidate(host, port)], sightings) == ""
+    return refusal([ExternalAddress(host, port)], sightings) == ""
 
 
 def seen(
@@ -39,9 +39,11 @@ def test_peer_is_called_only_where_it_is_seen() -> None:
 
 
 def test_one_address_of_a_third_party_spoils_the_whole_request() -> None:
-    good = [Candidate(PUBLIC_PEER, port) for port in range(2000, 2003)]
+    good = [ExternalAddress(PUBLIC_PEER, port) for port in range(2000, 2003)]
     assert refusal(good, seen(by_us=PUBLIC_PEER)) == ""
-    assert "nobody sees" in refusal([*good, Candidate(PUBLIC_THIRD, 2000)], seen(by_us=PUBLIC_PEER))
+    assert "nobody sees" in refusal(
+        [*good, ExternalAddress(PUBLIC_THIRD, 2000)], seen(by_us=PUBLIC_PEER)
+    )
 
 
 @pytest.mark.parametrize(
@@ -81,14 +83,14 @@ def test_peer_may_use_any_address_of_its_ipv6_network() -> None:
 
 @pytest.mark.parametrize("count", [0, STREAMS_MAX + 1])
 def test_request_for_no_stream_or_too_many_is_refused(count: int) -> None:
-    asked = [Candidate(PUBLIC_PEER, 2000 + number) for number in range(count)]
+    asked = [ExternalAddress(PUBLIC_PEER, 2000 + number) for number in range(count)]
     assert refusal(asked, seen(by_us=PUBLIC_PEER)) != ""
 
 
 @pytest.mark.parametrize("port", [0, 22, 1023, 65536])
 def test_low_port_cannot_be_named(port: int) -> None:
     with pytest.raises(RemoteProtocolError):
-        Candidate(PUBLIC_PEER, port)
+        ExternalAddress(PUBLIC_PEER, port)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -100,7 +102,7 @@ def test_no_draw_of_addresses_breaks_the_rule(seed: int) -> None:
         by_us, forwarded, own, gateways = (
             frozenset(draw.sample(hosts, draw.randint(0, 3))) for _ in range(4)
         )
-        asked = [Candidate(draw.choice(hosts), 4000) for _ in range(draw.randint(1, 3))]
+        asked = [ExternalAddress(draw.choice(hosts), 4000) for _ in range(draw.randint(1, 3))]
         if refusal(asked, Sightings(by_us, forwarded, own, gateways)) == "":
             narrowest = min((scope_of(host) for host in own), default=Scope.PUBLIC)
             for each in asked:

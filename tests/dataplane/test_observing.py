@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from p2ptrain.dataplane import (
-    Candidate,
     Credentials,
     Endpoint,
+    ExternalAddress,
     LocalPort,
     ObserveServer,
     PeerSocket,
@@ -28,7 +28,7 @@ def port() -> Iterator[LocalPort]:
         yield made
 
 
-def ask(credentials: Credentials, member: Endpoint, port: LocalPort) -> Candidate:
+def ask(credentials: Credentials, member: Endpoint, port: LocalPort) -> ExternalAddress:
     found = observe(credentials, member, port, deadline_s=DEADLINE_S)
     found.connection.close()
     return found.seen

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from p2ptrain.dataplane.candidates import STREAMS_MAX, Candidate
+from p2ptrain.dataplane.candidates import STREAMS_MAX, ExternalAddress
 from p2ptrain.dataplane.punch_messages import (
     ABOUT_BYTES_MAX,
     MESSAGE_BYTES_MAX,
@@ -22,7 +22,7 @@ from p2ptrain.errors import RemoteProtocolError
 
 NONCE = bytes(range(NONCE_BYTES))
 WIDEST = "2001:db8:1111:2222:3333:4444:5555:6666"
-MANY = tuple(Candidate(WIDEST, 65535 - number) for number in range(STREAMS_MAX))
+MANY = tuple(ExternalAddress(WIDEST, 65535 - number) for number in range(STREAMS_MAX))
 
 
 @pytest.mark.parametrize(

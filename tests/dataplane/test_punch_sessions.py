@@ -10,7 +10,7 @@ from itertools import count
 
 import pytest
 
-from p2ptrain.dataplane.candidates import Candidate, Sightings
+from p2ptrain.dataplane.candidates import ExternalAddress, Sightings
 from p2ptrain.dataplane.punch_messages import (
     PunchAnswer,
     PunchGo,
@@ -44,8 +44,8 @@ TIMES = SessionTimes()
 ABOUT = "ring, step 3, attempt 0"
 
 
-def ports(peer: PeerId, number: int = 4) -> tuple[Candidate, ...]:
-    return tuple(Candidate(HOSTS[peer], 5000 + each) for each in range(number))
+def ports(peer: PeerId, number: int = 4) -> tuple[ExternalAddress, ...]:
+    return tuple(ExternalAddress(HOSTS[peer], 5000 + each) for each in range(number))
 
 
 def sees(peer: PeerId) -> Sightings:
@@ -189,7 +189,7 @@ def bob_hears(bob: PunchSessions, message: PunchMessage, now: float = 0.0) -> li
 
 def test_offer_that_names_a_third_party_is_refused() -> None:
     bob = PunchSessions(TIMES)
-    stolen = (*ports(EVE, 1), Candidate(VICTIM, 5000))
+    stolen = (*ports(EVE, 1), ExternalAddress(VICTIM, 5000))
     reason = f"nobody sees that peer at {VICTIM}"
     assert bob_hears(bob, PunchOffer(NONCE, ABOUT, 0, stolen)) == [
         Send(EVE, PunchRefusal(NONCE, reason)),
@@ -208,7 +208,7 @@ def test_offer_for_loopback_multicast_or_gateway_sends_only_a_refusal(host: str)
         own_hosts=frozenset({"192.168.1.2"}),
         gateways=frozenset({"192.168.1.1"}),
     )
-    offer = PunchOffer(NONCE, ABOUT, 0, (Candidate(host, 5000),))
+    offer = PunchOffer(NONCE, ABOUT, 0, (ExternalAddress(host, 5000),))
     refused, failed = PunchSessions(TIMES).receive(EVE, offer, sightings, now=0.0)
     assert isinstance(refused, Send)
     assert isinstance(refused.message, PunchRefusal)
@@ -218,7 +218,7 @@ def test_offer_for_loopback_multicast_or_gateway_sends_only_a_refusal(host: str)
 def test_answer_that_names_a_third_party_ends_the_agreement() -> None:
     ann = PunchSessions(TIMES)
     ann.offer(EVE, ABOUT, ports(ANN), nonce=NONCE, now=0.0)
-    stolen = tuple(Candidate(VICTIM, 5000 + each) for each in range(4))
+    stolen = tuple(ExternalAddress(VICTIM, 5000 + each) for each in range(4))
     reason = f"nobody sees that peer at {VICTIM}"
     found = ann.receive(EVE, PunchAnswer(NONCE, 0, 0, stolen), sees(EVE), now=0.1)
     assert found == [Failed(EVE, NONCE, ABOUT, reason, ours=True)]

@@ -15,7 +15,7 @@ from libp2p.pubsub.pb import rpc_pb2
 from p2ptrain import kernels
 from p2ptrain.archive.ledger_on_disk import rules_of
 from p2ptrain.dataplane import punch_messages
-from p2ptrain.dataplane.candidates import Candidate
+from p2ptrain.dataplane.candidates import ExternalAddress
 from p2ptrain.dataplane.certificates import Credentials
 from p2ptrain.encoding import pack
 from p2ptrain.identity import Identity
@@ -166,7 +166,7 @@ GOOD: dict[str, bytes] = {
     "chunk-response": struct.pack(">BI", 0, 5) + b"chunk",
     "observe-answer": pack({"host": "203.0.113.7", "port": 4202}),
     "punch-message": punch_messages.encode(
-        punch_messages.PunchOffer(NONCE, "a stream", 0, (Candidate("203.0.113.7", 4202),))
+        punch_messages.PunchOffer(NONCE, "a stream", 0, (ExternalAddress("203.0.113.7", 4202),))
     ),
     "probe-request": frame(pack({"bytes": 1 << 20})),
     "ring-header": ring_wire.Header(ring_wire.Kind.SUM, 0, 1, 2, 64, 3, 0, bytes(8)).encode(),

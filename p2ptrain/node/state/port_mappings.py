@@ -23,7 +23,7 @@ class OwnPorts:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class MappedAddress:
     """The address at which peers may reach both planes, once a member has connected through it. A
     port of 0 is not open."""
 
@@ -72,7 +72,7 @@ class PortMappings:
         mapping = self.routers.get(version)
         return () if mapping is None or mapping.standing is None else mapping.standing.open_ports
 
-    def candidate(self, version: Version = 4) -> Candidate | None:
+    def candidate(self, version: Version = 4) -> MappedAddress | None:
         """Return the address at which peers may reach this node through its router; None if there
         is none. Do not announce it before a member has connected through it: the router may lie, or
         another NAT may lie behind it."""
@@ -85,4 +85,4 @@ class PortMappings:
         address = next(iter(opened.values()))[0]
         _, control_port = opened.get(mapping.ports.control, (address, 0))
         _, data_port = opened.get(mapping.ports.data, (address, 0))
-        return Candidate(address, control_port, data_port)
+        return MappedAddress(address, control_port, data_port)

@@ -15,7 +15,7 @@ import trio
 
 from p2ptrain.node.port_mapping import keep_mapped
 from p2ptrain.node.port_mapping.keep_mapped import REMOVE_S, keep_ports_mapped, nonce_of
-from p2ptrain.node.state.port_mappings import Candidate
+from p2ptrain.node.state.port_mappings import MappedAddress
 from p2ptrain.portmap import Gateway, Kind, NoGateway, Router
 from p2ptrain.portmap.gateway import Version
 from tests.node.rig import ANN, BOB, Rig, rig, settled
@@ -112,7 +112,7 @@ async def test_both_ports_are_opened_and_closed_at_the_end(tmp_path: Path) -> No
                 assert mappings.verdict().words == (
                     "your router opened TCP 4201 and 4202 by PCP, renewed every 30 min"
                 )
-                assert mappings.candidate() == Candidate(PUBLIC_ADDRESS, CONTROL, DATA)
+                assert mappings.candidate() == MappedAddress(PUBLIC_ADDRESS, CONTROL, DATA)
                 assert closed(fake) == []
             assert closed(fake) == [CONTROL, DATA]
             assert r.context.port_mappings.candidate() is None
@@ -134,7 +134,9 @@ async def test_node_behind_a_carriers_nat_offers_no_candidate(tmp_path: Path) ->
                 assert mappings.verdict().kind is Kind.CARRIER
                 assert mappings.candidate() is None
                 mappings.note_observed([ip_address("100.64.0.2")])
-                assert mappings.candidate() == Candidate(ip_address("100.64.0.2"), CONTROL, DATA)
+                assert mappings.candidate() == MappedAddress(
+                    ip_address("100.64.0.2"), CONTROL, DATA
+                )
 
 
 async def test_new_network_means_a_new_router(tmp_path: Path) -> None:

@@ -26,9 +26,9 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 
 from p2ptrain.dataplane import (
-    Candidate,
     Credentials,
     Endpoint,
+    ExternalAddress,
     Listener,
     LocalPort,
     Observation,
@@ -167,7 +167,9 @@ class End:
             while True:
                 self.inbox.put(receive(self.control))
 
-    def ports(self, count: int, stack: ExitStack) -> tuple[list[LocalPort], tuple[Candidate, ...]]:
+    def ports(
+        self, count: int, stack: ExitStack
+    ) -> tuple[list[LocalPort], tuple[ExternalAddress, ...]]:
         """Return free ports with their external addresses, which remain valid until `stack` is
         closed."""
         ports = [LocalPort() for _ in range(count)]

@@ -1,0 +1,186 @@
+"""Measure how fast four voters decide if three of them are behind NATs and cannot connect to each
+other.
+
+    python -m tests.wan.harness.votes                    behind NATs, then with all voters dialable
+    python -m tests.wan.harness.votes --commits 5 --network nats
+
+Needs root. One voter trains alone, with a fake trainer; the others are seeds, so nothing is
+averaged and the times depend on the control plane only. Each voter proposes in its turn. A quorum
+has three voters, so a voter behind a NAT needs the vote of another one behind a NAT.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+from p2ptrain.archive.home import Home
+from p2ptrain.identity import load_or_create
+from p2ptrain.run import load_allowlist, save_allowlist, save_run
+from p2ptrain.testing.node_process import DemoNode, Event
+from p2ptrain.testing.published import policy, publish, share_content
+from tests.wan.harness import emulator
+
+VOTERS = 4
+NETWORKS = {
+    "nats": ("-N", "cone:1", "-N", "cone/rand:2", "-N", "sym:3"),
+    "dialable": (),
+}
+"""Options of the emulator. `sym` cannot be punched with `cone/rand`."""
+
+LINKS = ("-n", str(VOTERS), "-d", "20", "-j", "2")
+PORT = 4201
+FIRST_COMMITS = 3
+"""Commits that are not measured: the voters are still connecting."""
+
+START_S, COMMIT_S = 180.0, 20.0
+"""Timeouts in seconds for the first commits, and for each further one."""
+
+
+class Voter(DemoNode):
+    """One voter; the first one trains, and the others are seeds."""
+
+    def launch(self, number: int, bootstrap: list[str]) -> None:
+        words = [sys.executable, "-m", "tests.wan.harness.voter", "--home", str(self.home)]
+        words += ["--host", host_of(number)]
+        words += ["--seed"] * (number > 0) + ["--bootstrap", *bootstrap]
+        with (self.home / "output.txt").open("ab") as output:
+            self.process = subprocess.Popen(
+                emulator.inside(number, words),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                # The locks of ports are files, and the nodes have the same port.
+                env=os.environ | {"NO_COLOR": "1", "XDG_RUNTIME_DIR": str(self.home)},
+                start_new_session=True,
+            )
+
+
+def host_of(node: int) -> str:
+    """Return the address of a node of the emulated network."""
+    words = emulator.inside(node, ["ip", "-4", "-o", "addr", "show", "dev", "tun0"])
+    line = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout
+    return line.split(" inet ")[1].split("/")[0]
+
+
+def prepared(folder: Path) -> tuple[list[Voter], str]:
+    """Make the homes of all voters and publish their run. Return the voters and the first one's
+    address."""
+    homes = [Home(folder / f"voter{number}") for number in range(VOTERS)]
+    peers = [load_or_create(home.identity).peer for home in homes]
+    run = publish(
+        homes[0],
+        founders=peers,
+        steps=100_000,
+        rules=policy(participants_min=1),
+        inner_steps=2,
+    )
+    listed = load_allowlist(homes[0].allowlist, run)
+    assert listed is not None
+    for home in homes[1:]:
+        save_run(home.manifest, run)
+        save_allowlist(home.allowlist, listed)
+        share_content(home)
+    voters = [Voter(home.root.name, home.root) for home in homes]
+    return voters, f"/ip4/10.77.0.1/tcp/{PORT}/p2p/{peers[0]}"
+
+
+def commits_of(voter: Voter) -> list[Event]:
+    """Return the committed outer steps, without those that were skipped."""
+    ended = [each for each in voter.events if each["event"] == "committed"]
+    return [each for each in ended if not each["skipped"]]
+
+
+def wait_for_commits(voter: Voter, count: int, deadline_s: float) -> None:
+    """Wait until the voter's journal has `count` commits. Raises TimeoutError."""
+    ends_s = time.monotonic() + deadline_s
+    while len(commits_of(voter)) < count:
+        if time.monotonic() > ends_s:
+            found, tail = len(commits_of(voter)), voter.output()[-2000:]
+            found, tail = len(commits_of(voter)), voter.output()[-2000:]
+            raise TimeoutError(f"only {found} of {count} commits in time:\n{tail}")
+        time.sleep(0.1)
+        for _ in voter.new_events():
+            pass
+
+
+def run_voters(folder: Path, commits: int) -> dict[str, object]:
+    """Run the voters inside the emulated network. Return what was measured after FIRST_COMMITS."""
+    voters, address = prepared(folder)
+    try:
+        for number, voter in enumerate(voters):
+            voter.launch(number, [address] if number else [])
+        wait_for_commits(voters[0], FIRST_COMMITS, START_S)
+        since_s = commits_of(voters[0])[-1]["monotonic_s"]
+        wait_for_commits(voters[0], FIRST_COMMITS + commits, commits * COMMIT_S)
+        return _summary(voters, since_s)
+    finally:
+        for voter in voters:
+            if voter.process is not None:
+                os.killpg(voter.process.pid, signal.SIGKILL)
+                voter.process.wait()
+
+
+def _summary(voters: list[Voter], since_s: float) -> dict[str, object]:
+    for voter in voters[1:]:
+        for _ in voter.new_events():
+            pass
+    events = [it for voter in voters for it in voter.events if it["monotonic_s"] >= since_s]
+    times = [it["monotonic_s"] for it in commits_of(voters[0]) if it["monotonic_s"] >= since_s]
+    took_s = [later - earlier for earlier, later in pairwise(times)]
+    ledger = [it for it in voters[0].events if it["event"] == "decided"]
+    decided = [it for it in ledger if it["monotonic_s"] >= since_s]
+    late = [it for it in decided if it["round"] > 0]
+    voting = min(len(it["voters"]) for it in decided if it["kind"] == "roster")
+    return {
+        "voters": voting,
+        "commits": len(took_s),
+        "median_s": round(median(took_s), 3),
+        "longest_s": round(max(took_s), 3),
+        "heights_with_more_than_one_round": len(late),
+        "lost_messages": sum(event["event"] == "message-lost" for event in events),
+    }
+
+
+def measured(network: str, commits: int) -> dict[str, object]:
+    """Run this program inside the emulator. Raises CalledProcessError if it fails."""
+    inner = [sys.executable, "-m", "tests.wan.harness.votes", "--inside", "--commits", str(commits)]
+    words = emulator.words((*LINKS, *NETWORKS[network]), inner)
+    limit_s = START_S + commits * COMMIT_S + 60
+    done = subprocess.run(
+        words, cwd=emulator.ROOT, stdout=subprocess.PIPE, check=True, timeout=limit_s
+    )
+    found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    return {"network": network} | found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.wan.harness.votes")
+    parser.add_argument("--commits", type=int, default=20)
+    parser.add_argument("--network", choices=NETWORKS, action="append")
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.inside:
+        with tempfile.TemporaryDirectory(prefix="p2ptrain-votes-") as folder:
+            sys.stdout.write(json.dumps(run_voters(Path(folder), given.commits)) + "\n")
+        return 0
+    if missing := emulator.missing():
+        sys.stderr.write(f"the emulator cannot run here: {missing}\n")
+        return 4
+    for network in given.network or NETWORKS:
+        sys.stdout.write(json.dumps(measured(network, given.commits)) + "\n")
+        sys.stdout.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
