@@ -9,7 +9,7 @@ import pytest
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.apply import apply, genesis, why_invalid
-from p2ptrain.ledger.chain.values import Commit, Entry, Roster, SnapshotRef
+from p2ptrain.ledger.chain.values import Commit, Entry, Roster, Skip, SnapshotRef
 from p2ptrain.ledger.chain.verify import replay
 from p2ptrain.ledger.core import Ledger
 from p2ptrain.ledger.history.base import Checkpoint
@@ -20,6 +20,7 @@ from p2ptrain.ledger.messages.events import Received
 from p2ptrain.ledger.messages.messages import Accept, Outcome, Prepare, Refused
 from p2ptrain.ledger.messages.peer_reports import ReduceDone, SnapshotTaken, UpdateHeld
 from p2ptrain.ledger.paxos.electorate import proof_of
+from p2ptrain.ledger.paxos.proposer import Proposer
 from p2ptrain.simulation.disk import signer, verify
 from p2ptrain.testing.ledgers import (
     LedgerGroup,
@@ -158,6 +159,28 @@ def test_r5_the_entry_accepted_in_the_highest_round_is_proposed() -> None:
 
 def test_r5_commit_without_its_update_is_passed_over_if_not_chosen() -> None:
     told(*REDUCING, "says c u0", "done b u0", "fail a", "tick 40", "expect * attempt 2")
+
+
+def test_r5_entry_that_only_its_proposer_accepted_is_passed_over() -> None:
+    """c lies: it votes for its own invention in round 1. Before that, b accepted another entry in
+    round 0. Neither a nor b voted for the invention, so it was not chosen.
+    """
+    some = LedgerGroup(small_rules())
+    state = some["a"].state
+    honest, invented = (Entry(1, state.head, Skip(step)) for step in (0, 1))
+    claims = {A: None, B: (0, honest), C: (1, invented)}
+    proposer = Proposer(some.electorate("a"), 2)
+    for voter, claim in claims.items():
+        shown = None if claim is None else accepted(some.rules, *claim)
+        proposer.count_promise(voter, some.electorate(voter).promise(2, shown))
+    entry, promises = proposer.choice(lambda entry, _: entry == invented)
+    assert (entry, [proof.voter for proof in promises]) == (honest, [A, B])
+    entry, promises = proposer.choice(lambda entry, _: False)
+    assert (entry, [proof.voter for proof in promises]) == (invented, [A, B, C])
+    entry, promises = proposer.choice(lambda entry, _: True)
+    assert (entry, [proof.voter for proof in promises]) == (honest, [A, B]), (
+        "b and c may have chosen it, since c did not show its vote of round 0"
+    )
 
 
 ROTTEN = (

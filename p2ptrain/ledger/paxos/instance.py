@@ -30,7 +30,7 @@ from p2ptrain.ledger.messages.messages import (
     VoteMessage,
 )
 from p2ptrain.ledger.paxos.acceptor import Acceptor
-from p2ptrain.ledger.paxos.electorate import Electorate, forced_by
+from p2ptrain.ledger.paxos.electorate import Electorate, forced_by, not_backing
 from p2ptrain.ledger.paxos.height_policy import Answer, HeightPolicy, Judgement
 from p2ptrain.ledger.paxos.proposer import Promises, Proposer, author_of
 from p2ptrain.ledger.paxos.timers import Repeater, earliest, rounds_s
@@ -363,14 +363,14 @@ class Instance:
     ) -> Judgement:
         """Judge `entry`, which `proposer` proposes in this round with these promises.
 
-        Even if the promises force `entry`, it is doubtful in two cases. The promises without an
-        accepted entry come from a quorum, so no entry was chosen. Or the promise of a voter that is
-        up is missing, and the doubt period is not over (`_is_late`).
+        Even if the promises force `entry`, it is doubtful in two cases. The promises that do not
+        back it come from a quorum, so it was not chosen (`not_backing`). Or the promise of a voter
+        that is up is missing, and the doubt period is not over (`_is_late`).
         """
         late, forced = self._is_late(now), forced_by(promises) is not None
-        free = {proof.voter for proof in promises if proof.accepted is None}
+        others = {proof.voter for proof in not_backing(promises)}
         left_out = self.electorate.names - policy.down - {proof.voter for proof in promises}
-        doubtful = self.electorate.reached(free) or (bool(left_out) and not late)
+        doubtful = self.electorate.reached(others) or (bool(left_out) and not late)
         author = author_of(self.electorate, promises, proposer)
         return policy.judge(
             entry.value, now, forced=forced, doubtful=doubtful, late=late, proposer=author

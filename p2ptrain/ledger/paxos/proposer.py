@@ -15,14 +15,13 @@ from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain.values import Certified, Entry, Vote
 from p2ptrain.ledger.messages.effects import Announce, Effect, Send
 from p2ptrain.ledger.messages.messages import (
-    Accepted,
     Message,
     Prepare,
     Promise,
     PromiseProof,
     Propose,
 )
-from p2ptrain.ledger.paxos.electorate import Electorate, forced_by, proof_of
+from p2ptrain.ledger.paxos.electorate import Electorate, forced_by, not_backing, proof_of
 
 UNICASTS_MAX = 32
 """Maximum number of voters that get unicast messages from a proposer. Unicast takes one network
@@ -55,8 +54,7 @@ class Proposer:
         self.proposal: Propose | None = None
         self._electorate = electorate
         self._promises: dict[PeerId, PromiseProof] = {}
-        self._best: Accepted | None = None
-        self._candidates: dict[Digest, Entry] = {}
+        self._accepted: dict[Digest, Entry] = {}
         self._votes: dict[PeerId, bytes] = {}
 
     # ── promises ─────────────────────────────────────────────────────────────────────────────────
@@ -77,33 +75,25 @@ class Proposer:
 
     def count_promise(self, voter: PeerId, promise: Promise) -> None:
         self._promises[voter] = proof_of(voter, promise)
-        accepted = promise.accepted
-        if accepted is None:
-            return
-        if self._best is None or accepted.round > self._best.round:
-            self._best = accepted
-            self._candidates = {}
-        if accepted.round == self._best.round:
-            self._candidates[accepted.entry.digest] = accepted.entry
+        if promise.accepted is not None:
+            self._accepted[promise.accepted.entry.digest] = promise.accepted.entry
 
     def choice(self, unusable: Unusable) -> tuple[Entry | None, tuple[PromiseProof, ...]]:
         """Return the entry that must be proposed, and the promises that show this. The entry is
         None if this node is free to propose any entry.
 
-        If the forced entry is unusable, it is passed over if the promises without an accepted entry
-        come from a quorum. Then it cannot have been chosen, and these promises prove that.
+        If the forced entry is unusable, it is passed over if the promises that do not back it come
+        from a quorum. Then it was not chosen in that round, and these promises prove that. They may
+        force another entry.
         """
-        free = tuple(proof for proof in self._promises.values() if proof.accepted is None)
-        if self._best is None:
-            return None, free
         promises = tuple(self._promises.values())
-        forced = forced_by(promises)
-        assert forced is not None
-        entry = self._candidates[forced]
-        passable = self._electorate.reached({proof.voter for proof in free})
-        if passable and unusable(entry, promises):
-            return None, free
-        return entry, promises
+        while (forced := forced_by(promises)) is not None:
+            entry, others = self._accepted[forced], not_backing(promises)
+            passable = self._electorate.reached({proof.voter for proof in others})
+            if not (passable and unusable(entry, promises)):
+                return entry, promises
+            promises = others
+        return None, promises
 
     # ── votes ────────────────────────────────────────────────────────────────────────────────────
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import dataclass, field
 
-from p2ptrain.ids import PeerId
+from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Branch, Roster
+from p2ptrain.ledger.messages.messages import Message, Propose
 from p2ptrain.simulation.checkers.proposals import is_quorum
 from p2ptrain.simulation.checkers.troubles import Troubles
 from p2ptrain.simulation.checkers.watching import Decision, Watch
+from p2ptrain.simulation.disk import SimDisk
 
 RETURN_S = 40.0
 """Seconds until a returned founder must be a voter again. A reduce that Sybils spoil takes three
@@ -19,7 +21,7 @@ attempts of 2.6 s, and voters are not admitted during that time. A replayed old 
 withdraws the founder's request until the founder repeats it."""
 
 WELL_S = 10.0
-"""Seconds after which an entry that was proposed while a founder was away is no longer decided."""
+"""Seconds after which all voters know that a founder has returned."""
 
 
 @dataclass(slots=True)
@@ -48,12 +50,18 @@ class FoundersKeepTheirVotes(Watch):
 
     `said_goodbye` contains all founders that have ever left; the world fills it. With a liar among
     the voters, later rounds are exempt: the liar may have claimed that such a roster was already
-    accepted.
+    accepted. What counts is the time at which the roster was first proposed. A later proposer may
+    have to propose it again long after the founder has returned.
     """
 
     said_goodbye: Container[PeerId]
     troubles: Troubles
     liars: frozenset[PeerId]
+    proposed_s: dict[Digest, float] = field(default_factory=dict)
+
+    def on_vote(self, voter: PeerId, message: Message, disk: SimDisk) -> None:
+        if isinstance(message, Propose):
+            self.proposed_s.setdefault(message.entry.digest, self.troubles.now)
 
     def on_decision(self, decision: Decision) -> None:
         if not decision.is_first or not isinstance(decision.value, Roster):
@@ -64,7 +72,8 @@ class FoundersKeepTheirVotes(Watch):
             if voter in decision.after.voters or voter in self.liars:
                 continue
             since = self.troubles.since.get(voter)
-            is_well = since is not None and since + WELL_S < self.troubles.now
+            proposed_s = self.proposed_s.get(decision.certified.entry.digest, self.troubles.now)
+            is_well = since is not None and since + WELL_S < proposed_s
             if is_well or voter not in self.said_goodbye:
                 self.object(f"{voter} lost its vote at height {decision.after.height}")
 
