@@ -130,15 +130,7 @@ class NodeConfig:
         micro = self.micro_batch
         _require(micro >= 0, "--micro-batch", micro, "choose 0 for as many as fit, or more")
         _require(0 <= self.data_port < 65536, "--data-listen", self.data_port, "choose 0 to 65535")
-        if self.data_announce is not None:
-            host, port = self.data_announce
-            _require(
-                _is_dialable(host) and port > 0,
-                "--data-announce",
-                f"{host}:{port}",
-                "give the IP address and the port at which others reach you, such as "
-                "203.0.113.7:4202",
-            )
+        self._check_data_announce()
         limit = self.limit_up_bytes_per_s
         _require(limit is None or limit >= 1000, "--limit-up", limit, "choose at least 8kbit")
         kept = self.keep_snapshots
@@ -173,6 +165,13 @@ class NodeConfig:
             "write HEIGHT:DIGEST, as `p2ptrain ledger show` prints it on a node that you trust",
         )
         _require(bool(self.listen), "--listen", self.listen, f"give an address such as {LISTEN}")
+
+    def _check_data_announce(self) -> None:
+        if self.data_announce is None:
+            return
+        host, port = self.data_announce
+        fix = "give the IP address and port at which others reach you, such as 203.0.113.7:4202"
+        _require(_is_dialable(host) and port > 0, "--data-announce", f"{host}:{port}", fix)
 
 
 def _require(holds: bool, name: str, value: object, fix: str) -> None:

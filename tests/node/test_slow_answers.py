@@ -22,6 +22,7 @@ from p2ptrain.ledger.messages.messages import Message, Outcome
 from p2ptrain.ledger.messages.peer_reports import Ready, ReduceDone, UpdateHeld
 from p2ptrain.ledger.messages.wire import decode, encode
 from p2ptrain.node.consensus.outbox import Outboxes
+from p2ptrain.node.state.forwarding import Forwarding
 from p2ptrain.testing.ledgers import LedgerGroup, digest, small_rules
 
 STEPS = 4
@@ -64,7 +65,13 @@ class SlowPost:
             return b""
 
         asked = SimpleNamespace(first_question=SimpleNamespace(is_over=True))
-        return SimpleNamespace(network=SimpleNamespace(request=request), identities=asked)
+        alone = SimpleNamespace(snapshot=SimpleNamespace(is_member=lambda peer: False))
+        return SimpleNamespace(
+            network=SimpleNamespace(request=request, connected=set),
+            identities=asked,
+            ledger=alone,  # Nobody else could forward a request.
+            peers=SimpleNamespace(forwarding=Forwarding()),
+        )
 
     async def _carry(
         self, sender: PeerId, receiver: PeerId, payload: bytes, answered: trio.Event

@@ -182,19 +182,16 @@ def proof_of(voter: PeerId, promise: Promise) -> PromiseProof:
     return PromiseProof(voter, *_summary(accepted), proposed, promise.signature)
 
 
-def not_backing(proofs: Sequence[PromiseProof]) -> tuple[PromiseProof, ...]:
-    """Return the promises that do not show the forced entry as accepted in the highest round; all
-    promises if none is forced.
+def not_backing(proofs: Sequence[PromiseProof], forced: Digest | None) -> tuple[PromiseProof, ...]:
+    """Return the promises that do not show the entry `forced` as accepted in the highest round; all
+    promises if `forced` is None.
 
     Their voters did not vote for it in that round, and never will. So if they are a quorum, the
     entry was not chosen in that round, since any two quorums share a voter. (If it was chosen in an
     earlier round, one of them shows it for that round.)
     """
-    forced = forced_by(proofs)
-    if forced is None:
-        return tuple(proofs)
     rounds = [it.accepted_round or 0 for it in proofs if it.accepted == forced]
-    backing = max(rounds), forced
+    backing = max(rounds, default=0), forced
     return tuple(it for it in proofs if (it.accepted_round, it.accepted) != backing)
 
 

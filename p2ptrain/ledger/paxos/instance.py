@@ -367,13 +367,18 @@ class Instance:
         back it come from a quorum, so it was not chosen (`not_backing`). Or the promise of a voter
         that is up is missing, and the doubt period is not over (`_is_late`).
         """
-        late, forced = self._is_late(now), forced_by(promises) is not None
-        others = {proof.voter for proof in not_backing(promises)}
+        late, forced = self._is_late(now), forced_by(promises)
+        others = {proof.voter for proof in not_backing(promises, forced)}
         left_out = self.electorate.names - policy.down - {proof.voter for proof in promises}
         doubtful = self.electorate.reached(others) or (bool(left_out) and not late)
         author = author_of(self.electorate, promises, proposer)
         return policy.judge(
-            entry.value, now, forced=forced, doubtful=doubtful, late=late, proposer=author
+            entry.value,
+            now,
+            forced=forced is not None,
+            doubtful=doubtful,
+            late=late,
+            proposer=author,
         )
 
     def _is_late(self, now: float) -> bool:

@@ -88,7 +88,7 @@ class Proposer:
         """
         promises = tuple(self._promises.values())
         while (forced := forced_by(promises)) is not None:
-            entry, others = self._accepted[forced], not_backing(promises)
+            entry, others = self._accepted[forced], not_backing(promises, forced)
             passable = self._electorate.reached({proof.voter for proof in others})
             if not (passable and unusable(entry, promises)):
                 return entry, promises
