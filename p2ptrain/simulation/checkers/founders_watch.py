@@ -50,7 +50,7 @@ class FoundersKeepTheirVotes(Watch):
 
     `said_goodbye` contains all founders that have ever left; the world fills it. With a liar among
     the voters, later rounds are exempt: the liar may have claimed that such a roster was already
-    accepted. What counts is the time at which the roster was first proposed. A later proposer may
+    accepted. The time at which the roster was first proposed decides. A later proposer may
     have to propose it again long after the founder has returned.
     """
 
