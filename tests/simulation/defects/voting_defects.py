@@ -17,7 +17,7 @@ from p2ptrain.ledger.chain.values import Certificate, Entry, LineId, Vote, vote_
 from p2ptrain.ledger.messages.effects import Effect, Persist
 from p2ptrain.ledger.messages.events import Event
 from p2ptrain.ledger.messages.messages import PromiseProof
-from p2ptrain.ledger.paxos import electorate, instance
+from p2ptrain.ledger.paxos import electorate, instance, proposer
 from p2ptrain.ledger.paxos.acceptor import Acceptor, Acceptors, restored_acceptors
 from p2ptrain.ledger.paxos.electorate import Electorate
 from p2ptrain.ledger.paxos.instance import Instance, Stage
@@ -58,15 +58,8 @@ def lower_round_accepted(patch: Patch) -> None:
 
 
 def accepted_value_not_adopted(patch: Patch) -> None:
-    count = Proposer.count_promise
-
-    def count_promise(self: Proposer, voter: object, promise: object) -> None:
-        count(self, voter, promise)  # type: ignore[arg-type]
-        self._best = None
-
-    patch(Proposer, "count_promise", count_promise)
-    patch(instance, "forced_by", lambda proofs: None)
-    patch(electorate, "forced_by", lambda proofs: None)
+    for module in (electorate, instance, proposer):
+        patch(module, "forced_by", lambda proofs: None)
 
 
 def round_0_proposed_anew(patch: Patch) -> None:
