@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from p2ptrain.errors import P2PTrainError, PeerUnreachable, RemoteProtocolError
+from p2ptrain.errors import NotAuthorised, P2PTrainError, PeerUnreachable, RemoteProtocolError
 from p2ptrain.ids import PeerId
 from p2ptrain.node.forwarding import forwarding
 from p2ptrain.node.state.forwarding import AT_ONCE
-from p2ptrain.peers.forwarded_messages import PAYLOAD_BYTES_MAX, decode
+from p2ptrain.peers.forwarded_messages import PAYLOAD_BYTES_MAX, ForwardedMessage, decode
 from p2ptrain.peers.protocol_names import FORWARD_PROTOCOL
 from tests.node.rig import ANN, PaperNetwork, Rig, heartbeat, rig
 
@@ -184,6 +184,17 @@ async def test_requests_are_passed_on_between_members_only(tmp_path: Path) -> No
         assert handled == []
 
 
+async def test_only_members_pass_requests_on(tmp_path: Path) -> None:
+    """In an open run, strangers are admitted too."""
+    async with three(tmp_path) as (sender, forwarder, receiver, handled):
+        receiver.set_chain(since={each.context.me: 0 for each in (sender, receiver)})
+        with pytest.raises(PeerUnreachable) as caught:
+            await ask(sender, receiver)
+        assert "passes the request on is not a member" in caught.value.evidence[0]
+        assert forwarder.context.peers.forwarding.passed_on == 1
+        assert handled == []
+
+
 async def test_members_cannot_send_under_another_name(tmp_path: Path) -> None:
     async with three(tmp_path) as (sender, forwarder, receiver, _handled):
         network = network_of(forwarder)
@@ -218,6 +229,41 @@ async def test_long_messages_and_long_replies_are_not_forwarded(tmp_path: Path) 
         with pytest.raises(RemoteProtocolError, match="too long"):
             await ask(sender, receiver, b"12345", bytes_max=8)
         assert len(handled) == 1
+
+
+async def test_request_that_is_too_long_for_its_protocol_is_refused(tmp_path: Path) -> None:
+    async with three(tmp_path) as (sender, _forwarder, receiver, handled):
+        with pytest.raises(PeerUnreachable) as caught:
+            await ask(sender, receiver, bytes(1001))
+        assert "too long" in caught.value.evidence[0]
+        assert handled == []
+
+
+async def test_invented_requests_do_not_use_up_the_senders_limit(tmp_path: Path) -> None:
+    """A lying member invents requests in the sender's name, more than a receiver checks."""
+    async with three(tmp_path) as (sender, forwarder, receiver, _handled):
+        receiver.surround(clock=lambda: 5.0)
+        forwarding.answer_forwarded(receiver.context)
+        liar = ANN.peer
+        members = (sender.context.me, forwarder.context.me, receiver.context.me, liar)
+        receiver.set_chain(since=dict.fromkeys(members, 0))
+        invented = ForwardedMessage(
+            sender.run.id,
+            sender.context.me,
+            receiver.context.me,
+            sender.context.identities.incarnation,
+            receiver.context.identities.incarnation,
+            serial=0,
+            protocol=P,
+            is_reply=False,
+            payload=b"x",
+            signature=bytes(64),
+        )
+        deliver = network_of(receiver).handlers[FORWARD_PROTOCOL]
+        for _ in range(3 * AT_ONCE):
+            with pytest.raises(NotAuthorised):
+                await deliver(liar, invented.encode())
+        assert await ask(sender, receiver) == b"re: vote"
 
 
 async def test_protocols_that_were_not_registered_are_not_forwarded(tmp_path: Path) -> None:

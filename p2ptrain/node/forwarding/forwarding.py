@@ -54,7 +54,7 @@ def handle(context: Context, protocol: str, handler: Handler, *, bytes_max: int)
     """From now on, answer requests of `protocol`, both direct ones and forwarded ones. See
     `Network.handle`."""
     context.network.handle(protocol, handler, bytes_max=bytes_max)
-    context.peers.forwarding.handlers[protocol] = handler
+    context.peers.forwarding.handlers[protocol] = handler, bytes_max
 
 
 def answer_forwarded(context: Context) -> None:
@@ -65,7 +65,7 @@ def answer_forwarded(context: Context) -> None:
         if message.run != context.run or message.is_reply:
             raise RemoteProtocolError("a forwarded message is of a different run", peer=peer)
         if message.receiver == context.me:
-            return await _answer(context, message)
+            return await _answer(context, peer, message)
         return await _pass_on(context, peer, message, data)
 
     context.network.handle(FORWARD_PROTOCOL, answer, bytes_max=MESSAGE_BYTES_MAX)
@@ -191,25 +191,29 @@ async def _pass_on(context: Context, peer: PeerId, message: ForwardedMessage, da
     )
 
 
-async def _answer(context: Context, message: ForwardedMessage) -> bytes:
+async def _answer(context: Context, forwarder: PeerId, message: ForwardedMessage) -> bytes:
     """Answer a request that another member has passed on."""
-    for fault in _faults(context, message):
+    for fault in _faults(context, forwarder, message):
         raise NotAuthorised(fault, peer=message.sender)
-    handler = context.peers.forwarding.handlers[message.protocol]
+    handler, _ = context.peers.forwarding.handlers[message.protocol]
     reply = message.reply(await handler(message.sender, message.payload))
     return reply.signed(context.identity.sign).encode()
 
 
-def _faults(context: Context, message: ForwardedMessage) -> Iterator[str]:
+def _faults(context: Context, forwarder: PeerId, message: ForwardedMessage) -> Iterator[str]:
     """Yield why the request is not answered. The last check records the request as handled."""
     sender, forwarding = message.sender, context.peers.forwarding
+    if not context.ledger.snapshot.is_member(forwarder):
+        yield "the peer that passes the request on is not a member"
     if message.protocol not in forwarding.handlers:
         yield "requests of this protocol cannot be forwarded"
+    elif len(message.payload) > forwarding.handlers[message.protocol][1]:
+        yield "the forwarded request is too long"
     if not context.ledger.snapshot.is_member(sender) or not context.admission.admits(sender):
         yield "the sender of a forwarded request is not a member"
     if message.receiver_incarnation != context.identities.incarnation:
         yield "the forwarded request is for an earlier start of this node"
-    if not forwarding.accepted.consume(sender, 1, context.now()):
+    if not forwarding.accepted.consume((forwarder, sender), 1, context.now()):
         yield "too many requests of this sender are forwarded"
     if not message.is_genuine(verify):
         yield "the forwarded request does not have its sender's signature"

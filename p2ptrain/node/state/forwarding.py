@@ -19,8 +19,9 @@ AT_ONCE, PER_S = 16, 8.0
 
 @dataclass(slots=True)
 class Forwarding:
-    handlers: dict[str, Handler] = field(default_factory=dict)
-    """The handler of each protocol whose messages may be forwarded to us."""
+    handlers: dict[str, tuple[Handler, int]] = field(default_factory=dict)
+    """For each protocol whose requests may be forwarded to us: its handler, and the maximum size of
+    a request in bytes."""
     handled: HandledSerials = field(default_factory=HandledSerials)
     next_serial: int = 0
     """The serial number of our next request."""
@@ -33,4 +34,6 @@ class Forwarding:
     allowed: Allowance = field(default_factory=lambda: Allowance(AT_ONCE, PER_S))
     """Rate limit for the requests of each sender that this node passes on."""
     accepted: Allowance = field(default_factory=lambda: Allowance(2 * AT_ONCE, 2 * PER_S))
-    """Rate limit for the requests of each sender that others pass on to this node."""
+    """Rate limit for the requests that others pass on to this node, for each pair of a forwarder
+    and a sender. The signature is checked afterwards, so a forwarder that invents requests in the
+    name of a sender uses up only its own part."""
