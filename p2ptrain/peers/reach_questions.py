@@ -5,6 +5,10 @@ that may affect the answer. While a port is not reached, rounds are more frequen
 may be about to forward it. In each round, up to three members at different sites are asked. A
 member that connects later is asked in the same round, as long as the round lacks sites.
 
+A node that is reached also makes spot checks between the rounds: it asks one member. If that
+answer differs from what the node believes, a round begins, and only the round can change the
+verdict. So a router that ceases to forward is noticed within two minutes, at little cost.
+
 This module is sans-IO: the time, the connected members and the randomness are arguments. It does
 not know what the answers say (`reach_evidence`).
 """
@@ -23,6 +27,10 @@ ROUND_EVERY_S = 600.0
 UNREACHED_EVERY_S = 100.0
 """Interval of the rounds while a port is not reached: a user who has forwarded it sees the result
 within two minutes. A round costs each of three members two short dials."""
+
+SPOT_CHECK_EVERY_S = 90.0
+"""Interval of the spot checks. A change is noticed within two minutes: this interval, the 5 s for
+which a member dials, the look of the task at every 2 s, and then the same for the round."""
 
 ROUND_SITES_MAX = 3
 """Maximum number of sites that are asked in a round. Two must agree, and the third one replaces a
@@ -54,10 +62,14 @@ class ReachQuestions:
         self._changed = False
         self._asked_s: dict[PeerId, float] = {}
         """When each member was last asked; entries older than PEER_AGAIN_S are removed."""
+        self._last_s = -math.inf
+        """When any member was last asked."""
         self._sites: dict[str, PeerId] = {}
         """The sites of this round whose member was asked and has not failed to answer."""
         self._answered: set[PeerId] = set()
         """The members that answered in this round."""
+        self._spot_check: PeerId | None = None
+        """The member that was asked outside a round, until it answers or a round begins."""
 
     def ask_again(self) -> None:
         """Begin a new round soon, because the answers may be different now."""
@@ -84,13 +96,33 @@ class ReachQuestions:
                 break
             if each.site not in self._sites and each.peer not in recent:
                 self._sites[each.site] = each.peer
-                self._asked_s[each.peer] = now
+                self._asked_s[each.peer] = self._last_s = now
                 chosen.append(each.peer)
         return chosen
 
+    def choose_spot_check(
+        self, members: Iterable[Askable], now: float, draw: random.Random
+    ) -> list[PeerId]:
+        """Return the member to ask for a spot check now; usually none. `members` are as for
+        `choose`, which comes first: a round also serves as a spot check."""
+        if now < self._last_s + SPOT_CHECK_EVERY_S:
+            return []
+        connected = sorted(each.peer for each in members)
+        if not connected:
+            return []
+        peer = draw.choice(connected)
+        self._spot_check, self._asked_s[peer], self._last_s = peer, now, now
+        return [peer]
+
+    def is_spot_check(self, peer: PeerId) -> bool:
+        """Return whether the answer of `peer` is that of a spot check."""
+        return peer == self._spot_check
+
     def note_answer(self, peer: PeerId) -> None:
-        """Note that `peer` answered the question of this round."""
-        if peer in self._sites.values():
+        """Note that `peer` answered the question of this round, or a spot check."""
+        if peer == self._spot_check:
+            self._spot_check = None
+        elif peer in self._sites.values():
             self._answered.add(peer)
 
     def note_failure(self, peer: PeerId) -> None:
@@ -109,3 +141,4 @@ class ReachQuestions:
             self._began_s, self._changed = now, False
             self._sites.clear()
             self._answered.clear()
+            self._spot_check = None

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from p2ptrain.ids import PeerId
 from p2ptrain.peers.reach_evidence import PortsReached, ReachEvidence
-from p2ptrain.peers.reach_messages import ReachAnswer
+from p2ptrain.peers.reach_messages import DialOutcome, ReachAnswer
 from p2ptrain.peers.reach_questions import (
     ROUND_EVERY_S,
     UNREACHED_EVERY_S,
@@ -53,11 +53,16 @@ class ReachWatch:
         self._sites = len({each.site for each in connected})
         unreached = self.verdict.reach in (Reach.HALF, Reach.CLOSED, Reach.BLOCKED)
         every_s = UNREACHED_EVERY_S if unreached else ROUND_EVERY_S
-        return self._questions.choose(connected, now, draw, every_s)
+        chosen = self._questions.choose(connected, now, draw, every_s)
+        if not chosen and self.verdict.reach in (Reach.OPEN, Reach.MAPPED):
+            return self._questions.choose_spot_check(connected, now, draw)
+        return chosen
 
     def note_answer(self, asked: Askable, answer: ReachAnswer, now: float) -> None:
         """Note an answer. If the members now agree on another external address than before, forget
-        the earlier answers and ask again."""
+        the earlier answers and ask again. Also ask again if a spot check has a new result."""
+        if self._questions.is_spot_check(asked.peer) and self._is_news(answer):
+            self._questions.ask_again()
         self._questions.note_answer(asked.peer)
         self._evidence.note_answer(asked.site, answer, now)
         seen = self._evidence.external_host(now, sites=self._sites)
@@ -94,6 +99,12 @@ class ReachWatch:
         place = replace(place, translated=place.lan_host != self.external_host)
         before, self.verdict = self.verdict, verdict(self.ports, place, opened, other_ways)
         return self.verdict != before
+
+    def _is_news(self, answer: ReachAnswer) -> bool:
+        """Return whether a node that is reached should ask others because of this answer."""
+        as_before = (DialOutcome.REACHED, DialOutcome.UNTRIED)
+        moved = answer.host != self.external_host != ""
+        return moved or answer.control not in as_before or answer.data not in as_before
 
     def _begin_anew(self, now: float) -> None:
         self._evidence.forget(now)

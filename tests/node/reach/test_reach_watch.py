@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -62,15 +63,32 @@ class World:
 
 
 def test_verdict_is_known_in_a_minute_and_each_round_costs_three_questions() -> None:
-    for reached, verdict, every_s in (
-        (True, Reach.OPEN, ROUND_EVERY_S),
-        (False, Reach.CLOSED, UNREACHED_EVERY_S),
+    for reached, verdict, every_s, spot_checks in (
+        (True, Reach.OPEN, ROUND_EVERY_S, 6 * 5),
+        (False, Reach.CLOSED, UNREACHED_EVERY_S, 0),
     ):
         world = World(reached)
         assert world.run(60.0) is verdict
         assert world.run(5 * every_s) is verdict
-        assert len(world.asked) == 3 * 6
+        assert len(world.asked) == 3 * 6 + spot_checks
         assert world.watch.external_host == HOME
+
+
+def test_router_that_ceases_to_forward_is_noticed_within_two_minutes() -> None:
+    for seed in range(10):
+        world = World(reached=True, counts_arrivals=True, draw=random.Random(seed))
+        assert world.run(150.0 + 37.0 * seed) is Reach.OPEN
+        world.reached = False
+        assert world.run(120.0) is Reach.CLOSED
+
+
+def test_liar_in_a_spot_check_costs_one_round_and_changes_nothing() -> None:
+    world = World(reached=True, liars=frozenset("c"))
+    found = {world.run(10.0) for _ in range(600)}
+    assert found == {Reach.OPEN}
+    rounds = sum(count > 1 for count in Counter(at_s for at_s, _ in world.asked).values())
+    told = sum(peer == "c" for _, peer in world.asked)
+    assert rounds <= 11 + told
 
 
 def test_forwarded_port_is_noticed_within_two_minutes() -> None:
@@ -104,11 +122,11 @@ def test_opened_ports_are_tried_at_once() -> None:
     assert world.run(ROUND_EVERY_S) is Reach.BLOCKED
 
 
-def test_external_address_that_changes_alone_is_noticed_in_the_next_round() -> None:
+def test_external_address_that_changes_alone_is_noticed_within_three_minutes() -> None:
     world = World(reached=True, counts_arrivals=True)
     world.run(60.0)
     world.host, world.reached = OFFICE, False
-    assert world.run(ROUND_EVERY_S + PEER_AGAIN_S) is Reach.CLOSED
+    assert world.run(180.0) is Reach.CLOSED
     assert world.watch.external_host == OFFICE
 
 

@@ -1,4 +1,6 @@
-"""The program of one voter in `votes`: the real node, with a fake trainer or as a seed."""
+"""The program of one node in `votes` and `verdicts`: the real node, with a fake trainer or as a
+seed.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +15,19 @@ from p2ptrain.node.training.trainer_processes import Trainers
 from p2ptrain.testing.fake_trainer import FakeTrainers, TrainerRemote
 
 INNER_STEP_S = 0.1
+CONTROL_PORT, DATA_PORT = 4201, 4202
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="One voter.")
+    parser = argparse.ArgumentParser(description="One node.")
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--host", required=True)
     parser.add_argument("--seed", action="store_true")
     parser.add_argument("--bootstrap", nargs="*", default=[])
+    parser.add_argument("--inner-step", type=float, default=INNER_STEP_S, help="in seconds")
+    parser.add_argument("--map-ports", action="store_true", help="ask the router to open the ports")
     given = parser.parse_args()
-    remote = TrainerRemote(inner_step_s=INNER_STEP_S)
+    remote = TrainerRemote(inner_step_s=given.inner_step)
 
     def trainers(context: Context) -> Trainers:
         return FakeTrainers(context, remote)
@@ -30,12 +35,13 @@ def main() -> int:
     config = NodeConfig(
         given.home,
         bootstrap=tuple(given.bootstrap),
-        listen=(f"/ip4/{given.host}/tcp/4201",),
+        listen=(f"/ip4/{given.host}/tcp/{CONTROL_PORT}",),
         data_host=given.host,
-        data_port=4202,
+        data_port=DATA_PORT,
         seed=given.seed,
         device="cpu",
         assume_yes=True,
+        port_mapping=given.map_ports,
     )
     return run_node(config, trainers=trainers)
 
