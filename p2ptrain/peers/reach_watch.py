@@ -95,7 +95,12 @@ class ReachWatch:
         if self._where not in (None, (place, ports)):
             self._begin_anew(now)
         self._where = place, ports
-        self.ports = self._evidence.judge(control_arrivals, data_arrivals, now, sites=self._sites)
+        were, self.ports = (
+            self.ports,
+            self._evidence.judge(control_arrivals, data_arrivals, now, sites=self._sites),
+        )
+        if _is_half_news(were, self.ports):
+            self._questions.ask_again()
         place = replace(place, translated=place.lan_host != self.external_host)
         before, self.verdict = self.verdict, verdict(self.ports, place, opened, other_ways)
         return self.verdict != before
@@ -109,3 +114,10 @@ class ReachWatch:
     def _begin_anew(self, now: float) -> None:
         self._evidence.forget(now)
         self._questions.ask_again()
+
+
+def _is_half_news(were: PortsReached, now: PortsReached) -> bool:
+    """Return whether a port that was not reached is reached now, and the other one still counts as
+    not reached. Its owner has probably just forwarded both, and only one has seen a connection."""
+    pairs = ((were.control, now.control, now.data), (were.data, now.data, now.control))
+    return any(was is False and bool(one) and other is False for was, one, other in pairs)

@@ -98,6 +98,16 @@ def test_forwarded_port_is_noticed_within_two_minutes() -> None:
     assert world.run(120.0) is Reach.OPEN
 
 
+def test_connection_to_one_port_leads_to_questions_about_the_other_one() -> None:
+    world = World(reached=False)
+    assert world.run(70.0) is Reach.CLOSED
+    world.reached = True
+    place, now = world.place, world.now
+    world.watch.judge(place, {}, {"site a": now}, now)
+    assert world.watch.verdict.reach is Reach.HALF
+    assert world.watch.choose([Askable(PeerId("a"), "site a")], now, world.draw) == ["a"]
+
+
 def test_node_whose_own_address_is_seen_outside_is_told_to_open_its_firewall() -> None:
     world = World(reached=False, place=OwnPlace(HOME, 4201, 4202))
     assert world.run(60.0) is Reach.CLOSED
