@@ -11,17 +11,19 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import trio
 
 from p2ptrain.archive.home import is_in_use
+from p2ptrain.dataplane import Credentials
+from p2ptrain.doctor import dial_back, nat_kind, transfer
 from p2ptrain.doctor.finding import Finding, Level, Tell, fault, fault_of, good, softened, warning
 from p2ptrain.doctor.subject import Learned, Subject
-from p2ptrain.doctor.transfer import transfer
 from p2ptrain.doctor.visit import Visit
+from p2ptrain.doctor.witnesses import NAME, find_witnesses, not_asked, vouched_for
 from p2ptrain.errors import (
     NetworkUnreachable,
     P2PTrainError,
@@ -41,8 +43,11 @@ from p2ptrain.run import Run, SignedAllowlist, load_run
 from p2ptrain.suggested_command import to_paste
 
 CONNECT_S = 10.0
-CHECK_S = 20.0
+CHECK_S = 16.0
 """Seconds for each of PEER_CHECKS."""
+ENDS_S = 43.0
+"""Seconds after the beginning of the examination at which PEER_CHECKS end, even if not all are
+done. Three seconds remain for the end of this phase."""
 
 CLOCK_BEHIND_S = 86_400.0
 """Seconds by which this machine's wall clock may be behind the signature of a run."""
@@ -51,9 +56,13 @@ ANOTHER = "a node starts nevertheless, because a peer at another address answers
 
 PeerCheck = Callable[[Visit, Learned, Tell], Awaitable[None]]
 
-PEER_CHECKS: tuple[PeerCheck, ...] = (transfer,)
-"""Checks with a peer that serves the run. To check something else with a peer's help, such as
-whether it can dial this machine, add a function here. Each has CHECK_S and the open network."""
+PEER_CHECKS: Mapping[str, PeerCheck] = {
+    dial_back.NAME: dial_back.dial_back,
+    nat_kind.NAME: nat_kind.nat_kind,
+    transfer.NAME: transfer.transfer,
+}
+"""Checks with the help of members. To check something else with their help, add a function here.
+Each has CHECK_S, all of them end after ENDS_S, and the network is open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,27 +170,62 @@ async def _visit(subject: Subject, learned: Learned, tell: Tell) -> None:
     # Two connections with one identity would disturb a running node. A stranger may send a hello.
     takes_own = own is not None and not is_running
     identity = own if own and takes_own else Identity.from_seed(os.urandom(SEED_BYTES))
-    async with open_network(identity, listen=(), admitted=lambda _: True) as network:
+    listen = subject.config.listen if takes_own and learned.are_ports_free else ()
+    async with open_network(identity, listen=listen, admitted=lambda _: True) as network:
         answered = await _dialled(network, subject.config.bootstrap, tell)
         found = await _first_run(network, answered, subject, tell)
         if found is None:
             return
-        peer, run, allowed = found
         here = load_run(subject.home.manifest)
-        tell(judge_run(run, here, subject.config.run))
-        if behind := judge_wall_clock(run, time.time()):
+        tell(judge_run(found.run, here, subject.config.run))
+        if behind := judge_wall_clock(found.run, time.time()):
             tell(behind)
-        learned.run_there = run
-        admission = judge_admission(run, allowed, subject.config.home, own.peer if own else None)
+        learned.run_there = found.run
+        home = subject.config.home
+        admission = judge_admission(found.run, found.allowed, home, own.peer if own else None)
         tell(admission)
         is_admitted = admission.level is Level.GOOD
-        home = subject.config.home
-        visit = Visit(network, identity, home, takes_own, is_running, peer, run, is_admitted)
-        for check in PEER_CHECKS:
-            with trio.move_on_after(CHECK_S) as waiting:
-                await check(visit, learned, tell)
-            if waiting.cancelled_caught:
-                tell(_too_slow(peer, check))
+        unhelped = not_asked(home, is_admitted=is_admitted, is_own=takes_own, is_running=is_running)
+        if unhelped is not None:
+            tell(unhelped)
+            return
+        await _with_members(network, identity, found, answered, subject, learned, tell)
+
+
+async def _with_members(
+    network: Network,
+    identity: Identity,
+    found: _Found,
+    answered: Sequence[PeerId],
+    subject: Subject,
+    learned: Learned,
+    tell: Tell,
+) -> None:
+    """Carry out PEER_CHECKS, if any member helps."""
+    credentials = Credentials.create(identity)
+    first = [found.peer, *(peer for peer in answered if peer != found.peer)]
+    members = vouched_for(found.run, found.allowed)
+    is_open = found.run.manifest.admission == "open"
+    witnesses = await find_witnesses(
+        network, credentials, first, found.told, members, is_open=is_open
+    )
+    if not witnesses:
+        tell(
+            warning(
+                NAME,
+                f"nothing was measured: {label(found.peer)} does not exchange bulk data with you",
+                fix="ask the peer's owner whether its data port (--data-listen) can be reached; "
+                "other members may still work",
+            )
+        )
+        return
+    visit = Visit(network, identity, credentials, subject.config, found.run, witnesses)
+    for name, check in PEER_CHECKS.items():
+        left_s = max(0.0, min(CHECK_S, learned.began_s + ENDS_S - time.monotonic()))
+        with trio.move_on_after(left_s) as waiting:
+            await check(visit, learned, tell)
+        if waiting.cancelled_caught:
+            tell(_too_slow(name, left_s))
 
 
 def own_identity(subject: Subject) -> Identity | None:
@@ -214,11 +258,22 @@ async def _dialled(network: Network, addresses: Sequence[str], tell: Tell) -> li
     return list(dict.fromkeys(answered))
 
 
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The peer that serves the run, the documents that the organiser signed, and the addresses of
+    other peers, which nobody has signed."""
+
+    peer: PeerId
+    run: Run
+    allowed: SignedAllowlist | None
+    told: Mapping[PeerId, tuple[str, ...]]
+
+
 async def _first_run(
     network: Network, peers: Sequence[PeerId], subject: Subject, tell: Tell
-) -> tuple[PeerId, Run, SignedAllowlist | None] | None:
-    """Ask the peers for their run, one after the other. Return the first that sends a valid one,
-    with the run, and with the allowlist if there is one."""
+) -> _Found | None:
+    """Ask the peers for their run, one after the other. Return what the first sent
+    that sends a valid one."""
     failed: list[Finding] = []
     found = None
     for peer in peers:
@@ -231,7 +286,7 @@ async def _first_run(
         except (PeerError, RemoteProtocolError, RunMismatch) as exc:
             failed.append(_no_run(peer, exc))
         else:
-            found = peer, run, allowed
+            found = _Found(peer, run, allowed, reply.peers)
             break
     for each in failed:
         tell(softened(each, ANOTHER) if found else each)
@@ -249,10 +304,11 @@ def _no_run(peer: PeerId, exc: P2PTrainError) -> Finding:
     )
 
 
-def _too_slow(peer: PeerId, check: PeerCheck) -> Finding:
+def _too_slow(name: str, seconds: float) -> Finding:
     return warning(
-        check.__name__.replace("_", " "),
-        f"{label(peer)} did not help with this check within {CHECK_S:.0f} s",
+        name,
+        f"not finished in the {seconds:.0f} s that were left for it: the members or this machine "
+        "are busy",
         fix="try again later, or with the address of another peer",
         code="PEER-TOO-SLOW",
     )

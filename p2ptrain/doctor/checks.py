@@ -7,7 +7,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from p2ptrain.doctor import disk, home, installation, machine, ports, torch_trial
+from p2ptrain.doctor import (
+    disk,
+    home,
+    installation,
+    machine,
+    port_mapping,
+    ports,
+    torch_trial,
+)
 from p2ptrain.doctor.finding import Finding, Tell
 from p2ptrain.doctor.runner import Check, Lane, run_checks
 from p2ptrain.doctor.subject import Learned, Subject
@@ -34,22 +42,29 @@ def phases(subject: Subject, learned: Learned) -> tuple[Sequence[Lane], Sequence
         Check("python", "Python", installation.python, 5.0),
         Check("packages", "the packages", installation.packages, 10.0),
         Check("kernels", "the kernels", installation.kernels, 10.0),
-        Check("memory", "memory", partial(machine.memory, subject), 10.0),
+        Check("memory", "memory", partial(machine.memory, subject), 20.0),
         Check("open files", "the limit on open files", machine.open_files, 5.0),
-        Check("clock", "the clock", machine.clock, 5.0),
+        Check("clock", "the clock", machine.clock, 10.0),
         Check("home", "the home", partial(home.home, subject, learned), 15.0),
         Check("disk", "the disk", partial(disk.disk, subject), 15.0),
-        Check("network library", "the network library", installation.network_library, 20.0),
-        Check("ports", "the ports", partial(ports.ports, subject), 10.0),
     )
     trial = Check(
         "torch", "torch and the device", partial(torch_trial.torch_trial, subject, learned), 43.0
     )
-    network = Check(
-        "bootstrap", "the bootstrap addresses", partial(_bootstrap, subject, learned), 45.0
+    # These come one after another, because the checks of the way to a run listen on the ports.
+    network = (
+        Check("network library", "the network library", installation.network_library, 30.0),
+        Check("ports", "the ports", partial(ports.ports, subject, learned), 10.0),
+        Check(
+            "port mapping",
+            "the router",
+            partial(port_mapping.port_mapping, subject, learned),
+            port_mapping.TRIAL_S + 4.0,
+        ),
+        Check("bootstrap", "the way to the run", partial(_bootstrap, subject, learned), 45.0),
     )
     needs = Check("run", "the run's needs", partial(_run_needs, subject, learned), 7.0)
-    return (here, (trial,), (network,)), ((needs,),)
+    return (here, (trial,), network), ((needs,),)
 
 
 def _bootstrap(subject: Subject, learned: Learned, tell: Tell) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 
 from p2ptrain.doctor.finding import Finding, Tell, fault_of, good
-from p2ptrain.doctor.subject import Subject
+from p2ptrain.doctor.subject import Learned, Subject
 from p2ptrain.errors import ConfigError
 
 CONTROL, DATA = ("control port", "--listen"), ("data port", "--data-listen")
@@ -52,7 +52,7 @@ def judge_port(facts: PortFacts) -> Finding:
     )
 
 
-def ports(subject: Subject, tell: Tell) -> None:
+def ports(subject: Subject, learned: Learned, tell: Tell) -> None:
     """Try to listen on both ports, as a node does at its start."""
     from p2ptrain.dataplane import try_listening
     from p2ptrain.net.listening import claimed
@@ -63,14 +63,16 @@ def ports(subject: Subject, tell: Tell) -> None:
         with claimed([address]):
             pass
 
-    for address in config.listen:
-        tell(judge_port(_tried(subject, *CONTROL, address, partial(claim, address))))
+    tried = [_tried(subject, *CONTROL, each, partial(claim, each)) for each in config.listen]
     where = f"{config.data_host}:{config.data_port}"
 
     def listen() -> None:
         try_listening(config.data_host, config.data_port)
 
-    tell(judge_port(_tried(subject, *DATA, where, listen)))
+    tried.append(_tried(subject, *DATA, where, listen))
+    learned.are_ports_free = all(facts.error is None for facts in tried)
+    for facts in tried:
+        tell(judge_port(facts))
 
 
 def _tried(

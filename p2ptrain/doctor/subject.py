@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from p2ptrain.archive.home import Home
 from p2ptrain.config.node import NodeConfig
 
 if TYPE_CHECKING:
+    from p2ptrain.portmap import Gateway, Standing
     from p2ptrain.run import Run
 
 
@@ -39,9 +41,21 @@ class Subject:
         return next(each for each in (home, *home.parents) if os.path.isdir(each))
 
 
+@dataclass(frozen=True, slots=True)
+class OpenMapping:
+    """The router at `gateway` opened both ports at our request. They are closed again."""
+
+    gateway: Gateway
+    standing: Standing
+
+
 @dataclass(slots=True)
 class Learned:
-    """Notes of the checks for the checks of the next phase. Each field has one writer."""
+    """Notes of the checks for later checks of their lane, and for those of the next phase. Each
+    field has one writer."""
+
+    began_s: float = field(default_factory=time.monotonic)
+    """When the examination began, by the monotonic clock."""
 
     run_here: Run | None = None
     """The run that the home contains. Written by `home`."""
@@ -49,6 +63,10 @@ class Learned:
     """The run that a bootstrap peer serves. Written by `bootstrap`."""
     operations_per_s: float | None = None
     """Floating-point operations per second in matrix products. Written by `torch_trial`."""
+    are_ports_free: bool = False
+    """Whether a node could listen on both ports. Written by `ports`."""
+    mapping: OpenMapping | None = None
+    """What the router opened. Written by `port_mapping`."""
     down_bytes_per_s: float | None = None
     """Rate from a member to this machine. Written by `transfer`."""
     up_bytes_per_s: float | None = None

@@ -1,16 +1,10 @@
-"""Check the rate of bulk data to and from a member.
-
-A member exchanges bulk data only with peers that the run admits, so others learn why nothing was
-measured. The member learns our certificate, as it does from a heartbeat, and nothing else.
-"""
+"""Check the rate of bulk data to and from a member. Only a bounded amount of data is sent."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from p2ptrain.dataplane import (
-    Credentials,
     DialHandle,
     Endpoint,
     PeerSocket,
@@ -24,20 +18,12 @@ from p2ptrain.dataplane.upload_probing import PURPOSE as UPLOAD_PURPOSE
 from p2ptrain.doctor.finding import Finding, Tell, good, warning
 from p2ptrain.doctor.subject import Learned
 from p2ptrain.doctor.visit import Visit
-from p2ptrain.encoding import pack
 from p2ptrain.errors import P2PTrainError, PeerError, PeerUnreachable, RemoteProtocolError
 from p2ptrain.names import label
 from p2ptrain.node.state.threads import in_thread
-from p2ptrain.peers.peer_table import endpoint_of
-from p2ptrain.peers.protocol_names import ENDPOINT_BYTES_MAX, ENDPOINT_PROTOCOL
-from p2ptrain.suggested_command import to_paste
 
 NAME = "transfer rate"
-INTRODUCE_S = 5.0
 DIAL_S = 5.0
-
-NOWHERE = ("127.0.0.1", 9)
-"""The address that we name as ours. The member only keeps our certificate, and dials nobody."""
 
 MBIT_MIN = 5.0
 """Rate in Mbit/s below which an exchange of even a small model takes minutes."""
@@ -54,30 +40,6 @@ class RateFacts:
 
 
 # ── judgements ───────────────────────────────────────────────────────────────────────────────────
-
-
-def unmeasured(home: Path, *, is_admitted: bool, is_own: bool, is_running: bool) -> Finding | None:
-    """Return why no rate can be measured; None if it can."""
-    if not is_admitted:
-        return warning(
-            NAME,
-            "not measured: members exchange bulk data only with peers that the run admits",
-            fix="once the organiser has admitted you, run this command again",
-        )
-    if is_running:
-        return warning(
-            NAME,
-            "not measured: a node is running here, and a second one with its key would disturb it",
-            fix=f"{to_paste(home, 'status')} shows how long its exchanges take; or stop it first",
-        )
-    if not is_own:
-        return warning(
-            NAME,
-            "not measured: this home has no key yet, and members exchange bulk data only with "
-            "peers that they can recognise",
-            fix=f"create the key with {to_paste(home, 'id')}, and run this command again",
-        )
-    return None
 
 
 def judge_rates(facts: RateFacts) -> Finding:
@@ -113,15 +75,6 @@ def _mbit(rate: float | None) -> str:
 
 async def transfer(visit: Visit, learned: Learned, tell: Tell) -> None:
     """Measure how fast bulk data travels from the peer to this machine, and back."""
-    found = unmeasured(
-        visit.home,
-        is_admitted=visit.is_admitted,
-        is_own=visit.is_own,
-        is_running=visit.is_running,
-    )
-    if found is not None:
-        tell(found)
-        return
     try:
         facts = await _measured(visit)
     except (PeerError, RemoteProtocolError) as exc:
@@ -134,7 +87,7 @@ async def transfer(visit: Visit, learned: Learned, tell: Tell) -> None:
 def _failed(visit: Visit, exc: P2PTrainError) -> Finding:
     return warning(
         NAME,
-        f"not measured: {label(visit.peer)} did not exchange bulk data: {exc.what}",
+        f"not measured: {label(visit.witnesses[0].peer)} did not exchange bulk data: {exc.what}",
         fix="ask the peer's owner whether its data port (--data-listen) can be reached; other "
         "members may still work",
         code=exc.code,
@@ -142,48 +95,27 @@ def _failed(visit: Visit, exc: P2PTrainError) -> Finding:
 
 
 async def _measured(visit: Visit) -> RateFacts:
-    credentials = Credentials.create(visit.identity)
-    endpoint = await _introduced(visit, credentials)
-    down = await _probed(visit, credentials, endpoint, PURPOSE)
+    endpoint = visit.witnesses[0].endpoint
+    down = await _probed(visit, endpoint, PURPOSE)
     up: float | None
     try:
-        up = _rate(await _probed(visit, credentials, endpoint, UPLOAD_PURPOSE))
+        up = _rate(await _probed(visit, endpoint, UPLOAD_PURPOSE))
     except PeerUnreachable:
         up = None  # The member runs an earlier version, which does not serve this purpose.
-    return RateFacts(label(visit.peer), _rate(down), up, down.round_trip_s)
+    return RateFacts(label(visit.witnesses[0].peer), _rate(down), up, down.round_trip_s)
 
 
 def _rate(result: ProbeResult) -> float | None:
     return result.count_bytes / result.seconds if result.count_bytes else None
 
 
-async def _introduced(visit: Visit, credentials: Credentials) -> Endpoint:
-    """Send the peer our certificate, and return its endpoint.
-
-    Raises PeerError, RemoteProtocolError: it does not answer, or its answer is malformed."""
-    ours = Endpoint(visit.identity.peer, *NOWHERE, credentials.certificate_der)
-    reply = await visit.network.request(
-        visit.peer,
-        ENDPOINT_PROTOCOL,
-        pack(ours.to_wire()),
-        deadline_s=INTRODUCE_S,
-        bytes_max=ENDPOINT_BYTES_MAX,
-    )
-    endpoint = endpoint_of(visit.peer, reply)
-    if endpoint is None:
-        raise PeerUnreachable("it has no data plane", peer=visit.peer)
-    return endpoint
-
-
-async def _probed(
-    visit: Visit, credentials: Credentials, endpoint: Endpoint, purpose: str
-) -> ProbeResult:
+async def _probed(visit: Visit, endpoint: Endpoint, purpose: str) -> ProbeResult:
     dialling = DialHandle()
     measure = probe if purpose == PURPOSE else probe_upload
 
     def work() -> ProbeResult:
         connection: PeerSocket = dial(
-            credentials,
+            visit.credentials,
             endpoint,
             {"purpose": purpose},
             deadline_s=DIAL_S,

@@ -18,12 +18,14 @@ from p2ptrain.dataplane import (
     Credentials,
     Endpoint,
     Listener,
+    ObserveServer,
     PeerShares,
     RingInbox,
     SendPriority,
     Uplink,
     probe_congestion,
 )
+from p2ptrain.dataplane.observing import PURPOSE as OBSERVE
 from p2ptrain.identity import Identity
 from p2ptrain.net import Network
 from p2ptrain.node.state.plane import DataPlane
@@ -58,6 +60,7 @@ def open_data_plane(stack: ExitStack, around: Surroundings, store: Store) -> Dat
     listener.handle("ring", ring_inbox.handle)
     fair = None if uplink is None else PeerShares(uplink, SendPriority.SWARM).wait_to_send
     listener.handle(PROOF, lambda connection, hello: None)
+    listener.handle(OBSERVE, ObserveServer())
     listener.handle(PURPOSE, ChunkServer(HotChunks(store), limit=fair))
     endpoint = _endpoint(identity, credentials, listener, around.network)
     return DataPlane(credentials, listener, ring_inbox, uplink, probe_congestion(), endpoint)

@@ -9,7 +9,7 @@ from p2ptrain.portmap.datagrams import Interruption
 from p2ptrain.portmap.gateway import Gateway, NoGateway, find_gateway
 from p2ptrain.portmap.lease import MappingLease, OpenPort, Standing
 from p2ptrain.portmap.router import Router
-from p2ptrain.portmap.trial import try_ports
+from p2ptrain.portmap.trial import opened_ports, try_ports
 from p2ptrain.portmap.values import (
     NONCE_BYTES,
     Checked,
@@ -55,5 +55,6 @@ __all__ = [
     "candidates",
     "find_gateway",
     "judge",
+    "opened_ports",
     "try_ports",
 ]

@@ -39,7 +39,8 @@ from p2ptrain.doctor.ports import PortFacts, judge_port
 from p2ptrain.doctor.run_needs import DISK, MEMORY, judge_needs, judge_share, share_of
 from p2ptrain.doctor.subject import Learned
 from p2ptrain.doctor.torch_trial import TrialFacts, judge_trial
-from p2ptrain.doctor.transfer import RateFacts, judge_rates, unmeasured
+from p2ptrain.doctor.transfer import RateFacts, judge_rates
+from p2ptrain.doctor.witnesses import not_asked
 from p2ptrain.errors import ConfigError
 from p2ptrain.identity import Identity
 from p2ptrain.prepare.machine_check import Machine
@@ -330,18 +331,18 @@ PLANTED: list[tuple[str, Any, Level, str, str, str]] = [
         *(WARNING, "", "ann was busy", "in a minute"),
     ),
     (
-        "rate that cannot be measured without admission",
-        lambda: unmeasured(HOME, is_admitted=False, is_own=True, is_running=False),
-        *(WARNING, "", "only with peers that the run admits", "once the organiser"),
+        "members that do not help without admission",
+        lambda: not_asked(HOME, is_admitted=False, is_own=True, is_running=False),
+        *(WARNING, "", "only peers that the run admits", "once the organiser"),
     ),
     (
-        "rate that cannot be measured beside a node",
-        lambda: unmeasured(HOME, is_admitted=True, is_own=False, is_running=True),
+        "members that are not asked beside a node",
+        lambda: not_asked(HOME, is_admitted=True, is_own=False, is_running=True),
         *(WARNING, "", "a node is running here", "p2ptrain status --home /srv/node"),
     ),
     (
-        "rate that cannot be measured without a key",
-        lambda: unmeasured(HOME, is_admitted=True, is_own=False, is_running=False),
+        "members that do not help without a key",
+        lambda: not_asked(HOME, is_admitted=True, is_own=False, is_running=False),
         *(WARNING, "", "no key yet", "p2ptrain id --home /srv/node"),
     ),
 ]

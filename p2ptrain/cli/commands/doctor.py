@@ -10,7 +10,12 @@ import typer
 
 from p2ptrain.cli import doctor_output
 from p2ptrain.cli.commands.admission.ways_in import ways_in
-from p2ptrain.cli.commands.node_options import BootstrapOption, DataListenOption, ListenOption
+from p2ptrain.cli.commands.node_options import (
+    BootstrapOption,
+    DataListenOption,
+    ListenOption,
+    PortMappingOption,
+)
 from p2ptrain.cli.error_codes import CODES
 from p2ptrain.cli.homes import HomeOption, home_path
 from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
@@ -40,6 +45,7 @@ def doctor(
     ranks: Annotated[
         int, typer.Option("--ranks", metavar="N", help="Number of trainer processes to check for.")
     ] = 1,
+    port_mapping: PortMappingOption = True,
     as_json: JsonOption = False,
 ) -> None:
     """Check whether this machine can take part, and say how to repair each fault.
@@ -61,6 +67,7 @@ def doctor(
         seed=seed,
         device=device,  # type: ignore[arg-type]  # NodeConfig checks the value
         ranks=ranks,
+        port_mapping=port_mapping,
     )
     raise typer.Exit(_examine(config, as_json=as_json))
 

@@ -27,6 +27,13 @@ DataListenOption = Annotated[
     str,
     typer.Option("--data-listen", metavar="HOST:PORT", help="Address to listen on for bulk data."),
 ]
+PortMappingOption = Annotated[
+    bool,
+    typer.Option(
+        "--port-mapping/--no-port-mapping",
+        help="Ask your router to open both ports, by PCP, NAT-PMP or UPnP.",
+    ),
+]
 NoWaitOption = Annotated[
     bool,
     typer.Option(
@@ -58,13 +65,7 @@ class ReachOptions:
             help="IP address and port at which other peers reach this node for bulk data.",
         ),
     ] = None
-    port_mapping: Annotated[
-        bool,
-        typer.Option(
-            "--port-mapping/--no-port-mapping",
-            help="Ask your router to open both ports, by PCP, NAT-PMP or UPnP.",
-        ),
-    ] = True
+    port_mapping: PortMappingOption = True
 
 
 @dataclass(frozen=True, slots=True)

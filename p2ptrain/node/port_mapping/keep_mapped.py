@@ -112,7 +112,7 @@ class _Keeper:
         network."""
         while True:
             gateway = self._find(self._version)
-            if (why := _unneeded(gateway)) is None:
+            if (why := unneeded(gateway)) is None:
                 assert isinstance(gateway, Gateway)
                 await self._stay_with(gateway)
             else:
@@ -177,7 +177,7 @@ class _Keeper:
             self._context.changes.notify_all()
 
 
-def _unneeded(gateway: Gateway | NoGateway) -> str | None:
+def unneeded(gateway: Gateway | NoGateway) -> str | None:
     """Return why this gateway need not be asked; None if it must be asked. An IPv6 router does not
     translate addresses, but it may refuse connections from outside until it is asked."""
     if isinstance(gateway, NoGateway):
