@@ -251,16 +251,16 @@ def try_all(names: Sequence[str], tries: int, at_once: int) -> list[dict[str, ob
     with (
         tempfile.TemporaryDirectory(prefix="p2ptrain-verdicts-") as folder,
         Network(Path(folder), names, tries) as network,
-        ThreadPoolExecutor(max(len(names), 1)) as threads,
+        ThreadPoolExecutor(at_once) as threads,
     ):
-        slots = threading.Semaphore(at_once)
+        busy = {name: threading.Lock() for name in names}
 
-        def try_one(name: str) -> None:
-            for count in range(tries):
-                with slots:
-                    found[name].append(network.attempt(name, count))
+        def try_one(name: str, count: int) -> None:
+            with busy[name]:
+                found[name].append(network.attempt(name, count))
 
-        for done in [threads.submit(try_one, name) for name in names]:
+        order = [(name, count) for count in range(tries) for name in names]
+        for done in [threads.submit(try_one, *each) for each in order]:
             done.result()
     return [summary(name, found[name], VERDICT_S) for name in names]
 
@@ -320,13 +320,18 @@ def main() -> int:
     found = list[dict[str, object]]()
     if given.tries:
         words = ["--tries", str(given.tries), "--at-once", str(given.at_once), *names]
-        found += in_emulator(names, words)
+        found += show(in_emulator(names, words))
     if given.changes:
         changing = [name for name in CASES if name not in usual]
-        found += in_emulator(changing, ["--tries", "0", "--changes", str(given.changes)])
-    sys.stdout.writelines(json.dumps(each) + "\n" for each in found)
+        found += show(in_emulator(changing, ["--tries", "0", "--changes", str(given.changes)]))
     sys.stdout.write("\n".join(map(row, found)) + "\n")
     return 0
+
+
+def show(found: list[dict[str, object]]) -> list[dict[str, object]]:
+    sys.stdout.writelines(json.dumps(each, ensure_ascii=False) + "\n" for each in found)
+    sys.stdout.flush()
+    return found
 
 
 if __name__ == "__main__":
