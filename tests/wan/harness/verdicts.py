@@ -120,14 +120,14 @@ class Network:
             rules=policy(participants_min=2),
             inner_steps=2,
         )
-        self._bootstrap = f"/ip4/{self.host_of(0)}/tcp/{CONTROL_PORT}/p2p/{peers[0]}"
+        self.bootstrap = f"/ip4/{self.host_of(0)}/tcp/{CONTROL_PORT}/p2p/{peers[0]}"
         for each in self._members[1:]:
             self._equip(Home(each.home))
 
     def __enter__(self) -> Network:
         for each in self._members:
             if each.number:
-                each.launch(self.host_of(each.number), "--bootstrap", self._bootstrap)
+                each.launch(self.host_of(each.number), "--bootstrap", self.bootstrap)
             else:
                 each.launch(self.host_of(0), "--seed")
         for each in self._members:
@@ -160,8 +160,17 @@ class Network:
         if case.forwarded:
             self.forward(place, "", case.forwarded)
         asks = ["--map-ports"] * case.asks_router
-        node.launch(self.host_of(place), "--seed", *asks, "--bootstrap", self._bootstrap)
+        node.launch(self.host_of(place), "--seed", *asks, "--bootstrap", self.bootstrap)
         return node
+
+    def prepared(self, name: str) -> tuple[Path, int]:
+        """Make a home behind this kind of NAT, and forward its ports. Return the home and the
+        node's number, for another program than a node."""
+        home, place = self._homes[name, 0].root, self._places[name]
+        self.host_of(place)
+        if CASES[name].forwarded:
+            self.forward(place, "", CASES[name].forwarded)
+        return home, place
 
     def forward(self, place: int, how: str, ports: Sequence[int]) -> None:
         words = [sys.executable, "-m", "tests.wan.harness.forward", *([how] if how else [])]
