@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 import trio
 
@@ -27,6 +28,7 @@ from p2ptrain.node.port_mapping.keep_mapped import nonce_of
 from p2ptrain.node.state.threads import in_thread
 from p2ptrain.peers.reach_messages import DialOutcome, ReachAnswer, ReachQuestion
 from p2ptrain.portmap import Interruption, Router, Standing, opened_ports
+from p2ptrain.suggested_command import to_paste, usual_home
 
 NAME = "dial-back"
 
@@ -37,7 +39,7 @@ has the same one."""
 WORDS = {
     DialOutcome.REACHED: "reached",
     DialOutcome.REFUSED: "refused",
-    DialOutcome.SILENT: "no answer",
+    DialOutcome.SILENT: "silent",
     DialOutcome.ELSE: "another program answers",
     DialOutcome.UNTRIED: "not tried",
 }
@@ -58,6 +60,7 @@ class DialBackFacts:
     are_ports_chosen: bool = True
     """Whether the user chose both ports. Otherwise the system chooses others at each start."""
     is_open_run: bool = False
+    home: Path = field(default_factory=usual_home)
 
 
 # ── judgements ───────────────────────────────────────────────────────────────────────────────────
@@ -79,10 +82,7 @@ def judge_dial_back(facts: DialBackFacts) -> Finding:
     if control and data:
         by = f", which your router opened by {facts.mapped_by}" if facts.mapped_by else ""
         return good(NAME, f"{_members(tried)} connected to both ports ({where}{by})")
-    outcomes = "; ".join(
-        f"{name}: control port {WORDS[each.control]}, data port {WORDS[each.data]}"
-        for name, each in tried.items()
-    )
+    outcomes = _told(tried)
     if not control and not data:
         said = f"members cannot connect to you at {where} ({outcomes})"
         return warning(NAME, said, fix=_fix(facts, hosts, "both"), code=OUTBOUND_ONLY)
@@ -101,12 +101,24 @@ def _members(tried: Mapping[str, ReachAnswer]) -> str:
     return names[0] if len(names) == 1 else f"{len(names)} members"
 
 
+def _told(tried: Mapping[str, ReachAnswer]) -> str:
+    """Return the outcomes in words; only once if all members tell the same."""
+    told = {
+        name: f"control port {WORDS[each.control]}, data port {WORDS[each.data]}"
+        for name, each in tried.items()
+    }
+    if len(set(told.values())) == 1:
+        return f"{_members(tried)} tried: {next(iter(told.values()))}"
+    return "; ".join(f"{name}: {words}" for name, words in told.items())
+
+
 def _not_tried(facts: DialBackFacts) -> Finding:
     if facts.is_open_run and facts.refused:
         return warning(
             NAME,
             "not tried: in an open run, members try this only for peers that take part already",
-            fix="start the node; a minute later, p2ptrain status shows whether others reach it",
+            fix=f"start the node; a minute later, {to_paste(facts.home, 'status')} shows whether "
+            "others reach it",
         )
     if facts.refused:
         why = "; ".join(f"{name}: {what}" for name, what in facts.refused.items())
@@ -177,6 +189,7 @@ async def _facts(visit: Visit, learned: Learned) -> DialBackFacts:
         mapped_by=by if outside else "",
         are_ports_chosen=chosen,
         is_open_run=visit.run.manifest.admission == "open",
+        home=visit.home,
     )
 
 

@@ -43,9 +43,9 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class NatFacts:
-    """What members at other sites see of connections from one local port. `own_hosts` are the
-    addresses of this machine, `lan_host` the one towards the internet, and `router` the external
-    address that the router tells, if it tells one."""
+    """The places at which members at other sites see connections from one local port. `own_hosts`
+    are the addresses of this machine, `lan_host` is the one towards the internet, and `router` the
+    external address that the router tells, if it tells one."""
 
     seen: Sequence[Seen]
     failed: Sequence[str] = ()
@@ -74,7 +74,7 @@ def judge_nat(facts: NatFacts) -> Finding:
     if len({(each.host, each.port) for each in facts.seen}) == 1:
         cone = f"cone: this machine is behind {where}, which shows all members the same port"
         return good(NAME, f"{cone} of {first.host}, so that hole punching can work")
-    shown = ", ".join(f"{each.host}:{each.port} to {each.member}" for each in facts.seen)
+    shown = ", ".join(f"{each.host}:{each.port}" for each in facts.seen)
     return warning(
         NAME,
         f"symmetric: this machine is behind {where}, which shows each member another port "

@@ -66,7 +66,7 @@ class Learned:
     are_ports_free: bool = False
     """Whether a node could listen on both ports. Written by `ports`."""
     mapping: OpenMapping | None = None
-    """What the router opened. Written by `port_mapping`."""
+    """The ports that the router opened. Written by `port_mapping`."""
     down_bytes_per_s: float | None = None
     """Rate from a member to this machine. Written by `transfer`."""
     up_bytes_per_s: float | None = None

@@ -73,7 +73,11 @@ SYMMETRIC = seen((OUTSIDE, 40001), (OUTSIDE, 51717))
         ),
         (
             judge_dial_back(CLOSED),
-            *(OUTBOUND, "bob: control port no answer, data port refused", "forward TCP 4201 and"),
+            *(OUTBOUND, "bob: control port silent, data port refused", "forward TCP 4201 and"),
+        ),
+        (
+            judge_dial_back(answered((NO, NO), (NO, NO))),
+            *(OUTBOUND, "(2 members tried: control port silent, data port silent)", "forward TCP"),
         ),
         (
             judge_dial_back(replace(CLOSED, are_ports_chosen=False)),
