@@ -54,7 +54,7 @@ class Learned:
     """Notes of the checks for later checks of their lane, and for those of the next phase. Each
     field has one writer."""
 
-    began_s: float = field(default_factory=time.monotonic)
+    began_s: float = field(default_factory=time.monotonic, compare=False)
     """When the examination began, by the monotonic clock."""
 
     run_here: Run | None = None
