@@ -11,6 +11,7 @@ from p2ptrain.node.gossip import amendment_gossip, reachability
 from p2ptrain.node.joining import hello_server
 from p2ptrain.node.outer_state.state_digest import state_digest
 from p2ptrain.node.reduce import ring_order
+from p2ptrain.node.relaying import own_relay
 from p2ptrain.node.state.context import Context
 from p2ptrain.observe.states import rate, size, words
 from p2ptrain.observe.status import MemberStatus, NodeStatus
@@ -31,6 +32,7 @@ async def status(context: Context) -> NodeStatus:
     newest = context.trainer.progress
     waited_for = ", ".join(map(peer_name, agreement.waiting_for))
     cautions = (*context.alerts.doubts, *context.alerts.warnings.values())
+    relayed = context.peers.relaying.totals
     asking = hello_server.waiting_peers(context)[:ASKING_MAX]
     return NodeStatus(
         peer=context.me,
@@ -69,6 +71,8 @@ async def status(context: Context) -> NodeStatus:
         averaging=ring_order.in_words(context),
         asking=tuple(hello_server.request_line(context, peer) for peer in asking),
         reach=reachability.in_words(context),
+        relaying=own_relay.in_words(relayed),
+        relayed=own_relay.as_json(relayed),
         role=_role(context, context.me),
         members=tuple(_member(context, peer) for peer in state.members),
         addresses=tuple(context.network.addresses()),

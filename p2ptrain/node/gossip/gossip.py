@@ -134,6 +134,7 @@ def describe(
         validation=context.trainer.validation.own,
         snapshot=SnapshotReport(max(own), own[max(own)]) if own else None,
         mark=context.identities.watch.mark.signature,
+        relays=context.peers.relaying.offered if context.own_heartbeat.dialled else 0,
     )
 
 

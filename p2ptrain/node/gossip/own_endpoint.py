@@ -75,4 +75,5 @@ def told_addresses(context: Context) -> tuple[str, ...]:
     """Return the addresses for this node's heartbeats: those of the control plane, as far as there
     is room, and those of the data plane."""
     data = [str(each) for each in own_candidates(context)]
-    return (*context.network.addresses()[: ADDRESSES_MAX - len(data)], *data)
+    room = ADDRESSES_MAX - len(data) - 1  # One text says how many edges this node relays.
+    return (*context.network.addresses()[:room], *data)
