@@ -10,9 +10,12 @@ from p2ptrain.dataplane.pacing import SendPriority, Ticket
 from p2ptrain.dataplane.relaying.policy import LIMIT_SHARE
 from p2ptrain.dataplane.uplink import Uplink
 
-QUANTUM_BYTES_MAX, QUANTUM_BYTES_MIN = 64 * 1024, 512
-QUANTA_PER_S = 8
-"""A relayed stream that shares a slow uplink moves several times a second."""
+QUANTUM_BYTES_MAX, QUANTUM_BYTES_MIN = 256 * 1024, 512
+QUANTA_PER_S = 32
+"""The bytes of this node's own reduce wait for at most one quantum: 8 ms, since a quantum uses all
+of the uplink."""
+BURST_S = 0.25
+"""Burst in seconds of relaying. On a busy machine the thread wakes up late, and makes up for it."""
 
 
 class Pace:
@@ -22,7 +25,7 @@ class Pace:
         rate = LIMIT_SHARE * limit_bytes_per_s
         quantum = round(rate / QUANTA_PER_S)
         self._quantum = min(max(quantum, QUANTUM_BYTES_MIN), QUANTUM_BYTES_MAX)
-        self._own = Uplink(rate, burst_bytes=self._quantum)
+        self._own = Uplink(rate, burst_bytes=round(BURST_S * rate))
         self._shares = [each.share(SendPriority.SWARM) for each in (self._own, uplink)]
         self._tickets: list[Ticket] = []
 

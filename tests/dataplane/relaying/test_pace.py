@@ -9,6 +9,7 @@ import pytest
 
 from p2ptrain.dataplane import SendPriority, Uplink
 from p2ptrain.dataplane.relaying import Pace
+from p2ptrain.dataplane.relaying.pace import BURST_S
 from p2ptrain.dataplane.relaying.policy import LIMIT_SHARE
 from tests.dataplane.conftest import in_thread
 from tests.dataplane.relaying.conftest import MakeTrio
@@ -18,7 +19,7 @@ LIMIT = 8e6
 
 
 def test_relayed_bytes_get_a_quarter_of_the_limit(make_trio: MakeTrio) -> None:
-    """Two streams together get it. The first quantum is a burst, so it is not counted."""
+    """Two streams together get it. The burst is not counted."""
     trio = make_trio(pace=Pace(Uplink(LIMIT), LIMIT))
     pairs = [trio.connect(stream) for stream in range(2)]
     share = LIMIT_SHARE * LIMIT
@@ -35,7 +36,7 @@ def test_relayed_bytes_get_a_quarter_of_the_limit(make_trio: MakeTrio) -> None:
     running = [in_thread(partial(move, number)) for number in range(2)]
     ended = [result() for result in running]
     seconds = max(map(float, map(str, ended))) - began
-    rate = (2 * count - (64 << 10)) / seconds
+    rate = (2 * count - BURST_S * share) / seconds
     assert rate <= 1.1 * share
 
 
