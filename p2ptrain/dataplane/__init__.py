@@ -13,6 +13,7 @@ observe, ObserveServer             ask a member for the external address of a lo
 PunchSessions                      how two peers behind NATs agree to call each other (sans-IO)
 ExternalAddress, Sightings         the addresses that a node may call if a peer asks for it
 punch_and_dial, punch_and_serve    the two ends of a connection that both peers open at once
+relaying                         connections through a third peer (a package of its own)
 Congestion, probe_congestion       whether our sockets use BBR
 Uplink, UplinkShare, PeerShares    a limit on the bytes sent per second, and how it is shared
 """

@@ -16,7 +16,7 @@ from functools import partial
 
 import trio
 
-from p2ptrain.dataplane import DialHandle, Endpoint, PeerSocket
+from p2ptrain.dataplane import DialHandle, Endpoint, PeerSocket, SecureSocket
 from p2ptrain.dataplane.relaying import (
     EdgeKey,
     RelayKey,
@@ -112,3 +112,17 @@ async def serve_relayed(
 
     work = partial(first_that_works, ways, serve_one, deadline_s=deadline_s, dialling=dialling)
     await in_thread(work, stop=dialling.give_up, limiter=limiter)
+
+
+def blamable(
+    suspects: Sequence[PeerId], connections: Mapping[tuple[PeerId, int], SecureSocket]
+) -> tuple[PeerId, ...]:
+    """Return the suspects of a failed reduce without those that this node reaches through a relay:
+    the relay may be at fault. `connections` are those of the reduce, by peer and stream. Use this
+    for what this node has noticed itself, and not for what neighbours report."""
+    behind = {
+        peer
+        for (peer, _), connection in connections.items()
+        if isinstance(connection, PeerSocket) and connection.via is not None
+    }
+    return tuple(each for each in suspects if each not in behind)

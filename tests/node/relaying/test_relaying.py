@@ -13,7 +13,7 @@ import pytest
 import trio
 import trio.testing
 
-from p2ptrain.dataplane import PeerSocket, RingKey
+from p2ptrain.dataplane import PeerSocket, RingKey, plain_pair
 from p2ptrain.dataplane.relaying import (
     EdgeKey,
     FetchKey,
@@ -32,6 +32,7 @@ from p2ptrain.ledger.chain.values import Participant, Roster
 from p2ptrain.node.gossip.gossip import describe
 from p2ptrain.node.relaying import meetings, own_relay
 from p2ptrain.node.relaying.relayed_links import (
+    blamable,
     dial_relayed,
     relay_offers,
     routes,
@@ -147,8 +148,11 @@ async def test_neighbours_meet_without_a_message(tmp_path: Path) -> None:
             nursery.start_soon(partial(serve_relayed, receiver, ways[1], deadline_s=DEADLINE_S))
         parked = receiver.plane.ring_inbox.wait_for_socket(ring, deadline_s=DEADLINE_S)
         assert (parked.peer, parked.via) == (sender.me, found.relay.context.me)
-        parked.close()
-        dialled[0].close()
+        direct, other = plain_pair(BOB.peer, sender.me)
+        reached = {(sender.me, 0): parked, (BOB.peer, 0): direct}
+        assert blamable((sender.me, BOB.peer), reached) == (BOB.peer,)
+        for each in (parked, direct, other, dialled[0]):
+            each.close()
         joined = found.relay.said("relay-joined")[0]
         assert (joined["purpose"], joined["step"], joined["attempt"]) == ("edge", 0, 0)
 
