@@ -32,6 +32,11 @@ IDLE_S = 30.0
 """A pair on which nothing moves is ended after this time. In a reduce, neighbours that are alive
 are never silent for more than 8 s."""
 CLOSED_WITHIN_S = 5.0
+GATHER_S = 0.004
+"""Pause between two rounds while much arrives in small pieces, so that pieces become larger. It is
+short compared with the delay of a path that needs a relay."""
+SMALL_BYTES, MUCH_BYTES = 64 << 10, 256 << 10
+"""Mean size of small pieces, and how many bytes in TICK_S are much."""
 _FLAGS = getattr(os, "SPLICE_F_MOVE", 0) | getattr(os, "SPLICE_F_NONBLOCK", 0)
 
 
@@ -95,6 +100,8 @@ class Splicer:
         self._pace = pace
         self._idle_s = idle_s
         self._credit = 0
+        self._pieces = self._piece_bytes = 0
+        """The pieces that have arrived since the last tick, and their bytes."""
         self._poll = select.epoll()
         self._wake, self._woken = os.pipe()[::-1]
         os.set_blocking(self._wake, False)
@@ -152,7 +159,7 @@ class Splicer:
     def _run(self) -> None:
         try:
             next_look = time.monotonic()
-            wait_s = 0.0
+            wait_s = pause_s = 0.0
             while not self._closing:
                 events = self._poll.poll(min(wait_s, TICK_S) if self._starved else TICK_S)
                 now = time.monotonic()
@@ -163,6 +170,9 @@ class Splicer:
                 if now >= next_look:
                     next_look = now + TICK_S
                     self._end_idle(now)
+                    pause_s = self._pause_s()
+                if pause_s:
+                    time.sleep(pause_s)
         finally:
             with self._lock:
                 self._closing = True
@@ -174,6 +184,13 @@ class Splicer:
             self._poll.close()
             for each in (self._wake, self._woken):
                 os.close(each)
+
+    def _pause_s(self) -> float:
+        """Return how long to pause between the rounds of the next tick."""
+        are_small = self._piece_bytes < SMALL_BYTES * self._pieces
+        is_much = self._piece_bytes >= MUCH_BYTES
+        self._pieces = self._piece_bytes = 0
+        return GATHER_S if are_small and is_much else 0.0
 
     def _obey(self) -> None:
         while self._orders:
@@ -230,6 +247,8 @@ class Splicer:
         if count == 0:
             flow.has_ended = True
             return
+        self._pieces += 1
+        self._piece_bytes += count
         flow.held += count
         flow.is_full = flow.held >= PIPE_BYTES
         pair.moved_at = now

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import threading
 import time
@@ -67,16 +68,18 @@ class UntilEnded(RelayLog):
 
     def __init__(self) -> None:
         self.over = threading.Event()
-        self.began: tuple[float, float] | None = None
+        self.began: tuple[float, float, float] | None = None
         self.found: dict[str, object] = {}
 
     def joined(self, request: object) -> None:
-        self.began = self.began or (time.process_time(), time.monotonic())
+        self.began = self.began or (time.process_time(), time.monotonic(), os.times().user)
 
     def ended(self, ended: EndedEdge, reason: str) -> None:
         assert self.began is not None
         cpu_s, seconds = time.process_time() - self.began[0], time.monotonic() - self.began[1]
+        user_s = os.times().user - self.began[2]
         self.found = {"bytes": ended.relayed_bytes, "cpu_s": cpu_s, "seconds": seconds}
+        self.found["user_s"] = user_s
         self.found["reason"] = reason
         self.over.set()
 
